@@ -28,7 +28,7 @@ SEAMS = (
 REAL_TIME = (
     "backends/test_kill.py backends/test_accounts_processes.py backends/test_code_sandbox.py "
     "engine/test_agent_chaos.py engine/test_chaos_tcp.py engine/test_paying_processes.py engine/test_worker.py "
-    "server/test_protocol.py server/test_serve.py server/test_workers.py "
+    "server/test_agent_workers.py server/test_protocol.py server/test_serve.py server/test_workers.py "
     "test_revocation.py"
 ).split()
 """Tests that measure real time or start many processes. One worker runs them, so that no two run at once."""

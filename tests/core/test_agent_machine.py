@@ -97,9 +97,24 @@ def test_a_step_is_tried_twice_and_no_more() -> None:
     run = AgentRun(state(), 5, escalates=False)
     assert run.failed(UpstreamFailed("x"), 1.0, 3) is None
     assert run.tries == 1
-    step = run.failed(UpstreamFailed("x"), 1.0, 3 + 4)
+    step = run.failed(UpstreamFailed("x"), 1.0, 4)
     assert step is not None
     assert (run.next(), run.state.spent_nanos) == (Ended("failed"), 7)
+
+
+def test_a_step_costs_what_all_its_tries_cost_and_each_try_is_known_by_its_trace() -> None:
+    run = AgentRun(state(), 9, escalates=False)
+    run.failed(UpstreamFailed("x", trace_id="tr_a"), 1.0, 3)
+    assert run.answered(response("", "add"), 1.0, 4).cost_usd == 7e-9
+    todo = run.next()
+    assert isinstance(todo, RunTools)
+    run.observed(results(todo))
+    run.failed(UpstreamFailed("x", trace_id="tr_b"), 1.0, 5)
+    step = run.failed(UpstreamFailed("x", trace_id="tr_c"), 1.0, 6)
+    assert step is not None
+    assert (step.cost_usd, step.trace_id) == (11e-9, "tr_c")
+    assert run.state.failed_tries == ["tr_a", "tr_b"]
+    assert run.state.spent_nanos == 18
 
 
 def test_every_call_has_a_result_before_a_model_is_asked_again() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,12 @@ from routewright import (
     RateLimited,
     RateLimits,
     Router,
+    Settings,
     SqliteStorage,
     ValidationFailed,
 )
 from routewright.protocols import ToolContext, ToolFailed, ToolResult
-from routewright.testing import ScriptedProvider
+from routewright.testing import FakeClock, ScriptedProvider
 from routewright.tools import FunctionTool
 from routewright.wire import Account as TheAccount
 from routewright.wire import (
@@ -45,6 +47,9 @@ from routewright.wire import (
     Usage,
 )
 from routewright.wire import Tool as Declaration
+from tests.billing import skip_days
+
+from .behind import Behind
 
 pytestmark = pytest.mark.anyio
 ABLE: dict[str, Any] = {"structured_output": True, "modalities": ("text", "tool"), "context_window": 100_000}
@@ -220,6 +225,58 @@ async def test_the_end_of_a_run_is_an_event_once() -> None:
     await made.aclose()
 
 
+async def test_another_task_under_its_key_does_not_go_on_with_a_run_that_was_interrupted(tmp_path: Path) -> None:
+    begun = anyio.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await anyio.sleep(60)
+
+    made = router([asks(("wait", {})), "done", "done"], storage=SqliteStorage(tmp_path / "store.db"))
+    agent = Agent(made, tools=[wait])
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(agent.run, "first", idempotency_key="k"))
+        await begun.wait()
+        group.cancel_scope.cancel()
+    answer = await agent.run("second", idempotency_key="k")
+    assert [step.action for step in answer.steps] == ["llm_call"]
+    assert [message.content for message in calls_of(made)[-1].messages if message.role == "user"] == ["second"]
+    await made.aclose()
+
+
+async def test_the_same_task_under_its_key_goes_on_with_a_run_that_was_interrupted(tmp_path: Path) -> None:
+    begun, waits = anyio.Event(), [60.0, 0.0]
+
+    async def wait() -> None:
+        begun.set()
+        await anyio.sleep(waits.pop(0))
+
+    made = router([asks(("wait", {})), "done"], storage=SqliteStorage(tmp_path / "store.db"))
+    agent = Agent(made, tools=[wait])
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(agent.run, "first", idempotency_key="k"))
+        await begun.wait()
+        group.cancel_scope.cancel()
+    answer = await agent.run("first", idempotency_key="k")
+    assert [step.action for step in answer.steps] == ["llm_call", "tool_call", "llm_call"]
+    assert len(calls_of(made)) == 2
+    await made.aclose()
+
+
+async def test_a_run_that_waited_for_its_client_for_a_day_is_made_anew() -> None:
+    clock = FakeClock()
+    storage = Behind(MemoryStorage(clock=clock), clock)  # as any that keeps checkpoints
+    made = router([asks(("ask_user", {})), "anew"], storage=storage, settings=Settings(clock=clock))
+    agent = Agent(made, tools=[Declaration(name="ask_user")])
+    first = await agent.run("go", idempotency_key="k")
+    assert (await agent.run("go", idempotency_key="k")).response == first.response
+    skip_days(clock, 1.01)  # and nobody has swept
+    again = await agent.run("go", idempotency_key="k")
+    assert (first.marker, again.output) == ("tool_calls_pending", "anew")
+    assert again.trace_id != first.trace_id
+    await made.aclose()
+
+
 async def test_a_stream_tells_each_step() -> None:
     made = router([asks(("add", {"a": 2})), "5"])
     async with Agent(made, tools=[add]).stream("go") as events:
@@ -228,6 +285,16 @@ async def test_a_stream_tells_each_step() -> None:
         "run.started", *["step.started", "step.completed"] * 3, "run.completed",
     ]  # fmt: skip
     assert [event.id for event in told] == list(range(1, 9))
+    await made.aclose()
+
+
+async def test_a_run_under_a_key_is_streamed_again_event_for_event() -> None:
+    made = router([asks(("add", {"a": 2})), "5"])
+    told = list[Any]()
+    for _ in range(2):
+        async with Agent(made, tools=[add]).stream("go", idempotency_key="k") as events:
+            told.append([event async for event in events])
+    assert told[0] == told[1]
     await made.aclose()
 
 

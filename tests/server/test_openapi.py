@@ -183,6 +183,12 @@ def test_a_stream_is_what_its_events_are_described_as(path: str, body: dict[str,
         conforms(json.loads(event["data"]), strictly(data["contentSchema"]))
 
 
+@pytest.mark.parametrize(("path", "field"), [("/v1/route", "stream"), ("/v1/agents/run", "stream_steps")])
+def test_the_field_that_asks_for_a_stream_is_named(path: str, field: str) -> None:
+    said = DOCUMENT["paths"][path]["post"]["responses"]["200"]["description"]
+    assert f"With `{field}` true: server-sent events" in said
+
+
 NAMES = {kind.event: kind.__name__ for kind in (*get_args(RouteEvent), *get_args(AgentEvent))}
 
 

@@ -2,62 +2,28 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
 import httpx2
 import pytest
 
-from routewright import Console, RateLimits
+from routewright import RateLimits
 
-from .serving import HELLO, PATIENCE_S, SECRET, bearer
+from .farm import LEASE_S, WORKERS, Farm, farmed
+from .serving import HELLO, PATIENCE_S, bearer
 from .worker_child import CALL_NANOS
-
-ROOT = Path(__file__).parents[2]
-WORKERS = 4
-LEASE_S = 2.0
-
-
-class Farm(NamedTuple):
-    """Four processes, and what they share."""
-
-    urls: list[str]
-    processes: list[subprocess.Popen[str]]
-    console: Console
-    calls: Path
-
-    def key(self, account: str, **terms: Any) -> str:
-        return self.console.blocking.create_key(account, name="k", **terms).secret.reveal()
-
-    @property
-    def upstream_calls(self) -> int:
-        return len(self.calls.read_text().splitlines()) if self.calls.exists() else 0
 
 
 @pytest.fixture
 def farm(tmp_path: Path) -> Iterator[Farm]:
-    store, calls = tmp_path / "traces.db", tmp_path / "calls.txt"
-    console = Console(f"sqlite:///{store}", secret=SECRET)
-    console.blocking.accounts()
-    program = [sys.executable, "-m", "tests.server.worker_child", str(store), str(calls), str(LEASE_S)]
-    with ExitStack() as stack:
-        processes = [
-            stack.enter_context(subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True))
-            for _ in range(WORKERS)
-        ]
-        for process in processes:
-            stack.callback(process.kill)
-        ports = [process.stdout.readline().strip() for process in processes if process.stdout is not None]
-        yield Farm([f"http://127.0.0.1:{port}" for port in ports], processes, console, calls)
-        console.blocking.close()
+    with farmed(tmp_path) as four:
+        yield four
 
 
 async def crowd(farm: Farm, key: str, calls: int, **fields: Any) -> list[httpx2.Response]:

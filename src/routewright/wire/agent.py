@@ -169,6 +169,8 @@ class Checkpoint(Struct, kw_only=True):
     steps: list[Step]
     starts_ms: list[float] = []
     """When each step began, from the start of the run."""
+    failed_tries: list[str] = []
+    """Traces of model calls that were tried once more."""
     spent_nanos: int = 0
     """What its model calls cost."""
     pending: list[ToolCall] = []

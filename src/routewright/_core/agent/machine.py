@@ -92,6 +92,8 @@ class AgentRun:
         self._client_tools = client_tools
         self._escalates = escalates
         self._retried = False
+        self._tried_nanos = 0
+        """What earlier tries of the step cost."""
         if state.status == "pending":
             self.ended = Ended("partial", "tool_calls_pending")
 
@@ -127,9 +129,8 @@ class AgentRun:
         return CallModel(used + 1, state.messages, self._escalates and self._is_stuck)
 
     def answered(self, response: RouteResponse, duration_ms: float, nanos: int) -> Step:
-        """The model has answered; ``nanos`` is the cost of the step's tries."""
+        """The model has answered; ``nanos`` is what it cost."""
         state, calls = self.state, response.tool_calls or []
-        self._retried = False
         self.output = response.output or self.output
         step = Step(
             number=len(state.steps) + 1,
@@ -137,12 +138,13 @@ class AgentRun:
             input={"messages": len(state.messages)},
             output={"text": response.output, "tool_calls": [call.function.name for call in calls]},
             duration_ms=duration_ms,
-            cost_usd=usd(nanos),
+            cost_usd=usd(nanos + self._tried_nanos),
             model=response.routing.selected_model,
             tokens=response.routing.tokens,
             finish_reason=response.finish_reason,
             trace_id=response.trace_id,
         )
+        self._retried, self._tried_nanos = False, 0
         state.spent_nanos += nanos
         state.steps.append(step)
         state.messages.append(Message("assistant", response.output or None, calls or None))
@@ -156,15 +158,17 @@ class AgentRun:
         return step
 
     def failed(self, error: RouterError, duration_ms: float, nanos: int, *, is_budget: bool = False) -> Step | None:
-        """The model call failed; ``nanos`` is the cost of the step's tries. Returns its step; None: the same step is to
-        be tried again, or was not begun since the money does not suffice."""
-        if error.retryable and not self._retried and not is_budget:
-            self._retried = True
-            return None
+        """The model call failed. Returns its step; None: the same step is to be tried again, or was not begun since the
+        money does not suffice."""
         self.state.spent_nanos += nanos
         if is_budget:
             self.error = error
             self._end("budget_exceeded")
+            return None
+        if error.retryable and not self._retried:
+            self._retried, self._tried_nanos = True, nanos
+            if error.trace_id is not None:
+                self.state.failed_tries.append(error.trace_id)
             return None
         step = Step(
             number=len(self.state.steps) + 1,
@@ -172,7 +176,7 @@ class AgentRun:
             input={"messages": len(self.state.messages)},
             output={"error": error.code},
             duration_ms=duration_ms,
-            cost_usd=usd(nanos),
+            cost_usd=usd(nanos + self._tried_nanos),
             tokens=Tokens(),
             trace_id=error.trace_id,
         )
@@ -210,9 +214,9 @@ class AgentRun:
         state.pending, state.status, self.ended = [], "running", None
 
     def give_up(self, error: RouterError | None) -> None:
-        """End a run that its caller left, or that a defect stopped."""
+        """End a run that its caller left, or that a defect stopped, perhaps when it was over but for its records."""
+        self.error = self.error or error
         if self.ended is None:
-            self.error = error
             self._end("failed")
 
     def summary(self, latency_ms: float) -> RunSummary:

@@ -83,7 +83,7 @@ class RunRecord(Struct, eq=False):
         state, caller = self.state, self.caller
         strategy = state.request.model_strategy
         tokens = [step.tokens for step in state.steps if step.tokens is not None]
-        children = [step.trace_id for step in state.steps if step.trace_id is not None]
+        children = [step.trace_id for step in state.steps if step.trace_id is not None] + state.failed_tries
         return Trace(
             id=self.id,
             kind="agent",
@@ -103,7 +103,7 @@ class RunRecord(Struct, eq=False):
             ),
             metadata=state.request.metadata or {},
             error=self.error_code,
-            children=children,
+            children=sorted(children),  # ids are in the order of time
             spans=self.spans,
         )
 

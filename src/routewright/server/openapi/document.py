@@ -47,7 +47,7 @@ _KEY_SAID = (
     " answer and is billed once; with another it is 409. The field `idempotency_key` does the same."
 )
 _STREAM_SAID = (
-    "With `stream` true: server-sent events, each as the schema says of its lines, the `data` in one. The last is"
+    "With `{field}` true: server-sent events, each as the schema says of its lines, the `data` in one. The last is"
     " `{last}` or `error`; lines that begin with a colon keep the stream open."
 )
 
@@ -201,7 +201,8 @@ def _success(
     if operation.events is not None:
         events = get_args(operation.events)
         *_, last = (each.event for each in events if each.event.endswith(".completed"))
-        said = f"The answer, or a stream of it. {_STREAM_SAID.format(last=last)}"
+        field = next(each for each in ("stream", "stream_steps") if hasattr(operation.body, each))
+        said = f"The answer, or a stream of it. {_STREAM_SAID.format(field=field, last=last)}"
         content["text/event-stream"] = {
             "schema": {"oneOf": [{"$ref": f"#/components/schemas/{each.__name__}"} for each in events]},
             "examples": {

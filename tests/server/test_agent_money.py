@@ -1,0 +1,142 @@
+"""Runs of agents within the money and the limits of their account and key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from routewright import RateLimits
+
+from .runs import CALL_NANOS, HOWS, PLAIN, House, How, Outcome, asks, says, slowly
+
+pytestmark = pytest.mark.anyio
+hows = pytest.mark.parametrize("how", HOWS.values(), ids=HOWS)
+WORST_USD = 0.0016
+"""A call holds a little less than this."""
+TERMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "of the month": ({"monthly_limit_usd": WORST_USD}, {}),
+    "of the key": ({}, {"budget_usd": WORST_USD}),
+    "of the key's month": ({}, {"monthly_limit_usd": WORST_USD}),
+}
+"""Of the account and of the key."""
+
+
+@hows
+@pytest.mark.parametrize("name", [*TERMS, "of the balance"])
+async def test_a_run_that_comes_to_the_end_of_the_money_ends_budget_exceeded(how: How, name: str) -> None:
+    of_account, of_key = TERMS.get(name, ({"prepaid": True}, {}))
+    house = House(lambda _: asks("add", {"a": 1, "b": 1}), **of_account)
+    await house.open(**of_key)
+    if name == "of the balance":
+        await house.console.credit("acme", WORST_USD)
+    told = await house.run(how, max_steps=1_000)
+    body = told.body
+    assert (told.status, body["status"]) == (200, "budget_exceeded")
+    assert body["error"]["code"] == ("insufficient_balance" if name == "of the balance" else "quota_exhausted")
+    assert len(body["steps"]) > 1
+    spent = sum(row.charge_nanos for row in await house.rows())
+    assert spent == round(body["summary"]["total_cost_usd"] * 1e9) == len(house.provider.calls) * CALL_NANOS
+    assert spent <= WORST_USD * 1e9 < spent + 1_600_000
+    await house.check_nothing_is_held()
+
+
+@pytest.mark.parametrize("name", TERMS)
+async def test_at_every_moment_of_runs_at_once_no_limit_is_crossed(name: str) -> None:
+    of_account, of_key = TERMS[name]
+    factor = 4
+    house = House(lambda _: slowly(asks("wait", {})), **{term: value * factor for term, value in of_account.items()})
+    await house.open(**{term: value * factor for term, value in of_key.items()})
+    (key,) = await house.console.keys("acme")
+    limit = round(WORST_USD * factor * 1e9)
+    found, seen = list[Outcome](), 0
+
+    async def run(number: int) -> None:
+        await house.clock.sleep(number * 0.7)
+        found.append(await house.run(HOWS["streamed" if number % 2 else "plain"], max_steps=1_000))
+
+    async with anyio.create_task_group() as group:
+        for number in range(10):
+            group.start_soon(run, number)
+        while len(found) < 10:
+            await house.clock.sleep(0.5)
+            purses = (await house.purses(key.id)).values()
+            tightest = [spent + held for most, spent, held in purses if most is not None]
+            assert tightest
+            assert max(tightest) <= limit
+            seen = max(seen, *tightest)
+    assert seen > limit / 2, "money was never short"
+    told = {(each.status, each.body.get("status")) for each in found}
+    assert told <= {(200, "budget_exceeded"), (200, "failed"), (402, None), (429, None)}
+    assert (200, "budget_exceeded") in told
+    charged = sum(row.charge_nanos for row in await house.rows())
+    costs = sum(each.body["summary"]["total_cost_usd"] for each in found if each.status == 200)
+    assert charged == round(costs * 1e9)
+    await house.check_nothing_is_held()
+
+
+async def test_the_budget_of_a_run_holds_within_that_of_its_account() -> None:
+    house = await House(lambda _: asks("add", {"a": 1, "b": 1}), monthly_limit_usd=0.01).open()
+    body = (await house.run(max_steps=1_000, total_budget_usd=WORST_USD)).body
+    assert (body["status"], body["error"]["code"]) == ("budget_exceeded", "quota_exhausted")
+    assert "the agent run has" in body["error"]["message"]
+    assert body["summary"]["total_cost_usd"] <= WORST_USD
+    assert (await house.run(max_steps=2)).body["marker"] == "max_steps_reached"
+
+
+@hows
+async def test_a_run_holds_the_one_slot_while_it_lasts_and_its_calls_none(how: How) -> None:
+    limits = RateLimits(concurrency=1)
+    house = await House([slowly(asks("wait", {})), slowly(says("done")), says("next")], limits=limits).open()
+    found = list[Outcome]()
+
+    async def run() -> None:
+        found.append(await house.run(how))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        for _ in range(5):
+            await house.clock.sleep(4.0)
+            assert len(house.storage.accounts.state.holds) in (1, 2)  # the run's, and one of its call
+            assert (await house.run(PLAIN, task="other")).status == 429
+    assert found[0].body["output"] == "done"
+    assert (await house.run(PLAIN, task="other")).body["output"] == "next"
+    await house.check_nothing_is_held()
+
+
+@hows
+async def test_the_headers_are_those_of_the_window_of_requests(how: How) -> None:
+    limits = RateLimits(requests_per_min=10)
+    house = await House([asks("add", {"a": 1, "b": 1}), says("two"), says("other")], limits=limits).open()
+    told = await house.run(how)
+    sent = {name: value for name, value in told.headers.items() if name.startswith("x-ratelimit-")}
+    assert sent == {
+        "x-ratelimit-limit": "10", "x-ratelimit-remaining": "9", "x-ratelimit-resource": "requests",
+        "x-ratelimit-reset": str(round(house.clock.time()) + 60),
+    }  # fmt: skip
+    again = await house.run(PLAIN, task="other")  # after the run and its two calls
+    assert again.headers["x-ratelimit-remaining"] == "6"
+
+
+async def test_without_limits_there_are_no_headers_of_limits() -> None:
+    house = await House([says("one")]).open()
+    assert not [name for name in (await house.run()).headers if name.startswith("x-ratelimit-")]
+
+
+async def test_a_replay_takes_nothing_of_the_windows() -> None:
+    house = await House([says("one"), says("two")], limits=RateLimits(requests_per_min=4)).open()
+    for _ in range(10):
+        assert (await house.run(HOWS["plain with a key"])).status == 200
+    assert (await house.run()).status == 200
+
+
+@hows
+@pytest.mark.parametrize("limits", [RateLimits(requests_per_min=4), RateLimits(tokens_per_min=1_000)], ids=repr)
+async def test_calls_of_a_run_wait_for_room_in_the_windows(how: How, limits: RateLimits) -> None:
+    script = [asks("add", {"a": 1, "b": 1})] * 9 + [says("done")]
+    house = await House(script, limits=limits).open()
+    told = await house.run(how, max_steps=100)
+    assert (told.status, told.body["status"], told.body["output"]) == (200, "completed", "done")
+    assert house.clock.monotonic() >= 60.0
+    await house.check_nothing_is_held()
