@@ -13,10 +13,10 @@ import pytest
 from routewright import Agent, Catalogue, Delta, Finish, Model, Pricing, Router, ToolDelta, Usage
 from routewright.wire import Chunk, RouteRequest, UpstreamCall
 
-from .conftest import TimedAsync
+from .conftest import Peer, TimedAsync
 from .floors import LeastAgent
 from .measure import Effort, sample_over
-from .report import Question, Report
+from .report import Question, Report, Who
 from .script import (
     ANSWER,
     ARGUMENTS,
@@ -46,6 +46,7 @@ ASKED: dict[Question, tuple[What, int]] = {
 BUDGET = Question("the same within a budget")
 BARE = Question("the 8 calls of such a run, by the Router alone")
 OVER = Question("what the run takes longer than its 8 calls")
+PEERS: dict[Who, str] = {"pydantic-ai": "pydantic_ai_agent", "openai-agents": "openai_agents_run"}
 
 
 class Scripted:
@@ -120,6 +121,11 @@ def requests(loop: asyncio.Runner) -> list[RouteRequest]:
 class TestRun:
     def test_floor(self, loop: asyncio.Runner, report: Report, effort: Effort, question: Question) -> None:
         report.add(question, "floor", loop.run(figure(floor, *ASKED[question], effort)))
+
+    @pytest.mark.parametrize("who", PEERS)
+    def test_peer(self, peer: Peer, report: Report, question: Question, who: Who) -> None:
+        what, number = ASKED[question]
+        report.add(question, who, peer(who, PEERS[who], what, str(number)))
 
     def test_ours(
         self, router: Router, loop: asyncio.Runner, report: Report, effort: Effort, question: Question
