@@ -3,56 +3,97 @@
 from __future__ import annotations
 
 import asyncio
-import time
-import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import repeat
+from typing import Any
 
 import pytest
 
 from routewright import Agent, Catalogue, Delta, Finish, Model, Pricing, Router, ToolDelta, Usage
-from routewright.wire import Chunk, UpstreamCall
+from routewright.wire import Chunk, RouteRequest, UpstreamCall
 
-from .conftest import TimedAsync
-from .measure import Effort, Figure
-from .report import Question, Report
+from .conftest import Peer, TimedAsync
+from .floors import LeastAgent
+from .measure import Effort, sample_over
+from .report import Question, Report, Who
+from .script import (
+    ANSWER,
+    ARGUMENTS,
+    CALLS,
+    INPUT_TOKENS,
+    OUTPUT_TOKENS,
+    SYSTEM,
+    TASK,
+    TOOL,
+    Prepare,
+    Run,
+    Tool,
+    What,
+    add,
+    figure,
+)
 
-CALLS = 8
 MODEL = Model(
     id="test/one", quality=0.8, pricing_per_1m=Pricing(1.0, 1.0), context_window=100_000, modalities=("text", "tool")
 )
-ALONE = Question("an agent's run: 8 model calls, 7 tool calls", "1,200")
+ASKED: dict[Question, tuple[What, int]] = {
+    Question("an agent's run: 8 model calls, 7 tool calls", "1,200"): ("alone", 1),
+    Question("100 runs at once, CPU of a run"): ("at once", 100),
+    Question("1,000 runs at once, CPU of a run"): ("at once", 1_000),
+    Question("memory of a run among 1,000 that wait in a tool"): ("waiting", 1_000),
+}
 BUDGET = Question("the same within a budget")
-BARE = Question("8 such calls of the Router alone")
-AT_ONCE = {number: Question(f"{number} runs at once, a run") for number in (100, 1_000)}
-MEMORY = Question("memory of a run among 1,000 that wait in a tool")
+BARE = Question("the 8 calls of such a run, by the Router alone")
+OVER = Question("what the run takes longer than its 8 calls")
+PEERS: dict[Who, str] = {"pydantic-ai": "pydantic_ai_agent", "openai-agents": "openai_agents_run"}
 
 
 class Scripted:
-    """Asks for a tool seven times, then answers."""
+    """Asks for a tool seven times, then answers. Keeps the calls of it, if given where."""
 
     name = "test"
+
+    def __init__(self, calls: list[UpstreamCall] | None = None) -> None:
+        self._calls = calls
 
     def models(self) -> list[Model]:
         return [MODEL]
 
     @asynccontextmanager
     async def open(self, call: UpstreamCall) -> AsyncIterator[AsyncIterator[Chunk]]:
-        yield self._chunks(sum(message.role == "tool" for message in call.messages))
-
-    async def _chunks(self, told: int) -> AsyncIterator[Chunk]:
-        yield Delta("done") if told == CALLS - 1 else ToolDelta(0, '{"a": 1, "b": 2}', f"call_{told}", "add")
-        yield Usage(100, 10)
-        yield Finish("stop" if told == CALLS - 1 else "tool_calls")
+        if self._calls is not None:
+            self._calls.append(call)
+        yield chunks(sum(message.role == "tool" for message in call.messages))
 
     async def aclose(self) -> None:
         """Nothing is held."""
 
 
-async def add(a: int, b: int) -> int:
-    """Adds two numbers."""
-    return a + b
+async def chunks(told: int) -> AsyncIterator[Chunk]:
+    yield Delta(ANSWER) if told == CALLS - 1 else ToolDelta(0, ARGUMENTS, f"call_{told}", TOOL)
+    yield Usage(INPUT_TOKENS, OUTPUT_TOKENS)
+    yield Finish("stop" if told == CALLS - 1 else "tool_calls")
+
+
+def floor(tool: Tool) -> Run:
+    def ask(messages: list[dict[str, Any]]) -> AsyncIterator[Chunk]:
+        return chunks(sum(message["role"] == "tool" for message in messages))
+
+    agent = LeastAgent(ask, {TOOL: tool}, SYSTEM)
+    return lambda: agent.run(TASK)
+
+
+def ours(router: Router, budget: float | None = None) -> Prepare:
+    def prepare(tool: Tool) -> Run:
+        agent = Agent(router, tools=[tool], max_steps=20, system=SYSTEM, total_budget_usd=budget)
+
+        async def run() -> str:
+            return (await agent.run(TASK)).output
+
+        return run
+
+    return prepare
 
 
 @pytest.fixture
@@ -62,53 +103,62 @@ def router(loop: asyncio.Runner) -> Iterator[Router]:
     loop.run(made.aclose())
 
 
-def test_one_after_another(router: Router, timed_async: TimedAsync) -> None:
-    for question, budget in ((ALONE, None), (BUDGET, 1.0)):
-        agent = Agent(router, tools=[add], max_steps=20, total_budget_usd=budget)
-        timed_async(question, "routewright", agent.run, repeat("go"))
+@pytest.fixture
+def requests(loop: asyncio.Runner) -> list[RouteRequest]:
+    """What a run asks the Router for."""
+    calls = list[UpstreamCall]()
+
+    async def once() -> None:
+        async with Router(providers=[Scripted(calls)], catalogue=Catalogue(())) as router:
+            await ours(router)(add)()
+
+    loop.run(once())
+    assert len(calls) == CALLS
+    return [RouteRequest(call.messages, tools=call.tools, timeout_ms=30_000) for call in calls]
 
 
-def test_the_calls_alone(router: Router, timed_async: TimedAsync) -> None:
-    async def calls(text: str) -> None:
-        for _ in range(CALLS):
-            await router.route(text)
+@pytest.mark.parametrize("question", ASKED, ids=lambda question: question.what)
+class TestRun:
+    def test_floor(self, loop: asyncio.Runner, report: Report, effort: Effort, question: Question) -> None:
+        report.add(question, "floor", loop.run(figure(floor, *ASKED[question], effort)))
 
-    timed_async(BARE, "routewright", calls, repeat("go"))
+    @pytest.mark.parametrize("who", PEERS)
+    def test_peer(self, peer: Peer, report: Report, question: Question, who: Who) -> None:
+        what, number = ASKED[question]
+        report.add(question, who, peer(who, PEERS[who], what, str(number)))
 
-
-@pytest.mark.parametrize("number", AT_ONCE)
-def test_at_once(router: Router, loop: asyncio.Runner, report: Report, effort: Effort, number: int) -> None:
-    agent = Agent(router, tools=[add], max_steps=20)
-
-    async def run() -> float:
-        began = time.process_time()
-        await asyncio.gather(*[agent.run("go") for _ in range(number if effort.runs > 1 else 3)])
-        return (time.process_time() - began) / number * 1e6
-
-    loop.run(run())
-    report.add(AT_ONCE[number], "routewright", Figure("µs", loop.run(run())))
+    def test_ours(
+        self, router: Router, loop: asyncio.Runner, report: Report, effort: Effort, question: Question
+    ) -> None:
+        report.add(question, "routewright", loop.run(figure(ours(router), *ASKED[question], effort)))
 
 
-def test_memory(router: Router, loop: asyncio.Runner, report: Report, effort: Effort) -> None:
-    number = 1_000 if effort.runs > 1 else 3
+def test_within_a_budget(router: Router, loop: asyncio.Runner, report: Report, effort: Effort) -> None:
+    report.add(BUDGET, "routewright", loop.run(figure(ours(router, budget=1.0), "alone", 1, effort)))
 
-    async def measure() -> float:
-        goes_on = asyncio.Event()
 
-        async def add(a: int, b: int) -> int:
-            await goes_on.wait()
-            return a + b
+class TestItsCalls:
+    """The same requests, with the messages and tools that the run's have, made beforehand."""
 
-        agent = Agent(router, tools=[add], max_steps=20)
-        await asyncio.sleep(0)
-        tracemalloc.start()
-        runs = [asyncio.create_task(agent.run("go")) for _ in range(number)]
-        for _ in range(200):
-            await asyncio.sleep(0)
-        kept = tracemalloc.get_traced_memory()[0]
-        tracemalloc.stop()
-        goes_on.set()
-        await asyncio.gather(*runs)
-        return kept / number
+    def test_alone(self, router: Router, timed_async: TimedAsync, requests: list[RouteRequest]) -> None:
+        async def calls(_: None) -> None:
+            for request in requests:
+                await router.route(request)
 
-    report.add(MEMORY, "routewright", Figure("bytes", loop.run(measure())))
+        timed_async(BARE, "routewright", calls, repeat(None))
+
+    def test_beside_the_run(
+        self,
+        router: Router,
+        loop: asyncio.Runner,
+        report: Report,
+        effort: Effort,
+        requests: list[RouteRequest],
+    ) -> None:
+        run = ours(router)(add)
+
+        async def calls(_: None) -> None:
+            for request in requests:
+                await router.route(request)
+
+        report.add(OVER, "routewright", loop.run(sample_over(lambda _: run(), calls, repeat(None), effort)))

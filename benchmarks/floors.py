@@ -7,15 +7,16 @@ money, replay, a reason, classes of sizes, faults, traces.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import date
 from random import Random
 from typing import Any, NamedTuple
 
 from routewright._core.routing.outlook import Outlook
-from routewright.wire import DecisionInput
+from routewright.wire import Chunk, DecisionInput, Delta, ToolDelta
 
 PLAN_LENGTH = 4
 OUTPUT_TOKENS = 400
@@ -158,6 +159,7 @@ class Reply(NamedTuple):
 
 
 Call = Callable[[Row, list[dict[str, Any]]], Awaitable[tuple[str, int, int]]]
+Ask = Callable[[list[dict[str, Any]]], AsyncIterator[Chunk]]
 
 
 class LeastRouter:
@@ -194,6 +196,36 @@ class LeastRouter:
             (time.perf_counter() - started) * 1e3,
             (read, written),
         )
+
+
+class LeastAgent:
+    """Ask, call the tool, tell what it gave, ask again. It takes one call at a time, and checks nothing."""
+
+    def __init__(self, ask: Ask, tools: Mapping[str, Callable[..., Awaitable[object]]], system: str) -> None:
+        self._ask = ask
+        self._tools = tools
+        self._system = system
+
+    async def run(self, task: str) -> str:
+        """Work on a task to the end."""
+        messages: list[dict[str, Any]] = [
+            {"role": "system", "content": self._system},
+            {"role": "user", "content": task},
+        ]
+        while True:
+            text, called = "", None
+            async for chunk in self._ask(messages):
+                if isinstance(chunk, Delta):
+                    text += chunk.text
+                elif isinstance(chunk, ToolDelta):
+                    called = chunk
+            if called is None:
+                return text
+            function = {"name": called.name, "arguments": called.arguments}
+            asked = {"id": called.id, "type": "function", "function": function}
+            messages.append({"role": "assistant", "content": text, "tool_calls": [asked]})
+            result = await self._tools[called.name](**json.loads(called.arguments))
+            messages.append({"role": "tool", "tool_call_id": called.id, "content": str(result)})
 
 
 class LeastLimiter:

@@ -50,6 +50,10 @@ class Effort(NamedTuple):
         """Calls a round, each of which takes about ``one_s`` seconds."""
         return max(self.least, min(self.most, int(self.round_s / max(one_s, 1e-9))))
 
+    def width(self, number: int) -> int:
+        """How many to have under way in place of ``number``."""
+        return number if self.runs > 1 else min(number, self.least)
+
 
 FULL = Effort(rounds=9, round_s=0.25, least=100, most=3_000, runs=15)
 BRIEF = Effort(rounds=1, round_s=0.0, least=5, most=5, runs=1)
@@ -127,6 +131,34 @@ async def sample_after(
             times.append(clock() - started)
         rounds.append(_summary(times, fmean(times)))
     return _figure(rounds)
+
+
+async def sample_over(
+    call: Callable[[T], Awaitable[object]],
+    base: Callable[[T], Awaitable[object]],
+    source: Iterator[T],
+    effort: Effort,
+) -> Figure:
+    """How much longer ``call`` takes than ``base``, which are timed by turns on the same items."""
+
+    async def both(item: T) -> None:
+        await base(item)
+        await call(item)
+
+    calls = effort.calls(await _warm_async(both, source, effort))
+    clock = time.perf_counter_ns
+    rounds = []
+    for _ in range(effort.rounds):
+        gc.collect()
+        times = []
+        for item in islice(source, calls):
+            started = clock()
+            await base(item)
+            between = clock()
+            await call(item)
+            times.append((clock() - between) - (between - started))
+        rounds.append(median(times) / 1e3)
+    return Figure("µs", median(rounds))
 
 
 async def sample_first(

@@ -20,6 +20,7 @@ Who = Literal[
     "provider",
     "litellm",
     "pydantic-ai",
+    "openai-agents",
     "tiktoken",
     "standardwebhooks",
     "svix",

@@ -10,6 +10,7 @@ from itertools import cycle
 from typing import Any, TypeVar
 
 from benchmarks.measure import Effort, Figure, in_flight, sample, sample_async
+from benchmarks.script import WHAT, Prepare, figure
 
 T = TypeVar("T")
 Messages = list[dict[str, Any]]
@@ -27,6 +28,16 @@ def measure_plain(call: Callable[[T], object], inputs: Sequence[T]) -> None:
     """Measure a plain function on inputs of its own, taken in turn."""
     given = json.load(sys.stdin)
     print(json.dumps(sample(call, cycle(inputs), Effort(*given["effort"]))))
+
+
+def measure_agent(prepare: Prepare) -> None:
+    """Measure an agent's runs: the arguments of the program say what of them, and how many at once."""
+    given = json.load(sys.stdin)
+    what = WHAT[WHAT.index(sys.argv[1])]
+    number = int(sys.argv[2]) if len(sys.argv) > 2 else 1
+    with asyncio.Runner(loop_factory=_uvloop() if given["uvloop"] else None) as runner:
+        measured = runner.run(figure(prepare, what, number, Effort(*given["effort"])))
+    print(json.dumps(measured))
 
 
 async def _measure(
