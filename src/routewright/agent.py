@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -13,14 +13,15 @@ from ._core.agent.request import checked_run
 from ._core.money import usd
 from ._core.request.json_scan import quoted
 from ._core.request.problems import did_you_mean, shown
+from ._core.request.read import as_request
 from ._core.structured_output import Form
 from ._core.trace.ids import normalise_trace_id
-from ._engine.agent import SYSTEM, Plan, checkpoint_of
+from ._engine.agent import SYSTEM, Plan, Resumed, checkpoint_of
 from ._engine.agent import Run as Run
-from ._engine.tool_calls import Approve
-from .errors import Problem, ValidationFailed
+from ._engine.tool_calls import Approve, shown_text
+from .errors import NotFound, ValidationFailed
 from .fork import importing
-from .protocols import CodeSandbox, SearchBackend, Tool, ToolContext, ToolFailed, ToolResult
+from .protocols import CodeSandbox, SearchBackend, Tool, ToolContext, ToolFailed
 from .wire import (
     AgentEvent,
     AgentRequest,
@@ -42,13 +43,36 @@ if TYPE_CHECKING:
 T_co = TypeVar("T_co", covariant=True)
 ToolLike = str | Tool | Declaration | Callable[..., Any]
 """A built-in tool by its name, a tool, a declaration of one that the client runs, or a function."""
+MAX_STEPS, STEP_TIMEOUT_MS = 8, 30_000
+"""Defaults of the specification (2.4)."""
+DENIED = '{"error":"the user did not approve this call"}'
 _BUILT_IN = ("calculator", "web_search", "code_exec")
+_ELSEWHERE = {
+    "budget": "use total_budget_usd, the budget of the whole run",
+    "timeout_ms": "use per_step_timeout_ms",
+    "idempotency_key": "pass it to run()",
+    "metadata": "pass it to run()",
+    "tool_choice": "the model chooses",
+    "stream": "call agent.stream(...)",
+}
 _TASK = {
     "type": "object",
     "properties": {"task": {"type": "string", "description": "what to do, in plain words"}},
     "required": ["task"],
     "additionalProperties": False,
 }
+
+
+class RunOptions(TypedDict, total=False):
+    """Options of one run. Those that are left out are the agent's own."""
+
+    caller: Caller | None
+    max_steps: int | None
+    total_budget_usd: float | None
+    metadata: dict[str, Any] | None
+    conversation: str | None
+    """Name of a stored conversation: its earlier turns are sent to the model, and this one is added."""
+    idempotency_key: str | None
 
 
 class AgentAnswer(Generic[T_co]):
@@ -58,14 +82,14 @@ class AgentAnswer(Generic[T_co]):
         self.response = response
         """As HTTP would send it."""
         self.data = data
-        """The answer as the ``output_type`` that was asked for; None without one, and of a run without an answer."""
+        """The answer parsed as ``output_type``; None if there is no ``output_type`` or no answer."""
 
     def __str__(self) -> str:
         return self.output
 
     def __repr__(self) -> str:
         # no text: a repr ends up in logs
-        return f"<AgentAnswer {self.trace_id}: {self.status}, {len(self.steps)} steps>"
+        return f"<AgentAnswer {self.trace_id}: {self.status}, steps: {len(self.steps)}>"
 
     @property
     def output(self) -> str:
@@ -81,6 +105,11 @@ class AgentAnswer(Generic[T_co]):
     def marker(self) -> str | None:
         """Why it is partial: ``max_steps_reached`` or ``tool_calls_pending``."""
         return self.response.marker
+
+    @property
+    def error(self) -> dict[str, str] | None:
+        """``code`` and ``message`` of a run that is ``failed`` or ``budget_exceeded``."""
+        return self.response.error
 
     @property
     def steps(self) -> list[Step]:
@@ -103,6 +132,31 @@ class AgentAnswer(Generic[T_co]):
         return self.response.trace_id
 
 
+class AgentStream:
+    """The events of a run, to iterate once."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._events = run.events()
+
+    def __aiter__(self) -> AsyncIterator[AgentEvent]:
+        return self
+
+    async def __anext__(self) -> AgentEvent:
+        return await anext(self._events)
+
+    @property
+    def result(self) -> AgentAnswer[Any]:
+        """The outcome, after the last event."""
+        if self._run.response is None:
+            raise RuntimeError("the run has not ended: iterate over its events first")
+        return AgentAnswer(self._run.response, self._run.data)
+
+    async def aclose(self) -> None:
+        """End a run that has not ended."""
+        await self._events.aclose()
+
+
 class Agent:
     """Works on a task with tools, within limits of steps, time and money.
 
@@ -118,8 +172,8 @@ class Agent:
         router: Router,
         *,
         tools: Sequence[ToolLike] = (),
-        max_steps: int = 8,
-        per_step_timeout_ms: int = 30_000,
+        max_steps: int | None = None,
+        per_step_timeout_ms: int | None = None,
         total_budget_usd: float | None = None,
         goal: Goal | None = None,
         strategy: Strategy | None = None,
@@ -131,7 +185,8 @@ class Agent:
         escalate: bool = False,
         **options: Any,
     ) -> None:
-        """``system``: the system prompt. ``approve(name, arguments)`` is asked before each tool, and may be async.
+        """``max_steps`` (8) counts model calls and tool calls, each of which may take ``per_step_timeout_ms`` (30,000).
+        ``system``: the system prompt. ``approve(name, arguments)`` is asked before each tool, and may be async.
         ``search`` and ``code`` are what ``web_search`` and ``code_exec`` use. ``output_type``: the type of the final
         answer. ``escalate``: asks a stronger model when the run makes no progress. ``options`` are those of
         ``Router.route``, such as ``models``, ``policy_id`` and ``params``.
@@ -139,149 +194,145 @@ class Agent:
         Raises ``ValidationFailed``."""
         self.router = router
         self._search, self._code = search, code
-        self._defaults = AgentRequest(
+        self._limits = AgentRequest(
             task="-",
             max_steps=max_steps,
             per_step_timeout_ms=per_step_timeout_ms,
             total_budget_usd=total_budget_usd,
             model_strategy=ModelStrategy(goal, strategy) if goal or strategy else None,
         )
-        checked_run(self._defaults)
-        wrong = sorted(
-            options.keys() & {"tools", "tool_choice", "messages", "stream", "idempotency_key", "timeout_ms", "budget"}
-        )
-        if wrong:
-            raise ValidationFailed.of(Problem(wrong[0], "is not an option of an agent", "it sets that for each step"))
-        self._approve, self._system, self._escalates, self._options = approve, system, escalate, options
-        self._form = None if output_type is None else _form_of(output_type)
-        mine = [self._made(tool) for tool in tools]
-        names = [tool.spec.name if isinstance(tool, Tool) else tool.function_spec.name for tool in mine]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValidationFailed.of(
-                    Problem("tools", f"has two tools named {quoted(name)}", "name one of them anew")
-                )
-        self._tools = {tool.spec.name: tool for tool in mine if isinstance(tool, Tool)}
-        self._client_tools = {tool.function_spec.name: tool for tool in mine if not isinstance(tool, Tool)}
+        checked_run(self._limits)
+        for name in options.keys() & _ELSEWHERE.keys():
+            raise ValidationFailed.at(name, "is not an option of an agent", _ELSEWHERE[name])
+        request = as_request(system or "-", {"goal": goal, "strategy": strategy, **options})
+        self._options = {name: getattr(request, name) for name in options}
+        self._approve, self._system, self._escalates = approve, system, escalate
+        self._form = None if output_type in (None, str) else _form_of(output_type)
+        if isinstance(tools, str) or not isinstance(tools, Sequence):
+            raise ValidationFailed.at("tools", f"{shown(tools)} is not a list", "pass a list: tools=[...]")
+        mine = {}
+        for place, tool in enumerate(tools):
+            made = self._made(place, tool)
+            name = made.spec.name if isinstance(made, Tool) else made.function_spec.name
+            if name in mine or (name in _BUILT_IN and not isinstance(tool, str)):
+                raise ValidationFailed.at(f"tools[{place}]", f"is another tool named {quoted(name)}", "rename it")
+            mine[name] = made
+        self._tools = {name: tool for name, tool in mine.items() if isinstance(tool, Tool)}
+        self._client_tools = {name: tool for name, tool in mine.items() if not isinstance(tool, Tool)}
 
     @property
     def tools(self) -> list[str]:
         """The names of its tools."""
         return [*self._tools, *self._client_tools]
 
-    async def run(
-        self,
-        task: str,
-        *,
-        caller: Caller | None = None,
-        max_steps: int | None = None,
-        total_budget_usd: float | None = None,
-        metadata: dict[str, Any] | None = None,
-        conversation: str | None = None,
-        idempotency_key: str | None = None,
-    ) -> AgentAnswer[Any]:
-        """Work on a task to the end. ``conversation``: a name under which what is said is kept, and remembered by later
-        runs. What is not given is the agent's own.
+    async def run(self, task: str, **options: Unpack[RunOptions]) -> AgentAnswer[Any]:
+        """Work on a task to the end.
 
         Raises what ``Router.route`` does for a caller that is refused before the first step. What happens later is in
         the answer's ``status``."""
-        return await self._finished(
-            self._run(task, caller, max_steps, total_budget_usd, metadata, conversation, idempotency_key)
-        )
+        run = self._begun(task, options)
+        return AgentAnswer(await run.finish(), run.data)
 
     @asynccontextmanager
-    async def stream(
-        self,
-        task: str,
-        *,
-        caller: Caller | None = None,
-        max_steps: int | None = None,
-        total_budget_usd: float | None = None,
-        metadata: dict[str, Any] | None = None,
-        conversation: str | None = None,
-        idempotency_key: str | None = None,
-    ) -> AsyncIterator[AsyncIterator[AgentEvent]]:
-        """Work on a task, and tell of each step.
+    async def stream(self, task: str, **options: Unpack[RunOptions]) -> AsyncIterator[AgentStream]:
+        """Run a task and yield an event per step.
 
             async with agent.stream("...") as events:
                 async for event in events:
                     print(event.event, event.data)
+            print(events.result.output)
 
         The last event is ``run.completed``. Leaving the block early ends the run."""
-        run = self._run(task, caller, max_steps, total_budget_usd, metadata, conversation, idempotency_key)
-        events = run.events()
+        stream = AgentStream(self._begun(task, options))
         try:
-            yield events
+            yield stream
         finally:
-            await events.aclose()
+            await stream.aclose()
 
     async def resume(
         self,
         run: str | AgentResponse | AgentAnswer[Any],
         results: Mapping[str, Any] | None = None,
         *,
+        approved: Mapping[str, bool] | None = None,
         caller: Caller | None = None,
     ) -> AgentAnswer[Any]:
-        """Go on with a run that waits for the ``results`` of its ``pending_tool_calls``, by their ids, or that was
-        interrupted, after its last finished step. What was paid for is not paid for again.
+        """Go on with a run that waits for its ``pending_tool_calls``, or that was interrupted, after its last finished
+        step. What was paid for is not paid for again.
 
-        Raises ``NotFound`` for a run that has ended or is older than a day, and ``ValidationFailed`` where results are
-        missing."""
+        ``results`` are those of the client's tools, by the ids of the calls. ``approved`` says yes or no to calls of
+        tools that need approval: those with a yes are run here.
+
+        Raises ``NotFound`` for a run that has ended or is older than a day, and ``ValidationFailed`` where a call has
+        neither a result nor an approval."""
         trace_id = normalise_trace_id(run if isinstance(run, str) else run.trace_id)
         who = self.router.resolve_caller(caller or self.router.caller)
         state = await checkpoint_of(self.router.storage, who, trace_id)
-        given = {call_id: _text(result) for call_id, result in (results or {}).items()}
-        missing = [call.id for call in state.pending if call.id not in given] if state.status == "pending" else []
+        plan, said = self._plan(state.request), {**(results or {}), **(approved or {})}
+        gone = [name for name in state.tools if name not in plan.names]
+        if gone:
+            raise ValidationFailed.at("tools", f"lack {', '.join(gone)}, which the run uses", "give the agent the same")
+        pending = {call.id: call.function.name for call in state.pending}
+        missing = [id for id in pending if id not in said] if state.status == "pending" else []
         if missing:
-            raise ValidationFailed.of(
-                Problem("results", f"lacks {', '.join(missing)}", "give one for each pending call")
-            )
-        return await self._finished(
-            Run(self.router.engine, self.router.storage, self._plan(state.request), state.request, who, state, given)
-        )
+            raise ValidationFailed.at("results", f"lacks {', '.join(missing)}", "give one for each pending call")
+        if said.keys() - pending.keys() and state.status == "running":
+            raise NotFound(f"{trace_id} cannot be resumed: it was resumed before, and has gone on since")
+        for id in said:
+            if id not in pending or (id in (approved or {}) and pending[id] not in plan.unapproved):
+                raise ValidationFailed.at(
+                    f"results[{quoted(id)}]", "is no call that waits for this", "see pending_tool_calls"
+                )
+        given = {id: shown_text(result) for id, result in (results or {}).items()}
+        given |= {id: DENIED for id, yes in (approved or {}).items() if not yes}
+        resumed = Resumed(state=state, results=given, approved=[id for id, yes in (approved or {}).items() if yes])
+        begun = Run(self.router.engine, self.router.storage, plan, state.request, who, resumed=resumed)
+        return AgentAnswer(await begun.finish(), begun.data)
 
     def as_tool(self, name: str, description: str) -> Tool:
-        """This agent as a tool of another. It spends of the other's budget, at most its own."""
+        """This agent as a tool of another. It spends of the other's budget, at most its own. Raises
+        ``ValidationFailed`` if it has tools that wait for a client."""
+        plan = self._plan(self._limits)
+        if plan.client_tools or plan.unapproved:
+            waits = ", ".join([*plan.client_tools, *plan.unapproved])
+            raise ValidationFailed.at("tools", f"{waits} would wait for a client", "an agent that is a tool has none")
         return _AgentTool(self, name, description)
 
     def prepare(self, request: AgentRequest, caller: Caller | None = None) -> Run:
-        """A run of a checked request, for servers: of its ``tools`` those with the names of this agent's run here.
-        What it does not say is the agent's own. Raises ``ValidationFailed`` for an unknown name."""
-        defaults, given = self._defaults, {name: getattr(request, name) for name in _INHERITED}
-        made = msgspec.structs.replace(
-            request, **{name: getattr(defaults, name) if value is None else value for name, value in given.items()}
-        )
-        who = self.router.resolve_caller(caller or self.router.caller)
-        return Run(self.router.engine, self.router.storage, self._plan(made), made, who)
+        """Prepare a run for a server. ``request.tools`` selects from the agent's tools. The limits that were given to
+        the agent are ceilings: a request may lower them. Raises ``ValidationFailed`` for an unknown tool."""
+        own = self._limits
+        least = {name: _least(getattr(request, name), getattr(own, name)) for name in _CEILINGS}
+        return self._run(msgspec.structs.replace(request, **least), caller)
 
     @cached_property
     def blocking(self) -> BlockingAgent:
         """``run`` and ``resume`` for code without ``await``."""
         return BlockingAgent(self)
 
-    def _run(
-        self,
-        task: str,
-        caller: Caller | None,
-        max_steps: int | None,
-        total_budget_usd: float | None,
-        metadata: dict[str, Any] | None,
-        conversation: str | None,
-        idempotency_key: str | None,
-    ) -> Run:
+    def _begun(self, task: str, options: RunOptions, within: ToolContext | None = None) -> Run:
+        given: dict[str, Any] = {**options}
+        caller, conversation = given.pop("caller", None), given.pop("conversation", None)
         if conversation is not None:
-            metadata = {**(metadata or {}), "conversation": conversation}
-        request = AgentRequest(
-            task=task,
-            max_steps=max_steps,
-            total_budget_usd=total_budget_usd,
-            metadata=metadata,
-            idempotency_key=idempotency_key,
-        )
-        return self.prepare(checked_run(request), caller)
+            if not isinstance(conversation, str) or not conversation:
+                raise ValidationFailed.at("conversation", f"is {shown(conversation)}", "pass its name")
+            given["metadata"] = {**(given.get("metadata") or {}), "conversation": conversation}
+        request = checked_run(AgentRequest(task=task, **given))
+        for name in _CEILINGS:
+            if getattr(request, name) is None:
+                request = msgspec.structs.replace(request, **{name: getattr(self._limits, name)})
+        return self._run(request, caller, within)
 
-    async def _finished(self, run: Run) -> AgentAnswer[Any]:
-        return AgentAnswer(await run.finish(), run.data)
+    def _run(self, request: AgentRequest, caller: Caller | None, within: ToolContext | None = None) -> Run:
+        made = msgspec.structs.replace(
+            request,
+            max_steps=request.max_steps or MAX_STEPS,
+            per_step_timeout_ms=request.per_step_timeout_ms or STEP_TIMEOUT_MS,
+            model_strategy=request.model_strategy or self._limits.model_strategy,
+        )
+        router = self.router
+        who = router.resolve_caller(caller or router.caller)
+        return Run(router.engine, router.storage, self._plan(made), made, who, within=within)
 
     def _plan(self, request: AgentRequest) -> Plan:
         """The tools of a run: all of the agent's, or those that the request names."""
@@ -295,21 +346,19 @@ class Agent:
                 elif name in _BUILT_IN:
                     if not isinstance(asked, str):
                         said = f"{quoted(name)} is the name of a built-in tool"
-                        raise ValidationFailed.of(Problem(f"tools[{place}]", said, "name yours otherwise"))
+                        raise ValidationFailed.at(f"tools[{place}]", said, "rename yours")
                     tools[name] = self._built_in(name)
-                elif isinstance(asked, str):
-                    known = [*_BUILT_IN, *self._tools]
+                elif isinstance(asked, str) and name not in self._client_tools:
+                    known = list(dict.fromkeys([*_BUILT_IN, *self.tools]))
                     hint = did_you_mean(name, known) or f"known: {', '.join(known)}"
-                    raise ValidationFailed.of(Problem(f"tools[{place}]", f"{quoted(name)} is not a tool here", hint))
+                    raise ValidationFailed.at(f"tools[{place}]", f"{quoted(name)} is not a tool here", hint)
                 else:
-                    client[name] = asked
-        if self._approve is None:  # nobody here can say yes
-            asks = {name: tool for name, tool in tools.items() if getattr(tool, "needs_approval", False)}
-            tools = {name: tool for name, tool in tools.items() if name not in asks}
-            client = {**client, **{name: Declaration(function=tool.spec) for name, tool in asks.items()}}
+                    client[name] = self._client_tools[name] if isinstance(asked, str) else asked
+        waits = self._approve is None  # nobody here can say yes
         return Plan(
             tools=tools,
             client_tools=client,
+            unapproved=[name for name, tool in tools.items() if waits and getattr(tool, "needs_approval", False)],
             system=self._system,
             approve=self._approve,
             form=self._form,
@@ -317,11 +366,11 @@ class Agent:
             options=self._options,
         )
 
-    def _made(self, tool: ToolLike) -> Tool | Declaration:
+    def _made(self, place: int, tool: ToolLike) -> Tool | Declaration:
         if isinstance(tool, str):
             if tool not in _BUILT_IN:
                 hint = did_you_mean(tool, _BUILT_IN) or f"built in are {', '.join(_BUILT_IN)}"
-                raise ValidationFailed.of(Problem("tools", f"{quoted(tool)} is not a built-in tool", hint))
+                raise ValidationFailed.at(f"tools[{place}]", f"{quoted(tool)} is not a built-in tool", hint)
             return self._built_in(tool)
         if isinstance(tool, Declaration | Tool):
             return tool
@@ -331,7 +380,11 @@ class Agent:
 
             return FunctionTool(tool)
         hint = "pass a function, a tool, or the name of a built-in one"
-        raise ValidationFailed.of(Problem("tools", f"{shown(tool)} is not a tool", hint))
+        if hasattr(tool, "__aenter__"):
+            hint = "open it first: async with ... as tools, and pass tools=[*tools]"
+        elif isinstance(tool, Mapping):
+            hint = "pass routewright.Tool(name=..., parameters=...)"
+        raise ValidationFailed.at(f"tools[{place}]", f"{shown(tool)} is not a tool", hint)
 
     def _built_in(self, name: str) -> Tool:
         with importing.lock:
@@ -344,7 +397,7 @@ class Agent:
         return CodeExec(self._code, self.router.clock.monotonic)
 
 
-_INHERITED = ("max_steps", "per_step_timeout_ms", "total_budget_usd", "model_strategy")
+_CEILINGS = ("max_steps", "per_step_timeout_ms", "total_budget_usd")
 
 
 class BlockingAgent:
@@ -353,9 +406,9 @@ class BlockingAgent:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
-    def run(self, task: str, **given: Any) -> AgentAnswer[Any]:
+    def run(self, task: str, **options: Unpack[RunOptions]) -> AgentAnswer[Any]:
         """As ``Agent.run``."""
-        return self._agent.router.run_blocking(partial(self._agent.run, task, **given))
+        return self._agent.router.run_blocking(partial(self._agent.run, task, **options))
 
     def resume(self, run: Any, results: Mapping[str, Any] | None = None, **given: Any) -> AgentAnswer[Any]:
         """As ``Agent.resume``."""
@@ -368,19 +421,27 @@ class _AgentTool:
         self._agent = agent
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        own, left = self._agent._defaults.total_budget_usd, context.left_nanos
-        budgets = [each for each in (own, None if left is None else usd(left)) if each is not None]
-        answer = await self._agent.run(
-            arguments["task"], caller=context.caller, total_budget_usd=min(budgets, default=None)
+        agent, left = self._agent, context.left_nanos
+        options = RunOptions(
+            caller=context.caller,
+            metadata={key: value for key, value in context.metadata.items() if key != "conversation"},
+            total_budget_usd=_least(agent._limits.total_budget_usd, None if left is None else usd(left)),
         )
-        if answer.status == "failed":
-            raise ToolFailed(f"the agent failed: {(answer.response.error or {}).get('code')}")
-        result = {"status": answer.status, "output": answer.output}
-        return ToolResult(result, answer.summary.total_cost_usd, answer.trace_id)
+        if not agent.router.engine.admissions.is_immediate:  # a run that is resumed does not pay for this one twice
+            options["idempotency_key"] = f"{context.run_id}.tool.{context.step}"
+        run = agent._begun(arguments["task"], options, context)
+        try:
+            response = await run.finish()
+        finally:
+            context.spent_usd, context.trace_id = usd(run.spent_nanos), run.trace_id
+        error = None if response.error is None else response.error["message"]
+        if response.status == "failed":
+            raise ToolFailed(f"the agent failed: {error}")
+        return {"status": response.status, "output": response.output} | ({"error": error} if error else {})
 
 
-def _text(result: Any) -> str:
-    return result if isinstance(result, str) else msgspec.json.encode(result).decode()
+def _least(one: Any, other: Any) -> Any:
+    return min((each for each in (one, other) if each is not None), default=None)
 
 
 def _form_of(output_type: Any) -> Form:

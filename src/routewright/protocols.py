@@ -568,7 +568,7 @@ class ImmediateStorage(Storage, Protocol):
         ...
 
 
-class ToolContext(Struct, frozen=True, kw_only=True):
+class ToolContext(Struct, kw_only=True):
     """Where a tool runs. A function gets it in a parameter that is annotated with this type."""
 
     run_id: str
@@ -578,23 +578,20 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     deadline: float
     """On the clock's monotonic scale: the step's time is over then."""
     left_nanos: int | None = None
-    """What the run may still spend, for tools that call models themselves. None: nothing limits it."""
+    """Nano-dollars that the tool may spend. None: nothing limits it."""
+    metadata: Mapping[str, Any] = {}
+    """The run's."""
+    spent_usd: float = 0.0
+    """What the tool has spent. Set it as you spend: it counts even if the tool then fails or times out."""
+    trace_id: str | None = None
+    """Set it to the trace of what the tool did, to show that below its step."""
+    limit: RunLimit | None = None
+    """The run's budget, for model calls that are part of the run."""
 
 
 class ToolFailed(Exception):
     """Raise it in a tool to tell the model what went wrong, in words of your own. The text of any other exception stays
     in the process."""
-
-
-class ToolResult(Struct, frozen=True):
-    """The result of a tool that itself costs money."""
-
-    result: Any
-    """A text, or what JSON can hold."""
-    cost_usd: float
-    """Counted as spent by the run: keep to ``ToolContext.left_nanos``."""
-    trace_id: str | None = None
-    """The trace of what the tool did, shown below its step."""
 
 
 @runtime_checkable
@@ -607,7 +604,7 @@ class Tool(Protocol):
         ...
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """The result: a text, what JSON can hold, or a ``ToolResult``. The arguments fit the schema. Raises
+        """The result: a text, or what JSON can hold. The arguments fit the schema. Raises
         ``ToolFailed``; it is cancelled when the step's time is over."""
         ...
 

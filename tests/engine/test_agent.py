@@ -30,7 +30,7 @@ from routewright import (
     SqliteStorage,
     ValidationFailed,
 )
-from routewright.protocols import ToolContext, ToolFailed, ToolResult
+from routewright.protocols import ToolContext, ToolFailed
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.tools import FunctionTool
 from routewright.wire import Account as TheAccount
@@ -485,9 +485,10 @@ async def test_an_agent_as_a_tool_spends_of_the_same_budget() -> None:
 
 
 async def test_what_a_tool_costs_is_gone_from_the_budget_of_its_run() -> None:
-    async def buys(context: ToolContext) -> ToolResult:
+    async def buys(context: ToolContext) -> str:
         assert context.left_nanos is not None
-        return ToolResult("bought", min(0.9, context.left_nanos / 1e9))
+        context.spent_usd = min(0.9, context.left_nanos / 1e9)
+        return "bought"
 
     made = router(lambda call: asks(("buys", {})))
     answer = await Agent(made, tools=[buys], max_steps=50, total_budget_usd=0.95).run("go")
@@ -532,7 +533,7 @@ async def test_the_answer_may_have_a_type() -> None:
     ("given", "said"),
     [
         ({"tools": ["calculater"]}, "calculator"),
-        ({"tools": [add, add]}, "two tools named"),
+        ({"tools": [add, add]}, "is another tool named"),
         ({"max_steps": 0}, "max_steps"),
         ({"total_budget_usd": -1}, "total_budget_usd"),
         ({"timeout_ms": 5}, "is not an option of an agent"),

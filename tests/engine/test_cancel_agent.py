@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import anyio
@@ -79,7 +79,7 @@ async def test_cancelled_at_any_await_a_run_that_has_begun_ends_once(end: str, k
 
 
 @pytest.mark.parametrize("write", range(1, 5))
-async def test_a_run_whose_checkpoint_cannot_be_written_has_failed(write: int) -> None:
+async def test_a_run_is_answered_though_its_checkpoints_cannot_be_written(write: int) -> None:
     here, left = await place(ENDS["calls of the client"]), [write]
 
     def refuse(thing: Any) -> None:
@@ -89,7 +89,7 @@ async def test_a_run_whose_checkpoint_cannot_be_written_has_failed(write: int) -
                 raise StorageUnavailable("the disk is full")
 
     here.storage.before = refuse
-    with suppress(StorageUnavailable):
-        await here.agent.run("go", caller=ACME)
+    with pytest.raises(StorageUnavailable) if write == 1 else nullcontext():
+        assert (await here.agent.run("go", caller=ACME)).marker == "tool_calls_pending"
     here.storage.before = lambda thing: None
-    assert await here.check() == (["failed"] if write > 1 else [])
+    assert await here.check() == (["partial"] if write > 1 else [])

@@ -63,12 +63,12 @@ async def test_a_run_has_all_fields_of_the_specification(how: How) -> None:
     assert [body[word] for word in WORDS] == ["three", None, [], None]
     assert body["steps"][0] | {"trace_id": ""} == {
         "number": 1, "action": "llm_call", "input": {"messages": 2}, "output": {"text": "", "tool_calls": ["add"]},
-        "duration_ms": 0.0, "cost_usd": CALL_NANOS / 1e9, "model": "test/one",
+        "start_ms": 0.0, "duration_ms": 0.0, "cost_usd": CALL_NANOS / 1e9, "model": "test/one",
         "tokens": {"input": 100, "output": 10, "cached": 0}, "finish_reason": "tool_calls", "trace_id": "",
     }  # fmt: skip
     assert body["steps"][1] == {
         "number": 2, "action": "tool_call", "tool": "add", "input": {"a": 1, "b": 2}, "output": {"result": 3},
-        "duration_ms": 0.0, "cost_usd": 0.0,
+        "start_ms": 0.0, "duration_ms": 0.0, "cost_usd": 0.0,
     }  # fmt: skip
     assert body["steps"][2]["output"] == {"text": "three", "tool_calls": []}
     assert body["summary"] == {

@@ -21,6 +21,7 @@ from routewright.wire import (
     Caller,
     Environment,
     ErrorBurst,
+    Message,
     PolicyChanged,
     PutEvent,
     Snapshot,
@@ -28,7 +29,7 @@ from routewright.wire import (
 )
 
 from .answer import Answer
-from .capture import Capturing
+from .capture import Captured, Capturing
 from .failure import failure
 from .fleet import Fleet
 from .hooks import Hooks, events_of
@@ -72,6 +73,10 @@ class Records:
         self._over: Signal | None = None
         """Set when one of them ends; ``all_ended`` waits for it."""
         self._since = self.clock.monotonic()
+
+    def captured(self, messages: Sequence[Message]) -> Captured | None:
+        """What is kept of texts, as the settings say."""
+        return None if self._capture is None else self._capture.of(messages, None)
 
     def announce(self, happened: Sequence[PolicyChanged], environment: Environment) -> None:
         """Keep what happened to policies, and tell the hooks. Several processes that take the same policies in force

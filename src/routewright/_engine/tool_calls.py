@@ -11,7 +11,7 @@ from msgspec import MsgspecError, json
 from routewright._core.agent.arguments import misfits
 from routewright._core.agent.machine import Observation, arguments_shown
 from routewright._core.request.problems import did_you_mean
-from routewright.protocols import Clock, Tool, ToolContext, ToolFailed, ToolResult
+from routewright.protocols import Clock, Tool, ToolContext, ToolFailed
 from routewright.wire import Step, ToolCall
 
 Approve = Callable[[str, dict[str, Any]], bool | Awaitable[bool]]
@@ -34,7 +34,7 @@ async def run_tool(
     """Run a tool. Whatever it does, there is an observation for the model and a step."""
     name, started = call.function.name, clock.monotonic()
     result: Any = None
-    error, still_running, cost_usd, trace_id = None, False, 0.0, None
+    error, still_running = None, False
     try:
         tool, arguments = _checked(tools, call)
         if not await _approved(name, arguments, approve):
@@ -50,10 +50,8 @@ async def run_tool(
         error = f"the tool failed with {type(failed).__name__}"
     output: dict[str, Any]
     if error is None:
-        if isinstance(result, ToolResult):
-            result, cost_usd, trace_id = result.result, result.cost_usd, result.trace_id
         try:
-            text = _text(result)
+            text = shown_text(result)
             output = {
                 "result": result
                 if isinstance(result, str) and result == text
@@ -72,10 +70,11 @@ async def run_tool(
         input=arguments_shown(call.function),
         output=output,
         duration_ms=round((clock.monotonic() - started) * 1000, 3),
-        cost_usd=cost_usd,
-        trace_id=trace_id,
+        start_ms=0.0,
+        cost_usd=context.spent_usd,
+        trace_id=context.trace_id,
     )
-    return step, Observation(call.id, text, failed=error is not None)
+    return step, Observation(call.id, text)
 
 
 def _checked(tools: Mapping[str, Tool], call: ToolCall) -> tuple[Tool, dict[str, Any]]:
@@ -104,7 +103,7 @@ async def _approved(name: str, arguments: dict[str, Any], approve: Approve | Non
     return bool(await said if isawaitable(said) else said)
 
 
-def _text(result: Any) -> str:
+def shown_text(result: Any) -> str:
     """A result as the model is shown it."""
     text = result if isinstance(result, str) else json.encode(_builtin(result)).decode()
     if len(text) > MOST_CHARACTERS:

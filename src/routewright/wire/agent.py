@@ -34,7 +34,7 @@ class AgentRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     per_step_timeout_ms: float | None = None
     """Time for each step. Default: 30,000."""
     total_budget_usd: float | None = None
-    """The most that all model calls of the run may cost."""
+    """The most that the run may cost, model calls and tools together."""
     model_strategy: ModelStrategy | None = None
     """Default: as a route request."""
     stream_steps: bool = False
@@ -57,6 +57,8 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The arguments of a tool; of a model call the number of messages."""
     output: dict[str, Any] = {}
     """``result`` or ``error`` of a tool; ``text`` and the names of ``tool_calls`` of a model call."""
+    start_ms: float
+    """From the start of the run. The time that a run waits to be resumed does not count."""
     duration_ms: float
     cost_usd: float
     model: str | None = None
@@ -164,17 +166,19 @@ class Checkpoint(Struct, kw_only=True):
     """Unix seconds."""
     request: AgentRequest
     messages: list[Message]
-    prefix: int
-    """So many messages stay, whatever the history grows to."""
     steps: list[Step]
-    starts_ms: list[float] = []
-    """When each step began, from the start of the run."""
+    tools: list[str] = []
+    """Names of the tools that the model may ask for."""
+    key: str | None = None
+    """The idempotency key that whoever performs it holds: the caller's, or one of its own."""
     failed_tries: list[str] = []
     """Traces of model calls that were tried once more."""
     spent_nanos: int = 0
-    """What its model calls cost."""
+    """What its steps cost."""
     pending: list[ToolCall] = []
     """Calls of the last answer that have no result yet."""
+    approved: list[str] = []
+    """Ids of those that the client has approved."""
     status: Literal["running", "pending"] = "running"
     """``pending``: it waits for results from the client."""
 

@@ -1,7 +1,7 @@
 """Keeps the history of a run inside a context window.
 
 Cuts are large and rare, so that the prompt keeps its beginning for many steps and vendors' prompt caches stay warm.
-The oldest goes first: the results of tools, then whole rounds. The task and what stands before it stay.
+The oldest goes first: the results of tools, then whole rounds, those of earlier runs of a conversation included.
 """
 
 from __future__ import annotations
@@ -29,26 +29,30 @@ def tokens_of(message: Message) -> int:
     return MESSAGE_TOKENS + estimate_text(text + calls)
 
 
-def fitted(messages: Sequence[Message], window: int, prefix: int) -> list[Message]:
-    """The messages that fit a window of so many tokens; the first ``prefix`` stay. The same list if all do."""
-    sizes = [tokens_of(message) for message in messages]
+def fitted(messages: Sequence[Message], window: int) -> list[Message]:
+    """A history cut to a window of so many tokens. System messages, the task, which is the last message of the user,
+    and the newest messages stay. Returns a copy."""
+    kept, sizes = list(messages), [tokens_of(message) for message in messages]
     total, most = sum(sizes), int(window * KEPT)
     if total <= window * FULL:
-        return list(messages)
-    kept = list(messages)
-    for place in range(prefix, max(prefix, len(kept) - NEWEST)):
+        return kept
+    for place in range(len(kept) - NEWEST):
         message = kept[place]
-        if total <= most:
-            return kept
-        if message.role == "tool" and isinstance(message.content, str):
+        if total > most and message.role == "tool" and isinstance(message.content, str):
             kept[place] = replace(message, content=CUT.format(len(message.content)))
             total -= sizes[place] - tokens_of(kept[place])
-    while total > most:
-        end = prefix + 1
+    place = 0
+    task = max((place for place, message in enumerate(kept) if message.role == "user"), default=-1)
+    while total > most and place < len(kept) - NEWEST:
+        end = place + 1
         while end < len(kept) and kept[end].role == "tool":  # an answer goes with its results
             end += 1
+        if kept[place].role == "system" or place == task:
+            place = end
+            continue
         if end > len(kept) - NEWEST:
             break
-        total -= sum(map(tokens_of, kept[prefix:end]))
-        del kept[prefix:end]
+        total -= sum(map(tokens_of, kept[place:end]))
+        del kept[place:end]
+        task -= end - place if place < task else 0
     return kept

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct, json
+from msgspec.structs import replace
 
 from routewright._core.analytics.rollup import counted_of
 from routewright._core.call import Call
@@ -17,6 +18,8 @@ from routewright.wire import (
     Counted,
     Environment,
     LedgerRow,
+    Message,
+    RouteRequest,
     Span,
     StepSpan,
     SubTraceSpan,
@@ -31,18 +34,15 @@ class RunRecord(Struct, eq=False):
     """A run that has ended (``protocols.TraceDraft``). Its model calls are counted and billed by themselves, so it
     adds nothing to any sum."""
 
-    caller: Caller
-    state: Checkpoint
-    status: TraceStatus
-    duration_ms: float
-    error_code: str | None
+    wordless: Trace
+    captured: Any = None
+    """The arguments and results of its tools (``words_of``), redacted when they are first read."""
     rollup_keys: tuple[str, ...] = ()
     deadline: float = 0.0
+    text_bytes: int = 0
 
     line = None
     """It is stored as its trace."""
-    captured: Any = None
-    text_bytes = 0
     rows: Sequence[LedgerRow] = ()
     ledger_rows: Sequence[LedgerRow] = ()
     snapshot_ids = None
@@ -55,96 +55,126 @@ class RunRecord(Struct, eq=False):
     @property
     def id(self) -> str:
         """The run's trace id."""
-        return self.state.trace_id
+        return self.wordless.id
+
+    @property
+    def caller(self) -> Caller:
+        """Whose run it was."""
+        return Caller(self.wordless.account, self.environment, self.wordless.key_id)
 
     @property
     def environment(self) -> Environment:
         """Where it was made."""
-        return self.caller.environment
+        return self.wordless.environment
 
     @property
     def created(self) -> str:
         """RFC 3339."""
-        return timestamp(self.state.created_at)
+        return self.wordless.created_at
 
     @property
     def key(self) -> str:
         """Its trace's key."""
-        return self.created + self.id
-
-    @property
-    def wordless(self) -> Trace:
-        """Its trace, which holds no words but those that are captured."""
-        return self.trace
+        return self.wordless.key
 
     @property
     def trace(self) -> Trace:
         """Its trace. Each reader gets one of its own."""
-        state, caller = self.state, self.caller
-        strategy = state.request.model_strategy
-        tokens = [step.tokens for step in state.steps if step.tokens is not None]
-        children = [step.trace_id for step in state.steps if step.trace_id is not None] + state.failed_tries
-        return Trace(
-            id=self.id,
-            kind="agent",
-            status=self.status,
-            created_at=self.created,
-            duration_ms=self.duration_ms,
-            environment=caller.environment,
-            account=caller.account,
-            key_id=caller.key_id,
-            goal=(strategy and strategy.goal) or "",
-            strategy=(strategy and strategy.strategy) or "",
-            cost_usd=usd(state.spent_nanos),
-            tokens=Tokens(
-                sum(each.input for each in tokens),
-                sum(each.output for each in tokens),
-                sum(each.cached for each in tokens),
-            ),
-            metadata=state.request.metadata or {},
-            error=self.error_code,
-            children=sorted(children),  # ids are in the order of time
-            spans=self.spans,
-        )
-
-    @property
-    def spans(self) -> list[Span]:
-        """Each step, and what it did below it."""
-        found: list[Span] = []
-        for step, start_ms in zip(self.state.steps, self.state.starts_ms, strict=True):
-            status = "error" if "error" in step.output else "ok"
-            shared: dict[str, Any] = {"start_ms": start_ms, "duration_ms": step.duration_ms, "status": status}
-            number = len(found) + 1
-            found.append(StepSpan(id=number, name=step.action, number=step.number, **shared))
-            shared |= {"id": number + 1, "parent_id": number}
-            if step.tool is not None:
-                found.append(
-                    ToolSpan(
-                        name=step.tool,
-                        tool=step.tool,
-                        input=_size(step.input),
-                        output=_size(step.output),
-                        still_running=bool(step.output.get("still_running")),
-                        **shared,
-                    )
-                )
-            if step.trace_id is not None:
-                found.append(
-                    SubTraceSpan(
-                        name=step.model or step.tool or "model call",
-                        trace_id=step.trace_id,
-                        model=step.model,
-                        cost_usd=step.cost_usd,
-                        tokens=step.tokens,
-                        **shared | {"id": len(found) + 1},
-                    )
-                )
-        return found
+        made = self.wordless.copy()
+        words = None if self.captured is None else self.captured.content.messages
+        if words is None:
+            return made
+        texts = iter(words)
+        spans = [
+            replace(span, input={"text": next(texts).content}, output={"text": next(texts).content})
+            if isinstance(span, ToolSpan)
+            else span
+            for span in made.spans
+        ]
+        return replace(made, spans=spans)
 
     @property
     def counted(self) -> Counted:
         """That there was a run, and how it ended: its calls are counted by themselves."""
-        return counted_of(self.trace)
+        return counted_of(self.wordless)
+
+
+def words_of(state: Checkpoint) -> list[Message]:
+    """The arguments and the result of each tool call, in turn."""
+    tools = [step for step in state.steps if step.tool is not None]
+    return [Message("tool", json.encode(each).decode()) for step in tools for each in (step.input, step.output)]
+
+
+def run_trace(
+    state: Checkpoint,
+    caller: Caller,
+    request: RouteRequest | None,
+    status: TraceStatus,
+    duration_ms: float,
+    error: str | None,
+) -> Trace:
+    """The trace of a run, without words. ``request``: that of its model calls, if there were any."""
+    tokens = [step.tokens for step in state.steps if step.tokens is not None]
+    children = [step.trace_id for step in state.steps if step.trace_id is not None] + state.failed_tries
+    return Trace(
+        id=state.trace_id,
+        kind="agent",
+        status=status,
+        created_at=timestamp(state.created_at),
+        duration_ms=duration_ms,
+        environment=caller.environment,
+        account=caller.account,
+        key_id=caller.key_id,
+        policy_id=None if request is None else request.policy_id,
+        goal=(request and request.goal) or "",
+        strategy=(request and request.strategy) or "",
+        cost_usd=usd(state.spent_nanos),
+        tokens=Tokens(
+            sum(each.input for each in tokens),
+            sum(each.output for each in tokens),
+            sum(each.cached for each in tokens),
+        ),
+        metadata=state.request.metadata or {},
+        error=error,
+        children=sorted(children),  # ids are in the order of time
+        spans=_spans(state),
+    )
+
+
+def _spans(state: Checkpoint) -> list[Span]:
+    """Each step, and what it did below it."""
+    found: list[Span] = []
+    for step in state.steps:
+        status = "error" if "error" in step.output else "ok"
+        shared: dict[str, Any] = {"start_ms": step.start_ms, "duration_ms": step.duration_ms, "status": status}
+        number = len(found) + 1
+        found.append(StepSpan(id=number, name=step.action, number=step.number, **shared))
+        shared["parent_id"] = number
+        if step.tool is not None:
+            found.append(
+                ToolSpan(
+                    id=len(found) + 1,
+                    name=step.tool,
+                    tool=step.tool,
+                    input=_size(step.input),
+                    output=_size(step.output),
+                    still_running=bool(step.output.get("still_running")),
+                    **shared,
+                )
+            )
+        if step.trace_id is not None:
+            found.append(
+                SubTraceSpan(
+                    id=len(found) + 1,
+                    name=step.model or step.tool or "model call",
+                    trace_id=step.trace_id,
+                    model=step.model,
+                    cost_usd=step.cost_usd,
+                    tokens=step.tokens,
+                    **shared,
+                )
+            )
+    return found
 
 
 def _size(value: dict[str, Any]) -> dict[str, Any]:
