@@ -250,3 +250,27 @@ def test_a_run_that_was_interrupted_says_how_to_resume_it(tmp_path: Path) -> Non
     resumed = shlex.split(said.removeprefix("resume with: routewright "))
     done = subprocess.run([*command, *resumed], capture_output=True, text=True, cwd=tmp_path, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (0, "<waited>\n")
+
+
+# its trace
+
+
+def test_show_has_the_models_steps_tokens_and_money_of_a_run(capsys: Capture) -> None:
+    options = ("--store", "runs.db", "--tool", "calculator", "--metadata", "team=x", "--goal", "quality")
+    assert agent(*options, "--json", 'calculator {"expression": "6 * 7"}') == 0
+    trace_id = json.loads(capsys.readouterr().out)["trace_id"]
+    assert main(["traces", "show", trace_id, "--store", "runs.db"]) == 0
+    page = capsys.readouterr().out
+    told = dict(line.split(maxsplit=1) for line in page.splitlines() if line[:1].islower() and len(line.split()) > 1)
+    assert "model" not in told
+    model = told["models"]
+    assert (told["steps"], told["tokens"], told["metadata"]) == ("3", "220 in, 32 out", "team=x")
+    assert "asked for  quality goal\n" in page
+    tree = [" ".join(line.lstrip("├└│─ ").split()[:2]) for line in page.splitlines() if "─ " in line]
+    asked = (f"sub_trace {model}", "decision", f"model {model}")
+    assert ["decision" if each.startswith("decision") else each for each in tree] == [
+        *("step llm_call", *asked),
+        *("step tool_call", "tool calculator"),
+        *("step llm_call", *asked),
+    ]
+    assert "Decision" not in page
