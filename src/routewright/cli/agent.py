@@ -3,24 +3,47 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, get_args
 
+import anyio
+
+from routewright._core.request.json_scan import quoted
+from routewright._core.request.problems import did_you_mean
 from routewright.agent import Agent
-from routewright.errors import RouterError
-from routewright.wire import AgentResponse, Goal, RunCompleted, Step, StepCompleted, StepStarted, Strategy
+from routewright.backends.tools.search import SearxngSearch
+from routewright.errors import ValidationFailed
+from routewright.protocols import CodeSandbox
+from routewright.tools import BUILT_IN
+from routewright.wire import AgentResponse, Goal, RunCompleted, RunStarted, Step, StepCompleted, StepStarted, Strategy
 from routewright.wire.figures import time_short
 
-from .command import Parser, add, add_catalogue_file, add_json, names, refused
-from .route import pair, prompt_of, router_of
+from .command import (
+    NOBODY_FITS,
+    OK,
+    UNFINISHED,
+    Parser,
+    add,
+    add_catalogue_file,
+    add_json,
+    exit_code_of,
+    in_words,
+    names,
+    refused,
+)
+from .route import keep, pair, prompt_of, router_of
 from .show import Line, Screen, dollars, facts
-from .store import add_place, named_store
+from .store import add_place, existing_store, named_store
 
 SHOWN = 200
 """Characters of what a step was given and gave."""
+_EXITS = {"completed": OK, "partial": UNFINISHED, "budget_exceeded": NOBODY_FITS}
+"""Exit codes by status. A failed run has the code of its error."""
 
 
 def add_agent(command: Parser) -> None:
@@ -29,10 +52,14 @@ def add_agent(command: Parser) -> None:
     asked = command.add_argument_group("the task")
     add(asked, "prompt TASK | - | @FILE", "what to do; - is standard input", nargs="?")
     add(asked, "--file FILE", "read the task from a file")
-    tool = "calculator, web_search, code_exec, or module:function; may be repeated"
-    add(asked, "--tool NAME", tool, action="append", default=[])
-    add(asked, "--resume ID", "go on with a run of --store that was interrupted")
+    add(asked, "--system TEXT", "a system prompt of yours")
+    add(asked, "--conversation NAME", "remember earlier runs of that name in --store")
+    add(asked, "--resume ID", "continue a run of --store that was interrupted")
     add(asked, "--metadata KEY=VALUE", "a tag for the traces; may be repeated", action="append", type=pair, default=[])
+    tools = command.add_argument_group("the tools")
+    add(tools, "--tool NAME", "calculator, or module:function; may be repeated", action="append", default=[])
+    add(tools, "--code", "code_exec, which runs programs in this sandbox", choices=("monty", "subprocess"))
+    add(tools, "--search URL", "web_search, which asks the SearXNG server there")
     limits = command.add_argument_group("limits")
     add(limits, "--max-steps N", "the most model and tool calls (default: 8)", type=int, default=8)
     add(limits, "--max-cost USD", "the most that the whole run may cost", type=float)
@@ -48,50 +75,83 @@ def add_agent(command: Parser) -> None:
     add_place(command, writes=True)
 
 
-async def _agent(args: Namespace, screen: Screen) -> None:
+async def _agent(args: Namespace, screen: Screen) -> int:
     """Work on a task in steps, with tools, within limits of steps, time and money.
 
     Each step is shown on standard error as it happens; the answer goes to standard output.
     """
-    storage = named_store(args)
-    if args.resume is not None and storage is None:
-        raise refused("--resume", "needs the store that the run is in", "give --store PATH")
+    storage = named_store(args) if args.resume is None else existing_store(args)
+    if args.conversation is not None and storage is None:
+        raise refused("--conversation", "needs a store to be kept in", "give --store PATH")
     router = router_of(args, sandbox=args.sandbox, storage=storage)
-    options: dict[str, Any] = {} if args.model is None else {"models": args.model}
+    search = None if args.search is None else _search(args.search)
+    given = {"system": args.system, "models": args.model}
     agent = Agent(
         router,
-        tools=[_tool(name) for name in args.tool],
+        tools=_tools(args),
         max_steps=args.max_steps,
         per_step_timeout_ms=args.step_timeout_ms,
         total_budget_usd=args.max_cost,
         goal=args.goal,
         strategy=args.strategy,
-        **options,
+        search=search,
+        code=_sandbox(args.code),
+        **{name: value for name, value in given.items() if value is not None},
     )
-    async with router:
-        if args.resume is not None:
-            response = (await agent.resume(args.resume)).response
-        else:
-            metadata = dict(args.metadata) or None
-            async with agent.stream(prompt_of(args), metadata=metadata) as events:
-                response = await _watched(events, args, screen)
+    async with router, search or nullcontext():
+        response = await _response(agent, args, screen, is_kept=storage is not None)
+        error = response.error
         if args.json:
             screen.json(response)
-            return
-        screen.text(response.output)
-        screen.end_text()
-        screen.say(Line(), facts(_told(response)))
+        else:
+            screen.text(response.output)
+            screen.end_text()
+            screen.say(Line(), facts(_told(response)))
+        if error is not None:
+            screen.say(Line(f"routewright: the run ended: {in_words(error['message'], args)}", "bad"))
         if storage is not None:
-            await router.flush()
-    if response.status == "failed" and response.error is not None:
-        raise RouterError(f"the run failed: {response.error['message']}")
+            await keep(router, response.trace_id, args, screen)
+    if error is not None and response.status == "failed":
+        return exit_code_of(error["code"])
+    return _EXITS[response.status]
 
 
-async def _watched(events: AsyncIterator[Any], args: Namespace, screen: Screen) -> AgentResponse:
-    """Show each step as it ends, with the money that is gone."""
+async def _response(agent: Agent, args: Namespace, screen: Screen, *, is_kept: bool) -> AgentResponse:
+    """Carry the run out. If it is interrupted and its store keeps it, say how to resume it."""
+    run: list[str] = [] if args.resume is None else [args.resume]
+    try:
+        if args.resume is not None:
+            return (await agent.resume(args.resume)).response
+        task, metadata = prompt_of(args), dict(args.metadata) or None
+        async with agent.stream(task, metadata=metadata, conversation=args.conversation) as events:
+            return await _watched(events, args, screen, run)
+    except anyio.get_cancelled_exc_class():
+        if run and is_kept:
+            screen.note(f"resume with: {_resuming(run[0], args)}")
+        raise
+
+
+def _resuming(trace_id: str, args: Namespace) -> str:
+    """The command that continues a run. Its checkpoint has the task and the limits, not the tools and the models."""
+    words = ["routewright", "agent", "--resume", trace_id]
+    for name in ("store", "tool", "code", "search", "model", "sandbox", "catalogue", "policies"):
+        value = getattr(args, name)
+        if name == "model":
+            value = value and ",".join(value)
+        for each in value if isinstance(value, list) else [value]:
+            if each:
+                words += [f"--{name}"] if each is True else [f"--{name}", each]
+    return shlex.join(words)
+
+
+async def _watched(events: AsyncIterator[Any], args: Namespace, screen: Screen, run: list[str]) -> AgentResponse:
+    """Show the run's id, which is put into ``run``, and each step as it ends, with the money that is gone."""
     spent_usd = 0.0
     async for event in events:
         match event:
+            case RunStarted():
+                run.append(event.data.trace_id)
+                screen.note(f"run {event.data.trace_id}")
             case StepStarted() if event.data.action == "tool_call" and not args.json:
                 screen.note(f"{event.data.number:>3}  {event.data.tool} ...")
             case StepCompleted():
@@ -131,15 +191,62 @@ def _told(response: AgentResponse) -> dict[str, str]:
     }
 
 
+def _tools(args: Namespace) -> list[Any]:
+    """The tools that the options name. Those that would refuse every call are refused here."""
+    named = dict.fromkeys(args.tool)
+    if "code_exec" in named and args.code is None:
+        raise refused("--tool", "code_exec needs a sandbox", "give --code monty or --code subprocess")
+    if "web_search" in named and args.search is None and not args.sandbox:
+        raise refused("--tool", "web_search needs a search engine", "give --search with the URL of a SearXNG server")
+    if args.code is not None:
+        named["code_exec"] = None
+    if args.search is not None:
+        named["web_search"] = None
+    return [_tool(name) for name in named]
+
+
 def _tool(name: str) -> Any:
     """A built-in tool by its name, or the function of ``module:function``."""
-    module, colon, function = name.partition(":")
-    if not colon:
+    if name in BUILT_IN:
         return name
+    module, colon, function = name.partition(":")
+    if not (module and colon and function):
+        dotted = ":".join(name.rsplit(".", 1)) if "." in name else "module:function"
+        hint = did_you_mean(name, BUILT_IN) or f"for a function of yours write {dotted}"
+        raise refused("--tool", f"{quoted(name)} is not a built-in tool", hint)
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        return getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise refused("--tool", f"{name!r} cannot be imported: {error}", "give module:function") from error
+        imported = importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        said = f"importing {quoted(module)} raised {type(error).__name__}: {error}"
+        raise refused("--tool", said) from error
+    if not callable(getattr(imported, function, None)):
+        raise refused(
+            "--tool", f"{quoted(module)} has no function {quoted(function)}", did_you_mean(function, vars(imported))
+        )
+    return getattr(imported, function)
+
+
+def _sandbox(name: str | None) -> CodeSandbox | None:
+    """The sandbox of ``--code``. Raises ``ValidationFailed`` if it is not installed."""
+    try:
+        if name == "monty":
+            from routewright.backends.tools.monty_sandbox import MontySandbox
+
+            return MontySandbox()
+    except ModuleNotFoundError as error:
+        raise refused("--code", str(error)) from error
+    if name is None:
+        return None
+    from routewright.backends.tools.subprocess_sandbox import SubprocessSandbox
+
+    return SubprocessSandbox()
+
+
+def _search(url: str) -> SearxngSearch:
+    try:
+        return SearxngSearch(url)
+    except ValidationFailed as error:
+        raise ValidationFailed.of(*(each._replace(path="--search") for each in error.problems)) from error

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, Protocol
 
 import msgspec
 
-from routewright import __version__
+from routewright import __version__, errors
 from routewright._core.account import without_keys
 from routewright.errors import Problem, RouterError, ValidationFailed
 from routewright.wire import error_envelope
@@ -30,6 +30,7 @@ INTERNAL = 1
 DISAGREES = 1
 USAGE = 2
 NOBODY_FITS = 3
+UNFINISHED = 9
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
@@ -37,12 +38,13 @@ EXIT_CODES = {
     OK: "done",
     INTERNAL: "a fault of routewright's own, a store damaged or out of reach (500), or a bill that does not agree",
     USAGE: "the command line, a file or the request is not valid (400, 404, 409, 413)",
-    NOBODY_FITS: "no model fits the constraints, or the budget (422)",
+    NOBODY_FITS: "no model fits the constraints, or the budget (422); the budget of an agent's run is spent",
     4: "a policy, a guardrail or the provider refuses the content (403)",
     5: "every model that was tried failed (502)",
     6: "--timeout-ms ran out (504)",
     7: "the account's key is not accepted, or its money is used up (401, 402)",
     8: "too many requests: wait, then try again (429)",
+    UNFINISHED: "an agent's run stopped before it was done: it reached --max-steps, or waits for a tool's result",
     INTERRUPTED: "interrupted with Ctrl-C, or answered with no",
     BROKEN_PIPE: "nobody reads the output any more, as in: routewright models | head",
 }
@@ -99,6 +101,9 @@ _WORDS = {
     "params.max_output_tokens": "--max-output-tokens",
     "timeout_ms": "--timeout-ms",
     "policy_id": "--policy",
+    "max_steps:": "--max-steps:",
+    "per_step_timeout_ms:": "--step-timeout-ms:",
+    "total_budget_usd:": "--max-cost:",
     "pass it to Router(policies=...)": "give its file as --policies",
     "Router.models()": "'routewright models --all'",
     "pass Router(providers=[...]), or use Router.sandbox()": "or add --sandbox",
@@ -255,9 +260,15 @@ def _failed(error: RouterError, args: Namespace, screen: Screen) -> int:
     return exit_code(error)
 
 
-def exit_code(error: RouterError) -> int:
+def exit_code(error: RouterError | type[RouterError]) -> int:
     """The exit code of an error, by its HTTP status."""
     return _BY_STATUS.get(error.status, USAGE if error.status < 500 else INTERNAL)
+
+
+def exit_code_of(code: str) -> int:
+    """The exit code of an error of which only the code is known."""
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RouterError)]
+    return next((exit_code(kind) for kind in kinds if kind.code == code), INTERNAL)
 
 
 def in_words(text: object, args: Namespace) -> str:

@@ -278,7 +278,7 @@ async def _route(args: Namespace, screen: Screen) -> None:
             if not args.json and args.trace and error.trace_id is not None:
                 screen.say(*trace_page(await router.trace(error.trace_id)), Line())
             if storage is not None and error.trace_id is not None:
-                await _keep(router, error.trace_id, args, screen)
+                await keep(router, error.trace_id, args, screen)
             raise
         if args.json:
             body: dict[str, Any] = msgspec.to_builtins(answer.response)
@@ -289,7 +289,7 @@ async def _route(args: Namespace, screen: Screen) -> None:
             screen.say(*(_decision_page(answer.decision) if args.explain else ()))
             screen.say(*(trace_page(answer.trace) if args.trace else ()))
         if storage is not None:
-            await _keep(router, answer.trace_id, args, screen)
+            await keep(router, answer.trace_id, args, screen)
 
 
 async def _answer(router: Router, request: RouteRequest, args: Namespace, screen: Screen) -> Answer:
@@ -313,14 +313,14 @@ async def _answer(router: Router, request: RouteRequest, args: Namespace, screen
         return stream.result
 
 
-async def _keep(router: Router, trace_id: str, args: Namespace, screen: Screen) -> None:
+async def keep(router: Router, trace_id: str, args: Namespace, screen: Screen) -> None:
     """Wait until the trace is in the store, and say how to read it."""
     try:
         await router.flush()
     except RouterError as error:  # the answer stands
         screen.say(Line(f"routewright: the trace is not in the store: {error}", "bad"))
         return
-    if not (args.json or args.quiet):
+    if not (args.json or getattr(args, "quiet", False)):
         there = "" if args.store is None else f" --store={shlex.quote(args.store)}"
         screen.say(Line(), Line(f"kept: routewright traces show {trace_id}{there}", "dim"))
 

@@ -18,7 +18,18 @@ from routewright._core.request.json_scan import quoted
 from routewright._core.terms import told
 from routewright.errors import NotFound, StorageCorrupt
 from routewright.trace import TraceStore
-from routewright.wire import Content, DecisionInput, DecisionSpan, ImagePart, PutFeedback, ToolCall, Trace, TraceItem
+from routewright.wire import (
+    Content,
+    DecisionInput,
+    DecisionSpan,
+    ImagePart,
+    PutFeedback,
+    StepSpan,
+    SubTraceSpan,
+    ToolCall,
+    Trace,
+    TraceItem,
+)
 from routewright.wire.figures import time_short
 
 from .command import INTERRUPTED, OK, Parser, add, add_json, refused
@@ -197,6 +208,8 @@ async def _asked_for(store: TraceStore, args: Namespace) -> Trace:
 def _page(trace: Trace, feedback: PutFeedback | None) -> Iterator[Block]:
     """What came of a call, its spans, among whom was chosen, its words if they were kept."""
     decision = next((span for span in trace.spans if isinstance(span, DecisionSpan)), None)
+    if trace.kind == "agent":
+        decision = None  # each of its model calls has one, in a trace of its own
     chosen = None if decision is None or not decision.candidates else decision.candidates[0].model
     header = facts(_header(trace, chosen, feedback))
     style = STATUS_STYLES.get(trace.status, "good" if trace.status == "completed" else "plain")
@@ -221,21 +234,32 @@ def _header(trace: Trace, chosen: str | None, feedback: PutFeedback | None) -> d
     account = [trace.account, trace.environment, "" if trace.key_id is None else f"key {trace.key_id}"]
     account += ["compromised: the key was revoked"] if trace.compromised else []
     model = f"{trace.selected_model}{stood_in}{', from the cache' if trace.cache_hit else ''}"
+    is_run = trace.kind == "agent"
+    models = dict.fromkeys(span.model for span in trace.spans if isinstance(span, SubTraceSpan) and span.model)
+    aims = {"goal": trace.goal, "strategy": trace.strategy}
     return {
         "status": trace.status if trace.error is None else f"{trace.status}: {trace.error}",
         "model": "none answered" if trace.selected_model is None else model,
+        **(
+            {"model": "", "models": ", ".join(models) or "none answered", "steps": str(_steps(trace))} if is_run else {}
+        ),
         "cost": cost(trace) + (LIST_PRICE if sandbox else charged),
-        "tokens": tokens(trace.tokens) if trace.selected_model else "",
+        "tokens": tokens(trace.tokens) if trace.selected_model or is_run else "",
         "duration": time_short(trace.duration_ms) + (USUAL_TIME if sandbox and trace.selected_model else ""),
         "created": moment(trace.created_at),
-        "asked for": f"{trace.goal} goal, {trace.strategy} strategy" if trace.goal else "",
+        "asked for": ", ".join(f"{aim} {name}" for name, aim in aims.items() if aim),
         "budget": _budget(trace.decision_input),
         "policy": ", ".join(filter(None, (trace.policy_version, trace.policy_id))),
         "account": ", ".join(filter(None, account)),
         "metadata": _metadata(trace.metadata),
-        "children": ", ".join(trace.children),
+        "children": "" if is_run else ", ".join(trace.children),  # the tree names those of a run
         "feedback": "" if feedback is None else _feedback_says(feedback),
     }
+
+
+def _steps(run: Trace) -> int:
+    """Those of the run itself, not those of agents that were its tools."""
+    return sum(isinstance(span, StepSpan) and span.parent_id is None for span in run.spans)
 
 
 def _budget(given: DecisionInput | None) -> str:

@@ -171,8 +171,9 @@ def _rejections(counts: Mapping[Reason, int] | Mapping[str, int]) -> Html:
 
 
 def _trace(trace: Trace) -> Html:
-    spans = sorted(trace.spans, key=lambda span: (span.start_ms, span.id))
-    decisions = [span for span in spans if isinstance(span, DecisionSpan)]
+    is_run = trace.kind == "agent"  # whose tools may overlap, so its tree is in the order of ids
+    spans = sorted(trace.spans, key=lambda span: (0.0 if is_run else span.start_ms, span.id))
+    decisions = [span for span in spans if isinstance(span, DecisionSpan) and not is_run]
     return joined(
         [
             element("div", *_head(trace), class_="rw-part"),
@@ -186,20 +187,24 @@ def _trace(trace: Trace) -> Html:
 def _head(trace: Trace) -> Iterator[Html]:
     name = joined([chip(trace.status, _LOOKS.get(trace.status, "")), strong(f"{trace.kind} {trace.id}")], " ")
     yield facts(name, f"error {trace.error}" if trace.error else "")
+    is_run = trace.kind == "agent"
+    models = dict.fromkeys(span.model for span in trace.spans if isinstance(span, SubTraceSpan) and span.model)
+    steps = sum(isinstance(span, StepSpan) and span.parent_id is None for span in trace.spans)
     yield facts(
-        strong(trace.selected_model or "no model"),
+        strong(", ".join(models) if is_run and models else trace.selected_model or "no model"),
+        counted(steps, "step") if is_run else "",
         "by a fallback" if trace.fallback_used else "",
         "from the cache" if trace.cache_hit else "",
         time_short(trace.duration_ms),
         usd_between(trace.cost_usd, trace.cost_range_usd),
-        f"charged {usd_short(trace.charged_usd)}" if trace.charged_usd != trace.cost_usd else "",
+        f"charged {usd_short(trace.charged_usd)}" if trace.charged_usd != trace.cost_usd and not is_run else "",
         tokens_short(trace.tokens),
         "compromised" if trace.compromised else "",
     )
     yield facts(
-        dim("goal ", trace.goal),
-        dim("strategy ", trace.strategy),
-        dim("policy ", trace.policy_version),
+        dim("goal ", trace.goal) if trace.goal else "",
+        dim("strategy ", trace.strategy) if trace.strategy else "",
+        dim("policy ", trace.policy_version) if trace.policy_version else "",
         dim(trace.environment),
         dim("account ", trace.account),
         dim(trace.created_at),
@@ -209,7 +214,7 @@ def _head(trace: Trace) -> Iterator[Html]:
         chips = [chip(f"{short(str(key))} = {_value(value)}") for key, value in shown]
         left = more(len(trace.metadata) - METADATA_SHOWN, "key")
         yield element("div", dim("metadata "), joined([*chips, left], " "))
-    if trace.children:
+    if trace.children and not is_run:  # the spans name those of a run
         left = more(len(trace.children) - CHILDREN_SHOWN, "trace")
         yield element("div", dim("sub-traces "), joined([*trace.children[:CHILDREN_SHOWN], left], ", "))
 

@@ -6,21 +6,37 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from routewright._core.request.json_scan import decode, quoted, scan
-from routewright._core.request.problems import shown
+from routewright._core.request.json_scan import decode, joined, quoted, scan
+from routewright._core.request.problems import did_you_mean, shown
 from routewright._core.request.read import converted
-from routewright._core.request.rules import MAX_KEY_BYTES, check_metadata, check_numbers, check_tools
+from routewright._core.request.rules import MAX_KEY_BYTES, MAX_PROBLEMS, check_metadata, check_numbers, check_tools
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import AgentRequest, Tool
 
 MOST_TASK = 1_000_000
 """Characters."""
+_FIELDS = AgentRequest.__struct_fields__
+_MEANT = {
+    "goal": "it is 'model_strategy.goal' here",
+    "strategy": "it is 'model_strategy.strategy' here",
+    "stream": "it is 'stream_steps' here",
+    "budget": "it is 'total_budget_usd' here",
+    "timeout_ms": "it is 'per_step_timeout_ms' here",
+    "conversation": "it is 'metadata.conversation' here",
+    **dict.fromkeys(("messages", "prompt", "input"), "it is 'task' here"),
+}
+"""Fields of other interfaces, and what they are in the request of a run."""
 
 
 def sent_run(body: bytes, idempotency_key: str | None) -> AgentRequest:
     """Make the request of a JSON body and the key of its header. Raises ``InvalidJson`` and ``ValidationFailed``."""
     scan(body)
-    request: AgentRequest = converted(decode(body), AgentRequest, "")
+    document = decode(body)
+    if isinstance(document, dict):
+        unknown = [name for name in document if name not in _FIELDS][:MAX_PROBLEMS]
+        if unknown:
+            raise ValidationFailed.of(*(Problem(joined("", name), "is not a field", _hint(name)) for name in unknown))
+    request: AgentRequest = converted(document, AgentRequest, "")
     if idempotency_key is not None:
         if request.idempotency_key not in (None, idempotency_key):
             said = f"is {shown(idempotency_key)}, and the body says {shown(request.idempotency_key)}"
@@ -48,3 +64,8 @@ def checked_run(request: AgentRequest) -> AgentRequest:
     if found:
         raise ValidationFailed.of(*found)
     return request
+
+
+def _hint(name: str) -> str:
+    """Guess what an unknown field was meant to be."""
+    return _MEANT.get(name) or did_you_mean(name, _FIELDS) or f"known: {', '.join(_FIELDS)}"

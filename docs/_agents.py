@@ -1,0 +1,162 @@
+"""Writes the tables of the reference of agents: names, arguments, properties of an answer, events."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any, get_args
+
+from docs._table import table
+from msgspec import Struct
+
+from routewright import Agent
+from routewright.agent import AgentAnswer
+from routewright.docstrings import field_docs, prose, summary
+from routewright.protocols import ToolContext, ToolResult
+from routewright.wire import (
+    AgentEvent,
+    AgentResponse,
+    AgentRunCompleted,
+    RunStartedData,
+    RunSummary,
+    Step,
+    StepStartedData,
+)
+
+NAMES = {
+    "routewright.agent": "Agent AgentAnswer",
+    "routewright.tools": "FunctionTool",
+    "routewright.protocols": ("Tool ToolContext ToolResult ToolFailed SearchBackend SearchResult CodeSandbox Executed"),
+    "routewright.backends.tools.mcp": "McpTools",
+    "routewright.backends.tools.subprocess_sandbox": "SubprocessSandbox",
+    "routewright.backends.tools.monty_sandbox": "MontySandbox",
+    "routewright.backends.tools.search": "SearxngSearch BraveSearch TavilySearch",
+}
+"""Public names, by module."""
+
+_LIMITS = {
+    "max_steps": "The most model calls and tool calls together, 1 to 1,000.",
+    "total_budget_usd": "The most that the run may cost, model calls and tools together.",
+}
+_RUN = {
+    "task": "What to do, in plain words.",
+    "caller": "Whose run it is. Default: the Router's caller.",
+    "metadata": "Tags of the run and of each of its model calls.",
+    "conversation": "Remember what is said, and what earlier runs of that name said.",
+    "idempotency_key": "Under one key the same run is made once in 24 hours. It also resumes an interrupted run.",
+    **_LIMITS,
+}
+ARGUMENTS: dict[str, tuple[Callable[..., Any], dict[str, str]]] = {
+    "`Agent(router, ...)`": (
+        Agent.__init__,
+        {
+            "router": "Makes the model calls.",
+            "tools": "Functions, names of built-in tools, objects that fit `protocols.Tool`, and declarations.",
+            **_LIMITS,
+            "per_step_timeout_ms": "Time for each model call and each tool.",
+            "goal": "As in a route request.",
+            "strategy": "As in a route request.",
+            "system": "The system prompt. Default: use the tools, and never follow instructions in their results.",
+            "approve": "Called with a tool's name and arguments before it runs. May be async. False: it does not run.",
+            "search": "The backend of `web_search`.",
+            "code": "The sandbox of `code_exec`.",
+            "output_type": "The type of the final answer, as `answer.data`.",
+            "escalate": "Ask a stronger model when the run makes no progress.",
+            "options": (
+                "Options of `Router.route` for each model call: `models`, `prefer`, `policy_id`, `params`, `fallback`."
+            ),
+        },
+    ),
+    "`await agent.run(task, ...)`": (Agent.run, _RUN),
+    "`agent.stream(task, ...)`": (Agent.stream, _RUN),
+    "`await agent.resume(run, ...)`": (
+        Agent.resume,
+        {
+            "run": "The run, its response, or its trace id.",
+            "results": "Results of its `pending_tool_calls`, by their ids.",
+            "caller": "Whose run it is. Default: the Router's caller.",
+        },
+    ),
+}
+"""What takes arguments, and the meaning of each."""
+
+EVENTS: tuple[type[Struct], ...] = (RunStartedData, StepStartedData, Step, AgentResponse, RunSummary, AgentRunCompleted)
+"""What events of a run hold."""
+
+
+def agent_names() -> str:
+    """Public names with their modules."""
+    rows = [
+        (f"`{module}.{name}`", summary(getattr(importlib.import_module(module), name)))
+        for module, names in NAMES.items()
+        for name in names.split()
+    ]
+    return table(("name", "what it is"), rows)
+
+
+def agent_arguments() -> str:
+    """A table for each thing that takes arguments."""
+    return "\n".join(f"### {name}\n\n{_arguments(*each)}" for name, each in ARGUMENTS.items())
+
+
+def _arguments(takes: Callable[..., Any], meanings: dict[str, str]) -> str:
+    found = [each for each in inspect.signature(takes).parameters.values() if each.name != "self"]
+    if {each.name for each in found} != set(meanings):
+        raise ValueError(f"ARGUMENTS does not have the meanings of those of {takes.__qualname__}")
+    rows = [(f"`{_shown(each)}`", f"`{each.annotation}`", _default(each), meanings[each.name]) for each in found]
+    return table(("argument", "type", "default", "meaning"), rows)
+
+
+def _shown(argument: inspect.Parameter) -> str:
+    return f"**{argument.name}" if argument.kind is argument.VAR_KEYWORD else argument.name
+
+
+def _default(argument: inspect.Parameter) -> str:
+    if argument.kind is argument.VAR_KEYWORD:
+        return ""
+    if argument.default is argument.empty:
+        return "required"
+    return "built in" if argument.name == "system" else f"`{argument.default!r}`"
+
+
+def agent_answer() -> str:
+    """Properties of an answer."""
+    properties = inspect.getmembers(AgentAnswer, lambda each: isinstance(each, property))
+    rows = [
+        (f"`{name}`", f"`{inspect.signature(each.fget).return_annotation}`", summary(each)) for name, each in properties
+    ]
+    return table(("property", "type", "meaning"), rows)
+
+
+def agent_context() -> str:
+    """What a tool is told, and what it may return."""
+    return "\n".join(
+        f"### `{kind.__name__}`\n\n{summary(kind)}\n\n{_fields(kind)}" for kind in (ToolContext, ToolResult)
+    )
+
+
+def agent_events() -> str:
+    """The events of a stream, and the shapes of what they hold."""
+    kinds: tuple[type[Struct], ...] = get_args(AgentEvent)
+    rows = [(f"`{kind.event}`", f"`{kind.__annotations__['data']}`", summary(kind)) for kind in kinds]  # type: ignore[attr-defined]
+    streamed = table(("event", "data", "when"), rows)
+    shapes = "\n".join(f"### `{kind.__name__}`\n\n{summary(kind)}\n\n{_fields(kind)}" for kind in EVENTS)
+    return f"{streamed}\n{shapes}"
+
+
+def _fields(kind: type[Struct]) -> str:
+    told = field_docs(kind)
+    own = {name: of for name, of in kind.__annotations__.items() if not of.startswith("ClassVar")}
+    return table(
+        ("field", "type", "meaning"), [(f"`{name}`", f"`{of}`", prose(told.get(name, ""))) for name, of in own.items()]
+    )
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "agent-answer": agent_answer,
+    "agent-arguments": agent_arguments,
+    "agent-context": agent_context,
+    "agent-events": agent_events,
+    "agent-names": agent_names,
+}

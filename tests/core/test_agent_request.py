@@ -1,0 +1,55 @@
+"""``sent_run``: what is wrong with the request of a run is said in the fields of that request."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from routewright import ValidationFailed
+from routewright._core.agent.request import sent_run
+from routewright.wire import AgentRequest
+
+
+@pytest.mark.parametrize(
+    ("field", "hint"),
+    [
+        ("goal", "it is 'model_strategy.goal' here"),
+        ("strategy", "it is 'model_strategy.strategy' here"),
+        ("stream", "it is 'stream_steps' here"),
+        ("budget", "it is 'total_budget_usd' here"),
+        ("timeout_ms", "it is 'per_step_timeout_ms' here"),
+        ("conversation", "it is 'metadata.conversation' here"),
+        ("messages", "it is 'task' here"),
+        ("maxSteps", "did you mean 'max_steps'?"),
+        ("other", f"known: {', '.join(AgentRequest.__struct_fields__)}"),
+    ],
+)
+def test_an_unknown_field_is_pointed_to_the_one_that_is_meant(field: str, hint: str) -> None:
+    assert refusal(task="hi", **{field: "quality"}) == [(field, "is not a field", hint)]
+
+
+def test_unknown_fields_are_named_together() -> None:
+    assert [path for path, _, _ in refusal(task="hi", goal="cost", stream=True)] == ["goal", "stream"]
+
+
+@pytest.mark.parametrize(
+    ("given", "problem", "hint"),
+    [
+        ({"goal": "x"}, "must be one of cost, quality, stability, got 'x'", ""),
+        ({"strategy": "quality"}, "must be one of balanced, ", "did you mean 'quality-first'?"),
+        ({"gaol": "cost"}, "is not a field", "did you mean 'goal'?"),
+    ],
+)
+def test_the_strategy_is_checked_as_in_a_route_request(given: dict[str, str], problem: str, hint: str) -> None:
+    ((path, said, hinted),) = refusal(task="hi", model_strategy=given)
+    assert path == f"model_strategy.{next(iter(given))}"
+    assert said.startswith(problem)
+    assert hinted == hint
+
+
+def refusal(**body: Any) -> list[tuple[str, str, str]]:
+    with pytest.raises(ValidationFailed) as caught:
+        sent_run(json.dumps(body).encode(), None)
+    return [(each.path, each.problem, each.hint) for each in caught.value.problems]
