@@ -1,4 +1,4 @@
-"""Calculates an expression in exact decimals (contract 10). A parser of its own, bounded in length, depth and digits.
+"""Calculates an expression in exact decimals (contract 10), with a parser bounded in length, depth and digits.
 
 expression  = term (("+" | "-") term)*
 term        = unary (("*" | "/" | "//" | "%") unary)*
@@ -16,9 +16,9 @@ from decimal import Decimal
 
 MOST_CHARACTERS = 1_000
 MOST_DEPTH = 50
-"""Of parentheses, signs and powers within each other."""
+"""Nested parentheses, signs and powers."""
 DIGITS = 50
-"""Significant digits that are calculated with."""
+"""Significant digits of each operation."""
 SHOWN_DIGITS = 34
 """Of a result that is rounded."""
 MOST_EXPONENT = 9_999
@@ -30,11 +30,11 @@ _TOKEN = re.compile(
 )
 _SPACE = re.compile(r"\s*")
 _GUARD = 15
-"""Further digits for sine and cosine."""
+"""Extra digits for sine and cosine."""
 
 
 class CalculatorError(Exception):
-    """What is wrong with an expression, in words for who wrote it."""
+    """The error of an expression, in words for its author."""
 
 
 def calculate(expression: str) -> str:
@@ -93,12 +93,12 @@ class _Parser:
         self._depth = 0
 
     def value(self) -> Decimal:
-        """The value of all of it."""
+        """The value of the whole expression."""
         if not self._tokens:
             raise CalculatorError("the expression is empty")
         found = self._sum()
         if self._place < len(self._tokens):
-            raise CalculatorError(f"{self._tokens[self._place]!r} is one too many")
+            raise CalculatorError(f"{self._tokens[self._place]!r} is not expected there")
         return found
 
     def _peek(self) -> str:
@@ -130,15 +130,15 @@ class _Parser:
                 case "/":
                     found /= other
                 case "//":
-                    found = _floor(found / other)
+                    found = _quotient(found, other)
                 case _:
-                    found -= other * _floor(found / other)
+                    found = +_remainder(found, other)
         return found
 
     def _unary(self) -> Decimal:
         self._depth += 1
         if self._depth > MOST_DEPTH:
-            raise CalculatorError(f"more than {MOST_DEPTH} levels lie within each other")
+            raise CalculatorError(f"more than {MOST_DEPTH} nested levels")
         try:
             if self._peek() == "-":
                 self._take()
@@ -184,8 +184,29 @@ class _Parser:
         return compute(*arguments)
 
 
-def _floor(value: Decimal) -> Decimal:
-    return value.to_integral_value(decimal.ROUND_FLOOR)
+def _quotient(value: Decimal, by: Decimal) -> Decimal:
+    """Rounded down, as Python's ``//`` does for integers."""
+    with decimal.localcontext(prec=2 * DIGITS):  # enough for the product of a quotient of all digits
+        quotient = (value - _remainder(value, by)) / by
+    return +quotient
+
+
+def _remainder(value: Decimal, by: Decimal) -> Decimal:
+    """Exact, with the sign of ``by``, as Python's ``%`` has it for integers."""
+    if not by:
+        raise decimal.DivisionByZero
+    if abs(value) < abs(by):
+        return value if not value or (value < 0) == (by < 0) else value + by
+    (dividend, at), (divisor, place) = _integer(value), _integer(by)
+    least = min(at, place)
+    divisor *= 10 ** (place - least)
+    return Decimal(dividend * pow(10, at - least, abs(divisor)) % divisor).scaleb(least)
+
+
+def _integer(value: Decimal) -> tuple[int, int]:
+    """A number as an integer times a power of ten."""
+    exponent = int(value.as_tuple().exponent)
+    return int(value.scaleb(-exponent)), exponent
 
 
 def _whole(value: Decimal, most: int, what: str) -> int:
@@ -237,7 +258,7 @@ _FUNCTIONS: dict[str, tuple[int, int, Callable[..., Decimal]]] = {
     "sqrt": (1, 1, Decimal.sqrt),
     "abs": (1, 1, abs),
     "round": (1, 2, _round),
-    "floor": (1, 1, _floor),
+    "floor": (1, 1, lambda value: value.to_integral_value(decimal.ROUND_FLOOR)),
     "ceil": (1, 1, lambda value: value.to_integral_value(decimal.ROUND_CEILING)),
     "min": (1, _MANY, lambda *values: min(values)),
     "max": (1, _MANY, lambda *values: max(values)),
@@ -250,4 +271,4 @@ _FUNCTIONS: dict[str, tuple[int, int, Callable[..., Decimal]]] = {
     "tan": (1, 1, _tangent),
     "factorial": (1, 1, _factorial),
 }
-"""The fewest and the most arguments, and what is done with them."""
+"""The fewest and the most arguments, and the function of them."""
