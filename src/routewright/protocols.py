@@ -569,37 +569,41 @@ class ImmediateStorage(Storage, Protocol):
 
 
 class ToolContext(Struct, frozen=True, kw_only=True):
-    """Where a tool runs. A function gets it in a parameter that is annotated with this type."""
+    """The run and step of a tool call. A function with a parameter of this type receives it."""
 
     run_id: str
     """The run's trace id."""
     step: int
     caller: Caller
     deadline: float
-    """On the clock's monotonic scale: the step's time is over then."""
+    """When the tool's time is over, on the clock's monotonic scale. It begins once the call is approved."""
     left_nanos: int | None = None
-    """What the run may still spend, for tools that call models themselves. None: nothing limits it."""
+    """The budget that is left, for tools that call models themselves. None: no limit."""
 
 
 class ToolFailed(Exception):
-    """Raise it in a tool to tell the model what went wrong, in words of your own. The text of any other exception stays
-    in the process."""
+    """Raise it in a tool to tell the model what went wrong. Of any other exception the model sees only the type; its
+    traceback is logged."""
 
 
 class ToolResult(Struct, frozen=True):
     """The result of a tool that itself costs money."""
 
     result: Any
-    """A text, or what JSON can hold."""
+    """Text, or a value that JSON can hold."""
     cost_usd: float
-    """Counted as spent by the run: keep to ``ToolContext.left_nanos``."""
+    """Counts against the run's budget: keep to ``ToolContext.left_nanos``."""
     trace_id: str | None = None
-    """The trace of what the tool did, shown below its step."""
+    """The tool's own trace, shown below its step."""
 
 
 @runtime_checkable
 class Tool(Protocol):
-    """What an agent can do. Safe to run many times at once."""
+    """What an agent can do. Safe to run many times at once.
+
+    Optional attributes: ``needs_approval``, True if each call needs a yes of ``Agent(approve=)``, and is left to the
+    client without one; ``validated(arguments)``, which replaces the check against the schema: it returns the arguments
+    for ``approve`` and ``run``, or raises ``ToolFailed``."""
 
     @property
     def spec(self) -> FunctionSpec:
@@ -607,8 +611,8 @@ class Tool(Protocol):
         ...
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """The result: a text, what JSON can hold, or a ``ToolResult``. The arguments fit the schema. Raises
-        ``ToolFailed``; it is cancelled when the step's time is over."""
+        """The result: text, a value that JSON can hold, or a ``ToolResult``. The arguments fit the schema. Raises
+        ``ToolFailed``. It is cancelled when the step's time is over."""
         ...
 
 

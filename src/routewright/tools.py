@@ -6,8 +6,8 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
@@ -16,14 +16,16 @@ from ._core.request.problems import shown
 from ._core.request.rules import FUNCTION_NAME
 from .errors import ValidationFailed
 from .protocols import CodeSandbox, SearchBackend, SearchResult, ToolContext, ToolFailed
-from .threads import Threads
+from .threads import Threads, Work
 from .wire import FunctionSpec
 
 MOST_THREADS = 8
-"""Plain functions that run at once in threads. One that does not end keeps its thread."""
+"""Plain functions that run at once. One that does not end keeps its thread."""
 _PARAM = re.compile(r"^\s*:param\s+(?:[^:]*\s)?(\w+)\s*:\s*(.+)$")
 _ENTRY = re.compile(r"^\s+\**(\w+)\s*(?:\([^)]*\))?\s*:\s*(.+)$")
 _threads = Threads("tools", MOST_THREADS)
+_work: ContextVar[Work | None] = ContextVar("work", default=None)
+"""The last plain function of a task."""
 
 
 class FunctionTool:
@@ -34,11 +36,8 @@ class FunctionTool:
 
         Agent(router, tools=[weather])
 
-    A plain function runs in a thread. One that takes a ``ToolContext`` is told of the run.
+    A plain function runs in a thread. A function with a ``ToolContext`` parameter receives the run's context.
     """
-
-    checks_arguments = True
-    """``run`` refuses arguments that do not fit."""
 
     def __init__(
         self,
@@ -51,34 +50,54 @@ class FunctionTool:
         """``needs_approval``: it runs only once ``Agent(approve=)`` has said yes. An agent without leaves it to the
         client, as a pending tool call.
 
-        Raises ``ValidationFailed`` for a function whose arguments JSON cannot hold."""
+        Raises ``ValidationFailed`` for a generator, and for a function whose arguments JSON cannot hold."""
         name = name or str(getattr(function, "__name__", ""))
         if not FUNCTION_NAME.fullmatch(name):
             raise ValidationFailed.at("tools", f"has a function named {shown(name)}", "pass FunctionTool(f, name=...)")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ValidationFailed.at("tools", f"{name} is a generator", "collect what it yields, and return a list")
         self.needs_approval = needs_approval
         self._function = function
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004  # an object with an async __call__
         )
-        self.outlives_cancellation = not self._is_async
-        """A thread cannot be stopped."""
         self._model, self._context = _model_of(function, name)
         schema = self._model.model_json_schema()
         schema.pop("title", None)
         self.spec = FunctionSpec(name, description or _summary(function) or None, _untitled(schema))
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """As ``protocols.Tool`` says."""
+    @property
+    def in_thread(self) -> Literal["waiting", "running"] | None:
+        """Where a cancelled ``run`` of this task left the function: a thread that has begun cannot be stopped."""
+        work = None if self._is_async else _work.get()
+        if work is None or work.has_ended:
+            return None
+        return "running" if work.has_begun else "waiting"
+
+    def validated(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The given arguments as the function takes them. Raises ``ToolFailed`` if they do not fit."""
         try:
             made = self._model.model_validate(arguments)
         except ValidationError as error:
             raise ToolFailed(_misfits(error)) from None
-        given = {name: getattr(made, name) for name in type(made).model_fields}
+        given = made.model_fields_set
+        return _Validated((name, getattr(made, name)) for name in type(made).model_fields if name in given)
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+        """As ``protocols.Tool`` says."""
+        given = dict(arguments if isinstance(arguments, _Validated) else self.validated(arguments))
         if self._context is not None:
             given[self._context] = context
         if self._is_async:
             return await self._function(**given)
-        return await _threads.run(partial(self._function, **given))
+        work = Work()
+        _work.set(work)
+        (result,) = await _threads.run(lambda: (self._function(**given),), work=work)  # trio takes no bare coroutine
+        return await result if inspect.isawaitable(result) else result
+
+
+class _Validated(dict[str, Any]):
+    """What ``FunctionTool.validated`` returned. It is not validated again."""
 
 
 def _spec(name: str, description: str, **parameters: dict[str, Any]) -> FunctionSpec:
@@ -156,7 +175,7 @@ class CannedSearch:
 
 def _model_of(function: Callable[..., Any], name: str) -> tuple[type[BaseModel], str | None]:
     """A pydantic model of the arguments, and the name of the parameter that takes the context."""
-    told, fields, context = _parameter_docs(function), dict[str, Any](), None
+    described, fields, context = _parameter_docs(function), dict[str, Any](), None
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except Exception as error:
@@ -167,10 +186,10 @@ def _model_of(function: Callable[..., Any], name: str) -> tuple[type[BaseModel],
             context = parameter.name
             continue
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            said = f"{name} takes {parameter}, which a model cannot pass"
-            raise ValidationFailed.at("tools", said, "give each argument a name of its own")
+            problem = f"{name} takes {parameter}, which a model cannot pass"
+            raise ValidationFailed.at("tools", problem, "give each argument a name of its own")
         default = ... if parameter.default is parameter.empty else parameter.default
-        fields[parameter.name] = (hint, Field(default, description=told.get(parameter.name)))
+        fields[parameter.name] = (hint, Field(default, description=described.get(parameter.name)))
     try:
         made: type[BaseModel] = create_model(
             name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields
@@ -194,7 +213,7 @@ def _summary(function: Callable[..., Any]) -> str:
 
 
 def _parameter_docs(function: Callable[..., Any]) -> Mapping[str, str]:
-    """What the docstring says of each parameter: ``:param x:``, or lines ``x: ...`` below ``Args:``."""
+    """Parameter descriptions from the docstring: ``:param x:``, or lines ``x: ...`` below ``Args:``."""
     found: dict[str, str] = {}
     within = False
     for line in (inspect.getdoc(function) or "").splitlines():
@@ -209,7 +228,7 @@ def _parameter_docs(function: Callable[..., Any]) -> Mapping[str, str]:
 
 
 def _untitled(schema: Any) -> Any:
-    """A schema without pydantic's titles, which cost tokens and say nothing."""
+    """A schema without pydantic's titles, which only cost tokens."""
     if isinstance(schema, dict):
         return {
             name: {key: _untitled(each) for key, each in value.items()}
@@ -222,6 +241,6 @@ def _untitled(schema: Any) -> Any:
 
 
 def _misfits(error: ValidationError) -> str:
-    """What is wrong with arguments, for the model."""
-    told = [f"{'.'.join(map(str, each['loc'])) or 'arguments'}: {each['msg']}" for each in error.errors()[:5]]
-    return "bad arguments: " + "; ".join(told)
+    """The errors of arguments, for the model."""
+    found = [f"{'.'.join(map(str, each['loc'])) or 'arguments'}: {each['msg']}" for each in error.errors()[:5]]
+    return "bad arguments: " + "; ".join(found)

@@ -118,7 +118,7 @@ async def test_an_agent_uses_the_tools_of_a_server_over_http(site: tuple[str, An
         answer = await run(tools, ("price", {"article": "tea"}), ("hang", {}), per_step_timeout_ms=1000)
         found, late = outputs(answer)
         assert found == {"result": {"article": "tea", "price": 3}}
-        assert late == {"error": "timed out: the step's time is over"}
+        assert late["error"].startswith("timed out after ")
         again = await run(tools, ("price", {"article": "tea"}))
         assert outputs(again) == [found]
 
@@ -129,7 +129,7 @@ async def test_a_call_that_hangs_is_left_at_the_deadline_and_harms_no_other() ->
         answer = await run(tools, ("hang", {}), ("price", {"article": "tea"}), per_step_timeout_ms=1000)
         assert time.monotonic() - began < 3
         late, found = outputs(answer)
-        assert late == {"error": "timed out: the step's time is over"}
+        assert late["error"].startswith("timed out after ")
         assert found["result"]["price"] == 3
         assert outputs(await run(tools, ("price", {"article": "tea"}))) == [found]
 

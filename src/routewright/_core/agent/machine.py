@@ -24,6 +24,7 @@ from msgspec import MsgspecError, Struct, json
 from msgspec.structs import replace
 
 from routewright._core.money import usd
+from routewright._core.request.json_scan import MAX_DEPTH, nests_deeper
 from routewright.errors import RouterError
 from routewright.wire import (
     Checkpoint,
@@ -238,8 +239,9 @@ class AgentRun:
 
 
 def arguments_shown(call: FunctionCall) -> dict[str, Any]:
-    """Arguments as a step shows them; text that is no JSON object under ``text``."""
+    """Arguments as a step shows them. Text that is not a JSON object, or nests too deep, is under ``text``."""
     try:
-        return _object(call.arguments or "{}")
-    except MsgspecError:
+        shown = _object(call.arguments or "{}")
+    except (MsgspecError, RecursionError):
         return {"text": call.arguments}
+    return {"text": call.arguments} if nests_deeper(shown, MAX_DEPTH) else shown
