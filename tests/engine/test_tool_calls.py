@@ -226,6 +226,15 @@ async def test_exceptions_of_a_tool_are_logged(caplog: pytest.LogCaptureFixture)
     assert str(record.exc_info[1]) == "secret"
 
 
+async def test_a_message_that_cannot_be_read_is_no_reason_to_fail() -> None:
+    class Odd(ToolFailed):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    step, _ = await call(Returns(Odd()))
+    assert step.output == {"error": "the tool failed with Odd"}
+
+
 @pytest.fixture
 def release() -> Iterator[threading.Event]:
     event = threading.Event()

@@ -31,10 +31,6 @@ _log = logging.getLogger(__name__)
 _object = json.Decoder(dict[str, Any]).decode
 
 
-class _Refused(Exception):
-    """Why a call is not run, for the model."""
-
-
 async def run_tool(
     tools: Mapping[str, Tool], call: ToolCall, context: ToolContext, clock: Clock, approve: Approve | None
 ) -> tuple[Step, Observation]:
@@ -61,11 +57,8 @@ async def run_tool(
         raw = _encoded(result)
         text = _cut(raw)
         output = {"result": text if text != raw or isinstance(result, str) else _shallow(raw)}
-    except (_Refused, ToolFailed) as refused:
-        output = {"error": shown_text(str(refused))}
-    except Exception as failed:  # its message may hold secrets
-        _log.warning("tool %s failed", name, exc_info=True)
-        output = {"error": f"the tool failed with {type(failed).__name__}"}
+    except Exception as failed:
+        output = {"error": _error_shown(name, failed)}
     is_error = "error" in output
     if is_error:
         text = json.encode(output).decode()
@@ -90,42 +83,50 @@ def shown_text(value: Any) -> str:
     return _cut(_encoded(value))
 
 
+def _error_shown(name: str, error: Exception) -> str:
+    if isinstance(error, ToolFailed):
+        with suppress(Exception):  # of a ``__str__``
+            return shown_text(str(error))
+    _log.warning("tool %s failed", name, exc_info=error)
+    return f"the tool failed with {type(error).__name__}"  # its message may hold secrets
+
+
 def _checked(tools: Mapping[str, Tool], call: ToolCall) -> tuple[Tool, dict[str, Any]]:
-    """The tool and its arguments. Raises ``_Refused`` and ``ToolFailed``."""
+    """The tool and its arguments. Raises ``ToolFailed``."""
     name, raw = call.function.name, call.function.arguments or "{}"
     tool = tools.get(name)
     if tool is None:
         hint = did_you_mean(name, list(tools)) or f"known: {', '.join(tools) or 'none'}"
-        raise _Refused(f"there is no tool {name!r}; {hint}")
+        raise ToolFailed(f"there is no tool {name!r}; {hint}")
     if len(raw) > MOST_ARGUMENTS:
-        raise _Refused(f"the arguments have more than {MOST_ARGUMENTS} characters")
+        raise ToolFailed(f"the arguments have more than {MOST_ARGUMENTS} characters")
     try:
         arguments = _object(raw)
     except (MsgspecError, RecursionError):
-        raise _Refused("the arguments are not one JSON object") from None
+        raise ToolFailed("the arguments are not one JSON object") from None
     validated = getattr(tool, "validated", None)
     if validated is not None:
         return tool, validated(arguments)
     if wrong := misfits(arguments, tool.spec.parameters):
-        raise _Refused("bad arguments: " + "; ".join(wrong))
+        raise ToolFailed("bad arguments: " + "; ".join(wrong))
     return tool, arguments
 
 
 async def _ask(approve: Approve, name: str, arguments: dict[str, Any]) -> None:
-    """Raises ``_Refused`` unless the call is approved."""
+    """Raises ``ToolFailed`` unless the call is approved."""
     try:
         answer = approve(name, arguments)
         if isawaitable(answer):
             answer = await answer
     except Exception as failed:
         _log.warning("approve failed for tool %s", name, exc_info=True)
-        raise _Refused(f"this call was not approved: approve failed with {type(failed).__name__}") from None
+        raise ToolFailed(f"this call was not approved: approve failed with {type(failed).__name__}") from None
     if not isinstance(answer, bool):
         kind = type(answer).__name__
         _log.warning("tool %s was not run: approve returned %s instead of bool", name, kind)
-        raise _Refused(f"this call was not approved: approve returned {kind} instead of bool")
+        raise ToolFailed(f"this call was not approved: approve returned {kind} instead of bool")
     if not answer:
-        raise _Refused("the user did not approve this call")
+        raise ToolFailed("the user did not approve this call")
 
 
 def _cost_of(result: ToolResult) -> float:
