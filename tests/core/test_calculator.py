@@ -47,6 +47,8 @@ PIECES = [
         ("max(1, 2, 3) - min(4, 5)", "-1"),
         ("sum(1, 2, 3)", "6"),
         ("factorial(20)", "2432902008176640000"),
+        ("factorial(1000)", "4.02387260077093773543702433923004E+2567"),
+        (" - + 2 ", "-2"),
         ("sin(pi / 6)", "0.5"),
         ("cos(0)", "1"),
         ("sqrt(16)", "4"),
@@ -77,7 +79,7 @@ def test_an_expression_has_its_exact_value(expression: str, value: str) -> None:
         ("__import__('os')", "not"),
         ("(" * 60 + "1" + ")" * 60, "levels"),
         ("1" * 1_001, "1000 characters"),
-        ("1 @ 2", "'@'"),
+        ("1  @ 2 ", "'@' at 4"),
     ],
 )
 def test_what_has_no_value_is_refused_in_words(expression: str, said: str) -> None:

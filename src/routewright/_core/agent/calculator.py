@@ -10,6 +10,7 @@ atom        = number | name | name "(" [expression ("," expression)*] ")" | "(" 
 from __future__ import annotations
 
 import decimal
+import math
 import re
 from collections.abc import Callable
 from decimal import Decimal
@@ -28,7 +29,6 @@ _PLAIN_EXPONENT = 60
 _TOKEN = re.compile(
     r"\s*(?:(\d[\d_]*(?:\.[\d_]*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)|([A-Za-z_]\w*)|(\*\*|//|[-+*/%^(),]))"
 )
-_SPACE = re.compile(r"\s*")
 _GUARD = 15
 """Extra digits for sine and cosine."""
 
@@ -71,14 +71,12 @@ def _text(value: Decimal, *, is_exact: bool) -> str:
 
 
 def _tokens(expression: str) -> list[str]:
-    place, found = 0, list[str]()
+    place, found, expression = 0, list[str](), expression.rstrip()
     while place < len(expression):
         match = _TOKEN.match(expression, place)
         if match is None:
-            place = _SPACE.match(expression, place).end()  # type: ignore[union-attr]  # it matches nothing at least
-            if place == len(expression):
-                break
-            raise CalculatorError(f"{expression[place]!r} at {place + 1} is not part of an expression")
+            rest = expression[place:].lstrip()
+            raise CalculatorError(f"{rest[0]!r} at {len(expression) - len(rest) + 1} is not part of an expression")
         found.append(match[0].strip())
         place = match.end()
     return found
@@ -140,12 +138,8 @@ class _Parser:
         if self._depth > MOST_DEPTH:
             raise CalculatorError(f"more than {MOST_DEPTH} nested levels")
         try:
-            if self._peek() == "-":
-                self._take()
-                return -self._unary()
-            if self._peek() == "+":
-                self._take()
-                return self._unary()
+            if self._peek() in ("-", "+"):
+                return -self._unary() if self._take() == "-" else self._unary()
             base = self._atom()
             if self._peek() in ("**", "^"):
                 self._take()
@@ -169,7 +163,7 @@ class _Parser:
             if not token:
                 raise CalculatorError("the expression ends too early")
             known = ", ".join([*_FUNCTIONS, *_CONSTANTS])
-            raise CalculatorError(f"{token!r} is not known here; known are {known}")
+            raise CalculatorError(f"{token!r} is not known; known are {known}")
         self._expect("(")
         arguments: list[Decimal] = []
         if self._peek() != ")":
@@ -216,10 +210,7 @@ def _whole(value: Decimal, most: int, what: str) -> int:
 
 
 def _factorial(value: Decimal) -> Decimal:
-    found = Decimal(1)
-    for factor in range(2, _whole(value, MOST_FACTORIAL, "the argument of factorial") + 1):
-        found *= factor
-    return found
+    return +Decimal(math.factorial(_whole(value, MOST_FACTORIAL, "the argument of factorial")))
 
 
 def _round(value: Decimal, digits: Decimal = Decimal(0)) -> Decimal:
@@ -244,10 +235,6 @@ def _sine(value: Decimal, shift: int = 0) -> Decimal:
     return -total if quadrant >= 2 else +total
 
 
-def _tangent(value: Decimal) -> Decimal:
-    return _sine(value) / _sine(value, 1)
-
-
 _PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798")
 _CONSTANTS = {
     "pi": _PI,
@@ -268,7 +255,7 @@ _FUNCTIONS: dict[str, tuple[int, int, Callable[..., Decimal]]] = {
     "log10": (1, 1, Decimal.log10),
     "sin": (1, 1, _sine),
     "cos": (1, 1, lambda value: _sine(value, 1)),
-    "tan": (1, 1, _tangent),
+    "tan": (1, 1, lambda value: _sine(value) / _sine(value, 1)),
     "factorial": (1, 1, _factorial),
 }
 """The fewest and the most arguments, and the function of them."""
