@@ -1,4 +1,4 @@
-"""Worker threads by kind of work: each kind has its own, so that none waits behind another kind."""
+"""Worker threads by kind of work. Each kind has its own, so that one kind never waits for another."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Ts = TypeVarTuple("Ts")
 
 
 class Abandoned(Exception):
-    """Nobody waits any more for the work of this thread."""
+    """The caller no longer waits for the work of this thread."""
 
 
 class Threads:
-    """A number of threads of each event loop for one kind of work.
+    """At most ``most`` threads of each event loop for one kind of work.
 
     A cancelled caller stops waiting; work that has begun keeps its thread until it ends, so that the number is never
     exceeded. Long work calls ``check_wanted`` now and then.
@@ -33,13 +33,13 @@ class Threads:
         self._most = most
         self._limiter = anyio.lowlevel.RunVar[anyio.CapacityLimiter](f"threads for {kind}")
 
-    async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Call it in a thread, once one is free."""
+    async def run(self, function: Callable[[*Ts], T], *args: *Ts, work: Work | None = None) -> T:
+        """Call it in a thread, once one is free. ``work`` records how far the call came."""
         limiter = self._limiter.get(None)
         if limiter is None:
             limiter = anyio.CapacityLimiter(self._most)
             self._limiter.set(limiter)
-        work = _Work()
+        work = work or Work()
         await limiter.acquire_on_behalf_of(work)
         release = partial(limiter.release_on_behalf_of, work)
         release_from_thread = from_elsewhere(release)
@@ -51,7 +51,7 @@ class Threads:
             try:
                 return function(*args)
             finally:
-                _here.work = None
+                _here.work, work.has_ended = None, True
                 with suppress(RuntimeError):  # its loop is gone
                     release_from_thread()
 
@@ -59,7 +59,8 @@ class Threads:
             return await anyio.to_thread.run_sync(do, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
         finally:
             work.is_left = True
-            if work.begins():  # so the thread never will
+            work.has_begun = not work.begins()
+            if not work.has_begun:  # and never will
                 release()
 
 
@@ -70,11 +71,13 @@ def check_wanted() -> None:
         raise Abandoned
 
 
-class _Work:
+class Work:
     """One call in a thread."""
 
     def __init__(self) -> None:
-        self.is_left = False
+        self.is_left = self.has_ended = False
+        self.has_begun = False
+        """Known once the caller has left."""
         self._unbegun = [None]
 
     def begins(self) -> bool:
@@ -87,7 +90,7 @@ class _Work:
 
 
 class _Here(threading.local):
-    work: _Work | None = None
+    work: Work | None = None
 
 
 _here = _Here()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from decimal import Context, Decimal, localcontext
+from fractions import Fraction
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -31,6 +33,13 @@ PIECES = [
         ("7 // 2", "3"),
         ("-7 // 2", "-4"),
         ("-7 % 3", "2"),
+        ("7 % -3", "-2"),
+        ("-7.5 % 2", "0.5"),
+        ("10 ** 49 // 7", str(10**49 // 7)),
+        ("1e9999 % 7e-9999", f"{10**19998 % 7}E-9999"),
+        ("-1 // 1e9999", "-1"),
+        ("-1 % 1e9999", "1E+9999"),
+        ("1e100 // 3", "3." + "3" * 33 + "E+99"),
         ("1 / 3", "0." + "3" * 34),
         ("2340 * 0.175", "409.5"),
         ("round(2.675, 2)", "2.68"),
@@ -38,6 +47,8 @@ PIECES = [
         ("max(1, 2, 3) - min(4, 5)", "-1"),
         ("sum(1, 2, 3)", "6"),
         ("factorial(20)", "2432902008176640000"),
+        ("factorial(1000)", "4.02387260077093773543702433923004E+2567"),
+        (" - + 2 ", "-2"),
         ("sin(pi / 6)", "0.5"),
         ("cos(0)", "1"),
         ("sqrt(16)", "4"),
@@ -55,9 +66,12 @@ def test_an_expression_has_its_exact_value(expression: str, value: str) -> None:
         ("", "empty"),
         ("1 +", "ends too early"),
         ("(1", "')' is missing"),
-        ("1 2", "one too many"),
+        ("1 2", "'2' is not expected"),
         ("a + 1", "'a' is not known"),
         ("1 / 0", "division by zero"),
+        ("0 // 0", "division by zero"),
+        ("1 % 0", "division by zero"),
+        ("1e9999 // 1e-9999", "exponent above"),
         ("ln(0)", "no value"),
         ("9 ** 9 ** 9", "exponent above"),
         ("factorial(1001)", "whole number"),
@@ -65,7 +79,7 @@ def test_an_expression_has_its_exact_value(expression: str, value: str) -> None:
         ("__import__('os')", "not"),
         ("(" * 60 + "1" + ")" * 60, "levels"),
         ("1" * 1_001, "1000 characters"),
-        ("1 @ 2", "'@'"),
+        ("1  @ 2 ", "'@' at 4"),
     ],
 )
 def test_what_has_no_value_is_refused_in_words(expression: str, said: str) -> None:
@@ -85,6 +99,13 @@ def test_whatever_is_written_takes_little_time(full: bool) -> None:
         assert slowest < 0.05
 
 
+def test_a_chain_of_remainders_takes_little_time() -> None:
+    began = time.process_time()
+    calculate("1e9999" + "%7e-9999" * 120)
+    calculate("9e9999" + "//7e9900" * 120)
+    assert time.process_time() - began < 0.1
+
+
 NUMBERS = st.decimals(-1_000_000, 1_000_000, places=4)
 
 
@@ -96,3 +117,15 @@ def test_it_agrees_with_decimal(rest: list[tuple[str, Decimal]], first: Decimal)
             written = f"({written}) {operator} ({number})"
             expected = {"+": expected + number, "-": expected - number, "*": expected * number}[operator]
     assert Decimal(calculate(written)) == Context(prec=34).plus(expected) or Decimal(calculate(written)) == expected
+
+
+INTEGERS = st.integers(-(10**45), 10**45) | st.integers(-1_000, 1_000)
+DECIMALS = st.decimals(-(10**9), 10**9, places=6)
+
+
+@given(st.tuples(INTEGERS, INTEGERS.filter(bool)) | st.tuples(DECIMALS, DECIMALS.filter(bool)))
+def test_quotients_and_remainders_are_those_of_python(pair: tuple[Any, Any]) -> None:
+    value, by = map(Fraction, pair)
+    written = [f"({number:f})" if isinstance(number, Decimal) else f"({number})" for number in pair]
+    assert Fraction(calculate("//".join(written))) == value // by
+    assert Fraction(calculate("%".join(written))) == value % by

@@ -1,68 +1,69 @@
-"""Runs one tool call of an agent: arguments checked, within the step's time, its output bounded."""
+"""Runs one tool call of an agent: arguments checked, approval asked, time and output limited."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from inspect import isawaitable
 from typing import Any
 
 from msgspec import MsgspecError, json
+from msgspec.structs import replace
 
 from routewright._core.agent.arguments import misfits
 from routewright._core.agent.machine import Observation, arguments_shown
+from routewright._core.request.json_scan import MAX_DEPTH, nests_deeper
 from routewright._core.request.problems import did_you_mean
-from routewright.protocols import Clock, Tool, ToolContext, ToolFailed
+from routewright.protocols import Clock, Tool, ToolContext, ToolFailed, ToolResult
 from routewright.wire import Step, ToolCall
 
 Approve = Callable[[str, dict[str, Any]], bool | Awaitable[bool]]
-"""Called with a tool's name and arguments before it runs; False: it does not."""
+"""Called with a tool's name and arguments before it runs. Return False to block it."""
 
 MOST_CHARACTERS = 16_000
-"""Of a result; the rest is cut off, and the model told so."""
+"""Of a result or an error. The rest is cut off, with a note for the model."""
 MOST_ARGUMENTS = 256_000
 """Characters of arguments that are read."""
+MOST_COST_USD = 1e6
+_IN_THREAD = {"waiting": " while waiting for a thread; it did not run", "running": ", but it is still running"}
+_log = logging.getLogger(__name__)
 _object = json.Decoder(dict[str, Any]).decode
-
-
-class _Refused(Exception):
-    """Why a call is not run, for the model."""
 
 
 async def run_tool(
     tools: Mapping[str, Tool], call: ToolCall, context: ToolContext, clock: Clock, approve: Approve | None
 ) -> tuple[Step, Observation]:
-    """Run a tool. Whatever it does, there is an observation for the model and a step."""
+    """Run one tool call. Errors become an observation and a step.
+
+    The tool has as long as is left until ``context.deadline``, counted from its approval."""
     name, started = call.function.name, clock.monotonic()
-    result: Any = None
-    error, still_running = None, False
+    timeout_s = context.deadline - started
+    cost_usd, trace_id, still_running = 0.0, None, False
+    output: dict[str, Any]
     try:
         tool, arguments = _checked(tools, call)
-        if not await _approved(name, arguments, approve):
-            raise _Refused("the user did not approve this call")
+        if approve is not None:
+            await _ask(approve, name, arguments)
+        context = replace(context, deadline=clock.monotonic() + timeout_s)
         with clock.deadline(context.deadline) as limit:
             result = await tool.run(arguments, context)
         if limit.expired:
-            still_running = bool(getattr(tool, "outlives_cancellation", False))
-            error = "timed out: the step's time is over" + (", though it still runs" if still_running else "")
-    except (_Refused, ToolFailed) as failed:
-        error = str(failed)
-    except Exception as failed:  # of a host's function; its words may hold secrets
-        error = f"the tool failed with {type(failed).__name__}"
-    output: dict[str, Any]
-    if error is None:
-        try:
-            text = shown_text(result)
-            output = {
-                "result": result
-                if isinstance(result, str) and result == text
-                else json.decode(json.encode(_plain(result, text)))
-            }
-        except (TypeError, ValueError, MsgspecError, OverflowError):
-            error = f"the tool gave a {type(result).__name__}, which JSON cannot hold"
-    if error is not None:
-        text, output = json.encode({"error": error}).decode(), {"error": error}
-        if still_running:
-            output["still_running"] = True
+            in_thread: str = getattr(tool, "in_thread", None) or ""
+            still_running = in_thread == "running"
+            raise ToolFailed(f"timed out after {timeout_s * 1000:.0f} ms{_IN_THREAD.get(in_thread, '')}")
+        if isinstance(result, ToolResult):
+            cost_usd, trace_id, result = _cost_of(result), result.trace_id, result.result
+        raw = _encoded(result)
+        text = _cut(raw)
+        output = {"result": text if text != raw or isinstance(result, str) else _shallow(raw)}
+    except Exception as failed:
+        output = {"error": _error_shown(name, failed)}
+    is_error = "error" in output
+    if is_error:
+        text = json.encode(output).decode()
+    if still_running:
+        output["still_running"] = True
     step = Step(
         number=context.step,
         action="tool_call",
@@ -70,52 +71,94 @@ async def run_tool(
         input=arguments_shown(call.function),
         output=output,
         duration_ms=round((clock.monotonic() - started) * 1000, 3),
-        start_ms=0.0,
-        cost_usd=context.spent_usd,
-        trace_id=context.trace_id,
+        cost_usd=cost_usd,
+        trace_id=trace_id,
     )
-    return step, Observation(call.id, text)
+    return step, Observation(call.id, text, failed=is_error)
+
+
+def shown_text(value: Any) -> str:
+    """A result as the model sees it: text, or JSON, of at most ``MOST_CHARACTERS``. Raises ``ToolFailed`` for a value
+    that JSON cannot hold."""
+    return _cut(_encoded(value))
+
+
+def _error_shown(name: str, error: Exception) -> str:
+    if isinstance(error, ToolFailed):
+        with suppress(Exception):  # of a ``__str__``
+            return shown_text(str(error))
+    _log.warning("tool %s failed", name, exc_info=error)
+    return f"the tool failed with {type(error).__name__}"  # its message may hold secrets
 
 
 def _checked(tools: Mapping[str, Tool], call: ToolCall) -> tuple[Tool, dict[str, Any]]:
-    """The tool and its arguments. Raises ``_Refused``."""
+    """The tool and its arguments. Raises ``ToolFailed``."""
     name, raw = call.function.name, call.function.arguments or "{}"
     tool = tools.get(name)
     if tool is None:
         hint = did_you_mean(name, list(tools)) or f"known: {', '.join(tools) or 'none'}"
-        raise _Refused(f"there is no tool {name!r}; {hint}")
+        raise ToolFailed(f"there is no tool {name!r}; {hint}")
     if len(raw) > MOST_ARGUMENTS:
-        raise _Refused(f"the arguments have more than {MOST_ARGUMENTS} characters")
+        raise ToolFailed(f"the arguments have more than {MOST_ARGUMENTS} characters")
     try:
         arguments = _object(raw)
     except (MsgspecError, RecursionError):
-        raise _Refused("the arguments are not one JSON object") from None
-    wrong = [] if getattr(tool, "checks_arguments", False) else misfits(arguments, tool.spec.parameters)
-    if wrong:
-        raise _Refused("bad arguments: " + "; ".join(wrong))
+        raise ToolFailed("the arguments are not one JSON object") from None
+    validated = getattr(tool, "validated", None)
+    if validated is not None:
+        return tool, validated(arguments)
+    if wrong := misfits(arguments, tool.spec.parameters):
+        raise ToolFailed("bad arguments: " + "; ".join(wrong))
     return tool, arguments
 
 
-async def _approved(name: str, arguments: dict[str, Any], approve: Approve | None) -> bool:
-    if approve is None:
-        return True
-    said = approve(name, arguments)
-    return bool(await said if isawaitable(said) else said)
+async def _ask(approve: Approve, name: str, arguments: dict[str, Any]) -> None:
+    """Raises ``ToolFailed`` unless the call is approved."""
+    try:
+        answer = approve(name, arguments)
+        if isawaitable(answer):
+            answer = await answer
+    except Exception as failed:
+        _log.warning("approve failed for tool %s", name, exc_info=True)
+        raise ToolFailed(f"this call was not approved: approve failed with {type(failed).__name__}") from None
+    if not isinstance(answer, bool):
+        kind = type(answer).__name__
+        _log.warning("tool %s was not run: approve returned %s instead of bool", name, kind)
+        raise ToolFailed(f"this call was not approved: approve returned {kind} instead of bool")
+    if not answer:
+        raise ToolFailed("the user did not approve this call")
 
 
-def shown_text(result: Any) -> str:
-    """A result as the model is shown it."""
-    text = result if isinstance(result, str) else json.encode(_builtin(result)).decode()
-    if len(text) > MOST_CHARACTERS:
-        return f"{text[:MOST_CHARACTERS]}\n[cut off: {len(text)} characters in all]"
-    return text
+def _cost_of(result: ToolResult) -> float:
+    cost: Any = result.cost_usd
+    if not isinstance(cost, int | float) or not 0 <= cost <= MOST_COST_USD:
+        raise ToolFailed(f"the tool reported a cost of {cost}")
+    return float(cost)
 
 
-def _plain(result: Any, text: str) -> Any:
-    """A result as a step shows it: the text, where it was cut off."""
-    return text if text.endswith(" characters in all]") else _builtin(result)
+def _encoded(value: Any) -> str:
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()  # half a surrogate pair becomes "?"
+    try:
+        return json.encode(value, enc_hook=_dumped).decode()
+    except Exception:
+        raise ToolFailed(f"the result is of type {type(value).__name__}, which JSON cannot hold") from None
 
 
-def _builtin(result: Any) -> Any:
-    dump = getattr(result, "model_dump", None)  # of pydantic
-    return dump(mode="json") if callable(dump) else result
+def _dumped(value: Any) -> Any:
+    return value.model_dump(mode="json")  # of pydantic; nothing else is encoded
+
+
+def _cut(text: str) -> str:
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    return f"{text[:MOST_CHARACTERS]}\n[cut off: {len(text)} characters in all]"
+
+
+def _shallow(raw: str) -> Any:
+    """The value that a step shows: the text itself, where it nests too deep to be stored."""
+    with suppress(RecursionError):
+        value = json.decode(raw)
+        if not nests_deeper(value, MAX_DEPTH):
+            return value
+    return raw

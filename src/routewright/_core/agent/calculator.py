@@ -1,4 +1,4 @@
-"""Calculates an expression in exact decimals (contract 10). A parser of its own, bounded in length, depth and digits.
+"""Calculates an expression in exact decimals (contract 10), with a parser bounded in length, depth and digits.
 
 expression  = term (("+" | "-") term)*
 term        = unary (("*" | "/" | "//" | "%") unary)*
@@ -10,15 +10,16 @@ atom        = number | name | name "(" [expression ("," expression)*] ")" | "(" 
 from __future__ import annotations
 
 import decimal
+import math
 import re
 from collections.abc import Callable
 from decimal import Decimal
 
 MOST_CHARACTERS = 1_000
 MOST_DEPTH = 50
-"""Of parentheses, signs and powers within each other."""
+"""Nested parentheses, signs and powers."""
 DIGITS = 50
-"""Significant digits that are calculated with."""
+"""Significant digits of each operation."""
 SHOWN_DIGITS = 34
 """Of a result that is rounded."""
 MOST_EXPONENT = 9_999
@@ -28,13 +29,12 @@ _PLAIN_EXPONENT = 60
 _TOKEN = re.compile(
     r"\s*(?:(\d[\d_]*(?:\.[\d_]*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)|([A-Za-z_]\w*)|(\*\*|//|[-+*/%^(),]))"
 )
-_SPACE = re.compile(r"\s*")
 _GUARD = 15
-"""Further digits for sine and cosine."""
+"""Extra digits for sine and cosine."""
 
 
 class CalculatorError(Exception):
-    """What is wrong with an expression, in words for who wrote it."""
+    """The error of an expression, in words for its author."""
 
 
 def calculate(expression: str) -> str:
@@ -71,14 +71,12 @@ def _text(value: Decimal, *, is_exact: bool) -> str:
 
 
 def _tokens(expression: str) -> list[str]:
-    place, found = 0, list[str]()
+    place, found, expression = 0, list[str](), expression.rstrip()
     while place < len(expression):
         match = _TOKEN.match(expression, place)
         if match is None:
-            place = _SPACE.match(expression, place).end()  # type: ignore[union-attr]  # it matches nothing at least
-            if place == len(expression):
-                break
-            raise CalculatorError(f"{expression[place]!r} at {place + 1} is not part of an expression")
+            rest = expression[place:].lstrip()
+            raise CalculatorError(f"{rest[0]!r} at {len(expression) - len(rest) + 1} is not part of an expression")
         found.append(match[0].strip())
         place = match.end()
     return found
@@ -93,12 +91,12 @@ class _Parser:
         self._depth = 0
 
     def value(self) -> Decimal:
-        """The value of all of it."""
+        """The value of the whole expression."""
         if not self._tokens:
             raise CalculatorError("the expression is empty")
         found = self._sum()
         if self._place < len(self._tokens):
-            raise CalculatorError(f"{self._tokens[self._place]!r} is one too many")
+            raise CalculatorError(f"{self._tokens[self._place]!r} is not expected there")
         return found
 
     def _peek(self) -> str:
@@ -130,22 +128,18 @@ class _Parser:
                 case "/":
                     found /= other
                 case "//":
-                    found = _floor(found / other)
+                    found = _quotient(found, other)
                 case _:
-                    found -= other * _floor(found / other)
+                    found = +_remainder(found, other)
         return found
 
     def _unary(self) -> Decimal:
         self._depth += 1
         if self._depth > MOST_DEPTH:
-            raise CalculatorError(f"more than {MOST_DEPTH} levels lie within each other")
+            raise CalculatorError(f"more than {MOST_DEPTH} nested levels")
         try:
-            if self._peek() == "-":
-                self._take()
-                return -self._unary()
-            if self._peek() == "+":
-                self._take()
-                return self._unary()
+            if self._peek() in ("-", "+"):
+                return -self._unary() if self._take() == "-" else self._unary()
             base = self._atom()
             if self._peek() in ("**", "^"):
                 self._take()
@@ -169,7 +163,7 @@ class _Parser:
             if not token:
                 raise CalculatorError("the expression ends too early")
             known = ", ".join([*_FUNCTIONS, *_CONSTANTS])
-            raise CalculatorError(f"{token!r} is not known here; known are {known}")
+            raise CalculatorError(f"{token!r} is not known; known are {known}")
         self._expect("(")
         arguments: list[Decimal] = []
         if self._peek() != ")":
@@ -184,8 +178,29 @@ class _Parser:
         return compute(*arguments)
 
 
-def _floor(value: Decimal) -> Decimal:
-    return value.to_integral_value(decimal.ROUND_FLOOR)
+def _quotient(value: Decimal, by: Decimal) -> Decimal:
+    """Rounded down, as Python's ``//`` does for integers."""
+    with decimal.localcontext(prec=2 * DIGITS):  # enough for the product of a quotient of all digits
+        quotient = (value - _remainder(value, by)) / by
+    return +quotient
+
+
+def _remainder(value: Decimal, by: Decimal) -> Decimal:
+    """Exact, with the sign of ``by``, as Python's ``%`` has it for integers."""
+    if not by:
+        raise decimal.DivisionByZero
+    if abs(value) < abs(by):
+        return value if not value or (value < 0) == (by < 0) else value + by
+    (dividend, at), (divisor, place) = _integer(value), _integer(by)
+    least = min(at, place)
+    divisor *= 10 ** (place - least)
+    return Decimal(dividend * pow(10, at - least, abs(divisor)) % divisor).scaleb(least)
+
+
+def _integer(value: Decimal) -> tuple[int, int]:
+    """A number as an integer times a power of ten."""
+    exponent = int(value.as_tuple().exponent)
+    return int(value.scaleb(-exponent)), exponent
 
 
 def _whole(value: Decimal, most: int, what: str) -> int:
@@ -195,10 +210,7 @@ def _whole(value: Decimal, most: int, what: str) -> int:
 
 
 def _factorial(value: Decimal) -> Decimal:
-    found = Decimal(1)
-    for factor in range(2, _whole(value, MOST_FACTORIAL, "the argument of factorial") + 1):
-        found *= factor
-    return found
+    return +Decimal(math.factorial(_whole(value, MOST_FACTORIAL, "the argument of factorial")))
 
 
 def _round(value: Decimal, digits: Decimal = Decimal(0)) -> Decimal:
@@ -223,10 +235,6 @@ def _sine(value: Decimal, shift: int = 0) -> Decimal:
     return -total if quadrant >= 2 else +total
 
 
-def _tangent(value: Decimal) -> Decimal:
-    return _sine(value) / _sine(value, 1)
-
-
 _PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798")
 _CONSTANTS = {
     "pi": _PI,
@@ -237,7 +245,7 @@ _FUNCTIONS: dict[str, tuple[int, int, Callable[..., Decimal]]] = {
     "sqrt": (1, 1, Decimal.sqrt),
     "abs": (1, 1, abs),
     "round": (1, 2, _round),
-    "floor": (1, 1, _floor),
+    "floor": (1, 1, lambda value: value.to_integral_value(decimal.ROUND_FLOOR)),
     "ceil": (1, 1, lambda value: value.to_integral_value(decimal.ROUND_CEILING)),
     "min": (1, _MANY, lambda *values: min(values)),
     "max": (1, _MANY, lambda *values: max(values)),
@@ -247,7 +255,7 @@ _FUNCTIONS: dict[str, tuple[int, int, Callable[..., Decimal]]] = {
     "log10": (1, 1, Decimal.log10),
     "sin": (1, 1, _sine),
     "cos": (1, 1, lambda value: _sine(value, 1)),
-    "tan": (1, 1, _tangent),
+    "tan": (1, 1, lambda value: _sine(value) / _sine(value, 1)),
     "factorial": (1, 1, _factorial),
 }
-"""The fewest and the most arguments, and what is done with them."""
+"""The fewest and the most arguments, and the function of them."""

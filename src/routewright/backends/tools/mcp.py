@@ -42,11 +42,15 @@ class McpTools:
     Enter and leave it in one task. The tools work in the event loop in which it was entered.
     """
 
-    def __init__(self, name: str, connect: Connect, allow: Collection[str] | None = None) -> None:
-        """Take a transport of the SDK's. ``name`` is the server's in errors; ``stdio`` and ``http`` are simpler."""
+    def __init__(
+        self, name: str, connect: Connect, allow: Collection[str] | None = None, *, needs_approval: bool = False
+    ) -> None:
+        """Take a transport of the SDK. ``name`` is the server's name in errors. ``stdio`` and ``http`` are simpler.
+
+        ``allow`` names the tools to offer; None: all. ``needs_approval`` is that of each tool (``protocols.Tool``)."""
         if isinstance(allow, str):
             raise ValidationFailed.at("allow", "must be a list of names, got a string", f"write [{shown(allow)}]")
-        self.name = name
+        self.name, self.needs_approval = name, needs_approval
         self._connect, self._allow = connect, None if allow is None else tuple(allow)
         self._connection: Connection | None = None
 
@@ -57,23 +61,32 @@ class McpTools:
         args: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         allow: Collection[str] | None = None,
+        *,
+        needs_approval: bool = False,
     ) -> Self:
-        """Start a program that speaks MCP on its standard input and output.
+        """Start a program that speaks MCP on its standard input and output. Its standard error is that of this process.
 
-        ``env`` adds to a few variables of this process, such as ``PATH``; no others are passed on. ``allow`` names the
-        tools to offer; None: all. What the program writes to standard error goes to this process's."""
+        ``env`` adds to a few variables of this process, such as ``PATH``; no others are passed on."""
+        if isinstance(args, str):
+            raise ValidationFailed.at("args", "must be a list of strings, got a string", f"write [{shown(args)}]")
         hidden = {name: Secret(value) for name, value in (env or {}).items()}
-        return cls(PurePath(command).name, partial(_started, command, list(args), hidden), allow)
+        connect = partial(_started, command, list(args), hidden)
+        return cls(PurePath(command).name, connect, allow, needs_approval=needs_approval)
 
     @classmethod
     def http(
-        cls, url: str, headers: Mapping[str, str | Secret] | None = None, allow: Collection[str] | None = None
+        cls,
+        url: str,
+        headers: Mapping[str, str | Secret] | None = None,
+        allow: Collection[str] | None = None,
+        *,
+        needs_approval: bool = False,
     ) -> Self:
         """Connect to a server over streamable HTTP. ``headers`` are sent with each request. Redirects to other hosts
-        are not followed. ``allow`` names the tools to offer; None: all."""
+        are not followed."""
         url = address_of(Endpoint(name="the MCP server", base_url=url), None, {})
         hidden = {name: header_of(name, value) for name, value in (headers or {}).items()}
-        return cls(urlsplit(url).netloc, partial(_reached, url, hidden), allow)
+        return cls(urlsplit(url).netloc, partial(_reached, url, hidden), allow, needs_approval=needs_approval)
 
     def __repr__(self) -> str:
         # no arguments, variables or headers: they may hold keys
@@ -81,12 +94,12 @@ class McpTools:
 
     async def __aenter__(self) -> list[McpTool]:
         """Start the server and list its tools. Raises ``ToolFailed`` for a server that cannot be reached, and
-        ``ValidationFailed`` for tools that no model can be offered."""
+        ``ValidationFailed`` for tools that cannot be offered to a model."""
         if self._connection is not None:
             raise RuntimeError(f"{self!r} is open already")
         self._connection = connection = Connection(self.name, self._connect, self._allow)
         try:
-            return [McpTool(spec, connection) for spec in await connection.open()]
+            return [McpTool(spec, connection, self.needs_approval) for spec in await connection.open()]
         except BaseException:
             self._connection = None
             await connection.close()
@@ -103,8 +116,8 @@ class McpTools:
 class McpTool:
     """One tool of an MCP server (``protocols.Tool``)."""
 
-    def __init__(self, spec: FunctionSpec, connection: Connection) -> None:
-        self.spec = spec
+    def __init__(self, spec: FunctionSpec, connection: Connection, needs_approval: bool) -> None:
+        self.spec, self.needs_approval = spec, needs_approval
         self._connection = connection
 
     def __repr__(self) -> str:
@@ -119,7 +132,7 @@ class McpTool:
 async def _started(command: str, args: list[str], env: Mapping[str, Secret]) -> AsyncIterator[Any]:
     given = {name: value.reveal() for name, value in env.items()}
     parameters = StdioServerParameters(command=command, args=args, env=given)
-    errors = sys.__stderr__ or cast(TextIO, subprocess.DEVNULL)  # notebooks replace sys.stderr by what is no file
+    errors = sys.__stderr__ or cast(TextIO, subprocess.DEVNULL)  # a notebook's sys.stderr is not a file
     async with stdio_client(parameters, errors) as streams:
         yield streams
 

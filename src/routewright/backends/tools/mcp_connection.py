@@ -1,4 +1,4 @@
-"""One connection to an MCP server, in the words of the official SDK."""
+"""One connection to an MCP server, through the official SDK."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.transport_context import TransportContext
 from pydantic import ValidationError
 
+from routewright._core.request.problems import shown
 from routewright.backends.clock import SystemClock
 from routewright.errors import ValidationFailed
 from routewright.protocols import ToolFailed
@@ -54,13 +55,13 @@ class Connection:
         with _clock.deadline(_clock.monotonic() + OPEN_S) as limit:
             await self._is_open.wait()
         if limit.expired:
-            raise ToolFailed(f"the MCP server {self.name} gave no list of tools within {OPEN_S:.0f} s")
+            raise ToolFailed(f"the MCP server {self.name} listed no tools within {OPEN_S:.0f} s")
         if self._error is not None:
             raise _opening_error(self.name, self._error)
         return [*self.listing.specs.values()]
 
     async def close(self) -> None:
-        """End the server. Kills one that takes too long. Twice is once."""
+        """End the server, and kill it if it takes too long. Idempotent."""
         self._closing.set()
         if self._session is None:
             self._group.cancel_scope.cancel()
@@ -128,7 +129,7 @@ class _Screen(JSONRPCDispatcher[TransportContext]):
 
 
 def _opening_error(server: str, error: Exception) -> Exception:
-    """What is raised for a server that could not be opened."""
+    """The exception for a server that could not be opened."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, ValidationFailed | ToolFailed):
@@ -136,6 +137,8 @@ def _opening_error(server: str, error: Exception) -> Exception:
     if isinstance(error, ValidationError):
         return ValidationFailed.at("tools", f"the MCP server {server} gives answers that the protocol does not allow")
     what = bounded(error.message) if isinstance(error, MCPError) else type(error).__name__
+    if isinstance(error, FileNotFoundError | PermissionError):
+        what = f"cannot start {shown(error.filename)}: {error.strerror}"
     return ToolFailed(f"the MCP server {server} could not be opened: {what}")
 
 

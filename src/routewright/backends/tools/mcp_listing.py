@@ -1,4 +1,4 @@
-"""Checks the tools that an MCP server lists. A server is not trusted: what no model can be offered is refused."""
+"""Checks the tools that an MCP server lists. A server is not trusted: a tool that no model can use is refused."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Listing:
         self._names = set[str]()
 
     def screened(self, page: Sequence[Any]) -> list[Any]:
-        """Keep the allowed tools of a raw page, with the fields that are used. Output schemas are left out, so that
-        they are never evaluated."""
+        """Keep the allowed tools of a raw page, with the fields that are used. Output schemas are dropped, so that they
+        are never evaluated."""
         self._names |= {str(tool.get("name"))[:_NAME_CHARS] for tool in page[:MOST_TOOLS] if isinstance(tool, dict)}
         return [
             self._checked(tool) if isinstance(tool, dict) else tool
