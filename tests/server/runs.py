@@ -15,6 +15,7 @@ from routewright.server import create_app
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Line, Pause, Script
 from routewright.wire import Delta, Events, Finish, LedgerRow, LedgerRows, Stands, ToolDelta, Usage
+from tests.engine.behind import Behind
 
 from .serving import SECRET, bearer
 from .wire import Client, scope_of
@@ -114,15 +115,18 @@ class House:
     Its agent has the tools ``add``, ``wait`` and ``greet``.
     """
 
-    def __init__(self, script: Script, **terms: Any) -> None:
-        """``terms``: of the account ``acme``."""
+    def __init__(self, script: Script, *, storage_s: float | None = None, **terms: Any) -> None:
+        """``storage_s``: so long takes whatever the storage does, so that runs keep checkpoints; None: nothing waits
+        for it, and they keep none. ``terms``: of the account ``acme``."""
         self.clock = FakeClock()
         self.storage = MemoryStorage(clock=self.clock)
+        behind = Behind(self.storage, self.clock)
+        behind.takes_s = storage_s or 0.0
         self.provider = ScriptedProvider(script, models=[ONE], clock=self.clock)
         self.router = Router(
             providers=[self.provider],
             catalogue=Catalogue(()),
-            storage=self.storage,
+            storage=self.storage if storage_s is None else behind,
             settings=Settings(clock=self.clock),
         )
         self.console = Console(self.storage, coordination=self.router.coordination, secret=SECRET, clock=self.clock)

@@ -368,6 +368,15 @@ async def test_without_money_a_run_is_402(how: How, terms: dict[str, Any], of_ke
     await check_refused(house)
 
 
+@streams
+async def test_a_refusal_that_takes_a_while_has_its_status(how: How) -> None:
+    house = await House([], storage_s=1.0, prepaid=True).open()
+    told = await house.run(how)
+    assert (told.status, told.body["error"]["code"]) == (402, "insufficient_balance")
+    assert house.clock.monotonic() > 1.0
+    await check_refused(house)
+
+
 @hows
 async def test_beyond_the_window_of_requests_a_run_is_429_until_retry_after(how: How) -> None:
     house = await House(lambda _: says("one"), limits=RateLimits(requests_per_min=4)).open()
