@@ -11,10 +11,11 @@ import msgspec
 
 from routewright import Agent, Catalogue, Console, MemoryStorage, Model, Pricing, Router, Settings
 from routewright._core.moment import timestamp
-from routewright.server import create_app
+from routewright.server import HttpLimits, create_app
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Line, Pause, Script
 from routewright.wire import Delta, Events, Finish, LedgerRow, LedgerRows, Stands, ToolDelta, Usage
+from tests.engine.behind import Behind
 
 from .serving import SECRET, bearer
 from .wire import Client, scope_of
@@ -114,15 +115,18 @@ class House:
     Its agent has the tools ``add``, ``wait`` and ``greet``.
     """
 
-    def __init__(self, script: Script, **terms: Any) -> None:
-        """``terms``: of the account ``acme``."""
+    def __init__(self, script: Script, *, storage_s: float | None = None, **terms: Any) -> None:
+        """``storage_s``: so long takes whatever the storage does, so that runs keep checkpoints; None: nothing waits
+        for it, and they keep none. ``terms``: of the account ``acme``."""
         self.clock = FakeClock()
         self.storage = MemoryStorage(clock=self.clock)
+        behind = Behind(self.storage, self.clock)
+        behind.takes_s = storage_s or 0.0
         self.provider = ScriptedProvider(script, models=[ONE], clock=self.clock)
         self.router = Router(
             providers=[self.provider],
             catalogue=Catalogue(()),
-            storage=self.storage,
+            storage=self.storage if storage_s is None else behind,
             settings=Settings(clock=self.clock),
         )
         self.console = Console(self.storage, coordination=self.router.coordination, secret=SECRET, clock=self.clock)
@@ -140,7 +144,7 @@ class House:
             return f"Hello {name}"
 
         self.agent = Agent(self.router, tools=[add, wait, greet])
-        self.app = create_app(self.router, self.console, agent=self.agent)
+        self.app = create_app(self.router, self.console, agent=self.agent, limits=HttpLimits(body_bytes=1 << 20))
 
     async def open(self, **of_key: Any) -> House:
         await self.console.create_account("acme", **self.terms)
@@ -161,6 +165,13 @@ class House:
     async def run(self, how: How = PLAIN, headers: dict[str, str] | None = None, **body: Any) -> Outcome:
         """A run to its end."""
         client = self.client(how, headers, **body)
+        await client.ask()
+        return outcome_of(client)
+
+    async def send(self, body: bytes, how: How, headers: dict[str, str]) -> Outcome:
+        """Whatever bytes instead of a request."""
+        client = self.client(how, headers)
+        client.replace(body)
         await client.ask()
         return outcome_of(client)
 
@@ -209,6 +220,10 @@ class Asking(Client):
         super().__init__(msgspec.json.encode({name: value for name, value in fields.items() if value is not None}))
         self._house = house
         self._headers = headers
+
+    def replace(self, body: bytes) -> None:
+        """Send this in place of the fields."""
+        self._pieces = [body]
 
     async def ask(self, path: str = "/v1/agents/run") -> None:
         await self._house.app(scope_of(path=path, headers=self._headers), self.receive, self.send)

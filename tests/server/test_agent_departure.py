@@ -37,16 +37,22 @@ moments = pytest.mark.parametrize("after_s", MOMENTS.values(), ids=MOMENTS)
 LASTS_S = 3 * SLOW_S
 
 
-async def opened(*more: Any) -> House:
+storages = pytest.mark.parametrize("storage_s", [None, 0.0], ids=["", "with checkpoints"])
+
+
+async def opened(*more: Any, storage_s: float | None = None) -> House:
     """A house whose first run takes three slow steps, and whose account has money and one slot."""
     script = [slowly(asks("wait", {})), slowly(says("done")), *more]
-    return await House(script, monthly_limit_usd=1.0, limits=RateLimits(concurrency=1)).open()
+    return await House(script, storage_s=storage_s, monthly_limit_usd=1.0, limits=RateLimits(concurrency=1)).open()
 
 
 @without_key
 @moments
-async def test_a_run_whose_client_leaves_ends_there_and_holds_nothing(how: How, after_s: float) -> None:
-    house = await opened()
+@storages
+async def test_a_run_whose_client_leaves_ends_there_and_holds_nothing(
+    how: How, after_s: float, storage_s: float | None
+) -> None:
+    house = await opened(storage_s=storage_s)
     await house.client(how, metadata={"team": "a"}).ask_and_leave(after_s)
     assert house.clock.monotonic() == after_s
     await house.check_nothing_is_held()
@@ -72,8 +78,11 @@ async def test_after_a_client_has_left_the_only_slot_is_free(how: How, after_s: 
 
 @with_key
 @moments
-async def test_with_a_key_a_run_goes_on_and_is_there_for_who_asks_again(how: How, after_s: float) -> None:
-    house = await opened()
+@storages
+async def test_with_a_key_a_run_goes_on_and_is_there_for_who_asks_again(
+    how: How, after_s: float, storage_s: float | None
+) -> None:
+    house = await opened(storage_s=storage_s)
     await house.client(how).ask_and_leave(after_s)
     assert house.clock.monotonic() == LASTS_S
     await house.check_nothing_is_held()
@@ -90,8 +99,11 @@ async def test_with_a_key_a_run_goes_on_and_is_there_for_who_asks_again(how: How
 
 @with_key
 @moments
-async def test_a_client_that_comes_back_meanwhile_joins_the_run(how: How, after_s: float) -> None:
-    house = await opened()
+@storages
+async def test_a_client_that_comes_back_meanwhile_joins_the_run(
+    how: How, after_s: float, storage_s: float | None
+) -> None:
+    house = await opened(storage_s=storage_s)
     first = house.client(how)
     async with anyio.create_task_group() as group:
         group.start_soon(first.ask)
@@ -172,8 +184,11 @@ async def test_a_plain_answer_that_nobody_takes_is_a_completed_run(caplog: pytes
 
 @hows
 @moments
-async def test_a_run_that_the_end_of_the_server_cuts_off_is_made_anew(how: How, after_s: float) -> None:
-    house = await opened(says("another"))
+@storages
+async def test_a_run_that_the_end_of_the_server_cuts_off_goes_on_from_its_checkpoint_or_is_made_anew(
+    how: How, after_s: float, storage_s: float | None
+) -> None:
+    house = await opened(slowly(says("another")), storage_s=storage_s)
     client = house.client(how)
     with anyio.CancelScope() as life:
 
@@ -194,3 +209,11 @@ async def test_a_run_that_the_end_of_the_server_cuts_off_is_made_anew(how: How, 
     await house.check_nothing_is_held()
     again = await house.run(how)
     assert (again.status, again.body["status"]) == (200, "completed")
+    goes_on = how.key is not None and storage_s is not None
+    assert (again.body["trace_id"] == run["id"]) == goes_on
+    await house.check_nothing_is_held()
+    if goes_on:
+        calls = [step for step in again.body["steps"] if step["action"] == "llm_call"]
+        assert len(calls) == (1 if after_s < SLOW_S else 2)
+        assert [row.charge_nanos for row in await house.rows() if row.charge_nanos] == [CALL_NANOS] * len(calls)
+        assert len(await house.runs()) == 1

@@ -6,8 +6,10 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from random import Random
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -15,7 +17,7 @@ import anyio
 import httpx2
 import pytest
 
-from routewright import RateLimits, SqliteStorage
+from routewright import RateLimits, SqliteStorage, StorageUnavailable
 from routewright.wire import Events, LedgerRow, LedgerRows, Trace, Traces
 
 from .farm import WORKERS, Farm, farmed
@@ -124,9 +126,10 @@ def test_runs_at_once_never_overspend(farm: Farm, full: bool, of: str) -> None:
 
     def watch() -> None:
         while not over.wait(0.02):
-            standing = console.standing(account)
-            purse = standing.month if of == "account" else standing.keys[0].total
-            highest.append(purse.spent_nanos + purse.reserved_nanos)
+            with suppress(StorageUnavailable):  # the servers do not let it in
+                standing = console.standing(account)
+                purse = standing.month if of == "account" else standing.keys[0].total
+                highest.append(purse.spent_nanos + purse.reserved_nanos)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -179,6 +182,51 @@ def test_a_client_that_left_one_server_finds_its_run_at_another(farm: Farm, stre
     assert [run.status for run in found.runs] == ["completed"]
     assert len(found.ends) == 1
     check_settled(farm, account, found)
+
+
+def at_rest(farm: Farm, account: str) -> Kept:
+    """What the store holds once nothing is reserved and nothing is added any more."""
+    never, since, before = threading.Event(), monotonic(), Kept([], [], [])
+    while True:
+        found = kept(farm, account)
+        if found == before and farm.console.blocking.standing(account).month.reserved_nanos == 0:
+            return found
+        assert monotonic() - since < PATIENCE_S
+        before = found
+        never.wait(0.3)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+def test_runs_that_are_left_at_any_moment_hold_nothing_and_are_paid_for(farm: Farm, full: bool, stream: bool) -> None:
+    account, runs, chance = f"moments-{stream}".lower(), 200 if full else 24, Random(7)
+    console = farm.console.blocking
+    limits = RateLimits(concurrency=runs)
+    console.create_account(account, plan="enterprise", limits=limits, monthly_limit_usd=100)
+    headers = bearer(farm.key(account))
+    body = {"task": "rounds 20", "max_steps": 100, "stream_steps": stream}
+    whole = list[httpx2.Response]()
+
+    async def leave(client: httpx2.AsyncClient, number: int, after_s: float) -> None:
+        with anyio.move_on_after(after_s):
+            whole.append(await client.post(f"{farm.urls[number % WORKERS]}{PATH}", json=body))
+
+    async def crowd(waits_s: list[float]) -> None:
+        pool = httpx2.Limits(max_connections=runs)
+        async with (
+            httpx2.AsyncClient(headers=headers, timeout=PATIENCE_S * 2, limits=pool) as client,
+            anyio.create_task_group() as group,
+        ):
+            for number, after_s in enumerate(waits_s):
+                group.start_soon(leave, client, number, after_s)
+
+    anyio.run(crowd, [chance.random() * 1.5 for _ in range(runs)])
+    found = at_rest(farm, account)
+    assert {run.status for run in found.runs} <= {"cancelled", "completed"}
+    assert [run.status for run in found.runs].count("cancelled") > runs // 4
+    check_settled(farm, account, found)
+    whole.clear()
+    anyio.run(crowd, [PATIENCE_S] * runs)
+    assert [completed(answer)["status"] for answer in whole] == ["completed"] * runs, "a slot is not free again"
 
 
 def test_a_run_whose_server_died_goes_on_at_another_and_pays_for_nothing_twice(tmp_path: Path) -> None:

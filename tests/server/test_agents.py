@@ -116,6 +116,33 @@ async def test_a_wrong_request_is_refused_by_name(how: How, body: dict[str, Any]
     await check_refused(house)
 
 
+@pytest.mark.parametrize(
+    ("body", "kind", "status", "code"),
+    [
+        (b"", "application/json", 400, "invalid_json"),
+        (b"\x00", "application/json", 400, "invalid_json"),
+        (b'{"task": "go"', "application/json", 400, "invalid_json"),
+        (b'\xef\xbb\xbf{"task": "go"}', "application/json", 400, "invalid_json"),
+        ('{"task": "é"}'.encode("latin-1"), "application/json", 400, "invalid_json"),
+        (b'{"task": "go", "task": "stay"}', "application/json", 400, "validation_failed"),
+        (b'{"task": "\\ud800"}', "application/json", 400, "validation_failed"),
+        (b'{"task": "go", "max_steps": NaN}', "application/json", 400, "invalid_json"),
+        (b'{"metadata": ' + b'{"a":' * 70 + b"1" + b"}" * 71, "application/json", 400, "validation_failed"),
+        (b"[]", "application/json", 400, "validation_failed"),
+        (b'{"task": "go"}', "text/plain", 415, "unsupported_media_type"),
+        (b" " * (1 << 20) + b'{"task": "go"}', "application/json", 413, "body_too_large"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("how", [PLAIN, PLAIN_KEY], ids=["without a key", "with a key"])
+async def test_a_body_is_read_as_strictly_as_that_of_a_route_request(
+    how: How, body: bytes, kind: str, status: int, code: str
+) -> None:
+    house = await House([]).open()
+    told = await house.send(body, how, {"content-type": kind})
+    assert (told.status, told.body["error"]["code"]) == (status, code)
+    await check_refused(house)
+
+
 @pytest.mark.parametrize("key", ["x" * 64, "é" * 32])
 async def test_a_key_takes_up_to_64_bytes(key: str) -> None:
     house = await House([says("one")]).open()
@@ -365,6 +392,15 @@ async def test_without_money_a_run_is_402(how: How, terms: dict[str, Any], of_ke
     told = await house.run(how)
     assert (told.status, told.body["error"]["code"]) == (402, code)
     assert told.body["error"]["request_id"] == told.headers["x-request-id"]
+    await check_refused(house)
+
+
+@streams
+async def test_a_refusal_that_takes_a_while_has_its_status(how: How) -> None:
+    house = await House([], storage_s=1.0, prepaid=True).open()
+    told = await house.run(how)
+    assert (told.status, told.body["error"]["code"]) == (402, "insufficient_balance")
+    assert house.clock.monotonic() > 1.0
     await check_refused(house)
 
 
