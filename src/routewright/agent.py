@@ -46,7 +46,7 @@ ToolLike = str | Tool | Declaration | Callable[..., Any]
 MAX_STEPS, STEP_TIMEOUT_MS = 8, 30_000
 """Defaults of the specification (2.4)."""
 DENIED = '{"error":"the user did not approve this call"}'
-_BUILT_IN = ("calculator", "web_search", "code_exec")
+BUILT_IN = ("calculator", "web_search", "code_exec")
 _ELSEWHERE = {
     "budget": "use total_budget_usd, the budget of the whole run",
     "timeout_ms": "use per_step_timeout_ms",
@@ -214,7 +214,7 @@ class Agent:
         for place, tool in enumerate(tools):
             made = self._made(place, tool)
             name = made.spec.name if isinstance(made, Tool) else made.function_spec.name
-            if name in mine or (name in _BUILT_IN and not isinstance(tool, str)):
+            if name in mine or (name in BUILT_IN and not isinstance(tool, str)):
                 raise ValidationFailed.at(f"tools[{place}]", f"is another tool named {quoted(name)}", "rename it")
             mine[name] = made
         self._tools = {name: tool for name, tool in mine.items() if isinstance(tool, Tool)}
@@ -283,7 +283,10 @@ class Agent:
                 raise ValidationFailed.at(
                     f"results[{quoted(id)}]", "is no call that waits for this", "see pending_tool_calls"
                 )
-        given = {id: shown_text(result) for id, result in (results or {}).items()}
+        try:
+            given = {id: shown_text(result) for id, result in (results or {}).items()}
+        except ToolFailed as error:
+            raise ValidationFailed.at("results", str(error), "give texts, or what JSON can hold") from None
         given |= {id: DENIED for id, yes in (approved or {}).items() if not yes}
         resumed = Resumed(state=state, results=given, approved=[id for id, yes in (approved or {}).items() if yes])
         begun = Run(self.router.engine, self.router.storage, plan, state.request, who, resumed=resumed)
@@ -343,13 +346,13 @@ class Agent:
                 name = asked if isinstance(asked, str) else asked.function_spec.name
                 if name in self._tools:
                     tools[name] = self._tools[name]
-                elif name in _BUILT_IN:
+                elif name in BUILT_IN:
                     if not isinstance(asked, str):
                         said = f"{quoted(name)} is the name of a built-in tool"
                         raise ValidationFailed.at(f"tools[{place}]", said, "rename yours")
                     tools[name] = self._built_in(name)
                 elif isinstance(asked, str) and name not in self._client_tools:
-                    known = list(dict.fromkeys([*_BUILT_IN, *self.tools]))
+                    known = list(dict.fromkeys([*BUILT_IN, *self.tools]))
                     hint = did_you_mean(name, known) or f"known: {', '.join(known)}"
                     raise ValidationFailed.at(f"tools[{place}]", f"{quoted(name)} is not a tool here", hint)
                 else:
@@ -368,8 +371,8 @@ class Agent:
 
     def _made(self, place: int, tool: ToolLike) -> Tool | Declaration:
         if isinstance(tool, str):
-            if tool not in _BUILT_IN:
-                hint = did_you_mean(tool, _BUILT_IN) or f"built in are {', '.join(_BUILT_IN)}"
+            if tool not in BUILT_IN:
+                hint = did_you_mean(tool, BUILT_IN) or f"built in are {', '.join(BUILT_IN)}"
                 raise ValidationFailed.at(f"tools[{place}]", f"{quoted(tool)} is not a built-in tool", hint)
             return self._built_in(tool)
         if isinstance(tool, Declaration | Tool):

@@ -568,7 +568,7 @@ class ImmediateStorage(Storage, Protocol):
         ...
 
 
-class ToolContext(Struct, frozen=True, kw_only=True):
+class ToolContext(Struct, kw_only=True):
     """The run and step of a tool call. A function with a parameter of this type receives it."""
 
     run_id: str
@@ -578,23 +578,20 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     deadline: float
     """When the tool's time is over, on the clock's monotonic scale. It begins once the call is approved."""
     left_nanos: int | None = None
-    """The budget that is left, for tools that call models themselves. None: no limit."""
+    """Nano-dollars that the tool may spend. None: nothing limits it."""
+    metadata: Mapping[str, Any] = {}
+    """The run's."""
+    spent_usd: float = 0.0
+    """What the tool has spent. Set it as you spend: it counts even if the tool then fails or times out."""
+    trace_id: str | None = None
+    """Set it to the trace of what the tool did, to show that below its step."""
+    limit: RunLimit | None = None
+    """The run's budget, for model calls that are part of the run."""
 
 
 class ToolFailed(Exception):
     """Raise it in a tool to tell the model what went wrong. Of any other exception the model sees only the type; its
     traceback is logged."""
-
-
-class ToolResult(Struct, frozen=True):
-    """The result of a tool that itself costs money."""
-
-    result: Any
-    """Text, or a value that JSON can hold."""
-    cost_usd: float
-    """Counts against the run's budget: keep to ``ToolContext.left_nanos``."""
-    trace_id: str | None = None
-    """The tool's own trace, shown below its step."""
 
 
 @runtime_checkable
@@ -611,8 +608,8 @@ class Tool(Protocol):
         ...
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """The result: text, a value that JSON can hold, or a ``ToolResult``. The arguments fit the schema. Raises
-        ``ToolFailed``. It is cancelled when the step's time is over."""
+        """The result: a text, or what JSON can hold. The arguments fit the schema. Raises
+        ``ToolFailed``; it is cancelled when the step's time is over."""
         ...
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from itertools import count
 from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from routewright._core.agent.arguments import misfits
 from routewright._core.agent.history import FULL, KEPT, fitted, tokens_of
@@ -27,6 +29,8 @@ from routewright.wire import (
     WindowUsage,
 )
 
+NUMBERS = count()
+
 
 def state() -> Checkpoint:
     return Checkpoint(
@@ -34,13 +38,12 @@ def state() -> Checkpoint:
         created_at=0.0,
         request=AgentRequest(task="x"),
         messages=[Message("user", "x")],
-        prefix=1,
         steps=[],
     )
 
 
 def response(output: str = "", *tools: str) -> RouteResponse:
-    calls = [ToolCall(f"c{place}", FunctionCall(name, "{}")) for place, name in enumerate(tools)]
+    calls = [ToolCall(f"c{next(NUMBERS)}", FunctionCall(name, "{}")) for name in tools]
     routing = Routing("a/one", [], "", "", 0.0, 0.0, False, Tokens(1, 1, 0))
     return RouteResponse(
         trace_id="tr_2", output=output, routing=routing, usage=WindowUsage(0, 0), primary_model="a/one",
@@ -51,7 +54,7 @@ def response(output: str = "", *tools: str) -> RouteResponse:
 def results(todo: RunTools) -> list[tuple[Step, Observation]]:
     return [
         (
-            Step(number=0, action="tool_call", tool=call.function.name, duration_ms=0.0, cost_usd=0.0),
+            Step(number=0, action="tool_call", tool=call.function.name, start_ms=0.0, duration_ms=0.0, cost_usd=0.0),
             Observation(call.id, "ok"),
         )
         for call in todo.calls
@@ -67,57 +70,99 @@ def test_any_order_of_events_ends_in_one_state_within_the_steps(most: int, rng: 
         if isinstance(todo, Ended):
             break
         if isinstance(todo, RunTools):
-            assert len(run.steps) + len(todo.calls) <= most
-            run.observed(results(todo))
+            assert len(run.state.steps) + len(todo.calls) <= most
+            run.observed(results(todo), 0.0)
             continue
         match rng.randrange(6):
             case 0:
-                run.answered(response("done"), 1.0, 5)
+                run.answered(response("done"), 0.0, 1.0, 5)
             case 1 | 2:
-                run.answered(response("", *rng.choices(["add", "ask_user"], [9, 1], k=rng.randint(1, 5))), 1.0, 5)
+                run.answered(response("", *rng.choices(["add", "ask_user"], [9, 1], k=rng.randint(1, 5))), 0.0, 1.0, 5)
             case 3:
-                run.failed(UpstreamFailed("x"), 1.0, 1)
+                run.failed(UpstreamFailed("x"), 0.0, 1.0, 1)
             case 4:
-                run.failed(ContentRefused("x"), 1.0, 1)
+                run.failed(ContentRefused("x"), 0.0, 1.0, 1)
             case _:
-                run.failed(ContentRefused("x"), 0.0, 0, is_budget=rng.random() < 0.3)
+                run.failed(ContentRefused("x"), 0.0, 0.0, 0, is_budget=rng.random() < 0.3)
     assert run.ended is not None
-    assert len(run.steps) <= most
-    assert [step.number for step in run.steps] == list(range(1, len(run.steps) + 1))
+    assert len(run.state.steps) <= most
+    assert [step.number for step in run.state.steps] == list(range(1, len(run.state.steps) + 1))
     before = run.ended
     run.give_up(None)
     assert run.ended is before, "the end of a run is never left"
     if before.status == "partial":
         assert before.marker in ("max_steps_reached", "tool_calls_pending")
-    asked = {call.id for message in run.state.messages for call in message.tool_calls or ()}
-    told = {message.tool_call_id for message in run.state.messages if message.role == "tool"}
-    assert told <= asked
+    asked = [call.id for message in run.state.messages for call in message.tool_calls or ()]
+    known = [message.tool_call_id or "" for message in run.state.messages if message.role == "tool"]
+    assert sorted(known + [call.id for call in run.state.pending]) == sorted(asked), "each call has one result"
 
 
 def test_a_step_is_tried_twice_and_no_more() -> None:
     run = AgentRun(state(), 5, escalates=False)
-    assert run.failed(UpstreamFailed("x"), 1.0, 3) is None
-    assert run.tries == 1
-    step = run.failed(UpstreamFailed("x"), 1.0, 3 + 4)
-    assert step is not None
+    run.failed(UpstreamFailed("x"), 0.0, 1.0, 3)
+    assert (run.tries, run.ended) == (1, None)
+    run.failed(UpstreamFailed("x"), 0.0, 1.0, 4)
     assert (run.next(), run.state.spent_nanos) == (Ended("failed"), 7)
+
+
+def test_a_step_costs_what_all_its_tries_cost_and_each_try_is_known_by_its_trace() -> None:
+    run = AgentRun(state(), 9, escalates=False)
+    run.failed(UpstreamFailed("x", trace_id="tr_a"), 0.0, 1.0, 3)
+    run.answered(response("", "add"), 0.0, 1.0, 4)
+    assert run.state.steps[-1].cost_usd == 7e-9
+    todo = run.next()
+    assert isinstance(todo, RunTools)
+    run.observed(results(todo), 0.0)
+    run.failed(UpstreamFailed("x", trace_id="tr_b"), 0.0, 1.0, 5)
+    run.failed(UpstreamFailed("x", trace_id="tr_c"), 0.0, 1.0, 6)
+    step = run.state.steps[-1]
+    assert (step.cost_usd, step.trace_id) == (11e-9, "tr_c")
+    assert run.state.failed_tries == ["tr_a", "tr_b"]
+    assert run.state.spent_nanos == 18
 
 
 def test_every_call_has_a_result_before_a_model_is_asked_again() -> None:
     run = AgentRun(state(), 4, escalates=False)
-    run.answered(response("", "add", "add", "add", "add"), 1.0, 1)
+    run.answered(response("", "add", "add", "add", "add"), 0.0, 1.0, 1)
     todo = run.next()
     assert isinstance(todo, RunTools)
     assert len(todo.calls) == 3
     assert "not run" in str(run.state.messages[-1].content)
-    run.observed(results(todo))
+    run.observed(results(todo), 0.0)
     assert run.next() == Ended("partial", "max_steps_reached")
     assert [message.role for message in run.state.messages] == ["user", "assistant", "tool", "tool", "tool", "tool"]
 
 
+@pytest.mark.parametrize("ids", [["", ""], ["c", "c"], ["c", ""]])
+def test_each_call_has_an_id_of_its_own(ids: list[str]) -> None:
+    run = AgentRun(state(), 9, escalates=False)
+    made = response("", "add", "add")
+    calls = [ToolCall(id, FunctionCall("add", "{}")) for id in ids]
+    run.answered(replace(made, tool_calls=calls), 0.0, 1.0, 1)
+    todo = run.next()
+    assert isinstance(todo, RunTools)
+    assert len({call.id for call in todo.calls}) == 2
+    run.observed(results(todo), 0.0)
+    assert run.state.messages[1].tool_calls == todo.calls
+
+
+def test_a_resumed_run_runs_what_is_approved_and_takes_what_is_given() -> None:
+    run = AgentRun(state(), 9, {"ask_user", "pay"}, escalates=False)
+    run.answered(response("", "ask_user", "pay", "pay"), 0.0, 1.0, 1)
+    assert run.next() == Ended("partial", "tool_calls_pending")
+    asked, paid, _ = run.pending
+    again = AgentRun(run.state, 9, {"ask_user", "pay"}, escalates=False)
+    again.resume({asked.id: "yes"}, [paid.id], 7.0)
+    todo = again.next()
+    assert todo == RunTools(3, [paid])
+    again.observed(results(RunTools(3, [paid])), 8.0)
+    assert again.next() == Ended("partial", "tool_calls_pending"), "one call has neither"
+    assert [(step.tool, step.start_ms) for step in again.state.steps] == [(None, 0.0), ("ask_user", 7.0), ("pay", 8.0)]
+
+
 def test_a_checkpoint_goes_on_where_it_was() -> None:
     run = AgentRun(state(), 9, escalates=False)
-    run.answered(response("", "add"), 1.0, 1)
+    run.answered(response("", "add"), 0.0, 1.0, 1)
     again = AgentRun(run.state, 9, escalates=False)
     assert again.next() == run.next()
     assert isinstance(again.next(), RunTools)
@@ -129,15 +174,29 @@ def test_a_history_is_cut_from_the_oldest_on_and_keeps_the_task() -> None:
         call = ToolCall(f"c{number}", FunctionCall("add", "{}"))
         messages += [Message("assistant", None, [call]), Message("tool", "word " * 200, tool_call_id=call.id)]
     window = sum(map(tokens_of, messages)) // 2
-    cut = fitted(messages, window, 2)
+    cut = fitted(messages, window)
     assert cut[:2] == messages[:2]
     assert cut[-4:] == messages[-4:]
     assert sum(map(tokens_of, cut)) <= window * KEPT
-    assert fitted(messages, 10**9, 2) == messages
-    assert fitted(cut, window, 2) == cut, "what was cut has room for a while"
+    assert fitted(messages, 10**9) == messages
+    assert fitted(cut, window) == cut, "what was cut has room for a while"
     asked = {call.id for message in cut for call in message.tool_calls or ()}
     assert {message.tool_call_id for message in cut if message.role == "tool"} <= asked
     assert FULL > KEPT
+
+
+def test_earlier_turns_of_a_conversation_are_cut_before_the_task() -> None:
+    messages = [Message("system", "s")]
+    for _ in range(20):
+        messages += [Message("user", "word " * 100), Message("assistant", "word " * 100)]
+    messages += [Message("user", "the task"), *[Message("assistant", "word " * 100)] * 5]
+    window = sum(map(tokens_of, messages)) // 2
+    cut = fitted(messages, window)
+    assert cut[0] == messages[0]
+    assert sum(map(tokens_of, cut)) <= window * KEPT
+    assert Message("user", "the task") in cut
+    assert cut[-4:] == messages[-4:]
+    assert cut == [message for message in messages if message in cut][:1] + messages[-len(cut) + 1 :]
 
 
 @pytest.mark.parametrize(

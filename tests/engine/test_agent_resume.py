@@ -201,6 +201,8 @@ async def test_a_run_is_not_resumed_by_an_agent_that_lacks_its_tools() -> None:
         await Agent(made, tools=[ASK_USER]).resume(paused, results)
     with pytest.raises(ValidationFailed, match="waits"):
         await Agent(made, tools=[add, ASK_USER]).resume(paused, {**results, "call_nobody": "x"})
+    with pytest.raises(ValidationFailed, match="JSON cannot hold"):
+        await Agent(made, tools=[add, ASK_USER]).resume(paused, dict.fromkeys(results, object()))
     assert (await Agent(made, tools=[add, ASK_USER]).resume(paused, results)).output == "done"
     await made.aclose()
 

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from routewright import Caller, ValidationFailed
 from routewright._engine.tool_calls import MOST_CHARACTERS, run_tool, shown_text
 from routewright.backends.clock import SystemClock
-from routewright.protocols import Clock, Tool, ToolContext, ToolFailed, ToolResult
+from routewright.protocols import Clock, Tool, ToolContext, ToolFailed
 from routewright.testing import FakeClock
 from routewright.tools import MOST_THREADS, Calculator, CodeExec, FunctionTool, WebSearch
 from routewright.wire import FunctionCall, FunctionSpec, Step, ToolCall
@@ -60,7 +60,6 @@ async def call(
     step, observation = await run_tool({"t": tool}, asked, context, clock, approve)
     assert msgspec.json.decode(msgspec.json.encode(step), type=Step) == step
     observation.text.encode()
-    assert observation.failed == ("error" in step.output)
     assert len(observation.text) < MOST_CHARACTERS + 100
     return step, observation.text
 
@@ -119,10 +118,6 @@ def circle() -> Any:
         (ToolFailed("half \ud83d"), "half ?"),
         (ToolFailed("x" * 1_000_000), "x" * MOST_CHARACTERS + "\n[cut off: 1000000 characters in all]"),
         (ZeroDivisionError("a secret"), "the tool failed with ZeroDivisionError"),
-        *(
-            (ToolResult("well", cost), f"the tool reported a cost of {cost}")  # type: ignore[arg-type]
-            for cost in (math.nan, math.inf, -5.0, 1e300, None, "1")
-        ),
     ],
 )
 async def test_what_goes_wrong_is_an_observation_and_costs_nothing(value: Any, said: str) -> None:
@@ -131,10 +126,38 @@ async def test_what_goes_wrong_is_an_observation_and_costs_nothing(value: Any, s
     assert json.loads(text) == {"error": said}
 
 
-async def test_a_result_without_a_json_form_costs_what_it_cost() -> None:
-    step, _ = await call(Returns(ToolResult(object(), 0.5)))
-    assert "JSON cannot hold" in step.output["error"]
-    assert step.cost_usd == 0.5
+@pytest.mark.parametrize("cost", [math.nan, math.inf, -5.0, 1e300, None, "1"])
+async def test_a_cost_that_is_none_is_an_observation_and_costs_nothing(cost: Any) -> None:
+    def spends(context: ToolContext) -> str:
+        context.spent_usd = cost
+        return "well"
+
+    step, text = await call(spends)
+    assert (step.output, step.cost_usd) == ({"error": f"the tool reported a cost of {cost}"}, 0.0)
+    assert "well" not in text
+
+
+async def test_an_approval_takes_no_longer_than_a_step() -> None:
+    async def never(name: str, arguments: dict[str, Any]) -> bool:
+        await anyio.sleep(600)
+        return True
+
+    step, _ = await call(lambda: 1, approve=never, clock=FakeClock(), timeout_s=30)
+    assert step.output == {"error": "nobody approved this call within 300 s"}
+
+
+@pytest.mark.parametrize("how", ["fails", "is late", "has no JSON form"])
+async def test_what_a_tool_spent_counts_however_it_ends(how: str) -> None:
+    async def spends(context: ToolContext) -> object:
+        context.spent_usd, context.trace_id = 0.5, "tr_1"
+        if how == "fails":
+            raise ToolFailed("no")
+        await anyio.sleep(60 if how == "is late" else 0)
+        return object()
+
+    step, _ = await call(spends, clock=FakeClock(), timeout_s=1)
+    assert "error" in step.output
+    assert (step.cost_usd, step.trace_id) == (0.5, "tr_1")
 
 
 @pytest.mark.parametrize("levels", [65, 500, 950, 3_000])

@@ -209,7 +209,7 @@ async def test_a_run_that_the_end_of_the_server_cuts_off_goes_on_from_its_checkp
     await house.check_nothing_is_held()
     again = await house.run(how)
     assert (again.status, again.body["status"]) == (200, "completed")
-    goes_on = how.key is not None and storage_s is not None
+    goes_on = how.key is not None and (storage_s is not None or after_s >= SLOW_S)  # memory keeps what was left
     assert (again.body["trace_id"] == run["id"]) == goes_on
     await house.check_nothing_is_held()
     if goes_on:

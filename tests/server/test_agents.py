@@ -174,7 +174,7 @@ async def test_a_tool_has_the_time_of_a_step(how: How) -> None:
     house = await House([asks("wait", {}), says("too late")]).open()
     body = (await house.run(how, per_step_timeout_ms=2_000)).body
     assert (body["status"], body["output"]) == ("completed", "too late")
-    assert body["steps"][1]["output"] == {"error": "timed out: the step's time is over"}
+    assert body["steps"][1]["output"] == {"error": "timed out after 2000 ms"}
     assert body["steps"][1]["duration_ms"] == 2_000.0
 
 

@@ -65,7 +65,7 @@ from .reading import Read
 from .replay import reread
 from .route import Engine
 from .storage import GuardedStorage
-from .tool_calls import Approve, run_tool
+from .tool_calls import APPROVAL_S, Approve, run_tool
 
 PATH = "/v1/agents/run"
 UNLIMITED_NANOS = 2**62
@@ -253,7 +253,8 @@ class Run:
             key = resumed.state.key
         self._key, self._keeps_answer = key, key is not None and key == request.idempotency_key
         hold = None
-        lasts_s = self._max_steps * self._step_s * 2 + 60  # each step twice, and a minute
+        approval_s = 0.0 if self._plan.approve is None else APPROVAL_S
+        lasts_s = self._max_steps * (self._step_s * 2 + approval_s) + 60  # each step twice, and a minute
         if self._within is None or key is not None:
             asked = RouteRequest(
                 [Message("user", request.task)], "cost", "balanced", timeout_ms=lasts_s * 1000, idempotency_key=key

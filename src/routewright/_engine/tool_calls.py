@@ -9,13 +9,12 @@ from inspect import isawaitable
 from typing import Any
 
 from msgspec import MsgspecError, json
-from msgspec.structs import replace
 
 from routewright._core.agent.arguments import misfits
 from routewright._core.agent.machine import Observation, arguments_shown
 from routewright._core.request.json_scan import MAX_DEPTH, nests_deeper
 from routewright._core.request.problems import did_you_mean
-from routewright.protocols import Clock, Tool, ToolContext, ToolFailed, ToolResult
+from routewright.protocols import Clock, Tool, ToolContext, ToolFailed
 from routewright.wire import Step, ToolCall
 
 Approve = Callable[[str, dict[str, Any]], bool | Awaitable[bool]]
@@ -25,7 +24,11 @@ MOST_CHARACTERS = 16_000
 """Of a result or an error. The rest is cut off, with a note for the model."""
 MOST_ARGUMENTS = 256_000
 """Characters of arguments that are read."""
+APPROVAL_S = 300.0
+"""For ``approve`` to say yes or no."""
 MOST_COST_USD = 1e6
+UNKNOWN = "unknown"
+"""The name of a tool that is not there, in steps and traces."""
 _IN_THREAD = {"waiting": " while waiting for a thread; it did not run", "running": ", but it is still running"}
 _log = logging.getLogger(__name__)
 _object = json.Decoder(dict[str, Any]).decode
@@ -38,43 +41,46 @@ async def run_tool(
 
     The tool has as long as is left until ``context.deadline``, counted from its approval."""
     name, started = call.function.name, clock.monotonic()
-    timeout_s = context.deadline - started
-    cost_usd, trace_id, still_running = 0.0, None, False
+    timeout_s, text, still_running = context.deadline - started, "", False
     output: dict[str, Any]
     try:
         tool, arguments = _checked(tools, call)
         if approve is not None:
-            await _ask(approve, name, arguments)
-        context = replace(context, deadline=clock.monotonic() + timeout_s)
+            with clock.deadline(started + APPROVAL_S) as limit:
+                await _ask(approve, name, arguments)
+            if limit.expired:
+                raise ToolFailed(f"nobody approved this call within {APPROVAL_S:.0f} s")
+        context.deadline = clock.monotonic() + timeout_s
         with clock.deadline(context.deadline) as limit:
             result = await tool.run(arguments, context)
         if limit.expired:
             in_thread: str = getattr(tool, "in_thread", None) or ""
             still_running = in_thread == "running"
             raise ToolFailed(f"timed out after {timeout_s * 1000:.0f} ms{_IN_THREAD.get(in_thread, '')}")
-        if isinstance(result, ToolResult):
-            cost_usd, trace_id, result = _cost_of(result), result.trace_id, result.result
         raw = _encoded(result)
         text = _cut(raw)
         output = {"result": text if text != raw or isinstance(result, str) else _shallow(raw)}
     except Exception as failed:
         output = {"error": _error_shown(name, failed)}
-    is_error = "error" in output
-    if is_error:
+    cost_usd: Any = context.spent_usd
+    if not isinstance(cost_usd, int | float) or not 0 <= cost_usd <= MOST_COST_USD:
+        output, cost_usd = {"error": f"the tool reported a cost of {cost_usd}"}, 0.0
+    if "error" in output:
         text = json.encode(output).decode()
     if still_running:
         output["still_running"] = True
     step = Step(
         number=context.step,
         action="tool_call",
-        tool=name,
+        tool=name if name in tools else UNKNOWN,  # a model's own word may hold anything
         input=arguments_shown(call.function),
         output=output,
         duration_ms=round((clock.monotonic() - started) * 1000, 3),
+        start_ms=0.0,
         cost_usd=cost_usd,
-        trace_id=trace_id,
+        trace_id=context.trace_id,
     )
-    return step, Observation(call.id, text, failed=is_error)
+    return step, Observation(call.id, text)
 
 
 def shown_text(value: Any) -> str:
@@ -127,13 +133,6 @@ async def _ask(approve: Approve, name: str, arguments: dict[str, Any]) -> None:
         raise ToolFailed(f"this call was not approved: approve returned {kind} instead of bool")
     if not answer:
         raise ToolFailed("the user did not approve this call")
-
-
-def _cost_of(result: ToolResult) -> float:
-    cost: Any = result.cost_usd
-    if not isinstance(cost, int | float) or not 0 <= cost <= MOST_COST_USD:
-        raise ToolFailed(f"the tool reported a cost of {cost}")
-    return float(cost)
 
 
 def _encoded(value: Any) -> str:

@@ -15,11 +15,10 @@ import anyio
 
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.problems import did_you_mean
-from routewright.agent import Agent
+from routewright.agent import BUILT_IN, Agent
 from routewright.backends.tools.search import SearxngSearch
 from routewright.errors import ValidationFailed
 from routewright.protocols import CodeSandbox
-from routewright.tools import BUILT_IN
 from routewright.wire import AgentResponse, Goal, RunCompleted, RunStarted, Step, StepCompleted, StepStarted, Strategy
 from routewright.wire.figures import time_short
 

@@ -12,7 +12,7 @@
     calling    some calls are the client's      partial: tool_calls_pending
     any        ended by its caller              failed
 
-A run is in exactly one state, and the four that end it are never left, but for ``tool_calls_pending`` by ``resume``.
+A run is in exactly one state. ``resume`` leaves ``tool_calls_pending``; no other state that ends a run is left.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from msgspec import MsgspecError, Struct, json
 from msgspec.structs import replace
 
-from routewright._core.money import usd
+from routewright._core.money import nanos_of, usd
 from routewright._core.request.json_scan import MAX_DEPTH, nests_deeper
 from routewright.errors import RouterError
 from routewright.wire import (
@@ -74,16 +74,15 @@ class Observation(Struct, frozen=True):
 
     call_id: str
     text: str
-    failed: bool = False
 
 
 class AgentRun:
-    """One run. ``next`` says what to do; ``answered``, ``observed`` and the others are told what happened."""
+    """One run. ``next`` returns the next action; the other methods report its outcome."""
 
     def __init__(
         self, state: Checkpoint, max_steps: int, client_tools: Collection[str] = (), *, escalates: bool
     ) -> None:
-        """``client_tools``: those that only the client can run."""
+        """``client_tools``: tools that only the client runs, or approves."""
         self.state = state
         self.max_steps = max_steps
         self.ended: Ended | None = None
@@ -93,8 +92,8 @@ class AgentRun:
         self._client_tools = client_tools
         self._escalates = escalates
         self._retried = False
-        if state.status == "pending":
-            self.ended = Ended("partial", "tool_calls_pending")
+        self._tried_nanos = 0
+        """What earlier tries of the step cost."""
 
     @property
     def tries(self) -> int:
@@ -102,23 +101,22 @@ class AgentRun:
         return int(self._retried)
 
     @property
-    def steps(self) -> list[Step]:
-        """Those that have ended, in order."""
-        return self.state.steps
-
-    @property
     def pending(self) -> list[ToolCall]:
         """Calls left to the client."""
         return self.state.pending if self.ended is not None and self.ended.marker == "tool_calls_pending" else []
 
     def next(self) -> CallModel | RunTools | Ended:
-        """What to do now. Asked again, it says the same."""
+        """The next action. Idempotent."""
         state = self.state
         if self.ended is not None:
             return self.ended
         used = len(state.steps)
         if state.pending:
-            mine = [call for call in state.pending if call.function.name not in self._client_tools]
+            mine = [
+                call
+                for call in state.pending
+                if call.function.name not in self._client_tools or call.id in state.approved
+            ]
             if mine:
                 return RunTools(used + 1, mine)
             state.status = "pending"
@@ -127,75 +125,68 @@ class AgentRun:
             return self._end("partial", "max_steps_reached")
         return CallModel(used + 1, state.messages, self._escalates and self._is_stuck)
 
-    def answered(self, response: RouteResponse, duration_ms: float, nanos: int) -> Step:
-        """The model has answered; ``nanos`` is the cost of the step's tries."""
-        state, calls = self.state, response.tool_calls or []
-        self._retried = False
+    def answered(self, response: RouteResponse, start_ms: float, duration_ms: float, nanos: int) -> None:
+        """The model has answered; ``nanos`` is what it cost."""
+        state, calls = self.state, _distinct(response.tool_calls or [], len(self.state.steps))
         self.output = response.output or self.output
-        step = Step(
-            number=len(state.steps) + 1,
-            action="llm_call",
-            input={"messages": len(state.messages)},
-            output={"text": response.output, "tool_calls": [call.function.name for call in calls]},
-            duration_ms=duration_ms,
-            cost_usd=usd(nanos),
+        self._add_step(
+            {"text": response.output, "tool_calls": [call.function.name for call in calls]},
+            start_ms,
+            duration_ms,
+            nanos,
             model=response.routing.selected_model,
             tokens=response.routing.tokens,
             finish_reason=response.finish_reason,
             trace_id=response.trace_id,
         )
-        state.spent_nanos += nanos
-        state.steps.append(step)
         state.messages.append(Message("assistant", response.output or None, calls or None))
         if not calls:
             self._end("completed")
-            return step
+            return
         room = max(0, self.max_steps - len(state.steps))
         state.pending = calls[:room]
         for call in calls[room:]:
-            self._observe(Observation(call.id, NOT_RUN.format(self.max_steps), failed=True))
-        return step
+            self._observe(Observation(call.id, NOT_RUN.format(self.max_steps)))
 
-    def failed(self, error: RouterError, duration_ms: float, nanos: int, *, is_budget: bool = False) -> Step | None:
-        """The model call failed; ``nanos`` is the cost of the step's tries. Returns its step; None: the same step is to
-        be tried again, or was not begun since the money does not suffice."""
-        if error.retryable and not self._retried and not is_budget:
-            self._retried = True
-            return None
-        self.state.spent_nanos += nanos
+    def failed(
+        self, error: RouterError, start_ms: float, duration_ms: float, nanos: int, *, is_budget: bool = False
+    ) -> None:
+        """The model call failed, and cost ``nanos``. After a first fault that may pass, the same step is tried again;
+        one that the money does not suffice for was not begun."""
         if is_budget:
+            self.state.spent_nanos += nanos
             self.error = error
             self._end("budget_exceeded")
-            return None
-        step = Step(
-            number=len(self.state.steps) + 1,
-            action="llm_call",
-            input={"messages": len(self.state.messages)},
-            output={"error": error.code},
-            duration_ms=duration_ms,
-            cost_usd=usd(nanos),
-            tokens=Tokens(),
-            trace_id=error.trace_id,
-        )
-        self.state.steps.append(step)
-        self.error = error
-        self._end("failed")
-        return step
+        elif error.retryable and not self._retried:
+            self._retried, self._tried_nanos = True, nanos
+            self.state.spent_nanos += nanos
+            if error.trace_id is not None:
+                self.state.failed_tries.append(error.trace_id)
+        else:
+            output = {"error": error.code}
+            self._add_step(output, start_ms, duration_ms, nanos, tokens=Tokens(), trace_id=error.trace_id)
+            self.error = error
+            self._end("failed")
 
-    def observed(self, results: Sequence[tuple[Step, Observation]]) -> None:
+    def observed(self, results: Sequence[tuple[Step, Observation]], start_ms: float) -> None:
         """The tools of the last ``RunTools`` have ended, well or not."""
         state = self.state
         there = {call.id: call for call in state.pending}
         for step, observation in results:
-            state.steps.append(replace(step, number=len(state.steps) + 1))
+            state.steps.append(replace(step, number=len(state.steps) + 1, start_ms=start_ms))
+            state.spent_nanos += nanos_of(step.cost_usd)
             del there[observation.call_id]
             self._observe(observation)
         state.pending = list(there.values())
 
-    def resume(self, results: Mapping[str, str]) -> None:
-        """Go on with the results of the client's calls, by call id. Raises ``KeyError`` for one that is missing."""
-        state = self.state
+    def resume(self, results: Mapping[str, str], approved: Collection[str], start_ms: float) -> None:
+        """Go on with the client's results, by call id, and with the calls that it has ``approved``. A call that is
+        neither stays pending."""
+        state, left = self.state, list[ToolCall]()
         for call in state.pending:
+            if call.id not in results:
+                left.append(call)
+                continue
             self._observe(Observation(call.id, results[call.id]))
             state.steps.append(
                 Step(
@@ -204,16 +195,17 @@ class AgentRun:
                     tool=call.function.name,
                     input=arguments_shown(call.function),
                     output={"result": results[call.id]},
+                    start_ms=start_ms,
                     duration_ms=0.0,
                     cost_usd=0.0,
                 )
             )
-        state.pending, state.status, self.ended = [], "running", None
+        state.pending, state.approved, state.status = left, [*approved], "running"
 
     def give_up(self, error: RouterError | None) -> None:
-        """End a run that its caller left, or that a defect stopped."""
+        """End a run that was cancelled or raised, perhaps when it was over but for its records."""
+        self.error = self.error or error
         if self.ended is None:
-            self.error = error
             self._end("failed")
 
     def summary(self, latency_ms: float) -> RunSummary:
@@ -230,12 +222,38 @@ class AgentRun:
         fails = len(tools) == REPEATS and all("error" in step.output for step in tools)
         return (len(rounds) == REPEATS and len(called) == 1) or fails
 
+    def _add_step(self, output: dict[str, Any], start_ms: float, duration_ms: float, nanos: int, **more: Any) -> None:
+        """Add the step of a model call, which cost what all its tries did."""
+        state = self.state
+        step = Step(
+            number=len(state.steps) + 1,
+            action="llm_call",
+            input={"messages": len(state.messages)},
+            output=output,
+            start_ms=start_ms,
+            duration_ms=duration_ms,
+            cost_usd=usd(nanos + self._tried_nanos),
+            **more,
+        )
+        state.spent_nanos += nanos
+        state.steps.append(step)
+        self._retried, self._tried_nanos = False, 0
+
     def _observe(self, observation: Observation) -> None:
         self.state.messages.append(Message("tool", observation.text, tool_call_id=observation.call_id))
 
     def _end(self, status: RunStatus, marker: Marker | None = None) -> Ended:
         self.ended = Ended(status, marker)
         return self.ended
+
+
+def _distinct(calls: Sequence[ToolCall], step: int) -> list[ToolCall]:
+    """Calls with an id each: some models leave it out, or repeat it."""
+    found: dict[str, ToolCall] = {}
+    for place, call in enumerate(calls):
+        id = call.id if call.id and call.id not in found else f"call_{step}_{place}"
+        found[id] = call if id == call.id else replace(call, id=id)
+    return list(found.values())
 
 
 def arguments_shown(call: FunctionCall) -> dict[str, Any]:
