@@ -141,7 +141,7 @@ class WebSearch:
         """As ``protocols.Tool`` says."""
         if self._backend is None:
             raise ToolFailed("web_search is not set up: the agent was given no search backend")
-        found = await self._backend.search(arguments["query"], int(arguments.get("limit") or 5))
+        found = await self._backend.search(arguments["query"], max(1, min(int(arguments.get("limit") or 5), 20)))
         return {"results": [{"title": each.title, "url": each.url, "snippet": each.snippet} for each in found]}
 
 

@@ -145,16 +145,17 @@ class TraceStore(Closing):
         alike for an unknown one and another account's."""
         query = TraceById(normalise_trace_id(trace_id), check_environment(environment))
         found = await self._checked.read(self._of(account), query)
-        return await self._whole(found_trace(found, trace_id), DEEPEST)
+        return await self.whole(found_trace(found, trace_id))
 
-    async def _whole(self, trace: Trace, depth: int) -> Trace:
+    async def whole(self, trace: Trace, depth: int = DEEPEST) -> Trace:
+        """The trace with the spans of its sub-traces, ``depth`` levels of them."""
         if not trace.children or not depth:
             return trace
         below: dict[str, Trace] = {}
         for child_id in trace.children:
             child = await self._checked.read(trace.account, TraceById(child_id, trace.environment))
             if child is not None:
-                below[child_id] = await self._whole(child, depth - 1)
+                below[child_id] = await self.whole(child, depth - 1)
         return joined(trace, below)
 
     async def query(

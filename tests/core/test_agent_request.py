@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from routewright import ValidationFailed
-from routewright._core.agent.request import sent_run
+from routewright._core.agent.request import checked_run, sent_run
 from routewright.wire import AgentRequest
 
 
@@ -53,3 +53,15 @@ def refusal(**body: Any) -> list[tuple[str, str, str]]:
     with pytest.raises(ValidationFailed) as caught:
         sent_run(json.dumps(body).encode(), None)
     return [(each.path, each.problem, each.hint) for each in caught.value.problems]
+
+
+def test_many_tools_are_checked_in_one_pass() -> None:
+    names = [f"t{number}" for number in range(200_000)]  # the square of that would take minutes
+    with pytest.raises(ValidationFailed, match="names 't7' twice"):
+        checked_run(AgentRequest(task="x", tools=[*names, "t7"]))
+
+
+@pytest.mark.parametrize("given", [{"task": "half \ud83d"}, {"task": "x", "idempotency_key": "half \ud83d"}])
+def test_half_a_character_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ValidationFailed):
+        checked_run(AgentRequest(**given))

@@ -35,9 +35,11 @@ from routewright.testing import FakeClock, ScriptedProvider
 from routewright.tools import FunctionTool
 from routewright.wire import Account as TheAccount
 from routewright.wire import (
+    DecisionSpan,
     Delta,
     Events,
     Finish,
+    ModelSpan,
     PutAccount,
     StepSpan,
     SubTraceSpan,
@@ -204,7 +206,10 @@ async def test_a_run_is_one_trace_with_its_calls_below() -> None:
     assert (trace.kind, trace.status, trace.metadata) == ("agent", "completed", {"team": "a"})
     assert trace.children == [step.trace_id for step in answer.steps if step.trace_id]
     assert trace.cost_usd == answer.summary.total_cost_usd
-    assert [type(span) for span in trace.spans] == [StepSpan, SubTraceSpan, StepSpan, ToolSpan, StepSpan, SubTraceSpan]
+    assert [type(span) for span in trace.spans] == [
+        *(StepSpan, SubTraceSpan, DecisionSpan, ModelSpan), *(StepSpan, ToolSpan),
+        *(StepSpan, SubTraceSpan, DecisionSpan, ModelSpan),
+    ]  # fmt: skip
     for child in trace.children:
         assert (await made.trace(child)).metadata == {"team": "a"}
     usage = await made.traces.usage()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from msgspec.structs import replace
 
-from routewright._core.request.json_scan import decode, joined, quoted, scan
+from routewright._core.request.json_scan import decode, is_unicode, joined, quoted, scan
 from routewright._core.request.problems import did_you_mean, shown
 from routewright._core.request.read import converted
 from routewright._core.request.rules import MAX_KEY_BYTES, MAX_PROBLEMS, check_metadata, check_numbers, check_tools
@@ -49,20 +50,21 @@ def checked_run(request: AgentRequest) -> AgentRequest:
     """Raise ``ValidationFailed`` for what breaks a rule."""
     found: list[Problem] = []
     task: Any = request.task
-    if not isinstance(task, str) or not task.strip() or len(task) > MOST_TASK:
+    if not isinstance(task, str) or not task.strip() or len(task) > MOST_TASK or not is_unicode(task):
         found.append(Problem("task", f"must be a text of 1 to {MOST_TASK} characters, got {shown(task)}", ""))
     check_numbers(AgentRequest, "", request, found)
-    names = [tool if isinstance(tool, str) else tool.function_spec.name for tool in request.tools or []]
+    names = Counter(tool if isinstance(tool, str) else tool.function_spec.name for tool in request.tools or [])
     check_tools([tool for tool in request.tools or [] if isinstance(tool, Tool)], None, found)
-    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
-        found.append(Problem("tools", f"names {quoted(name)} twice", "give each tool its own name"))
+    for name, times in names.items():
+        if times > 1:
+            found.append(Problem("tools", f"names {quoted(name)} twice", "give each tool its own name"))
     if request.metadata is not None:
         check_metadata(request.metadata, found)
     key = request.idempotency_key
-    if key is not None and not 1 <= len(key.encode()) <= MAX_KEY_BYTES:
+    if key is not None and not (is_unicode(key) and 1 <= len(key.encode()) <= MAX_KEY_BYTES):
         found.append(Problem("idempotency_key", f"must take 1 to {MAX_KEY_BYTES} bytes in UTF-8", "hash a longer one"))
     if found:
-        raise ValidationFailed.of(*found)
+        raise ValidationFailed.of(*found[:MAX_PROBLEMS])
     return request
 
 

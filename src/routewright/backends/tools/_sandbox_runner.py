@@ -56,7 +56,7 @@ semctl:66:191 msgget:68:186 msgsnd:69:189 msgrcv:70:188 msgctl:71:187 mq_open:24
 move_pages:279:239 migrate_pages:256:238 mbind:237:235 set_mempolicy:238:237 remap_file_pages:216:234
 splice:275:76 tee:276:77 vmsplice:278:75 uselib:134: ustat:136: sysfs:139: lookup_dcookie:212:18 nfsservctl:180:42
 mlock:149:228 mlock2:325:284 mlockall:151:230 sched_setscheduler:144:119 sched_setattr:314:274 setpriority:141:140
-ioprio_set:251:30 mknod:133: mknodat:259:33 socket:41:198 capset:126:91
+ioprio_set:251:30 flock:73:32 mknod:133: mknodat:259:33 socket:41:198 capset:126:91
 """
 CLONE, SOCKETPAIR, PRLIMIT, IOCTL, PIVOT_ROOT, CLONE3 = (56, 220), (53, 199), (302, 261), (16, 29), (155, 41), 435
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
