@@ -26,7 +26,7 @@ from ._core.request.rules import Range
 from ._core.rows import key_of
 from ._core.statement import EPOCH, balance_of, check_by, day_before, days_of_month, statement
 from ._core.trace.ids import normalise_trace_id
-from ._engine.storage import GuardedStorage, found_trace, unhindered
+from ._engine.storage import GuardedStorage, read_trace, unhindered
 from ._engine.worker import Worker
 from .arguments import check_account, check_storage
 from .backends.clock import SystemClock
@@ -304,7 +304,7 @@ class _Correction:
         # rows first: the trace is then at least as new, and a row that came in between fails the batch
         asked = LedgerRows(request_id=self._trace_id)
         rows = [row async for row in _rows(self._storage, self._account, asked)]
-        trace: Trace = found_trace(await self._storage.read(self._account, TraceById(self._trace_id)), self._trace_id)
+        trace = await read_trace(self._storage, self._account, TraceById(self._trace_id), depth=0)
         if trace.environment == "sandbox":
             problem = f"{quoted(trace.id)} is of the sandbox, which bills nobody"
             raise ValidationFailed.at("trace_id", problem)

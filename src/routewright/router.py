@@ -348,7 +348,7 @@ class Router:
     async def trace(self, trace_id: str, *, caller: Caller | None = None) -> Trace:
         """Read a trace; that of an agent run with the spans of its model calls, as one tree. Raises ``NotFound`` alike
         for an unknown one and another account's."""
-        return await self.traces.whole(await self._parts.log.trace(self._as(caller), normalise_trace_id(trace_id)))
+        return await self._parts.log.trace(self._as(caller), normalise_trace_id(trace_id))
 
     def tags(self, /, **metadata: Any) -> AbstractContextManager[None]:
         """Put these under the metadata of every request that is made inside, and in tasks that are started there.

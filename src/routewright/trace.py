@@ -31,8 +31,7 @@ from ._core.request.problems import shown
 from ._core.request.rules import Range
 from ._core.trace.filter import parse_filter, seal, unseal
 from ._core.trace.ids import normalise_trace_id
-from ._core.trace.tree import joined
-from ._engine.storage import found_trace
+from ._engine.storage import read_trace
 from ._engine.trace_queue import FreshStorage
 from ._engine.worker import Worker
 from .arguments import check_account, check_deletes, check_environment, check_storage, checked_feedback
@@ -77,8 +76,6 @@ LIMIT = Range(1, 200, whole=True)
 PIECE = 200
 """Traces that an export reads at a time."""
 DELETE_AT_ONCE = 100
-DEEPEST = 4
-"""Levels of sub-traces that a trace is read with."""
 
 
 class TraceStore(Closing):
@@ -144,19 +141,7 @@ class TraceStore(Closing):
         """Read one trace; that of an agent run with the spans of its model calls, as one tree. Raises ``NotFound``
         alike for an unknown one and another account's."""
         query = TraceById(normalise_trace_id(trace_id), check_environment(environment))
-        found = await self._checked.read(self._of(account), query)
-        return await self.whole(found_trace(found, trace_id))
-
-    async def whole(self, trace: Trace, depth: int = DEEPEST) -> Trace:
-        """The trace with the spans of its sub-traces, ``depth`` levels of them."""
-        if not trace.children or not depth:
-            return trace
-        below: dict[str, Trace] = {}
-        for child_id in trace.children:
-            child = await self._checked.read(trace.account, TraceById(child_id, trace.environment))
-            if child is not None:
-                below[child_id] = await self.whole(child, depth - 1)
-        return joined(trace, below)
+        return await read_trace(self._checked, self._of(account), query)
 
     async def query(
         self,

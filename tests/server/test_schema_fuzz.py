@@ -46,6 +46,7 @@ HURRIED_MS = 5_000
 UNTOLD = re.compile(
     r"unknown (model|policy)"
     r"|takes \d+ bytes|holds half of a surrogate|nests more than"
+    r"|is not a tool here|names .* twice"
     r"|which is not declared|is 'required', but there are no tools|declares .* again"
     r"|is .*, and the body says"
     r"|unknown key|is no term|cannot be compared|is compared with|it is one of|has no value|write true or false"

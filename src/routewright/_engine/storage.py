@@ -11,6 +11,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_overloads, get_type_h
 
 from routewright._core.moment import timestamp
 from routewright._core.request.json_scan import quoted
+from routewright._core.trace.tree import joined
 from routewright.errors import (
     InternalError,
     NotFound,
@@ -22,13 +23,15 @@ from routewright.errors import (
 )
 from routewright.loop import is_cancelled
 from routewright.protocols import Clock, Facts, ImmediateStorage, Storage
-from routewright.wire import Ask, Caller, Grant, Left, Query, RunLimit, Scan, Stands, Trace, Write, Written
+from routewright.wire import Ask, Caller, Grant, Left, Query, RunLimit, Scan, Stands, Trace, TraceById, Write, Written
 
 T = TypeVar("T")
 TRIES = 10
 """Tries of a change that conflicts with others. Each conflict means that another writer succeeded, so ten finish."""
 KNOWN_S = 2.0
 """How long ``NoAccounts`` believes that a name has no account."""
+DEEPEST = 4
+"""Levels of sub-traces that a trace is read with."""
 MOST_KNOWN = 10_000
 """Accounts that ``NoAccounts`` remembers."""
 
@@ -177,11 +180,16 @@ def unfit(storage: object, method: str, asked: str, given: object) -> InternalEr
     return InternalError(f"{type(storage).__name__}.{method} has to give {asked}, and gave {type(given).__name__}")
 
 
-def found_trace(found: Trace | None, trace_id: str) -> Trace:
-    """The trace, unless it is None. Raises ``NotFound``."""
+async def read_trace(storage: Storage, account: str, query: TraceById, depth: int = DEEPEST) -> Trace:
+    """A trace, with the spans of its sub-traces down to ``depth`` levels. Raises ``NotFound``."""
+    found = await storage.read(account, query)
     if found is None:
-        raise NotFound(f"no trace {quoted(trace_id)}")
-    return found
+        raise NotFound(f"no trace {quoted(query.id)}")
+    below = {}
+    for child_id in found.children if depth else ():
+        with suppress(NotFound):
+            below[child_id] = await read_trace(storage, account, TraceById(child_id, found.environment), depth - 1)
+    return joined(found, below) if below else found
 
 
 async def unhindered(attempt: Callable[[], Awaitable[T]], what: str) -> T:

@@ -53,7 +53,7 @@ from routewright.wire import (
 from .capture import redacting
 from .hooks import Hooks
 from .retention import Snapshots
-from .storage import GuardedStorage, checked_written, found_trace, unfit
+from .storage import GuardedStorage, checked_written, read_trace, unfit
 from .trace_queue import FreshStorage, Pending, Queue
 from .worker import Job, Worker
 
@@ -304,8 +304,7 @@ class TraceLog:
 
     async def trace(self, caller: Caller, trace_id: str) -> Trace:
         """Read one trace. Raises ``NotFound`` alike for an unknown one and one of another account or environment."""
-        found = await self._fresh.read(caller.account, TraceById(trace_id, caller.environment))
-        return found_trace(found, trace_id)
+        return await read_trace(self._fresh, caller.account, TraceById(trace_id, caller.environment))
 
     async def feedback(self, caller: Caller, feedback: PutFeedback) -> None:
         """Keep a user's rating of an answer. Raises ``NotFound`` if the caller has no such trace."""

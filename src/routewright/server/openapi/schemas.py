@@ -110,7 +110,7 @@ LIMITS: dict[type, Limits] = {
         "prefer": {**_SOME, **_IDS},
     },
     wire.AgentRequest: {
-        "task": {**_SOME, "maxLength": MOST_TASK},
+        "task": {"pattern": r"\S", "maxLength": MOST_TASK},
         "idempotency_key": {**_SOME, "maxLength": MAX_KEY_BYTES},
     },
     wire.Message: {
