@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
+import gzip
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +198,50 @@ async def test_what_is_not_allowed_is_neither_offered_nor_checked(how: str) -> N
 async def test_a_result_outside_the_protocol_fails_the_call() -> None:
     async with liar("result") as tools:
         assert "the protocol does not allow" in outputs(await run(tools, ("good", {})))[0]["error"]
+
+
+class Bomb(BaseHTTPRequestHandler):
+    """An MCP server over HTTP whose results are small, or take too much memory once they are read."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        about = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
+        told: dict[str, Any] = {
+            "initialize": about | {"serverInfo": {"name": "bomb", "version": "1"}},
+            "tools/list": {"tools": [{"name": name, "inputSchema": {}} for name in ("small", "long", "packed")]},
+        }
+        name = asked.get("params", {}).get("name")
+        text = "x" * (5 << 20 if name == "long" else 5)
+        result = told.get(asked["method"], {"content": [{"type": "text", "text": text}]})
+        body = json.dumps({"jsonrpc": "2.0", "id": asked.get("id"), "result": result}).encode()
+        self.send_response(200 if "id" in asked else 202)
+        if name == "packed":
+            body = gzip.compress(body)
+            self.send_header("content-encoding", "gzip")
+        if "id" in asked:
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        if "id" in asked:
+            with suppress(OSError):  # it is not read to the end
+                self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        self.send_error(405)
+
+    def log_message(self, *said: Any) -> None:
+        """Say nothing."""
+
+
+async def test_a_site_cannot_fill_the_memory() -> None:
+    with HTTPServer(("127.0.0.1", 0), Bomb) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        async with McpTools.http(f"http://127.0.0.1:{server.server_port}/mcp") as tools:
+            small, long, packed = outputs(await run(tools, ("small", {}), ("long", {}), ("packed", {})))
+        server.shutdown()
+    assert small == {"result": "xxxxx"}
+    for output in (long, packed):
+        assert "the body is compressed, or longer than 4194304 bytes" in output["error"]
 
 
 async def test_what_cannot_be_opened_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

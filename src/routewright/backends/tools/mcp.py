@@ -31,6 +31,8 @@ except ModuleNotFoundError as exc:
     ) from exc
 
 CONNECT_S = 30.0
+MOST_BYTES = 4 << 20
+"""Of a response over HTTP. The SDK limits the events of a stream by itself."""
 
 
 class McpTools:
@@ -139,13 +141,40 @@ async def _started(command: str, args: list[str], env: Mapping[str, Secret]) -> 
 
 @asynccontextmanager
 async def _reached(url: str, headers: Mapping[str, Secret]) -> AsyncIterator[Any]:
-    given = {name: value.reveal() for name, value in headers.items()}
+    given = {"accept-encoding": "identity"} | {name: value.reveal() for name, value in headers.items()}
     timeout = httpx2.Timeout(CONNECT_S, read=None)  # the step's deadline bounds a call
     async with (
-        httpx2.AsyncClient(headers=given, timeout=timeout, trust_env=False) as client,
+        httpx2.AsyncClient(
+            headers=given, timeout=timeout, trust_env=False, event_hooks={"response": [_bound]}
+        ) as client,
         streamable_http_client(url, http_client=client) as streams,
     ):
         yield streams
+
+
+async def _bound(response: httpx2.Response) -> None:
+    response.stream = _Bounded(response)
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """A body that is not compressed, as a small one could grow a thousandfold, and not longer than ``MOST_BYTES``."""
+
+    def __init__(self, response: httpx2.Response) -> None:
+        assert isinstance(response.stream, httpx2.AsyncByteStream), "of an AsyncClient"
+        self._stream = response.stream
+        self._is_plain = response.headers.get("content-encoding", "identity") == "identity"
+        self._is_events = response.headers.get("content-type", "").startswith("text/event-stream")
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for piece in self._stream:
+            size += len(piece)
+            if not self._is_plain or (size > MOST_BYTES and not self._is_events):
+                raise httpx2.StreamError(f"the body is compressed, or longer than {MOST_BYTES} bytes")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 def _content_of(result: types.CallToolResult) -> Any:
