@@ -233,6 +233,7 @@ class Bomb(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+@unread
 async def test_a_site_cannot_fill_the_memory() -> None:
     with HTTPServer(("127.0.0.1", 0), Bomb) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
