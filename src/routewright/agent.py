@@ -13,7 +13,7 @@ from ._core.agent.request import checked_run
 from ._core.money import usd
 from ._core.request.json_scan import quoted
 from ._core.request.problems import did_you_mean, shown
-from ._core.request.read import as_request
+from ._core.request.read import as_request, joined_tags
 from ._core.structured_output import Form
 from ._core.trace.ids import normalise_trace_id
 from ._engine.agent import SYSTEM, Plan, Resumed, checkpoint_of
@@ -327,13 +327,15 @@ class Agent:
         return self._run(request, caller, within)
 
     def _run(self, request: AgentRequest, caller: Caller | None, within: ToolContext | None = None) -> Run:
+        router = self.router
+        tags = router.tags_here
         made = msgspec.structs.replace(
             request,
+            metadata=joined_tags(tags, request.metadata or {}) if tags else request.metadata,
             max_steps=request.max_steps or MAX_STEPS,
             per_step_timeout_ms=request.per_step_timeout_ms or STEP_TIMEOUT_MS,
             model_strategy=request.model_strategy or self._limits.model_strategy,
         )
-        router = self.router
         who = router.resolve_caller(caller or router.caller)
         return Run(router.engine, router.storage, self._plan(made), made, who, within=within)
 

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar, TypeVarTuple, Unpack, cast, overload
 from ._core.catalogue.models import resolve_one
 from ._core.request.json_scan import decode
 from ._core.request.problems import shown
-from ._core.request.read import as_budget, checked_tags, sent_request, tagged
+from ._core.request.read import Tags, as_budget, checked_tags, sent_request, tagged
 from ._core.routing.budget import SharedBudget, room_of
 from ._core.routing.decision import Decision, explain
 from ._core.routing.what_if import PolicyCheck, WhyNot, why_not
@@ -422,6 +422,11 @@ class Router:
     def caller(self) -> Caller:
         """Who calls, where nobody else is named."""
         return self._caller
+
+    @property
+    def tags_here(self) -> Tags:
+        """What ``tags`` has set in this context; may be empty."""
+        return self._parts.tags.here()
 
     @property
     def is_sandbox(self) -> bool:

@@ -217,6 +217,14 @@ async def test_a_run_is_one_trace_with_its_calls_below() -> None:
     await made.aclose()
 
 
+async def test_the_tags_of_the_router_are_those_of_a_run() -> None:
+    made = router([asks(("add", {"a": 2})), "5"])
+    with made.tags(team="b", shift="late"):
+        answer = await Agent(made, tools=[add]).run("go", metadata={"team": "a"})
+    for trace_id in (answer.trace_id, *(step.trace_id for step in answer.steps if step.trace_id)):
+        assert (await made.trace(trace_id)).metadata == {"team": "a", "shift": "late"}
+
+
 async def test_the_end_of_a_run_is_an_event_once() -> None:
     heard: list[Any] = []
     made = router([asks(("add", {"a": 2})), "5"])
