@@ -88,7 +88,7 @@ class Weighed:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_plans_that_are_shared_are_those_of_the_full_walk_and_of_the_replay(size: int, full: bool) -> None:
-    weighed, few = Weighed(), 3 if size == 1_000 else 10
+    weighed, few = Weighed(), 1 if size == 1_000 else 5
     for seed in range(10_000 // 40 if full else few):
         chance = Random(seed * 1_000 + size)
         board = start(chance, size)
@@ -116,7 +116,7 @@ def test_plans_that_are_shared_are_those_of_the_full_walk_and_of_the_replay(size
 def test_plans_of_a_policy_are_those_of_the_full_walk(full: bool) -> None:
     """Lists, weights, floors and ceilings of a policy are in the class: its snapshot names them."""
     weighed = Weighed()
-    for seed in range(200 if full else 10):
+    for seed in range(200 if full else 5):
         chance = Random(seed)
         board = start(chance, 50)
         ids = board.pool.ids
@@ -141,7 +141,7 @@ def test_plans_of_a_policy_are_those_of_the_full_walk(full: bool) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_orders_that_follow_are_those_that_are_compiled_anew(size: int, full: bool) -> None:
-    for seed in range(200 if full else 4):
+    for seed in range(200 if full else 2):
         chance = Random(seed)
         board = start(chance, size)
         classes = [asked(chance, board) for _ in range(4)]
@@ -254,7 +254,7 @@ def test_a_plan_that_was_not_asked_for_in_many_publications_is_not_out_of_date(u
 def test_what_moves_at_a_place_that_was_walked_over_is_noticed_be_it_in_the_plan_or_not(full: bool) -> None:
     """In a catalogue of one large provider the walk goes on past the best few for another's model."""
     changed = 0
-    for seed in range(400 if full else 60):
+    for seed in range(400 if full else 25):
         chance, board, given = world(seed)
         plan = shared(board, given)
         for at in range(plan.walked):
@@ -271,7 +271,7 @@ def test_what_moves_at_a_place_that_was_walked_over_is_noticed_be_it_in_the_plan
 def test_where_one_provider_has_nearly_all_models_the_walk_for_another_counts(cap: int | None, full: bool) -> None:
     """It goes on past the best few, perhaps to the end: whatever comes to stand between is in another's chain."""
     kept = 0
-    for seed in range(600 if full else 60):
+    for seed in range(600 if full else 25):
         chance = Random(seed)
         models = pool_of(chance, 50, ["big"] * 11 + ["small"]).models
         terse = [replace(each, max_output_tokens=1_000) if each.provider == "small" else each for each in models]

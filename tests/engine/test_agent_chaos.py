@@ -124,7 +124,7 @@ def begin(child: Child) -> subprocess.Popen[str]:
 def test_a_run_that_is_killed_goes_on_and_pays_for_each_step_once(tmp_path: Path, full: bool) -> None:
     """Asked again under its key, it goes on after its last finished step."""
     chance = Random(3)
-    for number in range(100 if full else 4):
+    for number in range(100 if full else 2):
         path = tmp_path / f"{number}.db"
         child, kills, answer = Child(str(path), "key", 4), 0, ""
         while not answer:
