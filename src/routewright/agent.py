@@ -18,6 +18,7 @@ from ._core.structured_output import Form
 from ._core.trace.ids import normalise_trace_id
 from ._engine.agent import SYSTEM, Plan, Resumed, checkpoint_of
 from ._engine.agent import Run as Run
+from ._engine.storage import GuardedStorage
 from ._engine.tool_calls import Approve, shown_text
 from .errors import NotFound, ValidationFailed
 from .fork import importing
@@ -193,6 +194,7 @@ class Agent:
 
         Raises ``ValidationFailed``."""
         self.router = router
+        self._storage = GuardedStorage(router.storage)
         self._search, self._code = search, code
         self._limits = AgentRequest(
             task="-",
@@ -267,7 +269,7 @@ class Agent:
         neither a result nor an approval."""
         trace_id = normalise_trace_id(run if isinstance(run, str) else run.trace_id)
         who = self.router.resolve_caller(caller or self.router.caller)
-        state = await checkpoint_of(self.router.storage, who, trace_id)
+        state = await checkpoint_of(self._storage, who, trace_id)
         plan, said = self._plan(state.request), {**(results or {}), **(approved or {})}
         gone = [name for name in state.tools if name not in plan.names]
         if gone:
@@ -289,7 +291,7 @@ class Agent:
             raise ValidationFailed.at("results", str(error), "give texts, or what JSON can hold") from None
         given |= {id: DENIED for id, yes in (approved or {}).items() if not yes}
         resumed = Resumed(state=state, results=given, approved=[id for id, yes in (approved or {}).items() if yes])
-        begun = Run(self.router.engine, self.router.storage, plan, state.request, who, resumed=resumed)
+        begun = Run(self.router.engine, self._storage, plan, state.request, who, resumed=resumed)
         return AgentAnswer(await begun.finish(), begun.data)
 
     def as_tool(self, name: str, description: str) -> Tool:
@@ -337,7 +339,7 @@ class Agent:
             model_strategy=request.model_strategy or self._limits.model_strategy,
         )
         who = router.resolve_caller(caller or router.caller)
-        return Run(router.engine, router.storage, self._plan(made), made, who, within=within)
+        return Run(router.engine, self._storage, self._plan(made), made, who, within=within)
 
     def _plan(self, request: AgentRequest) -> Plan:
         """The tools of a run: all of the agent's, or those that the request names."""

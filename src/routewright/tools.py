@@ -81,7 +81,7 @@ class FunctionTool:
         except ValidationError as error:
             raise ToolFailed(_misfits(error)) from None
         given = made.model_fields_set
-        return _Validated((name, getattr(made, name)) for name in type(made).model_fields if name in given)
+        return _Validated({name: value for name, value in made.__dict__.items() if name in given})
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """As ``protocols.Tool`` says."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping
+from functools import partial
 from itertools import count
 from math import inf
 from typing import Any
@@ -30,7 +31,7 @@ from routewright.errors import (
     RateLimited,
     RouterError,
 )
-from routewright.protocols import Facts, Storage, Tool, ToolContext
+from routewright.protocols import Facts, Tool, ToolContext
 from routewright.wire import (
     AgentEvent,
     AgentRequest,
@@ -129,7 +130,7 @@ class Run:
     def __init__(
         self,
         engine: Engine,
-        storage: Storage,
+        storage: GuardedStorage,
         plan: Plan,
         request: AgentRequest,
         caller: Caller,
@@ -139,7 +140,7 @@ class Run:
     ) -> None:
         """``request``: its limits are filled in. ``within``: the tool call of another run that this one is."""
         self._engine = engine
-        self._storage = GuardedStorage(storage)
+        self._storage = storage
         self._is_immediate = engine.admissions.is_immediate
         self._clock = engine.records.clock
         self._plan = plan
@@ -474,7 +475,6 @@ class Run:
     async def _use(self, run: AgentRun, todo: RunTools) -> None:
         start_ms, results = self._now_ms(), dict[int, tuple[Step, Observation]]()
         left = None if self._cap_nanos is None else max(0, self._cap_nanos - run.state.spent_nanos)
-        places = anyio.Semaphore(AT_ONCE)
 
         async def use(place: int, call: ToolCall) -> None:
             context = ToolContext(
@@ -488,13 +488,15 @@ class Run:
             )
             results[place] = await run_tool(self._plan.tools, call, context, self._clock, self._plan.approve)
 
-        async def use_in_turn(place: int, call: ToolCall) -> None:
-            async with places:
-                await use(place, call)
-
         if len(todo.calls) == 1:
             await use(0, todo.calls[0])  # a task of its own would take longer than most tools
         else:
+            places = anyio.Semaphore(AT_ONCE)
+
+            async def use_in_turn(place: int, call: ToolCall) -> None:
+                async with places:
+                    await use(place, call)
+
             async with anyio.create_task_group() as group:
                 for place, call in enumerate(todo.calls):
                     group.start_soon(use_in_turn, place, call)
@@ -553,7 +555,7 @@ class Run:
         self._is_recorded = True
         took_ms, now = self._now_ms(), self._clock.time()
         trace = run_trace(state, caller, self._base, status, took_ms, None if run.error is None else run.error.code)
-        record = RunRecord(trace, engine.records.captured(words_of(state)))
+        record = RunRecord(trace, engine.records.captured(partial(words_of, state)))
         ended = "failed" if status == "cancelled" else status
         happened = AgentRunCompleted(self.trace_id, ended, run.summary(took_ms), self._request.metadata or {})
         once = f"{happened.type}:{self.trace_id}:{len(state.steps)}"  # a run that is resumed ends again
@@ -620,12 +622,12 @@ class Run:
         return round((self._clock.monotonic() - began) * 1000, 3)
 
 
-async def checkpoint_of(storage: Storage, caller: Caller, trace_id: str) -> Checkpoint:
+async def checkpoint_of(storage: GuardedStorage, caller: Caller, trace_id: str) -> Checkpoint:
     """The state of a run that can be resumed. Raises ``NotFound``."""
     query = AgentState(trace_id, environment=caller.environment)
     kept: bytes | None = None
     if trace_id.startswith("tr_"):
-        kept = await GuardedStorage(storage).read(caller.account, query)
+        kept = await storage.read(caller.account, query)
     if kept is None:
         raise NotFound(
             f"{trace_id} cannot be resumed: no such run of this account is paused or interrupted. "

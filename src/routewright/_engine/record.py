@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from routewright._core.alerts import WINDOW_S
@@ -74,9 +74,9 @@ class Records:
         """Set when one of them ends; ``all_ended`` waits for it."""
         self._since = self.clock.monotonic()
 
-    def captured(self, messages: Sequence[Message]) -> Captured | None:
-        """What is kept of texts, as the settings say."""
-        return None if self._capture is None else self._capture.of(messages, None)
+    def captured(self, messages: Callable[[], Sequence[Message]]) -> Captured | None:
+        """What is kept of texts, as the settings say. They are asked for only if they are kept."""
+        return None if self._capture is None else self._capture.of(messages(), None)
 
     def announce(self, happened: Sequence[PolicyChanged], environment: Environment) -> None:
         """Keep what happened to policies, and tell the hooks. Several processes that take the same policies in force

@@ -12,7 +12,7 @@ from msgspec import MsgspecError, json
 
 from routewright._core.agent.arguments import misfits
 from routewright._core.agent.machine import Observation, arguments_shown
-from routewright._core.request.json_scan import MAX_DEPTH, nests_deeper
+from routewright._core.request.json_scan import is_shallow
 from routewright._core.request.problems import did_you_mean
 from routewright.protocols import Clock, Tool, ToolContext, ToolFailed
 from routewright.wire import Step, ToolCall
@@ -158,6 +158,6 @@ def _shallow(raw: str) -> Any:
     """The value that a step shows: the text itself, where it nests too deep to be stored."""
     with suppress(RecursionError):
         value = json.decode(raw)
-        if not nests_deeper(value, MAX_DEPTH):
+        if is_shallow(raw, value):
             return value
     return raw

@@ -24,7 +24,7 @@ from msgspec import MsgspecError, Struct, json
 from msgspec.structs import replace
 
 from routewright._core.money import nanos_of, usd
-from routewright._core.request.json_scan import MAX_DEPTH, nests_deeper
+from routewright._core.request.json_scan import is_shallow
 from routewright.errors import RouterError
 from routewright.wire import (
     Checkpoint,
@@ -262,4 +262,4 @@ def arguments_shown(call: FunctionCall) -> dict[str, Any]:
         shown = _object(call.arguments or "{}")
     except (MsgspecError, RecursionError):
         return {"text": call.arguments}
-    return {"text": call.arguments} if nests_deeper(shown, MAX_DEPTH) else shown
+    return shown if is_shallow(call.arguments, shown) else {"text": call.arguments}

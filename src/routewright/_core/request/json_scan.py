@@ -100,6 +100,11 @@ def nests_deeper(tree: object, depth: int) -> bool:
     return True
 
 
+def is_shallow(raw: str, tree: object) -> bool:
+    """Say whether what was read from ``raw`` nests no deeper than ``MAX_DEPTH``. Few brackets cannot."""
+    return raw.count("[") + raw.count("{") <= MAX_DEPTH or not nests_deeper(tree, MAX_DEPTH)
+
+
 def flaw_in(value: object, depth: int = MAX_DEPTH) -> tuple[str, Flaw] | None:
     """Find the first thing in a value that JSON cannot express, and its path; None if there is none."""
     if not isinstance(value, (dict, list, tuple)):
