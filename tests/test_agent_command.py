@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -240,7 +239,6 @@ def test_a_run_that_was_interrupted_says_how_to_resume_it(tmp_path: Path) -> Non
     trace_id = run.stderr.readline().removeprefix("run ").strip()
     while "wait ..." not in run.stderr.readline():
         pass
-    time.sleep(0.1)
     run.send_signal(signal.SIGINT)
     _, err = run.communicate(timeout=30)
     assert run.returncode == 130

@@ -1,13 +1,17 @@
-"""A server and a provider of one vendor. A file about one protocol has a ``vendor`` of its own, others run for all."""
+"""A server and a provider of one vendor, and a world outside of code sandboxes. A file about one protocol has a
+``vendor`` of its own, others run for all."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
 from routewright.backends.providers.http import HttpProvider
 
+from .escapes import SECRET, Outside
 from .openai_server import OpenAIServer
 from .vendors import KEY, VENDORS, Vendor
 
@@ -30,3 +34,15 @@ async def provider(vendor: Vendor, server: OpenAIServer, anyio_backend: str) -> 
     made = vendor.make(KEY, base_url=server.url)
     yield made
     await made.aclose()
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Outside]:
+    """What the programs of a code sandbox must not touch."""
+    monkeypatch.setenv("ROUTEWRIGHT_CANARY", SECRET)
+    for name in ("world", "temporary"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    made = Outside(tmp_path / "world")
+    yield made
+    made.close()

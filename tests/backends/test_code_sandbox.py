@@ -11,7 +11,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -49,17 +49,6 @@ def sandbox() -> SubprocessSandbox:
     if found.stdout:
         pytest.skip(f"this kernel cannot isolate programs: {found.stdout.strip()}")
     return SubprocessSandbox()
-
-
-@pytest.fixture
-def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Outside]:
-    monkeypatch.setenv("ROUTEWRIGHT_CANARY", SECRET)
-    for name in ("world", "temporary"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    made = Outside(tmp_path / "world")
-    yield made
-    made.close()
 
 
 @pytest.fixture

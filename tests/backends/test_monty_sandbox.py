@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import anyio
 import pytest
@@ -20,17 +17,6 @@ TIMEOUT_S = 5.0
 SANDBOX = MontySandbox(memory_bytes=64 * 2**20, output_bytes=1_000)
 
 
-@pytest.fixture
-def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Outside]:
-    monkeypatch.setenv("ROUTEWRIGHT_CANARY", SECRET)
-    for name in ("world", "temporary"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    made = Outside(tmp_path / "world")
-    yield made
-    made.close()
-
-
 async def test_no_escape_reaches_the_host(outside: Outside) -> None:
     for name, code in ESCAPES.items():
         # the preamble imports what this interpreter lacks: what is left of each program is tried without it
@@ -40,7 +26,6 @@ async def test_no_escape_reaches_the_host(outside: Outside) -> None:
             assert "ESCAPED" not in done.output, name
             assert SECRET not in done.output, name
     assert outside.changes() == []
-    assert outside.survivors() == set()
 
 
 @pytest.mark.parametrize(

@@ -145,18 +145,18 @@ async def _reached(url: str, headers: Mapping[str, Secret]) -> AsyncIterator[Any
     timeout = httpx2.Timeout(CONNECT_S, read=None)  # the step's deadline bounds a call
     async with (
         httpx2.AsyncClient(
-            headers=given, timeout=timeout, trust_env=False, event_hooks={"response": [_bound]}
+            headers=given, timeout=timeout, trust_env=False, event_hooks={"response": [_limit]}
         ) as client,
         streamable_http_client(url, http_client=client) as streams,
     ):
         yield streams
 
 
-async def _bound(response: httpx2.Response) -> None:
-    response.stream = _Bounded(response)
+async def _limit(response: httpx2.Response) -> None:
+    response.stream = _Limited(response)
 
 
-class _Bounded(httpx2.AsyncByteStream):
+class _Limited(httpx2.AsyncByteStream):
     """A body that is not compressed, as a small one could grow a thousandfold, and not longer than ``MOST_BYTES``."""
 
     def __init__(self, response: httpx2.Response) -> None:
