@@ -65,3 +65,13 @@ def test_many_tools_are_checked_in_one_pass() -> None:
 def test_half_a_character_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ValidationFailed):
         checked_run(AgentRequest(**given))
+
+
+@pytest.mark.parametrize("task", ["", " \t\r\n"])
+def test_a_task_of_json_white_space_is_refused(task: str) -> None:
+    assert [path for path, _, _ in refusal(task=task)] == ["task"]
+
+
+@pytest.mark.parametrize("task", ["\x85", "\u3000", " a "])
+def test_any_other_task_is_taken_as_the_schema_says(task: str) -> None:
+    assert checked_run(AgentRequest(task=task)).task == task

@@ -16,6 +16,8 @@ from routewright.wire import AgentRequest, Tool
 
 MOST_TASK = 1_000_000
 """Characters."""
+BLANK = " \t\n\r"
+"""JSON's own white space: a task of nothing else is refused. Each regex dialect has another idea of ``\\s``."""
 _FIELDS = AgentRequest.__struct_fields__
 _MEANT = {
     "goal": "it is 'model_strategy.goal' here",
@@ -50,7 +52,7 @@ def checked_run(request: AgentRequest) -> AgentRequest:
     """Raise ``ValidationFailed`` for what breaks a rule."""
     found: list[Problem] = []
     task: Any = request.task
-    if not isinstance(task, str) or not task.strip() or len(task) > MOST_TASK or not is_unicode(task):
+    if not isinstance(task, str) or not task.strip(BLANK) or len(task) > MOST_TASK or not is_unicode(task):
         found.append(Problem("task", f"must be a text of 1 to {MOST_TASK} characters, got {shown(task)}", ""))
     check_numbers(AgentRequest, "", request, found)
     names = Counter(tool if isinstance(tool, str) else tool.function_spec.name for tool in request.tools or [])

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.inspect import StructType, Type, multi_type_info
 
 from routewright import wire
-from routewright._core.agent.request import MOST_TASK
+from routewright._core.agent.request import BLANK, MOST_TASK
 from routewright._core.analytics.rollup import GROUPS
 from routewright._core.request.problems import CHOICES
 from routewright._core.request.rules import FUNCTION_NAME, MAX_KEY_BYTES, MAX_MESSAGES, MAX_STOPS, NUMBERS, Range
@@ -110,7 +110,7 @@ LIMITS: dict[type, Limits] = {
         "prefer": {**_SOME, **_IDS},
     },
     wire.AgentRequest: {
-        "task": {"pattern": r"\S", "maxLength": MOST_TASK},
+        "task": {"pattern": f"[^{BLANK}]", "maxLength": MOST_TASK},
         "idempotency_key": {**_SOME, "maxLength": MAX_KEY_BYTES},
     },
     wire.Message: {
