@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Seque
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, overload, runtime_checkable
 
 from msgspec import Struct
 
@@ -21,6 +21,10 @@ from .wire import (
     Ask,
     CacheCount,
     CacheCounts,
+    CacheEntry,
+    CacheMatch,
+    CacheSelection,
+    CacheStats,
     Caller,
     Chunk,
     Claim,
@@ -81,6 +85,12 @@ from .wire import (
     Write,
     Written,
 )
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Vector: TypeAlias = "Sequence[float] | NDArray[Any]"
+"""An embedding."""
 
 
 class Deadline(Protocol):
@@ -269,6 +279,68 @@ class Guardrail(Protocol):
     def check(self, text: str, stage: Stage) -> Verdict | Awaitable[Verdict]:
         """Say what may pass of one text: ``Allow()``, ``Redact`` with its parts, or ``Block``. Where it has to wait, it
         may be ``async``. Of a streamed answer it is shown windows, one after the other, which begin with a word."""
+        ...
+
+
+@runtime_checkable
+class Cache(Protocol):
+    """Keeps answers (contract 6). It never judges one: who asks decides whether to serve what is near.
+
+    Safe to use from any event loop and thread. An entry whose time is over, or that was removed, is never given. What
+    it raises is a miss: no call fails with its cache. One that shares what it has learned between processes also has
+    ``async learned(space: str, new: Sequence[Observation], after: int) -> tuple[Sequence[Observation], int]``: it adds
+    the new ones and returns those of other users of the cache since ``after``, and where they end.
+    """
+
+    async def get(self, key: bytes, now: float) -> CacheEntry | None:
+        """The entry of exactly this request. ``now`` in Unix seconds."""
+        ...
+
+    async def nearest(self, partition: bytes, vector: Vector, now: float, limit: int) -> Sequence[CacheMatch]:
+        """Entries of a partition with the most similar embeddings, the most similar first. Never one of another
+        partition, or without an embedding."""
+        ...
+
+    async def put(self, entry: CacheEntry) -> None:
+        """Keep an answer, in place of one with the same key. Where there is no room others go: those whose time is
+        over, then those unused for longest."""
+        ...
+
+    async def remove(self, which: CacheSelection) -> int:
+        """Remove entries, and say how many. They are never given again once this returns."""
+        ...
+
+    async def stats(self, account: str | None, now: float) -> CacheStats:
+        """Count what is kept of an account; None: of all."""
+        ...
+
+    async def aclose(self) -> None:
+        """Free what it holds. Twice is once."""
+        ...
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """Makes a vector of a text, near to those of texts that mean the same. Safe to use from any thread.
+
+    What it raises makes the call a miss, and after some failures in a row it is left alone for a while."""
+
+    @property
+    def name(self) -> str:
+        """Tells its vectors from those of others, its version included."""
+        ...
+
+    def embed(self, text: str) -> Vector | Awaitable[Vector]:
+        """The embedding, of any length but always the same. Where it has to wait, it may be ``async``; if not, it is
+        called in a worker thread for long texts."""
+        ...
+
+
+class AnswerComparator(Protocol):
+    """Says whether a cached answer would have done in place of a live one."""
+
+    def compare(self, question: str, cached: str, live: str) -> bool | Awaitable[bool | None] | None:
+        """True: it would. None: this comparator cannot tell, so the next is asked."""
         ...
 
 

@@ -4,6 +4,7 @@ from .account import *
 from .admission import *
 from .agent import *
 from .analytics import *
+from .cache import *
 from .decision import *
 from .events import *
 from .learned import *
