@@ -28,6 +28,9 @@ Who = Literal[
     "litellm's proxy",
     "Portkey",
     "Switchyard",
+    "faiss",
+    "usearch",
+    "gptcache",
     "routewright",
 ]
 """``floor`` is the cheapest way, ``full scan`` the plain one; both are hand-written loops. ``provider``: one of

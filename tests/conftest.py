@@ -16,8 +16,9 @@ from .recorded import at_noon, few, record
 
 ROOT = Path(__file__).parent
 SEAMS = (
-    "backends/test_callable.py backends/test_clock.py backends/test_coordination.py backends/test_faults.py "
-    "backends/test_http_provider.py backends/test_storage.py backends/test_transport.py "
+    "backends/test_caches.py backends/test_callable.py backends/test_clock.py backends/test_coordination.py "
+    "backends/test_embedders.py "
+    "backends/test_faults.py backends/test_http_provider.py backends/test_storage.py backends/test_transport.py "
     "engine/test_admission*.py engine/test_agent.py engine/test_attempt.py engine/test_cancel*.py "
     "engine/test_chaos*.py "
     "engine/test_counting.py engine/test_deadline.py engine/test_durability.py engine/test_event.py "
@@ -26,10 +27,10 @@ SEAMS = (
 ).split()
 """Where the library waits. These tests run on trio, too; all others run on asyncio alone, but for ``--full``."""
 REAL_TIME = (
-    "backends/test_kill.py backends/test_accounts_processes.py backends/test_code_sandbox.py "
-    "engine/test_agent_chaos.py engine/test_chaos_tcp.py engine/test_paying_processes.py engine/test_worker.py "
-    "server/test_agent_workers.py server/test_protocol.py server/test_serve.py server/test_workers.py "
-    "test_revocation.py"
+    "backends/test_cache_file.py backends/test_kill.py backends/test_accounts_processes.py "
+    "backends/test_code_sandbox.py engine/test_agent_chaos.py engine/test_chaos_tcp.py "
+    "engine/test_paying_processes.py engine/test_worker.py server/test_agent_workers.py server/test_protocol.py "
+    "server/test_serve.py server/test_workers.py test_revocation.py"
 ).split()
 """Tests that measure real time or start many processes. One worker runs them, so that no two run at once."""
 
@@ -56,6 +57,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         twins = {item for item in items if _is_on_trio(item) and not _among(SEAMS, item)}
         config.hook.pytest_deselected(items=[*twins])
         items[:] = [item for item in items if item not in twins]
+        for item in items:
+            if item.get_closest_marker("full"):
+                item.add_marker(pytest.mark.skip(reason="run with --full"))
     for item in items:
         if _among(REAL_TIME, item):
             item.add_marker(pytest.mark.xdist_group("real_time"))

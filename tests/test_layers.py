@@ -21,7 +21,7 @@ FLOORS = [
     (
         "docstrings settings storage coordination root_secret guardrail document "
         "config policies catalogue output arguments authentication "
-        "webhook blocking trace console ledger counting replay assembly router policy_loss tools agent "
+        "webhook blocking trace console ledger counting replay cache assembly router policy_loss tools agent "
         "testing"
     ).split(),
     ["contrib", "otel", "server", "serve", "cli", "__main__", "__init__"],
@@ -38,20 +38,22 @@ CORE_ORDER = (
     "routing/refusal routing/decide routing/decision routing/what_if "
     "limits/window accounts/hold accounts/payer accounts/state accounts/ledger accounts/waiting "
     "shortage idempotency rows statement correction model_name accounts/books "
+    "cache/key cache/answers cache/lexicon cache/gist cache/guards cache/prior cache/calibration cache/offer "
     "attempts/faults attempts/breaker traceparent attempt attempts/machine trace/line call alerts attempts/journal "
     "webhooks/signature salvage agent/calculator agent/arguments agent/history agent/request agent/machine agent/record"
 ).split()
 ENGINE_ORDER = (
     "cancel worker context reading fault storage readiness retention "
     "capture counting replay answer trace_queue hooks trace_log versions sharing "
-    "admission fleet guardrail progress failure record execute hedge route many steps stream prepared tool_calls agent"
+    "admission fleet guardrail cache progress failure record execute hedge route many steps stream prepared tool_calls "
+    "agent"
 ).split()
 """``route`` imports all that the pipeline goes through; only what starts a pipeline imports ``route``."""
 PURE = set(
     "__future__ base64 binascii bisect.bisect_left bisect.bisect_right collections.Counter collections.OrderedDict "
     "collections.abc collections.defaultdict collections.deque datetime.UTC datetime.date datetime.datetime "
     "datetime.time datetime.timedelta decimal difflib enum fnmatch.fnmatchcase functools.lru_cache hashlib.blake2b "
-    "hashlib.sha256 "
+    "hashlib.sha256 unicodedata "
     "hmac itertools json math msgspec numbers numpy operator re routewright struct sys.float_info typing uuid.UUID "
     "zlib.adler32".split()
 )

@@ -8,7 +8,7 @@ from .account import Environment
 from .request import ToolCall
 
 
-class CachedAnswer(Struct, frozen=True, array_like=True):
+class CachedAnswer(Struct, frozen=True, array_like=True, gc=False):
     """A complete answer, as its caller got it."""
 
     output: str
@@ -18,7 +18,7 @@ class CachedAnswer(Struct, frozen=True, array_like=True):
     tool_calls: list[ToolCall] | None = None
 
 
-class CacheEntry(Struct, frozen=True, array_like=True):
+class CacheEntry(Struct, frozen=True, array_like=True, gc=False):
     """One answer and what it may be given for."""
 
     id: str
@@ -44,7 +44,7 @@ class CacheEntry(Struct, frozen=True, array_like=True):
     """The request's, as JSON."""
 
 
-class CacheMatch(Struct, frozen=True):
+class CacheMatch(Struct, frozen=True, gc=False):
     """An entry near a question."""
 
     entry: CacheEntry
@@ -80,7 +80,7 @@ class CacheStats(Struct, frozen=True, kw_only=True):
     """What the entries had cost together."""
 
 
-class Observation(Struct, frozen=True, array_like=True):
+class Observation(Struct, frozen=True, array_like=True, gc=False):
     """Whether a cached answer was right where the question was answered live as well."""
 
     features: tuple[float, ...]

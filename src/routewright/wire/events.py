@@ -155,6 +155,15 @@ class PolicyChanged(Struct, frozen=True):
     """None: it is gone."""
 
 
+class CacheEvicted(Struct, frozen=True):
+    """Too few look-ups in the response cache of an account were hits of late."""
+
+    type: ClassVar[str] = "cache.evicted"
+    window_seconds: int
+    hit_rate: float
+    threshold: float
+
+
 class ThresholdCrossed(Struct, frozen=True):
     """What an account was charged in a month has reached a share of its limit."""
 
@@ -183,6 +192,7 @@ PushedEvent = (
     | ErrorBurst
     | PolicyChanged
     | AgentRunCompleted
+    | CacheEvicted
     | ThresholdCrossed
     | IncidentCreated
 )

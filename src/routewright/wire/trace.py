@@ -60,10 +60,28 @@ class CacheSpan(_Span, frozen=True, tag="cache"):
     """A look-up in the response cache."""
 
     hit: bool
-    mode: str | None = None
+    mode: Literal["exact", "semantic"] | None = None
+    """How the entry was found; of a miss, how one was looked for."""
     similarity: float | None = None
+    """Of the entry's question and this one, 0 to 1; of a miss, that of the nearest entry."""
     age_s: float | None = None
+    """Of the entry."""
     saved_usd: float | None = None
+    """What its answer had cost."""
+    entry_trace_id: str | None = None
+    """The call that made it."""
+    compared: list[str] = []
+    """Guards that found something to compare in the two questions, and no difference."""
+    refused_by: str | None = None
+    """The guard that found a difference between the nearest entry's question and this one."""
+    risk: float | None = None
+    """Estimated chance that the entry's answer is wrong here, at its upper confidence bound."""
+    max_error: float | None = None
+    """The bound that was asked for."""
+    explored: bool = False
+    """It would have been a hit, and was answered live to check the bound."""
+    key: str | None = None
+    """Digest of the request, by which its entry can be removed."""
 
 
 class ModelSpan(_Span, frozen=True, tag="model"):

@@ -1,0 +1,73 @@
+"""Which answers may stand for a request: its partition, and the digest of the whole request (contract 6)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import sha256
+from typing import NamedTuple
+
+from msgspec import msgpack
+
+from routewright.wire import Caller, Message, RouteRequest, TextPart
+
+FORMAT = 1
+"""Of keys and entries: other versions share no entries."""
+LONGEST_QUESTION = 8_000
+"""Characters. A longer one is only found by the same request again."""
+_encode = msgpack.Encoder(order="deterministic").encode
+
+
+_NOTHING: tuple[object, ...] = None, None, None, None, None, None, [], None
+
+
+@lru_cache(maxsize=4_096)
+def _plain_partition(*plain: object) -> bytes:
+    """That of requests of one user turn that say nothing else."""
+    return sha256(_encode((FORMAT, *plain, *_NOTHING))).digest()[:16]
+
+
+class Keys(NamedTuple):
+    """What a request is looked up by."""
+
+    partition: bytes
+    key: bytes
+    question: str | None
+    """The last user turn; None: only the same request again may have its answer."""
+
+
+def keys_of(
+    request: RouteRequest,
+    caller: Caller,
+    policy_version: str,
+    candidates: bytes,
+    embedder: str,
+    namespace: str | None,
+) -> Keys:
+    """The keys of a request that is under its policy, with model ids in place of aliases. ``candidates``: a digest of
+    the models that can be called at all."""
+    messages, fallback, prefer = request.messages, request.fallback, request.prefer
+    last, before = messages[-1], messages[:-1]
+    question = _text(last) if last.role == "user" and request.tools is None else None
+    if not question or len(question) > LONGEST_QUESTION or not all(_text(each) is not None for each in before):
+        question = None
+    plain = caller.account, caller.environment, namespace, policy_version, request.goal, request.strategy, candidates
+    models = None if request.models is None else sorted(request.models)
+    chain = None if fallback is None else fallback.models
+    rest = models, prefer, chain, request.params, request.tools, request.tool_choice, before, last.name
+    if rest == _NOTHING:
+        partition = _plain_partition(*plain, embedder)
+    else:
+        partition = sha256(_encode((FORMAT, *plain, embedder, *rest))).digest()[:16]
+    key = sha256(partition + _encode(last)).digest()[:16]
+    return Keys(partition, key, question)
+
+
+def _text(message: Message) -> str | None:
+    """The text of a turn; None where it holds anything else."""
+    content = message.content
+    if isinstance(content, str):
+        return content
+    if content is None:
+        return ""
+    texts = [part.text for part in content if isinstance(part, TextPart)]
+    return "\n".join(texts) if len(texts) == len(content) else None

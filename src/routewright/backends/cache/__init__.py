@@ -1,0 +1,1 @@
+"""Where cached answers lie."""

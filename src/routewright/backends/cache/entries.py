@@ -1,0 +1,66 @@
+"""What an entry of a cache costs, and whether a selection means it."""
+
+from __future__ import annotations
+
+import sys
+
+from msgspec import DecodeError, json
+
+from routewright._core.request.problems import shown
+from routewright.errors import ValidationFailed
+from routewright.wire import CachedAnswer, CacheEntry, CacheSelection
+
+MAX_BYTES = 256_000_000
+MAX_ENTRIES = 100_000
+OBSERVATIONS = 5_000
+"""Observations kept of a space. The oldest go."""
+
+
+def text_bytes(entry: CacheEntry) -> int:
+    """Memory of the texts of an entry and of the objects that hold them, its vector aside."""
+    answer = entry.answer
+    size = sys.getsizeof(answer.output) + sys.getsizeof(entry.id)
+    if entry.prompt is not None:
+        size += sys.getsizeof(entry.prompt)
+    if entry.metadata is not None:
+        size += len(entry.metadata)
+    return size if answer.tool_calls is None else size + _tool_bytes(answer)
+
+
+def _tool_bytes(answer: CachedAnswer) -> int:
+    calls = answer.tool_calls or ()
+    return sum(600 + 4 * len(json.encode(call)) for call in calls)  # at most four bytes a character
+
+
+def selects(which: CacheSelection, entry: CacheEntry) -> bool:
+    """True if the selection means this entry."""
+    return (
+        entry.account == which.account
+        and which.environment in (None, entry.environment)
+        and which.key in (None, entry.key)
+        and which.partition in (None, entry.partition)
+        and which.id in (None, entry.id)
+        and which.namespace in (None, entry.namespace)
+        and (which.made_before is None or entry.created_at < which.made_before)
+        and (which.metadata is None or is_tagged(entry.metadata, which.metadata))
+    )
+
+
+def is_tagged(metadata: bytes | None, tag: tuple[str, str | float | bool]) -> bool:
+    """True if metadata holds this key with this value. ``true`` is not 1."""
+    try:
+        found = json.decode(metadata or b"{}")
+    except DecodeError:
+        return False
+    key, value = tag
+    if not isinstance(found, dict) or key not in found:
+        return False
+    kept = found[key]
+    return isinstance(kept, bool) is isinstance(value, bool) and bool(kept == value)
+
+
+def check_bounds(name: str, **bounds: object) -> None:
+    """Raises ``ValidationFailed`` for a bound that is not a whole number above 0."""
+    for field, bound in bounds.items():
+        if type(bound) is not int or bound < 1:
+            raise ValidationFailed.at(f"{name}.{field}", f"is {shown(bound)}", "take a whole number above 0")

@@ -1,0 +1,1 @@
+"""Embedders that come with the library."""

@@ -1,0 +1,396 @@
+"""The file of ``SqliteCache`` is shared by processes, and survives their end; damage is a miss."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from routewright.backends.cache.entries import OBSERVATIONS
+from routewright.backends.cache.sqlite import AT_ONCE, MOST_USES, SqliteCache
+from routewright.backends.storage.sqlite.connection import identity_of
+from routewright.errors import StorageCorrupt, StorageUnavailable
+from routewright.testing.cache import PARTITION, key_of, make_entry
+from routewright.wire import CachedAnswer, CacheEntry, CacheSelection, Observation
+
+pytestmark = pytest.mark.anyio
+NORTH = (0.0, 1.0)
+ALL = CacheSelection(account="acme")
+WRITES = """
+import os, sys, time, anyio
+from routewright.backends.cache.sqlite import SqliteCache
+from routewright.testing.cache import make_entry
+from routewright.wire import CachedAnswer
+
+async def main(path, first):
+    cache, number = SqliteCache(path, max_entries=200), int(first)
+    while True:
+        answer = CachedAnswer(f"{number} " * (number % 300), "stop", "m", "p")
+        await cache.put(make_entry(number, time.time(), (0.0, 1.0), answer=answer))
+        os.write(1, f"{number}\\n".encode())
+        number += 1
+
+anyio.run(main, *sys.argv[1:])
+"""
+LOOKS = """
+import sys, time, anyio
+from routewright.backends.cache.sqlite import SqliteCache
+from routewright.testing.cache import PARTITION, key_of, make_entry
+from routewright.wire import CacheSelection
+
+async def main(path):
+    cache = SqliteCache(path)
+    for line in sys.stdin:
+        match line.split():
+            case "get", name:
+                said = await cache.get(key_of(name), time.time()) is not None
+            case ["near"]:
+                found = await cache.nearest(PARTITION, (0.0, 1.0), time.time(), 100)
+                said = sorted(match.entry.id for match in found)
+            case "put", name:
+                said = await cache.put(make_entry(name, time.time(), (0.0, 1.0)))
+            case "remove", account:
+                said = await cache.remove(CacheSelection(account=account))
+        print(said, flush=True)
+
+anyio.run(main, *sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "cache.db"
+
+
+@pytest.fixture
+async def cache(path: Path) -> AsyncIterator[SqliteCache]:
+    cache = SqliteCache(path)
+    yield cache
+    await cache.aclose()
+
+
+async def get(cache: SqliteCache, name: object) -> CacheEntry | None:
+    return await cache.get(key_of(name), time.time())
+
+
+async def near(cache: SqliteCache) -> list[str]:
+    return sorted(match.entry.id for match in await cache.nearest(PARTITION, NORTH, time.time(), 100))
+
+
+async def put(cache: SqliteCache, name: object) -> CacheEntry:
+    entry = make_entry(name, time.time(), NORTH)
+    await cache.put(entry)
+    return entry
+
+
+class Other:
+    """Another process, which does what it is told."""
+
+    def __init__(self, path: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", LOOKS, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def do(self, order: str) -> str:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(order, file=self.process.stdin, flush=True)
+        return self.process.stdout.readline().strip()
+
+    def __enter__(self) -> Other:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.communicate(timeout=30)
+
+
+async def test_two_processes_share_what_is_put_and_what_is_removed(cache: SqliteCache, path: Path) -> None:
+    with Other(path) as other:
+        await put(cache, "mine")
+        assert (other.do("get mine"), other.do("near")) == ("True", "['tr_mine']")
+        assert other.do("put yours") == "None"
+        assert await get(cache, "yours") is not None
+        assert await near(cache) == ["tr_mine", "tr_yours"]
+        assert await cache.remove(CacheSelection(account="acme", key=key_of("mine"))) == 1
+        assert (other.do("get mine"), other.do("near")) == ("False", "['tr_yours']")
+        assert other.do("remove acme") == "1"
+        assert (await get(cache, "yours"), await near(cache)) == (None, [])
+
+
+async def test_what_another_removed_does_not_hide_what_is_left(path: Path) -> None:
+    mine, other = SqliteCache(path), SqliteCache(path)
+    for number in range(30):
+        await put(mine, number)
+    await mine.put(make_entry("last", time.time(), (0.6, 0.8)))
+    assert len(await near(mine)) == 31
+    for number in range(30):
+        await other.remove(CacheSelection(account="acme", key=key_of(number)))
+    found = await mine.nearest(PARTITION, NORTH, time.time(), 1)
+    assert [match.entry.id for match in found] == ["tr_last"]
+    await mine.aclose()
+    await other.aclose()
+
+
+async def test_bounds_hold_for_all_processes_together(path: Path) -> None:
+    caches = [SqliteCache(path, max_entries=10, max_bytes=50_000) for _ in range(2)]
+    for number in range(40):
+        answer = CachedAnswer("x" * 400 * (number % 20), "stop", "m", "p")
+        await caches[number % 2].put(make_entry(number, time.time(), NORTH, answer=answer))
+        stats = await caches[0].stats(None, time.time())
+        assert stats.entries <= 10
+        assert stats.size_bytes <= 50_000
+    for cache in caches:
+        await cache.aclose()
+
+
+class Killed:
+    """A process that writes until it is killed."""
+
+    def __init__(self, path: Path, first: int, after_s: float) -> None:
+        self.last = first
+        child = subprocess.Popen([sys.executable, "-c", WRITES, str(path), str(first)], stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        self.last = int(child.stdout.readline())
+        time.sleep(after_s)
+        child.kill()
+        for line in child.communicate()[0].splitlines():
+            self.last = int(line)
+
+
+async def test_a_process_killed_at_any_moment_leaves_a_file_that_can_be_read(path: Path, full: bool) -> None:
+    chance, said = Random(7), 0
+    for _ in range(200 if full else 3):
+        said = Killed(path, said + 1, chance.random() * 0.2).last
+        cache = SqliteCache(path)
+        last = await get(cache, said)
+        assert last is not None
+        assert last.answer.output == f"{said} " * (said % 300)
+        assert len(await near(cache)) == 100
+        assert (await cache.stats(None, time.time())).entries <= 200
+        await cache.aclose()
+        assert _ask(path, "PRAGMA integrity_check") == ("ok",)
+        assert _ask(path, "SELECT * FROM totals") == _ask(path, "SELECT count(*), sum(size) FROM entries")
+
+
+def _ask(path: Path, sql: str) -> Any:
+    with closing(sqlite3.connect(path)) as connection:
+        found = connection.execute(sql).fetchone()
+        connection.commit()
+    return found
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def content_of(*files: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in files)
+
+
+def files_of(path: Path) -> list[Path]:
+    return list(path.parent.iterdir())
+
+
+# Damage
+
+
+@pytest.mark.parametrize("damage", ["garbage", "zeros", "cut", "torn header"])
+async def test_a_damaged_file_is_moved_aside_and_the_cache_begins_anew(
+    path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = SqliteCache(path)
+    for number in range(50):
+        await put(cache, number)
+    await cache.aclose()
+    content = content_of(path)
+    changed = {
+        "garbage": b"\x07" * len(content),
+        "zeros": content[:4096] + bytes(len(content) - 4096),
+        "cut": content[: len(content) // 2],
+        "torn header": b"\x07" * 20 + content[20:],
+    }
+    _write(path, changed[damage])
+    await put(cache, "new")
+    assert [await get(cache, 3), await near(cache)] == [None, ["tr_new"]]
+    assert await get(cache, "new") is not None
+    assert content_of(path.with_name("cache.db.damaged"))[:20] == changed[damage][:20]
+    assert "is damaged" in caplog.text
+    await cache.aclose()
+
+
+async def test_all_processes_follow_to_the_new_file(path: Path) -> None:
+    caches = [SqliteCache(path), SqliteCache(path)]
+    for cache in caches:
+        await put(cache, "old")
+        assert len(await near(cache)) == 1
+    caches[0]._file._replace(identity_of(path), sqlite3.DatabaseError("torn"))
+    for cache in caches:
+        assert await get(cache, "old") is None
+    await put(caches[0], "new")
+    assert [await near(cache) for cache in caches] == [["tr_new"]] * 2
+    assert await caches[0].remove(ALL) == 1
+    assert [await near(cache) for cache in caches] == [[]] * 2
+    for cache in caches:
+        await cache.aclose()
+
+
+@pytest.mark.parametrize("column", ["body", "vector"])
+async def test_a_damaged_row_is_a_miss_and_goes(
+    cache: SqliteCache, path: Path, column: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await put(cache, "a")
+    await put(cache, "b")
+    _ask(path, f"UPDATE entries SET {column} = zeroblob(8) WHERE id = 'tr_a'")
+    assert await near(cache) == ["tr_b"]
+    assert await get(cache, "a") is None
+    assert (await cache.stats(None, time.time())).entries == 1
+    assert "1 entries are damaged" in caplog.text
+
+
+async def test_the_file_of_another_program_is_refused_and_left_alone(path: Path) -> None:
+    _ask(path, "CREATE TABLE mine (id)")
+    content = content_of(path)
+    cache = SqliteCache(path)
+    with pytest.raises(StorageCorrupt, match="another program"):
+        await get(cache, "a")
+    await cache.aclose()
+    assert content_of(path) == content
+
+
+async def test_a_cache_of_another_version_begins_empty(cache: SqliteCache, path: Path) -> None:
+    await put(cache, "a")
+    await cache.aclose()
+    _ask(path, "ALTER TABLE entries RENAME COLUMN body TO text")
+    _ask(path, "PRAGMA user_version = 99")
+    assert await get(cache, "a") is None
+    await put(cache, "b")
+    assert await get(cache, "b") is not None
+
+
+async def test_a_folder_that_is_not_there_is_storage_unavailable(tmp_path: Path) -> None:
+    cache = SqliteCache(tmp_path / "nowhere" / "cache.db")
+    with pytest.raises(StorageUnavailable):
+        await get(cache, "a")
+    await cache.aclose()
+
+
+async def test_what_was_learned_starts_over_with_a_new_file(cache: SqliteCache, path: Path) -> None:
+    seen = Observation((0.5,), True, 1.0, 0.0)
+    _, end = await cache.learned("space", [seen] * 5, 0)
+    cache._file._replace(identity_of(path), sqlite3.DatabaseError("torn"))
+    assert (await cache.learned("space", [seen], 0))[0] == []
+    assert list((await cache.learned("space", [], end))[0]) == [seen]
+
+
+async def test_what_was_learned_is_bounded(cache: SqliteCache) -> None:
+    seen = Observation((0.5,), True, 1.0, 0.0)
+    for _ in range(3):
+        await cache.learned("space", [seen] * OBSERVATIONS, 0)
+    assert len((await cache.learned("space", [], 0))[0]) == OBSERVATIONS
+
+
+# Embeddings in memory
+
+
+async def test_embeddings_of_entries_that_made_room_do_not_pile_up(path: Path) -> None:
+    cache, most = SqliteCache(path, max_entries=20), 0
+    for number in range(1_200):
+        await cache.put(make_entry(number, time.time(), (1.0, 0.0)))
+        if number % 100 == 0:
+            await near(cache)
+            most = max(most, *(len(mirror.vectors) for mirror in cache._mirrors.values()))
+    assert most <= 2 * 20 + AT_ONCE
+    await cache.aclose()
+
+
+async def test_a_question_of_another_length_hides_nothing(cache: SqliteCache) -> None:
+    await put(cache, "a")
+    assert await cache.nearest(PARTITION, (1.0, 0.0, 0.0), time.time(), 1) == []
+    assert await near(cache) == ["tr_a"]
+
+
+async def test_a_first_answer_kept_does_not_have_all_embeddings_read_again(path: Path) -> None:
+    before, cache = SqliteCache(path), SqliteCache(path)
+    await put(before, "a")
+    await near(cache)
+    mirrors = list(cache._mirrors.values())
+    await put(cache, "b")
+    assert await near(cache) == ["tr_a", "tr_b"]
+    assert [mirror is mirrors[0] for mirror in cache._mirrors.values()] == [True]
+    await before.aclose()
+    await cache.aclose()
+
+
+# What is removed, and what is used
+
+
+async def test_what_is_removed_is_gone_from_the_disk(cache: SqliteCache, path: Path) -> None:
+    canary = "canary-in-the-coal-mine"
+    await cache.put(make_entry("a", time.time(), NORTH, prompt=canary, answer=CachedAnswer(canary, "stop", "m", "p")))
+    await put(cache, "b")
+    assert canary.encode() in content_of(*files_of(path))
+    assert await cache.remove(CacheSelection(account="acme", id="tr_a")) == 1
+    assert canary.encode() not in content_of(*files_of(path))
+
+
+async def test_a_hit_writes_nothing_until_there_are_many(cache: SqliteCache, path: Path) -> None:
+    await put(cache, "a")
+    log = path.with_name("cache.db-wal")
+    before = content_of(log)
+    for _ in range(20):
+        await get(cache, "a")
+    assert content_of(log) == before
+    for number in range(MOST_USES + 1):
+        await put(cache, number)
+    used = _used_at(path, "tr_a")
+    for name in ["a", *range(MOST_USES + 1)]:
+        await get(cache, name)
+    assert _used_at(path, "tr_a") > used
+
+
+async def test_uses_are_written_on_close(cache: SqliteCache, path: Path) -> None:
+    await put(cache, "a")
+    used = _used_at(path, "tr_a")
+    await get(cache, "a")
+    await cache.aclose()
+    assert _used_at(path, "tr_a") > used
+
+
+def _used_at(path: Path, entry_id: str) -> float:
+    return float(_ask(path, f"SELECT used_at FROM entries WHERE id = '{entry_id}'")[0])
+
+
+async def test_the_file_is_its_owners_alone(cache: SqliteCache, path: Path) -> None:
+    await put(cache, "a")
+    assert {file.stat().st_mode & 0o077 for file in files_of(path)} == {0}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+async def test_a_forked_child_uses_the_cache_and_leaves_the_parents_whole(cache: SqliteCache) -> None:
+    await put(cache, "a")
+    assert await near(cache) == ["tr_a"]
+    assert _in_child(cache) == 0
+    assert await near(cache) == ["tr_a", "tr_child"]
+
+
+def _in_child(cache: SqliteCache) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            found = cache._nearest(PARTITION, np.array(NORTH, np.float32), time.time(), 5)
+            cache._put(make_entry("child", time.time(), NORTH))
+            os._exit(0 if [match.entry.id for match in found] == ["tr_a"] else 1)
+        except BaseException:
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

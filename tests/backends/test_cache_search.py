@@ -1,0 +1,141 @@
+"""The nearest embeddings are found: all of them while there are few, almost always the nearest where there are many."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from routewright.backends.cache import search
+from routewright.backends.cache.search import Vectors, signs_of
+
+Rows = NDArray[np.float32]
+
+
+def paraphrases(many: int, dimension: int, seed: int = 7) -> Rows:
+    """Embeddings in clusters, as of questions that are asked in many words."""
+    rng = np.random.default_rng(seed)
+    centers = rng.standard_normal((max(10, many // 20), dimension), dtype=np.float32)
+    rows = centers[rng.integers(0, len(centers), many)]
+    rows += 0.7 * rng.standard_normal((many, dimension), dtype=np.float32)
+    return unit(rows)
+
+
+def unit(rows: Rows) -> Rows:
+    lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
+    result: Rows = (rows / lengths).astype(np.float32)
+    return result
+
+
+def noisy(rows: Rows, seed: int = 8) -> Rows:
+    rng = np.random.default_rng(seed)
+    noise = unit(rng.standard_normal(rows.shape, dtype=np.float32))
+    return unit(rows + np.float32(0.6) * noise)
+
+
+def filled(rows: Rows) -> Vectors[int]:
+    vectors = Vectors[int](rows.shape[1])
+    for number, row in enumerate(rows):
+        vectors.add(number, row)
+    return vectors
+
+
+@pytest.fixture(params=["numpy 2", "numpy 1.26"])
+def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handful of vectors is many, and several blocks."""
+    monkeypatch.setattr(search, "BLOCK", 8)
+    monkeypatch.setattr(search, "EXACT", 16 * 70)
+    monkeypatch.setattr(search, "COUNTS_BITS", request.param == "numpy 2")
+
+
+class Walk:
+    """Vectors beside a dictionary of the same."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.vectors = Vectors[int](rows.shape[1])
+        self.model: dict[int, Rows] = {}
+
+    def step(self, number: int) -> None:
+        """Add one that is not there, or remove it."""
+        if number in self.model:
+            del self.model[number]
+            self.vectors.remove(number)
+        else:
+            self.model[number] = self.rows[number]
+            self.vectors.add(number, self.rows[number])
+
+    def check(self, query: Rows, limit: int) -> None:
+        found = self.vectors.nearest(query, limit)
+        best = sorted((float(row @ query) for row in self.model.values()), reverse=True)[:limit]
+        assert [similarity for _, similarity in found] == pytest.approx(best, abs=1e-5)
+        for key, similarity in found:
+            assert float(self.model[key] @ query) == pytest.approx(similarity, abs=1e-5)
+            assert np.array_equal(self.vectors.vector(key), self.model[key])
+
+
+@given(st.lists(st.integers(0, 40), max_size=150), st.integers(1, 5))
+def test_any_walk_finds_the_same_as_a_plain_scan(steps: list[int], limit: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "BLOCK", 8)
+        patch.setattr(search, "EXACT", 16 * 70)
+        walk = Walk(paraphrases(41, 70))
+        query = noisy(walk.rows[:1])[0]
+        for number in steps:
+            walk.step(number)
+        walk.check(query, limit)
+
+
+@pytest.mark.usefixtures("small")
+def test_signs_follow_what_is_added_and_removed() -> None:
+    walk = Walk(paraphrases(200, 70))
+    for number in range(200):
+        walk.step(number)
+    for number in range(0, 200, 3):
+        walk.step(number)
+    walk.check(noisy(walk.rows[1:2])[0], 5)
+    for number in range(0, 200, 3):
+        walk.step(number)
+    for query in noisy(walk.rows[::20]):
+        walk.check(query, 1)
+
+
+def test_of_many_the_nearest_is_found_99_times_of_100(full: bool) -> None:
+    many = 100_000 if full else 20_000
+    rows = paraphrases(many, 256)
+    vectors = filled(rows)
+    assert vectors.is_quick
+    queries = noisy(rows[:: many // 200])
+    truth = (queries @ rows.T).argmax(axis=1)
+    found = [vectors.nearest(query, 1)[0][0] for query in queries]
+    assert np.mean(np.array(found) == truth) >= 0.99
+
+
+def test_equal_embeddings_are_not_all_compared() -> None:
+    rows = np.tile(unit(np.ones((1, 256), np.float32)), (15_000, 1))
+    vectors = filled(rows)
+    assert len(vectors.candidates(rows[0], 1)) <= 4 * search.CANDIDATES
+
+
+def test_a_lone_vector_takes_little_room_also_when_others_have_gone() -> None:
+    vectors = filled(paraphrases(1_000, 256))
+    assert sum(block.nbytes for block in vectors._blocks) == 1_024 * 1_024
+    for number in range(999):
+        vectors.remove(number)
+    assert sum(block.nbytes for block in vectors._blocks) <= 2_048
+
+
+def test_signs_are_padded_to_whole_words() -> None:
+    assert signs_of(np.ones((3, 70), np.float32)).shape == (3, 2)
+    assert signs_of(np.ones(256, np.float32)).shape == (4,)
+
+
+def test_a_row_that_went_since_candidates_were_chosen_is_left_out() -> None:
+    vectors = filled(paraphrases(10, 16))
+    query = paraphrases(1, 16)[0]
+    rows = vectors.candidates(query, 10)
+    for number in range(5, 10):
+        vectors.remove(number)
+    assert {key for key, _ in vectors.score(rows, query, 10)} == set(range(5))

@@ -1,0 +1,304 @@
+"""All caches keep what every cache must keep."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+import threading
+import time
+import tracemalloc
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routewright.backends.cache import search
+from routewright.backends.cache.entries import OBSERVATIONS
+from routewright.backends.cache.memory import SPACES, MemoryCache
+from routewright.backends.cache.search import Vectors
+from routewright.backends.cache.sqlite import SqliteCache
+from routewright.errors import ValidationFailed
+from routewright.protocols import Cache
+from routewright.storage import open_cache
+from routewright.testing import FakeClock
+from routewright.testing.cache import OTHER, PARTITION, CacheContract, key_of, make_entry
+from routewright.testing.clock import START
+from routewright.testing.threads import run_in_threads
+from routewright.wire import CachedAnswer, CacheEntry, CacheSelection, Observation
+
+
+class TestMemoryCache(CacheContract):
+    def make(self, clock: FakeClock, max_bytes: int, max_entries: int) -> MemoryCache:
+        return MemoryCache(max_bytes=max_bytes, max_entries=max_entries, clock=clock)
+
+
+class TestSqliteCache(CacheContract):
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.path = tmp_path / "cache.db"
+
+    def make(self, clock: FakeClock, max_bytes: int, max_entries: int) -> SqliteCache:
+        return SqliteCache(self.path, max_bytes=max_bytes, max_entries=max_entries, clock=clock)
+
+
+class StillClock(FakeClock):
+    """Time moves only when it is told to, outside of any loop."""
+
+    at = START
+
+    def time(self) -> float:
+        return self.at
+
+
+NAMES = "abcdefgh"
+PLACES = {name: (math.cos(angle), math.sin(angle)) for angle, name in enumerate(NAMES)}
+OWNERS = {name: ("acme", "other")[number % 2] for number, name in enumerate(NAMES)}
+PARTITIONS = {name: (PARTITION, OTHER)[number % 3 == 0] for number, name in enumerate(NAMES)}
+MOST = 4
+
+
+class Model:
+    """A cache of four entries as a dictionary, the longest unused first."""
+
+    def __init__(self) -> None:
+        self.kept: dict[bytes, CacheEntry] = {}
+
+    def expire(self, now: float) -> None:
+        self.kept = {key: entry for key, entry in self.kept.items() if entry.expires_at > now}
+
+    def get(self, key: bytes, now: float) -> CacheEntry | None:
+        self.expire(now)
+        entry = self.kept.pop(key, None)
+        if entry is not None:
+            self.kept[key] = entry
+        return entry
+
+    def put(self, entry: CacheEntry, now: float) -> None:
+        self.kept.pop(entry.key, None)
+        self.expire(now)
+        if entry.expires_at <= now:
+            return
+        if len(self.kept) == MOST:
+            del self.kept[next(iter(self.kept))]
+        self.kept[entry.key] = entry
+
+    def nearest(self, partition: bytes, vector: tuple[float, ...], now: float, limit: int) -> list[CacheEntry]:
+        self.expire(now)
+        inside = [entry for entry in self.kept.values() if entry.partition == partition and entry.vector]
+        inside.sort(key=lambda entry: -float(np.frombuffer(entry.vector or b"", "<f4") @ np.array(vector)))
+        if inside:
+            self.get(inside[0].key, now)
+        return inside[:limit]
+
+    def remove(self, which: CacheSelection, now: float) -> int:
+        self.expire(now)
+        meant = [
+            entry
+            for entry in self.kept.values()
+            if entry.account == which.account
+            and (which.partition is None or entry.partition == which.partition)
+            and (which.key is None or entry.key == which.key)
+            and (which.made_before is None or entry.created_at < which.made_before)
+        ]
+        for entry in meant:
+            del self.kept[entry.key]
+        return len(meant)
+
+
+names = st.sampled_from(NAMES)
+steps = st.one_of(
+    st.tuples(st.just("put"), names, st.booleans(), st.integers(0, 30)),
+    st.tuples(st.just("get"), names),
+    st.tuples(st.just("near"), names, st.integers(1, 4)),
+    st.tuples(st.just("remove"), names, st.sampled_from(["account", "key", "partition", "made_before"])),
+    st.tuples(st.just("pass"), st.integers(1, 20)),
+)
+
+
+class Beside:
+    """A cache and the model, which do the same."""
+
+    def __init__(self, cache: Cache, clock: StillClock) -> None:
+        self.cache = cache
+        self.clock = clock
+        self.model = Model()
+
+    def step(self, step: tuple[Any, ...]) -> None:
+        self.clock.at += 0.001
+        now = self.clock.at
+        match step:
+            case "put", name, is_semantic, ttl_s:
+                vector = PLACES[name] if is_semantic else None
+                found_in = {"account": OWNERS[name], "partition": PARTITIONS[name]}
+                entry = make_entry(name, now, vector, expires_at=now + ttl_s, **found_in)
+                at_once(self.cache.put(entry))
+                self.model.put(entry, now)
+            case "get", name:
+                assert at_once(self.cache.get(key_of(name), now)) == self.model.get(key_of(name), now)
+            case "near", name, limit:
+                found = at_once(self.cache.nearest(PARTITIONS[name], PLACES[name], now, limit))
+                assert [m.entry for m in found] == self.model.nearest(PARTITIONS[name], PLACES[name], now, limit)
+            case "remove", name, narrowed:
+                which = CacheSelection(
+                    account=OWNERS[name],
+                    key=key_of(name) if narrowed == "key" else None,
+                    partition=PARTITIONS[name] if narrowed == "partition" else None,
+                    made_before=now - 2.0 if narrowed == "made_before" else None,
+                )
+                assert at_once(self.cache.remove(which)) == self.model.remove(which, now)
+            case "pass", seconds:
+                self.clock.at += seconds
+        self.model.expire(self.clock.at)
+        stats = at_once(self.cache.stats(None, self.clock.at))
+        assert stats.entries == len(self.model.kept) <= MOST
+        assert stats.partitions == len({entry.partition for entry in self.model.kept.values()})
+
+
+def at_once(coroutine: Any) -> Any:
+    """What a coroutine gives that waits for nothing."""
+    with pytest.raises(StopIteration) as stopped:
+        coroutine.send(None)
+    return stopped.value.value
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@given(walk=st.lists(steps, max_size=60))
+def test_any_walk_gives_what_a_dictionary_would(kind: str, walk: list[tuple[Any, ...]]) -> None:
+    clock = StillClock()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "cache.db"
+        cache: Cache = (
+            MemoryCache(max_entries=MOST, clock=clock)
+            if kind == "memory"
+            else SqliteCache(path, max_entries=MOST, clock=clock)
+        )
+        beside = Beside(cache, clock)
+        for step in walk:
+            beside.step(step)
+        at_once(cache.aclose())
+
+
+def test_the_memory_cache_stays_within_its_bytes(full: bool) -> None:
+    bound, many = 8_000_000, 1_000_000 if full else 20_000
+    clock, now = StillClock(), START
+    cache = MemoryCache(max_bytes=bound, clock=clock)
+    vector = np.zeros(64, np.float32)
+
+    def put_many(numbers: Iterable[int]) -> None:
+        for number in numbers:
+            vector[number % 64] = 1.0
+            lone = key_of(f"conversation {number}") if number % 2 else PARTITION
+            answer = CachedAnswer(f"{number} " * (number % 400), "stop", "m", "p")
+            entry = make_entry(number, now, vector.tolist(), partition=lone, answer=answer)
+            at_once(cache.put(entry))
+            vector[number % 64] = 0.0
+            if number % 100 == 0:
+                assert cache.size_bytes <= bound
+
+    tracemalloc.start()
+    put_many(range(many // 4))
+    early = tracemalloc.get_traced_memory()[0]
+    put_many(range(many // 4, many))
+    late = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert max(early, late) <= bound
+    assert abs(late - early) < 0.05 * bound
+    assert cache.size_bytes > 0.99 * bound
+
+
+@pytest.mark.parametrize("vector", [None, 256])
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_bytes_are_counted_honestly(vector: int | None, is_shared: bool) -> None:
+    cache = MemoryCache(clock=StillClock())
+    tracemalloc.start()
+    for number in range(3_000):
+        values = None if vector is None else [vector**-0.5] * vector
+        partition = PARTITION if is_shared else key_of(f"partition {number}")
+        answer = CachedAnswer("word " * (number % 200), "stop", "m", "p")
+        at_once(cache.put(make_entry(number, START, values, partition=partition, answer=answer)))
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert 0.9 < cache.size_bytes / taken < 1.5
+
+
+def test_what_was_learned_in_memory_is_bounded_by_space_and_in_spaces() -> None:
+    cache, seen = MemoryCache(clock=StillClock()), Observation((0.5,), True, 1.0, START)
+    for space in range(SPACES + 1):
+        at_once(cache.learned(str(space), [seen], 0))
+    assert [len(at_once(cache.learned(space, [], 0))[0]) for space in ("0", "2")] == [0, 1]
+    at_once(cache.learned("2", [seen] * (OBSERVATIONS + 1), 0))
+    others, end = at_once(cache.learned("2", [], 0))
+    assert (len(others), end) == (OBSERVATIONS, OBSERVATIONS + 2)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_begins_with_an_empty_memory() -> None:
+    cache = MemoryCache(clock=StillClock())
+    at_once(cache.put(make_entry("a", START, PLACES["a"])))
+    child = os.fork()
+    if child == 0:
+        os._exit(at_once(cache.stats(None, START)).entries)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert at_once(cache.stats(None, START)).entries == 1
+
+
+@pytest.mark.anyio
+async def test_a_long_search_leaves_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "QUICK", 0)
+    cache, searched_in = MemoryCache(), list[str]()
+    candidates = Vectors.candidates
+
+    def spied(*given: Any) -> Any:
+        searched_in.append(threading.current_thread().name)
+        return candidates(*given)
+
+    monkeypatch.setattr(Vectors, "candidates", spied)
+    await cache.put(make_entry("a", time.time(), PLACES["a"]))
+    found = await cache.nearest(PARTITION, PLACES["a"], time.time(), 1)
+    assert [match.entry.id for match in found] == ["tr_a"]
+    assert searched_in != [threading.current_thread().name]
+
+
+@pytest.mark.parametrize("url", ["memory:", "memory://", "sqlite:///cache.db"])
+def test_a_cache_is_named_by_a_url(url: str) -> None:
+    assert type(open_cache(url)) is (MemoryCache if url.startswith("memory") else SqliteCache)
+
+
+@pytest.mark.parametrize("url", ["", "cache.db", "sqlite:", "sqlite://cache.db", "sqlite:///", "sqlit:///x", None])
+def test_another_url_is_refused_with_what_to_write(url: Any) -> None:
+    with pytest.raises(ValidationFailed, match="write"):
+        open_cache(url)
+
+
+@pytest.mark.parametrize("bound", [0, -1, 1.5, True, "1"])
+def test_a_bound_is_a_whole_number_above_0(bound: Any) -> None:
+    with pytest.raises(ValidationFailed, match="above 0"):
+        MemoryCache(max_bytes=bound)
+    with pytest.raises(ValidationFailed, match="above 0"):
+        SqliteCache("cache.db", max_entries=bound)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_threads_share_a_cache(kind: str, anyio_backend: str, tmp_path: Path) -> None:
+    cache = open_cache("memory:" if kind == "memory" else f"sqlite:///{tmp_path}/cache.db")
+
+    async def work(number: int, meet: Any) -> None:
+        meet()
+        for step in range(40):
+            name = f"{number}-{step % 7}"
+            entry = make_entry(name, time.time(), (1.0, 0.0))
+            await cache.put(entry)
+            found = await cache.get(key_of(name), time.time())
+            assert found == entry
+            near = await cache.nearest(PARTITION, (1.0, 0.0), time.time(), 100)
+            assert key_of(name) in {match.entry.key for match in near}
+            assert await cache.remove(CacheSelection(account="acme", key=key_of(name))) == 1
+            assert await cache.get(key_of(name), time.time()) is None
+
+    run_in_threads(work, many=4, backend=anyio_backend, patience_s=30.0)

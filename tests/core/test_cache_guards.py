@@ -1,0 +1,200 @@
+"""No answer is given for a question that differs in a number, a negation, an opposite or the order of its words."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routewright._core.cache.gist import gist
+from routewright._core.cache.guards import guard
+from routewright._core.cache.lexicon import POLES
+
+DATA = Path(__file__).parent.parent / "data"
+
+
+def rows(path: str) -> list[dict[str, Any]]:
+    with gzip.open(DATA / f"{path}.jsonl.gz", "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+QUESTIONS = [row["text"] for name in ("intent_banking77", "cache/intent_clinc150") for row in rows(name)]
+
+
+def refused(asked: str, kept: str) -> str | None:
+    there, back = guard(gist(asked), gist(kept)), guard(gist(kept), gist(asked))
+    assert there.refused_by == back.refused_by, f"the guards depend on who asks: {asked!r}, {kept!r}"
+    return there.refused_by
+
+
+OPPOSITES = (
+    "enable:disable activate:deactivate buy:sell before:after increase:decrease first:last open:close start:stop "
+    "deposit:withdraw send:receive add:remove accept:reject lock:unlock freeze:unfreeze import:export raise:lower "
+    "cheap:expensive earliest:latest highest:lowest minimum:maximum more:less longer:shorter possible:impossible "
+    "on:off up:down debit:credit physical:virtual domestic:international best:worst north:south incoming:outgoing "
+    "approved:declined above:below income:expenses oldest:newest always:never all:none with:without hot:cold "
+    "internal:external public:private win:lose push:pull encrypt:decrypt upload:download arrive:depart early:late "
+    "monday:friday today:tomorrow january:july morning:evening dollars:euros pounds:euros miles:kilometers "
+    "celsius:fahrenheit single:double successful:unsuccessful valid:invalid correct:incorrect usual:unusual "
+    "safe:dangerous legal:illegal authorized:unauthorized verified:unverified subscribe:unsubscribe increase:reduce"
+).split()
+
+
+def opposite_pairs() -> Iterator[tuple[str, str]]:
+    """Real questions with a word turned into its opposite."""
+    for pair in OPPOSITES:
+        one, other = pair.split(":")
+        for word, opposite in ((one, other), (other, one)):
+            whole = re.compile(rf"\b{word}\b", re.IGNORECASE)
+            found = [text for text in QUESTIONS if len(whole.findall(text)) == 1][:40]
+            yield from ((text, whole.sub(opposite, text)) for text in found)
+
+
+def negated_pairs() -> Iterator[tuple[str, str]]:
+    """Real questions with a negation put in."""
+    verb = re.compile(r"\b(is|are|can|do|does|did|was|will|should|has|have|could|would)\b(?! not| you| i\b| my| the)")
+    for text in QUESTIONS:
+        if len(verb.findall(text)) == 1 and not gist(text).negated:
+            yield text, verb.sub(r"\1 not", text)
+    for text in [text for text in QUESTIONS if re.search(r"\b(can|do|is|does|did|was)n't\b", text)]:
+        if len(gist(text).negated) == 1:
+            yield text, re.sub(r"\b(can|do|is|does|did|was)n't\b", r"\1", text)
+
+
+def number_pairs() -> Iterator[tuple[str, str]]:
+    """Real questions with another number."""
+    for text in QUESTIONS:
+        figure = re.search(r"(?<![\w.,])[2-9]\d*(?![\w.,])", text)
+        if figure:
+            yield text, f"{text[: figure.start()]}{int(figure[0]) + 1}{text[figure.end() :]}"
+            yield text, f"{text[: figure.start()]}{figure[0]}0{text[figure.end() :]}"
+        spelled = re.search(r"\b(two|three|four|five|ten|twenty)\b", text)
+        if spelled:
+            yield text, text.replace(spelled[0], "seven", 1)
+    for text in QUESTIONS[::25]:
+        yield f"{text} I have 3 of them", f"{text} I have 4 of them"
+        yield f"{text} It is about $20", f"{text} It is about €20"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "least"),
+    [(opposite_pairs, 500), (negated_pairs, 500), (number_pairs, 500)],
+    ids=["opposites", "negations", "numbers"],
+)
+def test_no_changed_question_passes(pairs: Callable[[], Iterator[tuple[str, str]]], least: int) -> None:
+    tried = [(asked, kept) for asked, kept in pairs() if asked.lower() != kept.lower()]
+    passed = [pair for pair in tried if refused(*pair) is None]
+    assert len(tried) >= least
+    assert not passed, f"{len(passed)} of {len(tried)} pass, such as {passed[:8]}"
+
+
+def swapped_pairs() -> Iterator[tuple[str, str]]:
+    """The same words in another order, so that who does what to whom changes."""
+    places = "Paris Rome Oslo Lima Delhi Tokyo Cairo Boston Quito Dublin".split()
+    frames = (
+        "flights from {} to {}", "how far is {} from {}", "is {} bigger than {}", "send 50 dollars from {} to {}",
+        "does {} play against {} before the break", "convert {} time to {} time", "is {} north of {}",
+    )  # fmt: skip
+    for frame in frames:
+        for one in places:
+            yield from ((frame.format(one, other), frame.format(other, one)) for other in places if one < other)
+    nouns = "savings checking business travel pension joint".split()
+    for one in nouns:
+        for other in nouns:
+            if one < other:
+                yield (
+                    f"move money from my {one} to my {other} account",
+                    f"move money from my {other} to my {one} account",
+                )
+                yield f"which pays more, {one} or my {other}, and why", f"why and which pays more, my {other} or {one}"
+    yield "can a dog bite a man", "can a man bite a dog"
+    yield "my bank owes my landlord money", "my landlord owes my bank money"
+
+
+def test_the_same_words_in_another_order_never_pass() -> None:
+    tried = list(swapped_pairs())
+    assert len(tried) > 300
+    assert not [pair for pair in tried if refused(*pair) is None]
+
+
+def test_swapped_words_of_real_sentences_seldom_pass() -> None:
+    pairs = [row for row in rows("cache/pairs_paws_wiki") if row["label"] == 0]
+    passed = sum(refused(row["a"], row["b"]) is None for row in pairs)
+    assert passed / len(pairs) < 0.1  # these also have other words
+
+
+def test_most_real_paraphrases_pass() -> None:
+    pairs = rows("cache/paraphrase_gptcache_mock")
+    passed = sum(refused(row["a"], row["b"]) is None for row in pairs)
+    assert passed / len(pairs) > 0.65
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [
+        ("I can't log in", "I cannot log in"),
+        ("Why isn’t it working?", "why is it not working"),
+        ("I have 3 cards", "I have three cards"),
+        ("is there a 10% fee", "is there a 10 percent fee"),
+        ("pay $5 now", "pay 5 dollars now"),
+        ("convert 5,000.50 euros", "convert 5000.5 euro"),
+        ("two hundred and five people", "205 people"),
+        ("what is the 1st step", "what is the first step"),
+        ("wake me at 10:00", "wake me at 10"),
+        ("what is the weather today", "today what is the weather"),
+        ("if my card is lost, what do I do?", "what do I do if my card is lost?"),
+        ("please tell me how to reset my password", "how do I reset my password, please?"),
+        ("Where is my card?", "where's my card"),
+        ("I need just one card", "I need a card"),
+        ("How do I get to Paris", "how do i get to paris"),
+    ],
+)
+def test_other_ways_to_say_the_same_pass(asked: str, kept: str) -> None:
+    assert refused(asked, kept) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept", "by"),
+    [
+        ("what does `a.sort()` do", "what does `a.pop()` do", "literals"),
+        ('who said "to be"', 'who said "let it be"', "literals"),
+        ("what is in users_v1", "what is in users_v2", "literals"),
+        ("I live in Berlin now", "I live in Vienna now", "names"),
+        ("wake me at 10:30", "wake me at 10:45", "numbers"),
+        ("is it 3 km away", "is it 3 miles away", "numbers"),
+        ("what is due on monday", "what is due on friday", "dates"),
+        ("list all open issues", "list some open issues", "quantities"),
+        ("show only my cards", "show my cards", "quantities"),
+        ("can I log in but not pay", "can I not log in but pay", "negation"),
+    ],
+)
+def test_a_refusal_names_its_guard(asked: str, kept: str, by: str) -> None:
+    assert refused(asked, kept) == by
+
+
+@given(st.text(max_size=200))
+def test_every_text_may_stand_for_itself(text: str) -> None:
+    assert guard(gist(text), gist(text)).refused_by is None
+
+
+@given(st.sampled_from(QUESTIONS), st.sampled_from(QUESTIONS))
+def test_the_guards_do_not_depend_on_who_asks(asked: str, kept: str) -> None:
+    refused(asked, kept)
+
+
+def test_a_guard_is_named_where_it_compared_something() -> None:
+    verdict = guard(gist("do I owe 5 dollars to Rome"), gist("owe I 5 dollars to Rome?"))
+    assert verdict.refused_by is None
+    assert {"numbers", "names", "units"} <= set(verdict.compared)
+
+
+def test_no_opposite_is_on_both_sides_of_its_axis() -> None:
+    for root, axes in POLES.items():
+        assert len({axis for axis, _ in axes}) == len(axes), root
