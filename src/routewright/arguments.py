@@ -17,7 +17,7 @@ from ._core.traceparent import TraceParent, parse_traceparent
 from .catalogue import Catalogue
 from .errors import ValidationFailed
 from .policies import PolicyFile
-from .protocols import Provider
+from .protocols import Cache, Provider
 from .settings import Settings
 from .wire import (
     DEFAULT_ACCOUNT,
@@ -90,6 +90,12 @@ def check_coordination(coordination: object) -> None:
     if coordination is not None and not given:
         hint = "pass MemoryCoordination(), or leave it out"
         raise ValidationFailed.at("coordination", f"{shown(coordination)} is not a coordination", hint)
+
+
+def check_cache(cache: object) -> None:
+    """Raises ``ValidationFailed`` for anything but a cache, or None for one in memory."""
+    if cache is not None and (isinstance(cache, type) or not isinstance(cache, Cache)):
+        raise ValidationFailed.at("cache", f"{shown(cache)} is not a cache", "pass MemoryCache() or SqliteCache(path)")
 
 
 def check_parts(providers: object, catalogue: object, policies: object, storage: object, settings: object) -> None:

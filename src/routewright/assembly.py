@@ -18,9 +18,11 @@ from msgspec.structs import replace
 
 from ._core.analytics.report import checked_keys
 from ._core.attempts.faults import raised_in
+from ._core.cache.answers import NormalisedEquality
 from ._core.policy import changes_between, drawn, published, version_asked
 from ._core.selector import Known
 from ._engine.admission import Admissions
+from ._engine.cache import Caching
 from ._engine.context import TagScopes
 from ._engine.fleet import Fleet, declared
 from ._engine.hooks import Hooks
@@ -32,10 +34,11 @@ from ._engine.sharing import Sharing
 from ._engine.trace_log import TraceCounts, TraceLog
 from ._engine.versions import PolicyNames
 from ._engine.worker import CLOSE_S, CLOSED, Worker
-from .arguments import check_caller, check_coordination, check_parts, check_replaceable, checked_policies
+from .arguments import check_cache, check_caller, check_coordination, check_parts, check_replaceable, checked_policies
 from .backends.providers.callable import HostedProvider
 from .backends.providers.sandbox import Answers, Faults, SandboxProvider
 from .backends.storage.memory import MemoryStorage
+from .cache import Judge
 from .catalogue import Catalogue
 from .coordination import coordination_of
 from .counting import Counter
@@ -46,6 +49,7 @@ from .identity import Ids
 from .loop import Signal, at_once, this_loop
 from .policies import PolicyFile, Reload, watch
 from .protocols import (
+    Cache,
     Coordination,
     Guardrail,
     ImmediateStorage,
@@ -56,7 +60,7 @@ from .protocols import (
 from .replay import Replays
 from .settings import Settings
 from .trace import TraceStore
-from .wire import Caller, Environment, Model, Policy, PolicyChanged, PolicySnapshot
+from .wire import CacheSelection, Caller, Environment, Model, Policy, PolicyChanged, PolicySnapshot
 
 T = TypeVar("T")
 
@@ -81,6 +85,7 @@ class Parts:
         guardrails: Sequence[Guardrail],
         settings: Settings | None,
         coordination: Coordination | None = None,
+        cache: Cache | None = None,
         *,
         environment: Environment = "production",
         answers: Answers | None = None,
@@ -89,6 +94,7 @@ class Parts:
         settings = Settings() if settings is None else settings
         check_parts(providers, catalogue, policies, storage, settings)
         check_coordination(coordination)
+        check_cache(cache)
         self._policy_file = policies if isinstance(policies, PolicyFile) else None
         self._policies = () if isinstance(policies, PolicyFile) else checked_policies(policies)
         self._published: list[PolicySnapshot] = []
@@ -108,6 +114,7 @@ class Parts:
         self.hooks = Hooks(self.worker, settings.clock)
         self._log = TraceLog(self.storage, self.worker, self.hooks, settings.clock, settings.durability)
         self._coordination = coordination
+        self._cache = cache
         self._records: Records | None = None
         self._given = providers
         self._variables: Mapping[str, str] = {}
@@ -166,6 +173,38 @@ class Parts:
         storage."""
         return self._coordination or coordination_of(self.storage, self.settings.clock)
 
+    @cached_property
+    def caching(self) -> Caching:
+        """The response cache, with what it learns: made when the first request asks for it."""
+        settings, clock = self.settings.cache, self.settings.clock
+        with importing.lock:
+            from .backends.cache.memory import MemoryCache
+            from .backends.embed.hashed import HashedEmbedder
+        judge = None
+        if settings.judge_usd_a_day:
+            judge = Judge(lambda: self.engine, settings.judge_usd_a_day, clock).compare
+        comparators = settings.comparators
+        return Caching(
+            MemoryCache(clock=clock) if self._cache is None else self._cache,
+            embedder=HashedEmbedder() if settings.embedder is None else settings.embedder,
+            comparators=(NormalisedEquality(),) if comparators is None else comparators,
+            judge=judge,
+            evicted_below=settings.low_hit_rate,
+            clock=clock,
+            rng=self.settings.rng,
+            worker=self.worker,
+        )
+
+    async def tell_cache(self, caller: Caller, trace_id: str, score: float) -> None:
+        """Tell the response cache, if there is one, what a caller thought of an answer."""
+        if self._cache is not None or "caching" in vars(self):
+            await self.caching.feedback(caller, trace_id, score)
+
+    async def forget_answers(self, account: str, environment: Environment | None) -> None:
+        """Remove an account's entries from the response cache."""
+        if self._cache is not None or "caching" in vars(self):
+            await self.caching.remove(CacheSelection(account=account, environment=environment))
+
     @property
     def is_closed(self) -> bool:
         """No call is admitted any more."""
@@ -181,7 +220,7 @@ class Parts:
     @cached_property
     def traces(self) -> TraceStore:
         """The traces of this Router's storage, with those that it has not written yet."""
-        return TraceStore.of_router(self.storage, self.settings, self.worker)
+        return TraceStore.of_router(self.storage, self.settings, self.worker, self.forget_answers)
 
     @cached_property
     def replays(self) -> Replays:
@@ -276,6 +315,8 @@ class Parts:
         providers = [provider for fleet in fleets for provider in fleet.providers]
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self._by, began + STORAGE_BY_S, self.storage.aclose)
+            if self._cache is not None or "caching" in vars(self):
+                closing.push_async_callback(self._by, began + STORAGE_BY_S, self.caching.cache.aclose)
             if "coordination" in vars(self):
                 closing.push_async_callback(self._by, began + STORAGE_BY_S, self.coordination.aclose)
             closing.push_async_callback(self._close_all, began + PROVIDERS_BY_S, providers)
@@ -321,6 +362,7 @@ class Parts:
             rollup_keys=checked_keys("rollup_keys", settings.rollup_keys),
             traceparent_to=settings.traceparent_to,
             decide_again=self.replays.decide,
+            caching=lambda: self.caching,
         )
         if settings.retention is not None or not isinstance(self.storage, ImmediateStorage):
             retention = None if settings.retention is None else settings.retention.write

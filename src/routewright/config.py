@@ -344,7 +344,7 @@ class BudgetEntry(Strict):
 
 
 class CacheEntry(Strict):
-    """How a policy's requests may be answered from the cache. Checked, without effect yet."""
+    """How a policy's requests may be answered from the cache."""
 
     mode: Literal["semantic", "exact"] = "semantic"
     """Answers of similar requests, or of the same alone."""
@@ -414,7 +414,7 @@ class PolicyEntry(Strict):
     budget: BudgetEntry | None = None
     """The most that a request may use."""
     cache: CacheSetting | None = None
-    """Whether and how answers may come from the cache. Checked, without effect yet."""
+    """Whether and how answers may come from the cache. A request may switch it off or tighten it."""
     timeout_ms: Annotated[int, STRICT, within(Policy, "timeout_ms")] | None = None
     """For everything."""
     guardrails: tuple[GuardrailEntry, ...] | None = None

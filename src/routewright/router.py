@@ -9,6 +9,8 @@ from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, TypeVarTuple, Unpack, cast, overload
 
+from msgspec.structs import replace
+
 from ._core.catalogue.models import resolve_one
 from ._core.request.json_scan import decode
 from ._core.request.problems import shown
@@ -44,11 +46,12 @@ from .arguments import (
 from .assembly import Parts
 from .backends.providers.sandbox import Answers, Faults
 from .blocking import BlockingPrepared, BlockingStream, Twin
+from .cache import CacheExplanation, ResponseCache, explain_cache
 from .catalogue import Catalogue
 from .errors import Problem, RouterClosed, RouterError, ValidationFailed
 from .fork import importing
 from .policies import PolicyFile
-from .protocols import Clock, Coordination, Guardrail, Provider, Storage
+from .protocols import Cache, Clock, Coordination, Guardrail, Provider, Storage
 from .replay import input_of
 from .settings import Settings
 from .trace import BlockingTraceStore, TraceStore
@@ -95,10 +98,11 @@ class Router:
         policies: Sequence[Policy] | PolicyFile = (),
         storage: Storage | None = None,
         coordination: Coordination | None = None,
+        cache: Cache | None = None,
         guardrails: Sequence[Guardrail] = (),
         settings: Settings | None = None,
     ) -> None:
-        self._parts = Parts(providers, catalogue, policies, storage, guardrails, settings, coordination)
+        self._parts = Parts(providers, catalogue, policies, storage, guardrails, settings, coordination, cache)
         self._caller = Caller()
 
     @classmethod
@@ -111,6 +115,7 @@ class Router:
         policies: Sequence[Policy] | PolicyFile = (),
         storage: Storage | None = None,
         coordination: Coordination | None = None,
+        cache: Cache | None = None,
         guardrails: Sequence[Guardrail] = (),
         settings: Settings | None = None,
     ) -> Self:
@@ -121,7 +126,7 @@ class Router:
         """
         router = cls.__new__(cls)
         router._parts = Parts(
-            (), catalogue, policies, storage, guardrails, settings, coordination,
+            (), catalogue, policies, storage, guardrails, settings, coordination, cache,
             environment="sandbox", answers=answers, faults=faults,
         )  # fmt: skip
         router._caller = Caller(environment="sandbox")
@@ -263,6 +268,8 @@ class Router:
             call = engine.admit(read, caller, fleet)
             engine.guard_now(call)
             engine.choose_now(call)
+            if call.asks_cache:
+                wait(partial(engine.look_up, plain=True), call)
             return Steps(engine, engine.progress(HostedProgress, call), wait)
         return Steps(engine, wait(begin, engine, read, hold, fleet), wait)
 
@@ -343,7 +350,9 @@ class Router:
     ) -> None:
         """Say how good an answer was, 0 to 1. Raises ``NotFound`` if the caller has no such trace."""
         caller, at = self._as(caller), self._parts.settings.clock.time()
-        await self._parts.log.feedback(caller, checked_feedback(trace_id, score, comment, at, caller.environment))
+        checked = checked_feedback(trace_id, score, comment, at, caller.environment)
+        await self._parts.log.feedback(caller, checked)
+        await self._parts.tell_cache(caller, checked.trace_id, score)
 
     async def trace(self, trace_id: str, *, caller: Caller | None = None) -> Trace:
         """Read a trace; that of an agent run with the spans of its model calls, as one tree. Raises ``NotFound`` alike
@@ -472,6 +481,15 @@ class Router:
         Of a caller's scopes none is asked for."""
         return self._parts.traces.as_account(self._caller.account)
 
+    @cached_property
+    def cache(self) -> ResponseCache:
+        """The response cache, as far as it is of the account and environment that ``as_caller`` said: to be counted,
+        explained and emptied."""
+        parts = self._parts
+        return ResponseCache(
+            lambda: parts.caching, self._explain_cache, self._caller, parts.settings.clock, parts.worker
+        )
+
     @property
     def trace_counts(self) -> TraceCounts:
         """Traces of this process that are not in the storage: ``waiting``, ``refused`` by it, and ``lost``. Of those
@@ -502,6 +520,14 @@ class Router:
     def blocking(self) -> BlockingRouter:
         """The same methods for code without ``await``."""
         return BlockingRouter(self, self._parts.worker)
+
+    async def _explain_cache(self, request: RequestLike, **options: Any) -> CacheExplanation:
+        engine, read = self._parts.engine, self._read(request, cast("Options", options))
+        if read.request.cache is None:
+            read = replace(read, request=replace(read.request, cache=True))
+        call = engine.admit(read, self._caller)
+        call.plan = await engine.plan(call)
+        return await explain_cache(engine.caching, call)
 
     def _asked(self, request: RequestLike, options: Options, form: Form | None = None) -> Asked | Read:
         held = tags_held()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from inspect import iscoroutinefunction
+from math import inf
 from random import SystemRandom
 from typing import Any, get_args
 
@@ -14,7 +15,7 @@ from ._core.request.problems import shown
 from ._engine.capture import Capturing
 from .backends.clock import SystemClock
 from .errors import ValidationFailed
-from .protocols import Clock, QualityPredictor, Redactor, Rng, TokenCounter
+from .protocols import AnswerComparator, Clock, Embedder, QualityPredictor, Redactor, Rng, TokenCounter
 from .wire import Durability, SetRetention
 
 DAY_S = 24 * 3600.0
@@ -101,6 +102,36 @@ class Capture(Struct, frozen=True, kw_only=True):
         return Capturing(self.redactor, prompts=self.prompts, answers=self.answers)
 
 
+class CacheSettings(Struct, frozen=True, kw_only=True):
+    """How the response cache finds and checks answers, for requests that ask for it.
+
+    router = Router(settings=Settings(cache=CacheSettings(judge_usd_a_day=0)))
+    """
+
+    embedder: Embedder | None = None
+    """Makes vectors of questions; None: ``HashedEmbedder()``, which needs no network."""
+    comparators: tuple[AnswerComparator, ...] | None = None
+    """Say whether a cached answer would have done: the first that can tell. None: ``NormalisedEquality()``."""
+    judge_usd_a_day: float = 1.0
+    """What a model that is asked where no comparator can tell may cost in a day; 0: none is asked, and what no
+    comparator calls right counts as wrong."""
+    low_hit_rate: float = 0.05
+    """Under this share of hits, over an hour with 100 look-ups, ``cache.evicted`` is emitted."""
+
+    def __post_init__(self) -> None:
+        if self.embedder is not None and not isinstance(self.embedder, Embedder):
+            raise _refusal("CacheSettings.embedder", self.embedder, "pass an object with name and embed(text)")
+        for each in self.comparators or ():
+            if not hasattr(each, "compare") or isinstance(each, type):
+                hint = "pass objects with compare(question, cached, live)"
+                raise _refusal("CacheSettings.comparators", each, hint)
+        for name in ("judge_usd_a_day", "low_hit_rate"):
+            value: object = getattr(self, name)
+            most = 1 if name == "low_hit_rate" else inf
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+                raise _refusal(f"CacheSettings.{name}", value, f"take a number from 0 to {most}")
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """Settings of a Router.
 
@@ -114,6 +145,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     Memory keeps a number of them instead, unless it is told."""
     capture: Capture | None = None
     """Keep prompts and answers in traces; None: neither is kept anywhere."""
+    cache: CacheSettings = CacheSettings()
     durability: Durability = "buffered"
     """When an answer is given: ``buffered``, at once, and its trace is written behind it, within 50 ms; ``committed``,
     when its trace is on the disk."""
@@ -163,6 +195,7 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "execution": (ExecutionLimits, "pass ExecutionLimits(...)"),
     "retention": (Retention | None, "pass Retention(...)"),
     "capture": (Capture | None, "pass Capture(...)"),
+    "cache": (CacheSettings, "pass CacheSettings(...)"),
 }
 """Types of groups of settings, and the hint for anything else."""
 

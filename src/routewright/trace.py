@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from datetime import date, datetime
@@ -100,13 +100,20 @@ class TraceStore(Closing):
         self._checked: Storage = FreshStorage(storage, self._clock)
         self._secret = RootSecret(storage, os.environ)
         self._worker: Worker | None = None
+        self._forget_answers: Callable[[str, Environment | None], Awaitable[None]] | None = None
         self._account = "default"
 
     @classmethod
-    def of_router(cls, storage: Storage, settings: Settings, worker: Worker) -> Self:
-        """The store of a Router, which closes the storage itself."""
+    def of_router(
+        cls,
+        storage: Storage,
+        settings: Settings,
+        worker: Worker,
+        forget_answers: Callable[[str, Environment | None], Awaitable[None]],
+    ) -> Self:
+        """The store of a Router, which closes the storage itself. ``forget_answers`` empties its cache."""
         store = cls(storage, rollup_keys=settings.rollup_keys, clock=settings.clock)
-        store._worker = worker
+        store._worker, store._forget_answers = worker, forget_answers
         return store
 
     def as_account(self, account: str) -> Self:
@@ -208,7 +215,8 @@ class TraceStore(Closing):
         """Remove traces of an account, with their feedback, and take them out of its reports. Says how many.
 
         Those that all of what is given holds for; without any of it, ``everything=True`` has to say so. Then the
-        answers that are kept under idempotency keys go, too; the ledger stays. Raises ``ValidationFailed``.
+        answers that are kept under idempotency keys go, too, and those in the Router's cache; the ledger stays. Raises
+        ``ValidationFailed``.
         """
         check_deletes(everything, named=trace_id is not None or bool(filter or since or until))
         only = None if trace_id is None else normalise_trace_id(trace_id)
@@ -216,6 +224,8 @@ class TraceStore(Closing):
         account = self._of(account)
         if everything:
             await self._delete_results(account, environment)
+            if self._forget_answers is not None:
+                await self._forget_answers(account, environment)
         removed = 0
         while True:
             (written,) = await self._checked.apply(account, [which])

@@ -163,7 +163,9 @@ def spans(draw: st.DrawFn) -> Span:
             return DecisionSpan(**shared, candidates=found, rejected=rejected, digest=draw(texts))
         case 1:
             kept: dict[str, Any] = {name: draw(st.none() | numbers) for name in ("similarity", "age_s", "saved_usd")}
-            return CacheSpan(**shared, hit=draw(st.booleans()), mode=draw(st.none() | texts), **kept)
+            return CacheSpan(
+                **shared, hit=draw(st.booleans()), mode=draw(st.sampled_from((None, "exact", "semantic"))), **kept
+            )
         case 2:
             way: dict[str, Any] = {name: draw(texts) for name in ("from_model", "to_model", "reason")}
             return FallbackSpan(**shared, used=draw(st.booleans()), **way)

@@ -58,6 +58,7 @@ from .trace.line import (
     AttemptLine,
     CallLine,
     ChoiceLine,
+    LookLine,
     spans_of,
     trace_of,
 )
@@ -83,6 +84,10 @@ class _Rare:
     own_given: DecisionInput | None = None
     """The decision's input where it is no class's; None: it is made of the plan's when somebody reads it."""
     asks_cache = False
+    lookup: Any = None
+    """Its look into the cache, until it has ended."""
+    looked: LookLine | None = None
+    """What that came to."""
     metadata_json: bytes | None = None
     """As it was when the call was made, whatever became of the caller's object."""
     rollup_keys: tuple[str, ...] = ()
@@ -264,6 +269,10 @@ class Call(_Rare, Struct, dict=True, eq=False):
         self.request = self.fleet = self.board = None  # type: ignore[assignment]
         if self.laid is not None or self.hold is not None:
             self.laid = self.hold = None
+        if self.lookup is not None:
+            self.lookup = None
+            if self.served is not None and not self.attempts:  # a hit
+                self.served.text, self.served.screen, self.served.pieces = NO_TEXT, None, None
         for attempt in self.attempts:  # traces hold no text, and the times only mattered while it ran
             attempt.text = NO_TEXT
             attempt.patience_s = attempt.due_at = 0.0
@@ -341,12 +350,13 @@ class Call(_Rare, Struct, dict=True, eq=False):
         if self.traceparent is not None:
             line.traceparent = self.traceparent.text
         if self.asks_cache or self.hits:
-            line.asks_cache, line.hits = self.asks_cache, tuple(self.hits)
+            line.looked, line.hits = self.looked, tuple(self.hits)
         return line
 
     def _choice(self, plan: Plan, given: DecisionInput) -> ChoiceLine:
         decided_at = self.attempts[0].started_at if self.attempts else self.ended_at
-        took_ms = round((decided_at - self.started_at) * 1000, 3)
+        looked = self.looked
+        took_ms = round((decided_at - self.started_at) * 1000, 3) if looked is None else round(looked.start_ms, 3)
         known, is_plain = plan.line, self.own_given is None and self.budget is None
         line: ChoiceLine
         if known is not None and known[1] and is_plain:
@@ -411,7 +421,8 @@ class Call(_Rare, Struct, dict=True, eq=False):
     @property
     def counted(self) -> Counted:
         """What the analytics count of its trace."""
-        served, attempts, given = self.served, self.attempts, self.own_given
+        served, attempts, given, looked = self.served, self.attempts, self.own_given, self.looked
+        is_hit = looked is not None and looked.hit
         if given is None:
             assert self.plan is not None, "its plan is one of a class of requests"
             given = self.plan.given
@@ -435,8 +446,8 @@ class Call(_Rare, Struct, dict=True, eq=False):
             was_tried=bool(attempts),
             ended=ended,
             fallback=reason,
-            latency=None if served is None else (served.leg.id, given.strategy, self.latency_ms),
-            lookups=[(None, 0)] if self.asks_cache else [],
+            latency=None if served is None or is_hit else (served.leg.id, given.strategy, self.latency_ms),
+            lookups=[] if looked is None else [(looked.age_s, looked.saved_nanos) if looked.hit else (None, 0)],
         )
 
     def _replaced_by(self, attempt: Attempt) -> tuple[str | None, Attempt | None]:
@@ -456,6 +467,9 @@ class Call(_Rare, Struct, dict=True, eq=False):
         told, budget = plan.told, self.budget
         counts = plan.counts if budget is None else plan.rejections(self.bounds.high, budget.nanos, budget.tokens)
         sentence = told[1] if told is not None and told[0] is counts else Decision(plan, self.given, None).reason
+        looked, is_hit = self.looked, False
+        if looked is not None and looked.hit:
+            sentence, is_hit = f"{_hit_reason(looked)}; else {sentence}", True
         routing = Routing(
             selected_model=served.leg.id,
             fallback_chain=chain,
@@ -463,7 +477,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
             decision_reason=sentence,
             cost_usd=usd(served.cost_nanos if len(self.attempts) == 1 else self.cost_nanos),
             latency_ms=self.latency_ms,
-            cache_hit=False,
+            cache_hit=is_hit,
             tokens=Tokens() if usage is None else Tokens(usage.input, usage.output, usage.cached),
         )
         return RouteResponse(
@@ -473,7 +487,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
             usage=usage_of(self.windows, self.created_at),
             primary_model=primary,
             fallback_model=served.leg.id if served.place else None,
-            cache_hit=False,
+            cache_hit=is_hit,
             tool_calls=tool_calls,
             finish_reason=served.finish_reason,
         )
@@ -496,6 +510,11 @@ def _reason_after(before: Attempt | None) -> FallbackReason:
     if before is None:
         return "upstream_5xx"
     return "timeout" if before.fault is None else FAULTS[before.fault].reason  # a hedge was quicker
+
+
+def _hit_reason(looked: LookLine) -> str:
+    near = "" if looked.similarity is None else f", similarity {looked.similarity:.3f}"
+    return f"from the cache ({looked.mode}, {looked.age_s:.0f} s old{near})"
 
 
 def _tokens_of(usage: Usage | None) -> Tokens | None:

@@ -241,6 +241,8 @@ def _narrower(asked: bool | CacheOpts | None, given: bool | CacheOpts | None) ->
         asked,
         mode="exact" if "exact" in (asked.mode, given.mode) else "semantic",
         ttl_seconds=min(asked.ttl_seconds, given.ttl_seconds),
+        explore=max(asked.explore, given.explore),
+        namespace="/".join(each for each in (given.namespace, asked.namespace) if each) or None,
         max_error=max_error,
         threshold=threshold,
     )

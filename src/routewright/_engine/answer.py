@@ -8,6 +8,7 @@ from routewright._core.allowance import headers_of
 from routewright._core.call import Call
 from routewright._core.routing.board import Board
 from routewright._core.routing.decision import Decision
+from routewright._core.trace.line import CACHE_HEADER
 from routewright.wire import RouteResponse, Routing, ToolCall, Trace, WindowUsage
 
 from .replay import Replayed
@@ -95,9 +96,11 @@ class Answer(Generic[T_co]):
     @property
     def headers(self) -> dict[str, str]:
         """What HTTP says of its rate limits, ``X-RateLimit-...``: of the one that has the smallest share left. Nothing
-        where there is none, and of an answer that is told again, which takes nothing."""
-        windows = self._call.windows
-        return headers_of(windows, self._call.created_at) if windows else {}
+        where there is none, and of an answer that is told again, which takes nothing. ``X-Routewright-Cache`` says
+        ``hit`` or ``miss`` if the cache was asked."""
+        windows, looked = self._call.windows, self._call.looked
+        headers = headers_of(windows, self._call.created_at) if windows else {}
+        return headers if looked is None else headers | {CACHE_HEADER: looked.header}
 
     @property
     def is_served(self) -> bool:

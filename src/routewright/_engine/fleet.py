@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
+from hashlib import sha256
 from math import inf
 from types import MappingProxyType
 from typing import TypeVar, get_args
@@ -151,6 +152,12 @@ class Fleet:
     def names(self) -> Mapping[str, str]:
         """Every id and alias, with the id that it means."""
         return MappingProxyType({**self.aliases, **{model: model for model in self.pool.row}})
+
+    @cached_property
+    def candidates(self) -> bytes:
+        """Digest of the models that are called, and by whom."""
+        served = [(model, server.name) for model, server in zip(self.pool.ids, self.server, strict=True) if server]
+        return sha256(repr(sorted(served)).encode()).digest()[:16]
 
     @property
     def open_circuits(self) -> int:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from routewright._core.alerts import WINDOW_S
+from routewright._core.alerts import HITS_WINDOW_S, WINDOW_S
 from routewright._core.attempts.machine import End
 from routewright._core.call import Call
 from routewright._core.routing.decision import Decision
@@ -18,6 +18,7 @@ from routewright.protocols import Clock
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     Budget,
+    CacheEvicted,
     Caller,
     Environment,
     ErrorBurst,
@@ -126,7 +127,12 @@ class Records:
         if plan is not None and plan.counts is None:
             plan.counts = Decision(plan, call.given, board).rejected_counts
         budget = call.request.budget
+        lookup = call.lookup
         call.end(error, self.clock.monotonic() if at is None else at)
+        evicted = None
+        if lookup is not None:
+            lookup.ended(call, output, tool_calls)
+            evicted = lookup.evicted
         self.under_way.discard(call)
         if call.started_at < self._since:  # it began before a fork, so the parent keeps its trace
             return answer, error
@@ -135,8 +141,9 @@ class Records:
             grant, hold.grant = hold.grant, None
             facts = hold.facts(call, answer if error is None and served is not None else None, call.used.nanos)
         events = _NO_EVENTS
-        if error is not None or served is None or served.place or call.caller.environment == "sandbox":
-            events = self._events(call, error, budget, fleet)
+        sandbox = call.caller.environment == "sandbox"
+        if error is not None or served is None or served.place or sandbox or not call.attempts or evicted is not None:
+            events = self._events(call, error, budget, fleet, evicted)
         self.log.put(call, snapshots, events, grant, facts, behind=behind or left)
         if self._over is not None:
             self._over.set()
@@ -209,24 +216,27 @@ class Records:
     async def _end_dropped(self) -> None:
         self.keep_dropped()
 
-    def _events(self, call: Call, error: RouterError | None, budget: Budget | None, fleet: Fleet) -> Sequence[PutEvent]:
-        """The events that a call caused, and the burst of errors that it begins."""
+    def _events(
+        self, call: Call, error: RouterError | None, budget: Budget | None, fleet: Fleet, evicted: CacheEvicted | None
+    ) -> Sequence[PutEvent]:
+        """The events that a call caused, the burst of errors that it begins, and the low hit rate that it shows."""
         caused, burst = call.events(error, budget), _burst(call, error, fleet)
-        if not caused and burst is None:
+        if not caused and burst is None and evicted is None:
             return ()
         caller, now, durability = call.caller, self.clock.time(), self.log.durability
         events = events_of(caused, caller, self._ids, now)
         kept = [PutEvent(event.stored, at=now, durability=durability) for event in events]
-        if burst is not None:
-            (event,) = events_of([burst], caller, self._ids, now)
-            kept.append(PutEvent(event.stored, f"{event.type}:{caller.environment}", WINDOW_S, now, durability))
+        for once, window_s in ((burst, WINDOW_S), (evicted, HITS_WINDOW_S)):
+            if once is not None:
+                (event,) = events_of([once], caller, self._ids, now)
+                kept.append(PutEvent(event.stored, f"{event.type}:{caller.environment}", window_s, now, durability))
         return kept
 
 
 def _burst(call: Call, error: RouterError | None, fleet: Fleet) -> ErrorBurst | None:
     """Count how a call ended, and return the burst of errors that begins with it. A call that its caller left does not
     count; outside the sandbox an answer was counted with its model's health."""
-    if error is None and (call.served is None or call.environment != "sandbox"):
+    if error is None and (call.served is None or (call.environment != "sandbox" and call.attempts)):
         return None
     failed = error is not None and error.status >= 500
     return fleet.ended((call.caller.account, call.environment), error=failed)

@@ -42,6 +42,7 @@ class Replayed:
 
     windows: Sequence[WindowState] = ()
     created_at = 0.0
+    looked = None
 
     def __init__(self, response: RouteResponse, trace: Trace | None, decide_again: DecideAgain) -> None:
         self.id = response.trace_id
@@ -82,13 +83,19 @@ def reread(form: Form, output: str) -> Any:
 
 def events_again(response: RouteResponse) -> list[RouteEvent]:
     """The events of a call that is over (contract 5): its words in one piece."""
-    routing, ids = response.routing, count(1)
+    routing = response.routing
     begun = StartedRouting(response.primary_model, routing.fallback_chain, routing.policy_version)
-    data = StartedData(response.trace_id, begun)
-    events: list[RouteEvent] = [RouteStarted(next(ids), data)]
-    if response.output:
-        events.append(OutputDelta(next(ids), OutputData(response.output, 1)))
-    for place, call in enumerate(response.tool_calls or ()):
+    events = events_before_end(StartedData(response.trace_id, begun), response.output, response.tool_calls)
+    return [*events, RouteCompleted(len(events) + 1, response)]
+
+
+def events_before_end(begun: StartedData, output: str, tool_calls: list[ToolCall] | None) -> list[RouteEvent]:
+    """The events of an answer that is there as a whole, but for the last."""
+    ids = count(1)
+    events: list[RouteEvent] = [RouteStarted(next(ids), begun)]
+    if output:
+        events.append(OutputDelta(next(ids), OutputData(output, 1)))
+    for place, call in enumerate(tool_calls or ()):
         told = ToolCallData(place, call.id, call.function.name, call.function.arguments, 1)
         events.append(ToolCallDelta(next(ids), told))
-    return [*events, RouteCompleted(next(ids), response)]
+    return events

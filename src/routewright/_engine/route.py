@@ -11,14 +11,14 @@ the call needs of them; the execution calls models; ``Records.conclude`` keeps t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import NoReturn, TypeVar
 
 import anyio.to_thread
 from msgspec import json
 from msgspec.structs import replace
 
-from routewright._core.attempts.machine import Rules
+from routewright._core.attempts.machine import End, Rules
 from routewright._core.call import Call
 from routewright._core.guardrails.gate import Hit, RequestGate, guardrails_of, standing
 from routewright._core.money import PICOS_PER_NANO
@@ -61,6 +61,7 @@ from routewright.wire import (
 
 from .admission import TRIES, Admission, Admissions
 from .answer import Answer
+from .cache import Caching
 from .context import Onward
 from .counting import Counting, CountRequest
 from .execute import Execution
@@ -97,6 +98,7 @@ class Engine:
         ids: Ids,
         records: Records,
         admissions: Admissions,
+        caching: Callable[[], Caching],
         decide_again: DecideAgain,
     ) -> None:
         self.fleet = fleet
@@ -111,8 +113,14 @@ class Engine:
         self._default_output_cap = default_output_cap
         self._rollup_keys = rollup_keys
         self._traceparent_to = traceparent_to
+        self._caching = caching
         self._decide_again = decide_again
         self.publish(policies)
+
+    @cached_property
+    def caching(self) -> Caching:
+        """The response cache, once a request asks for it."""
+        return self._caching()
 
     def publish(self, policies: Sequence[PolicySnapshot]) -> None:
         """Put policies in the place of those before, for all requests that come from now on."""
@@ -158,7 +166,7 @@ class Engine:
     async def _limited(self, hold: Admission, read: Read, call: Call | None, form: Form | None = None) -> Answer:
         """Answer a request of a caller with limits."""
         try:
-            entered = await self.enter(hold, read, call)
+            entered = await self.enter(hold, read, call, form=form)
             if isinstance(entered, bytes):
                 return await self.replayed(entered, hold.caller, form)
             return await self._answer(entered, form)
@@ -209,7 +217,7 @@ class Engine:
     def begin_now(self, call: Call, *, whole: bool = True, form: Form | None = None) -> Execution | None:
         """Make the execution of a call whose class was decided before. None where something has to be awaited first: a
         guardrail, a count."""
-        if self._guardrails or call.policy is not None:
+        if self._guardrails or call.policy is not None or call.asks_cache:
             return None
         call.plan = self._class_plan(call)
         return None if call.plan is None else self.progress(Execution, call, whole=whole, form=form)
@@ -218,7 +226,11 @@ class Engine:
         """Take a call that was admitted past the guardrails, decide, and make the execution of its plan."""
         if not call.is_guarded and (self._guardrails or call.policy is not None):
             await self.guard(call)
-        await self.choose(call)
+        call.plan = self._class_plan(call) if call.asks_cache else None
+        if call.plan is None:
+            await self.choose(call)
+        if call.asks_cache:
+            await self.look_up(call, form)
         return self.execution(call, whole=whole, form=form)
 
     def execution(self, call: Call, *, whole: bool = True, form: Form | None = None) -> Execution:
@@ -352,7 +364,14 @@ class Engine:
         return (*self._guardrails, *(guardrails_of(policy.policy) if made is None else made))
 
     async def enter(
-        self, hold: Admission, read: Read, call: Call | None = None, fleet: Fleet | None = None, *, plain: bool = False
+        self,
+        hold: Admission,
+        read: Read,
+        call: Call | None = None,
+        fleet: Fleet | None = None,
+        *,
+        plain: bool = False,
+        form: Form | None = None,
     ) -> Call | bytes:
         """Make the call of a caller with limits, take it past the guardrails, decide within what the caller has left,
         and take what the chosen model can need. Returns the call, without a hold where it turns out that nothing limits
@@ -378,8 +397,19 @@ class Engine:
                     self.guard_now(call)
                 else:
                     await self.guard(call)
-            kept = await self._afford(hold, call)
+            kept = None
+            if call.asks_cache:
+                call.plan = await self.plan(call)
+                await self.look_up(call, form, plain=plain)
+                if call.served is not None:
+                    found = await hold.take()
+                    kept = found.result if isinstance(found, Replay) else None
+            if call.served is None:
+                call.plan = None
+                kept = await self._afford(hold, call)
             if kept is not None:
+                if call.lookup is not None:
+                    call.lookup.leave()
                 return kept
             call.windows = hold.windows
         except RouterError as error:
@@ -389,12 +419,22 @@ class Engine:
                     return kept
             if call is not None and not isinstance(error, _TRACELESS):
                 self._end_undecided(hold, call, error)
+            elif call is not None and call.lookup is not None:
+                call.lookup.leave()
             raise
         except BaseException as error:
             if call is not None:
                 self._end_undecided(hold, call, error)
             raise
         return call
+
+    async def look_up(self, call: Call, form: Form | None = None, *, plain: bool = False) -> None:
+        """Look for the answer to a call that was decided in the response cache (``Caching.look``)."""
+        try:
+            await self.caching.look(call, standing(self.guardrails(call), "output"), form, plain=plain)
+        except BaseException as error:
+            self.undecided(call, error)
+            raise
 
     async def _afford(self, hold: Admission, call: Call) -> bytes | None:
         """Decide within what the caller has left, and take what that can cost. Only what the storage says when it is
@@ -537,6 +577,8 @@ class Engine:
         """Keep the trace of a call that ended before a model was chosen, unless its caller was refused."""
         if call.status == "running" and not hold.is_refused:
             self.undecided(call, error)
+        elif call.lookup is not None:
+            call.lookup.leave()
 
     def undecided(self, call: Call, error: BaseException) -> None:
         """Keep the trace of a call that ended before a model was chosen."""
@@ -587,6 +629,10 @@ class Engine:
             rules.on_partial, call=call, fleet=call.fleet, clock=self._clock, rng=self._rng, until=deadline,
             sandbox=call.caller.environment == "sandbox", form=form, payer=payer,
         )  # fmt: skip
+        if call.served is not None:  # by the cache
+            progress.end = End.SUCCEEDED
+            if form is not None and call.served.pieces is None:
+                progress.data = reread(form, call.served.output)
         if self._guardrails or call.policy is not None:
             progress.guardrails = standing(self.guardrails(call), "output")
         if call.traceparent is not None and self._traceparent_to:

@@ -13,6 +13,7 @@ import msgspec
 
 from routewright._core.call import Call
 from routewright._core.routing.plan import ID
+from routewright._core.trace.line import CACHE_HEADER
 from routewright.errors import RouterError
 from routewright.wire import (
     Caller,
@@ -39,7 +40,7 @@ from .answer import Answer
 from .execute import Execution
 from .progress import AttemptStarted, Part
 from .reading import Asked, Read
-from .replay import events_again
+from .replay import events_again, events_before_end
 from .route import Engine, raise_failure
 
 
@@ -247,8 +248,17 @@ class Stream:
         if self._is_text:
             execution.expect_text()
         model, *chain = map(ID, execution.plan.legs)
+        if call.looked is not None:
+            self._headers = self._headers | {CACHE_HEADER: call.looked.header}
+        served = call.served
+        begun = StartedData(call.id, StartedRouting(model, chain, call.policy_version))
+        if served is not None:  # by the cache
+            begun = StartedData(call.id, StartedRouting(served.model, chain, call.policy_version))
+            self._replay = deque(events_before_end(begun, served.output, served.tool_calls))
+            self._event_id = len(self._replay)
+            return self._replay.popleft()
         self._event_id = 1
-        return RouteStarted(1, StartedData(call.id, StartedRouting(model, chain, call.policy_version)))
+        return RouteStarted(1, begun)
 
     def _tell(self, error: BaseException | None) -> None:
         if self._hold is not None:

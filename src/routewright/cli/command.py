@@ -70,6 +70,7 @@ examples:
   routewright policies check policies.toml
   routewright traces ls --store traces.db "status=failed" --since 2h
   routewright analytics usage --store traces.db --start-date 2026-11-01 --bucket week
+  routewright cache explain --cache cache.db "Why is the sky blue?"
   routewright ledger reconcile openai_costs.json --store traces.db
   KEY=$(routewright keys create acme --name website --store traces.db)
   routewright serve --port 8080 --store routewright.db"""
@@ -84,6 +85,7 @@ _COMMANDS = {
     "policies": ("catalogue", "check policies before they are live"),
     "traces": ("traces", "list, show, export and delete the traces of a store"),
     "analytics": ("analytics", "report what the traces of a store add up to"),
+    "cache": ("cache", "count, explain and remove the answers in a response cache"),
     "feedback": ("traces", "say how good an answer was"),
     "ledger": ("ledger", "read, reconcile and correct what was paid and billed"),
     "accounts": ("accounts", "set up accounts: plans, limits, credit"),
@@ -94,13 +96,16 @@ _COMMANDS = {
 }
 """The module of each command, and what it does."""
 
-_OF_REQUESTS = ("route", "agent", "decide", "models", "catalogue", "policies")
+_OF_REQUESTS = ("route", "agent", "decide", "models", "catalogue", "policies", "cache explain")
 _WORDS = {
     "budget.maxCostUsd": "--max-cost",
     "budget.maxTokens": "--max-tokens",
     "params.max_output_tokens": "--max-output-tokens",
     "timeout_ms": "--timeout-ms",
     "policy_id": "--policy",
+    "cache.max_error": "--max-error",
+    "cache.threshold": "--threshold",
+    "cache.namespace": "--namespace",
     "max_steps:": "--max-steps:",
     "per_step_timeout_ms:": "--step-timeout-ms:",
     "total_budget_usd:": "--max-cost:",
@@ -251,7 +256,7 @@ def _perform(args: Namespace, screen: Screen) -> int:
 
 def _failed(error: RouterError, args: Namespace, screen: Screen) -> int:
     """Show an error, with ``--json`` also the envelope of the HTTP API, and return its exit code."""
-    if isinstance(error, ValidationFailed) and args.command not in (*_OF_REQUESTS, "serve"):
+    if isinstance(error, ValidationFailed) and not _is_of_request(args) and args.command != "serve":
         error = _in_options(error, args)
     if args.json:
         error.request_id = error.request_id or _new_id()
@@ -274,10 +279,14 @@ def exit_code_of(code: str) -> int:
 def in_words(text: object, args: Namespace) -> str:
     """A message about a request, naming options in place of fields. Fields of a JSON request keep their names."""
     message = str(text)
-    if args.command in _OF_REQUESTS and getattr(args, "request", None) is None:
+    if _is_of_request(args) and getattr(args, "request", None) is None:
         for field, option in _WORDS.items():
             message = message.replace(field, option)
     return message
+
+
+def _is_of_request(args: Namespace) -> bool:
+    return args.command in _OF_REQUESTS or f"{args.command} {getattr(args, 'topic', '')}" in _OF_REQUESTS
 
 
 def _in_options(error: ValidationFailed, args: Namespace) -> ValidationFailed:

@@ -24,7 +24,7 @@ from routewright.assembly import stale
 from routewright.catalogue import Catalogue
 from routewright.errors import InvalidJson, NoCandidates, NoProviders, RouterError
 from routewright.policies import PolicyFile
-from routewright.protocols import Storage
+from routewright.protocols import Cache, Storage
 from routewright.router import Router
 from routewright.settings import Settings
 from routewright.trace import TraceStore
@@ -70,7 +70,7 @@ CANDIDATES_SHOWN = 6
 NAMED = 3
 """Models named for each reason of rejection."""
 _NOTHING_CONFIGURED = "no provider is configured: this is the whole catalogue, of which nothing can be called yet"
-_TAKES = "[PROMPT | - | @FILE]"
+ASKS = "[PROMPT | - | @FILE]"
 CHOICE = "goal strategy policy_id max_cost max_tokens timeout_ms fallback model prefer provider".split()
 """Options of ``request_of`` that a command need not have, if it sets them to None."""
 _HOW = "give it as an argument, pipe it in, or name a file with @FILE"
@@ -81,8 +81,8 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 def add_route(command: Parser) -> None:
     """Give the command ``route`` its options."""
-    command.performs(_route, _TAKES)
-    _add_request(command)
+    command.performs(_route, ASKS)
+    add_request(command)
     shown = command.add_argument_group("output")
     add(shown, "--json", "one JSON object: the route response, or the error", action="store_true")
     add(shown, "--explain", "the decision: chosen, runner-up, rejected and why", action="store_true")
@@ -95,8 +95,8 @@ def add_route(command: Parser) -> None:
 
 def add_decide(command: Parser) -> None:
     """Give the command ``decide`` its options."""
-    command.performs(_decide, _TAKES)
-    _add_request(command)
+    command.performs(_decide, ASKS)
+    add_request(command)
     add_json(command, "one JSON object, with every candidate and rejection")
     add(command, "--why-not ID", "what would have to be true for this model to be chosen")
 
@@ -124,7 +124,8 @@ def add_prompt(command: Parser) -> None:
     add(asked, "--metadata KEY=VALUE", "a tag for the trace; may be repeated", action="append", type=pair, default=[])
 
 
-def _add_request(command: Parser) -> None:
+def add_request(command: Parser) -> None:
+    """Add the options that say what to ask, and of which models."""
     add_prompt(command)
     choice = command.add_argument_group("the choice")
     add(choice, "--goal", "what matters most (default: cost)", choices=get_args(Goal))
@@ -249,11 +250,11 @@ def _read(source: str, called: str) -> bytes:
         raise refused(called, f"cannot be read: {error.strerror}", hint) from error
 
 
-def router_of(args: Namespace, *, sandbox: bool, storage: Storage | None = None) -> Router:
+def router_of(args: Namespace, *, sandbox: bool, storage: Storage | None = None, cache: Cache | None = None) -> Router:
     """The Router that the options describe."""
     catalogue = None if args.catalogue is None else Catalogue.load(args.catalogue)
     policies = () if args.policies is None else PolicyFile(args.policies)  # its errors name file and line
-    return (Router.sandbox if sandbox else Router)(catalogue=catalogue, policies=policies, storage=storage)
+    return (Router.sandbox if sandbox else Router)(catalogue=catalogue, policies=policies, storage=storage, cache=cache)
 
 
 # route

@@ -33,6 +33,7 @@ _GROUPS = {
     },
     "what": {
         "store": ("--store URL", "a file, its URL, or memory: (default: sqlite:///routewright.db)"),
+        "cache": ("--cache URL", "keeps answers for requests that ask for it: a file or memory: (default: memory:)"),
         "policies": ("--policies FILE", "policies that requests can name: TOML, JSON or Python"),
         "catalogue": ("--catalogue FILE", "models and prices to put over the bundled ones"),
         "environment": ("--environment WHICH", "whose keys are taken: production, sandbox or both (default: both)"),

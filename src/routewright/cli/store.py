@@ -6,8 +6,9 @@ import argparse
 import os
 import re
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from msgspec.structs import replace
 
@@ -23,7 +24,7 @@ from routewright.protocols import LocalStorage, Storage
 from routewright.root_secret import VARIABLE as SECRET
 from routewright.root_secret import RootSecret, secret_path
 from routewright.settings import Retention
-from routewright.storage import SCHEMES, open_storage
+from routewright.storage import open_storage, url_of
 from routewright.trace import TraceStore
 from routewright.wire import Environment
 
@@ -39,6 +40,8 @@ _SECONDS = {"m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 _HINT = "name a file, as traces.db, or its URL, sqlite:///traces.db"
 _NAMED = 5
 """More accounts than these are not listed in one line."""
+
+T = TypeVar("T")
 
 
 def add_store(command: Parser) -> None:
@@ -77,17 +80,21 @@ def add_whose(command: Parser) -> None:
 
 def named_store(args: Namespace) -> Storage | None:
     """The store of ``--store``, else of the environment; None: neither names one. Raises ``ValidationFailed``."""
-    said_by, said = ("--store", args.store) if args.store is not None else (VARIABLE, os.environ.get(VARIABLE) or None)
+    return opened("--store", args.store, VARIABLE, open_storage, _HINT)
+
+
+def opened(option: str, given: str | None, variable: str, open_url: Callable[[str], T], hint: str) -> T | None:
+    """What an option names, else the environment; None: neither does. Raises ``ValidationFailed``."""
+    said_by, said = (option, given) if given is not None else (variable, os.environ.get(variable) or None)
     if said is None:
         return None
     problem = "is empty" if not said.strip() else "is memory:, which ends with the command"
     if not said.strip() or said.startswith("memory:"):
-        raise refused(said_by, problem, _HINT)
+        raise refused(said_by, problem, hint)
     if not is_unicode(said):
-        raise refused(said_by, "holds bytes that are no text", _HINT)
-    is_url = "://" in said or said.startswith(tuple(f"{scheme}:" for scheme in SCHEMES))
+        raise refused(said_by, "holds bytes that are no text", hint)
     try:
-        return open_storage(said if is_url else f"sqlite:///{said}")
+        return open_url(url_of(said))
     except ValidationFailed as error:
         found = [each._replace(path=said_by, hint=each.hint.replace("memory: or ", "")) for each in error.problems]
         raise ValidationFailed.of(*found) from error
@@ -136,8 +143,14 @@ async def other_accounts(args: Namespace) -> str | None:
 
 def when(text: str | None) -> str | None:
     """A time; one that is given as how long ago it is becomes a timestamp."""
-    ago = _AGO.fullmatch(text or "")
-    return text if ago is None else timestamp(max(0.0, SystemClock().time() - int(ago[1]) * _SECONDS[ago[2]]))
+    seconds = seconds_of(text or "")
+    return text if seconds is None else timestamp(max(0.0, SystemClock().time() - seconds))
+
+
+def seconds_of(text: str) -> int | None:
+    """The seconds of ``30m``, ``2h`` or ``7d``; None of what reads otherwise."""
+    found = _AGO.fullmatch(text)
+    return None if found is None else int(found[1]) * _SECONDS[found[2]]
 
 
 def _backup(args: Namespace, screen: Screen) -> None:
@@ -195,7 +208,7 @@ def _check(args: Namespace, screen: Screen) -> int:
         "version": str(found.version),
         "traces": f"{found.traces:,}",
         "keys": f"{keys['live']:,} live" if keys["live"] else "",
-        "size": _size(found.bytes),
+        "size": size(found.bytes),
     }
     problems = [*found.problems]
     if keys["of_another_secret"]:
@@ -210,7 +223,8 @@ def _check(args: Namespace, screen: Screen) -> int:
     return INTERNAL if problems else OK
 
 
-def _size(count: float) -> str:
+def size(count: float) -> str:
+    """Bytes, in the unit that suits them."""
     unit = 0
     while count >= 1000 and unit < 4:
         count, unit = count / 1000, unit + 1

@@ -14,10 +14,10 @@ from routewright.console import Console
 from routewright.contrib.semconv import Version
 from routewright.errors import Problem, StorageUnavailable, ValidationFailed
 from routewright.policies import PolicyFile
-from routewright.protocols import LocalStorage, Storage
+from routewright.protocols import Cache, LocalStorage, Storage
 from routewright.router import Router
-from routewright.settings import Capture, ExecutionLimits, Limits, Retention, Settings
-from routewright.storage import open_storage
+from routewright.settings import CacheSettings, Capture, ExecutionLimits, Limits, Retention, Settings
+from routewright.storage import open_cache, open_storage
 from routewright.wire import PutAccount, PutKey
 
 from .plan import Plan, Tls
@@ -30,7 +30,7 @@ def settings_of(plan: Plan) -> Settings:
     """The settings of a Router that shares its limits with all workers. Raises ``ValidationFailed``."""
     given = dict(plan.settings)
     most, stale_after = given.pop("default_max_output_tokens"), given.pop("stale_after_days")
-    retention, capture, execution = (given.pop(name) for name in ("retention", "capture", "execution"))
+    retention, capture, cache, execution = (given.pop(each) for each in ("retention", "capture", "cache", "execution"))
     if retention is not None:
         retention = Retention(**{name: None if days == "forever" else days for name, days in retention.items()})
     return Settings(
@@ -38,17 +38,19 @@ def settings_of(plan: Plan) -> Settings:
         execution=ExecutionLimits(**execution),
         retention=retention,
         capture=None if capture is None else Capture(**capture),
+        cache=CacheSettings(**cache),
         stale_after_days=None if stale_after == "never" else stale_after,
         **given,
     )
 
 
-def router_of(plan: Plan, storage: Storage) -> Router:
+def router_of(plan: Plan, storage: Storage, cache: Cache | None = None) -> Router:
     """The Router, with its models and policies loaded. Raises ``ValidationFailed``."""
     router = Router(
         catalogue=None if plan.catalogue is None else Catalogue.load(plan.catalogue),
         policies=() if plan.policies is None else PolicyFile(plan.policies),
         storage=storage,
+        cache=cache,
         settings=settings_of(plan),
     )
     router.models()
@@ -68,7 +70,7 @@ async def opened(plan: Plan) -> AsyncIterator[tuple[Router, Console]]:
         name = plan.seed.account.name
         await storage.apply(name, [PutAccount(plan.seed.account, expect="absent")])
         await storage.apply(name, [PutKey(key, expect="absent") for key in plan.seed.keys])
-    router = router_of(plan, storage)
+    router = router_of(plan, storage, open_cache(plan.cache))
     stop_export = None if plan.semconv is None else export(router, plan.semconv)
     secret = None if plan.seed is None else plan.seed.secret
     try:

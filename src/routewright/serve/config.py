@@ -18,12 +18,12 @@ from pydantic_core import PydanticCustomError
 
 from routewright._core.attempts.limits import ExecutionLimits
 from routewright._core.request.problems import did_you_mean
-from routewright.config import STRICT, Name, Strict, Switch, shaped
+from routewright.config import STRICT, Name, Share, Strict, Switch, shaped
 from routewright.contrib.semconv import Version
 from routewright.document import read
 from routewright.errors import Problem, ValidationFailed
 from routewright.server.limits import ConnectionLimits, HttpLimits
-from routewright.settings import Limits, Settings
+from routewright.settings import CacheSettings, Limits, Settings
 from routewright.wire import Durability, Environment
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -131,6 +131,18 @@ class CaptureEntry(Strict):
     """Keep answers."""
 
 
+class CachingEntry(Strict):
+    """How cached answers are checked, for requests that ask for the response cache."""
+
+    judge_usd_a_day: Annotated[float, STRICT, _must("be 0 or above", lambda value: 0 <= value < float("inf"))] = (
+        CacheSettings().judge_usd_a_day
+    )
+    """Dollars a day, in each worker, for a model that says whether a cached answer would have been right; 0: it is not
+    asked."""
+    low_hit_rate: Share = CacheSettings().low_hit_rate
+    """Under this share of hits, over an hour with 100 look-ups, `cache.evicted` is emitted."""
+
+
 class SettingsEntry(Strict):
     """How the Router works inside."""
 
@@ -147,6 +159,8 @@ class SettingsEntry(Strict):
     retention: RetentionEntry | None = None
     """See below."""
     capture: CaptureEntry | None = None
+    """See below."""
+    cache: CachingEntry = CachingEntry()
     """See below."""
     execution: ExecutionEntry = ExecutionEntry()  # type: ignore[valid-type]
     """See below."""
@@ -171,6 +185,8 @@ class ServeFile(Strict):
     """The keys that are accepted: live ones, test ones, or both."""
     store: Name = "sqlite:///routewright.db"
     """The store: a file such as `routewright.db`, its URL, or `memory:`, which ends with the server."""
+    cache: Name = "memory:"
+    """The response cache: a file such as `cache.db`, which all workers share, its URL, or `memory:`, of each worker."""
     policies: Name | None = None
     """File of policies. Changes take effect within two seconds."""
     catalogue: Name | None = None

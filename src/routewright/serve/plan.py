@@ -74,6 +74,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """The semantic conventions of exported spans; None: no export."""
     store: str
     """Its URL."""
+    cache: str = "memory:"
+    """The URL of the response cache."""
     seed: Seed | None = None
     workers: int
     root_path: str

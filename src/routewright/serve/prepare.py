@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from ipaddress import ip_address
@@ -19,6 +19,7 @@ from typing import get_args
 import anyio
 
 from routewright._core.request.problems import listed
+from routewright.backends.clock import SystemClock
 from routewright.backends.providers.environment import VENDORS, providers_from_environment
 from routewright.backends.storage.memory import MemoryStorage
 from routewright.console import Console
@@ -26,7 +27,7 @@ from routewright.errors import Problem, RouterError, ValidationFailed
 from routewright.protocols import LocalStorage
 from routewright.router import Router
 from routewright.server.limits import ConnectionLimits, HttpLimits
-from routewright.storage import SCHEMES, open_storage
+from routewright.storage import open_cache, open_storage, url_of
 from routewright.wire import Environment, Key
 
 from .assembly import router_of, server_context, settings_of
@@ -36,7 +37,7 @@ from .plan import ACCOUNT, Address, Asked, Begun, Plan, Prepared, Seed, Tls
 KEY_NAME = "first"
 """The name of the keys that the first start creates."""
 _EXPORTER = "opentelemetry.exporter.otlp.proto.http"
-_OTHERWISE = {"tls", "admin", "environment", "store"}
+_OTHERWISE = {"tls", "admin", "environment", "store", "cache"}
 _AS_WRITTEN = {name for name in ServeFile.model_fields if name in Plan.__struct_fields__} - _OTHERWISE
 """Keys that a plan holds as the file does."""
 
@@ -88,7 +89,8 @@ def plan_of(sources: Sources) -> Plan:
             tls=_tls(file.tls),
             environment=None if file.environment == "both" else file.environment,
             semconv=file.telemetry.semconv if file.telemetry.otel else None,
-            store=_store(file.store),
+            store=_url("store", file.store, open_storage),
+            cache=_url("cache", file.cache, open_cache),
             **as_written,
         )
         _check(plan, file)
@@ -96,8 +98,13 @@ def plan_of(sources: Sources) -> Plan:
 
 
 async def begin(plan: Plan) -> Begun:
-    """Create the store. The first start, which finds no account, creates one with the plan ``unlimited`` and a key for
-    each environment. Raises ``RouterError``."""
+    """Create the store and the cache. The first start, which finds no account, creates one with the plan ``unlimited``
+    and a key for each environment. Raises ``RouterError``."""
+    cache = open_cache(plan.cache)
+    try:
+        await cache.stats(None, SystemClock().time())  # one that cannot be opened would serve misses for ever
+    finally:
+        await cache.aclose()
     storage = open_storage(plan.store)
     secret = secrets.token_hex(32) if isinstance(storage, MemoryStorage) else None
     async with Console(storage, secret=secret) as console:
@@ -130,11 +137,10 @@ def _tls(entry: TlsEntry) -> Tls | None:
     return tls
 
 
-def _store(given: str) -> str:
-    is_url = "://" in given or given.startswith(tuple(f"{scheme}:" for scheme in SCHEMES))
-    url = given if is_url else f"sqlite:///{given}"
-    with _renamed("url", "store"):
-        open_storage(url)
+def _url(key: str, given: str, open_url: Callable[[str], object]) -> str:
+    url = url_of(given)
+    with _renamed("url", key):
+        open_url(url)
     return url
 
 
@@ -152,6 +158,9 @@ def _check(plan: Plan, file: ServeFile) -> None:
     if plan.in_memory and workers > 1:
         problem = f"is memory:, which {workers} workers cannot share: each would have keys and limits of its own"
         raise ValidationFailed.of(Problem("store", problem, "name a file, or take one worker"))
+    cached_in = _file_of(plan.cache)
+    if cached_in is not None and cached_in == _file_of(plan.store):
+        raise ValidationFailed.of(Problem("cache", "is the file of the store", "name another file, as cache.db"))
     if plan.admin is not None and plan.admin.port:
         first, last = plan.admin.port, plan.admin.port + workers - 1
         if last > 65_535:
@@ -169,6 +178,11 @@ def _check(plan: Plan, file: ServeFile) -> None:
         ConnectionLimits(**plan.connections)
     with _renamed("ExecutionLimits", "settings.execution"), _renamed("Settings|Limits", "settings"):
         settings_of(plan)
+
+
+def _file_of(url: str) -> str | None:
+    """The file that a URL names; None: it is memory."""
+    return None if url.startswith("memory:") else os.path.realpath(url.removeprefix("sqlite:///"))
 
 
 def _is_installed(module: str) -> bool:
@@ -205,6 +219,7 @@ def _facts(plan: Plan, router: Router, config: Path | None) -> dict[str, str]:
         "workers": str(plan.workers),
         "keys": "live and test" if plan.environment is None else f"of {plan.environment} alone",
         "store": store,
+        "cache": "" if plan.cache.startswith("memory:") else plan.cache.removeprefix("sqlite:///"),
         "certificate": "" if plan.tls is None else plan.tls.cert,
         "policies": "" if plan.policies is None else f"{plan.policies}: {listed(policies) or 'none'}",
         "catalogue": plan.catalogue or "",

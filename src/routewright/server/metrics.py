@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from routewright.protocols import Clock
 from routewright.router import Router
-from routewright.wire import Environment, FallbackSpan, FaultKind, GuardrailSpan, ModelSpan, Trace
+from routewright.wire import CacheSpan, Environment, FallbackSpan, FaultKind, GuardrailSpan, ModelSpan, Trace
 
 from .exchange import Exchange
 from .refusal import Refused
@@ -91,6 +91,11 @@ FIGURES: dict[str, Figure] = {
     "cost": _counter("cost_usd", "model environment", "Dollars paid upstream, of all attempts"),
     "fallbacks": _counter("fallbacks", "reason environment", "Moves to the next model of the chain"),
     "guardrails": _counter("guardrail_hits", "stage action", "What guardrails found in requests and answers"),
+    "cache": _counter(
+        "cache_lookups",
+        "outcome environment",
+        "Look-ups in the response cache: hit, miss, or explored, which is a hit that was answered live to check it",
+    ),
     "circuits_open": _gauge("circuits_open", "Models that are not called for a while, for their faults"),
     "traces_waiting": _gauge("traces_waiting", "Traces that are not in the storage yet"),
     "traces_refused": _counter("traces_refused", "", "Traces that the storage refused"),
@@ -165,6 +170,9 @@ class Metrics:
                     self._count(span, environment)
                 case FallbackSpan():
                     made["fallbacks"].labels(span.reason, environment).inc()
+                case CacheSpan():
+                    outcome = "hit" if span.hit else "explored" if span.explored else "miss"
+                    made["cache"].labels(outcome, environment).inc()
                 case GuardrailSpan():
                     made["guardrails"].labels(span.stage, span.action).inc(span.count)
 

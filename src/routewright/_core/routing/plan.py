@@ -92,6 +92,15 @@ ID = attrgetter("id")
 _NONE: frozenset[int] = frozenset()
 
 
+class NamedLeg(Leg):
+    """A model that is not asked: it made an answer that comes from the cache. Only its names are known."""
+
+    __slots__ = ()
+
+    def __init__(self, model: str, provider: str) -> None:
+        self.id, self.provider = model, provider
+
+
 class OutputPlan(NamedTuple):
     """Cap for the primary's output, and whether the budget then still pays for a fallback."""
 

@@ -5,7 +5,7 @@ Fields are stored by place. New ones come at the end, with a default, so that ol
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Raw, Struct, json, msgpack
 
@@ -33,6 +33,7 @@ from routewright.wire import (
 
 ESTIMATED, REPAIR, HEDGE, PROBE = 1, 2, 4, 8
 """Flags of an attempt."""
+CACHE_HEADER = "X-Routewright-Cache"
 _candidates = msgpack.Decoder(list[Candidate]).decode
 
 
@@ -77,6 +78,35 @@ class ChoiceLine(Struct, array_like=True, gc=False):
     took_ms: float
 
 
+class LookLine(Struct, array_like=True, gc=False):
+    """A look into the response cache: its ``CacheSpan``."""
+
+    hit: bool
+    mode: Literal["exact", "semantic"]
+    start_ms: float
+    """From the start of the call."""
+    spent_ms: float
+    key: bytes
+    entry_id: str | None = None
+    """Trace id of the call that made the entry: of a miss, the nearest that was looked at."""
+    age_s: float | None = None
+    saved_nanos: int = 0
+    similarity: float | None = None
+    compared: tuple[str, ...] = ()
+    refused_by: str | None = None
+    risk: float | None = None
+    max_error: float | None = None
+    explored: bool = False
+
+    @property
+    def header(self) -> str:
+        """What HTTP says of it, in ``X-Routewright-Cache``."""
+        if not self.hit:
+            return "miss"
+        near = "" if self.similarity is None else f"; similarity={self.similarity:.3f}"
+        return f"hit; mode={self.mode}; age={self.age_s or 0:.0f}{near}"
+
+
 class CallLine(Struct, array_like=True, gc=False):
     """One call."""
 
@@ -104,6 +134,7 @@ class CallLine(Struct, array_like=True, gc=False):
     asks_cache: bool = False
     hits: tuple[Hit, ...] = ()
     """Guardrail hits in the request."""
+    looked: LookLine | None = None
 
     @property
     def model(self) -> str | None:
@@ -140,6 +171,7 @@ def _shared(line: CallLine) -> dict[str, Any]:
         "strategy": given.strategy,
         "selected_model": line.selected_model,
         "fallback_used": line.fallback_used,
+        "cache_hit": line.looked is not None and line.looked.hit,
         "cost_usd": usd(line.cost_nanos),
         "cost_range_usd": cost_range_usd,
         "charged_usd": usd(line.charged_nanos),
@@ -157,8 +189,8 @@ def spans_of(line: CallLine) -> list[Span]:
     if line.choice is not None:
         spans.append(_decision_span(line.choice, line.given))
     spans += _guardrail_spans(len(spans), line.hits, 0.0, None)
-    if line.asks_cache:
-        spans.append(CacheSpan(id=len(spans) + 1, name="cache", start_ms=0.0, hit=False))
+    if line.looked is not None:
+        spans.append(_cache_span(len(spans) + 1, line.looked))
     for attempt in line.attempts:
         if attempt.instead is not None:
             spans.append(_fallback_span(len(spans) + 1, attempt, *attempt.instead))
@@ -178,6 +210,27 @@ def _decision_span(choice: ChoiceLine, given: DecisionInput) -> DecisionSpan:
         rejected=choice.rejected.copy(),  # the line may be that of many calls
         digest=digest_of(given, choice.models, output, choice.score),
         token_count=choice.token_count,
+    )
+
+
+def _cache_span(span_id: int, looked: LookLine) -> CacheSpan:
+    return CacheSpan(
+        id=span_id,
+        name="cache",
+        start_ms=round(looked.start_ms, 3),
+        duration_ms=round(looked.spent_ms, 3),
+        hit=looked.hit,
+        mode=looked.mode,
+        similarity=looked.similarity,
+        age_s=looked.age_s,
+        saved_usd=usd(looked.saved_nanos) if looked.hit else None,
+        entry_trace_id=looked.entry_id,
+        compared=[*looked.compared],
+        refused_by=looked.refused_by,
+        risk=looked.risk,
+        max_error=looked.max_error,
+        explored=looked.explored,
+        key=looked.key.hex(),
     )
 
 

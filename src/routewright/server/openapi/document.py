@@ -63,6 +63,11 @@ _HEADERS: dict[str, tuple[str, Schema]] = {
         " nothing is limited there are none.",
         {**_TEXT, "enum": ["requests", "tokens"]},
     ),
+    "X-Routewright-Cache": (
+        "Where the request asked for the response cache: `miss`, or `hit` with the mode in which the answer was found,"
+        " its age in seconds and, for a similar question, the similarity.",
+        _TEXT,
+    ),
     "Retry-After": ("So many seconds later the same call is admitted if nobody else calls.", _COUNT),
     "WWW-Authenticate": ("How to authenticate.", {**_TEXT, "const": "Bearer"}),
     "ETag": ("Names this version of the document, for `If-None-Match`.", _TEXT),
@@ -173,7 +178,8 @@ def _described(path: str, operation: Operation, schemas: Mapping[Any, Schema]) -
         told["requestBody"] = {"required": True, "content": {"application/json": content}}
         kinds += _OF_BODIES
     kinds += [errors.NotFound] if path.endswith("}") else []
-    success = _success(operation, shown, schemas, headers=_headers(*(_LIMITED if takes_key else ())))
+    of_call = (*_LIMITED, *(("X-Routewright-Cache",) if path == "/v1/route" else ())) if takes_key else ()
+    success = _success(operation, shown, schemas, headers=_headers(*of_call))
     return {**told, "responses": {"200": success, **_references(kinds)}}
 
 

@@ -183,8 +183,9 @@ def rows_of_draft(account: str, draft: TraceDraft) -> TraceRows:
     given, model = line.given, line.model or ""
     columns = (
         account, line.created_at, line.id, line.environment, line.status, "route", model,
-        model.partition("/")[0], line.policy_id or "", given.goal, given.strategy, line.error or "", False,
-        line.fallback_used, False, usd(line.cost_nanos), line.duration_ms, line.key_id,
+        model.partition("/")[0], line.policy_id or "", given.goal, given.strategy, line.error or "",
+        line.looked is not None and line.looked.hit, line.fallback_used, False, usd(line.cost_nanos),
+        line.duration_ms, line.key_id,
     )  # fmt: skip
     return TraceRows(
         line.id,

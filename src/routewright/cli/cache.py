@@ -1,0 +1,169 @@
+"""The command ``cache``: counts, explains and removes the answers in a response cache."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+from msgspec.structs import replace
+
+from routewright._core.moment import timestamp
+from routewright._core.terms import told
+from routewright.cache import CacheExplanation
+from routewright.errors import NotFound
+from routewright.protocols import Cache
+from routewright.router import Router
+from routewright.storage import open_cache
+from routewright.wire import CacheOpts, Caller, Environment, RouteRequest
+from routewright.wire.figures import time_short
+
+from .command import INTERRUPTED, OK, Parser, add, add_json, refused
+from .route import ASKS, add_request, pair, request_of, router_of
+from .show import Block, Line, Row, Screen, Table, exact, facts, moment, percent, picked
+from .store import opened, seconds_of, size
+
+VARIABLE = "ROUTEWRIGHT_CACHE"
+_WHICH = "key partition trace_id namespace metadata older_than_s".split()
+"""Options of ``invalidate`` that its library twin takes."""
+_NEAR = ("similarity", "age", "differ", "right", "risk", "served", "question")
+
+
+def add_cache(command: Parser) -> None:
+    """Give the command ``cache`` its own commands."""
+    stats, explain = command.command("stats", _stats), command.command(f"explain {ASKS}", _explain)
+    invalidate = command.command("invalidate", _invalidate)
+    add_request(explain)
+    options = explain.add_argument_group("the cache")
+    add(options, "--mode", "answers of similar requests, or of the same alone", choices=("semantic", "exact"))
+    bound = options.add_mutually_exclusive_group()
+    add(bound, "--max-error SHARE", "share of requests that may get a wrong answer (default: 0.01)", type=float)
+    add(bound, "--threshold SHARE", "how similar a question must be, in place of that", type=float)
+    add(options, "--namespace NAME", "the namespace of the request")
+    which = invalidate.add_argument_group("which answers; all that is given must hold")
+    add(which, "--key DIGEST", "of this request: 'cache explain' and the trace say its digest")
+    add(which, "--partition DIGEST", "of this partition, as 'cache explain' says")
+    add(which, "--trace ID", "of the call with this trace", dest="trace_id")
+    add(which, "--namespace NAME", "of this namespace")
+    tagged = "of requests with this metadata; 5 and true are no texts, but in double quotes"
+    add(which, "--metadata KEY=VALUE", tagged, type=_tag)
+    add(which, "--older-than TIME", "made longer ago than this: 30m, 2h, 7d", dest="older_than_s", type=_seconds)
+    add(which, "--everything", "all answers of the account", action="store_true")
+    add(which, "--environment", "only those of this one (default: both)", choices=get_args(Environment))
+    invalidate.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    for each in (stats, explain, invalidate):
+        add(each, "--cache URL", f"a file as cache.db, or sqlite:///cache.db (default: {VARIABLE})")
+        add(each, "--account NAME", "whose answers (default: default)", default="default")
+        add_json(each)
+
+
+def _seconds(text: str) -> int:
+    if (seconds := seconds_of(text)) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time as 30m, 2h or 7d")
+    return seconds
+
+
+def _tag(text: str) -> tuple[str, str | float | bool]:
+    key, value = pair(text)
+    with suppress(msgspec.DecodeError):
+        return key, msgspec.json.decode(value, type=str | int | float | bool)
+    return key, value
+
+
+def _existing(args: Namespace) -> Cache:
+    def open_existing(url: str) -> Cache:
+        cache, path = open_cache(url), Path(url.removeprefix("sqlite:///"))
+        if not path.is_file():
+            raise NotFound(f"there is no cache {path}; 'routewright serve --cache {path}' begins one")
+        return cache
+
+    cache = opened("--cache", args.cache, VARIABLE, open_existing, "name a file, as cache.db, or sqlite:///cache.db")
+    if cache is None:
+        raise refused("--cache", "is missing", f"give --cache cache.db, or set {VARIABLE}")
+    return cache
+
+
+async def _stats(args: Namespace, screen: Screen) -> None:
+    """Count the answers that are kept of an account.
+
+    How often answers came from the cache is in 'routewright analytics cache'.
+    """
+    cache = _existing(args)
+    async with Router(cache=cache) as router:
+        kept = await router.as_caller(Caller(args.account)).cache.stats()
+        of_all = (await cache.stats(None, router.clock.time())).entries
+    oldest_at = None if kept.oldest_at is None else timestamp(kept.oldest_at)
+    counted = picked(kept, "entries size_bytes partitions") | {
+        "oldest_at": oldest_at,
+        "saves_usd": kept.saves_nanos / 1e9,
+    }
+    named = {"answers": f"{kept.entries:,}", "size": size(kept.size_bytes), "partitions": f"{kept.partitions:,}"}
+    named |= {"oldest": moment(oldest_at), "had cost": exact(kept.saves_nanos)}
+    others = f"; other accounts have {of_all:,}: name one with --account" if of_all else ""
+    lack = "" if kept.entries else f"the account {told(args.account)} has no answer there{others}"
+    screen.report({"account": args.account, **counted}, *([] if lack else [facts(named)]), note=lack)
+
+
+async def _explain(args: Namespace, screen: Screen) -> None:
+    """Say whether a request would be answered from the cache, and why; nothing is called.
+
+    The request, the models and the policies must be those that it is asked with: answers are given only where all but
+    the last question is the same. The prompt is the argument, a file as @FILE or --file FILE, or else what is piped in.
+    """
+    cache = _existing(args)
+    async with router_of(args, sandbox=args.sandbox, cache=cache) as router:
+        request = request_of(args, router.models())
+        await cache.stats(args.account, router.clock.time())  # what the Router cannot open is a miss to it
+        caller = Caller(args.account, "sandbox" if args.sandbox else "production")
+        found = await router.as_caller(caller).cache.explain(request, cache=_options(request, args))
+    screen.report(found, *_page(found))
+
+
+def _options(request: RouteRequest, args: Namespace) -> bool | CacheOpts:
+    given = {name: value for name in CacheOpts.__struct_fields__ if (value := getattr(args, name, None)) is not None}
+    if not given:
+        return request.cache or True  # of which a policy makes its own options
+    return replace(request.cache if isinstance(request.cache, CacheOpts) else CacheOpts(), **given)
+
+
+def _page(found: CacheExplanation) -> Iterator[Block]:
+    yield from (Line(found.reason, "title"), Line(), facts({"key": found.key, "partition": found.partition}))
+    rows = []
+    for each in found.near:
+        shares = map(percent, (each.probability, each.risk, each.serve))
+        question = textwrap.shorten(each.question, 200, placeholder=" ...")
+        cells = (f"{each.similarity:.3f}", time_short(each.age_s * 1000), each.refused_by or "", *shares, question)
+        rows.append(Row(cells, "good" if each.serve > 0 else "plain"))
+    if rows:
+        yield from (Line(), Table(rows, _NEAR, frozenset({0, 1, 3, 4, 5}), prose=True))
+
+
+async def _invalidate(args: Namespace, screen: Screen) -> int:
+    """Remove answers from the cache for good.
+
+    Answers are removed that match everything given. A person is asked first; scripts need --yes. Running servers give
+    none of them once this returns.
+    """
+    which: dict[str, Any] = {name: value for name in _WHICH if (value := getattr(args, name)) is not None}
+    if bool(which) == args.everything:
+        problem = "is more than what else is given" if which else "is missing, and nothing else says which"
+        hint = "give --key, --partition, --trace, --namespace, --metadata or --older-than, or --everything alone"
+        raise refused("--everything", problem, hint)
+    environments = get_args(Environment) if args.environment is None else (args.environment,)
+    async with Router(cache=_existing(args)) as router:
+        views = [router.as_caller(Caller(args.account, each)).cache for each in environments]
+        if not args.yes:
+            kept = (await views[0].stats()).entries
+            some = "all" if args.everything and args.environment is None else "these"
+            asked = f"remove {some} of the {kept:,} answers of {args.account}?"
+            if not screen.ask(asked, otherwise=f"answers of the account {args.account} would be removed"):
+                screen.note("nothing is removed")
+                return INTERRUPTED
+        removed = sum([await view.invalidate(**which, everything=args.everything) for view in views])
+    screen.report({"removed": removed}, note=f"{removed:,} answer{'' if removed == 1 else 's'} removed")
+    return OK

@@ -1,0 +1,673 @@
+"""The response cache on the path: who hits, who waits, what is kept, and what a hit costs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from routewright import (
+    MemoryStorage,
+    NotFound,
+    PatternGuardrail,
+    Policy,
+    ProviderFault,
+    RateLimited,
+    Router,
+    Settings,
+    StepDone,
+    UpstreamFailed,
+    ValidationFailed,
+)
+from routewright.cache import CacheSettings, MemoryCache
+from routewright.testing import FakeClock, Pause, ScriptedProvider
+from routewright.wire import (
+    CacheEntry,
+    CacheMatch,
+    CacheOpts,
+    CacheSelection,
+    CacheSpan,
+    CacheStats,
+    Caller,
+    Delta,
+    Events,
+    Fallback,
+    Finish,
+    FunctionSpec,
+    OutputDelta,
+    Params,
+    RateLimits,
+    RouteCompleted,
+    RouteRequest,
+    RouteStarted,
+    Tool,
+    ToolDelta,
+    UpstreamCall,
+    Usage,
+)
+
+from .support import GOOD as PLAIN
+from .support import SPARE
+from .test_admission import ACME, ANSWER, COST, Bank, account
+
+pytestmark = pytest.mark.anyio
+GOOD = replace(PLAIN, modalities=("text", "image", "tool"), structured_output=True)
+EXACT = CacheOpts(mode="exact")
+WHOLE = [Usage(100, 50), Finish("stop")]
+
+
+class Places:
+    """An embedder under whose eyes texts lie where a test puts them."""
+
+    name = "places"
+
+    def __init__(self, *, failing: bool = False) -> None:
+        self.at: dict[str, float] = {}
+        self.asked = 0
+        self.failing = failing
+
+    def embed(self, text: str) -> Any:
+        self.asked += 1
+        if self.failing:
+            raise OSError("no model")
+        angle = self.at.get(text, 1.5)
+        return np.array([np.cos(angle), np.sin(angle)])
+
+
+class Chance:
+    """Draws what a test says."""
+
+    def __init__(self) -> None:
+        self.next = 0.5
+
+    def random(self) -> float:
+        return self.next
+
+    def getrandbits(self, bits: int) -> int:
+        return 7
+
+
+@dataclass
+class Shop:
+    """A Router whose provider numbers its answers."""
+
+    router: Router
+    provider: ScriptedProvider
+    clock: FakeClock
+    chance: Chance
+
+    @property
+    def calls(self) -> int:
+        return len(self.provider.calls)
+
+    async def ask(self, text: Any = "Why?", cache: Any = EXACT, **options: Any) -> Any:
+        return await self.router.route(text, cache=cache, **options)
+
+
+def shop(answer: Any = None, *, cache: Any = None, settings: dict[str, Any] | None = None, **router: Any) -> Shop:
+    clock, chance, count = FakeClock(), Chance(), iter(range(1, 10**6))
+
+    def numbered(call: UpstreamCall) -> Any:
+        if answer is None:
+            return [Delta(f"answer {next(count)}"), *WHOLE]
+        return answer(call) if callable(answer) else answer
+
+    provider = ScriptedProvider(numbered, models=[GOOD], clock=clock)
+    made = Settings(clock=clock, rng=chance, **{"cache": CacheSettings(judge_usd_a_day=0), **(settings or {})})
+    return Shop(Router(providers=[provider], cache=cache, settings=made, **router), provider, clock, chance)
+
+
+def span_of(answer: Any) -> CacheSpan:
+    (span,) = [each for each in answer.trace.spans if isinstance(each, CacheSpan)]
+    return span
+
+
+async def test_the_same_request_again_is_answered_without_a_call_and_costs_nothing() -> None:
+    at = shop()
+    first = await at.ask()
+    await at.clock.sleep(12.0)
+    again = await at.ask()
+    assert (again.output, at.calls) == (first.output, 1)
+    assert (first.routing.cache_hit, again.routing.cache_hit, again.response.cache_hit) == (False, True, True)
+    assert (again.routing.cost_usd, again.routing.tokens.input, again.routing.selected_model) == (0, 0, "good/one")
+    assert again.routing.decision_reason.startswith("from the cache (exact, 12 s old); else goal=cost")
+    assert (first.headers["X-Routewright-Cache"], again.headers["X-Routewright-Cache"]) == (
+        "miss",
+        "hit; mode=exact; age=12",
+    )
+    span = span_of(again)
+    assert (span.hit, span.mode, span.age_s, span.entry_trace_id) == (True, "exact", 12.0, first.trace_id)
+    assert span.saved_usd == first.routing.cost_usd > 0
+    assert span_of(first).hit is False
+
+
+async def test_without_being_asked_nothing_is_looked_up_or_kept() -> None:
+    at = shop()
+    await at.ask(cache=None)
+    await at.ask(cache=False)
+    await at.ask()
+    assert at.calls == 3
+    assert "X-Routewright-Cache" not in (await at.ask(cache=None)).headers
+
+
+async def test_reports_count_hits_misses_and_what_was_saved() -> None:
+    at = shop()
+    first = await at.ask()
+    await at.ask()
+    await at.ask("Other?")
+    report = await at.router.traces.cache_report()
+    assert (report.hits, report.misses, report.saved_usd) == (1, 2, first.routing.cost_usd)
+    usage = await at.router.traces.usage()
+    assert (usage.totals.requests, usage.totals.tokens.input) == (3, 200)
+    hits = await at.router.traces.query(filter="cache_hit=true")
+    assert [item.cache_hit for item in hits.data] == [True]
+
+
+TURNS = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
+CHANGES: list[dict[str, Any]] = [
+    {"messages": [{"role": "system", "content": "Be long."}, TURNS[1]]},
+    {"messages": [TURNS[0], {"role": "user", "content": "Before"}, {"role": "assistant", "content": "x"}, TURNS[1]]},
+    {"goal": "quality"},
+    {"strategy": "latency-optimized"},
+    {"models": ["good/one"]},
+    {"prefer": "good/one"},
+    {"fallback": Fallback(models=[])},
+    {"policy_id": "mine"},
+    {"policy_id": "other"},
+    {"params": Params(temperature=0.1)},
+    {"params": Params(response_format={"type": "json_object"})},
+    {"tools": [Tool(function=FunctionSpec("f"))]},
+    {"tools": [Tool(function=FunctionSpec("f"))], "tool_choice": "none"},
+    {"cache": CacheOpts(namespace="other")},
+    {"caller": Caller("other")},
+    {"caller": Caller(environment="sandbox")},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+@pytest.mark.parametrize("mode", ["exact", "semantic"])
+async def test_whatever_else_differs_is_another_partition(change: dict[str, Any], mode: Any) -> None:
+    policies = [Policy(name="mine", goal="cost"), Policy(name="other", goal="cost")]
+    at = shop(policies=policies)
+    plain = {"messages": TURNS, "cache": CacheOpts(mode=mode, threshold=0.0, explore=0.0)}
+    await at.router.route(plain)
+    options = {**plain, **change}
+    caller, cache = options.pop("caller", None), options.pop("cache")
+    answer = await at.router.route(options.pop("messages"), cache=replace(cache, mode=mode), caller=caller, **options)
+    assert not answer.routing.cache_hit
+
+
+async def test_what_does_not_shape_the_answer_makes_no_difference() -> None:
+    at = shop()
+    await at.ask(metadata={"team": "a"}, timeout_ms=1000)
+    assert (await at.ask(metadata={"team": "b"}, timeout_ms=2000, budget={"maxCostUsd": 1})).routing.cache_hit
+
+
+async def test_a_newly_published_policy_starts_a_new_partition() -> None:
+    at = shop(policies=[Policy(name="mine", goal="cost")])
+    await at.ask(policy_id="mine")
+    assert (await at.ask(policy_id="mine")).routing.cache_hit
+    at.router.reload_policies([Policy(name="mine", goal="quality")])
+    assert not (await at.ask(policy_id="mine")).routing.cache_hit
+
+
+async def test_other_providers_make_another_partition() -> None:
+    cache, clock = MemoryCache(), FakeClock()
+    for models in ([GOOD], [GOOD, SPARE]):
+        providers = [ScriptedProvider(["an answer"], models=[model], clock=clock) for model in models]
+        router = Router(providers=providers, cache=cache, settings=Settings(clock=clock))
+        assert not (await router.route("Why?", cache=EXACT)).routing.cache_hit
+
+
+async def test_an_entry_is_as_old_as_the_one_who_asks_allows() -> None:
+    at = shop()
+    await at.ask(cache=CacheOpts(mode="exact", ttl_seconds=100))
+    await at.clock.sleep(50.0)
+    assert (await at.ask(cache=CacheOpts(mode="exact", ttl_seconds=51))).routing.cache_hit
+    assert not (await at.ask(cache=CacheOpts(mode="exact", ttl_seconds=50))).routing.cache_hit
+    await at.clock.sleep(49.0)
+    assert (await at.ask(cache=CacheOpts(mode="exact", ttl_seconds=100))).routing.cache_hit, "of the second answer"
+    await at.clock.sleep(1.0)
+    assert not (await at.ask(cache=CacheOpts(mode="exact", ttl_seconds=1000))).routing.cache_hit, "its own time is over"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [Delta("cut"), Usage(1, 1), Finish("length")],
+        [ToolDelta(0, "{}", "call_1", "f"), Usage(1, 1), Finish("tool_calls")],
+        [Usage(1, 0), Finish("stop")],
+        [Delta("odd"), Usage(1, 1), Finish("something")],
+    ],
+    ids=["cut", "tools", "empty", "unknown"],
+)
+async def test_only_whole_answers_are_kept(answer: Any) -> None:
+    at = shop(answer)
+    for _ in range(2):
+        answered = await at.ask(cache=True, tools=[Tool(function=FunctionSpec("f"))])
+        assert not answered.routing.cache_hit
+    assert (await at.router.cache.stats()).entries == 0
+
+
+async def test_calls_of_tools_are_kept_where_the_mode_exact_asks_for_them() -> None:
+    at = shop([ToolDelta(0, '{"a": 1}', "call_1", "f"), Usage(1, 1), Finish("tool_calls")])
+    first, again = [await at.ask(tools=[Tool(function=FunctionSpec("f"))]) for _ in range(2)]
+    assert again.routing.cache_hit
+    assert again.tool_calls == first.tool_calls
+    assert again.finish_reason == "tool_calls"
+
+
+async def test_a_failed_call_keeps_nothing() -> None:
+    answers = iter([ProviderFault("request"), "fine"])
+    at = shop(lambda call: next(answers))
+    with pytest.raises(UpstreamFailed):
+        await at.ask()
+    assert (await at.ask()).output == "fine"
+
+
+async def test_a_stream_is_kept_and_told_again_by_the_same_events() -> None:
+    at = shop([Delta("an "), Delta("answer"), *WHOLE])
+
+    async def events() -> list[Any]:
+        async with at.router.stream("Why?", cache=EXACT) as stream:
+            return [event async for event in stream]
+
+    live, again = await events(), await events()
+    assert at.calls == 1
+    for told in (live, again):
+        assert isinstance(told[0], RouteStarted)
+        assert "".join(event.data.text for event in told if isinstance(event, OutputDelta)) == "an answer"
+        assert isinstance(told[-1], RouteCompleted)
+        assert [event.id for event in told] == [*range(1, len(told) + 1)]
+    assert [told[-1].data.cache_hit for told in (live, again)] == [False, True]
+    assert (await at.ask()).routing.cache_hit, "a plain call gets what a stream left"
+
+
+async def test_a_stream_that_was_left_keeps_nothing_and_one_from_the_cache_may_be_left() -> None:
+    at = shop([Delta("an "), Pause(1.0), Delta("answer"), *WHOLE])
+    async with at.router.stream("Why?", cache=EXACT) as stream:
+        async for _ in stream.text():
+            break
+    assert (await at.router.cache.stats()).entries == 0
+    await at.ask()
+    async with at.router.stream("Why?", cache=EXACT) as stream:
+        await anext(stream)
+    (item, *_) = (await at.router.traces.query()).data
+    assert (item.status, item.cache_hit, item.cost_usd) == ("completed", True, 0)
+
+
+SLOW = [Delta("slow"), Pause(5.0), *WHOLE]
+
+
+async def test_the_same_misses_at_once_make_one_call() -> None:
+    at = shop(SLOW)
+    answers: list[Any] = []
+
+    async def ask() -> None:
+        answers.append(await at.ask())
+
+    async with anyio.create_task_group() as group:
+        for _ in range(20):
+            group.start_soon(ask)
+    assert at.calls == 1
+    assert sorted(answer.routing.cache_hit for answer in answers) == [False] + [True] * 19
+
+
+async def test_another_takes_over_where_the_first_is_cancelled() -> None:
+    at = shop(SLOW)
+    answers: list[Any] = []
+
+    async def ask() -> None:
+        answers.append(await at.ask())
+
+    async with anyio.create_task_group() as group, anyio.create_task_group() as first:
+        first.start_soon(ask)
+        await at.clock.sleep(1.0)
+        for _ in range(5):
+            group.start_soon(ask)
+        await at.clock.sleep(1.0)
+        first.cancel_scope.cancel()
+    assert at.calls == 2
+    assert len(answers) == 5
+
+
+async def test_those_who_waited_for_a_call_that_failed_all_call_at_once() -> None:
+    at = shop([Pause(5.0), ProviderFault("request")])
+    ends: list[float] = []
+
+    async def ask() -> None:
+        with pytest.raises(UpstreamFailed):
+            await at.ask()
+        ends.append(at.clock.monotonic())
+
+    began = at.clock.monotonic()
+    async with anyio.create_task_group() as group:
+        for _ in range(4):
+            group.start_soon(ask)
+    assert [round(end - began) for end in ends] == [5, 10, 10, 10]
+
+
+async def test_nobody_waits_longer_than_half_of_its_time() -> None:
+    slow = [each for _ in range(6) for each in (Delta("slow"), Pause(8.0))]
+    answers = iter([[*slow, *WHOLE], "quick"])
+    at = shop(lambda call: next(answers))
+    ends: list[float] = []
+
+    async def ask(timeout_ms: int) -> None:
+        await at.ask(timeout_ms=timeout_ms)
+        ends.append(at.clock.monotonic())
+
+    began = at.clock.monotonic()
+    async with anyio.create_task_group() as group:
+        group.start_soon(ask, 60_000)
+        await at.clock.sleep(1.0)
+        group.start_soon(ask, 10_000)
+    assert [round(end - began) for end in ends] == [6, 48]
+
+
+async def test_a_hit_needs_no_money_and_counts_against_the_limits() -> None:
+    limits = RateLimits(requests_per_min=3)
+    bank = await Bank([*ANSWER], [*ANSWER], terms=[account(monthly_nanos=10**9, limits=limits)]).open()
+    bank.use(bank.storage)
+    first = await bank.route(cache=EXACT)
+    await bank.storage.apply("acme", [account(monthly_nanos=COST + 1, limits=limits)])
+    await bank.clock.sleep(3.0)  # so that it is known here
+    hit = await bank.route(cache=EXACT)
+    assert (hit.routing.cache_hit, hit.output, len(bank.good.calls)) == (True, first.output, 1)
+    assert await bank.charged() == COST
+    assert len(await bank.rows()) == 1
+    assert hit.usage.rate_limit_remaining == 1
+    await bank.route(cache=EXACT)
+    with pytest.raises(RateLimited):
+        await bank.route(cache=EXACT)
+    assert await bank.purse() == (COST + 1, COST, 0)
+
+
+async def test_an_idempotency_key_replays_a_hit() -> None:
+    bank = await Bank([*ANSWER], terms=[account()]).open()
+    await bank.route(cache=EXACT)
+    one, two = [await bank.route(cache=EXACT, idempotency_key="k") for _ in range(2)]
+    assert (one.replayed, two.replayed, one.trace_id == two.trace_id) == (False, True, True)
+    assert len(bank.good.calls) == 1
+
+
+async def test_the_key_of_a_call_that_missed_is_free_again_where_the_call_is_replayed() -> None:
+    bank = await Bank([*ANSWER], [*ANSWER], terms=[account()]).open()
+    await bank.route("one", cache=EXACT, idempotency_key="k")
+    await bank.router.cache.invalidate(everything=True)
+    await bank.router.as_caller(ACME).cache.invalidate(everything=True)
+    assert (await bank.route("one", cache=EXACT, idempotency_key="k")).replayed
+    with anyio.fail_after(1):
+        assert not (await bank.route("one", cache=EXACT)).routing.cache_hit
+
+
+class Faulty:
+    """A cache that fails, or takes its time."""
+
+    def __init__(self, clock: FakeClock, *, slow_s: float = 0.0) -> None:
+        self.clock, self.slow_s, self.asked = clock, slow_s, 0
+
+    async def _fail(self) -> Any:
+        self.asked += 1
+        if self.slow_s:
+            await self.clock.sleep(self.slow_s)
+        raise OSError("away")
+
+    async def get(self, key: bytes, now: float) -> CacheEntry | None:
+        found: CacheEntry | None = await self._fail()
+        return found
+
+    async def nearest(self, partition: bytes, vector: Any, now: float, limit: int) -> Sequence[CacheMatch]:
+        found: Sequence[CacheMatch] = await self._fail()
+        return found
+
+    async def put(self, entry: CacheEntry) -> None:
+        await self._fail()
+
+    async def remove(self, which: CacheSelection) -> int:
+        found: int = await self._fail()
+        return found
+
+    async def stats(self, account: str | None, now: float) -> CacheStats:
+        return CacheStats()
+
+    async def aclose(self) -> None: ...
+
+
+@pytest.mark.parametrize("slow_s", [0.0, 10.0])
+async def test_a_cache_that_fails_costs_a_moment_and_is_then_left_alone(
+    slow_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock()
+    cache = Faulty(clock, slow_s=slow_s)
+    provider = ScriptedProvider(lambda call: "fine", models=[GOOD], clock=clock)
+    router = Router(providers=[provider], cache=cache, settings=Settings(clock=clock))
+    async with router:
+        with caplog.at_level(logging.WARNING):
+            for _ in range(20):
+                began = clock.monotonic()
+                assert (await router.route("Why?", cache=EXACT)).output == "fine"
+                assert clock.monotonic() - began <= 0.051
+                await clock.sleep(0.2)
+        assert cache.asked <= 5
+        assert "rests" in caplog.text
+        asked = cache.asked
+        await clock.sleep(20.0)
+        await router.route("Why?", cache=EXACT)
+        assert cache.asked > asked, "it is asked again after a while"
+
+
+FAR = {"How do I sign in?": 1.0}
+NEAR = CacheOpts(threshold=0.9, explore=0.02)
+
+
+async def test_a_similar_question_is_a_hit_and_its_span_says_why() -> None:
+    places = Places()
+    places.at = {
+        "How do I log in?": 0.0,
+        "How can I log in?": 0.1,
+        "How do I sign in?": 1.0,
+        "How do I log in to 2?": 0.1,
+    }
+    at = shop(settings={"cache": CacheSettings(embedder=places, judge_usd_a_day=0)})
+    first = await at.ask("How do I log in?", NEAR)
+    hit = await at.ask("How can I log in?", NEAR)
+    assert (hit.output, hit.routing.cache_hit, at.calls) == (first.output, True, 1)
+    span = span_of(hit)
+    assert (span.mode, span.similarity, span.entry_trace_id) == (
+        "semantic",
+        round(float(np.cos(0.1)), 4),
+        first.trace_id,
+    )
+    assert "similarity=0.995" in hit.headers["X-Routewright-Cache"]
+    far = await at.ask("How do I sign in?", NEAR)
+    assert (far.routing.cache_hit, span_of(far).similarity, span_of(far).refused_by) == (False, 0.5403, None)
+    guarded = await at.ask("How do I log in to 2?", NEAR)
+    assert (guarded.routing.cache_hit, span_of(guarded).refused_by) == (False, "numbers")
+
+
+async def test_a_share_of_the_hits_is_answered_live_and_compared() -> None:
+    places = Places()
+    places.at = {"How do I log in?": 0.0, "How can I log in?": 0.1}
+    at = shop("the same", settings={"cache": CacheSettings(embedder=places, judge_usd_a_day=0)})
+    await at.ask("How do I log in?", NEAR)
+    at.chance.next = 0.99
+    explored = await at.ask("How can I log in?", NEAR)
+    assert (explored.routing.cache_hit, span_of(explored).explored, at.calls) == (False, True, 2)
+
+
+async def test_images_and_tools_are_only_found_by_the_same_request() -> None:
+    places = Places()
+    at = shop(settings={"cache": CacheSettings(embedder=places, judge_usd_a_day=0)})
+    await at.ask("One?", NEAR, tools=[Tool(function=FunctionSpec("f"))])
+    await at.ask("Two?", NEAR, tools=[Tool(function=FunctionSpec("f"))])
+    assert (places.asked, at.calls) == (0, 2)
+
+
+async def test_an_embedder_that_fails_makes_misses_and_rests() -> None:
+    places = Places(failing=True)
+    at = shop(settings={"cache": CacheSettings(embedder=places, judge_usd_a_day=0)})
+    for number in range(10):
+        await at.ask(f"Question {number}?", NEAR)
+    assert (places.asked, at.calls) == (3, 10)
+    assert (await at.ask("Question 1?", NEAR)).routing.cache_hit, "the exact tier still works"
+
+
+class Judged:
+    """A comparator that has to be awaited."""
+
+    def __init__(self, said: bool | None) -> None:
+        self.said, self.asked = said, list[tuple[str, str, str]]()
+
+    async def compare(self, question: str, cached: str, live: str) -> bool | None:
+        self.asked.append((question, cached, live))
+        return self.said
+
+
+async def test_a_comparator_that_waits_is_asked_behind_the_answer() -> None:
+    places, judged = Places(), Judged(True)
+    places.at = {"How do I log in?": 0.0, "How can I log in?": 0.1}
+    at = shop(settings={"cache": CacheSettings(embedder=places, comparators=(judged,), judge_usd_a_day=0)})
+    async with at.router:
+        await at.ask("How do I log in?", NEAR)
+        at.chance.next = 0.99
+        await at.ask("How can I log in?", NEAR)
+        await at.clock.sleep(1.0)
+        assert judged.asked == [("How can I log in?", "answer 1", "answer 2")]
+
+
+async def test_the_judge_is_a_call_of_the_same_caller_within_its_budget() -> None:
+    places = Places()
+    places.at = {"How do I log in?": 0.0, "How can I log in?": 0.1}
+    at = shop(settings={"cache": CacheSettings(embedder=places)})
+    async with at.router:
+        await at.ask("How do I log in?", NEAR)
+        at.chance.next = 0.99
+        await at.ask("How can I log in?", NEAR)
+        await at.clock.sleep(1.0)
+        assert at.calls == 3
+        assert "answer 1" in str(at.provider.calls[2].messages[-1].content)
+        tagged = await at.router.traces.query(filter="metadata.routewright=cache_judge")
+        assert len(tagged.data) == 1
+
+
+async def test_poor_feedback_removes_the_entry_that_was_served_and_the_one_that_was_made() -> None:
+    at = shop()
+    await at.ask()
+    hit = await at.ask()
+    await at.router.feedback(hit.trace_id, 0.9)
+    assert (await at.ask()).routing.cache_hit
+    await at.router.feedback((await at.ask()).trace_id, 0.1)
+    made = await at.ask()
+    assert not made.routing.cache_hit
+    await at.router.feedback(made.trace_id, 0.0)
+    assert not (await at.ask()).routing.cache_hit
+
+
+async def test_deleting_everything_of_an_account_deletes_its_answers() -> None:
+    at = shop()
+    await at.ask(caller=Caller("a"))
+    await at.ask(caller=Caller("b"))
+    await at.router.traces.delete(everything=True, account="a")
+    assert not (await at.ask(caller=Caller("a"))).routing.cache_hit
+    assert (await at.ask(caller=Caller("b"))).routing.cache_hit
+
+
+async def test_entries_are_removed_by_what_they_have_in_common() -> None:
+    at = shop()
+    first = await at.ask("One?", metadata={"team": "a"})
+    await at.ask("Two?", CacheOpts(mode="exact", namespace="n"))
+    await at.clock.sleep(10.0)
+    await at.ask("Three?")
+    assert await at.router.as_caller(Caller("other")).cache.invalidate(everything=True) == 0
+    assert await at.router.cache.invalidate(metadata=("team", "b")) == 0
+    assert await at.router.cache.invalidate(key=span_of(first).key) == 1
+    assert await at.router.cache.invalidate(older_than_s=5.0) == 1
+    explained = await at.router.cache.explain("Three?", cache=EXACT)
+    assert await at.router.cache.invalidate(partition=explained.partition) == 1
+    assert (await at.router.cache.stats()).entries == 0
+    for wrong in ({}, {"everything": True, "namespace": "n"}, {"key": "abc"}):
+        with pytest.raises(ValidationFailed):
+            await at.router.cache.invalidate(**wrong)
+
+
+async def test_explain_says_what_would_happen_and_changes_nothing() -> None:
+    places = Places()
+    places.at = {"How do I log in?": 0.0, "How can I log in?": 0.1}
+    at = shop(settings={"cache": CacheSettings(embedder=places, judge_usd_a_day=0)})
+    assert (await at.router.cache.explain("Why?")).reason == "a miss: nothing in the same partition is kept"
+    await at.ask("How do I log in?", NEAR)
+    told = await at.router.cache.explain("How can I log in?", cache=NEAR)
+    assert told.near[0].question == "How do I log in?"
+    assert told.near[0].serve == 0.98
+    assert told.reason.startswith("a hit in 98% of cases")
+    assert (await at.router.cache.explain("How do I log in?", cache=NEAR)).exact_age_s == 0.0
+    assert at.calls == 1
+
+
+async def test_too_few_hits_are_an_event_once_an_hour() -> None:
+    storage = MemoryStorage()
+    at = shop(storage=storage)
+    for number in range(210):
+        await at.ask(f"Question {number}?")
+    await at.router.flush()
+    (event,) = await storage.scan("default", Events(), after=None, limit=10)
+    assert event.type == "cache.evicted"
+    assert event.data == {"window_seconds": 3600, "hit_rate": 0.0, "threshold": 0.05}
+    assert event.environment == "production"
+
+
+async def test_an_answer_that_todays_guardrails_change_is_not_given() -> None:
+    cache = MemoryCache()
+    one = shop("write to a@b.example", cache=cache)
+    await one.ask()
+    other = shop("nothing", cache=cache, guardrails=[PatternGuardrail("email", stages=["output"])])
+    assert (await other.ask()).output == "nothing"
+
+
+async def test_an_output_type_is_read_from_a_cached_answer() -> None:
+    at = shop('{"a": 1}')
+    for _ in range(2):
+        answer: Any = await at.router.route("Give a", output_type=dict[str, int], cache=EXACT)
+        assert answer.data == {"a": 1}
+    assert at.calls == 1
+
+
+async def test_a_host_that_makes_its_calls_need_not_make_one_that_hits() -> None:
+    at = shop()
+    await at.ask()
+    with at.router.steps("Why?", cache=EXACT) as steps:
+        assert isinstance(steps.next(), StepDone)
+    assert steps.result.routing.cache_hit
+
+
+async def test_route_many_makes_one_call_for_equal_requests() -> None:
+    at = shop(SLOW)
+    answers = await at.router.route_many(["Why?"] * 5, cache=EXACT)
+    assert len(answers) == 5
+    assert at.calls == 1
+
+
+async def test_a_trace_of_a_hit_replays_its_decision() -> None:
+    at = shop()
+    await at.ask()
+    hit = await at.ask()
+    assert at.router.replay(hit).model == "good/one"
+    with pytest.raises(NotFound):
+        await at.router.trace("tr_" + "0" * 26)
+    stored = await at.router.trace(hit.trace_id)
+    assert (stored.cache_hit, stored.spans) == (True, hit.trace.spans)
+
+
+async def test_a_cache_has_to_be_one() -> None:
+    with pytest.raises(ValidationFailed, match="is not a cache"):
+        Router.sandbox(cache="memory:")  # type: ignore[arg-type]
+    with pytest.raises(ValidationFailed, match="embedder"):
+        CacheSettings(embedder="minilm")  # type: ignore[arg-type]
+    assert RouteRequest([]).cache is None

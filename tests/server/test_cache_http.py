@@ -1,0 +1,240 @@
+"""The response cache over HTTP: at our own door and those for other vendors' clients, plain and as a stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import anyio
+import httpx2
+import pytest
+from openai import OpenAI
+
+from routewright import MemoryStorage, Router
+from routewright.cli.serve import FLAGS
+from routewright.errors import ValidationFailed
+from routewright.serve.assembly import opened, settings_of
+from routewright.serve.config import Sources
+from routewright.serve.plan import Asked, Plan
+from routewright.serve.prepare import begin, plan_of, prepare
+from routewright.server.metrics import Metrics
+from routewright.server.openapi import openapi
+
+from .serving import Site
+
+SKY = "Why is the sky blue?"
+BLUE = "Blue light scatters more.\nÜber allem: 蓝 — the sky is blue."
+TURN: Any = [{"role": "user", "content": SKY}]
+WISH: dict[str, Any] = {"routewright": {"cache": True}}
+
+
+@pytest.fixture
+def site() -> Site:
+    storage = MemoryStorage()
+    return Site(Router.sandbox({SKY: BLUE}, storage=storage), storage=storage)
+
+
+@contextmanager
+def http(site: Site) -> Iterator[httpx2.Client]:
+    with site.client(site.key(environment="sandbox")) as client:
+        yield client
+
+
+def route(client: httpx2.Client, **fields: Any) -> httpx2.Response:
+    return client.post("/v1/route", json={"messages": TURN, "cache": True, **fields})
+
+
+def events(answer: httpx2.Response) -> list[tuple[str, Any]]:
+    found = [event.split("\n") for event in answer.text.split("\n\n") if event.startswith("event: ")]
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, _, data in found]
+
+
+# our own door
+
+
+def test_the_header_says_hit_or_miss_only_where_the_cache_was_asked_for(site: Site) -> None:
+    with http(site) as client:
+        answers = [route(client), route(client), route(client, cache=False)]
+    first, again, without = (answer.headers.get("X-Routewright-Cache") for answer in answers)
+    assert first == "miss"
+    assert again is not None
+    assert again.startswith("hit; mode=exact; age=")
+    assert without is None
+    assert [answer.json()["routing"]["cache_hit"] for answer in answers] == [False, True, False]
+    assert len({answer.json()["output"] for answer in answers}) == 1
+    assert answers[1].json()["routing"]["cost_usd"] == 0
+    assert "X-RateLimit-Remaining" in answers[1].headers
+
+
+def test_a_stream_has_the_header_and_the_same_text(site: Site) -> None:
+    with http(site) as client:
+        first, again = route(client, stream=True), route(client, stream=True)
+    assert first.headers["X-Routewright-Cache"] == "miss"
+    assert again.headers["X-Routewright-Cache"].startswith("hit; mode=exact")
+    assert "X-RateLimit-Remaining" in again.headers
+    texts = ["".join(data["text"] for name, data in events(each) if name == "output.delta") for each in (first, again)]
+    assert texts == [BLUE, BLUE]
+    name, last = events(again)[-1]
+    assert name == "route.completed"
+    assert last["routing"]["cache_hit"] is True
+    assert last["routing"]["tokens"] == {"input": 0, "output": 0, "cached": 0}
+
+
+def test_an_answer_that_was_streamed_is_given_whole(site: Site) -> None:
+    with http(site) as client:
+        route(client, stream=True)
+        assert route(client).json()["output"] == BLUE
+
+
+def test_answers_of_one_account_are_not_given_to_another(site: Site) -> None:
+    with http(site) as client:
+        route(client)
+        other = {"Authorization": f"Bearer {site.key('other', environment='sandbox')}"}
+        asked = {"messages": TURN, "cache": True}
+        assert client.post("/v1/route", json=asked, headers=other).headers["X-Routewright-Cache"] == "miss"
+        assert route(client).headers["X-Routewright-Cache"].startswith("hit")
+
+
+def test_a_preferred_model_is_served_from_the_cache(site: Site) -> None:
+    with http(site) as client:
+        answers = [route(client, prefer=["openai/gpt-4o-mini"]) for _ in range(2)]
+    assert [answer.json()["routing"]["cache_hit"] for answer in answers] == [False, True]
+    assert {answer.json()["routing"]["selected_model"] for answer in answers} == {"openai/gpt-4o-mini"}
+
+
+def test_the_header_is_in_the_document() -> None:
+    document = openapi()
+    success = document["paths"]["/v1/route"]["post"]["responses"]["200"]
+    assert "X-Routewright-Cache" in success["headers"]
+    assert "X-Routewright-Cache" in document["components"]["headers"]
+    assert "X-Routewright-Cache" not in document["paths"]["/v1/decide"]["post"]["responses"]["200"]["headers"]
+
+
+# the doors for other vendors' clients
+
+
+def test_the_client_of_openai_gets_a_hit_plain_and_streamed(site: Site) -> None:
+    key = site.key(environment="sandbox")
+    with site.served() as url, OpenAI(api_key=key, base_url=f"{url}/openai/v1", max_retries=0) as client:
+        chat = client.chat.completions
+        raw = [chat.with_raw_response.create(model="auto", messages=TURN, extra_body=WISH) for _ in range(2)]
+        with chat.with_streaming_response.create(
+            model="auto", messages=TURN, extra_body=WISH, stream=True, stream_options={"include_usage": True}
+        ) as streamed:
+            headers = streamed.headers
+            chunks = [*streamed.parse()]
+    first, again = (each.parse() for each in raw)
+    assert raw[0].headers["X-Routewright-Cache"] == "miss"
+    for told in (raw[1].headers, headers):
+        assert told["X-Routewright-Cache"].startswith("hit; mode=exact")
+        assert told["X-Routewright-Model"] == first.model
+    assert again.choices[0].message.content == first.choices[0].message.content == BLUE
+    assert again.choices[0].finish_reason == "stop"
+    assert again.usage is not None
+    assert again.usage.total_tokens == 0
+    assert "".join(each.choices[0].delta.content or "" for each in chunks if each.choices) == BLUE
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.total_tokens == 0
+    assert raw[1].headers["X-Routewright-Cost-Usd"] == "0"
+
+
+def test_the_client_of_anthropic_gets_a_hit_plain_and_streamed(site: Site) -> None:
+    key = site.key(environment="sandbox")
+    asked: dict[str, Any] = {"model": "auto", "max_tokens": 100, "messages": TURN, "extra_body": WISH}
+    with site.served() as url, anthropic.Anthropic(base_url=f"{url}/anthropic", api_key=key, max_retries=0) as client:
+        raw = [client.messages.with_raw_response.create(**asked) for _ in range(2)]
+        with client.messages.stream(**asked) as stream:
+            headers = stream.response.headers
+            text = "".join(stream.text_stream)
+            whole = stream.get_final_message()
+    first, again = (each.parse() for each in raw)
+    assert raw[0].headers["X-Routewright-Cache"] == "miss"
+    assert raw[1].headers["X-Routewright-Cache"].startswith("hit; mode=exact")
+    assert headers["X-Routewright-Cache"].startswith("hit; mode=exact")
+    assert again.content == first.content
+    assert text == again.content[0].text == BLUE
+    for message in (again, whole):
+        assert (message.usage.input_tokens, message.usage.output_tokens) == (0, 0)
+        assert message.stop_reason == "end_turn"
+        assert message.model == first.model
+
+
+# metrics
+
+
+def test_hits_and_misses_are_counted(site: Site) -> None:
+    metrics = Metrics(site.router)
+    with http(site) as client:
+        for _ in range(3):
+            route(client)
+        route(client, cache=False)
+    site.router.blocking.flush()
+    told = metrics.render().decode()
+    metrics.close()
+    assert 'routewright_cache_lookups_total{environment="sandbox",outcome="miss"} 1.0' in told
+    assert 'routewright_cache_lookups_total{environment="sandbox",outcome="hit"} 2.0' in told
+
+
+# routewright serve
+
+
+@pytest.fixture
+def _here(noon: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ROUTEWRIGHT_CACHE", raising=False)
+
+
+def planned(**flags: Any) -> Plan:
+    return plan_of(Sources({"store": "store.db", **flags}, FLAGS, {}, None))
+
+
+@pytest.mark.usefixtures("_here")
+def test_workers_share_the_cache_of_the_configuration() -> None:
+    async def serve() -> list[bool]:
+        plan = planned(cache="cache.db", workers=2)
+        assert plan.cache == "sqlite:///cache.db"
+        begun = await begin(plan)
+        hits = []
+        for _ in range(2):  # one after the other, as two processes
+            async with opened(plan) as (router, console):
+                caller = await console.authenticate(f"Bearer {begun.keys['sandbox']}") if begun.keys else None
+                assert caller is not None
+                answer = await router.as_caller(caller).route(SKY, cache=True)
+                hits.append(answer.routing.cache_hit)
+        return hits
+
+    assert anyio.run(serve) == [False, True]
+    assert Path("cache.db").is_file()
+
+
+@pytest.mark.usefixtures("_here")
+def test_a_cache_is_in_memory_unless_it_is_named() -> None:
+    assert planned().cache == "memory:"
+    found = prepare(Asked(None, {"cache": "cache.db"}, FLAGS), {})
+    assert found.facts["cache"] == "cache.db"
+    assert prepare(Asked(None, {}, FLAGS), {"ROUTEWRIGHT_CACHE": "other.db"}).plan.cache == "sqlite:///other.db"
+    assert not Path("cache.db").exists()
+
+
+@pytest.mark.usefixtures("_here")
+def test_a_cache_that_cannot_be_is_refused() -> None:
+    for given, said in [
+        ("redis://x", "--cache: is 'redis://x'; write memory: or sqlite:///cache.db"),
+        ("./store.db", "--cache: is the file of the store; name another file, as cache.db"),
+    ]:
+        with pytest.raises(ValidationFailed) as refused:
+            planned(cache=given)
+        assert str(refused.value).startswith(said)
+
+
+@pytest.mark.usefixtures("_here")
+def test_the_judge_can_be_switched_off_in_the_configuration() -> None:
+    Path("serve.toml").write_text("[settings.cache]\njudge_usd_a_day = 0\nlow_hit_rate = 0.5\n")
+    settings = settings_of(plan_of(Sources({}, FLAGS, {}, "serve.toml")))
+    assert (settings.cache.judge_usd_a_day, settings.cache.low_hit_rate) == (0, 0.5)
+    Path("serve.toml").write_text("[settings.cache]\njudge_usd_a_day = -1\n")
+    with pytest.raises(ValidationFailed, match="judge_usd_a_day: must be 0 or above"):
+        plan_of(Sources({}, FLAGS, {}, "serve.toml"))

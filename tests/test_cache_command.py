@@ -1,0 +1,190 @@
+"""``routewright cache``: what is kept, why a request would be a hit or a miss, and what is to go."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from routewright import Router
+from routewright.cli import main
+from routewright.cli.show import Screen
+from routewright.storage import open_cache
+from routewright.wire import Caller
+
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+SKY = "Why is the sky blue?"
+SANDBOX = ("--sandbox", "--model", "openai/gpt-4o-mini")
+
+
+@pytest.fixture(autouse=True)
+def _the_cache_is_named(monkeypatch: Patch, noon: None) -> None:
+    for name in list(os.environ):
+        if name.startswith("ROUTEWRIGHT_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("ROUTEWRIGHT_CACHE", "cache.db")
+
+
+@pytest.fixture
+def kept() -> list[str]:
+    """A cache with answers to three questions, and one of another account. Gives the traces of the calls."""
+    ids = []
+    sandbox = Router.sandbox(cache=open_cache("sqlite:///cache.db"))
+    with sandbox.blocking as router:
+        asked: list[tuple[str, dict[str, Any]]] = [
+            (SKY, {"metadata": {"team": "search", "run": 5}}),
+            ("How tall is Mont Blanc?", {"cache": {"namespace": "facts"}}),
+            ("Who wrote Faust?", {"metadata": {"run": "5"}}),
+        ]
+        for question, options in asked:
+            given = {"models": ["openai/gpt-4o-mini"], "cache": True, **options}
+            ids.append(router.route(question, **given).trace_id)
+        sandbox.as_caller(Caller("acme")).blocking.route(SKY, models=["openai/gpt-4o-mini"], cache=True)
+    return ids
+
+
+def shown(capsys: Capture, *argv: str, code: int = 0) -> str:
+    """What the command writes, to either stream."""
+    capsys.readouterr()
+    assert main(["cache", *argv]) == code
+    out, err = capsys.readouterr()
+    return f"{out}{err}"
+
+
+def told(capsys: Capture, *argv: str) -> Any:
+    capsys.readouterr()
+    assert main(["cache", *argv, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+# stats
+
+
+def test_stats_are_of_one_account(kept: list[str], capsys: Capture) -> None:
+    found = told(capsys, "stats")
+    assert (found["account"], found["entries"], found["partitions"]) == ("default", 3, 2)
+    assert found["size_bytes"] > 0
+    assert found["saves_usd"] > 0
+    assert found["oldest_at"].startswith("2026-11-22T12:00:00")
+    assert told(capsys, "stats", "--account", "acme")["entries"] == 1
+    lines = shown(capsys, "stats").splitlines()
+    assert [line.split()[0] for line in lines] == ["answers", "size", "partitions", "oldest", "had"]
+
+
+def test_an_account_without_answers_is_told_of_others(kept: list[str], capsys: Capture) -> None:
+    said = shown(capsys, "stats", "--account", "nobody")
+    assert said == "the account 'nobody' has no answer there; other accounts have 4: name one with --account\n"
+
+
+def test_the_cache_is_named_by_an_option_before_the_environment(kept: list[str], capsys: Capture) -> None:
+    Path("cache.db").rename("other.db")
+    assert "there is no cache cache.db" in shown(capsys, "stats", code=2)
+    for named in ("other.db", "sqlite:///other.db", f"sqlite:///{Path('other.db').absolute()}"):
+        assert told(capsys, "stats", "--cache", named)["entries"] == 3
+
+
+def test_a_cache_that_is_not_there_is_not_made(capsys: Capture, monkeypatch: Patch) -> None:
+    for command in (["stats"], ["explain", "--sandbox", "Hi"], ["invalidate", "--everything", "--yes"]):
+        assert "there is no cache cache.db; 'routewright serve --cache cache.db'" in shown(capsys, *command, code=2)
+    assert not Path("cache.db").exists()
+    monkeypatch.delenv("ROUTEWRIGHT_CACHE")
+    said = "routewright: --cache: is missing; give --cache cache.db, or set ROUTEWRIGHT_CACHE\n"
+    assert shown(capsys, "stats", code=2) == said
+    assert "--cache: is memory:, which ends with the command" in shown(capsys, "stats", "--cache", "memory:", code=2)
+    assert "--cache: is 'redis://x'" in shown(capsys, "stats", "--cache", "redis://x", code=2)
+
+
+# explain
+
+
+def test_the_same_request_is_explained_as_a_hit(kept: list[str], capsys: Capture) -> None:
+    first, *rest = shown(capsys, "explain", *SANDBOX, SKY).splitlines()
+    assert first.startswith("a hit: the same request was answered 0 s ago")
+    assert [line.split()[0] for line in rest if line][:3] == ["key", "partition", "similarity"]
+    found = told(capsys, "explain", *SANDBOX, SKY)
+    assert (found["exact_age_s"], found["reason"]) == (0.0, first)
+    assert {each["trace_id"] for each in found["near"]} == {kept[0], kept[2]}
+
+
+def test_nothing_is_near_in_another_partition(kept: list[str], capsys: Capture) -> None:
+    nothing = "a miss: nothing in the same partition is kept"
+    assert told(capsys, "explain", *SANDBOX, "--goal", "quality", SKY)["reason"] == nothing
+    assert told(capsys, "explain", *SANDBOX, "--account", "nobody", SKY)["reason"] == nothing
+    found = told(capsys, "explain", *SANDBOX, "--namespace", "facts", "--mode", "exact", "How tall is Mont Blanc?")
+    assert found["reason"].startswith("a hit")
+    assert found["near"] == []
+
+
+def test_a_similar_question_is_in_the_table(kept: list[str], capsys: Capture) -> None:
+    said = shown(capsys, "explain", *SANDBOX, "--threshold", "0.5", "Why is the sky so blue?")
+    head, *rows = said.partition("\nsimilarity")[2].splitlines()
+    assert head.split() == ["age", "differ", "right", "risk", "served", "question"]
+    assert rows[0].endswith(SKY)
+    assert len(rows) == 2
+
+
+@pytest.mark.parametrize("options", [("--max-error", "2"), ("--threshold", "-1")])
+def test_an_option_of_the_cache_is_named_where_it_is_wrong(
+    options: tuple[str, str], kept: list[str], capsys: Capture
+) -> None:
+    assert shown(capsys, "explain", *SANDBOX, *options, SKY, code=2).startswith(f"routewright: {options[0]}: must be")
+
+
+def test_both_bounds_are_refused(kept: list[str], capsys: Capture) -> None:
+    with pytest.raises(SystemExit):
+        main(["cache", "explain", "--max-error", "0.1", "--threshold", "0.9", SKY])
+    assert "not allowed with argument --max-error" in capsys.readouterr().err
+
+
+# invalidate
+
+
+def test_answers_go_by_each_of_their_marks(kept: list[str], capsys: Capture) -> None:
+    found = told(capsys, "explain", *SANDBOX, SKY)
+    content = Path("cache.db").read_bytes()
+    for options, removed in [
+        (["--key", found["key"]], 1),
+        (["--partition", found["partition"]], 2),
+        (["--trace", kept[0]], 1),
+        (["--namespace", "facts"], 1),
+        (["--metadata", "team=search"], 1),
+        (["--metadata", "run=5"], 1),
+        (["--metadata", "run=5", "--trace", kept[2]], 0),
+        (["--metadata", 'run="5"', "--trace", kept[2]], 1),
+        (["--older-than", "1h"], 0),
+        (["--everything"], 3),
+        (["--everything", "--environment", "production"], 0),
+        (["--everything", "--environment", "sandbox"], 3),
+        (["--everything", "--account", "acme"], 1),
+    ]:
+        Path("cache.db").write_bytes(content)
+        assert told(capsys, "invalidate", *options, "--yes") == {"removed": removed}, options
+    assert shown(capsys, "invalidate", "--namespace", "facts", "-y") == "1 answer removed\n"
+
+
+def test_a_person_is_asked_first(kept: list[str], capsys: Capture, monkeypatch: Patch) -> None:
+    said = shown(capsys, "invalidate", "--everything", code=2)
+    assert said == "routewright: answers of the account default would be removed; give --yes to have it done\n"
+    asked: list[str] = []
+
+    def no(self: Screen, question: str, *, otherwise: str) -> bool:
+        asked.append(question)
+        return False
+
+    monkeypatch.setattr(Screen, "ask", no)
+    assert shown(capsys, "invalidate", "--namespace", "facts", code=130) == "nothing is removed\n"
+    assert asked == ["remove these of the 3 answers of default?"]
+    assert told(capsys, "stats")["entries"] == 3
+
+
+def test_what_is_to_go_has_to_be_said_once(kept: list[str], capsys: Capture) -> None:
+    assert "--everything: is missing" in shown(capsys, "invalidate", code=2)
+    assert "--everything: is more than" in shown(capsys, "invalidate", "--everything", "--key", "0" * 32, code=2)
+    assert shown(capsys, "invalidate", "--key", "5", "--yes", code=2).startswith("routewright: --key: is '5'; pass the")
+    with pytest.raises(SystemExit):
+        main(["cache", "invalidate", "--older-than", "soon"])
+    assert "'soon' is not a time as 30m, 2h or 7d" in capsys.readouterr().err
