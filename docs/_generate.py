@@ -48,6 +48,7 @@ from routewright.docstrings import field_docs, prose, summary
 from routewright.serve.config import (
     VARIABLES,
     AdminEntry,
+    CachingEntry,
     CaptureEntry,
     RetentionEntry,
     ServeFile,
@@ -524,6 +525,7 @@ SERVE_PARTS: dict[str, tuple[type[Strict], str, type]] = {
     "## `[http]`": (_entry_at("http"), "http", HttpLimits),
     "## `[connections]`": (_entry_at("connections"), "connections", ConnectionLimits),
     "## `[settings]`": (SettingsEntry, "settings", SettingsEntry),
+    "## `[settings.cache]`": (CachingEntry, "settings.cache", CachingEntry),
     "## `[settings.retention]`": (RetentionEntry, "settings.retention", RetentionEntry),
     "## `[settings.capture]`": (CaptureEntry, "settings.capture", CaptureEntry),
     "## `[settings.execution]`": (_entry_at("settings.execution"), "settings.execution", ExecutionLimits),
