@@ -506,6 +506,14 @@ async def stubborn(answer: str) -> str:
     return answer
 
 
+async def patiently(child: asyncio.Task[str]) -> str:
+    """The result of a task, even if the alarm rings again on a slow machine before it is there."""
+    while not child.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([child])
+    return child.result()
+
+
 class TestBodyEnds:
     """The alarm has rung, and the body ends in its own way."""
 
@@ -529,12 +537,12 @@ class TestBodyEnds:
                     with suppress(asyncio.CancelledError):
                         await asyncio.shield(child)
                     child.cancel()
-                    assert await child == "answer"
+                    assert await patiently(child) == "answer"
                 else:
                     with suppress(asyncio.CancelledError):
                         await asyncio.wait([child])
                     child.cancel()
-                    assert await child == "answer"
+                    assert await patiently(child) == "answer"
             assert not limit.expired
 
         run(body)
