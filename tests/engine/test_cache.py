@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
@@ -54,7 +55,8 @@ from routewright.wire import (
 
 from .support import GOOD as PLAIN
 from .support import SPARE
-from .test_admission import ACME, ANSWER, COST, Bank, account
+from .test_admission import ACME, ANSWER, CAP, COST, Bank, account
+from .test_cancel_everywhere import CancelAt
 
 pytestmark = pytest.mark.anyio
 GOOD = replace(PLAIN, modalities=("text", "image", "tool"), structured_output=True)
@@ -671,3 +673,79 @@ async def test_a_cache_has_to_be_one() -> None:
     with pytest.raises(ValidationFailed, match="embedder"):
         CacheSettings(embedder="minilm")  # type: ignore[arg-type]
     assert RouteRequest([]).cache is None
+
+
+class Dawdling:
+    """A cache in memory that takes its time, and an embedder that does."""
+
+    name = "dawdling"
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock, self.kept, self.places = clock, MemoryCache(clock=clock), Places()
+
+    async def get(self, key: bytes, now: float) -> CacheEntry | None:
+        await self.clock.sleep(0.01)
+        return await self.kept.get(key, now)
+
+    async def nearest(self, partition: bytes, vector: Any, now: float, limit: int) -> Sequence[CacheMatch]:
+        await self.clock.sleep(0.01)
+        return await self.kept.nearest(partition, vector, now, limit)
+
+    async def put(self, entry: CacheEntry) -> None:
+        await self.clock.sleep(0.01)
+        await self.kept.put(entry)
+
+    async def remove(self, which: CacheSelection) -> int:
+        return await self.kept.remove(which)
+
+    async def stats(self, account: str | None, now: float) -> CacheStats:
+        return await self.kept.stats(account, now)
+
+    async def aclose(self) -> None: ...
+
+    async def embed(self, text: str) -> Any:
+        await self.clock.sleep(0.01)
+        return self.places.embed(text)
+
+
+@pytest.mark.parametrize("form", ["plain", "stream"])
+@pytest.mark.parametrize("found", ["hit", "near", "miss", "waits"])
+async def test_cancelled_at_any_await_a_look_holds_nothing(form: str, found: str) -> None:
+    at, waited = 0, 1
+    while waited >= at:
+        at += 1
+        bank = await Bank(*[[Pause(0.1), *ANSWER]] * 4, terms=[account(monthly_nanos=10**9, plan="free")]).open()
+        slow = Dawdling(bank.clock)
+        slow.places.at = {"How do I log in?": 0.0, "How can I log in?": 0.1}
+        settings = Settings(clock=bank.clock, rng=Chance(), cache=CacheSettings(embedder=slow, judge_usd_a_day=0))
+        router = Router(providers=[bank.good], storage=bank.storage, cache=slow, settings=settings)
+        kept = router.as_caller(ACME)
+        question = "How can I log in?" if found == "near" else "How do I log in?"
+        if found in ("hit", "near"):
+            await kept.route("How do I log in?", cache=NEAR, params=CAP)
+            await bank.clock.sleep(1.0)
+
+        async def ask(router: Router = kept, question: str = question) -> None:
+            if form == "plain":
+                await router.route(question, cache=NEAR, params=CAP, idempotency_key="k")
+                return
+            async with router.stream(question, cache=NEAR, params=CAP, idempotency_key="k") as stream:
+                async for _ in stream:
+                    pass
+
+        async with anyio.create_task_group() as group:
+            if found == "waits":
+                group.start_soon(partial(kept.route, question, cache=NEAR, params=CAP))
+                await bank.clock.sleep(0.05)
+            with anyio.CancelScope() as scope:
+                awaited = CancelAt(ask(), at, scope)
+                await awaited
+            waited = awaited.waited
+        await bank.clock.sleep(2.0)
+        assert router.engine.caching._flights == {}, at
+        assert (await bank.purse())[2] == 0, at
+        again = await kept.route(question, cache=NEAR, params=CAP)
+        assert again.output == "an answer", at
+        assert (await bank.purse())[2] == 0, at
+        await router.aclose()
+    assert at >= 2, "it was cancelled, indeed"
