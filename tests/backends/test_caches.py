@@ -184,7 +184,7 @@ def test_any_walk_gives_what_a_dictionary_would(kind: str, walk: list[tuple[Any,
 
 
 def test_the_memory_cache_stays_within_its_bytes(full: bool) -> None:
-    bound, many = 8_000_000, 1_000_000 if full else 6_000
+    bound, many = (8_000_000, 1_000_000) if full else (3_000_000, 10_000)
     clock, now = StillClock(), START
     cache = MemoryCache(max_bytes=bound, clock=clock)
     vector = np.zeros(64, np.float32)
