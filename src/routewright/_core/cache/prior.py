@@ -1,6 +1,6 @@
 """The prior of the calibration, as ``benchmarks/train_calibration.py`` printed it.
 
-Origin: intents of banking77 (CC BY 4.0, PolyAI) and clinc150 (CC BY 3.0), see ``tests/data/README.md``."""
+Origin: intents of banking77 (CC BY 4.0, PolyAI) and clinc150 (CC BY 3.0), see ``tests/data``."""
 
 MEAN = (-3.801, 3.980, 0.352, -0.226, -0.357, 3.055, 0.542, -0.371, 0.197)
 """Weights: the intercept, then one for each feature of ``offer``."""
