@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import cached_property, partial
 from importlib import import_module
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from ._core.cache.answers import judge_request, read_judgement
-from ._core.cache.offer import offer
+from ._core.cache.offer import Offer, offer
 from ._core.call import Call
 from ._core.request.problems import shown
 from ._engine.cache import Caching
@@ -154,6 +155,7 @@ class ResponseCache:
         """Remove the account's entries that all of what is given holds for, and say how many. ``everything=True``
         alone means all of them. Raises ``ValidationFailed``."""
         named = [each for each in (key, partition, trace_id, namespace, metadata, older_than_s) if each is not None]
+        _check_selection(everything, older_than_s, metadata, (trace_id, namespace))
         if bool(named) == everything:
             hint = "say which entries, or everything=True alone"
             raise ValidationFailed.at("invalidate", "selects nothing" if not named else "selects and takes all", hint)
@@ -196,10 +198,15 @@ async def explain_cache(caching: Caching, call: Call) -> CacheExplanation:
     exact, near = await caching.exact(lookup), list[NearEntry]()
     matches = await caching.near(lookup) if lookup.question is not None else None
     now, calibration = caching.now(), None if matches is None else await caching.calibration(lookup.space)
+    chosen = Offer()
+    if calibration is not None and lookup.question is not None:
+        chosen = offer(lookup.question, matches or (), calibration, lookup.bound)
     for match in matches or ():
         assert calibration is not None, "there are matches"
         assert lookup.question is not None, "it has some near it"
-        entry, found = match.entry, offer(lookup.question, [match], calibration, lookup.bound)
+        entry, found = match.entry, chosen
+        if match is not chosen.match:
+            found = offer(lookup.question, [match], calibration, lookup.bound)._replace(serve=0.0)
         one = NearEntry(
             trace_id=entry.id,
             question=entry.prompt or "",
@@ -270,6 +277,20 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"routewright.{_HOME[name]}"), name)
+
+
+def _check_selection(everything: object, older_than_s: object, metadata: object, texts: tuple[object, ...]) -> None:
+    """Raises ``ValidationFailed`` for arguments of ``invalidate`` of a wrong kind."""
+    seconds = isinstance(older_than_s, int | float) and not isinstance(older_than_s, bool) and 0 <= older_than_s < inf
+    pair = isinstance(metadata, tuple) and [*map(type, metadata[:1]), len(metadata)] == [str, 2]
+    for path, value, fits, hint in (
+        ("everything", everything, isinstance(everything, bool), "pass True or False"),
+        ("older_than_s", older_than_s, older_than_s is None or seconds, "pass seconds, 0 or more"),
+        ("metadata", metadata, metadata is None or pair, 'pass a key and a value: ("team", "support")'),
+        ("trace_id or namespace", texts, all(isinstance(each, str | None) for each in texts), "pass a string"),
+    ):
+        if not fits:
+            raise ValidationFailed.at(path, f"is {shown(value)}", hint)
 
 
 def _digest(path: str, told: str) -> bytes:

@@ -19,6 +19,7 @@ from routewright import (
     PatternGuardrail,
     Policy,
     ProviderFault,
+    QuotaExhausted,
     RateLimited,
     Router,
     Settings,
@@ -749,3 +750,111 @@ async def test_cancelled_at_any_await_a_look_holds_nothing(form: str, found: str
         assert (await bank.purse())[2] == 0, at
         await router.aclose()
     assert at >= 2, "it was cancelled, indeed"
+
+
+class Odd:
+    """A comparator that gives what a test says."""
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+
+    def compare(self, question: str, cached: str, live: str) -> Any:
+        return self.given
+
+
+@pytest.mark.parametrize("given", [np.bool_(True), 1, "yes", [0]], ids=repr)
+async def test_no_call_fails_with_what_a_comparator_gives(given: Any) -> None:
+    places = Places()
+    places.at = {f"How do I log in {'really ' * place}?": 0.1 * place for place in range(6)}
+    at = shop(settings={"cache": CacheSettings(embedder=places, comparators=(Odd(given),), judge_usd_a_day=0)})
+    for question in places.at:
+        assert (await at.ask(question, CacheOpts(threshold=0.999))).output
+    assert not at.router.engine.records.under_way
+
+
+async def test_tool_calls_are_only_given_to_those_who_ask_for_them() -> None:
+    at = shop([ToolDelta(0, "{}", "call_1", "f"), Usage(1, 1), Finish("tool_calls")])
+    tools = [Tool(function=FunctionSpec("f"))]
+    await at.ask(tools=tools)
+    assert not (await at.ask(cache=True, tools=tools)).routing.cache_hit
+    assert (await at.ask(tools=tools)).routing.cache_hit
+
+
+async def test_a_stream_that_nobody_reads_holds_nobody_up_after_its_time() -> None:
+    at = shop()
+    stream = at.router.stream("Why?", cache=EXACT, timeout_ms=1_000)
+    await anext(stream)
+    await at.clock.sleep(0.5)
+    began = at.clock.monotonic()
+    await at.ask(timeout_ms=10_000)
+    assert at.clock.monotonic() - began <= 0.6
+    assert (await at.ask()).routing.cache_hit
+    await stream.aclose()
+
+
+async def test_what_is_removed_while_it_is_made_is_not_kept() -> None:
+    at = shop(SLOW)
+    async with anyio.create_task_group() as group:
+        group.start_soon(at.ask)
+        await at.clock.sleep(1.0)
+        await at.router.cache.invalidate(everything=True)
+    assert (await at.router.cache.stats()).entries == 0
+
+
+async def test_feedback_may_change_its_mind() -> None:
+    at = shop()
+    await at.ask()
+    hit = await at.ask()
+    await at.router.feedback(hit.trace_id, 1.0)
+    await at.router.feedback(hit.trace_id, 0.0)
+    assert not (await at.ask()).routing.cache_hit
+
+
+@pytest.mark.parametrize("form", ["plain", "stream"])
+async def test_cancelled_at_any_await_a_refusal_keeps_nobody_waiting(form: str) -> None:
+    at, waited = 0, 1
+    while waited >= at:
+        at += 1
+        bank = await Bank([*ANSWER], terms=[account(monthly_nanos=10)]).open()
+        slow = Dawdling(bank.clock)
+        settings = Settings(clock=bank.clock, rng=Chance(), cache=CacheSettings(embedder=slow, judge_usd_a_day=0))
+        router = Router(providers=[bank.good], storage=bank.storage, cache=slow, settings=settings).as_caller(ACME)
+
+        async def begin(router: Router = router) -> None:
+            if form == "plain":
+                await router.route("Why?", cache=EXACT)
+            else:
+                async with router.stream("Why?", cache=EXACT) as stream:
+                    await anext(stream)
+
+        async def ask(begin: Any = begin) -> None:
+            with pytest.raises(QuotaExhausted):
+                await begin()
+
+        with anyio.CancelScope() as scope:
+            awaited = CancelAt(ask(), at, scope)
+            await awaited
+        waited = awaited.waited
+        assert router.engine.caching._flights == {}, at
+        await router.aclose()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"older_than_s": -1},
+        {"older_than_s": "x"},
+        {"older_than_s": float("nan")},
+        {"everything": "no"},
+        {"metadata": {"team": "a"}},
+        {"metadata": ("a",)},
+        {"namespace": 5},
+    ],
+    ids=str,
+)
+async def test_an_odd_selection_is_refused_and_removes_nothing(wrong: dict[str, Any]) -> None:
+    at = shop()
+    await at.ask()
+    with pytest.raises(ValidationFailed):
+        await at.router.cache.invalidate(**wrong)
+    assert (await at.router.cache.stats()).entries == 1

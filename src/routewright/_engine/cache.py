@@ -180,13 +180,17 @@ class Caching:
         if found is not None:
             looked.entry_id, looked.age_s = found.id, round(max(0.0, now - found.created_at), 3)
         whose = call.caller.account, call.caller.environment
-        looks = self._looks.setdefault(whose, [])
-        looks.append((now, is_hit))
+        with self._guard.lock:
+            if len(self._looks) > MOST_COUNTED:
+                self._looks.clear()
+            looks = self._looks.setdefault(whose, [])
+            looks.append((now, is_hit))
         if len(looks) >= COUNTED_TOGETHER:
             lookup.evicted = self._low_rate(whose)
         if entry is not None:
             looked.saved_nanos = entry.cost_nanos
             self._serve(call, entry, lookup)
+            lookup.land(None)
 
     def lookup(self, call: Call) -> Lookup:
         """What a call is looked up by. Changes nothing."""
@@ -198,14 +202,12 @@ class Caching:
         )
         if options.mode == "exact":
             question = None
-        return Lookup(self, call.caller, call.metadata_json, partition, key, options, question)
+        return Lookup(self, call.caller, call.metadata_json, partition, key, options, call.deadline, question)
 
     def _low_rate(self, whose: tuple[str, str]) -> CacheEvicted | None:
         """Count the last look-ups of an account. Returns the event where too few of them were hits."""
         with self._guard.lock:
             looks = self._looks.pop(whose, [])
-            if len(self._looks) > MOST_COUNTED:
-                self._looks.clear()
             found = [self._low_hits.looked(whose, at, is_hit=is_hit) for at, is_hit in looks]
         return next((event for event in found if event is not None), None)
 
@@ -235,14 +237,22 @@ class Caching:
                 if entry is not None:
                     lookup.land(entry)
                 return entry
+            if not flight.is_over and self._clock.monotonic() >= flight.until:  # a stream that nobody reads
+                with self._guard.lock:
+                    if self._flights.get(lookup.key) is flight:
+                        self._flights[lookup.key] = lookup
+                continue
             with self._guard.lock:
                 done = flight.done = flight.done or Signal()
             if not flight.is_over and not patient:
                 return None
             if not flight.is_over:
                 now = self._clock.monotonic()
-                with self._clock.deadline(now + WAIT_SHARE * max(0.0, call.deadline - now)):
+                own = now + WAIT_SHARE * max(0.0, call.deadline - now)
+                with self._clock.deadline(min(own, flight.until)):
                     await done.wait()
+                if own > flight.until:
+                    continue
             if flight.entry is not None and lookup.allows(flight.entry):
                 return flight.entry
             if not flight.was_left:  # it failed, takes too long, or brought nothing that may be kept
@@ -380,7 +390,10 @@ class Caching:
 
     async def remove(self, which: CacheSelection) -> int:
         """Remove entries, those on their way to the cache as well. Raises what the cache does."""
-        flights = [each for each in [*self._flights.values()] if each.kept and each.caller.account == which.account]
+        mine = [each for each in [*self._flights.values()] if each.is_meant(which)]
+        for flight in mine:
+            flight.may_be_kept = False
+        flights = [each for each in mine if each.kept]
         with self._clock.deadline(self._clock.monotonic() + CACHE_S * (1 + len(flights))):
             for flight in flights:
                 assert flight.kept is not None, "it is one of those"
@@ -398,7 +411,7 @@ class Caching:
         if offer is None or offer.match is None or lookup.question is None:
             return
         cached, weight = offer.match.entry.answer.output, 1 / max(1 - offer.serve, 1e-9)
-        found: bool | Awaitable[bool | None] | None = None
+        found: Any = None
         for comparator in self._comparators:
             try:
                 found = comparator.compare(lookup.question, cached, live)
@@ -408,14 +421,14 @@ class Caching:
                 break
         if found is None and self._judge is not None:
             found = self._judge(lookup.caller, lookup.question, cached, live)
-        if found is None or isinstance(found, bool):  # what cannot be shown to be right counts as wrong
-            self._learn(lookup, Observation(offer.features, found is True, weight, self.now()))
+        if not isinstance(found, Awaitable):  # what cannot be shown to be right counts as wrong
+            self._learn(lookup, Observation(offer.features, bool(found), weight, self.now()))
         elif offer.serve > 0:
             self._start(partial(self._compare_aside, lookup, offer, weight, found))
         elif self._rng.random() < JUDGED_SHARE:  # there are many of them, and each may cost
             self._start(partial(self._compare_aside, lookup, offer, weight / JUDGED_SHARE, found))
-        else:
-            found.close()  # type: ignore[attr-defined]
+        elif isinstance(found, Coroutine):
+            found.close()
 
     async def _compare_aside(
         self, lookup: Lookup, offer: Offer, weight: float, waiting: Awaitable[bool | None]
@@ -425,7 +438,7 @@ class Caching:
             found = await waiting
         except Exception as error:
             _log.warning("a comparator of answers failed: %s", raised_in(error))
-        self._learn(lookup, Observation(offer.features, found is True, weight, self._clock.time()))
+        self._learn(lookup, Observation(offer.features, bool(found), weight, self.now()))
 
     async def calibration(self, space: Space) -> Calibration:
         """A copy of what is known, since it remembers what it is asked."""
@@ -456,7 +469,7 @@ class Caching:
     async def feedback(self, caller: Caller, trace_id: str, score: float) -> None:
         """Take in what a caller thought of an answer: a poor one that came from the cache, or is in it, goes, and
         the calibration learns."""
-        found = self._served.pop(trace_id, None)
+        found = self._served.get(trace_id)
         if found is not None:
             _, space, features = found
             with self._guard.lock:
@@ -484,12 +497,16 @@ class Lookup(Struct, eq=False):
     partition: bytes
     key: bytes
     options: CacheOpts
+    until: float
+    """When the call's time is over: then nobody waits for it any more."""
     question: str | None
     """What similar ones are looked for; None: only the same request has its answer."""
     is_over: bool = False
     """``entry`` is what it came to."""
     entry: CacheEntry | None = None
     """What those who wait are given."""
+    may_be_kept: bool = True
+    """Nobody has removed its entry before it was there."""
     was_left: bool = False
     """Its caller left it, so that another may make the call."""
     done: Signal | None = None
@@ -514,8 +531,9 @@ class Lookup(Struct, eq=False):
         return self.question is not None and len(self.question) > LONG_QUESTION
 
     def allows(self, entry: CacheEntry) -> bool:
-        """Whether an entry is young enough for the request."""
-        return self.caching.now() - entry.created_at < self.options.ttl_seconds
+        """Whether an entry is young enough for the request, and calls no tools unless that was asked for."""
+        is_young = self.caching.now() - entry.created_at < self.options.ttl_seconds
+        return is_young and (entry.answer.tool_calls is None or self.options.mode == "exact")
 
     def land(self, entry: CacheEntry | None) -> None:
         """Give those who wait the entry, or nothing, and let the next look for itself."""
@@ -537,7 +555,7 @@ class Lookup(Struct, eq=False):
         elif served is None:
             self.was_left = call.error_code is None
             self.land(None)
-        elif self._may_be_kept(served, output, tool_calls):
+        elif self.may_be_kept and self._is_whole(served, output, tool_calls):
             now = self.caching.now()
             entry = CacheEntry(
                 id=call.id,
@@ -555,7 +573,10 @@ class Lookup(Struct, eq=False):
                 metadata=self.metadata,
             )
             self.caching.keep(self, entry)
-            self.caching.compare(self, output)
+            try:
+                self.caching.compare(self, output)
+            except Exception as error:  # of a comparator's result; the call has to be settled
+                _log.warning("a comparator of answers failed: %s", raised_in(error))
         else:
             self.land(None)
 
@@ -564,7 +585,18 @@ class Lookup(Struct, eq=False):
         self.was_left = True
         self.land(None)
 
-    def _may_be_kept(self, served: Attempt, output: str, tool_calls: list[ToolCall] | None) -> bool:
+    def is_meant(self, which: CacheSelection) -> bool:
+        """Whether a selection means the entry that it may come to."""
+        return (
+            self.caller.account == which.account
+            and which.environment in (None, self.caller.environment)
+            and which.key in (None, self.key)
+            and which.partition in (None, self.partition)
+            and which.namespace in (None, self.options.namespace)
+            and which.id is None
+        )
+
+    def _is_whole(self, served: Attempt, output: str, tool_calls: list[ToolCall] | None) -> bool:
         """Only whole answers; what calls tools only where that was asked for by ``mode="exact"``."""
         if tool_calls:
             return served.finish_reason in ("tool_calls", "stop") and self.options.mode == "exact"

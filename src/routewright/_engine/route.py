@@ -413,14 +413,14 @@ class Engine:
                 return kept
             call.windows = hold.windows
         except RouterError as error:
+            if call is not None and call.lookup is not None:  # before what may be cancelled
+                call.lookup.leave()
             if hold.grant is None and not hold.is_refused:
                 kept = await hold.count()
                 if kept is not None:
                     return kept
             if call is not None and not isinstance(error, _TRACELESS):
                 self._end_undecided(hold, call, error)
-            elif call is not None and call.lookup is not None:
-                call.lookup.leave()
             raise
         except BaseException as error:
             if call is not None:

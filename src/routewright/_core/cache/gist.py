@@ -25,8 +25,11 @@ from .lexicon import (
     stem,
 )
 
-_LITERAL = re.compile(r"```.*?```|`[^`]*`|\"[^\"]*\"|“[^”]*”|(?<!\w)'[^'\n]+'(?!\w)|\w+://\S+|\S+@\w\S*", re.DOTALL)
-"""What is quoted, code, addresses."""
+_LITERAL = re.compile(
+    r"```.*?```|`[^`]*`|\"[^\"]*\"|“[^“”]*”|(?<!\w)'[^'\n]+'(?!\w)|(?<!\w)\w{1,20}://\S+|(?<!\S)\S{1,64}@\w\S*",
+    re.DOTALL,
+)
+"""What is quoted, code, addresses. Bounded where it could begin anew at each character."""
 _TOKEN = re.compile(
     r"(?<![\w.])[-−]?[0-9]+(?:[.,:][0-9]+)*"
     r"|[^\W\d_][^\W_]*(?:['’][^\W\d_]+)*(?:[_.:()<>#*]+\w+|(?:/\w+){2,}|-[0-9]\w*)*(?:\(\)|\+\+|#)?|[^\w\s]|\w+"
