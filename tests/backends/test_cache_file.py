@@ -175,8 +175,9 @@ async def test_a_process_killed_at_any_moment_leaves_a_file_that_can_be_read(pat
         last = await get(cache, said)
         assert last is not None
         assert last.answer.output == f"{said} " * (said % 300)
-        assert len(await near(cache)) == 100
-        assert (await cache.stats(None, time.time())).entries <= 200
+        entries = (await cache.stats(None, time.time())).entries
+        assert min(said, 100) <= entries <= 200
+        assert len(await near(cache)) == min(entries, 100)
         await cache.aclose()
         assert _ask(path, "PRAGMA integrity_check") == ("ok",)
         assert _ask(path, "SELECT * FROM totals") == _ask(path, "SELECT count(*), sum(size) FROM entries")
