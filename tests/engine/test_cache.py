@@ -858,3 +858,13 @@ async def test_an_odd_selection_is_refused_and_removes_nothing(wrong: dict[str, 
     with pytest.raises(ValidationFailed):
         await at.router.cache.invalidate(**wrong)
     assert (await at.router.cache.stats()).entries == 1
+
+
+async def test_a_number_of_any_size_makes_a_key() -> None:
+    at = shop()
+    for number in (2**70, 2**70 + 1, -(2**70)):
+        params = Params(
+            response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": {"max": number}}}
+        )
+        assert not (await at.ask(params=params)).routing.cache_hit
+        assert (await at.ask(params=params)).routing.cache_hit

@@ -6,7 +6,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple
 
-from msgspec import msgpack
+from msgspec import json
 
 from routewright.wire import Caller, Message, RouteRequest, TextPart
 
@@ -14,7 +14,7 @@ FORMAT = 1
 """Of keys and entries: other versions share no entries."""
 LONGEST_QUESTION = 8_000
 """Characters. A longer one is only found by the same request again."""
-_encode = msgpack.Encoder(order="deterministic").encode
+_encode = json.Encoder(order="deterministic").encode  # MessagePack has no room for large integers
 
 
 _NOTHING: tuple[object, ...] = None, None, None, None, None, None, [], None
