@@ -195,14 +195,20 @@ class Parts:
             worker=self.worker,
         )
 
+    @property
+    def used_cache(self) -> Caching | None:
+        """The response cache, if one was passed or a request has asked for it."""
+        return self.caching if self._cache is not None or "caching" in vars(self) else None
+
     async def tell_cache(self, caller: Caller, trace_id: str, score: float) -> None:
-        """Tell the response cache, if there is one, what a caller thought of an answer."""
-        if self._cache is not None or "caching" in vars(self):
-            await self.caching.feedback(caller, trace_id, score)
+        """Pass feedback on an answer to the response cache."""
+        trace = None if self.used_cache is None else await self.engine.records.find(caller, trace_id)
+        if trace is not None:
+            await self.caching.feedback(caller, trace, score)
 
     async def forget_answers(self, account: str, environment: Environment | None) -> None:
         """Remove an account's entries from the response cache."""
-        if self._cache is not None or "caching" in vars(self):
+        if self.used_cache is not None:
             await self.caching.remove(CacheSelection(account=account, environment=environment))
 
     @property
@@ -315,7 +321,7 @@ class Parts:
         providers = [provider for fleet in fleets for provider in fleet.providers]
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self._by, began + STORAGE_BY_S, self.storage.aclose)
-            if self._cache is not None or "caching" in vars(self):
+            if self.used_cache is not None:
                 closing.push_async_callback(self._by, began + STORAGE_BY_S, self.caching.cache.aclose)
             if "coordination" in vars(self):
                 closing.push_async_callback(self._by, began + STORAGE_BY_S, self.coordination.aclose)

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import cached_property, partial
 from importlib import import_module
-from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, MsgspecError, Struct, convert
+from msgspec.structs import replace
 
 from ._core.cache.answers import judge_request, read_judgement
-from ._core.cache.offer import Offer, offer
+from ._core.cache.calibration import START, Bound
+from ._core.cache.gist import gist
+from ._core.cache.guards import guard
+from ._core.cache.offer import offer
 from ._core.call import Call
 from ._core.request.problems import shown
 from ._engine.cache import Caching
@@ -72,7 +75,7 @@ MOST_A_QUESTION_USD = 0.01
 
 
 class NearEntry(Struct, frozen=True, kw_only=True):
-    """An entry near a question, and what was thought of it."""
+    """An entry near a question, and how it was judged."""
 
     trace_id: str
     """The call that made it."""
@@ -83,11 +86,11 @@ class NearEntry(Struct, frozen=True, kw_only=True):
     """The guard that found a difference between the two questions."""
     compared: list[str]
     """Guards that found something to compare, and no difference."""
-    probability: float
-    """That its answer is right here."""
-    risk: float
+    probability: float | None = None
+    """That its answer is right here. None: only the first that no guard refuses is judged."""
+    risk: float | None = None
     """That it is wrong, at the upper confidence bound."""
-    serve: float
+    serve: float = 0.0
     """The chance with which it would be served."""
 
 
@@ -101,7 +104,7 @@ class CacheExplanation(Struct, frozen=True, kw_only=True):
     exact_age_s: float | None
     """Age of the entry of the same request; None: there is none."""
     near: list[NearEntry]
-    """The most similar first; empty in the mode ``exact``."""
+    """The most similar first; empty if the same request has an entry, and in the mode ``exact``."""
     reason: str
     """One sentence."""
 
@@ -154,11 +157,13 @@ class ResponseCache:
     ) -> int:
         """Remove the account's entries that all of what is given holds for, and say how many. ``everything=True``
         alone means all of them. Raises ``ValidationFailed``."""
-        named = [each for each in (key, partition, trace_id, namespace, metadata, older_than_s) if each is not None]
-        _check_selection(everything, older_than_s, metadata, (trace_id, namespace))
-        if bool(named) == everything:
-            hint = "say which entries, or everything=True alone"
-            raise ValidationFailed.at("invalidate", "selects nothing" if not named else "selects and takes all", hint)
+        named = {"trace_id": trace_id, "namespace": namespace, "metadata": metadata, "older_than_s": older_than_s}
+        try:
+            convert(named | {"everything": everything}, _Selected)
+        except MsgspecError as error:
+            raise ValidationFailed.at("invalidate", str(error)) from None
+        if any(each is not None for each in (key, partition, *named.values())) is everything:
+            raise ValidationFailed.at("invalidate", "selects nothing", "say which entries, or everything=True alone")
         which = CacheSelection(
             account=self._caller.account,
             environment=self._caller.environment,
@@ -180,6 +185,16 @@ class ResponseCache:
         return BlockingResponseCache(self, self._worker)
 
 
+class _Selected(Struct):
+    """Arguments of ``ResponseCache.invalidate``."""
+
+    trace_id: str | None
+    namespace: str | None
+    metadata: tuple[str, str | float | bool] | None
+    older_than_s: Annotated[float, Meta(ge=0)] | None
+    everything: bool
+
+
 class BlockingResponseCache(Twin[ResponseCache]):
     """``router.cache.blocking``: the methods of ``ResponseCache`` as plain functions."""
 
@@ -194,52 +209,58 @@ class BlockingResponseCache(Twin[ResponseCache]):
 
 async def explain_cache(caching: Caching, call: Call) -> CacheExplanation:
     """What the cache would do with a call that was decided."""
-    lookup = caching.lookup(call)
-    exact, near = await caching.exact(lookup), list[NearEntry]()
-    matches = await caching.near(lookup) if lookup.question is not None else None
-    now, calibration = caching.now(), None if matches is None else await caching.calibration(lookup.space)
-    chosen = Offer()
-    if calibration is not None and lookup.question is not None:
-        chosen = offer(lookup.question, matches or (), calibration, lookup.bound)
-    for match in matches or ():
-        assert calibration is not None, "there are matches"
-        assert lookup.question is not None, "it has some near it"
-        entry, found = match.entry, chosen
-        if match is not chosen.match:
-            found = offer(lookup.question, [match], calibration, lookup.bound)._replace(serve=0.0)
-        one = NearEntry(
-            trace_id=entry.id,
-            question=entry.prompt or "",
-            similarity=round(match.similarity, 4),
-            age_s=round(now - entry.created_at, 3),
-            refused_by=found.refused_by,
-            compared=[*found.compared],
-            probability=round(found.probability, 4),
-            risk=round(found.risk, 4),
-            serve=round(found.serve, 4),
-        )
-        near.append(one)
-    exact_age_s = None if exact is None else round(now - exact.created_at, 3)
-    served = next((one for one in near if one.serve > 0), None)
-    if exact_age_s is not None:
-        reason = f"a hit: the same request was answered {exact_age_s:.0f} s ago"
-    elif served is not None:
-        reason = f"a hit in {served.serve:.0%} of cases: {_named(served)} is near enough"
-    elif near and near[0].refused_by is not None:
-        reason = f"a miss: {_named(near[0])} is nearest, but its {near[0].refused_by} differ"
-    elif near:
-        risk = f"its answer may be wrong here with a chance of up to {near[0].risk:.1%}"
-        reason = f"a miss: {_named(near[0])} is nearest, but {risk}"
+    lookup, now = caching.lookup(call), caching.clock.time()
+    near, reason = list[NearEntry](), ""
+    exact = await caching.asked(caching.cache.get(lookup.key, now))
+    exact = exact if exact is not None and lookup.allows(exact) else None
+    if exact is not None:
+        reason = f"a hit: the same request was answered {now - exact.created_at:.0f} s ago"
+    elif lookup.question is None:
+        reason = "a miss: the same request has no entry, and similar ones are not looked for"
+    elif (matches := await caching.near(lookup)) is None:
+        reason = "a miss: the question has no embedding; if it has words, the embedder failed or rests"
     else:
-        reason = "a miss: nothing in the same partition is kept"
+        asked, calibration = gist(lookup.question), await caching.calibration(lookup.space)
+        chosen = offer(lookup.question, matches, calibration, lookup.bound)
+        for match in matches:
+            entry, verdict = match.entry, guard(asked, gist(match.entry.prompt or ""))
+            one = NearEntry(
+                trace_id=entry.id,
+                question=entry.prompt or "",
+                similarity=round(match.similarity, 4),
+                age_s=round(now - entry.created_at, 3),
+                refused_by=verdict.refused_by,
+                compared=[*verdict.compared],
+            )
+            if match is chosen.match:
+                judged = [round(each, 4) for each in (chosen.probability, chosen.risk, chosen.serve)]
+                one = replace(one, probability=judged[0], risk=judged[1], serve=judged[2])
+            near.append(one)
+        reason = _reason(near, lookup.bound, calibration.requests)
+    exact_age_s = None if exact is None else round(now - exact.created_at, 3)
     return CacheExplanation(
         key=lookup.key.hex(), partition=lookup.partition.hex(), exact_age_s=exact_age_s, near=near, reason=reason
     )
 
 
-def _named(near: NearEntry) -> str:
-    question = near.question if len(near.question) <= MOST_SHOWN else f"{near.question[:MOST_SHOWN]}..."
-    return f"{question!r} (similarity {near.similarity:.3f})"
+def _reason(near: list[NearEntry], bound: Bound, requests: int) -> str:
+    judged = next((each for each in near if each.risk is not None), None)
+    if not near:
+        return "a miss: no similar question is kept with the same settings and turns before it (the same partition)"
+    shown_at = judged or near[0]
+    question = shown_at.question if len(shown_at.question) <= MOST_SHOWN else f"{shown_at.question[:MOST_SHOWN]}..."
+    nearest = f"{question!r} (similarity {shown_at.similarity:.3f})"
+    if judged is None:
+        return f"a miss: {nearest} is nearest, but its {near[0].refused_by} differ"
+    if judged.serve > 0:
+        return f"a hit in {judged.serve:.0%} of cases: {nearest} is near enough"
+    if bound.max_error is None:
+        return f"a miss: {nearest} is nearest, below the threshold of {bound.threshold}"
+    risk = f"its answer may be wrong with a chance of up to {judged.risk:.1%}"
+    why = f"too much for max_error={bound.max_error:g}"
+    if requests < START:
+        why += f" after only {requests} requests: with more, the cache knows better and dares more"
+    return f"a miss: {nearest} is nearest, but {risk}, {why}"
 
 
 class Judge:
@@ -277,20 +298,6 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"routewright.{_HOME[name]}"), name)
-
-
-def _check_selection(everything: object, older_than_s: object, metadata: object, texts: tuple[object, ...]) -> None:
-    """Raises ``ValidationFailed`` for arguments of ``invalidate`` of a wrong kind."""
-    seconds = isinstance(older_than_s, int | float) and not isinstance(older_than_s, bool) and 0 <= older_than_s < inf
-    pair = isinstance(metadata, tuple) and [*map(type, metadata[:1]), len(metadata)] == [str, 2]
-    for path, value, fits, hint in (
-        ("everything", everything, isinstance(everything, bool), "pass True or False"),
-        ("older_than_s", older_than_s, older_than_s is None or seconds, "pass seconds, 0 or more"),
-        ("metadata", metadata, metadata is None or pair, 'pass a key and a value: ("team", "support")'),
-        ("trace_id or namespace", texts, all(isinstance(each, str | None) for each in texts), "pass a string"),
-    ):
-        if not fits:
-            raise ValidationFailed.at(path, f"is {shown(value)}", hint)
 
 
 def _digest(path: str, told: str) -> bytes:

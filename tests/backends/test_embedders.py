@@ -25,7 +25,7 @@ from routewright.backends.transport import AutoTransport
 from routewright.cache import OpenAIEmbedder, StaticEmbedder
 from routewright.protocols import Embedder
 
-from .openai_server import Answer, Cut, Gate, OpenAIServer, of_json
+from .openai_server import Answer, Cut, OpenAIServer, of_json
 
 pytestmark = pytest.mark.anyio
 KEY = "sk-Canary/0123456789+abcdef"
@@ -111,7 +111,7 @@ def test_openai_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
         OpenAIEmbedder()
 
 
-@pytest.mark.parametrize("wrong", [{"dimensions": 0}, {"timeout_s": 0}, {"timeout_s": float("nan")}])
+@pytest.mark.parametrize("wrong", [{"dimensions": 0}])
 def test_wrong_arguments_are_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationFailed, match=next(iter(wrong))):
         OpenAIEmbedder(api_key=KEY, **wrong)
@@ -144,7 +144,6 @@ async def test_a_status_is_a_fault_of_its_kind(
         '{"data": [{"embedding": [NaN]}]}',
         '{"data": [{"embedding": [Infinity]}]}',
         '{"data": [{"embedding": [1e999]}]}',
-        '{"data": [{"embedding": [1e39]}]}',
         '{"data": [{"embedding": [null]}]}',
         '{"data": [{"embedding": [[1]]}]}',
         '{"data": [{"embedding": [1]}, {"embedding": [1]}]}',
@@ -157,30 +156,6 @@ async def test_anything_but_one_embedding_is_malformed(
 ) -> None:
     server.answers.append(plain(content))
     assert (await fault_of(embedder)).kind == "malformed"
-
-
-async def test_every_vector_has_the_length_of_the_first(server: OpenAIServer, embedder: OpenAIEmbedder) -> None:
-    server.answers += [vector(1, 0), vector(1, 0, 0), vector(0, 1)]
-    await embedder.embed("one")
-    assert "3 numbers in place of 2" in str(await fault_of(embedder))
-    await embedder.embed("three")
-
-
-async def test_a_server_that_ignores_the_dimensions_is_found_out(server: OpenAIServer) -> None:
-    embedder = OpenAIEmbedder("m", base_url=server.url, api_key=KEY, dimensions=3)
-    assert "2 numbers in place of 3" in str(await fault_of(embedder))
-    await embedder.aclose()
-
-
-@pytest.mark.parametrize("started", [False, True], ids=["before its headers", "within its body"])
-async def test_a_slow_server_is_cut_off(server: OpenAIServer, started: bool) -> None:
-    gate = Gate()
-    head = b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n"
-    server.answers.append(Answer([head, gate] if started else [gate], raw=True))
-    embedder = OpenAIEmbedder("m", base_url=server.url, api_key=KEY, timeout_s=0.05)
-    assert (await fault_of(embedder)).kind == "timeout"
-    gate.open()
-    await embedder.aclose()
 
 
 async def test_a_broken_connection_is_a_fault(server: OpenAIServer, embedder: OpenAIEmbedder) -> None:

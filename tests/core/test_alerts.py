@@ -1,12 +1,13 @@
-"""Bursts of errors: told when they begin, once a window, by account."""
+"""Bursts of errors are told when they begin, and hours with few hits when they are over, once a window, by account."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.alerts import LEAST_REQUESTS, MOST_COUNTED, WINDOW_S, ErrorBursts
-from routewright.wire import ErrorBurst
+from routewright._core.alerts import LEAST_LOOKUPS, LEAST_REQUESTS, MOST_COUNTED, WINDOW_S, ErrorBursts, LowHits
+from routewright.wire import CacheEvicted, ErrorBurst
 
 
 def told(calls: list[bool], every_s: float = 1.0) -> list[tuple[int, ErrorBurst]]:
@@ -77,3 +78,20 @@ def test_counts_are_those_of_the_last_five_minutes(calls: list[tuple[float, bool
             assert len(inside) <= burst.requests <= len(around)
             assert sum(inside) <= burst.errors <= sum(around)
             assert burst.errors > 0.05 * burst.requests
+
+
+def test_an_hour_with_too_few_hits_is_told_once_it_is_over() -> None:
+    watch = LowHits(0.05)
+    for number in range(LEAST_LOOKUPS):
+        assert watch.looked("acme", 36.0 * number, is_hit=number < 4) is None
+    assert watch.looked("other", 3600.0, is_hit=False) is None
+    assert watch.looked("acme", 3600.0, is_hit=False) == CacheEvicted(3600, 0.04, 0.05)
+    assert watch.looked("acme", 3601.0, is_hit=False) is None
+
+
+@pytest.mark.parametrize(("lookups", "hits"), [(LEAST_LOOKUPS - 1, 0), (LEAST_LOOKUPS, 5)])
+def test_few_lookups_or_enough_hits_are_no_news(lookups: int, hits: int) -> None:
+    watch = LowHits(0.05)
+    for number in range(lookups):
+        watch.looked("acme", 0.0, is_hit=number < hits)
+    assert watch.looked("acme", 3600.0, is_hit=False) is None

@@ -459,7 +459,7 @@ async def test_a_cache_that_fails_costs_a_moment_and_is_then_left_alone(
                 assert clock.monotonic() - began <= 0.051
                 await clock.sleep(0.2)
         assert cache.asked <= 5
-        assert "rests" in caplog.text
+        assert "is not asked for 10 s" in caplog.text
         asked = cache.asked
         await clock.sleep(20.0)
         await router.route("Why?", cache=EXACT)
@@ -604,7 +604,7 @@ async def test_explain_says_what_would_happen_and_changes_nothing() -> None:
     places = Places()
     places.at = {"How do I log in?": 0.0, "How can I log in?": 0.1}
     at = shop(settings={"cache": CacheSettings(embedder=places, judge_usd_a_day=0)})
-    assert (await at.router.cache.explain("Why?")).reason == "a miss: nothing in the same partition is kept"
+    assert (await at.router.cache.explain("Why?")).reason.startswith("a miss: no similar question")
     await at.ask("How do I log in?", NEAR)
     told = await at.router.cache.explain("How can I log in?", cache=NEAR)
     assert told.near[0].question == "How do I log in?"
@@ -617,7 +617,10 @@ async def test_explain_says_what_would_happen_and_changes_nothing() -> None:
 async def test_too_few_hits_are_an_event_once_an_hour() -> None:
     storage = MemoryStorage()
     at = shop(storage=storage)
-    for number in range(210):
+    for number in range(150):
+        await at.ask(f"Question {number}?")
+    await at.clock.sleep(3600.0)
+    for number in range(150):
         await at.ask(f"Question {number}?")
     await at.router.flush()
     (event,) = await storage.scan("default", Events(), after=None, limit=10)

@@ -17,9 +17,9 @@ BURST_RATE = 0.05
 """A share of errors above this is a burst."""
 LEAST_REQUESTS = 20
 """Fewer say nothing."""
-HITS_WINDOW_S, _HITS_STEP_S = 3600, 60
+HITS_WINDOW_S = 3600
 LEAST_LOOKUPS = 100
-"""Of the response cache in a window; fewer say nothing."""
+"""Look-ups of the response cache in a window; fewer say nothing."""
 MOST_COUNTED = 10_000
 """Accounts that are counted at once; of more, the one that was quiet for longest is forgotten."""
 
@@ -29,55 +29,17 @@ class _Account:
 
     __slots__ = ("calls", "quiet_until")
 
-    def __init__(self, steps: int) -> None:
-        self.calls = WindowedCount(steps + 1)  # all of the window, whatever part of a step has passed
+    def __init__(self) -> None:
+        self.calls = WindowedCount(WINDOW_S // _STEP_S + 1)  # all of the window, whatever part of a step has passed
         self.quiet_until = 0.0
-        """Of what was told nothing more is said until then."""
+        """Of a burst that was told of until then nothing more is said."""
 
 
-class _Watch:
-    """Counts the calls of all accounts."""
-
-    def __init__(self, steps: int) -> None:
-        self._steps = steps
-        self._accounts: OrderedDict[Hashable, _Account] = OrderedDict()
-
-    def _account(self, whose: Hashable) -> _Account:
-        account = self._accounts.get(whose)
-        if account is None:
-            account = self._accounts[whose] = _Account(self._steps)
-            if len(self._accounts) > MOST_COUNTED:
-                self._accounts.popitem(last=False)
-        else:
-            self._accounts.move_to_end(whose)
-        return account
-
-
-class LowHits(_Watch):
-    """Watches the hits of the response cache. To be used under a lock."""
-
-    def __init__(self, below: float) -> None:
-        """``below``: the share of hits under which there are too few."""
-        super().__init__(HITS_WINDOW_S // _HITS_STEP_S)
-        self._below = below
-
-    def looked(self, whose: Hashable, now: float, *, is_hit: bool) -> CacheEvicted | None:
-        """Count a look-up. Returns the event where the hit rate is too low, once a window. ``now`` in seconds."""
-        account = self._account(whose)
-        account.calls.add(int(now // _HITS_STEP_S), bad=not is_hit)
-        lookups = account.calls.total
-        hits = lookups - account.calls.bad
-        if lookups < LEAST_LOOKUPS or hits >= self._below * lookups or now < account.quiet_until:
-            return None
-        account.quiet_until = now + HITS_WINDOW_S
-        return CacheEvicted(HITS_WINDOW_S, round(hits / lookups, 4), self._below)
-
-
-class ErrorBursts(_Watch):
-    """Watches how calls end. To be used under a lock."""
+class ErrorBursts:
+    """Watches the calls of all accounts. To be used under a lock."""
 
     def __init__(self) -> None:
-        super().__init__(WINDOW_S // _STEP_S)
+        self._accounts: OrderedDict[Hashable, _Account] = OrderedDict()
 
     def ended(self, whose: Hashable, now: float, *, error: bool) -> ErrorBurst | None:
         """Count a call that ended, with a 5xx or otherwise. Gives a burst when it begins. ``now`` in seconds."""
@@ -92,3 +54,37 @@ class ErrorBursts(_Watch):
     def answered(self, whose: Hashable, now: float, count: int) -> None:
         """Count calls that ended with an answer, which never begin a burst."""
         self._account(whose).calls.add(int(now // _STEP_S), count=count)
+
+    def _account(self, whose: Hashable) -> _Account:
+        account = self._accounts.get(whose)
+        if account is None:
+            account = self._accounts[whose] = _Account()
+            if len(self._accounts) > MOST_COUNTED:
+                self._accounts.popitem(last=False)
+        else:
+            self._accounts.move_to_end(whose)
+        return account
+
+
+class LowHits:
+    """Counts the hits of the response cache, by account and hour. To be used under a lock."""
+
+    def __init__(self, below: float) -> None:
+        """``below``: the share of hits under which there are too few."""
+        self._below = below
+        self._hours: dict[Hashable, tuple[float, int, int]] = {}
+        """When the hour of an account ends, its look-ups, and its hits."""
+
+    def looked(self, whose: Hashable, now: float, *, is_hit: bool) -> CacheEvicted | None:
+        """Count a look-up. Returns the event if the hour that is over had too few hits. ``now`` in seconds."""
+        told = None
+        ends_at, lookups, hits = self._hours.get(whose) or (0.0, 0, 0)
+        if now >= ends_at:
+            if lookups >= LEAST_LOOKUPS and hits < self._below * lookups:
+                told = CacheEvicted(HITS_WINDOW_S, round(hits / lookups, 4), self._below)
+            ends_at, lookups, hits = now + HITS_WINDOW_S, 0, 0
+            self._hours.pop(whose, None)  # so that those who were quiet for longest come first
+            if len(self._hours) >= MOST_COUNTED:
+                del self._hours[next(iter(self._hours))]
+        self._hours[whose] = ends_at, lookups + 1, hits + is_hit
+        return told

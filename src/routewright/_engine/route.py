@@ -430,8 +430,9 @@ class Engine:
 
     async def look_up(self, call: Call, form: Form | None = None, *, plain: bool = False) -> None:
         """Look for the answer to a call that was decided in the response cache (``Caching.look``)."""
+        guardrails = self.guardrails(call)
         try:
-            await self.caching.look(call, standing(self.guardrails(call), "output"), form, plain=plain)
+            await self.caching.look(call, guardrails and standing(guardrails, "output"), form, plain=plain)
         except BaseException as error:
             self.undecided(call, error)
             raise

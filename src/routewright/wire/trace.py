@@ -80,6 +80,9 @@ class CacheSpan(_Span, frozen=True, tag="cache"):
     """The bound that was asked for."""
     explored: bool = False
     """It would have been a hit, and was answered live to check the bound."""
+    features: list[float] = []
+    """What the risk was estimated from: how the entry and its neighbours are like the question."""
+    namespace: str | None = None
     key: str | None = None
     """Digest of the request, by which its entry can be removed."""
 

@@ -85,7 +85,8 @@ class Calibration:
         self._mean = PRIOR  # (n_features + 1,), the intercept first
         self._covariance = np.linalg.inv(PRIOR_PRECISION)
         self._weights = [float(weight) for weight in self._mean]
-        self._requests = 0
+        self.requests = 0
+        """How many were counted."""
         self._candidates = np.zeros((WINDOW, len(PRIOR)))
         """Features of the latest, a 1 before them. A request has at most one, so these are those of the window."""
         self._numbers = np.full(WINDOW, -WINDOW)
@@ -104,13 +105,13 @@ class Calibration:
 
     def count(self, now: float) -> None:
         """Count a request that asks the cache, whether or not there will be a candidate for it."""
-        self._requests += 1
+        self.requests += 1
 
     def assess(self, features: tuple[float, ...], bound: Bound) -> Assessment:
         """Judge the candidate of a request that was counted, and remember it as one of those that come."""
         x = self._candidates[self._next]
         x[:] = (1.0, *features)
-        self._numbers[self._next] = self._requests
+        self._numbers[self._next] = self.requests
         self._next = (self._next + 1) % WINDOW
         odds = self._odds(features)
         self._watch(_probability(odds))
@@ -159,9 +160,9 @@ class Calibration:
         """The log-odds of risk at which half is served."""
         if not bound.max_error:
             return -inf
-        if self._requests >= self._stale_at:
+        if self.requests >= self._stale_at:
             self._limits.clear()
-            self._stale_at = self._requests + 2 * _EVERY
+            self._stale_at = self.requests + 2 * _EVERY
         limit = self._limits.get(bound)
         if limit is None:
             limit = self._limits[bound] = self._solve(bound.max_error, bound.explore)
@@ -169,7 +170,7 @@ class Calibration:
 
     def _solve(self, max_error: float, explore: float) -> float:
         """The highest limit at which the candidates of the window would have stayed within the bound."""
-        x = self._candidates[self._numbers > self._requests - WINDOW]
+        x = self._candidates[self._numbers > self.requests - WINDOW]
         spread = np.sqrt(((x @ self._covariance) * x).sum(axis=1).clip(0.0))
         odds = CAUTION * spread - x @ self._mean
         shares = np.clip(0.5 + (_GRID[:, None] - odds) / (2 * RAMP), 0.0, 1.0)  # (n_grid, n_candidates)
@@ -177,8 +178,8 @@ class Calibration:
         slopes = shares @ (x * (risks * (1.0 - risks))[:, None])  # of the sums of risks, in the weights
         doubt = np.sqrt(((slopes @ self._covariance) * slopes).sum(axis=1).clip(0.0))
         wrong = (shares @ risks + SAFETY * doubt) * (1.0 - explore)
-        requests = min(self._requests, WINDOW)
-        allowed = max_error * MARGIN * requests * self._requests / (self._requests + START)
+        requests = min(self.requests, WINDOW)
+        allowed = max_error * MARGIN * requests * self.requests / (self.requests + START)
         most = min(WORST * max_error, 0.5)
         fitting = np.flatnonzero(wrong <= allowed)
         return min(float(_GRID[fitting[-1]]), log(most / (1.0 - most))) if len(fitting) else -inf

@@ -97,6 +97,9 @@ class LookLine(Struct, array_like=True, gc=False):
     risk: float | None = None
     max_error: float | None = None
     explored: bool = False
+    features: tuple[float, ...] = ()
+    """What the risk was estimated from."""
+    namespace: str | None = None
 
     @property
     def header(self) -> str:
@@ -230,6 +233,8 @@ def _cache_span(span_id: int, looked: LookLine) -> CacheSpan:
         risk=looked.risk,
         max_error=looked.max_error,
         explored=looked.explored,
+        features=[round(each, 4) for each in looked.features],
+        namespace=looked.namespace,
         key=looked.key.hex(),
     )
 

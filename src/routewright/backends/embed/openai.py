@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from math import inf
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from msgspec import Meta, MsgspecError, Struct, json
 
-from routewright.backends.clock import SystemClock
 from routewright.backends.providers.endpoint import Endpoint, address_of, check_arguments, keys_of
 from routewright.backends.providers.faults import fault_of_answer
 from routewright.backends.providers.hosts import HOSTS
 from routewright.backends.transport import AutoTransport
 from routewright.errors import ProviderFault, ValidationFailed
-from routewright.protocols import Clock, Transport
+from routewright.protocols import Transport
 from routewright.wire import FaultKind
 
 if TYPE_CHECKING:
@@ -41,7 +39,7 @@ class OpenAIEmbedder:
 
     The key in the environment is sent to no ``base_url``: pass it as ``api_key``. Anything but an embedding raises
     ``ProviderFault``, which makes the call a miss. Only the last user turn is sent. The cache waits for a second at
-    most, even if ``timeout_s`` is longer.
+    most.
     """
 
     def __init__(
@@ -52,23 +50,15 @@ class OpenAIEmbedder:
         api_key: str | None = None,
         dimensions: int | None = None,
         transport: Transport | None = None,
-        timeout_s: float = 5.0,
-        clock: Clock | None = None,
     ) -> None:
         check_arguments(model, base_url)
         if dimensions is not None and dimensions < 1:
             raise ValidationFailed.at("dimensions", f"must be 1 or more, got {dimensions}")
-        if not 0 < timeout_s < inf:
-            raise ValidationFailed.at("timeout_s", f"must be a number of seconds, got {timeout_s}")
         own = Endpoint(name="embedder", base_url=base_url, needs_key=False) if base_url else None
         endpoint: Endpoint = own or HOSTS["openai"]
         self._key = keys_of(api_key, endpoint, os.environ)[0]
         self._url = address_of(endpoint, base_url, os.environ) + "/embeddings"
         self._fields = {"model": model, "encoding_format": "float"} | ({"dimensions": dimensions} if dimensions else {})
-        self._length = dimensions
-        """Of each vector; None: the first will tell."""
-        self._timeout_s = timeout_s
-        self._clock = SystemClock() if clock is None else clock
         self._own_transport = transport is None
         self._transport = AutoTransport() if transport is None else transport
         self.name = f"{model} of {self._url}" + (f", {dimensions} numbers" if dimensions else "")
@@ -78,17 +68,6 @@ class OpenAIEmbedder:
 
     async def embed(self, text: str) -> NDArray[np.float32]:
         """The embedding, float32. Raises ``ProviderFault``."""
-        with self._clock.deadline(self._clock.monotonic() + self._timeout_s) as limit:
-            return self._read(await self._ask(text))
-        assert limit.expired, "only then is the block left without a vector"
-        raise ProviderFault(FaultKind.TIMEOUT, f"the embedder did not answer within {self._timeout_s} s")
-
-    async def aclose(self) -> None:
-        """Close the connections, unless the transport was given."""
-        if self._own_transport:
-            await self._transport.aclose()
-
-    async def _ask(self, text: str) -> bytes:
         headers, key = {"content-type": "application/json", "accept": "application/json"}, self._key.reveal()
         if key:
             headers["authorization"] = f"Bearer {key}"
@@ -97,22 +76,14 @@ class OpenAIEmbedder:
             if response.status != 200:
                 # its body stays unread, since some servers repeat the question or the key in it
                 raise fault_of_answer("the embedder", response.status, response.headers, "")
-            return await response.read(MOST_BYTES)
-
-    def _read(self, content: bytes) -> NDArray[np.float32]:
+            content = await response.read(MOST_BYTES)
         try:
-            told = json.decode(content, type=_Answer).data[0].embedding
-        except (MsgspecError, UnicodeError, RecursionError):
-            raise _malformed("no embedding") from None  # what was raised may hold the text
-        with np.errstate(over="ignore"):
-            vector: NDArray[np.float32] = np.array(told, np.float32)
-        if not np.isfinite(vector).all():
-            raise _malformed("numbers beyond float32")
-        self._length = self._length or len(vector)
-        if len(vector) != self._length:
-            raise _malformed(f"{len(vector)} numbers in place of {self._length}")
-        return vector
+            with np.errstate(over="ignore"):  # infinities are refused where a vector is used
+                return np.array(json.decode(content, type=_Answer).data[0].embedding, np.float32)
+        except (MsgspecError, UnicodeError, RecursionError):  # not chained, since it may hold the text
+            raise ProviderFault(FaultKind.MALFORMED, "the embedder answered with no embedding", status=200) from None
 
-
-def _malformed(what: str) -> ProviderFault:
-    return ProviderFault(FaultKind.MALFORMED, f"the embedder answered with {what}", status=200)
+    async def aclose(self) -> None:
+        """Close the connections, unless the transport was given."""
+        if self._own_transport:
+            await self._transport.aclose()
