@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from routewright._core.cache.gist import gist
 from routewright._core.cache.guards import guard
-from routewright._core.cache.lexicon import POLES
+from routewright._core.cache.lexicon import lexicon
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -196,5 +196,5 @@ def test_a_guard_is_named_where_it_compared_something() -> None:
 
 
 def test_no_opposite_is_on_both_sides_of_its_axis() -> None:
-    for root, axes in POLES.items():
+    for root, axes in lexicon().poles.items():
         assert len({axis for axis, _ in axes}) == len(axes), root

@@ -3,259 +3,252 @@
 from __future__ import annotations
 
 import re
+import unicodedata
+from decimal import Decimal
 from functools import lru_cache
-from typing import NamedTuple
 
-from .lexicon import (
-    AMBIGUOUS_DATES,
-    CLAUSE_WORDS,
-    DATES,
-    DIRECTIONS,
-    FILLERS,
-    NEGATED,
-    NEGATIONS,
-    NUMBERS,
-    ORDINAL_ENDS,
-    ORDINALS,
-    POLES,
-    PREFIXES,
-    QUANTITIES,
-    SCALES,
-    UNITS,
-    stem,
-)
+from .lexicon import Word, known
 
+_SPELLINGS = str.maketrans(
+    {
+        "’": "'", "‘": "'", "´": "'", "“": '"', "”": '"', "„": '"', "−": "-", "–": "-", "‐": "-", "‑": "-",
+        "≠": "!=", "≤": "<=", "≥": ">=", "×": "*", "÷": "/", "⁄": "/", "٫": ".", "٬": ",",
+        **{sign: f"^{number}" for number, sign in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}, "½": " 1/2", "¼": " 1/4", "¾": " 3/4",
+    }
+)  # fmt: skip
+"""Other spellings of ASCII marks. Powers and fractions stay apart from the number before them."""
 _LITERAL = re.compile(
-    r"```.*?```|`[^`]*`|\"[^\"]*\"|“[^“”]*”|(?<!\w)'[^'\n]+'(?!\w)|(?<!\w)\w{1,20}://\S+|(?<!\S)\S{1,64}@\w\S*",
-    re.DOTALL,
+    r"```.*?```|`[^`]*`|\"[^\"]*\"|(?<!\w)'[^'\n]+'(?!\w)|(?<!\w)\w{1,20}://\S+|(?<!\S)\S{1,64}@\w\S*", re.DOTALL
 )
-"""What is quoted, code, addresses. Bounded where it could begin anew at each character."""
+"""Quotations, code, addresses. Bounded where a match could start at each character."""
 _TOKEN = re.compile(
-    r"(?<![\w.])[-−]?[0-9]+(?:[.,:][0-9]+)*"
-    r"|[^\W\d_][^\W_]*(?:['’][^\W\d_]+)*(?:[_.:()<>#*]+\w+|(?:/\w+){2,}|-[0-9]\w*)*(?:\(\)|\+\+|#)?|[^\w\s]|\w+"
+    r"(?<![\w.])-?\.?[0-9]+(?:[.,:][0-9]+)*"
+    r"|[^\W\d_][^\W_]*(?:'[^\W\d_]+)*(?:[_.:()<>#*]+\w+|(?:/\w+){2,}|-[0-9]\w*)*(?:\(\)|\+\+|#)?"
+    r"|[=!<>]=+|&&|\|\||[-=]>|<<|>>|\*\*|(?<!\w)!(?=\w)|[^\w\s]|\w+"
 )
 _CODE = re.compile(r"[_()<>#*0-9]|\+\+|[.:]\w|\w/\w+/")
 _THOUSANDS = re.compile(r",(?=\d{3}(?!\d))")
+_DEBT = re.compile(r"(?<!\w)-([$€£¥₹])(?=\.?\d)")
+_MARKS = frozenset(".,?!'\":;()-[]{}_`#@\\")
+"""Never operators."""
+_OPERATOR_BETWEEN = frozenset("*/%&")
+"""Operators only between numbers or single letters."""
+_AFTER_LETTER = frozenset("-+*/=<>~^|&?!.,;:)")
+"""Starts of tokens before which "a" is no article."""
 _CLAUSE_ENDS = frozenset(",;.!?")
-_OPERATORS = frozenset("+*/^=<>")
 _DIGITS = frozenset("0123456789")
-
-
-class Gist(NamedTuple):
-    """What the guards compare of a text. Stems are words without their endings."""
-
-    text: str
-    content: tuple[str, ...]
-    """Stems of the words that carry meaning, in order."""
-    words: frozenset[str]
-    """In lower case."""
-    stems: frozenset[str]
-    """Of all words."""
-    literals: frozenset[str]
-    """What is quoted, code, addresses."""
-    numbers: tuple[tuple[float, str], ...]
-    """Sorted, with their units where they have one."""
-    units: frozenset[str]
-    dates: frozenset[str]
-    names: frozenset[str]
-    """In lower case."""
-    negated: frozenset[str]
-    """The stem that follows each negation."""
-    quantities: frozenset[str]
-    negations: int
-    poles: dict[str, tuple[int, int]]
-    """Of axes of opposites: how many words are on each side."""
-    directed: dict[str, str]
-    """Stems that stand behind a preposition such as "from", with it."""
-    clauses: tuple[tuple[str, ...], ...]
-    """The content of each clause, sorted."""
-    prefixed: tuple[tuple[str, str], ...]
-    """Stems with a prefix such as "un", and what is left without it."""
+_LONGEST_FACTOR = 18
+"""Digits of a number that a number in words may extend: more would be rounded."""
 
 
 @lru_cache(4096)
 def gist(text: str) -> Gist:
-    """What the guards compare of a text. Some 20 µs for a short one, once."""
-    return _Reading(text).gist()
+    """What the guards compare of a text. About 20 µs for a short one, once."""
+    return Gist(text)
 
 
-class _Word(NamedTuple):
-    """What is known of a word, wherever it stands."""
-
-    word: str
-    root: str
-    plain: bool
-    """Nothing but its stem matters."""
-    filler: bool
-    negation: bool
-    poles: tuple[tuple[str, int], ...]
-    prefixed: tuple[tuple[str, str], ...]
-
-
-@lru_cache(16_384)
-def _known(word: str) -> _Word:
-    """The facts of a word in lower case. Contractions count as their first part."""
-    negation = word in NEGATIONS or word in NEGATED or word.endswith("n't")
-    if word.endswith("n't") or word in NEGATED:
-        word = "can" if word.startswith("can") else word.replace("'", "").removesuffix("nt")
-    word = word.split("'")[0]
-    root = stem(word)
-    tables = (NUMBERS, ORDINALS, UNITS, DATES, QUANTITIES, DIRECTIONS, CLAUSE_WORDS, ORDINAL_ENDS)
-    prefixed = tuple((root, root.removeprefix(prefix)) for prefix in PREFIXES if root.startswith(prefix))
-    filler = word in FILLERS or word in NEGATIONS
-    return _Word(
-        word, root, not any(word in table for table in tables), filler, negation, POLES.get(root, ()), prefixed
-    )
-
-
-class _Reading:
-    """One walk over the tokens of a text."""
+class Gist:
+    """What the guards compare of a text, from one walk over its tokens. Stems are words without their endings."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.content: list[str] = []
+        self.content: tuple[str, ...]
+        """Stems of the words that carry meaning, in order."""
         self.words: set[str] = set()
+        """In lower case."""
         self.stems: set[str] = set()
         self.literals: set[str] = set()
-        self.numbers: list[tuple[float, str]] = []
+        """Quotations, code, addresses, single letters, operators and other symbols."""
+        self.numbers: list[tuple[str, str]] = []
+        """As written, with their units where they have one. Sorted."""
         self.units: set[str] = set()
         self.dates: set[str] = set()
         self.names: set[str] = set()
-        self.negated: set[str] = set()
-        self.quantities: set[str] = set()
+        """In lower case."""
         self.negations = 0
+        self.negated: set[str] = set()
+        """The stem after each negation."""
+        self.quantities: set[str] = set()
         self.poles: dict[str, tuple[int, int]] = {}
+        """By axis of opposites: how many words are on each side."""
         self.directed: dict[str, str] = {}
+        """Stems after a preposition such as "from", with it."""
         self.clauses: list[tuple[str, ...]] = []
+        """The content of each clause. Sorted."""
         self.prefixed: list[tuple[str, str]] = []
+        """Stems with a prefix such as "un", and the rest of each."""
+        self._content: list[str] = []
         self._clause_from = 0
-        self._preposition = ""
-        self._currency = ""
-        self._negation = False
-        self._in_number = False
+        self._preposition = self._currency = ""
+        self._negation = self._in_number = False
+        self._read(text if text.isascii() else _normalised(text))
 
-    def gist(self) -> Gist:
-        if any(mark in self.text for mark in "`\"“'@:"):
-            self.literals.update(found.strip("`\"“”' .,?!") for found in _LITERAL.findall(self.text))
+    def _read(self, text: str) -> None:
+        if any(mark in text for mark in "`\"'@:"):
+            self.literals.update(found.strip("`\"' .,?!") for found in _LITERAL.findall(text))
+        if "-" in text:
+            text = _DEBT.sub(r"\1-", text)
         starts, before = True, ""
-        for token in _TOKEN.findall(self.text):
+        tokens = _TOKEN.findall(text)
+        for place, token in enumerate(tokens, 1):
             if token[0].isalpha():
+                if len(token) == 1:
+                    self._letter(token, before, tokens[place : place + 2], text, starts)
                 self._word(token, before, starts)
                 starts = False
-            elif token[-1] in _DIGITS and (token[0] in _DIGITS or token[0] in "-−"):
+            elif token[-1] in _DIGITS:
                 self._number(token)
                 starts = False
             else:
-                self._mark(token)
+                self._mark(token, before, tokens[place] if place < len(tokens) else "")
                 starts = token in ".!?:"
             before = token
         self._end_clause()
         if self._negation:
             self.negated.add("")
-        return Gist(
-            self.text, tuple(self.content), frozenset(self.words), frozenset(self.stems), frozenset(self.literals),
-            tuple(sorted(self.numbers)), frozenset(self.units), frozenset(self.dates), frozenset(self.names),
-            frozenset(self.negated), frozenset(self.quantities),
-            self.negations, self.poles, self.directed, tuple(sorted(self.clauses)), tuple(self.prefixed),
-        )  # fmt: skip
+        self.content = tuple(self._content)
+        self.numbers.sort()
+        self.clauses.sort()
 
     def _word(self, token: str, before: str, starts: bool) -> None:
-        known = _known(token.lower().replace("’", "'"))
-        self.words.add(known.word)
-        self.stems.add(known.root)
+        word = known(token.lower())
+        self.words.add(word.text)
+        self.stems.add(word.stem)
         named = False
         if not token.islower():
-            named = known.word != "i" and (not starts or not token[1:].islower()) and len(token) > 1
+            named = word.text != "i" and (not starts or not token[1:].islower()) and len(token) > 1
         if not token.isalpha() and _CODE.search(token):
             self.literals.add(token)
-        if not known.plain:
-            self._fact(known.word, named or before[-1:] in _DIGITS)
+        if word.facts:
+            self._fact(word, named or before[-1:] in _DIGITS)
         else:
             if named:
-                self.names.add(known.word)
-            if known.word != "and":
+                self.names.add(word.text)
+            if word.text != "and":
                 self._in_number = False
-        if known.negation:
+        if word.negation:
             self._negation = True
             self.negations += 1
-        for axis, side in known.poles:
+        for axis, side in word.poles:
             one, other = self.poles.get(axis, (0, 0))
             self.poles[axis] = (one + 1, other) if side > 0 else (one, other + 1)
-        self.prefixed += known.prefixed
-        if not known.filler:
-            self._carry(known.root)
+        self.prefixed += word.prefixed
+        if not word.filler:
+            self._carry(word.stem)
 
-    def _fact(self, word: str, named: bool) -> None:
-        """Take in a word of one of the tables."""
-        if word in NUMBERS:
-            self._spelled(word, NUMBERS[word])
+    def _letter(self, letter: str, before: str, after: list[str], text: str, starts: bool) -> None:
+        """Single letters are literals, except words such as "a" and "I" and parts of words, as in "e-mail"."""
+        following = after[0] if after else ""
+        if following == "-" and f"{letter}-" in text and len(after) > 1 and len(after[1]) > 1 and after[1].isalpha():
             return
-        if word in ORDINALS:
-            self.numbers.append((ORDINALS[word], "th"))
-        elif self._in_number and word in ORDINAL_ENDS:
-            self.numbers[-1] = (self.numbers[-1][0], "th")
-        elif word in UNITS:
-            self._unit(UNITS[word])
-        elif word in DATES and (word not in AMBIGUOUS_DATES or named):
-            self.dates.add(DATES[word])
-        self._in_number = False
-        if word in QUANTITIES:
-            self.quantities.add(QUANTITIES[word])
-        if word in CLAUSE_WORDS:
-            self._end_clause()
-        if word in DIRECTIONS:
-            self._preposition = DIRECTIONS[word]
+        if letter in "aA":
+            ends = not following or (following[0] in _AFTER_LETTER and following[-1] not in _DIGITS)
+            capital = letter == "A" and not starts and not following[:1].isupper()
+            alone = ends or capital
+        elif letter in "sdmt":  # what is left of "what's" and "don't"
+            alone = not known(before.lower()).filler and not (letter == "t" and before.endswith("n"))
+        else:
+            alone = letter.isascii() and letter not in "iI"
+        if alone:
+            self.literals.add(letter.upper())
 
-    def _carry(self, root: str) -> None:
+    def _fact(self, word: Word, named: bool) -> None:
+        """Take in a number, a unit, a date, a quantity, a preposition or the start of a clause."""
+        facts = word.facts
+        if "number" in facts or "scale" in facts:
+            self._spelled(word)
+            return
+        if "ordinal" in facts:
+            self.numbers.append((facts["ordinal"], "th"))
+        elif self._in_number and "ordinal_end" in facts:
+            self.numbers[-1] = (self.numbers[-1][0], "th")
+        elif "unit" in facts or "currency" in facts:
+            self._unit(facts)
+        elif "date" in facts and (named or "ambiguous_date" not in facts):
+            self.dates.add(facts["date"])
+        self._in_number = False
+        if "quantity" in facts:
+            self.quantities.add(facts["quantity"])
+        if "clause" in facts:
+            self._end_clause()
+        self._preposition = facts.get("preposition", self._preposition)
+
+    def _carry(self, stem: str) -> None:
         """Take in a stem that carries meaning."""
-        self.content.append(root)
+        self._content.append(stem)
         if self._negation:
-            self.negated.add(root)
+            self.negated.add(stem)
             self._negation = False
         if self._preposition:
-            self.directed[root] = self._preposition
+            self.directed[stem] = self._preposition
             self._preposition = ""
 
-    def _spelled(self, word: str, value: float) -> None:
-        """A number in words: "two hundred and five" is one."""
-        if self._in_number and (word in SCALES or self.numbers[-1][0] > value):
-            so_far = self.numbers.pop()[0]
-            value = so_far * value if word in SCALES else so_far + value
-        self.numbers.append((value, "one" if word == "one" else ""))
+    def _spelled(self, word: Word) -> None:
+        """Take in a number in words: "two hundred and five" is one number, as is "5 million"."""
+        scale = "scale" in word.facts
+        figure = word.facts.get("number") or word.facts["scale"]
+        so_far = self.numbers[-1][0] if self._in_number else ""
+        if so_far and len(so_far) <= _LONGEST_FACTOR and so_far.count(".") < 2:
+            value, more = Decimal(so_far), Decimal(figure)
+            if scale or value > more:
+                self.numbers.pop()
+                figure = _trimmed(f"{value * more if scale else value + more:f}")
+        self.numbers.append((figure, "one" if word.text == "one" else ""))
         self._in_number = True
 
     def _number(self, token: str) -> None:
-        whole, colon, rest = token.replace("−", "-").partition(":")
-        if colon and rest.strip("0:"):
-            self.numbers.append((float(_figure(whole)), rest))  # the time of day, a ratio
+        """Take in a number in figures. It is compared as written, but for commas between thousands."""
+        whole, colon, rest = token.partition(":")
+        if colon:  # the time of day, a ratio
+            self.numbers.append((whole.lstrip("0") or "0", rest if rest.strip("0:") else ""))
         else:
-            self.numbers.append((float(_figure(whole)), self._currency))
+            figure = _THOUSANDS.sub("", token).replace(",", ".").replace("-.", "-0.")
+            figure = f"0{figure}" if figure[0] == "." else figure
+            self.numbers.append((_trimmed(figure) if self._currency else figure, self._currency))
         self._carry(token)
         self._currency = ""
         self._in_number = True
 
-    def _unit(self, unit: str) -> None:
+    def _unit(self, facts: dict[str, str]) -> None:
+        unit = facts.get("currency") or facts["unit"]
         self.units.add(unit)
         if self._in_number and not self.numbers[-1][1]:
-            self.numbers[-1] = (self.numbers[-1][0], unit)
+            figure = self.numbers[-1][0]
+            self.numbers[-1] = (_trimmed(figure) if "currency" in facts else figure, unit)
 
-    def _mark(self, token: str) -> None:
-        if token in UNITS:
-            self._unit(UNITS[token])
-            self._currency = UNITS[token] if token not in "%°" else ""
-        elif token in _OPERATORS:
-            self.content.append(token)
-        elif token in _CLAUSE_ENDS:
+    def _mark(self, token: str, before: str, after: str) -> None:
+        facts = known(token).facts
+        if token in _CLAUSE_ENDS:
             self._end_clause()
+        elif facts:
+            self._unit(facts)
+            self._currency = facts.get("currency", "")
+        elif token in _OPERATOR_BETWEEN:
+            if _operand(before) and _operand(after):
+                self.literals.add(token)
+            if token in "*/":
+                self._content.append(token)
+        elif token not in _MARKS and (len(token) > 1 or unicodedata.category(token)[0] == "S"):
+            self.literals.add(token)
+            self._content.append(token)
         self._in_number = self._in_number and token == "-"
 
     def _end_clause(self) -> None:
-        if len(self.content) > self._clause_from:
-            self.clauses.append(tuple(self.content[self._clause_from :]))
-            self._clause_from = len(self.content)
+        if len(self._content) > self._clause_from:
+            self.clauses.append(tuple(self._content[self._clause_from :]))
+            self._clause_from = len(self._content)
 
 
-def _figure(digits: str) -> str:
-    """A number as ``float`` reads it: commas between thousands go, others count as points."""
-    whole, *rest = _THOUSANDS.sub("", digits).replace(",", ".").split(".")
-    return f"{whole}.{''.join(rest)}"
+def _normalised(text: str) -> str:
+    """A text with the marks, letters and digits of ASCII where Unicode says that they are the same."""
+    text = unicodedata.normalize("NFKC", text.translate(_SPELLINGS)).translate(_SPELLINGS)
+    return "".join(str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in text)
+
+
+def _trimmed(figure: str) -> str:
+    """An amount without the zeros at its end: "5.50" is "5.5"."""
+    return figure.rstrip("0").rstrip(".") if figure.count(".") == 1 else figure
+
+
+def _operand(token: str) -> bool:
+    return token[-1:] in _DIGITS or (len(token) == 1 and token.isalpha())

@@ -54,9 +54,9 @@ def _numbers(asked: Gist, kept: Gist) -> bool | None:
     return asked.numbers != kept.numbers and _hard(asked.numbers) != _hard(kept.numbers)
 
 
-def _hard(numbers: tuple[tuple[float, str], ...]) -> list[tuple[float, str]]:
+def _hard(numbers: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Without the word "one", which is seldom a number, and without the figure 1 that may stand for it."""
-    return [number for number in numbers if number not in ((1.0, "one"), (1.0, ""))]
+    return [number for number in numbers if number not in (("1", "one"), ("1", ""))]
 
 
 def _units(asked: Gist, kept: Gist) -> bool | None:
