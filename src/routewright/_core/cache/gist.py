@@ -30,8 +30,6 @@ _CODE = re.compile(r"[_()<>#*0-9]|\+\+|[.:]\w|\w/\w+/")
 _THOUSANDS = re.compile(r",(?=\d{3}(?!\d))")
 _DEBT = re.compile(r"(?<!\w)-([$€£¥₹])(?=\.?\d)")
 _DIGITS = frozenset("0123456789")
-_EXACT = 18
-"""Digits of a number that words such as "million" may extend: ``Decimal`` would round more."""
 
 
 @lru_cache(4096)
@@ -95,9 +93,8 @@ class Gist:
         word = known(token.lower())
         self.words.add(word.text)
         self.stems.add(word.stem)
-        named = False
-        if not token.islower():
-            named = word.text != "i" and (not starts or not token[1:].islower()) and len(token) > 1
+        inside = not starts or not token[1:].islower()
+        named = not token.islower() and inside and len(token) > 1 and word.text != "i"
         if not token.isalpha() and _CODE.search(token):
             self.literals.add(token)
         if word.facts:
@@ -151,7 +148,8 @@ class Gist:
         scale = word.facts.get("scale")
         figure, unit = scale or word.facts["number"], "one" if word.text == "one" else ""
         so_far, its_unit = self.numbers[-1] if self._in_number else ("", "")
-        if 0 < len(so_far) <= _EXACT and so_far.count(".") < 2 and (scale or its_unit in ("", "one")):
+        combines = scale or its_unit in ("", "one")
+        if combines and 0 < len(so_far) < 19 and so_far.count(".") < 2:  # Decimal is exact with so few digits
             value, more = Decimal(so_far), Decimal(figure)
             if scale or value > more:
                 self.numbers.pop()
@@ -166,7 +164,7 @@ class Gist:
         if colon:  # the time of day, a ratio
             self.numbers.append((whole.lstrip("0") or "0", rest if rest.strip("0:") else ""))
         else:
-            figure = re.sub(r"^(-?)\.", r"\g<1>0.", _THOUSANDS.sub("", token).replace(",", "."))
+            figure = _THOUSANDS.sub("", f"0{token}" if token[0] == "." else token).replace(",", ".")
             self.numbers.append((_trimmed(figure) if self._currency else figure, self._currency))
         self._carry(token)
         self._currency = ""
@@ -175,8 +173,8 @@ class Gist:
     def _unit(self, facts: dict[str, str]) -> None:
         unit = facts.get("currency") or facts["unit"]
         self.units.add(unit)
-        if self._in_number and not self.numbers[-1][1]:
-            figure = self.numbers[-1][0]
+        figure, its_unit = self.numbers[-1] if self._in_number else ("", unit)
+        if not its_unit:
             self.numbers[-1] = (_trimmed(figure) if "currency" in facts else figure, unit)
 
     def _mark(self, token: str, before: str, after: str) -> None:
@@ -189,11 +187,10 @@ class Gist:
         elif len(token) > 1 or (unicodedata.category(token)[0] == "S" and token != "`"):
             self.literals.add(token)
             self._content.append(token)
-        elif token in "*/&":
-            if _is_operand(before) and _is_operand(after):
+        elif token in "*/":
+            self._content.append(token)
+            if all(side[-1:] in _DIGITS or (len(side) == 1 and side.isalpha()) for side in (before, after)):
                 self.literals.add(token)
-            if token != "&":
-                self._content.append(token)
         self._in_number = self._in_number and token == "-"
 
     def _end_clause(self) -> None:
@@ -214,10 +211,6 @@ def _stands_alone(letter: str, before: str, after: list[str], text: str, starts:
     if letter in "sdmt":  # the rest of "what s" and "don t"
         return not known(before.lower()).filler and not (letter == "t" and before.endswith("n"))
     return letter.isascii() and letter not in "iI"
-
-
-def _is_operand(token: str) -> bool:
-    return token[-1:] in _DIGITS or (len(token) == 1 and token.isalpha())
 
 
 def _normalised(text: str) -> str:

@@ -9,26 +9,20 @@ from typing import NamedTuple
 from routewright.data.guard_words import guard_words
 
 _ENDINGS = ("ing", "ed", "es", "s", "ly", "e")
-_FACTS = (
-    "number scale ordinal ordinal_end currency unit date ambiguous_date quantity preposition clause".split()
-)
+_FACTS = "number scale ordinal ordinal_end currency unit date ambiguous_date quantity preposition clause".split()
 """Sections of the table that matter where a word stands in a text."""
 
 
 class Word(NamedTuple):
     """Everything known about a word by itself."""
 
-    text: str
-    """Without the end of a contraction."""
+    text: str  # without the end of a contraction
     stem: str
-    facts: dict[str, str]
-    """By section of the table, the first word of its group there. Empty for most words."""
+    facts: dict[str, str]  # by section of the table, the first word of its group there; empty for most words
     filler: bool
     negation: bool
-    poles: tuple[tuple[str, int], ...]
-    """Axes of opposites, and the side of each: 1 or -1."""
-    prefixed: tuple[tuple[str, str], ...]
-    """Its stem, and the rest of it after a prefix such as "un"."""
+    poles: tuple[tuple[str, int], ...]  # axes of opposites, and the side of each: 1 or -1
+    prefixed: tuple[tuple[str, str], ...]  # its stem, and the rest of it after a prefix such as "un"
 
 
 class Lexicon:
