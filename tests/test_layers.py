@@ -12,7 +12,7 @@ import pytest
 SRC = Path(__file__).parent.parent / "src" / "routewright"
 
 FLOORS = [
-    ["errors", "fork"],
+    ["errors", "fork", "data"],
     ["wire", "loop"],
     ["protocols", "threads"],
     ["_core"],

@@ -5,7 +5,7 @@ A guard compares facts of a kind: numbers, negations, names. None says that two 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from .gist import Gist
@@ -16,8 +16,10 @@ _ALIKE = 0.85
 """Share of words in common above which their order is compared."""
 _PRESENT = frozenset({"today"})
 """What a question is about unless it says otherwise."""
-_WEAK = frozenset("all some both total about".split())
+_WEAK = frozenset("all some both total approximately".split())
 """Left out, they mostly change nothing."""
+_ONE = frozenset({("1", "one"), ("1", "")})
+"""The word "one" is seldom a number, and the figure may stand for it."""
 
 
 class Verdict(NamedTuple):
@@ -32,91 +34,59 @@ class Verdict(NamedTuple):
 def guard(asked: Gist, kept: Gist) -> Verdict:
     """Ask the guards one after the other, until one refuses."""
     compared = []
-    for name, differs in _GUARDS.items():
-        difference = differs(asked, kept)
-        if difference is not None:
-            compared.append(name)
-            if difference:
-                return Verdict(name, tuple(compared))
+    for name, differs in _guards(asked, kept):
+        compared.append(name)
+        if differs:
+            return Verdict(name, tuple(compared))
     return Verdict(None, tuple(compared))
 
 
-# Each guard says whether two texts differ; None: neither has anything to compare.
+def _guards(asked: Gist, kept: Gist) -> Iterator[tuple[str, bool]]:
+    """Each guard that has something to compare, and whether the two differ in it."""
+    if asked.numbers or kept.numbers:
+        ours, theirs = ([number for number in side.numbers if number not in _ONE] for side in (asked, kept))
+        yield "numbers", ours != theirs
+    if asked.units and kept.units:  # beside a number a unit is part of it
+        yield "units", asked.units != kept.units
+    if asked.dates or kept.dates:
+        present = frozenset() if asked.dates and kept.dates else _PRESENT
+        yield "dates", asked.dates - present != kept.dates - present
+    if asked.negations or kept.negations:  # one is negated and the other is not, or another word of it is
+        moved = (asked.negated - kept.negated) & kept.stems or (kept.negated - asked.negated) & asked.stems
+        yield "negation", bool(moved) or asked.negations != kept.negations
+    axes = asked.poles.keys() & kept.poles.keys()
+    unlike = _turned(asked, kept) or _turned(kept, asked)
+    if axes or unlike:
+        yield "opposites", unlike or any(_opposed(asked.poles[axis], kept.poles[axis]) for axis in axes)
+    if asked.quantities and kept.quantities:
+        yield "quantities", asked.quantities != kept.quantities
+    elif asked.quantities or kept.quantities:
+        yield "quantities", not asked.quantities | kept.quantities <= _WEAK
+    if asked.names or kept.names:  # each name of one is at least a word of the other
+        yield "names", not (asked.names <= kept.words and kept.names <= asked.words)
+    if asked.literals or kept.literals:
+        yield "literals", asked.literals != kept.literals
+    reordered = _reordered(asked, kept)
+    if reordered is not None:
+        yield "word order", reordered
 
 
-def _literals(asked: Gist, kept: Gist) -> bool | None:
-    return asked.literals != kept.literals if asked.literals or kept.literals else None
+def _opposed(ours: tuple[int, int], theirs: tuple[int, int]) -> bool:
+    """One has more words on one side of an axis, the other on the other side."""
+    return (ours[0] - theirs[0]) * (ours[1] - theirs[1]) < 0
 
 
-def _numbers(asked: Gist, kept: Gist) -> bool | None:
-    if not asked.numbers and not kept.numbers:
-        return None
-    return asked.numbers != kept.numbers and _hard(asked.numbers) != _hard(kept.numbers)
-
-
-def _hard(numbers: tuple[tuple[float, str], ...]) -> list[tuple[float, str]]:
-    """Without the word "one", which is seldom a number, and without the figure 1 that may stand for it."""
-    return [number for number in numbers if number not in ((1.0, "one"), (1.0, ""))]
-
-
-def _units(asked: Gist, kept: Gist) -> bool | None:
-    """Both have some, and not the same. Beside a number a unit is part of it."""
-    return asked.units != kept.units if asked.units and kept.units else None
-
-
-def _dates(asked: Gist, kept: Gist) -> bool | None:
-    if not asked.dates and not kept.dates:
-        return None
-    return asked.dates - _PRESENT != kept.dates - _PRESENT or (
-        bool(asked.dates and kept.dates) and asked.dates != kept.dates
-    )
-
-
-def _names(asked: Gist, kept: Gist) -> bool | None:
-    """Each name of one is at least a word of the other."""
-    if not asked.names and not kept.names:
-        return None
-    return not (asked.names <= kept.words and kept.names <= asked.words)
-
-
-def _negations(asked: Gist, kept: Gist) -> bool | None:
-    """One is negated and the other is not, or another word of it is."""
-    if asked.negations != kept.negations:
-        return True
-    if not asked.negations:
-        return None
-    return bool((asked.negated - kept.negated) & kept.stems or (kept.negated - asked.negated) & asked.stems)
-
-
-def _quantities(asked: Gist, kept: Gist) -> bool | None:
-    if not asked.quantities and not kept.quantities:
-        return None
-    both = asked.quantities and kept.quantities
-    return asked.quantities != kept.quantities if both else bool((asked.quantities | kept.quantities) - _WEAK)
-
-
-def _opposites(asked: Gist, kept: Gist) -> bool | None:
-    """One has a word on one side, the other a word on the other side, be it by a prefix such as "un"."""
-    found = None
-    for axis in asked.poles.keys() & kept.poles.keys():
-        found = False
-        ours, theirs = asked.poles[axis], kept.poles[axis]
-        if (ours[0] - theirs[0]) * (ours[1] - theirs[1]) < 0:
-            return True
-    return True if _prefixed(asked, kept) or _prefixed(kept, asked) else found
-
-
-def _prefixed(one: Gist, other: Gist) -> bool:
+def _turned(one: Gist, other: Gist) -> bool:
+    """A word has a prefix such as "un" in one, and none in the other."""
     return any(
         rest in other.stems and whole not in other.stems and rest not in one.stems for whole, rest in one.prefixed
     )
 
 
-def _order(asked: Gist, kept: Gist) -> bool | None:
-    """The same words in another order, or behind another preposition."""
-    for word in asked.directed.keys() & kept.directed.keys():
-        if asked.directed[word] != kept.directed[word]:
-            return True
+def _reordered(asked: Gist, kept: Gist) -> bool | None:
+    """The same words in another order, or behind another preposition. None: too few words, or other words."""
+    if any(asked.directed[word] != kept.directed[word] for word in asked.directed.keys() & kept.directed.keys()):
+        return True
     if asked.content == kept.content or max(len(asked.text), len(kept.text)) > _LONG:
         return False if len(asked.content) > 1 else None
     ours, theirs = set(asked.content), set(kept.content)
@@ -126,16 +96,3 @@ def _order(asked: Gist, kept: Gist) -> bool | None:
     if asked.clauses == kept.clauses:
         return False
     return [word for word in asked.content if word in common] != [word for word in kept.content if word in common]
-
-
-_GUARDS: dict[str, Callable[[Gist, Gist], bool | None]] = {
-    "numbers": _numbers,
-    "units": _units,
-    "dates": _dates,
-    "negation": _negations,
-    "opposites": _opposites,
-    "quantities": _quantities,
-    "names": _names,
-    "literals": _literals,
-    "word order": _order,
-}
