@@ -287,8 +287,8 @@ class Cache(Protocol):
     """Keeps answers (contract 6). It never judges one: who asks decides whether to serve what is near.
 
     Safe to use from any event loop and thread. An entry whose time is over, or that was removed, is never given. What
-    it raises is a miss: no call fails with its cache. One whose ``get`` and ``put`` never wait says ``waits = False``,
-    and is then asked without a time limit. One that shares what it has learned between processes also has
+    it raises is a miss: no call fails because of its cache. One whose ``get`` and ``put`` never wait says
+    ``waits = False``, and is then asked without a time limit. One that shares what was learned between processes has
     ``async learned(space: str, new: Sequence[Observation], after: int) -> tuple[Sequence[Observation], int]``: it adds
     the new ones and returns those of other users of the cache since ``after``, and where they end.
     """
@@ -303,8 +303,7 @@ class Cache(Protocol):
         ...
 
     async def put(self, entry: CacheEntry) -> None:
-        """Keep an answer, in place of one with the same key. Where there is no room others go: those whose time is
-        over, then those unused for longest."""
+        """Keep an answer, in place of one with the same key. Where there is no room, others go."""
         ...
 
     async def remove(self, which: CacheSelection) -> int:

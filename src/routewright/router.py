@@ -46,7 +46,7 @@ from .arguments import (
 from .assembly import Parts
 from .backends.providers.sandbox import Answers, Faults
 from .blocking import BlockingPrepared, BlockingStream, Twin
-from .cache import CacheExplanation, ResponseCache, explain_cache
+from .cache import BlockingResponseCache, CacheExplanation, ResponseCache, explain_cache
 from .catalogue import Catalogue
 from .errors import Problem, RouterClosed, RouterError, ValidationFailed
 from .fork import importing
@@ -636,6 +636,11 @@ class BlockingRouter(Twin[Router]):
     def traces(self) -> BlockingTraceStore:
         """All traces of the Router's storage (``Router.traces``)."""
         return self.router.traces.blocking
+
+    @property
+    def cache(self) -> BlockingResponseCache:
+        """The response cache (``Router.cache``)."""
+        return self.router.cache.blocking
 
     def flush(self) -> None:
         """Write all traces that still wait (``Router.flush``)."""

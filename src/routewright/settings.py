@@ -121,6 +121,8 @@ class CacheSettings(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.embedder is not None and not isinstance(self.embedder, Embedder):
             raise _refusal("CacheSettings.embedder", self.embedder, "pass an object with name and embed(text)")
+        if not isinstance(self.comparators, tuple | list | None):
+            raise _refusal("CacheSettings.comparators", self.comparators, "pass a tuple of comparators")
         for each in self.comparators or ():
             if not hasattr(each, "compare") or isinstance(each, type):
                 hint = "pass objects with compare(question, cached, live)"

@@ -113,9 +113,9 @@ def test_of_many_the_nearest_is_found_99_times_of_100(full: bool) -> None:
 def test_equal_embeddings_are_not_all_compared() -> None:
     rows = np.tile(unit(np.ones((1, 256), np.float32)), (15_000, 1))
     vectors = filled(rows)
-    rows = vectors.candidates(rows[0], 1)
-    assert rows is not None
-    assert len(rows) <= 4 * search.CANDIDATES
+    found = vectors.candidates(rows[0], 1)
+    assert found is not None
+    assert len(found) <= 4 * search.CANDIDATES
 
 
 def test_a_lone_vector_takes_little_room_also_when_others_have_gone() -> None:

@@ -18,8 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright.backends.cache import search
-from routewright.backends.cache.entries import OBSERVATIONS
-from routewright.backends.cache.memory import SPACES, MemoryCache
+from routewright.backends.cache.memory import MemoryCache
 from routewright.backends.cache.search import Vectors
 from routewright.backends.cache.sqlite import SqliteCache
 from routewright.errors import ValidationFailed
@@ -29,7 +28,7 @@ from routewright.testing import FakeClock
 from routewright.testing.cache import OTHER, PARTITION, CacheContract, key_of, make_entry
 from routewright.testing.clock import START
 from routewright.testing.threads import run_in_threads
-from routewright.wire import CachedAnswer, CacheEntry, CacheSelection, Observation
+from routewright.wire import CachedAnswer, CacheEntry, CacheSelection
 
 
 class TestMemoryCache(CacheContract):
@@ -63,40 +62,45 @@ MOST = 4
 
 
 class Model:
-    """A cache of four entries as a dictionary, the longest unused first."""
+    """A cache of four entries as a dictionary. ``recent``: the longest unused makes room, else what expires soonest."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, recent: bool) -> None:
         self.kept: dict[bytes, CacheEntry] = {}
+        self.recent = recent
 
-    def expire(self, now: float) -> None:
-        self.kept = {key: entry for key, entry in self.kept.items() if entry.expires_at > now}
+    def live(self, now: float) -> list[CacheEntry]:
+        return [entry for entry in self.kept.values() if entry.expires_at > now]
 
     def get(self, key: bytes, now: float) -> CacheEntry | None:
-        self.expire(now)
-        entry = self.kept.pop(key, None)
-        if entry is not None:
-            self.kept[key] = entry
+        entry = self.kept.get(key)
+        if entry is None or entry.expires_at <= now:
+            return None
+        self.kept[key] = self.kept.pop(key)
         return entry
 
     def put(self, entry: CacheEntry, now: float) -> None:
         self.kept.pop(entry.key, None)
-        self.expire(now)
+        if not self.recent:
+            self.kept = {each.key: each for each in self.live(now)}
         if entry.expires_at <= now:
             return
         if len(self.kept) == MOST:
-            del self.kept[next(iter(self.kept))]
+            soonest = min(self.kept.values(), key=lambda each: (each.expires_at, each.created_at))
+            del self.kept[next(iter(self.kept)) if self.recent else soonest.key]
         self.kept[entry.key] = entry
 
     def nearest(self, partition: bytes, vector: tuple[float, ...], now: float, limit: int) -> list[CacheEntry]:
-        self.expire(now)
         inside = [entry for entry in self.kept.values() if entry.partition == partition and entry.vector]
         inside.sort(key=lambda entry: -float(np.frombuffer(entry.vector or b"", "<f4") @ np.array(vector)))
+        while expired := [entry for entry in inside[:limit] if entry.expires_at <= now]:
+            for entry in expired:
+                del self.kept[entry.key]
+                inside.remove(entry)
         if inside:
             self.get(inside[0].key, now)
         return inside[:limit]
 
     def remove(self, which: CacheSelection, now: float) -> int:
-        self.expire(now)
         meant = [
             entry
             for entry in self.kept.values()
@@ -107,7 +111,7 @@ class Model:
         ]
         for entry in meant:
             del self.kept[entry.key]
-        return len(meant)
+        return sum(entry.expires_at > now for entry in meant)
 
 
 names = st.sampled_from(NAMES)
@@ -126,7 +130,7 @@ class Beside:
     def __init__(self, cache: Cache, clock: StillClock) -> None:
         self.cache = cache
         self.clock = clock
-        self.model = Model()
+        self.model = Model(recent=isinstance(cache, MemoryCache))
 
     def step(self, step: tuple[Any, ...]) -> None:
         self.clock.at += 0.001
@@ -153,10 +157,9 @@ class Beside:
                 assert at_once(self.cache.remove(which)) == self.model.remove(which, now)
             case "pass", seconds:
                 self.clock.at += seconds
-        self.model.expire(self.clock.at)
-        stats = at_once(self.cache.stats(None, self.clock.at))
-        assert stats.entries == len(self.model.kept) <= MOST
-        assert stats.partitions == len({entry.partition for entry in self.model.kept.values()})
+        stats, live = at_once(self.cache.stats(None, self.clock.at)), self.model.live(self.clock.at)
+        assert stats.entries == len(live) <= MOST
+        assert stats.partitions == len({entry.partition for entry in live})
 
 
 def at_once(coroutine: Any) -> Any:
@@ -226,14 +229,14 @@ def test_bytes_are_counted_honestly(vector: int | None, is_shared: bool) -> None
     assert 0.9 < cache.size_bytes / taken < 1.5
 
 
-def test_what_was_learned_in_memory_is_bounded_by_space_and_in_spaces() -> None:
-    cache, seen = MemoryCache(clock=StillClock()), Observation((0.5,), True, 1.0, START)
-    for space in range(SPACES + 1):
-        at_once(cache.learned(str(space), [seen], 0))
-    assert [len(at_once(cache.learned(space, [], 0))[0]) for space in ("0", "2")] == [0, 1]
-    at_once(cache.learned("2", [seen] * (OBSERVATIONS + 1), 0))
-    others, end = at_once(cache.learned("2", [], 0))
-    assert (len(others), end) == (OBSERVATIONS, OBSERVATIONS + 2)
+def test_the_memory_cache_drops_what_is_unused_for_longest() -> None:
+    cache = MemoryCache(max_entries=3, clock=StillClock())
+    for name in "abc":
+        at_once(cache.put(make_entry(name, START, PLACES[name])))
+    assert at_once(cache.get(key_of("a"), START)) is not None
+    assert at_once(cache.nearest(PARTITION, PLACES["b"], START, 1))[0].entry.id == "tr_b"
+    at_once(cache.put(make_entry("d", START)))
+    assert [at_once(cache.get(key_of(name), START)) is not None for name in "abcd"] == [True, True, False, True]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

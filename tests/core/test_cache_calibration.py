@@ -87,10 +87,14 @@ def test_nothing_is_served_where_no_error_is_allowed() -> None:
         calibration.learn(Observation(made.features, True, 1.0, at))
 
 
-def test_a_fresh_cache_serves_nothing() -> None:
+@pytest.mark.parametrize(
+    ("kept", "serve"),
+    [("When will my new card arrive?", 1), ("when will my new card arrive!", 0), ("when will the new card arrive", 0)],
+)
+def test_a_fresh_cache_serves_only_the_same_words(kept: str, serve: float) -> None:
     calibration = Calibration()
     calibration.count(0)
-    assert offer(QUESTION, matches((QUESTION, "soon", 1.0)), calibration, Bound(0.01)).serve == 0
+    assert offer(QUESTION, matches((kept, "soon", 1.0)), calibration, Bound(0.01)).serve == serve
 
 
 def test_right_answers_come_to_be_served() -> None:

@@ -871,3 +871,58 @@ async def test_a_number_of_any_size_makes_a_key() -> None:
         )
         assert not (await at.ask(params=params)).routing.cache_hit
         assert (await at.ask(params=params)).routing.cache_hit
+
+
+async def test_the_same_words_in_another_case_are_a_hit_at_once() -> None:
+    at = shop()
+    await at.ask("How do I log in?", True)
+    hit = await at.ask("how do i log in", True)
+    assert (hit.routing.cache_hit, span_of(hit).mode, span_of(hit).risk) == (True, "semantic", 0.0)
+    assert "same words" in span_of(hit).compared
+    assert not (await at.ask("how do i log in?", CacheOpts(max_error=0.0))).routing.cache_hit
+    assert not (await at.ask("How do I log out?", True)).routing.cache_hit
+
+
+async def test_the_judge_is_not_asked_in_the_sandbox() -> None:
+    places = Places()
+    places.at = {"How do I log in?": 0.0, "How can I log in?": 0.1}
+    asked = list[Any]()
+    clock = FakeClock()
+    settings = Settings(clock=clock, rng=Chance(), cache=CacheSettings(embedder=places))
+    router = Router.sandbox(
+        answers=lambda call: asked.append(call) or "words", settings=Settings(clock=clock, **settings)
+    )  # type: ignore[arg-type, func-returns-value]
+    async with router:
+        for question in places.at:
+            await router.route(question, cache=True)
+        await clock.sleep(1.0)
+    assert len(asked) == 2
+
+
+async def test_feedback_in_another_process_lowers_what_is_known_of_the_entry() -> None:
+    places, storage, cache = Places(), MemoryStorage(), MemoryCache()
+    places.at = {"How do I log in?": 0.0, "How can I log in?": 0.1}
+    one, other = (
+        shop(storage=storage, cache=cache, settings={"cache": CacheSettings(embedder=places, judge_usd_a_day=0)})
+        for _ in range(2)
+    )
+    await one.ask("How do I log in?", NEAR)
+    hit = await one.ask("How can I log in?", NEAR)
+    assert hit.routing.cache_hit
+    await one.router.flush()
+    await other.router.feedback(hit.trace_id, 0.0)
+    assert (await cache.stats("default", one.clock.time())).entries == 0
+    (space,) = other.router._parts.caching._spaces.values()
+    assert [(seen.right, seen.weight) for seen in space.calibration._observations] == [(False, 1.0)]
+
+
+def test_code_without_await_reaches_the_cache_through_the_blocking_router() -> None:
+    with Router.sandbox().blocking as router:
+        router.route("Why?", cache=True)
+        assert router.cache.stats().entries == 1
+        assert router.cache.invalidate(everything=True) == 1
+
+
+async def test_comparators_are_a_sequence() -> None:
+    with pytest.raises(ValidationFailed, match="comparators"):
+        CacheSettings(comparators=Judged(True))  # type: ignore[arg-type]

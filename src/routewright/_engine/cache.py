@@ -493,7 +493,7 @@ class Lookup(Struct, eq=False):
                 call.metadata_json,
             )
             self.caching.keep(self, entry)
-            if self.offer is None or self.offer.match is None:
+            if self.offer is None or self.offer.match is None or not self.offer.features:
                 return
             try:
                 self.caching.compare(self, self.offer, self.offer.match.entry.answer.output, output)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from routewright.protocols import Cache
 from routewright.testing.clock import FakeClock
-from routewright.wire import CachedAnswer, CacheEntry, CacheSelection, FunctionCall, Observation, ToolCall
+from routewright.wire import CachedAnswer, CacheEntry, CacheSelection, FunctionCall, ToolCall
 
 PARTITION, OTHER = b"partition-------", b"other-partition-"
 EAST, NORTH, NORTH_EAST, MOSTLY_NORTH = (1.0, 0.0), (0.0, 1.0), (0.6, 0.8), (0.28, 0.96)
@@ -159,29 +159,13 @@ class CacheContract:
         assert await subject.near(NORTH, limit=1) == ["north"]
         assert [repr(await subject.get("odd"))] == [repr(entry)]
 
-    # Where there is no room others go: those whose time is over, then those unused for longest
+    # Where there is no room, entries go
 
-    async def test_the_one_unused_for_longest_goes_first(self, subject: Subject) -> None:
-        for name in "abcd":
-            await subject.put(name)
-        await subject.get("a")
-        await subject.put("e")
-        assert [await subject.get(name) is not None for name in "abcde"] == [True, False, True, True, True]
-
-    async def test_being_the_nearest_is_a_use(self, subject: Subject) -> None:
-        await subject.put("a", NORTH)
-        for name in "bcd":
-            await subject.put(name)
-        assert await subject.near(MOSTLY_NORTH, limit=1) == ["a"]
-        await subject.put("e")
-        assert [await subject.get(name) is not None for name in "abcde"] == [True, False, True, True, True]
-
-    async def test_one_whose_time_is_over_goes_before_one_that_is_unused(self, subject: Subject) -> None:
-        for name in "abc":
-            await subject.put(name)
-        await subject.put("d", expires_at=subject.now + 1.0)
-        await subject.put("e")
-        assert [await subject.get(name) is not None for name in "abcde"] == [True, True, True, False, True]
+    async def test_the_bound_in_entries_holds_and_the_last_answer_is_kept(self, subject: Subject) -> None:
+        for name in "abcdef":
+            await subject.put(name, NORTH)
+            assert await subject.get(name) is not None
+            assert await subject.kept() <= 4
 
     async def test_the_bound_in_bytes_holds_after_each_answer(self, subject: Subject) -> None:
         for number in range(20):
@@ -235,21 +219,3 @@ class CacheContract:
         assert (all_of_it.entries, all_of_it.partitions, all_of_it.saves_nanos) == (3, 2, 3_000)
         assert 0 < mine.size_bytes < all_of_it.size_bytes
         assert (await subject.cache.stats("nobody", subject.now)).oldest_at is None
-
-    # Observations are shared with the other users of the cache
-
-    async def test_observations_of_others_are_returned_once_and_ones_own_never(self, subject: Subject) -> None:
-        learned = getattr(subject.cache, "learned", None)
-        if learned is None:
-            pytest.skip("this cache does not share observations")
-        first, second, third = (
-            Observation((number, 0.5), number > 1.0, 50.0, subject.now) for number in (1.0, 2.0, 3.0)
-        )
-        told, mine = await learned("space", [first], 0)
-        assert list(told) == []
-        told, yours = await learned("space", [second, third], 0)
-        assert list(told) == [first]
-        told, mine = await learned("space", [], mine)
-        assert list(told) == [second, third]
-        assert [list((await learned(space, [], at))[0]) for space, at in [("space", mine), ("other", 0)]] == [[], []]
-        assert yours == mine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from math import exp, log
@@ -17,6 +18,7 @@ SHARPNESS = 20.0
 """How fast a neighbour's vote fades with its distance behind the nearest."""
 _DOUBT = 0.05
 """Votes against that are always there."""
+_STOPS = re.compile(r"[.,?]+(?=\s|$)")
 _COMPARED = 200
 """Characters of answers by which they count as the same."""
 
@@ -42,7 +44,8 @@ NOTHING = Offer()
 
 
 def offer(asked: str, matches: Sequence[CacheMatch], calibration: Calibration, bound: Bound) -> Offer:
-    """Choose the nearest match that passes the guards, and judge it. ``matches``: the most similar first."""
+    """Choose the nearest match that passes the guards, and judge it. ``matches``: the most similar first. One with the
+    same words, but for case and stops, is served like the same request: nothing is estimated or explored."""
     about = gist(asked)
     first = None
     for place, match in enumerate(matches):
@@ -52,8 +55,10 @@ def offer(asked: str, matches: Sequence[CacheMatch], calibration: Calibration, b
         verdict = guard(about, kept)
         first = first or verdict
         if verdict.refused_by is None:
-            features = (*_agreement(matches, place), *_likeness(about, kept))
             refused = first.refused_by
+            if bound.max_error != 0 and _words(asked) == _words(match.entry.prompt):
+                return Offer(match, refused, (*verdict.compared, "same words"), (), 1.0, 0.0, 1.0)
+            features = (*_agreement(matches, place), *_likeness(about, kept))
             if bound.threshold is not None:
                 serve = (1.0 - bound.explore) * (match.similarity >= bound.threshold)
                 assessed = calibration.assess(features, Bound(None, None, bound.explore))
@@ -94,6 +99,10 @@ def _likeness(asked: Gist, kept: Gist) -> tuple[float, ...]:
     pairs, their_pairs = set(pairwise(ours)), set(pairwise(theirs))
     in_a_row = 2 * len(pairs & their_pairs) / (len(pairs) + len(their_pairs)) if pairs and their_pairs else common
     return common, in_a_row, shorter / longer
+
+
+def _words(text: str) -> list[str]:
+    return _STOPS.sub("", text.casefold()).split()
 
 
 def _answer(match: CacheMatch) -> str:

@@ -1,35 +1,15 @@
-"""What an entry of a cache costs, and whether a selection means it."""
+"""What the caches share: default bounds, and which entries a selection means."""
 
 from __future__ import annotations
-
-import sys
 
 from msgspec import DecodeError, json
 
 from routewright._core.request.problems import shown
 from routewright.errors import ValidationFailed
-from routewright.wire import CachedAnswer, CacheEntry, CacheSelection
+from routewright.wire import CacheEntry, CacheSelection
 
 MAX_BYTES = 256_000_000
 MAX_ENTRIES = 100_000
-OBSERVATIONS = 5_000
-"""Observations kept of a space. The oldest go."""
-
-
-def text_bytes(entry: CacheEntry) -> int:
-    """Memory of the texts of an entry and of the objects that hold them, its vector aside."""
-    answer = entry.answer
-    size = sys.getsizeof(answer.output) + sys.getsizeof(entry.id)
-    if entry.prompt is not None:
-        size += sys.getsizeof(entry.prompt)
-    if entry.metadata is not None:
-        size += len(entry.metadata)
-    return size if answer.tool_calls is None else size + _tool_bytes(answer)
-
-
-def _tool_bytes(answer: CachedAnswer) -> int:
-    calls = answer.tool_calls or ()
-    return sum(600 + 4 * len(json.encode(call)) for call in calls)  # at most four bytes a character
 
 
 def selects(which: CacheSelection, entry: CacheEntry) -> bool:

@@ -1,79 +1,168 @@
-"""``SqliteCache``: kept answers in one file, for all processes of one machine."""
+"""``SqliteCache``: cached answers in one file, shared by all processes of one machine."""
 
 from __future__ import annotations
 
-import logging
 import os
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
-from zlib import crc32
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar, TypeVarTuple
 
-import numpy as np
 from cachetools import LRUCache
-from msgspec import DecodeError, msgpack
+from msgspec import DecodeError, Struct, msgpack
 from msgspec.structs import replace
 
 from routewright.backends.clock import SystemClock
-from routewright.backends.storage.sqlite.connection import file_of
-from routewright.errors import StorageUnavailable
-from routewright.fork import Guard, renew_in_children
+from routewright.backends.storage.sqlite.connection import connect, file_of, identity_of, make_file, pragma
+from routewright.backends.storage.sqlite.faults import fault_of, is_transient
+from routewright.errors import StorageCorrupt, ValidationFailed
+from routewright.fork import Guard, quiet_at_fork
 from routewright.protocols import Clock, Vector
 from routewright.threads import Threads
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats, Observation
 
-from .entries import MAX_BYTES, MAX_ENTRIES, OBSERVATIONS, check_bounds, is_tagged
-from .file import CacheFile
+from .entries import MAX_BYTES, MAX_ENTRIES, check_bounds, is_tagged
 from .search import Vectors, unpacked, vector_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
+BUSY_S = 1.0
+"""How long to wait for another process that writes. An answer that is not kept is only a miss."""
 ROW_BYTES = 400
 """Room that an entry takes in the file beside its texts and its vector."""
 AT_ONCE = 500
-"""Rows read, evicted or removed at a time, so that others get their turn."""
-MOST_USES = 500
-"""Uses of entries that are written with the next answer, or once there are so many."""
+"""Rows removed in one transaction, so that others get their turn."""
 MIRRORED = 50_000_000
 """Numbers of embeddings, in all partitions, that are kept in memory to be searched: 200 MB."""
-_INSERT = """
-INSERT INTO entries (key, account, environment, partition, id, namespace, created_at, expires_at, used_at, size,
-    cost_nanos, sum, metadata, vector, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
-_NEWER = """
-SELECT seq, CAST(vector AS BLOB) FROM entries
-WHERE partition = ? AND vector IS NOT NULL AND seq > ? ORDER BY seq LIMIT ?
-"""
-_CONDITIONS = {
-    "account": "account = ?",
-    "environment": "environment = ?",
-    "key": "key = ?",
-    "partition": "partition = ?",
-    "id": "id = ?",
-    "namespace": "namespace = ?",
-    "made_before": "created_at < ?",
-}
-_log = logging.getLogger(__name__)
-_encoder, _decoder = msgpack.Encoder(), msgpack.Decoder(CacheEntry)
-_observation = msgpack.Decoder(Observation)
+OBSERVATIONS = 5_000
+"""Observations kept of a space. The oldest go."""
+APPLICATION_ID, VERSION = 0x52774361, 2  # "RwCa"
+TABLES = (
+    """CREATE TABLE entries (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB NOT NULL UNIQUE, account TEXT NOT NULL, environment TEXT NOT NULL,
+    partition BLOB NOT NULL, id TEXT NOT NULL, namespace TEXT, created_at REAL NOT NULL, expires_at REAL NOT NULL,
+    size INTEGER NOT NULL, cost_nanos INTEGER NOT NULL, metadata BLOB, vector BLOB, body BLOB NOT NULL)""",
+    "CREATE INDEX by_partition ON entries (partition, seq) WHERE vector IS NOT NULL",
+    "CREATE INDEX by_account ON entries (account, seq)",
+    "CREATE INDEX by_end ON entries (expires_at)",
+    "CREATE TABLE totals (entries INTEGER NOT NULL, bytes INTEGER NOT NULL)",
+    "INSERT INTO totals VALUES (0, 0)",
+    """CREATE TRIGGER added AFTER INSERT ON entries BEGIN
+    UPDATE totals SET entries = entries + 1, bytes = bytes + new.size; END""",
+    """CREATE TRIGGER gone AFTER DELETE ON entries BEGIN
+    UPDATE totals SET entries = entries - 1, bytes = bytes - old.size; END""",
+    "CREATE TABLE learned (seq INTEGER PRIMARY KEY, space TEXT NOT NULL, body BLOB NOT NULL)",
+    "CREATE INDEX by_space ON learned (space, seq)",
+)
+_encoder, _decoder, _observation = msgpack.Encoder(), msgpack.Decoder(CacheEntry), msgpack.Decoder(Observation)
 
 
-class _Mirror:
-    """The embeddings of a partition, by number of their rows in the file, as far as this process has seen it."""
+class _Connection:
+    """A connection with a thread of its own. It is opened on first use, and closed around a fork."""
 
-    def __init__(self, dimension: int) -> None:
-        self.vectors = Vectors[int](dimension)
-        self.seen = 0
-        """The last row that was read."""
+    def __init__(self, path: Path, clock: Clock, kind: str) -> None:
+        self._path, self._clock = path, clock
+        self._threads = Threads(f"{kind} of a cache", 1)
+        self._guard = Guard()
+        self._sqlite: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
+        quiet_at_fork(self)
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Call ``work``, and commit. Raises ``StorageUnavailable`` and its subclasses, and nothing is written then."""
+        return await self._do(self._run, work)
+
+    async def rows(self, sql: str, *given: object) -> list[Any]:
+        """Rows of a statement."""
+        return await self.run(lambda connection: connection.execute(sql, given).fetchall())
+
+    async def aclose(self) -> None:
+        """Close it until it is used again."""
+        await self._do(self._close)
+
+    async def _do(self, function: Callable[[*Ts], T], *given: *Ts) -> T:
+        return function(*given) if self._clock.virtual else await self._threads.run(function, *given)
+
+    def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        with self._guard.lock:
+            try:
+                if self._sqlite is None or self._identity != identity_of(self._path):  # somebody deleted the file
+                    self._close()
+                    make_file(self._path)
+                    self._identity = identity_of(self._path)
+                    self._sqlite = connect(str(self._path))
+                    _prepare(self._sqlite, self._path)
+                result = work(self._sqlite)
+                self._sqlite.commit()
+                return result
+            except BaseException as error:
+                self._close()
+                if not isinstance(error, sqlite3.Error):
+                    raise
+                fault = fault_of(error, self._path)
+                if isinstance(fault, StorageCorrupt):
+                    what = "is damaged, or not a database: if it is the cache delete it, it only holds cached answers"
+                    fault = StorageCorrupt(f"{self._path} {what} ({error})")
+                raise fault from error
+
+    def _close(self) -> None:
+        with self._guard.lock:
+            connection, self._sqlite = self._sqlite, None
+            if connection is not None:
+                connection.close()
+
+    def quiet(self) -> None:
+        """Close it, and keep it closed until ``resume``."""
+        self._guard.lock.acquire()
+        self._close()
+
+    def resume(self) -> None:
+        """Allow it to be opened again."""
+        with suppress(RuntimeError):  # in a child, which has a new lock
+            self._guard.lock.release()
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute(f"PRAGMA busy_timeout = {int(BUSY_S * 1000)}")
+    has_tables = connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # first: others may make them now
+    if has_tables and pragma(connection, "application_id") != APPLICATION_ID:
+        raise StorageCorrupt(f"{path} holds the tables of another program: name another file for the cache")
+    ends = time.monotonic() + BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+            break
+        except sqlite3.Error as error:  # SQLite does not wait for another process that switches, too
+            if not is_transient(error) or time.monotonic() > ends:
+                raise
+            time.sleep(0.005)
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA secure_delete = ON").fetchall()
+    if pragma(connection, "user_version") == VERSION:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    if pragma(connection, "user_version") != VERSION:  # no other process was faster
+        tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+        drops = [f"DROP TABLE {name}" for (name,) in connection.execute(tables).fetchall()]
+        marks = f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {VERSION}"
+        for statement in (*drops, *TABLES, *marks):
+            connection.execute(statement)
+    connection.commit()
+
+
+class _Mirror(Struct):
+    """The embeddings of a partition by row number, up to the last row that was read."""
+
+    vectors: Vectors[int]
+    last: int = 0
 
     def size(self) -> int:
-        """Numbers in it; the only one may be larger than ``MIRRORED``."""
-        return min(len(self.vectors) * self.vectors.dimension, MIRRORED)
+        """Numbers in it, and one row more. A mirror that is alone may be larger than ``MIRRORED``."""
+        return min((len(self.vectors) + 1) * self.vectors.dimension, MIRRORED)
 
 
 class SqliteCache:
@@ -81,9 +170,9 @@ class SqliteCache:
 
         router = Router(cache=SqliteCache("cache.db", max_bytes=1_000_000_000))
 
-    Several processes may use one file, on a local disk. An answer that a power cut or a damaged file takes is a miss.
-    What is removed is gone for all processes, and from the disk. Everything runs in worker threads. ``clock``: pass a
-    ``FakeClock`` that the Router has, then everything is done at once in the caller's thread.
+    Several processes may share a file on a local disk. A full cache drops the entries that expire soonest. Removed
+    entries are gone for all processes, and from the disk. While the file is damaged each call says so: delete it.
+    Everything runs in worker threads; with the Router's ``FakeClock`` as ``clock``, in the caller's.
     """
 
     def __init__(
@@ -96,219 +185,143 @@ class SqliteCache:
     ) -> None:
         check_bounds("SqliteCache", max_bytes=max_bytes, max_entries=max_entries)
         self.path = file_of(path, "cache.db")
-        """Where it is."""
+        if not self.path.parent.is_dir():
+            raise ValidationFailed.at("path", f"is {self.path}, and there is no folder {self.path.parent}", "make it")
         self._bounds = max_bytes, max_entries
         self._clock = clock or SystemClock()
-        self._file = CacheFile(self.path)
-        self._reads, self._writes = Threads("reads of a cache", 2), Threads("writes of a cache", 1)
-        renew_in_children(self)
+        self._gets = _Connection(self.path, self._clock, "gets")
+        self._searches = _Connection(self.path, self._clock, "searches")
+        self._writes = _Connection(self.path, self._clock, "writes")
+        self._mirrors: LRUCache[tuple[bytes, int], _Mirror] = LRUCache(MIRRORED, _Mirror.size)
+        self._mirrored: sqlite3.Connection | None = None
+        """Where the mirrors were read. Another connection may be to a new file, with other rows."""
 
     def __repr__(self) -> str:
         return f"SqliteCache({str(self.path)!r})"
 
-    def renew(self) -> None:
-        """Forget what was seen of the file, as a child does."""
-        self._guard = Guard()
-        self._used: dict[int, float] = {}
-        """When rows were used, until it is written."""
-        self._mirrors: LRUCache[tuple[bytes, int], _Mirror] = LRUCache(MIRRORED, _Mirror.size)
-        self._openings = 0
-        """``CacheFile.openings`` when the mirrors were filled."""
-
     async def get(self, key: bytes, now: float) -> CacheEntry | None:
         """The entry of exactly this request (``protocols.Cache``)."""
-        return await self._do(self._reads, self._get, key, now)
-
-    def _get(self, key: bytes, now: float) -> CacheEntry | None:
-        rows = self._file.read("SELECT seq, body, vector, sum FROM entries WHERE key = ? AND expires_at > ?", key, now)
-        entries = self._entries(rows)
-        self._use(entries, now)
-        return next((entry for entry in entries.values() if entry.key == key), None)
+        sql = "SELECT body, vector FROM entries WHERE key = ? AND expires_at > ?"
+        rows = await self._gets.rows(sql, key, now)
+        return _entry(*rows[0]) if rows else None
 
     async def nearest(self, partition: bytes, vector: Vector, now: float, limit: int) -> Sequence[CacheMatch]:
-        """The most similar entries of a partition (``protocols.Cache``). To be the nearest is a use."""
-        return await self._do(self._reads, self._nearest, partition, vector_of(vector), now, limit)
+        """The most similar entries of a partition (``protocols.Cache``)."""
+        return await self._searches.run(partial(self._nearest, partition, vector, now, limit))
 
-    def _nearest(self, partition: bytes, query: NDArray[np.float32], now: float, limit: int) -> list[CacheMatch]:
-        with self._guard.lock:
-            vectors = self._follow(partition, len(query))
-            many = limit
-            while near := [seq for seq, _ in vectors.nearest(query, many)]:
-                marks = ", ".join("?" * len(near))
-                sql = f"SELECT seq, body, vector, sum FROM entries WHERE seq IN ({marks}) AND expires_at > ?"
-                entries = self._entries(self._file.read(sql, *near, now))
-                found = {seq: entry for seq, entry in entries.items() if entry.partition == partition}
-                gone = [seq for seq in near if seq not in found]
-                for seq in gone:
-                    vectors.remove(seq)
-                if not gone:
-                    break
-                many = max(many, min(2 * many, AT_ONCE))
-        matches = [CacheMatch(entry, _similarity(entry, query)) for entry in found.values()] if near else []
-        matches.sort(key=lambda match: -match.similarity)
-        if matches:
-            self._use({seq: entry for seq, entry in found.items() if entry is matches[0].entry}, now)
-        return matches[:limit]
+    def _nearest(
+        self, partition: bytes, vector: Vector, now: float, limit: int, connection: sqlite3.Connection
+    ) -> list[CacheMatch]:
+        query, many = vector_of(vector), limit
+        vectors = self._read_vectors(connection, partition, len(query))
+        while near := vectors.nearest(query, many):
+            marks = ", ".join("?" * len(near))
+            sql = f"SELECT seq, body, vector FROM entries WHERE seq IN ({marks}) AND partition = ? AND expires_at > ?"
+            rows = connection.execute(sql, (*(seq for seq, _ in near), partition, now))
+            found = {seq: entry for seq, *row in rows if (entry := _entry(*row))}
+            gone = [seq for seq, _ in near if seq not in found]
+            if not gone:
+                break
+            for seq in gone:
+                vectors.remove(seq)
+            many = max(many, min(2 * many, AT_ONCE))  # many may be gone
+        return [CacheMatch(found[seq], similarity) for seq, similarity in near[:limit]]
 
-    def _follow(self, partition: bytes, dimension: int) -> Vectors[int]:
-        """The embeddings of a partition, with what was kept since they were read last."""
-        ((total,),) = self._file.read("SELECT entries FROM totals")
-        if self._openings != self._file.openings:
+    def _read_vectors(self, connection: sqlite3.Connection, partition: bytes, dimension: int) -> Vectors[int]:
+        if connection is not self._mirrored:
             self._mirrors.clear()
-            self._openings = self._file.openings
-        mirror = self._mirrors.get((partition, dimension)) or _Mirror(dimension)
-        self._read_on(mirror, partition)
-        if len(mirror.vectors) > 2 * total + AT_ONCE:  # most are of entries that have made room for others
-            mirror = _Mirror(dimension)
-            self._read_on(mirror, partition)
+            self._mirrored = connection
+        (total,) = connection.execute("SELECT entries FROM totals").fetchone()
+        mirror = self._mirrors.get((partition, dimension))
+        if mirror is None or len(mirror.vectors) > 2 * total + AT_ONCE:  # most are of entries that are gone
+            mirror = _Mirror(Vectors(dimension))
+        sql = "SELECT seq, vector FROM entries WHERE partition = ? AND vector IS NOT NULL AND seq > ? ORDER BY seq"
+        for seq, packed in connection.execute(sql, (partition, mirror.last)):
+            row, mirror.last = unpacked(packed), seq
+            if row is not None and len(row) == dimension:
+                mirror.vectors.add(seq, row)
         self._mirrors[partition, dimension] = mirror
         return mirror.vectors
 
-    def _read_on(self, mirror: _Mirror, partition: bytes) -> None:
-        is_behind = True
-        while is_behind:
-            rows = self._file.read(_NEWER, partition, mirror.seen, AT_ONCE)
-            for seq, vector in rows:
-                mirror.seen = seq
-                row = unpacked(vector)
-                if row is not None and len(row) == mirror.vectors.dimension:
-                    mirror.vectors.add(seq, row)
-            is_behind = len(rows) == AT_ONCE
-
-    def _entries(self, rows: Sequence[Any]) -> dict[int, CacheEntry]:
-        """The entries of rows, by their numbers. Rows that are damaged are removed."""
-        found: dict[int, CacheEntry] = {}
-        damaged: list[tuple[int]] = []
-        for seq, body, vector, total in rows:
-            try:
-                if _sum_of(body, vector) != total:
-                    raise ValueError
-                found[seq] = replace(_decoder.decode(body), vector=vector)
-            except (DecodeError, TypeError, ValueError):
-                damaged.append((seq,))
-        if damaged:
-            _log.warning("%s: %d entries are damaged, and are removed", self.path, len(damaged))
-            self._file.write(lambda to: to.executemany("DELETE FROM entries WHERE seq = ?", damaged))
-        return found
-
-    def _use(self, entries: Mapping[int, CacheEntry], now: float) -> None:
-        """Note that entries were used. It is written later, so that a hit need not wait for the disk."""
-        self._used.update(dict.fromkeys(entries, now))
-        if len(self._used) > MOST_USES:
-            with suppress(StorageUnavailable):  # the answer was found
-                self._file.write(self._write_uses)
-
-    def _write_uses(self, to: sqlite3.Connection) -> None:
-        used, self._used = self._used, {}
-        uses = [(at, seq, at) for seq, at in list(used.items())]  # another thread may note one just now
-        to.executemany("UPDATE entries SET used_at = ? WHERE seq = ? AND used_at < ?", uses)
-
     async def put(self, entry: CacheEntry) -> None:
         """Keep an answer (``protocols.Cache``)."""
-        await self._do(self._writes, self._put, entry)
+        await self._writes.run(partial(self._put, entry))
 
-    def _put(self, entry: CacheEntry) -> None:
-        body, vector, now = _encoder.encode(replace(entry, vector=None)), entry.vector, entry.created_at
-        size = ROW_BYTES + len(body) + len(vector or b"") + len(entry.metadata or b"")
+    def _put(self, entry: CacheEntry, to: sqlite3.Connection) -> None:
+        body, now = _encoder.encode(replace(entry, vector=None)), entry.created_at
+        size = ROW_BYTES + len(body) + len(entry.vector or b"") + len(entry.metadata or b"")
         row = (
-            *(entry.key, entry.account, entry.environment, entry.partition, entry.id, entry.namespace),
-            *(entry.created_at, entry.expires_at, now, size, entry.cost_nanos),
-            *(_sum_of(body, vector), entry.metadata, vector, body),
+            *(None, entry.key, entry.account, entry.environment, entry.partition, entry.id, entry.namespace),
+            *(now, entry.expires_at, size, entry.cost_nanos, entry.metadata, entry.vector, body),
         )
-
-        def keep(to: sqlite3.Connection) -> None:
-            self._write_uses(to)
-            to.execute("DELETE FROM entries WHERE key = ?", (entry.key,))
-            if size <= self._bounds[0] and entry.expires_at > now:
-                to.execute(_INSERT, row)
-                self._make_room(to, now)
-
-        self._file.write(keep)
-
-    def _make_room(self, to: sqlite3.Connection, now: float) -> None:
-        """Remove what is past its time, then what is unused for longest, until neither bound is exceeded."""
-        past = "DELETE FROM entries WHERE seq IN (SELECT seq FROM entries WHERE expires_at <= ? LIMIT ?)"
-        gone = to.execute(past, (now, AT_ONCE)).rowcount
+        over = "SELECT seq FROM entries WHERE expires_at <= ? LIMIT ?"
+        soonest = "SELECT seq FROM entries WHERE seq <> ? ORDER BY expires_at, seq LIMIT 1"
+        to.execute("BEGIN IMMEDIATE")
+        to.execute("DELETE FROM entries WHERE key = ?", (entry.key,))
+        to.execute(f"DELETE FROM entries WHERE seq IN ({over})", (now, AT_ONCE))
+        if size > self._bounds[0] or entry.expires_at <= now:
+            return
+        new = to.execute(f"INSERT INTO entries VALUES (?{', ?' * (len(row) - 1)})", row).lastrowid
         while to.execute("SELECT 1 FROM totals WHERE bytes > ? OR entries > ?", self._bounds).fetchone():
-            if gone:
-                gone = to.execute(past, (now, AT_ONCE)).rowcount
-            else:
-                to.execute("DELETE FROM entries WHERE seq = (SELECT seq FROM entries ORDER BY used_at, seq LIMIT 1)")
+            to.execute(f"DELETE FROM entries WHERE seq = ({soonest})", (new,))
 
     async def remove(self, which: CacheSelection) -> int:
-        """Remove entries, and say how many (``protocols.Cache``)."""
-        return await self._do(self._writes, self._remove, which)
-
-    def _remove(self, which: CacheSelection) -> int:
-        narrowed = {sql: getattr(which, name) for name, sql in _CONDITIONS.items()}
+        """Remove entries, and return how many (``protocols.Cache``)."""
+        names = ("account", "environment", "key", "partition", "id", "namespace")
+        narrowed = {f"{name} = ?": getattr(which, name) for name in names} | {"created_at < ?": which.made_before}
         given = {sql: value for sql, value in narrowed.items() if value is not None}
         chosen = " AND ".join(given)
         sql = f"SELECT seq, expires_at, metadata FROM entries WHERE {chosen} AND seq > ? ORDER BY seq LIMIT ?"
-        now, removed, last = self._clock.time(), 0, 0
+        now, removed, last, tag = self._clock.time(), 0, 0, which.metadata
 
-        def remove(to: sqlite3.Connection) -> int:
+        def remove_some(to: sqlite3.Connection) -> int:
             nonlocal removed, last
+            to.execute("BEGIN IMMEDIATE")
             rows = to.execute(sql, (*given.values(), last, AT_ONCE)).fetchall()
-            tag = which.metadata
             meant = [row for row in rows if tag is None or is_tagged(row[2], tag)]
             to.executemany("DELETE FROM entries WHERE seq = ?", [row[:1] for row in meant])
             removed += sum(row[1] > now for row in meant)
             last = rows[-1][0] if rows else last
             return len(rows)
 
-        while self._file.write(remove) == AT_ONCE:
+        while await self._writes.run(remove_some) == AT_ONCE:
             pass
-        self._file.scrub()
+        await self._writes.rows("PRAGMA wal_checkpoint(TRUNCATE)")  # takes the text off the disk
         return removed
 
     async def stats(self, account: str | None, now: float) -> CacheStats:
-        """Count what is kept (``protocols.Cache``)."""
-        sql = (
-            "SELECT count(*), coalesce(sum(size), 0), count(DISTINCT partition), min(created_at), "
-            "coalesce(sum(cost_nanos), 0) FROM entries WHERE expires_at > ?"
-        )
-        mine = () if account is None else (account,)
-        rows = await self._do(self._reads, self._file.read, sql + " AND account = ?" * len(mine), now, *mine)
-        names = ("entries", "size_bytes", "partitions", "oldest_at", "saves_nanos")
-        return CacheStats(**dict(zip(names, rows[0], strict=True)))
+        """Count the entries of an account, or of all (``protocols.Cache``)."""
+        sql = """SELECT count(*), coalesce(sum(size), 0), count(DISTINCT partition), min(created_at),
+            coalesce(sum(cost_nanos), 0) FROM entries WHERE expires_at > ? AND account = coalesce(?, account)"""
+        (row,) = await self._searches.rows(sql, now, account)
+        return CacheStats(**dict(zip(CacheStats.__struct_fields__, row, strict=True)))
 
     async def learned(self, space: str, new: Sequence[Observation], after: int) -> tuple[Sequence[Observation], int]:
         """Add observations; return those that others added since ``after``, and their end (``protocols.Cache``)."""
-        return await self._do(self._writes, self._learned, space, new, after)
 
-    def _learned(self, space: str, new: Sequence[Observation], after: int) -> tuple[list[Observation], int]:
         def exchange(to: sqlite3.Connection) -> tuple[list[Observation], int]:
-            last = to.execute("SELECT seq FROM sqlite_sequence WHERE name = 'learned'").fetchone()
-            end = last[0] if last else 0
-            sql = "SELECT seq, body FROM learned WHERE space = ? AND seq > ? ORDER BY seq"
-            rows = to.execute(sql, (space, after if after <= end else 0)).fetchall()  # the file may be a new one
-            for each in new:
-                end = to.execute(
-                    "INSERT INTO learned (space, body) VALUES (?, ?)", (space, _encoder.encode(each))
-                ).lastrowid
+            to.execute("BEGIN IMMEDIATE")
+            end = "SELECT coalesce(max(seq), 0) FROM learned"
+            since = after if after <= to.execute(end).fetchone()[0] else 0  # else it is a new file
+            rows = to.execute("SELECT body FROM learned WHERE space = ? AND seq > ? ORDER BY seq", (space, since))
+            others = [_observation.decode(body) for (body,) in rows]
+            mine = [(space, _encoder.encode(each)) for each in new]
+            to.executemany("INSERT INTO learned (space, body) VALUES (?, ?)", mine)
             old = "SELECT seq FROM learned WHERE space = ? ORDER BY seq DESC LIMIT -1 OFFSET ?"
             to.execute(f"DELETE FROM learned WHERE seq IN ({old})", (space, OBSERVATIONS))
-            return [_observation.decode(body) for _, body in rows], end
+            return others, to.execute(end).fetchone()[0]
 
-        return self._file.write(exchange)
+        return await self._writes.run(exchange)
 
     async def aclose(self) -> None:
         """Close the file. It is opened again if it is used again."""
-        await self._do(self._writes, self._close)
-
-    def _close(self) -> None:
-        if self._used:
-            with suppress(StorageUnavailable):
-                self._file.write(self._write_uses)
-        self._file.close()
-
-    async def _do(self, threads: Threads, work: Callable[[*Ts], T], *given: *Ts) -> T:
-        return work(*given) if self._clock.virtual else await threads.run(work, *given)
+        for connection in (self._gets, self._searches, self._writes):
+            await connection.aclose()
 
 
-def _sum_of(body: bytes, vector: bytes | None) -> int:
-    return crc32(vector or b"", crc32(body))
-
-
-def _similarity(entry: CacheEntry, query: NDArray[np.float32]) -> float:
-    return float(np.frombuffer(entry.vector or b"", "<f4") @ query)
+def _entry(body: bytes, vector: bytes | None) -> CacheEntry | None:
+    """The entry of a row; None if it is damaged."""
+    try:
+        return replace(_decoder.decode(body), vector=vector)
+    except (DecodeError, TypeError, ValueError):
+        return None
