@@ -889,9 +889,12 @@ async def test_the_judge_is_not_asked_in_the_sandbox() -> None:
     asked = list[Any]()
     clock = FakeClock()
     settings = Settings(clock=clock, rng=Chance(), cache=CacheSettings(embedder=places))
-    router = Router.sandbox(
-        answers=lambda call: asked.append(call) or "words", settings=Settings(clock=clock, **settings)
-    )  # type: ignore[arg-type, func-returns-value]
+
+    def answer(call: Any) -> str:
+        asked.append(call)
+        return "words"
+
+    router = Router.sandbox(answers=answer, settings=settings)
     async with router:
         for question in places.at:
             await router.route(question, cache=True)
