@@ -27,8 +27,8 @@ from .site import Terms
 from .upstream import Upstream, upstream
 
 Models = Literal["in-process", "upstream"]
-Kind = Literal["plain", "stream"]
-KINDS: tuple[Kind, ...] = ("plain", "stream")
+Kind = Literal["plain", "stream", "from the cache"]
+KINDS: tuple[Kind, ...] = ("plain", "stream", "from the cache")
 CONNECTIONS = (1, 10, 50, 200)
 MANY = 50
 ROUNDS = 3
@@ -149,7 +149,8 @@ def asked(path: str, said: str, **more: Any) -> Ask:
 
 PLAIN = asked("/v1/route", "Hello there")
 STREAM = asked("/v1/route", "event: route.completed", stream=True)
-ASKS: dict[Kind, Ask] = {"plain": PLAIN, "stream": STREAM}
+CACHED = asked("/v1/route", "Hello there", cache={"mode": "exact"})
+ASKS: dict[Kind, Ask] = {"plain": PLAIN, "stream": STREAM, "from the cache": CACHED}
 DOORS = {
     "POST /openai/v1/chat/completions, plain": asked("/openai/v1/chat/completions", "Hello there", model="auto"),
     "POST /openai/v1/chat/completions, stream": asked(

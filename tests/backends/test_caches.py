@@ -55,7 +55,8 @@ class StillClock(FakeClock):
 
 
 NAMES = "abcdefgh"
-PLACES = {name: (math.cos(angle), math.sin(angle)) for angle, name in enumerate(NAMES)}
+PLACES = {name: (math.cos(number**0.5), math.sin(number**0.5)) for number, name in enumerate(NAMES)}
+"""No two are equally near to a third."""
 OWNERS = {name: ("acme", "other")[number % 2] for number, name in enumerate(NAMES)}
 PARTITIONS = {name: (PARTITION, OTHER)[number % 3 == 0] for number, name in enumerate(NAMES)}
 MOST = 4

@@ -323,10 +323,10 @@ class Caching:
             self.forget(lookup)
 
     async def remove(self, which: CacheSelection) -> int:
-        """Remove entries. Those on their way to the cache do not get there: all of the account's, to be sure. Raises
-        what the cache does."""
+        """Remove entries. Those on their way to the cache do not get there. Raises what the cache does."""
         for flight in list(self._flights.values()):
-            if flight.caller.account == which.account:
+            is_meant = which.key in (None, flight.key) and which.partition in (None, flight.partition)
+            if flight.caller.account == which.account and which.id is None and is_meant:
                 flight.may_be_kept = False
                 self.forget(flight)
         return await self.cache.remove(which)

@@ -183,7 +183,7 @@ def _stats_of(entries: list[_Kept], account: str | None, now: float) -> CacheSta
 def _size_of(entry: CacheEntry) -> int:
     """An estimate of the bytes that an entry takes in memory."""
     answer = entry.answer
-    size = 1_000 + getsizeof(answer.output)
+    size = 700 + getsizeof(answer.output)
     if entry.prompt is not None:
         size += getsizeof(entry.prompt)
     if entry.metadata is not None:
