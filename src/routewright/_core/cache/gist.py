@@ -149,7 +149,7 @@ class Gist:
         figure, unit = scale or word.facts["number"], "one" if word.text == "one" else ""
         so_far, its_unit = self.numbers[-1] if self._in_number else ("", "")
         combines = scale or its_unit in ("", "one")
-        if combines and len(so_far) < 19 and so_far.replace(".", "", 1).isdecimal():  # Decimal is exact with so few digits
+        if combines and len(so_far) < 19 and so_far.replace(".", "", 1).isdecimal():  # few digits: Decimal is exact
             value, more = Decimal(so_far), Decimal(figure)
             if scale or value > more:
                 self.numbers.pop()
