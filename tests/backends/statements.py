@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from routewright.backends.storage.sqlite import traces, upkeep
-from routewright.backends.storage.sqlite.books import audit, read, shelf, write
+from routewright.backends.storage.sqlite.books import audit, outbox, read, shelf, write
 from routewright.backends.storage.sqlite.books import upkeep as sweep
 from routewright.backends.storage.sqlite.roll import _GROUPED, _LAST
 from routewright.backends.storage.sqlite.schema import MIGRATIONS
 
 OF_ACCOUNTS = (
     *("trace", "tag", "feedback", "usage", "cache_use", "fallback_use", "latency"),
-    *("account", "key", "purse", "ledger", "claim", "kept", "uncounted", "event", "told"),
+    *("account", "key", "purse", "ledger", "claim", "kept", "uncounted", "event", "told", "endpoint"),
 )
 """Tables whose rows belong to accounts."""
 CHECKED = {sql for sql in vars(audit).values() if isinstance(sql, str) and sql.startswith("SELECT")}
@@ -26,7 +26,7 @@ NAMED = {
     *MADE,
     *(upkeep._ACCOUNTS, "SELECT count(*) FROM trace", upkeep._BODIES, *CHECKED, *SWEPT),
     *(_LAST, _GROUPED, "DELETE FROM uncounted WHERE n < ?", traces._LAST, shelf._LAST_KEPT),
-    *(read.ACCOUNTS, read.BY_DIGEST, read.SUMS_OF_ALL, write.HOLDER),
+    *(read.ACCOUNTS, read.BY_DIGEST, read.SUMS_OF_ALL, write.HOLDER, outbox.DUE, outbox.ENDPOINT, outbox.EVENT),
 }
 """What looks at all accounts, and says so: the list of accounts, the sums of all, the check of a file, the sweep, and
 the look-up of a key by its digest."""

@@ -10,13 +10,18 @@ from routewright.wire import (
     Account,
     AddCredit,
     AddLearned,
+    ClaimDeliveries,
     Correct,
+    DeleteEndpoint,
     DeleteResults,
     DeleteTraces,
+    EndAttempt,
+    Endpoint,
     Environment,
     Key,
     PutAccount,
     PutAgentState,
+    PutEndpoint,
     PutEvent,
     PutFeedback,
     PutIncident,
@@ -24,6 +29,7 @@ from routewright.wire import (
     PutPolicyVersion,
     PutSnapshot,
     PutTrace,
+    ReplayDeliveries,
     RevokeKey,
     SetRetention,
     Write,
@@ -35,9 +41,9 @@ MOST_CREDIT = 9_000_000_000 * NANOS_PER_USD
 """That an account was ever given, or that was taken from it: 64 bits hold it."""
 UNNAMED_S = 24 * 3600
 """How long a snapshot stays that no trace names (any more): one may be on its way."""
-_OF_THE_SYSTEM = (PutSnapshot, PutPolicyVersion, AddLearned, SetRetention, PutIncident)
+_OF_THE_SYSTEM = (PutSnapshot, PutPolicyVersion, AddLearned, SetRetention, PutIncident, ClaimDeliveries, EndAttempt)
 _ALONE = (DeleteTraces,)
-_OWN = (PutAccount, PutKey)
+_OWN = (PutAccount, PutKey, PutEndpoint)
 _OF_TRACES = (PutTrace, PutFeedback, PutSnapshot, DeleteTraces, SetRetention)
 _UNCONDITIONAL = (
     PutPolicyVersion,
@@ -48,10 +54,14 @@ _UNCONDITIONAL = (
     DeleteResults,
     PutEvent,
     PutAgentState,
+    DeleteEndpoint,
+    ClaimDeliveries,
+    EndAttempt,
+    ReplayDeliveries,
 )
 
 Booked = Callable[[Write], object]
-"""The account, key or incident that a write would take the place of, how many rows the call has that it corrects, what
+"""The account, key, endpoint or incident that a write would take the place of, how many rows the call has that it corrects, what
 was credited before it; None where there is none, and for credit that was given before."""
 Holder = Callable[[str], tuple[str, str] | None]
 """The account and the id of the key that has a digest."""
@@ -99,7 +109,7 @@ def check_batch(
                 before.check_feedback(write, index)
             case PutSnapshot():
                 before.check_snapshot(write, index)
-            case PutAccount() | PutKey() | PutIncident():
+            case PutAccount() | PutKey() | PutEndpoint() | PutIncident():
                 before.check_thing(write, index)
             case AddCredit():
                 before.check_credit(write, index)
@@ -136,11 +146,11 @@ class _Before:
         _check_expected(name, write.expect, name in self._snapshots, index)
         self._snapshots.add(name)
 
-    def check_thing(self, write: PutAccount | PutKey | PutIncident, index: int) -> None:
-        """Hold an account, key or incident to what it expects, which may be that nobody has changed it."""
+    def check_thing(self, write: PutAccount | PutKey | PutEndpoint | PutIncident, index: int) -> None:
+        """Hold an account, key, endpoint or incident to what it expects, which may be that nobody has changed it."""
         name, there = _name_of(write), self._booked(write)
         kind = type(write).__name__
-        if isinstance(write.expect, Account | Key):
+        if isinstance(write.expect, Account | Key | Endpoint):
             _check_unchanged(name, write.expect, there, index)
         else:
             _check_expected(name, write.expect, (kind, name) in self._made or bool(there), index)
@@ -196,7 +206,7 @@ def check_place(trace_id: str, environment: Environment, there: Environment, ind
         raise PreconditionFailed(f"{trace_id} is a trace of {there}, and one of {environment} is another", index=index)
 
 
-def _check_unchanged(key: str, read: Account | Key, there: object, index: int) -> None:
+def _check_unchanged(key: str, read: Account | Key | Endpoint, there: object, index: int) -> None:
     if there != read:
         raise PreconditionFailed(f"{key} has changed since it was read", index=index)
 
@@ -207,15 +217,23 @@ def _check_credit(nanos: int, index: int) -> None:
         raise PreconditionFailed(problem, index=index)
 
 
-def _account_of(write: PutAccount | PutKey) -> str:
-    return write.account.name if isinstance(write, PutAccount) else write.key.account
+def _account_of(write: PutAccount | PutKey | PutEndpoint) -> str:
+    match write:
+        case PutAccount(account):
+            return account.name
+        case PutKey(key):
+            return key.account
+        case PutEndpoint(endpoint):
+            return endpoint.account
 
 
-def _name_of(write: PutAccount | PutKey | PutIncident) -> str:
+def _name_of(write: PutAccount | PutKey | PutEndpoint | PutIncident) -> str:
     match write:
         case PutAccount(account):
             return account.name
         case PutKey(key):
             return key.id
+        case PutEndpoint(endpoint):
+            return endpoint.id
         case PutIncident(incident):
             return incident.id

@@ -17,3 +17,4 @@ from .response import *
 from .storage import *
 from .trace import *
 from .upstream import *
+from .webhook import *

@@ -17,10 +17,20 @@ from .events import Incidents, PutEvent, PutIncident, StoredEvent
 from .learned import AddLearned, LearnedSince
 from .ledger import AddCredit, Correct, LedgerRow, LedgerRows, LedgerSums, LedgerSumsOfAll, Stands
 from .trace import Trace
+from .webhook import (
+    ClaimDeliveries,
+    Claimed,
+    DeleteEndpoint,
+    Deliveries,
+    EndAttempt,
+    Endpoints,
+    PutEndpoint,
+    ReplayDeliveries,
+)
 
 
 class DeleteResults(Struct, frozen=True, tag=True):
-    """Remove the results of all keys of the account."""
+    """Remove the results of all idempotency keys of the account, its agent states, events and deliveries."""
 
     environment: Environment | None = None
     """None: of either."""
@@ -162,6 +172,11 @@ Write = (
     | PutIncident
     | PutEvent
     | PutAgentState
+    | PutEndpoint
+    | DeleteEndpoint
+    | ClaimDeliveries
+    | EndAttempt
+    | ReplayDeliveries
 )
 
 
@@ -173,6 +188,8 @@ class Written(Struct, frozen=True):
     """How many things it was about."""
     events: tuple[StoredEvent, ...] = ()
     """What it led to, kept in the same batch."""
+    claimed: Claimed | None = None
+    """Of ``ClaimDeliveries``."""
 
 
 class TraceById(Struct, frozen=True, tag=True):
@@ -313,6 +330,7 @@ Query = (
     | AllAccounts
     | Incidents
     | AgentState
+    | Endpoints
 )
 
 
@@ -328,4 +346,4 @@ class Events(Struct, frozen=True, tag=True):
     """The account's events, newest first; the key of one is its id."""
 
 
-Scan = TraceItems | Traces | LedgerRows | Events
+Scan = TraceItems | Traces | LedgerRows | Events | Deliveries

@@ -57,8 +57,10 @@ MONEY = PutAccount | PutKey | RevokeKey | AddCredit | Correct
 class Books:
     """Those of one account. Of rows, events and answers the newest ``newest`` are kept, and all sums."""
 
-    def __init__(self, newest: int) -> None:
+    def __init__(self, newest: int, emitted: Callable[[StoredEvent], object]) -> None:
+        """``emitted`` is called with each new event."""
         self._newest = newest
+        self._emitted = emitted
         self.account: Account | None = None
         self._keys: dict[str, Key] = {}
         self._rows: OrderedDict[tuple[str, int], LedgerRow] = OrderedDict()
@@ -183,6 +185,7 @@ class Books:
     def emit(self, event: StoredEvent) -> None:
         """Keep an event."""
         _put(self._events, event.id, event, self._newest)
+        self._emitted(event)
 
     def _put_key(self, key: Key) -> Written:
         before = self._keys.get(key.id)
@@ -205,6 +208,9 @@ class Books:
         states = [name for name in self._states if environment in (None, name[0])]
         for name in states:
             del self._states[name]
+        events = [id for id, event in self._events.items() if environment in (None, event.environment)]
+        for id in events:
+            del self._events[id]
         return Written(created=False, count=len(old) + len(states))
 
     def _put_state(self, put: PutAgentState) -> Written:

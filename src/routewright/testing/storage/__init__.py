@@ -14,6 +14,7 @@ from .analytics import Counting, Snapshots
 from .basics import Aging, Batches, Deletion, Isolation, Keeping, Selecting
 from .ledger import Accounting
 from .naive import AccountsWalk, NaiveAccounts
+from .outbox import Outgoing
 from .owners import Owners
 from .samples import make_ask, make_facts, make_trace
 from .settlement import Histories, Idempotency, Settling
@@ -44,8 +45,8 @@ class StorageContract(Keeping, Batches, Selecting, Deletion, Counting, Aging, Sn
     """
 
 
-class BooksContract(AccountsAndKeys, AgentStates, Happenings, Bookkeeping, Agreeing):
-    """The same for accounts, keys, credit and events. One that keeps them inherits both.
+class BooksContract(AccountsAndKeys, AgentStates, Happenings, Outgoing, Bookkeeping, Agreeing):
+    """The same for accounts, keys, credit, events and webhooks. One that keeps them inherits both.
 
     class TestMyStorage(StorageContract, BooksContract):
         def make(self):

@@ -19,6 +19,7 @@ from routewright._core.policy import Versions
 from routewright._core.request.problems import shown
 from routewright._core.rows import together
 from routewright._core.trace.filter import check_terms
+from routewright._core.webhooks.outbox import OF_WEBHOOKS, Outbox
 from routewright.backends.clock import SystemClock
 from routewright.errors import UnsupportedWrite, ValidationFailed
 from routewright.fork import Guard
@@ -33,9 +34,15 @@ from routewright.wire import (
     AllAccounts,
     CacheCounts,
     Caller,
+    ClaimDeliveries,
     Correct,
     CurrentRetention,
+    DeleteEndpoint,
+    DeleteResults,
     DeleteTraces,
+    Deliveries,
+    EndAttempt,
+    Endpoints,
     Events,
     FallbackCounts,
     FeedbackByTrace,
@@ -52,6 +59,7 @@ from routewright.wire import (
     LedgerSumsOfAll,
     PolicyVersions,
     PutAccount,
+    PutEndpoint,
     PutFeedback,
     PutIncident,
     PutKey,
@@ -59,6 +67,7 @@ from routewright.wire import (
     PutSnapshot,
     PutTrace,
     Query,
+    ReplayDeliveries,
     RevokeKey,
     RollupKeys,
     Scan,
@@ -87,7 +96,16 @@ _by_key = attrgetter("key")
 
 
 _Ready = (
-    Whole | PutFeedback | PutSnapshot | PutPolicyVersion | AddLearned | DeleteTraces | SetRetention | MONEY | BOOKED
+    Whole
+    | PutFeedback
+    | PutSnapshot
+    | PutPolicyVersion
+    | AddLearned
+    | DeleteTraces
+    | SetRetention
+    | MONEY
+    | BOOKED
+    | OF_WEBHOOKS
 )
 
 
@@ -127,6 +145,7 @@ class MemoryStorage:
         self._accounts: OrderedDict[str, KeptAccount] = OrderedDict()  # the one used last at the end
         self._digests: dict[str, tuple[str, str]] = {}
         """Accounts and ids of keys."""
+        self._outbox = Outbox(newest)
         self._system = self._empty()
         self._retention = SetRetention()
         self._versions = Versions()
@@ -236,6 +255,8 @@ class MemoryStorage:
                     return self._sums_of_all(first, last) if account == SYSTEM_ACCOUNT else []
                 case Stands():
                     return self.accounts.state.standing(account, query)
+                case Endpoints():
+                    return self._outbox.endpoints(account)
                 case Keys() | Incidents() | AgentState():
                     return kept.books.answer(query)
                 case _:
@@ -249,6 +270,9 @@ class MemoryStorage:
                 kept_here = self.look_up(account)
                 self._counted(kept_here)
                 return kept_here.books.scan(query, after, limit)
+        if isinstance(query, Deliveries):
+            with self.guard.lock:
+                return self._outbox.deliveries(account, query, after, limit)
         if not isinstance(query, TraceItems | Traces):
             raise UnsupportedWrite(f"MemoryStorage knows no scan {type(query).__name__}")
         check_terms("MemoryStorage", query.terms)
@@ -278,7 +302,7 @@ class MemoryStorage:
             free = self._free_snapshots(now - UNNAMED_S)
             for snapshot_id in free:
                 del self._system.snapshots[snapshot_id]
-            others = sum(kept.books.sweep(now) for kept in self._everything())
+            others = self._outbox.sweep(now) + sum(kept.books.sweep(now) for kept in self._everything())
         return len(old) + len(free) + others
 
     async def aclose(self) -> None:
@@ -288,7 +312,7 @@ class MemoryStorage:
         return [self._system, *self._accounts.values()]
 
     def _empty(self) -> KeptAccount:
-        return KeptAccount(self._newest)
+        return KeptAccount(self._newest, self._outbox)
 
     def _key_of(self, digests: Sequence[str]) -> Key | None:
         found = (self._digests[digest] for digest in digests if digest in self._digests)
@@ -326,6 +350,8 @@ class MemoryStorage:
         """What there is of that which a write is about (``batch.Booked``)."""
         if isinstance(write, PutIncident):
             return kept.books.incident(write.incident.id)
+        if isinstance(write, PutEndpoint):
+            return self._outbox.endpoint(account, write.endpoint.id)
         return before(self.accounts, account, write)
 
     def _write(self, account: str, kept: KeptAccount, write: _Ready) -> Written:
@@ -360,6 +386,11 @@ class MemoryStorage:
                 return self.accounts.change(account, write)
             case PutAccount() | RevokeKey() | AddCredit() | Correct():
                 return self.accounts.change(account, write)
+            case DeleteResults(environment):
+                self._outbox.delete(account, environment)
+                return kept.books.put(write)
+            case PutEndpoint() | DeleteEndpoint() | ClaimDeliveries() | EndAttempt() | ReplayDeliveries():
+                return self._outbox.write(account, write)
             case _:
                 return kept.books.put(write)
 

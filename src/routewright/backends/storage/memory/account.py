@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from routewright._core.account import is_compromised
 from routewright._core.accounts.books import Books
 from routewright._core.analytics.rollup import Rollups
+from routewright._core.webhooks.outbox import Outbox
 from routewright.protocols import TraceDraft
 from routewright.wire import PutFeedback, Snapshot, Trace
 
@@ -20,8 +21,8 @@ out of the roll-ups, nor makes each trace take longer. A report names a hundred.
 class KeptAccount:
     """One account: its books, and its traces with what belongs to them."""
 
-    def __init__(self, newest: int) -> None:
-        self.books = Books(newest)
+    def __init__(self, newest: int, outbox: Outbox) -> None:
+        self.books = Books(newest, outbox.emit)
         self.traces: OrderedDict[str, TraceDraft] = OrderedDict()
         self.text_bytes = 0
         self.uncounted: dict[str, TraceDraft] = {}

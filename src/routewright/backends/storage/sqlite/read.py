@@ -18,6 +18,7 @@ from routewright.wire import (
     CacheCounts,
     Content,
     CurrentRetention,
+    Deliveries,
     Events,
     FallbackCount,
     FallbackCounts,
@@ -46,6 +47,7 @@ from routewright.wire import (
 )
 
 from .books import read as books
+from .books.outbox import deliveries_page
 from .connection import Connection
 from .selection import rows_of
 from .shared import learned, versions
@@ -162,6 +164,8 @@ def page(account: str, query: Scan, after: str | None, limit: int, connection: C
             return books.rows_page(account, query, after, limit, connection)
         case Events():
             return books.events_page(account, after, limit, connection)
+        case Deliveries():
+            return deliveries_page(connection, account, query, after, limit)
     raise UnsupportedWrite(f"SqliteStorage knows no scan {type(query).__name__}")
 
 

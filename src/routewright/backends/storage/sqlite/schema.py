@@ -396,6 +396,40 @@ CREATE TABLE agent_state (
 ) WITHOUT ROWID;
 CREATE INDEX agent_state_by_claim ON agent_state (account, environment, claim) WHERE claim IS NOT NULL;
 CREATE INDEX agent_state_old ON agent_state (until);
+
+CREATE TABLE endpoint (
+    id TEXT PRIMARY KEY,
+    account TEXT NOT NULL,
+    body BLOB NOT NULL      -- wire.Endpoint as JSON
+) WITHOUT ROWID;
+CREATE TABLE subscription (  -- of endpoints that are not disabled
+    type TEXT NOT NULL,     -- of events
+    account TEXT NOT NULL,
+    environment TEXT NOT NULL,
+    endpoint TEXT NOT NULL,
+    PRIMARY KEY (type, endpoint)
+) WITHOUT ROWID;
+CREATE TABLE delivery (
+    endpoint TEXT NOT NULL,
+    event TEXT NOT NULL,
+    account TEXT NOT NULL,  -- of the endpoint
+    type TEXT NOT NULL,
+    state TEXT NOT NULL,
+    due REAL,               -- Unix seconds: the next attempt, or the end of the lease; NULL: it has ended
+    lease TEXT,
+    tries INTEGER NOT NULL,
+    attempts BLOB NOT NULL, -- list[wire.DeliveryAttempt] as JSON
+    ended_at REAL,
+    PRIMARY KEY (endpoint, event)
+) WITHOUT ROWID;
+CREATE INDEX delivery_due ON delivery (endpoint, due, event) WHERE due IS NOT NULL;
+CREATE INDEX delivery_by_account ON delivery (account, event, endpoint);
+CREATE INDEX delivery_old ON delivery (ended_at) WHERE ended_at IS NOT NULL;
+CREATE TRIGGER event_out AFTER INSERT ON event WHEN EXISTS (SELECT 1 FROM subscription) BEGIN
+    INSERT INTO delivery SELECT endpoint, NEW.id, subscription.account, type, 'waiting', 0, NULL, 0, '[]', NULL
+    FROM subscription WHERE type = json_extract(CAST(NEW.body AS TEXT), '$.type') AND (
+        NEW.account = '_system' OR (subscription.account = NEW.account
+        AND environment = json_extract(CAST(NEW.body AS TEXT), '$.environment')));  END;
 """
 
 MIGRATIONS: tuple[str, ...] = (FIRST, SECOND)

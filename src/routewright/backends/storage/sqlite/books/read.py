@@ -12,6 +12,7 @@ from routewright.wire import (
     SYSTEM_ACCOUNT,
     AgentState,
     AllAccounts,
+    Endpoints,
     Incidents,
     Key,
     KeyByDigest,
@@ -25,6 +26,7 @@ from routewright.wire import (
     Tokens,
 )
 
+from . import outbox
 from .bodies import ROW, account_of, event_of, incident_of, key_of, row_of
 
 BY_DIGEST = "SELECT body FROM key WHERE digest = ?"
@@ -61,6 +63,8 @@ def answer(account: str, query: object, connection: Connection) -> Any:
             return _key(connection, digests) if account == SYSTEM_ACCOUNT else None
         case AgentState():
             return _state(connection, account, query)
+        case Endpoints():
+            return outbox.endpoints(connection, account)
         case Keys():
             return [key_of(body) for (body,) in connection.execute(_KEYS, (account,)).fetchall()]
         case AllAccounts():

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from routewright._core.accounts.books import WEEK_S
 from routewright._core.moment import timestamp
+from routewright._core.webhooks.outbox import KEPT_S
 from routewright.backends.storage.sqlite.connection import Connection
+
+from .outbox import OLD as _OLD_DELIVERY
 
 SOME = 500
 """Things that one transaction removes."""
@@ -18,10 +21,11 @@ _OLDEST_KEPT = "SELECT n, account, claim, until FROM kept ORDER BY n LIMIT ?"
 
 IS_DUE = f"""
 SELECT EXISTS (SELECT 1 {_OLD_EVENT}) OR EXISTS (SELECT 1 {_OLD_TOLD}) OR EXISTS (SELECT 1 {_OLD_RUN})
-OR EXISTS (SELECT 1 {_OLD_STATE})
+OR EXISTS (SELECT 1 {_OLD_STATE}) OR EXISTS (SELECT 1 {_OLD_DELIVERY})
 OR EXISTS (SELECT 1 FROM (SELECT until FROM kept ORDER BY n LIMIT {SOME}) WHERE until <= ?)
 """
 OLD_EVENTS = f"DELETE FROM event WHERE n IN (SELECT n {_OLD_EVENT} LIMIT ?) RETURNING n"
+OLD_DELIVERIES = f"DELETE FROM delivery WHERE (endpoint, event) IN (SELECT endpoint, event {_OLD_DELIVERY} LIMIT ?) RETURNING 1"
 OLD_TOLD, OLD_RUNS, OLD_STATES = f"DELETE {_OLD_TOLD}", f"DELETE {_OLD_RUN}", f"DELETE {_OLD_STATE}"
 """All of these look at all accounts."""
 
@@ -29,7 +33,7 @@ OLD_TOLD, OLD_RUNS, OLD_STATES = f"DELETE {_OLD_TOLD}", f"DELETE {_OLD_RUN}", f"
 def is_due(now: float, connection: Connection) -> bool:
     """True if there is anything to remove."""
     week_before = _week_before(now)
-    return bool(connection.execute(IS_DUE, (week_before, now, week_before, now, now)).fetchone()[0])
+    return bool(connection.execute(IS_DUE, (week_before, now, week_before, now, now - KEPT_S, now)).fetchone()[0])
 
 
 def remove_results(now: float, connection: Connection) -> int:
@@ -44,8 +48,9 @@ def remove_results(now: float, connection: Connection) -> int:
 
 
 def remove_events(now: float, connection: Connection) -> int:
-    """Remove events that are past their time, and say how many. Ask again until there are none."""
-    return len(connection.execute(OLD_EVENTS, (_week_before(now), SOME)).fetchall())
+    """Remove events and deliveries that are past their time, and say how many. Ask again until there are none."""
+    deliveries = connection.execute(OLD_DELIVERIES, (now - KEPT_S, SOME)).fetchall()
+    return len(deliveries) + len(connection.execute(OLD_EVENTS, (_week_before(now), SOME)).fetchall())
 
 
 def remove_marks(now: float, connection: Connection) -> None:

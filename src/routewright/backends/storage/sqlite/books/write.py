@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from routewright._core.account import compromised_from
 from routewright._core.accounts.books import BOOKED, INCIDENTS, MONEY, forgotten_at, is_quiet
 from routewright._core.accounts.ledger import before
+from routewright._core.webhooks.outbox import OF_WEBHOOKS
 from routewright.backends.storage.sqlite.connection import Connection
 from routewright.backends.storage.sqlite.desk import Desk
 from routewright.backends.storage.sqlite.many import rows_where
@@ -19,6 +20,7 @@ from routewright.wire import (
     Key,
     PutAccount,
     PutAgentState,
+    PutEndpoint,
     PutEvent,
     PutIncident,
     PutKey,
@@ -27,6 +29,7 @@ from routewright.wire import (
     Written,
 )
 
+from . import outbox
 from .bodies import encode
 
 _PUT_ACCOUNT = "INSERT OR REPLACE INTO account (account, body) VALUES (?, ?)"
@@ -65,9 +68,11 @@ class BookWrites:
         """What there is of that which a write is about (``batch.Booked``)."""
         if isinstance(write, PutIncident):
             return self._connection.execute(_INCIDENT, (write.incident.id,)).fetchone()
+        if isinstance(write, PutEndpoint):
+            return outbox.endpoint(self._connection, self._account, write.endpoint.id)
         return before(self._desk.shelf, self._account, write)
 
-    def put(self, write: BOOKED | MONEY) -> Written:
+    def put(self, write: BOOKED | MONEY | OF_WEBHOOKS) -> Written:
         """Apply one."""
         match write:
             case PutAccount(account):
@@ -88,6 +93,8 @@ class BookWrites:
                 return put_event(self._connection, self._account, write)
             case PutAgentState():
                 return self._put_state(write)
+            case _:
+                return outbox.write(self._connection, self._account, write)
 
     def _put_account(self, body: bytes) -> Written:
         created = self._desk.shelf.account(self._account) is None
@@ -127,6 +134,8 @@ class BookWrites:
             f"DELETE FROM agent_state WHERE account = ? AND environment IN ({', '.join('?' * len(asked))}) RETURNING 1"
         )
         states = self._connection.execute(sql, (self._account, *asked)).fetchall()
+        for sql in outbox.FORGET:
+            self._connection.executemany(sql, [(self._account, each) for each in asked])
         self._desk.deletes = self._desk.deletes or bool(found)
         return Written(created=False, count=len(found) + len(states))
 

@@ -1,0 +1,216 @@
+"""Outbox of a storage in memory: endpoints, and the deliveries of events to them. One thread at a time.
+
+The reference for what ``wire/webhook.py`` says of its writes and queries.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from itertools import islice
+from typing import Any
+
+from msgspec import Struct
+
+from routewright._core.moment import timestamp
+from routewright.wire import (
+    SYSTEM_ACCOUNT,
+    ClaimDeliveries,
+    Claimed,
+    ClaimedDelivery,
+    DeleteEndpoint,
+    Deliveries,
+    Delivery,
+    DeliveryAttempt,
+    DeliveryState,
+    EndAttempt,
+    Endpoint,
+    Environment,
+    PutEndpoint,
+    ReplayDeliveries,
+    StoredEvent,
+    Written,
+)
+
+KEPT_S = 24 * 3600.0
+"""How long a delivery that has ended can be inspected and replayed (spec 6.5)."""
+OF_WEBHOOKS = PutEndpoint | DeleteEndpoint | ClaimDeliveries | EndAttempt | ReplayDeliveries
+"""The kinds of write that an outbox takes."""
+
+
+class _Row(Struct, eq=False):
+    event: StoredEvent
+    endpoint: Endpoint
+    state: DeliveryState = "waiting"
+    due: float | None = None
+    """Unix seconds: its next attempt, or the end of its lease; None once it has ended."""
+    lease: str | None = None
+    tries: int = 0
+    attempts: tuple[DeliveryAttempt, ...] = ()
+    ended_at: float | None = None
+
+    @property
+    def delivery(self) -> Delivery:
+        next_at = timestamp(self.due) if self.state == "waiting" and self.due is not None else None
+        return Delivery(
+            event_id=self.event.id,
+            event_type=self.event.type,
+            endpoint_id=self.endpoint.id,
+            state=self.state,
+            attempts=self.attempts,
+            next_attempt_at=next_at,
+            ended_at=None if self.ended_at is None else timestamp(self.ended_at),
+        )
+
+
+class Outbox:
+    """The outbox of one storage. Of the deliveries of an account the newest ``newest`` are kept."""
+
+    def __init__(self, newest: int) -> None:
+        self._newest = newest
+        self._endpoints: dict[str, Endpoint] = {}
+        self._rows: dict[str, dict[tuple[str, str], _Row]] = {}
+        """By the endpoint's account, then by endpoint and event."""
+        self._due: dict[str, list[tuple[float, str, _Row]]] = {}
+        """Due times and events of pending deliveries, by endpoint; sorted."""
+
+    def emit(self, event: StoredEvent) -> None:
+        """Begin the deliveries of an event that was just stored."""
+        for endpoint in self._endpoints.values():
+            if event.type in endpoint.events and endpoint.disabled_at is None and _reaches(event, endpoint):
+                rows = self._rows.setdefault(endpoint.account, {})
+                rows[endpoint.id, event.id] = row = _Row(event, endpoint)
+                self._schedule(row, 0.0)
+                if len(rows) > self._newest:
+                    self._drop(next(iter(rows.values())))
+
+    def write(self, account: str, write: OF_WEBHOOKS) -> Written:
+        """Apply one write that was checked."""
+        match write:
+            case PutEndpoint(endpoint):
+                created = endpoint.id not in self._endpoints
+                self._endpoints[endpoint.id] = endpoint
+                for row in self._of(account, endpoint.id):
+                    row.endpoint = endpoint
+                    if endpoint.disabled_at is not None and row.due is not None:
+                        self._end(row, "failed_delivery", write.at)
+                return Written(created)
+            case DeleteEndpoint(id):
+                there = self.endpoint(account, id)
+                if there is None:
+                    return Written(created=False, count=0)
+                for row in self._of(account, id):
+                    self._drop(row)
+                del self._endpoints[id]
+                return Written(created=False)
+            case ClaimDeliveries():
+                claimed = self._claim(write)
+                return Written(created=False, count=len(claimed.deliveries), claimed=claimed)
+            case EndAttempt():
+                return Written(created=False, count=self._end_attempt(write))
+            case ReplayDeliveries():
+                return Written(created=False, count=self._replay(account, write))
+
+    def endpoint(self, account: str, id: str) -> Endpoint | None:
+        """One of the account's endpoints."""
+        found = self._endpoints.get(id)
+        return found if found is not None and found.account == account else None
+
+    def endpoints(self, account: str) -> list[Endpoint]:
+        """The account's endpoints, oldest first."""
+        mine = [each for each in self._endpoints.values() if each.account == account]
+        return sorted(mine, key=lambda each: (each.created_at, each.id))
+
+    def deliveries(self, account: str, query: Deliveries, after: str | None, limit: int) -> list[Delivery]:
+        """A page of deliveries, newest event first."""
+        found = [
+            row.delivery
+            for row in self._of(account, query.endpoint_id)
+            if query.state in (None, row.state) and (after is None or f"{row.event.id}/{row.endpoint.id}" < after)
+        ]
+        return [*islice(sorted(found, key=lambda each: each.key, reverse=True), max(0, limit))]
+
+    def sweep(self, now: float) -> int:
+        """Forget deliveries that ended a day ago, and say how many."""
+        rows = [row for rows in self._rows.values() for row in rows.values()]
+        old = [row for row in rows if row.ended_at is not None and row.ended_at <= now - KEPT_S]
+        for row in old:
+            self._drop(row)
+        return len(old)
+
+    def delete(self, account: str, environment: Environment | None) -> int:
+        """Remove the deliveries of the events of an account, and say how many."""
+        gone = [row for row in self._of(account) if environment in (None, row.endpoint.environment)]
+        for row in gone:
+            self._drop(row)
+        return len(gone)
+
+    def _of(self, account: str, endpoint: str | None = None) -> list[_Row]:
+        rows = self._rows.get(account, {}).values()
+        return [row for row in rows if endpoint in (None, row.endpoint.id)]
+
+    def _claim(self, asked: ClaimDeliveries) -> Claimed:
+        taken: list[ClaimedDelivery] = []
+        for id in sorted(self._due, key=lambda id: self._due[id][0][0]):
+            room = max(0, min(asked.room.get(id, asked.each), asked.limit - len(taken)))
+            for row in [row for due, _, row in self._due[id][:room] if due <= asked.at]:
+                row.state, row.lease = "in_flight", asked.lease
+                self._schedule(row, asked.until)
+                taken.append(ClaimedDelivery(row.event, row.endpoint, row.tries))
+        return Claimed(tuple(taken), min((due[0][0] for due in self._due.values()), default=None))
+
+    def _end_attempt(self, write: EndAttempt) -> int:
+        endpoint = self._endpoints.get(write.endpoint_id)
+        row = endpoint and self._rows.get(endpoint.account, {}).get((endpoint.id, write.event_id))
+        if not row or row.lease != write.lease:
+            return 0
+        row.lease = None
+        if write.attempt is not None:
+            row.attempts, row.tries = (*row.attempts, write.attempt), row.tries + 1
+        if write.next_at is None:
+            self._end(row, write.state, write.at)
+        else:
+            row.state = write.state
+            self._schedule(row, write.next_at)
+        return 1
+
+    def _replay(self, account: str, write: ReplayDeliveries) -> int:
+        rows = [
+            row
+            for row in self._of(account, write.endpoint_id)
+            if (row.state == "failed_delivery" if write.event_id is None else row.event.id == write.event_id)
+            and row.ended_at is not None
+            and row.ended_at > write.at - KEPT_S
+            and row.endpoint.disabled_at is None
+        ]
+        for row in rows:
+            row.state, row.tries, row.ended_at = "waiting", 0, None
+            self._schedule(row, write.at)
+        return len(rows)
+
+    def _end(self, row: _Row, state: DeliveryState, at: float) -> None:
+        self._unschedule(row)
+        row.state, row.lease, row.ended_at = state, None, at
+
+    def _drop(self, row: _Row) -> None:
+        self._unschedule(row)
+        del self._rows[row.endpoint.account][row.endpoint.id, row.event.id]
+
+    def _schedule(self, row: _Row, at: float) -> None:
+        self._unschedule(row)
+        row.due = at
+        insort(self._due.setdefault(row.endpoint.id, []), (at, row.event.id, row))
+
+    def _unschedule(self, row: _Row) -> None:
+        if row.due is not None:
+            due: list[Any] = self._due[row.endpoint.id]
+            del due[bisect_left(due, (row.due, row.event.id))]
+            if not due:
+                del self._due[row.endpoint.id]
+        row.due = None
+
+
+def _reaches(event: StoredEvent, endpoint: Endpoint) -> bool:
+    """True if an endpoint may receive an event: its account's own, and those of no account."""
+    if event.account == SYSTEM_ACCOUNT:
+        return True
+    return (event.account, event.environment) == (endpoint.account, endpoint.environment)

@@ -1,0 +1,160 @@
+"""Webhook endpoints and deliveries in their tables. A trigger begins the deliveries of each new event."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from routewright._core.moment import timestamp
+from routewright._core.webhooks.outbox import KEPT_S, OF_WEBHOOKS
+from routewright.backends.storage.sqlite.connection import Connection
+from routewright.wire import (
+    ClaimDeliveries,
+    Claimed,
+    ClaimedDelivery,
+    DeleteEndpoint,
+    Deliveries,
+    Delivery,
+    DeliveryAttempt,
+    EndAttempt,
+    Endpoint,
+    PutEndpoint,
+    ReplayDeliveries,
+    Written,
+)
+
+from .bodies import encode, event_of
+
+_endpoint = msgspec.json.Decoder(Endpoint).decode
+_attempts = msgspec.json.Decoder(tuple[DeliveryAttempt, ...]).decode
+
+DUE = """
+WITH RECURSIVE pending(endpoint) AS (
+    SELECT min(endpoint) FROM delivery INDEXED BY delivery_due WHERE due IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(endpoint) FROM delivery INDEXED BY delivery_due WHERE due IS NOT NULL AND endpoint > pending.endpoint)
+    FROM pending WHERE endpoint IS NOT NULL
+)
+SELECT (
+    SELECT min(due) FROM delivery INDEXED BY delivery_due WHERE due IS NOT NULL AND endpoint = pending.endpoint
+) AS first, endpoint FROM pending WHERE endpoint IS NOT NULL ORDER BY first
+"""
+"""When the next delivery of each endpoint is due, without walking over all of them."""
+_CLAIM = """
+UPDATE delivery SET state = 'in_flight', due = ?, lease = ? WHERE endpoint = ? AND event IN (
+    SELECT event FROM delivery INDEXED BY delivery_due WHERE endpoint = ? AND due <= ? ORDER BY due, event LIMIT ?
+) RETURNING event, tries
+"""
+ENDPOINT = "SELECT body FROM endpoint WHERE id = ?"
+EVENT = "SELECT body FROM event WHERE id = ? AND account IN (?, '_system')"
+"""These three look at all accounts."""
+_END = """
+UPDATE delivery SET state = ?, due = ?, lease = NULL, tries = tries + ?, ended_at = ?,
+    attempts = CASE WHEN ? IS NULL THEN attempts ELSE json_insert(CAST(attempts AS TEXT), '$[#]', json(?)) END
+WHERE endpoint = ? AND event = ? AND lease = ? RETURNING 1
+"""
+_STOP = """
+UPDATE delivery SET state = 'failed_delivery', due = NULL, lease = NULL, ended_at = ?
+WHERE endpoint = ? AND due IS NOT NULL
+"""
+_REPLAY = """
+UPDATE delivery SET state = 'waiting', tries = 0, ended_at = NULL, due = ?
+WHERE endpoint = ? AND account = ? AND ended_at > ? AND {} AND endpoint IN (SELECT endpoint FROM subscription) RETURNING 1
+"""
+_PAGE = """
+SELECT event, type, endpoint, state, attempts, due, ended_at FROM delivery INDEXED BY delivery_by_account
+WHERE account = ? AND (?2 IS NULL OR endpoint = ?2) AND (?3 IS NULL OR state = ?3) AND (event, endpoint) < (?, ?)
+ORDER BY event DESC, endpoint DESC LIMIT ?
+"""
+OLD = "FROM delivery WHERE ended_at <= ?"
+"""Looks at all accounts."""
+FORGET = (
+    """DELETE FROM delivery WHERE account = ? AND endpoint IN (
+    SELECT id FROM endpoint WHERE json_extract(CAST(body AS TEXT), '$.environment') = ?)""",
+    "DELETE FROM event WHERE account = ? AND json_extract(CAST(body AS TEXT), '$.environment') = ?",
+)
+"""What goes when an account's data is deleted, an environment at a time."""
+
+
+def endpoints(connection: Connection, account: str) -> list[Endpoint]:
+    """The account's endpoints, oldest first."""
+    rows = connection.execute("SELECT body FROM endpoint WHERE account = ?", (account,)).fetchall()
+    return sorted((_endpoint(body) for (body,) in rows), key=lambda each: (each.created_at, each.id))
+
+
+def endpoint(connection: Connection, account: str, id: str) -> Endpoint | None:
+    """One of them."""
+    row = connection.execute("SELECT body FROM endpoint WHERE id = ? AND account = ?", (id, account)).fetchone()
+    return None if row is None else _endpoint(row[0])
+
+
+def write(connection: Connection, account: str, asked: OF_WEBHOOKS) -> Written:
+    """Apply one write that was checked."""
+    match asked:
+        case PutEndpoint(new):
+            created = endpoint(connection, account, new.id) is None
+            connection.execute("INSERT OR REPLACE INTO endpoint VALUES (?, ?, ?)", (new.id, account, encode(new)))
+            connection.execute("DELETE FROM subscription WHERE endpoint = ?", (new.id,))
+            if new.disabled_at is None:
+                rows = [(type, account, new.environment, new.id) for type in new.events]
+                connection.executemany("INSERT OR IGNORE INTO subscription VALUES (?, ?, ?, ?)", rows)
+            else:
+                connection.execute(_STOP, (asked.at, new.id))
+            return Written(created)
+        case DeleteEndpoint(id):
+            gone = "DELETE FROM endpoint WHERE id = ? AND account = ? RETURNING 1"
+            there = connection.execute(gone, (id, account)).fetchall()
+            for table in ("subscription", "delivery") if there else ():
+                connection.execute(f"DELETE FROM {table} WHERE endpoint = ?", (id,))
+            return Written(created=False, count=len(there))
+        case ClaimDeliveries():
+            claimed = _claim(connection, asked)
+            return Written(created=False, count=len(claimed.deliveries), claimed=claimed)
+        case EndAttempt():
+            attempt = None if asked.attempt is None else encode(asked.attempt).decode()
+            ended_at = asked.at if asked.next_at is None else None
+            found = (asked.endpoint_id, asked.event_id, asked.lease)
+            row = (asked.state, asked.next_at, int(attempt is not None), ended_at, attempt, attempt, *found)
+            return Written(created=False, count=len(connection.execute(_END, row).fetchall()))
+        case ReplayDeliveries(endpoint_id, event_id, at):
+            which = "state = 'failed_delivery'" if event_id is None else "event = ?"
+            given = (at, endpoint_id, account, at - KEPT_S, *(() if event_id is None else (event_id,)))
+            return Written(created=False, count=len(connection.execute(_REPLAY.format(which), given).fetchall()))
+
+
+def deliveries_page(
+    connection: Connection, account: str, query: Deliveries, after: str | None, limit: int
+) -> list[Delivery]:
+    """Deliveries, newest event first, behind the key ``after``."""
+    event, _, endpoint_id = ("~", "", "") if after is None else after.partition("/")
+    given = (account, query.endpoint_id, query.state, event, endpoint_id, max(0, limit))
+    return [_delivery(*row) for row in connection.execute(_PAGE, given).fetchall()]
+
+
+def _claim(connection: Connection, asked: ClaimDeliveries) -> Claimed:
+    taken: list[ClaimedDelivery] = []
+    for first, id in connection.execute(DUE).fetchall():
+        room = min(asked.room.get(id, asked.each), asked.limit - len(taken))
+        if first > asked.at or room <= 0:
+            continue
+        (body,) = connection.execute(ENDPOINT, (id,)).fetchone()
+        to = _endpoint(body)
+        rows = connection.execute(_CLAIM, (asked.until, asked.lease, id, id, asked.at, room)).fetchall()
+        for event, tries in sorted(rows):
+            found = connection.execute(EVENT, (event, to.account)).fetchone()
+            if found is not None:
+                taken.append(ClaimedDelivery(event_of(found[0]), to, tries))
+    return Claimed(tuple(taken), connection.execute(f"SELECT min(first) FROM ({DUE})").fetchone()[0])
+
+
+def _delivery(event: str, type: str, to: str, state: Any, attempts: bytes, due: Any, ended_at: Any) -> Delivery:
+    return Delivery(
+        event_id=event,
+        event_type=type,
+        endpoint_id=to,
+        state=state,
+        attempts=_attempts(attempts),
+        next_attempt_at=timestamp(due) if state == "waiting" else None,
+        ended_at=None if ended_at is None else timestamp(ended_at),
+    )
