@@ -36,7 +36,8 @@ CORE_ORDER = (
     "attempts/learned attempts/health attempts/shared_health policy "
     "routing/inputs routing/constraints routing/scoring routing/plan routing/order routing/board routing/budget "
     "routing/refusal routing/decide routing/decision routing/what_if "
-    "limits/window webhooks/delivery webhooks/outbox accounts/hold accounts/payer accounts/state accounts/ledger accounts/waiting "
+    "limits/window webhooks/delivery webhooks/outbox "
+    "accounts/hold accounts/payer accounts/state accounts/ledger accounts/waiting "
     "shortage idempotency rows statement correction model_name accounts/books "
     "cache/key cache/answers cache/lexicon cache/gist cache/guards cache/prior cache/posterior "
     "cache/calibration cache/offer "
@@ -51,8 +52,9 @@ ENGINE_ORDER = (
 ).split()
 """``route`` imports all that the pipeline goes through; only what starts a pipeline imports ``route``."""
 PURE = set(
-    "__future__ base64 binascii bisect.bisect_left bisect.bisect_right bisect.insort collections.Counter collections.OrderedDict "
-    "collections.abc collections.defaultdict collections.deque datetime.UTC datetime.date datetime.datetime "
+    "__future__ base64 binascii bisect.bisect_left bisect.bisect_right bisect.insort collections.Counter "
+    "collections.OrderedDict collections.abc collections.defaultdict collections.deque datetime.UTC datetime.date "
+    "datetime.datetime "
     "datetime.time datetime.timedelta decimal difflib enum fnmatch.fnmatchcase functools.lru_cache hashlib.blake2b "
     "hashlib.sha256 unicodedata "
     "hmac itertools json math msgspec numbers numpy operator re routewright struct sys.float_info typing uuid.UUID "

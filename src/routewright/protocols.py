@@ -30,7 +30,11 @@ from .wire import (
     Claim,
     Counted,
     CurrentRetention,
+    Deliveries,
+    Delivery,
     Durability,
+    Endpoint,
+    Endpoints,
     Environment,
     Events,
     FallbackCount,
@@ -82,6 +86,7 @@ from .wire import (
     UpstreamCall,
     UsageCounts,
     Verdict,
+    WebhookAnswer,
     Write,
     Written,
 )
@@ -364,6 +369,19 @@ class TokenCounter(Protocol):
         ...
 
 
+class WebhookTransport(Protocol):
+    """Sends webhooks. Used in one event loop. The default connects to public addresses only, and to no proxy."""
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> WebhookAnswer:
+        """POST once and return the status, whatever it is; redirects are not followed. Raises ``OSError`` where there
+        is no answer, with a message that the endpoint's owner may read. The caller cancels it after 10 s."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        ...
+
+
 class QualityPredictor(Protocol):
     """Says how well each model would answer one request. The default is the catalogue's column."""
 
@@ -448,6 +466,8 @@ class Storage(Protocol):
     async def read(self, account: str, query: Incidents) -> list[Incident]: ...
     @overload
     async def read(self, account: str, query: AgentState) -> bytes | None: ...
+    @overload
+    async def read(self, account: str, query: Endpoints) -> list[Endpoint]: ...
     async def read(self, account: str, query: Any) -> Any:
         """Answer a query; None where what it asks for is not there. Yours may take ``Query`` and give ``Any``."""
         ...
@@ -460,6 +480,8 @@ class Storage(Protocol):
     async def scan(self, account: str, query: LedgerRows, *, after: str | None, limit: int) -> list[LedgerRow]: ...
     @overload
     async def scan(self, account: str, query: Events, *, after: str | None, limit: int) -> list[StoredEvent]: ...
+    @overload
+    async def scan(self, account: str, query: Deliveries, *, after: str | None, limit: int) -> list[Delivery]: ...
     async def scan(self, account: str, query: Any, *, after: str | None, limit: int) -> Any:
         """Up to ``limit`` things, newest first by their ``key``, from just behind the key ``after``. Of a limit below
         1 none."""

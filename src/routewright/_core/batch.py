@@ -61,8 +61,8 @@ _UNCONDITIONAL = (
 )
 
 Booked = Callable[[Write], object]
-"""The account, key, endpoint or incident that a write would take the place of, how many rows the call has that it corrects, what
-was credited before it; None where there is none, and for credit that was given before."""
+"""The account, key, endpoint or incident that a write would take the place of, how many rows the call has that it
+corrects, what was credited before it; None where there is none, and for credit that was given before."""
 Holder = Callable[[str], tuple[str, str] | None]
 """The account and the id of the key that has a digest."""
 

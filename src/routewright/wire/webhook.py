@@ -172,6 +172,14 @@ class ReplayDeliveries(Struct, frozen=True, tag=True):
     durability: Durability = "committed"
 
 
+class WebhookAnswer(Struct, frozen=True):
+    """An endpoint's answer to one POST."""
+
+    status: int
+    retry_after_s: float | None = None
+    """What its ``Retry-After`` asks for."""
+
+
 class WebhookEvent(Struct, frozen=True, order=True):
     """The body of a delivery (spec 6.3). Events sort by ``created_at``."""
 

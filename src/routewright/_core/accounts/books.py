@@ -57,7 +57,7 @@ MONEY = PutAccount | PutKey | RevokeKey | AddCredit | Correct
 class Books:
     """Those of one account. Of rows, events and answers the newest ``newest`` are kept, and all sums."""
 
-    def __init__(self, newest: int, emitted: Callable[[StoredEvent], object]) -> None:
+    def __init__(self, newest: int, emitted: Callable[[StoredEvent], object] = bool) -> None:
         """``emitted`` is called with each new event."""
         self._newest = newest
         self._emitted = emitted

@@ -12,9 +12,8 @@ MAX_ATTEMPTS = 5
 ATTEMPT_S = 10.0
 """An attempt without an answer after this time has failed."""
 
-_RETRY, _DELIVERED, _REJECTED = "waiting", "delivered", "rejected"
-_BY_STATUS: dict[int, DeliveryState] = {408: _RETRY, 429: _RETRY}
-_BY_CLASS: dict[int, DeliveryState] = {2: _DELIVERED, 3: _REJECTED, 4: _REJECTED, 5: _RETRY}
+_BY_STATUS: dict[int, DeliveryState] = {408: "waiting", 429: "waiting"}
+_BY_CLASS: dict[int, DeliveryState] = {2: "delivered", 3: "rejected", 4: "rejected", 5: "waiting"}
 
 
 class Step(NamedTuple):
@@ -33,8 +32,9 @@ def after_attempt(
     A redirect is final, never followed. ``retry_after_s`` counts with 429: it lengthens the delay, to at most twice the
     one that would come next, and never shortens it.
     """
-    state = _RETRY if status is None else _BY_STATUS.get(status) or _BY_CLASS.get(status // 100, _RETRY)
-    if state != _RETRY:
+    answer = 500 if status is None else status
+    state = _BY_STATUS.get(answer) or _BY_CLASS.get(answer // 100, "waiting")
+    if state != "waiting":
         return Step(state)
     if number >= max_attempts:
         return Step("failed_delivery")
@@ -42,4 +42,4 @@ def after_attempt(
     if status == 429 and retry_after_s is not None:
         longest = 2 * DELAYS_S[min(number, len(DELAYS_S) - 1)]
         delay = max(delay, min(retry_after_s, longest))
-    return Step(_RETRY, delay)
+    return Step(state, delay)

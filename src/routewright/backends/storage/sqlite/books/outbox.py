@@ -33,8 +33,10 @@ DUE = """
 WITH RECURSIVE pending(endpoint) AS (
     SELECT min(endpoint) FROM delivery INDEXED BY delivery_due WHERE due IS NOT NULL
     UNION ALL
-    SELECT (SELECT min(endpoint) FROM delivery INDEXED BY delivery_due WHERE due IS NOT NULL AND endpoint > pending.endpoint)
-    FROM pending WHERE endpoint IS NOT NULL
+    SELECT (
+        SELECT min(endpoint) FROM delivery INDEXED BY delivery_due
+        WHERE due IS NOT NULL AND endpoint > pending.endpoint
+    ) FROM pending WHERE endpoint IS NOT NULL
 )
 SELECT (
     SELECT min(due) FROM delivery INDEXED BY delivery_due WHERE due IS NOT NULL AND endpoint = pending.endpoint
@@ -60,7 +62,8 @@ WHERE endpoint = ? AND due IS NOT NULL
 """
 _REPLAY = """
 UPDATE delivery SET state = 'waiting', tries = 0, ended_at = NULL, due = ?
-WHERE endpoint = ? AND account = ? AND ended_at > ? AND {} AND endpoint IN (SELECT endpoint FROM subscription) RETURNING 1
+WHERE endpoint = ? AND account = ? AND ended_at > ? AND {}
+AND endpoint IN (SELECT endpoint FROM subscription) RETURNING 1
 """
 _PAGE = """
 SELECT event, type, endpoint, state, attempts, due, ended_at FROM delivery INDEXED BY delivery_by_account
