@@ -21,6 +21,7 @@ from ._core.attempts.faults import raised_in
 from ._core.cache.answers import NormalisedEquality
 from ._core.policy import changes_between, drawn, published, version_asked
 from ._core.selector import Known
+from ._core.webhooks.endpoint import PURPOSE
 from ._engine.admission import Admissions
 from ._engine.cache import Caching
 from ._engine.context import TagScopes
@@ -33,6 +34,7 @@ from ._engine.route import Engine
 from ._engine.sharing import Sharing
 from ._engine.trace_log import TraceCounts, TraceLog
 from ._engine.versions import PolicyNames
+from ._engine.webhooks import Dispatcher
 from ._engine.worker import CLOSE_S, CLOSED, Worker
 from .arguments import check_cache, check_caller, check_coordination, check_parts, check_replaceable, checked_policies
 from .backends.providers.callable import HostedProvider
@@ -58,6 +60,7 @@ from .protocols import (
     Storage,
 )
 from .replay import Replays
+from .root_secret import RootSecret
 from .settings import Settings
 from .trace import TraceStore
 from .wire import CacheSelection, Caller, Environment, Model, Policy, PolicyChanged, PolicySnapshot
@@ -112,7 +115,25 @@ class Parts:
         """A checked caller in its environment; in a sandbox Router everybody is in the sandbox."""
         self.tags = TagScopes()
         self.hooks = Hooks(self.worker, settings.clock)
-        self._log = TraceLog(self.storage, self.worker, self.hooks, settings.clock, settings.durability)
+        self._webhooks: Dispatcher | None = None
+        if settings.webhooks.deliver:
+            root = RootSecret(self.storage, os.environ)
+            self._webhooks = Dispatcher(
+                self.storage,
+                settings.webhooks.open_transport,
+                partial(root.keys, PURPOSE),
+                settings.clock,
+                start=weakref.WeakMethod(self.worker.start_daemon),
+                max_attempts=settings.webhooks.max_attempts,
+            )
+        self._log = TraceLog(
+            self.storage,
+            self.worker,
+            self.hooks,
+            settings.clock,
+            settings.durability,
+            emitted=bool if self._webhooks is None else self._webhooks.wake,
+        )
         self._coordination = coordination
         self._cache = cache
         self._records: Records | None = None
@@ -306,6 +327,8 @@ class Parts:
             self._fleets.clear()  # an engine that a stream still holds finds none either
             self.running, self._closed = None, True
             self._log.retries = False
+            if self._webhooks is not None:
+                self._webhooks.stop(self.worker.start)
             return fleets
 
     def _keep_dropped(self) -> None:
@@ -376,6 +399,8 @@ class Parts:
         if self._policy_file is not None:
             reload: weakref.WeakMethod[Reload] = weakref.WeakMethod(self.reload_policies)
             self.worker.start_daemon(watch, self._policy_file, reload, settings.clock)
+        if self._webhooks is not None:
+            self._webhooks.wake()
         return engine
 
     def _make_fleet(self, environment: Environment | Literal["hosted"]) -> Fleet:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from random import SystemRandom
+from typing import Literal, get_args
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from ._core.account import RANDOM_BYTES, SHOWN, is_live, new_key
 from ._core.batch import MOST_CREDIT
+from ._core.derive import seal
 from ._core.moment import timestamp
 from ._core.money import usd_text
 from ._core.request.problems import listed, shown
 from ._core.terms import account_terms, changed, checked_account, credit_of, incident_terms, key_terms, told
+from ._core.webhooks.addresses import check_url
+from ._core.webhooks.endpoint import MAX_OVERLAP_S, OVERLAP_S, PURPOSE, checked_events, opened, rotated
 from ._engine.hooks import events_of
 from ._engine.storage import GuardedStorage, no_accounts, unhindered
+from ._engine.webhooks import wake
 from ._engine.worker import Worker
 from .arguments import ENVIRONMENTS, check_coordination, check_key_id, check_new_owner, check_owner, check_storage
 from .authentication import Authenticator
@@ -30,6 +35,7 @@ from .identity import Ids
 from .protocols import Clock, Coordination, Storage
 from .root_secret import RootSecret, given_secrets
 from .storage import open_storage
+from .webhook import WebhookSigner
 from .wire import (
     SYSTEM_ACCOUNT,
     Account,
@@ -38,7 +44,14 @@ from .wire import (
     AllAccounts,
     Caller,
     Credit,
+    DeleteEndpoint,
+    Deliveries,
+    Delivery,
+    DeliveryState,
+    Endpoint,
+    Endpoints,
     Environment,
+    EventType,
     Incident,
     IncidentCreated,
     Incidents,
@@ -46,17 +59,22 @@ from .wire import (
     Keys,
     KeyStanding,
     LedgerRows,
+    NewEndpoint,
     NewKey,
     PlanName,
     Purse,
     PutAccount,
+    PutEndpoint,
     PutEvent,
     PutIncident,
     PutKey,
     RateLimits,
+    ReplayDeliveries,
     RevokeKey,
     Scope,
+    SealedSecret,
     Severity,
+    SignatureProfile,
     Standing,
     Stands,
     Write,
@@ -291,6 +309,7 @@ class Console(Closing):
         )
         (event,) = events_of([created], Caller(SYSTEM_ACCOUNT), self._ids, now)
         await self._checked.apply(SYSTEM_ACCOUNT, [PutIncident(incident, expect="absent"), PutEvent(event.stored)])
+        wake(self._storage)
         return incident
 
     async def resolve_incident(self, id: str) -> Incident:
@@ -308,6 +327,92 @@ class Console(Closing):
         """The last hundred, newest first."""
         return await self._checked.read(SYSTEM_ACCOUNT, Incidents())
 
+    async def create_endpoint(
+        self,
+        account: str,
+        url: str,
+        *,
+        events: Sequence[EventType] | None = None,
+        environment: Environment = "production",
+        profile: SignatureProfile = "service",
+        allow_loopback: bool = False,
+    ) -> NewEndpoint:
+        """Register a webhook endpoint of an account. Its signing secret is shown this once. ``events``: the types that
+        it receives, None all. ``profile``: ``standard`` signs as Standard Webhooks has it. ``url``: https, of a public
+        host; ``allow_loopback`` takes this machine too, for development. Raises ``ValidationFailed``."""
+        check_owner("account", account)
+        check_url(url, allow_loopback=allow_loopback)
+        for name, value, allowed in (("environment", environment, Environment), ("profile", profile, SignatureProfile)):
+            if value not in get_args(allowed):
+                raise ValidationFailed.at(name, f"is {shown(value)}", f"take {listed(get_args(allowed))}")
+        secret = WebhookSigner.new_secret()
+        endpoint = Endpoint(
+            id=self._ids("whe_"),
+            account=account,
+            environment=environment,
+            url=url,
+            events=checked_events(events),
+            profile=profile,
+            created_at=self._now(),
+            secrets=(SealedSecret(self._sealed(secret)),),
+        )
+        await self._put_endpoint(endpoint, "absent")
+        return NewEndpoint(secret, endpoint)
+
+    async def endpoints(self, account: str) -> list[Endpoint]:
+        """The webhook endpoints of an account, oldest first, disabled ones too."""
+        check_owner("account", account)
+        return await self._checked.read(account, Endpoints())
+
+    async def disable_endpoint(self, account: str, endpoint_id: str) -> Endpoint:
+        """Deliver nothing more to an endpoint. What is pending ends as ``failed_delivery``. Raises ``NotFound``."""
+        return await self._change_endpoint(account, endpoint_id, lambda there: replace(there, disabled_at=self._now()))
+
+    async def enable_endpoint(self, account: str, endpoint_id: str) -> Endpoint:
+        """Deliver to it again; ``replay`` delivers what it has missed since a day. Raises ``NotFound``."""
+        return await self._change_endpoint(account, endpoint_id, lambda there: replace(there, disabled_at=None))
+
+    async def delete_endpoint(self, account: str, endpoint_id: str) -> None:
+        """Remove an endpoint and its deliveries. Raises ``NotFound``."""
+        (written,) = await self._checked.apply(account, [DeleteEndpoint(endpoint_id)])
+        if not written.count:
+            raise NotFound(f"no endpoint {told(endpoint_id)}")
+
+    async def rotate_endpoint(self, account: str, endpoint_id: str, *, overlap_s: float = OVERLAP_S) -> NewEndpoint:
+        """Give an endpoint a new signing secret. For ``overlap_s`` seconds deliveries are signed with the one before it,
+        too. Raises ``NotFound``."""
+        if not isinstance(overlap_s, int | float) or not 0 <= overlap_s <= MAX_OVERLAP_S:
+            raise ValidationFailed.at("overlap_s", f"is {shown(overlap_s)}", f"take 0 to {MAX_OVERLAP_S:g} seconds")
+        secret = WebhookSigner.new_secret()
+
+        def change(there: Endpoint) -> Endpoint:
+            return rotated(there, self._sealed(secret), self._clock.time(), overlap_s)
+
+        return NewEndpoint(secret, await self._change_endpoint(account, endpoint_id, change))
+
+    async def deliveries(
+        self,
+        account: str,
+        *,
+        endpoint_id: str | None = None,
+        state: DeliveryState | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> list[Delivery]:
+        """Deliveries to the account's endpoints, newest event first: pending ones, and those of the last 24 hours.
+        ``after``: the ``key`` of the last of the page before."""
+        check_owner("account", account)
+        return await self._checked.scan(account, Deliveries(endpoint_id, state), after=after, limit=limit)
+
+    async def replay(self, account: str, endpoint_id: str, event_id: str | None = None) -> int:
+        """Deliver again, under the same event id: one event, or all that failed at an endpoint. Reaches 24 hours back.
+        Returns how many deliveries begin anew. Raises ``NotFound`` for an unknown endpoint."""
+        await self._endpoint(account, endpoint_id)
+        asked = ReplayDeliveries(endpoint_id, event_id, self._clock.time())
+        (written,) = await self._checked.apply(account, [asked])
+        wake(self._storage)
+        return int(written.count)
+
     async def rotate_secret(self, *, force: bool = False) -> None:
         """Change the root secret. The one before it holds until the next change: a key goes over to the new one when it
         is used.
@@ -317,6 +422,7 @@ class Console(Closing):
         changed it just now, so that one change is not taken for two.
         """
         in_use = self._secret.live()[0]
+        await self._reseal_endpoints()
         left_behind = [] if force is True else await self._left_behind()
         if left_behind:
             names = listed([f"{key.name} of {key.account}" for key in left_behind])
@@ -336,15 +442,37 @@ class Console(Closing):
     def _digest(self, text: str) -> str:
         """What is kept of a new key. Raises ``StorageUnavailable`` where nobody could tell it by that tomorrow."""
         if not self._secret.lasts:
-            hint = "set ROUTEWRIGHT_SECRET, or pass secret= to Console"
-            raise StorageUnavailable(
-                f"no root secret is kept anywhere, so that keys would end with this process: {hint}"
-            )
+            raise _passing("keys")
         return self._authenticator.peppers()[0].digest(text)
 
     def _check_accounts(self) -> None:
         if getattr(self._storage, "accounts", None) is None:
             raise no_accounts()
+
+    def _sealed(self, secret: Secret) -> str:
+        """A signing secret as it is stored. Raises ``StorageUnavailable`` where nobody could open it tomorrow."""
+        if not self._secret.lasts:
+            raise _passing("signing secrets")
+        return seal(self._secret.keys(PURPOSE)[0], secret.reveal(), secrets.token_bytes(16))
+
+    async def _endpoint(self, account: str, endpoint_id: str) -> Endpoint:
+        found = next((each for each in await self.endpoints(account) if each.id == endpoint_id), None)
+        if found is None:
+            raise NotFound(f"no endpoint {told(endpoint_id)}")
+        return found
+
+    async def _put_endpoint(self, endpoint: Endpoint, expect: Endpoint | Literal["absent"]) -> Endpoint:
+        await self._checked.apply(endpoint.account, [PutEndpoint(endpoint, expect=expect, at=self._clock.time())])
+        return endpoint
+
+    async def _change_endpoint(
+        self, account: str, endpoint_id: str, change: Callable[[Endpoint], Endpoint]
+    ) -> Endpoint:
+        async def attempt() -> Endpoint:
+            there = await self._endpoint(account, endpoint_id)
+            return await self._put_endpoint(change(there), there)
+
+        return await unhindered(attempt, f"endpoint {told(endpoint_id)}")
 
     async def _stands(self, account: str, key_id: str | None = None) -> Standing:
         check_owner("account", account)
@@ -369,6 +497,14 @@ class Console(Closing):
         if rows and before != given.nanos:
             problem = f"{shown(given.id)} is that of ${usd_text(before)}"
             raise ValidationFailed.at("id", problem, "take another one for other credit")
+
+    async def _reseal_endpoints(self) -> None:
+        """Seal signing secrets with the root secret in use that the one before it had sealed."""
+        keys, now, nonce = self._secret.keys(PURPOSE), self._clock.time(), partial(secrets.token_bytes, 16)
+        for endpoint in await self._checked.read(SYSTEM_ACCOUNT, Endpoints(of_all=True)):
+            resealed = opened(endpoint, keys, now, nonce).endpoint
+            if resealed is not None:
+                await self._put_endpoint(resealed, endpoint)
 
     async def _left_behind(self) -> list[Key]:
         """Live keys that are digested with the secret before the one in use."""
@@ -400,7 +536,20 @@ class BlockingConsole(Twin[Console]):
     open_incident = plain(Console.open_incident)
     resolve_incident = plain(Console.resolve_incident)
     incidents = plain(Console.incidents)
+    create_endpoint = plain(Console.create_endpoint)
+    endpoints = plain(Console.endpoints)
+    disable_endpoint = plain(Console.disable_endpoint)
+    enable_endpoint = plain(Console.enable_endpoint)
+    delete_endpoint = plain(Console.delete_endpoint)
+    rotate_endpoint = plain(Console.rotate_endpoint)
+    deliveries = plain(Console.deliveries)
+    replay = plain(Console.replay)
     rotate_secret = plain(Console.rotate_secret)
+
+
+def _passing(what: str) -> StorageUnavailable:
+    hint = "set ROUTEWRIGHT_SECRET, or pass secret= to Console"
+    return StorageUnavailable(f"no root secret is kept anywhere, so that {what} would end with this process: {hint}")
 
 
 def _balance(stands: Standing) -> Purse | None:

@@ -12,10 +12,20 @@ from msgspec import Struct, field
 from ._core.analytics.report import checked_keys
 from ._core.attempts.limits import ExecutionLimits as ExecutionLimits
 from ._core.request.problems import shown
+from ._core.webhooks.delivery import DELAYS_S, MAX_ATTEMPTS
 from ._engine.capture import Capturing
 from .backends.clock import SystemClock
 from .errors import ValidationFailed
-from .protocols import AnswerComparator, Clock, Embedder, QualityPredictor, Redactor, Rng, TokenCounter
+from .protocols import (
+    AnswerComparator,
+    Clock,
+    Embedder,
+    QualityPredictor,
+    Redactor,
+    Rng,
+    TokenCounter,
+    WebhookTransport,
+)
 from .wire import Durability, SetRetention
 
 DAY_S = 24 * 3600.0
@@ -134,6 +144,35 @@ class CacheSettings(Struct, frozen=True, kw_only=True):
                 raise _refusal(f"CacheSettings.{name}", value, f"take a number from 0 to {most}")
 
 
+class WebhookSettings(Struct, frozen=True, kw_only=True):
+    """How this Router delivers webhooks to the endpoints that ``Console`` registers.
+
+    router = Router("sqlite:///traces.db", settings=Settings(webhooks=WebhookSettings(deliver=False)))
+    """
+
+    deliver: bool = True
+    """False: another process does, such as ``routewright webhooks run``."""
+    max_attempts: int = MAX_ATTEMPTS
+    allow_loopback: bool = False
+    """For development: deliver to this machine, also over plain http."""
+    transport: WebhookTransport | None = None
+    """Sends in place of the default, for instance through your egress proxy. Closed with the Router."""
+
+    def __post_init__(self) -> None:
+        attempts: object = self.max_attempts
+        most = len(DELAYS_S) + 1
+        if type(attempts) is not int or not 1 <= attempts <= most:
+            raise _refusal("WebhookSettings.max_attempts", attempts, f"take 1 to {most}")
+
+    def open_transport(self) -> WebhookTransport:
+        """The transport that is used."""
+        if self.transport is not None:
+            return self.transport
+        from .backends.transport.webhooks import AiohttpWebhooks  # loads aiohttp
+
+        return AiohttpWebhooks(allow_loopback=self.allow_loopback)
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """Settings of a Router.
 
@@ -148,6 +187,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     capture: Capture | None = None
     """Keep prompts and answers in traces; None: neither is kept anywhere."""
     cache: CacheSettings = CacheSettings()
+    webhooks: WebhookSettings = WebhookSettings()
     durability: Durability = "buffered"
     """When an answer is given: ``buffered``, at once, and its trace is written behind it, within 50 ms; ``committed``,
     when its trace is on the disk."""

@@ -26,7 +26,16 @@ NAMED = {
     *MADE,
     *(upkeep._ACCOUNTS, "SELECT count(*) FROM trace", upkeep._BODIES, *CHECKED, *SWEPT),
     *(_LAST, _GROUPED, "DELETE FROM uncounted WHERE n < ?", traces._LAST, shelf._LAST_KEPT),
-    *(read.ACCOUNTS, read.BY_DIGEST, read.SUMS_OF_ALL, write.HOLDER, outbox.DUE, outbox.ENDPOINT, outbox.EVENT),
+    *(
+        read.ACCOUNTS,
+        read.BY_DIGEST,
+        read.SUMS_OF_ALL,
+        write.HOLDER,
+        outbox.DUE,
+        outbox.ENDPOINT,
+        outbox.ENDPOINTS,
+        outbox.EVENT,
+    ),
 }
 """What looks at all accounts, and says so: the list of accounts, the sums of all, the check of a file, the sweep, and
 the look-up of a key by its digest."""

@@ -110,12 +110,21 @@ class TraceLog:
     """
 
     def __init__(
-        self, storage: Storage, worker: Worker, hooks: Hooks, clock: Clock, durability: Durability = "buffered"
+        self,
+        storage: Storage,
+        worker: Worker,
+        hooks: Hooks,
+        clock: Clock,
+        durability: Durability = "buffered",
+        *,
+        emitted: Callable[[], object] = bool,
     ) -> None:
+        """``emitted`` is called when events have been stored."""
         self._storage = storage
         self._accounts: Accounts | None = getattr(storage, "accounts", None)
         self._immediate = storage if isinstance(storage, ImmediateStorage) else None
         self._hooks = hooks
+        self._emitted = emitted
         self._clock = clock
         self.durability: Durability = durability
         self.commits = durability == "committed" and self._immediate is None
@@ -197,6 +206,8 @@ class TraceLog:
                 self._note(fault)
             else:
                 self._fails = False
+                if emitted:
+                    self._emitted()
                 if self._hooks.any:
                     self._hooks.put(call, emitted)
                 return
@@ -246,6 +257,7 @@ class TraceLog:
                 at_once(self._immediate.apply(SYSTEM_ACCOUNT, events))
             except Exception as error:
                 _log.warning("events of policies are not kept: %s", _text_of(error))
+            self._emitted()
             return
         with self._guard.lock:
             self._announced = [*self._announced, *events][-BATCH:]
@@ -450,6 +462,7 @@ class TraceLog:
                 _log.warning("events of policies are not kept: %s", _text_of(error))
         with self._guard.lock:
             self._announced = self._announced[len(events) :]
+        self._emitted()
 
     async def _write_batch(self, batch: list[Pending]) -> None:
         """Write traces of one account. A refused batch is split to find the calls to blame."""
@@ -533,7 +546,11 @@ class TraceLog:
 
     def _finish(self, pending: Pending, emitted: Sequence[Event] | None = None) -> None:
         """Take out a call that was written; without ``emitted`` it was given up, and no hook is called."""
-        if self.queue.remove(pending) and emitted is not None and self._hooks.any:
+        if not self.queue.remove(pending) or emitted is None:
+            return
+        if emitted:
+            self._emitted()
+        if self._hooks.any:
             self._hooks.put(pending.call, emitted)
 
     def _give_up(self, pending: Pending, why: str) -> None:

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from .account import Durability, Environment, Expect
 from .events import StoredEvent
+from .secret import Secret
 
 EventType = Literal[
     "router.fallback_triggered",
@@ -50,6 +51,14 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     """Newest first; every attempt is signed with each that has not expired."""
 
 
+class NewEndpoint(Struct, frozen=True):
+    """An endpoint with the signing secret that was just made for it."""
+
+    secret: Secret
+    """For the receiver: hand on what its ``reveal`` gives. It is not shown again."""
+    endpoint: Endpoint
+
+
 class PutEndpoint(Struct, frozen=True, tag=True):
     """Store an endpoint of the account. Disabling one ends its pending deliveries as ``failed_delivery``."""
 
@@ -70,6 +79,9 @@ class DeleteEndpoint(Struct, frozen=True, tag=True):
 
 class Endpoints(Struct, frozen=True, tag=True):
     """A list of the account's endpoints, oldest first."""
+
+    of_all: bool = False
+    """Those of all accounts; asked under ``SYSTEM_ACCOUNT``."""
 
 
 class DeliveryAttempt(Struct, frozen=True):

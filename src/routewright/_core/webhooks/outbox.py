@@ -24,6 +24,7 @@ from routewright.wire import (
     DeliveryState,
     EndAttempt,
     Endpoint,
+    Endpoints,
     Environment,
     PutEndpoint,
     ReplayDeliveries,
@@ -73,6 +74,11 @@ class Outbox:
         self._due: dict[str, list[tuple[float, str, _Row]]] = {}
         """Due times and events of pending deliveries, by endpoint; sorted."""
 
+    @property
+    def has_endpoints(self) -> bool:
+        """True if an event may begin a delivery."""
+        return bool(self._endpoints)
+
     def emit(self, event: StoredEvent) -> None:
         """Begin the deliveries of an event that was just stored."""
         for endpoint in self._endpoints.values():
@@ -115,9 +121,10 @@ class Outbox:
         found = self._endpoints.get(id)
         return found if found is not None and found.account == account else None
 
-    def endpoints(self, account: str) -> list[Endpoint]:
-        """The account's endpoints, oldest first."""
-        mine = [each for each in self._endpoints.values() if each.account == account]
+    def endpoints(self, account: str, query: Endpoints) -> list[Endpoint]:
+        """The account's endpoints, oldest first; under ``SYSTEM_ACCOUNT`` those of all, if they are asked for."""
+        of_all = query.of_all and account == SYSTEM_ACCOUNT
+        mine = [each for each in self._endpoints.values() if of_all or each.account == account]
         return sorted(mine, key=lambda each: (each.created_at, each.id))
 
     def deliveries(self, account: str, query: Deliveries, after: str | None, limit: int) -> list[Delivery]:

@@ -60,6 +60,8 @@ class Outgoing(Suite):
         await _put(storage, OTHER, expect="absent")
         assert await storage.read("acme", Endpoints()) == [changed, second]
         assert await storage.read("other", Endpoints()) == [OTHER]
+        assert await storage.read("other", Endpoints(of_all=True)) == [OTHER]
+        assert await storage.read(SYSTEM_ACCOUNT, Endpoints(of_all=True)) == [changed, second, OTHER]
         assert (await storage.apply("other", [DeleteEndpoint(second.id)]))[0].count == 0
         assert (await storage.apply("acme", [DeleteEndpoint(second.id)]))[0].count == 1
         assert await storage.read("acme", Endpoints()) == [changed]

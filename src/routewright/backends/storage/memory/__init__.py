@@ -180,6 +180,11 @@ class MemoryStorage:
                 self._put(system, snapshot.id, (snapshot, 0.0))
         self._put_trace(kept, draft)
 
+    @property
+    def has_endpoints(self) -> bool:
+        """False while no webhook endpoint is registered."""
+        return self._outbox.has_endpoints
+
     def account_of(self, account: str) -> KeptAccount:
         """The account to write to, under the lock, now the one used last; the one used first may have to go for it."""
         if account == SYSTEM_ACCOUNT:
@@ -256,7 +261,7 @@ class MemoryStorage:
                 case Stands():
                     return self.accounts.state.standing(account, query)
                 case Endpoints():
-                    return self._outbox.endpoints(account)
+                    return self._outbox.endpoints(account, query)
                 case Keys() | Incidents() | AgentState():
                     return kept.books.answer(query)
                 case _:

@@ -10,6 +10,7 @@ from routewright._core.moment import timestamp
 from routewright._core.webhooks.outbox import KEPT_S, OF_WEBHOOKS
 from routewright.backends.storage.sqlite.connection import Connection
 from routewright.wire import (
+    SYSTEM_ACCOUNT,
     ClaimDeliveries,
     Claimed,
     ClaimedDelivery,
@@ -19,6 +20,7 @@ from routewright.wire import (
     DeliveryAttempt,
     EndAttempt,
     Endpoint,
+    Endpoints,
     PutEndpoint,
     ReplayDeliveries,
     Written,
@@ -49,8 +51,9 @@ UPDATE delivery SET state = 'in_flight', due = ?, lease = ? WHERE endpoint = ? A
 ) RETURNING event, tries
 """
 ENDPOINT = "SELECT body FROM endpoint WHERE id = ?"
+ENDPOINTS = "SELECT body FROM endpoint"
 EVENT = "SELECT body FROM event WHERE id = ? AND account IN (?, '_system')"
-"""These three look at all accounts."""
+"""These four look at all accounts."""
 _END = """
 UPDATE delivery SET state = ?, due = ?, lease = NULL, tries = tries + ?, ended_at = ?,
     attempts = CASE WHEN ? IS NULL THEN attempts ELSE json_insert(CAST(attempts AS TEXT), '$[#]', json(?)) END
@@ -80,9 +83,12 @@ FORGET = (
 """What goes when an account's data is deleted, an environment at a time."""
 
 
-def endpoints(connection: Connection, account: str) -> list[Endpoint]:
-    """The account's endpoints, oldest first."""
-    rows = connection.execute("SELECT body FROM endpoint WHERE account = ?", (account,)).fetchall()
+def endpoints(connection: Connection, account: str, query: Endpoints) -> list[Endpoint]:
+    """The account's endpoints, oldest first; under ``SYSTEM_ACCOUNT`` those of all, if they are asked for."""
+    if query.of_all and account == SYSTEM_ACCOUNT:
+        rows = connection.execute(ENDPOINTS).fetchall()
+    else:
+        rows = connection.execute("SELECT body FROM endpoint WHERE account = ?", (account,)).fetchall()
     return sorted((_endpoint(body) for (body,) in rows), key=lambda each: (each.created_at, each.id))
 
 

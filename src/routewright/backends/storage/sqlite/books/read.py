@@ -64,7 +64,7 @@ def answer(account: str, query: object, connection: Connection) -> Any:
         case AgentState():
             return _state(connection, account, query)
         case Endpoints():
-            return outbox.endpoints(connection, account)
+            return outbox.endpoints(connection, account, query)
         case Keys():
             return [key_of(body) for (body,) in connection.execute(_KEYS, (account,)).fetchall()]
         case AllAccounts():

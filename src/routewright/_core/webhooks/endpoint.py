@@ -1,0 +1,81 @@
+"""What an endpoint receives, and its signing secrets: sealed when stored, opened to sign, replaced by newer ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, get_args
+
+from msgspec.structs import replace
+
+from routewright._core.derive import seal, unseal
+from routewright._core.request.problems import did_you_mean, listed, shown
+from routewright.errors import ValidationFailed
+from routewright.wire import Endpoint, EventType, SealedSecret, StoredEvent
+
+from .signature import HEADER, decoded, header_of, headers_of, keys_of, whole
+
+PURPOSE = "webhook secrets"
+"""What the key that seals them is derived for from the root secret."""
+OVERLAP_S = 24 * 3600.0
+"""How long a replaced secret still signs."""
+MAX_OVERLAP_S = 30 * OVERLAP_S
+
+
+class Opened(NamedTuple):
+    """The secrets of an endpoint."""
+
+    secrets: list[str]
+    """Newest first."""
+    endpoint: Endpoint | None
+    """The same with its secrets sealed by the present root secret, where the one before it had sealed them."""
+
+
+def opened(endpoint: Endpoint, keys: Sequence[bytes], now: float, nonce: Callable[[], bytes]) -> Opened:
+    """Open the secrets that have not expired. ``keys``: derived from the live root secrets, the one in use first.
+    ``secrets`` is empty if none of the keys sealed them."""
+    live = [each for each in endpoint.secrets if each.expires_at is None or each.expires_at > now]
+    for place, key in enumerate(keys):
+        texts = [text for each in live if (text := unseal(key, each.sealed)) is not None]
+        if texts and place == 0:
+            return Opened(texts, None)
+        if texts:
+            pairs = zip(live, texts, strict=True)
+            sealed = tuple(replace(each, sealed=seal(keys[0], text, nonce())) for each, text in pairs)
+            return Opened(texts, replace(endpoint, secrets=sealed))
+    return Opened([], None)
+
+
+def checked_events(given: object) -> tuple[EventType, ...]:
+    """The event types that an endpoint selects; of None all. Raises ``ValidationFailed``."""
+    known: tuple[EventType, ...] = get_args(EventType)
+    if given is None:
+        return known
+    asked = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    for each in asked:
+        if each not in known:
+            hint = did_you_mean(each, known) if isinstance(each, str) else ""
+            raise ValidationFailed.at("events", f"{shown(each)} is no event type", hint or f"take {listed(known)}")
+    if not asked:
+        raise ValidationFailed.at("events", "are none", "leave them out for all, or disable the endpoint")
+    return tuple(each for each in known if each in asked)
+
+
+def headers_for(
+    endpoint: Endpoint, event: StoredEvent, body: bytes, secrets: Sequence[str], at: float
+) -> dict[str, str]:
+    """The headers of one attempt (spec 6.2), signed with each secret."""
+    headers = {
+        "Content-Type": "application/json",
+        "Service-Event-Id": event.id,
+        "Service-Event-Type": event.type,
+        "Service-Idempotency-Key": event.id,
+    }
+    if endpoint.profile == "standard":
+        return headers | headers_of(keys_of(secrets, decoded), body, at, event.id)
+    return headers | {HEADER: header_of(keys_of(secrets, whole), body, at)}
+
+
+def rotated(endpoint: Endpoint, sealed: str, now: float, overlap_s: float) -> Endpoint:
+    """The endpoint with a new secret. The one that it had still signs for ``overlap_s``; older ones no longer do."""
+    before = [replace(each, expires_at=now + overlap_s) for each in endpoint.secrets[:1] if overlap_s > 0]
+    return replace(endpoint, secrets=(SealedSecret(sealed), *before))

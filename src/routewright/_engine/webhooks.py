@@ -1,0 +1,273 @@
+"""Delivers webhooks: leases what is due, posts it, and records what came of it (contract 11).
+
+Any number of processes may deliver from one storage: a lease gives each delivery to one of them at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from math import inf
+from secrets import token_bytes, token_hex
+from weakref import WeakSet
+
+import anyio
+import anyio.abc
+
+from routewright._core.moment import timestamp
+from routewright._core.webhooks.delivery import ATTEMPT_S, MAX_ATTEMPTS, after_attempt, body_of
+from routewright._core.webhooks.endpoint import headers_for, opened
+from routewright.errors import RouterClosed, RouterError, UnsupportedWrite
+from routewright.fork import Guard, renew_in_children
+from routewright.loop import Signal
+from routewright.protocols import Clock, ImmediateStorage, Storage, WebhookTransport
+from routewright.wire import (
+    SYSTEM_ACCOUNT,
+    ClaimDeliveries,
+    ClaimedDelivery,
+    DeliveryAttempt,
+    DeliveryState,
+    EndAttempt,
+    Endpoint,
+    PutEndpoint,
+    StoredEvent,
+    Write,
+    Written,
+)
+
+from .storage import GuardedStorage
+
+LEASE_S = 30.0
+"""After a crash another process takes a delivery over when its lease ends."""
+POLL_S = 5.0
+"""Events that other processes stored are looked for so often; those of this process are delivered at once."""
+IN_FLIGHT = 256
+"""Attempts at a time."""
+EACH = 8
+"""Of those to one endpoint whose last attempt was delivered. Any other has one, so that no dead endpoint delays it."""
+RETRY_S = 1.0
+"""Pause after a fault of the storage."""
+BATCH = 64
+"""Outcomes that are stored together."""
+
+Start = Callable[[Callable[[], Awaitable[None]]], None]
+"""Starts a task of the background that never ends by itself."""
+
+_log = logging.getLogger(__name__)
+_dispatchers: WeakSet[Dispatcher] = WeakSet()
+
+
+def wake(storage: Storage) -> None:
+    """Have the Routers of this process look for deliveries in a storage now."""
+    for dispatcher in list(_dispatchers):
+        if dispatcher.storage is storage:
+            dispatcher.wake()
+
+
+async def post(
+    transport: WebhookTransport, clock: Clock, endpoint: Endpoint, event: StoredEvent, secrets: Sequence[str]
+) -> tuple[DeliveryAttempt, float | None]:
+    """Send an event to an endpoint once. Returns what came of it, and what a ``Retry-After`` asked for."""
+    at, began, body = clock.time(), clock.monotonic(), body_of(event)
+    status = retry_after_s = None
+    error: str | None = f"no answer within {ATTEMPT_S:g} s"
+    if not secrets:
+        return DeliveryAttempt(timestamp(at), 0.0, error="the signing secret cannot be read any more: rotate it"), None
+    try:
+        headers = headers_for(endpoint, event, body, secrets, at)
+        with clock.deadline(began + ATTEMPT_S):
+            answer = await transport.post(endpoint.url, headers, body)
+            status, retry_after_s, error = answer.status, answer.retry_after_s, None
+    except (OSError, RouterError) as fault:
+        error = str(fault)
+    except Exception:
+        _log.exception("webhooks: the transport failed")
+        error = "internal error"
+    took_ms = round((clock.monotonic() - began) * 1000, 3)
+    return DeliveryAttempt(timestamp(at), took_ms, status, error), retry_after_s
+
+
+class Dispatcher:
+    """Delivers the webhooks of one storage, as a task of the background. Thread-safe where it says so."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        transport: Callable[[], WebhookTransport],
+        keys: Callable[[], Sequence[bytes]],
+        clock: Clock,
+        *,
+        start: Callable[[], Start | None] | None = None,
+        max_attempts: int = MAX_ATTEMPTS,
+        poll_s: float = POLL_S,
+    ) -> None:
+        """``transport`` is called in the loop that ``run`` runs in. ``keys``: those that seal signing secrets, of each
+        live root secret. ``start`` gives what starts ``run`` in the background, once there may be something to
+        deliver; without it the caller awaits ``run``."""
+        self.storage = storage
+        self._guarded = GuardedStorage(storage)
+        self._open = transport
+        self._keys = keys
+        self._clock = clock
+        self._max_attempts = max_attempts
+        self._poll_s = inf if isinstance(storage, ImmediateStorage) else poll_s  # no other process uses that one
+        self._start = start
+        self._starting = Guard()
+        self.is_stopping = False
+        """Nothing more is claimed."""
+        renew_in_children(self)
+        _dispatchers.add(self)
+
+    def renew(self) -> None:
+        """Start with no attempts: those of the parent go on there."""
+        self._in_flight: dict[str, int] = {}
+        """Attempts by endpoint."""
+        self._answered: dict[str, bool] = {}
+        """Whether the last attempt was delivered, by endpoint; in the order of the attempts."""
+        self._ended: list[EndAttempt] = []
+        """Outcomes that are not stored yet."""
+        self._storing = self._fails = False
+        self._woken = Signal()
+        self._idle = Signal()
+
+    def wake(self) -> None:
+        """Look for deliveries now. From any thread; nearly free where nobody has registered an endpoint."""
+        if self._start is not None and getattr(self.storage, "has_endpoints", True):
+            self._begin()
+        self._woken.set()
+
+    def _begin(self) -> None:
+        with self._starting.lock:
+            start, self._start = self._start, None
+        begin = None if start is None else start()
+        if begin is not None:
+            with suppress(RouterClosed):
+                begin(self.run)
+
+    async def run(self) -> None:
+        """Deliver until cancelled. What is in flight then is handed back for another process to deliver."""
+        transport = self._open()
+        try:
+            async with anyio.create_task_group() as attempts:
+                while True:
+                    self._woken = woken = Signal()
+                    until = self._clock.monotonic() + await self._start_due(transport, attempts)
+                    with self._clock.deadline(until):
+                        await woken.wait()
+        finally:
+            with self._clock.deadline(self._clock.monotonic() + RETRY_S, shield=True):
+                await self._store()
+                await transport.aclose()
+
+    def stop(self, start: Start) -> None:
+        """Claim nothing more; ``start`` a task that waits until what is in flight has ended and is stored."""
+        self._start, self.is_stopping = None, True
+        if self._in_flight or self._ended:
+            start(self._drain)
+
+    async def _drain(self) -> None:
+        while self._in_flight or self._ended:
+            self._idle = idle = Signal()
+            await idle.wait()
+
+    async def _start_due(self, transport: WebhookTransport, attempts: anyio.abc.TaskGroup) -> float:
+        """Start the attempts that are due, and return the seconds until there may be more."""
+        limit = IN_FLIGHT - sum(self._in_flight.values())
+        if self.is_stopping or limit <= 0:
+            return self._poll_s
+        now, lease = self._clock.time(), token_hex(8)
+        claim = ClaimDeliveries(lease=lease, at=now, until=now + LEASE_S, limit=limit, each=1, room=self._room())
+        try:
+            (written,) = await self._apply(SYSTEM_ACCOUNT, claim)
+        except UnsupportedWrite:
+            return inf
+        except RouterError as error:
+            self._note(error)
+            return RETRY_S
+        self._fails = False
+        claimed = written.claimed
+        if claimed is None:
+            return self._poll_s
+        for each in claimed.deliveries:
+            self._in_flight[each.endpoint.id] = self._in_flight.get(each.endpoint.id, 0) + 1
+            attempts.start_soon(self._attempt, transport, each, lease)
+        if claimed.next_at is None or (claimed.next_at <= now and not claimed.deliveries):
+            return self._poll_s  # those that are due wait for an attempt to end
+        return max(0.0, min(self._poll_s, claimed.next_at - now))
+
+    def _room(self) -> dict[str, int]:
+        """How many attempts may start, for endpoints that may not have one. Failing ones share half of all: those that
+        waited longest come first."""
+        room = {id: (EACH if self._answered.get(id) else 1) - count for id, count in self._in_flight.items()}
+        failing = [id for id, answered in self._answered.items() if not answered]
+        left = IN_FLIGHT // 2 - sum(self._in_flight.get(id, 0) for id in failing)
+        idle = [id for id in failing if id not in self._in_flight]
+        return room | dict.fromkeys(idle[max(0, left) :], 0)
+
+    async def _attempt(self, transport: WebhookTransport, claimed: ClaimedDelivery, lease: str) -> None:
+        endpoint, event = claimed.endpoint, claimed.event
+        number, next_at = claimed.tries + 1, self._clock.time()
+        state: DeliveryState = "waiting"  # as it stays if this is cancelled: another process makes the attempt
+        attempt: DeliveryAttempt | None = None
+        try:
+            secrets = await self._secrets(endpoint)
+            attempt, retry_after_s = await post(transport, self._clock, endpoint, event, secrets)
+            state, delay_s = after_attempt(number, attempt.status, retry_after_s, self._max_attempts)
+            next_at = self._clock.time() + (delay_s or 0.0)
+            self._answered.pop(endpoint.id, None)
+            self._answered[endpoint.id] = state == "delivered"
+        finally:
+            self._in_flight[endpoint.id] -= 1
+            if not self._in_flight[endpoint.id]:
+                del self._in_flight[endpoint.id]
+            self._ended.append(
+                EndAttempt(
+                    endpoint_id=endpoint.id,
+                    event_id=event.id,
+                    lease=lease,
+                    state=state,
+                    attempt=attempt,
+                    next_at=next_at if state == "waiting" else None,
+                    at=self._clock.time(),
+                )
+            )
+        await self._store()
+        self.wake()
+
+    async def _secrets(self, endpoint: Endpoint) -> list[str]:
+        """The live signing secrets; sealed anew if the root secret was changed, since the one before it ends with the
+        next change."""
+        secrets, resealed = opened(endpoint, self._keys(), self._clock.time(), partial(token_bytes, 16))
+        if resealed is not None:
+            with suppress(RouterError):  # it was changed meanwhile, or the storage is away: next time
+                await self._apply(endpoint.account, PutEndpoint(resealed, expect=endpoint, at=self._clock.time()))
+        return secrets
+
+    async def _store(self) -> None:
+        """Store outcomes until there are none, whoever's they are. Those that cannot be stored are tried again."""
+        if self._storing:
+            return
+        self._storing = True
+        try:
+            while self._ended:
+                batch = self._ended[:BATCH]
+                try:
+                    await self._apply(SYSTEM_ACCOUNT, *batch)
+                    del self._ended[: len(batch)]
+                except RouterError as error:
+                    self._note(error)
+                    await self._clock.sleep(RETRY_S)
+        finally:
+            self._storing = False
+        self._idle.set()
+
+    async def _apply(self, account: str, *writes: Write) -> list[Written]:
+        return await self._guarded.apply(account, writes)
+
+    def _note(self, error: RouterError) -> None:
+        """Log the first of several faults of the storage."""
+        if not self._fails:
+            self._fails = True
+            _log.warning("webhooks wait for the storage: %s", error)

@@ -1,0 +1,4 @@
+"""placeholder until merge"""
+
+
+class AiohttpWebhooks: ...

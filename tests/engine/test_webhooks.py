@@ -1,0 +1,420 @@
+"""The dispatcher on virtual time: schedule, leases, isolation, shutdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from random import Random
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from routewright import (
+    MemoryStorage,
+    SignatureError,
+    SqliteStorage,
+    StandardWebhookSigner,
+    StorageUnavailable,
+    WebhookSigner,
+)
+from routewright._core.derive import derive, seal
+from routewright._core.webhooks.endpoint import rotated
+from routewright._engine.webhooks import IN_FLIGHT, LEASE_S, Dispatcher
+from routewright.testing import FakeClock
+from routewright.testing.storage.samples import make_event
+from routewright.wire import (
+    SYSTEM_ACCOUNT,
+    Deliveries,
+    Delivery,
+    Endpoint,
+    Endpoints,
+    PutEndpoint,
+    PutEvent,
+    SealedSecret,
+    WebhookAnswer,
+)
+
+pytestmark = pytest.mark.anyio
+
+SECRET = WebhookSigner.new_secret().reveal()
+KEYS = (derive(b"r" * 32, "webhook secrets"), derive(b"before" * 6, "webhook secrets"))
+Script = str | int | tuple[int, float | None]
+"""One outcome: a status, a status with its Retry-After, ``reset``, ``timeout`` or ``drip``."""
+OUTCOMES: Sequence[Script] = (
+    200, 204, 302, 400, 408, 410, (429, None), (429, 0.5), (429, 90.0), (429, 7_000.0), (429, 1e9), 500, 503,
+    "reset", "timeout", "drip",
+)  # fmt: skip
+DELAYS = {1: 60.0, 2: 300.0, 3: 900.0, 4: 3600.0}
+LONGEST = {1: 600.0, 2: 1800.0, 3: 7200.0, 4: 28_800.0}  # a Retry-After may lengthen to twice the next delay
+
+
+class Receiver:
+    """A ``WebhookTransport`` that answers as its script says."""
+
+    def __init__(self, clock: FakeClock, answer: Callable[[str], Script] = lambda url: 200) -> None:
+        self._clock = clock
+        self._answer = answer
+        self.posts: list[tuple[float, str, Mapping[str, str], bytes]] = []
+        self.now = self.most = 0
+        self.is_closed = False
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> WebhookAnswer:
+        self.posts.append((self._clock.monotonic(), url, headers, body))
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            match self._answer(url):
+                case "reset":
+                    raise ConnectionResetError("the connection was closed before an answer")
+                case "timeout":
+                    await self._clock.sleep(1e9)
+                case "drip":
+                    while True:
+                        await self._clock.sleep(0.9)
+                case (int(status), retry_after_s):
+                    return WebhookAnswer(status, retry_after_s)
+                case int(status):
+                    await self._clock.sleep(0.125)
+                    return WebhookAnswer(status)
+            raise AssertionError
+        finally:
+            self.now -= 1
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+    def times(self, url: str) -> list[float]:
+        return [at for at, to, _, _ in self.posts if to == url]
+
+
+def endpoint_of(number: int = 1, **given: Any) -> Endpoint:
+    sealed = SealedSecret(seal(KEYS[0], SECRET, bytes([number % 256]) * 16))
+    fields: dict[str, Any] = {
+        "id": f"whe_{number:04}", "account": "acme", "url": f"https://hooks.example/{number}",
+        "events": ("router.error_burst",), "created_at": "2026-11-21T09:30:00.000Z", "secrets": (sealed,),
+    }  # fmt: skip
+    return Endpoint(**fields | given)
+
+
+async def emit(storage: Any, *numbers: int, **given: Any) -> None:
+    await storage.apply("acme", [PutEvent(make_event(number, **given)) for number in numbers])
+
+
+async def deliveries(storage: Any) -> list[Delivery]:
+    found: list[Delivery] = await storage.scan("acme", Deliveries(), after=None, limit=10_000)
+    return found
+
+
+def dispatcher_of(storage: Any, receiver: Any, clock: FakeClock, **given: Any) -> Dispatcher:
+    return Dispatcher(storage, lambda: receiver, lambda: KEYS, clock, **given)
+
+
+class Delivering:
+    """A dispatcher that runs for the length of the context."""
+
+    def __init__(self, clock: FakeClock, answer: Callable[[str], Script] = lambda url: 200, **given: Any) -> None:
+        self.storage = MemoryStorage(clock=clock)
+        self.receiver = Receiver(clock, answer)
+        self.dispatcher = dispatcher_of(self.storage, self.receiver, clock, **given)
+
+    async def __aenter__(self) -> Delivering:
+        self._tasks = anyio.create_task_group()
+        (await self._tasks.__aenter__()).start_soon(self.dispatcher.run)
+        return self
+
+    async def __aexit__(self, *raised: Any) -> None:
+        self._tasks.cancel_scope.cancel()
+        await self._tasks.__aexit__(*raised)
+
+    async def put(self, *endpoints: Endpoint) -> None:
+        for each in endpoints:
+            await self.storage.apply("acme", [PutEndpoint(each)])
+
+    async def emit(self, *numbers: int, **given: Any) -> None:
+        await emit(self.storage, *numbers, **given)
+        self.dispatcher.wake()
+
+
+def expected(script: Sequence[Script]) -> tuple[list[float], str]:
+    """When attempts begin, and how the delivery ends: spec 6.5 and contract 11, said once more."""
+    at, times = 0.0, []
+    for number, outcome in enumerate(script[:5], start=1):
+        times.append(at)
+        status, retry_after = outcome if isinstance(outcome, tuple) else (outcome, None)
+        took = {"reset": 0.0, "timeout": 10.0, "drip": 10.0}.get(str(outcome), 0.125)
+        took = 0.0 if isinstance(outcome, tuple) else took
+        if isinstance(status, int) and 200 <= status < 300:
+            return times, "delivered"
+        if isinstance(status, int) and 300 <= status < 500 and status not in (408, 429):
+            return times, "rejected"
+        if number == 5:
+            break
+        delay = DELAYS[number]
+        if retry_after is not None:
+            delay = max(delay, min(retry_after, LONGEST[number]))
+        at += took + delay
+    return times, "failed_delivery"
+
+
+async def test_the_schedule_is_exact_for_every_sequence_of_outcomes(full: bool) -> None:
+    chance = Random()
+    for _ in range(200 if full else 4):
+        scripts = [[chance.choice(OUTCOMES) for _ in range(6)] for _ in range(100)]
+        left = {f"https://hooks.example/{number}": iter(script) for number, script in enumerate(scripts)}
+        clock = FakeClock()
+        async with Delivering(clock, lambda url, left=left: next(left[url])) as running:  # type: ignore[misc]
+            await running.put(*(endpoint_of(number) for number in range(100)))
+            await running.emit(1)
+            await clock.sleep(200_000.0)
+            ended = {each.endpoint_id: each for each in await deliveries(running.storage)}
+            for number, script in enumerate(scripts):
+                times, state = expected(script)
+                assert running.receiver.times(f"https://hooks.example/{number}") == pytest.approx(times, abs=1e-5), (
+                    script
+                )
+                assert ended.get(endpoint_of(number).id) is None or ended[endpoint_of(number).id].state == state
+
+
+async def test_a_delivery_says_what_became_of_each_attempt() -> None:
+    clock, answers = FakeClock(), iter([503, "reset", "timeout", 204])
+    async with Delivering(clock, lambda url: next(answers)) as running:
+        await running.put(endpoint_of())
+        await running.emit(1)
+        await clock.sleep(2_000.0)
+        (found,) = await deliveries(running.storage)
+        told = [(each.status, each.error, each.duration_ms) for each in found.attempts]
+        assert found.state == "delivered"
+        assert told == [
+            (503, None, 125.0),
+            (None, "the connection was closed before an answer", 0.0),
+            (None, "no answer within 10 s", 10_000.0),
+            (204, None, 125.0),
+        ]
+
+
+async def test_each_attempt_is_signed_anew_and_its_id_and_body_stay() -> None:
+    clock, answers = FakeClock(), iter([500, 500, 200])
+    signer = WebhookSigner(SECRET)
+    async with Delivering(clock, lambda url: next(answers)) as running:
+        await running.put(endpoint_of())
+        await running.emit(1, data={"requests": 3, "text": "ü\u2028"})
+        await clock.sleep(400.0)
+        posts = running.receiver.posts
+        assert len({post[2]["Service-Signature"] for post in posts}) == 3
+        assert len({(post[2]["Service-Event-Id"], post[2]["Service-Idempotency-Key"], post[3]) for post in posts}) == 1
+        for at, _, headers, body in posts:
+            signer.verify(body, headers["Service-Signature"], clock.time() - clock.monotonic() + at)
+        said = msgspec.json.decode(posts[0][3])
+        assert [*said] == ["id", "type", "created_at", "api_version", "data"]
+        assert said["data"] == {"requests": 3, "text": "ü\u2028"}
+        assert posts[0][2] | {"Service-Signature": ""} == {
+            "Content-Type": "application/json", "Service-Event-Id": said["id"], "Service-Event-Type": said["type"],
+            "Service-Idempotency-Key": said["id"], "Service-Signature": "",
+        }  # fmt: skip
+
+
+async def test_while_a_secret_is_rotated_both_sign_and_later_the_new_one_alone() -> None:
+    clock, newer = FakeClock(), WebhookSigner.new_secret().reveal()
+    signers = WebhookSigner(SECRET), WebhookSigner(newer)
+    endpoint = rotated(endpoint_of(), seal(KEYS[0], newer, b"n" * 16), clock.time(), 100.0)
+    async with Delivering(clock) as running:
+        await running.put(endpoint)
+        for number in (1, 2):
+            await running.emit(number)
+            await clock.sleep(100.0)
+        first, second = [(body, headers["Service-Signature"]) for _, _, headers, body in running.receiver.posts]
+        now = clock.time()
+        for signer in signers:
+            signer.verify(*first, now)
+        signers[1].verify(*second, now)
+        with pytest.raises(SignatureError):
+            signers[0].verify(*second, now)
+
+
+async def test_an_endpoint_may_take_the_signatures_of_standard_webhooks() -> None:
+    clock = FakeClock()
+    async with Delivering(clock) as running:
+        await running.put(endpoint_of(profile="standard"))
+        await running.emit(1)
+        await clock.sleep(1.0)
+        ((_, _, headers, body),) = running.receiver.posts
+        StandardWebhookSigner(SECRET).verify(body, headers, clock.time())
+        assert "Service-Signature" not in headers
+
+
+async def test_secrets_sealed_by_the_root_secret_before_are_sealed_anew() -> None:
+    clock = FakeClock()
+    old = endpoint_of(secrets=(SealedSecret(seal(KEYS[1], SECRET, b"o" * 16)),))
+    lost = endpoint_of(2, secrets=(SealedSecret(seal(b"k" * 32, SECRET, b"l" * 16)),))
+    async with Delivering(clock) as running:
+        await running.put(old, lost)
+        await running.emit(1)
+        await clock.sleep(1.0)
+        found = {each.endpoint_id: each for each in await deliveries(running.storage)}
+        assert found[old.id].state == "delivered"
+        assert found[lost.id].attempts[0].error == "the signing secret cannot be read any more: rotate it"
+        resealed, _ = await running.storage.read("acme", Endpoints())
+        await running.storage.apply("acme", [PutEndpoint(resealed)])
+        alone = Dispatcher(running.storage, lambda: running.receiver, lambda: KEYS[:1], clock)
+        assert resealed.secrets != old.secrets
+        with anyio.CancelScope() as scope:
+            running.dispatcher.is_stopping = True
+            await emit(running.storage, 2)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(alone.run)
+                await clock.sleep(1.0)
+                scope.cancel()
+        newest, *_ = [each for each in await deliveries(running.storage) if each.endpoint_id == old.id]
+        assert newest.state == "delivered"
+
+
+async def test_a_dead_endpoint_delays_the_first_attempts_of_no_other() -> None:
+    clock = FakeClock()
+    dead = "https://hooks.example/0"
+    async with Delivering(clock, lambda url: "timeout" if url == dead else 200) as running:
+        await running.put(endpoint_of(0))
+        await running.emit(*range(1_000))
+        await running.put(*(endpoint_of(number) for number in range(1, 100)))
+        await clock.sleep(0.5)
+        began = clock.monotonic()
+        await running.emit(*range(1_000, 1_010))
+        await clock.sleep(5.0)
+        firsts = [at for at, url, _, _ in running.receiver.posts if url != dead]
+        assert len(firsts) == 990
+        assert max(firsts) - began < 1.0
+        assert len(running.receiver.times(dead)) == 1
+
+
+async def test_dead_endpoints_have_half_of_the_attempts_at_most() -> None:
+    clock = FakeClock()
+    async with Delivering(clock, lambda url: "timeout" if int(url[-4:].strip("/e")) < 500 else 200) as running:
+        await running.put(*(endpoint_of(number, url=f"https://hooks.example/{number:04}") for number in range(500)))
+        await running.emit(1, 2, 3)
+        await clock.sleep(35.0)  # all are known to be dead by then
+        await running.put(endpoint_of(900, url="https://hooks.example/0900"))
+        began = clock.monotonic()
+        await running.emit(900)
+        await clock.sleep(1.0)
+        assert running.receiver.times("https://hooks.example/0900") == [began]
+        assert running.receiver.most <= IN_FLIGHT
+        assert running.receiver.now == IN_FLIGHT // 2
+
+
+async def test_three_dispatchers_deliver_each_event_once_to_each_endpoint(tmp_path: Any) -> None:
+    clock = FakeClock()
+    storage = SqliteStorage(tmp_path / "store.db", clock=clock)
+    receiver = Receiver(clock)
+    for number in range(5):
+        await storage.apply("acme", [PutEndpoint(endpoint_of(number))])
+    await emit(storage, *range(40))
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(dispatcher_of(storage, receiver, clock).run)
+        await clock.sleep(10.0)
+        tasks.cancel_scope.cancel()
+    told = [(url, headers["Service-Event-Id"]) for _, url, headers, _ in receiver.posts]
+    assert len(told) == len(set(told)) == 200
+    assert {each.state for each in await deliveries(storage)} == {"delivered"}
+    await storage.aclose()
+
+
+async def test_a_lease_of_a_process_that_is_gone_is_taken_over_when_it_ends() -> None:
+    clock = FakeClock()
+    async with Delivering(clock, lambda url: 200) as running:
+        await running.put(endpoint_of())
+        running.dispatcher.is_stopping = True
+        await running.emit(1)
+        gone = dispatcher_of(running.storage, Receiver(clock, lambda url: "timeout"), clock)
+        gone._store = partial(anyio.sleep, 0)  # type: ignore[assignment]  # killed: nothing is recorded
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(gone.run)
+            await clock.sleep(5.0)
+            tasks.cancel_scope.cancel()
+        running.dispatcher.is_stopping = False
+        running.dispatcher.wake()
+        await clock.sleep(60.0)
+        assert running.receiver.times(endpoint_of().url) == pytest.approx([LEASE_S], abs=1e-5)
+
+
+async def test_what_is_in_flight_when_it_is_cancelled_is_handed_back_at_once() -> None:
+    clock = FakeClock()
+    storage = MemoryStorage(clock=clock)
+    await storage.apply("acme", [PutEndpoint(endpoint_of())])
+    await emit(storage, 1)
+    hanging = Receiver(clock, lambda url: "timeout")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(dispatcher_of(storage, hanging, clock).run)
+        await clock.sleep(5.0)
+        tasks.cancel_scope.cancel()
+    assert hanging.is_closed
+    (found,) = await deliveries(storage)
+    assert (found.state, found.attempts) == ("waiting", ())
+    receiver = Receiver(clock)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(dispatcher_of(storage, receiver, clock).run)
+        await clock.sleep(1.0)
+        tasks.cancel_scope.cancel()
+    assert len(receiver.posts) == 1
+
+
+class Faltering(MemoryStorage):
+    """Cannot be reached between two times."""
+
+    since = until = 0.0
+
+    async def apply(self, account: str, writes: Any) -> Any:
+        if account == SYSTEM_ACCOUNT and self.since <= self.clock.monotonic() < self.until:
+            raise StorageUnavailable("away")
+        return await super().apply(account, writes)
+
+
+async def test_outcomes_wait_for_a_storage_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock()
+    async with Delivering(clock) as running:
+        running.storage = storage = Faltering(clock=clock)
+        running.dispatcher.storage, running.dispatcher._guarded = storage, type(running.dispatcher._guarded)(storage)
+        await running.put(endpoint_of())
+        await running.emit(1)
+        storage.since, storage.until = 0.1, 8.0  # the attempt ends at 0.125
+        await clock.sleep(20.0)
+        (found,) = await deliveries(storage)
+        assert (found.state, len(found.attempts), len(running.receiver.posts)) == ("delivered", 1, 1)
+        assert [each.getMessage() for each in caplog.records] == ["webhooks wait for the storage: away"]
+
+
+async def test_a_transport_that_raises_what_it_should_not_fails_the_attempt(caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock()
+
+    def answer(url: str) -> Script:
+        raise RuntimeError("secret")
+
+    async with Delivering(clock, answer) as running:
+        await running.put(endpoint_of())
+        await running.emit(1)
+        await clock.sleep(61.0)
+        (found,) = await deliveries(running.storage)
+        assert [each.error for each in found.attempts] == ["internal error"] * 2
+
+
+async def test_a_disabled_endpoint_gets_nothing_more() -> None:
+    clock = FakeClock()
+    async with Delivering(clock, lambda url: 500) as running:
+        await running.put(endpoint_of())
+        await running.emit(1)
+        await clock.sleep(1.0)
+        await running.put(replace(endpoint_of(), disabled_at="2026-11-22T00:00:00.000Z"))
+        await running.emit(2)
+        await clock.sleep(10_000.0)
+        assert len(running.receiver.posts) == 1
+
+
+async def test_more_attempts_reach_the_last_delay_of_the_schedule() -> None:
+    clock = FakeClock()
+    async with Delivering(clock, lambda url: "reset", max_attempts=6) as running:
+        await running.put(endpoint_of())
+        await running.emit(1)
+        await clock.sleep(50_000.0)
+        assert running.receiver.times(endpoint_of().url) == pytest.approx([0, 60, 360, 1260, 4860, 19_260], abs=1e-5)
