@@ -21,9 +21,10 @@ from ._core.request.problems import listed, shown
 from ._core.terms import account_terms, changed, checked_account, credit_of, incident_terms, key_terms, told
 from ._core.webhooks.addresses import check_url
 from ._core.webhooks.endpoint import MAX_OVERLAP_S, OVERLAP_S, PURPOSE, checked_events, opened, rotated
+from ._core.webhooks.samples import SAMPLES
 from ._engine.hooks import events_of
 from ._engine.storage import GuardedStorage, no_accounts, unhindered
-from ._engine.webhooks import wake
+from ._engine.webhooks import post, wake
 from ._engine.worker import Worker
 from .arguments import ENVIRONMENTS, check_coordination, check_key_id, check_new_owner, check_owner, check_storage
 from .authentication import Authenticator
@@ -32,8 +33,9 @@ from .blocking import Closing, Twin, plain
 from .coordination import RECHECK_S, Announcer
 from .errors import NotFound, PreconditionFailed, Problem, StorageUnavailable, ValidationFailed
 from .identity import Ids
-from .protocols import Clock, Coordination, Storage
+from .protocols import Clock, Coordination, Storage, WebhookTransport
 from .root_secret import RootSecret, given_secrets
+from .settings import WebhookSettings
 from .storage import open_storage
 from .webhook import WebhookSigner
 from .wire import (
@@ -47,6 +49,7 @@ from .wire import (
     DeleteEndpoint,
     Deliveries,
     Delivery,
+    DeliveryAttempt,
     DeliveryState,
     Endpoint,
     Endpoints,
@@ -379,7 +382,7 @@ class Console(Closing):
             raise NotFound(f"no endpoint {told(endpoint_id)}")
 
     async def rotate_endpoint(self, account: str, endpoint_id: str, *, overlap_s: float = OVERLAP_S) -> NewEndpoint:
-        """Give an endpoint a new signing secret. For ``overlap_s`` seconds deliveries are signed with the one before it,
+        """Give an endpoint a new signing secret. For ``overlap_s`` seconds the one before it signs deliveries,
         too. Raises ``NotFound``."""
         if not isinstance(overlap_s, int | float) or not 0 <= overlap_s <= MAX_OVERLAP_S:
             raise ValidationFailed.at("overlap_s", f"is {shown(overlap_s)}", f"take 0 to {MAX_OVERLAP_S:g} seconds")
@@ -412,6 +415,30 @@ class Console(Closing):
         (written,) = await self._checked.apply(account, [asked])
         wake(self._storage)
         return int(written.count)
+
+    async def test_endpoint(
+        self,
+        account: str,
+        endpoint_id: str,
+        *,
+        transport: WebhookTransport | None = None,
+        allow_loopback: bool = False,
+    ) -> dict[EventType, DeliveryAttempt]:
+        """Send a sample of each event that an endpoint selects, signed and once; nothing of it is stored. Returns what
+        came of each. Raises ``NotFound``."""
+        endpoint = await self._endpoint(account, endpoint_id)
+        now, nonce = self._clock.time(), partial(secrets.token_bytes, 16)
+        live = opened(endpoint, self._secret.keys(PURPOSE), now, nonce).secrets
+        sender = transport or WebhookSettings(allow_loopback=allow_loopback).open_transport()
+        try:
+            found: dict[EventType, DeliveryAttempt] = {}
+            for name in endpoint.events:
+                (event,) = events_of([SAMPLES[name]], Caller(account, endpoint.environment), self._ids, now)
+                found[name], _ = await post(sender, self._clock, endpoint, event.stored, live)
+            return found
+        finally:
+            if transport is None:
+                await sender.aclose()
 
     async def rotate_secret(self, *, force: bool = False) -> None:
         """Change the root secret. The one before it holds until the next change: a key goes over to the new one when it
@@ -544,6 +571,7 @@ class BlockingConsole(Twin[Console]):
     rotate_endpoint = plain(Console.rotate_endpoint)
     deliveries = plain(Console.deliveries)
     replay = plain(Console.replay)
+    test_endpoint = plain(Console.test_endpoint)
     rotate_secret = plain(Console.rotate_secret)
 
 

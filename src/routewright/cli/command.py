@@ -73,6 +73,7 @@ examples:
   routewright cache explain --cache cache.db "Why is the sky blue?"
   routewright ledger reconcile openai_costs.json --store traces.db
   KEY=$(routewright keys create acme --name website --store traces.db)
+  routewright webhooks create acme https://hooks.example.com/in --store traces.db
   routewright serve --port 8080 --store routewright.db"""
 
 _COMMANDS = {
@@ -91,6 +92,7 @@ _COMMANDS = {
     "accounts": ("accounts", "set up accounts: plans, limits, credit"),
     "keys": ("accounts", "make, list, change and revoke the keys of an account"),
     "incidents": ("accounts", "open and resolve incidents that concern many callers"),
+    "webhooks": ("webhooks", "register endpoints, inspect, replay and verify deliveries"),
     "secret": ("accounts", "change the secret that keys and cursors depend on"),
     "store": ("store", "back up, check and upgrade a store, set how long it keeps traces"),
 }

@@ -1,0 +1,269 @@
+"""The command ``webhooks``: endpoints and their deliveries, delivery itself, and tools for receivers."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from argparse import Namespace
+from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any, get_args
+
+from routewright._core.webhooks.endpoint import OVERLAP_S, PURPOSE
+from routewright._engine.webhooks import Dispatcher
+from routewright.backends.clock import SystemClock
+from routewright.console import Console
+from routewright.errors import NotFound, SignatureError
+from routewright.root_secret import RootSecret
+from routewright.settings import WebhookSettings
+from routewright.webhook import verify_request
+from routewright.wire import DeliveryState, Endpoint, Environment, EventType, NewEndpoint, SignatureProfile
+
+from .command import INTERNAL, OK, Parser, add, names, refused
+from .show import Line, Row, Screen, Table, facts, moment, picked
+from .store import add_store_options, existing_store, seconds_of
+
+SECRET = "ROUTEWRIGHT_WEBHOOK_SECRET"
+_ENDPOINTS = ("endpoint", "url", "events", "environment", "since", "")
+_DELIVERIES = ("event", "type", "endpoint", "state", "attempts", "last answer", "next (UTC)")
+_MOST_BYTES = 1 << 20
+
+
+def add_webhooks(command: Parser) -> None:
+    """Give the command ``webhooks`` its own commands."""
+    create, ls = command.command("create ACCOUNT URL", _create), command.command("ls ACCOUNT", _ls)
+    disable, enable = command.command("disable ACCOUNT ID", _disable), command.command("enable ACCOUNT ID", _enable)
+    delete, rotate = command.command("delete ACCOUNT ID", _delete), command.command("rotate ACCOUNT ID", _rotate)
+    deliveries = command.command("deliveries ACCOUNT", _deliveries)
+    replay, test = command.command("replay ACCOUNT ID", _replay), command.command("test ACCOUNT ID", _test)
+    run, listen, verify = (
+        command.command("run", _run),
+        command.command("listen", _listen),
+        command.command("verify FILE", _verify),
+    )
+    for each in (create, ls, disable, enable, delete, rotate, deliveries, replay, test):
+        add(each, "account ACCOUNT", "whose it is")
+    for each in (disable, enable, delete, rotate, replay, test):
+        add(each, "endpoint_id ID", "the endpoint, as 'routewright webhooks ls' lists it")
+    add(create, "url URL", "where events are sent: https, a public host")
+    add(create, "--event TYPE,...", f"{', '.join(get_args(EventType))} (default: all)", dest="events", type=names)
+    which = "events of production or sandbox calls (default: production)"
+    add(create, "--environment", which, choices=get_args(Environment), default="production")
+    profile = "service, or standard: sign as Standard Webhooks has it (default: service)"
+    add(create, "--profile", profile, choices=get_args(SignatureProfile), default="service")
+    for each in (create, test, run):
+        add(each, "--allow-loopback", "for development: this machine, also over http", action="store_true")
+    overlap = "how long the old secret still signs, as 30m, 2h, 7d, or 0 (default: 24h)"
+    add(rotate, "--overlap TIME", overlap, dest="overlap_s", type=_seconds, default=OVERLAP_S)
+    add(deliveries, "--endpoint ID", "only to this one", dest="endpoint_id")
+    add(deliveries, "--state", "only those in this state", choices=get_args(DeliveryState))
+    add(deliveries, "--limit N", "how many (default: 50)", type=int, default=50)
+    add(replay, "--event ID", "only this event, however its delivery ended (default: all that failed)", dest="event_id")
+    add(listen, "--port N", "the port on 127.0.0.1; 0 is any that is free (default: 9000)", type=int, default=9000)
+    add(verify, "file FILE", "the body as it came, byte for byte")
+    header = "a header of the delivery; repeat it for the three of Standard Webhooks"
+    add(verify, "--header NAME:VALUE", header, dest="headers", action="append", required=True)
+    add(verify, "--at TIME", "Unix seconds when it came (default: its own timestamp)", type=float)
+    for each in (listen, verify):
+        secret = f"the endpoint's signing secret; repeat it during a rotation (default: {SECRET})"
+        add(each, "--secret WHSEC", secret, dest="secrets", action="append")
+        each.set_defaults(json=False)
+    run.set_defaults(json=False)
+    add_store_options(create, ls, disable, enable, delete, rotate, deliveries, replay, test, run)
+
+
+def _seconds(text: str) -> float:
+    seconds = 0 if text == "0" else seconds_of(text)
+    if seconds is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time as 30m, 2h or 7d")
+    return float(seconds)
+
+
+async def _create(args: Namespace, screen: Screen) -> None:
+    """Register an endpoint, and write its signing secret to standard output.
+
+    The secret is shown only once. All else goes to standard error:
+
+      SECRET=$(routewright webhooks create acme https://hooks.example.com/in)
+    """
+    given = picked(args, "events environment profile allow_loopback")
+    async with Console(existing_store(args)) as console:
+        _show_secret(await console.create_endpoint(args.account, args.url, **given), args, screen)
+
+
+async def _rotate(args: Namespace, screen: Screen) -> None:
+    """Replace the signing secret of an endpoint, and write the new one to standard output.
+
+    Until the overlap has passed, deliveries are signed with both.
+    """
+    async with Console(existing_store(args)) as console:
+        new = await console.rotate_endpoint(args.account, args.endpoint_id, overlap_s=args.overlap_s)
+    _show_secret(new, args, screen)
+
+
+def _show_secret(new: NewEndpoint, args: Namespace, screen: Screen) -> None:
+    if args.json:
+        screen.json({**_endpoint_json(new.endpoint), "secret": new.secret.reveal()})
+        return
+    screen.text(f"{new.secret.reveal()}\n")
+    screen.note(f"{new.endpoint.id} of {new.endpoint.account}: keep the secret now, it is not shown again")
+
+
+async def _ls(args: Namespace, screen: Screen) -> None:
+    """List the endpoints of an account, oldest first."""
+    async with Console(existing_store(args)) as console:
+        endpoints = await console.endpoints(args.account)
+    rows = []
+    for each in endpoints:
+        events = "all" if len(each.events) == len(get_args(EventType)) else ", ".join(each.events)
+        disabled = "" if each.disabled_at is None else "disabled"
+        cells = (each.id, each.url, events, each.environment, moment(each.created_at), disabled)
+        rows.append(Row(cells, "dim" if disabled else "plain"))
+    lack = "" if rows else "the account has no endpoint"
+    screen.report({"endpoints": [*map(_endpoint_json, endpoints)]}, Table(rows, _ENDPOINTS), note=lack)
+
+
+async def _disable(args: Namespace, screen: Screen) -> None:
+    """Deliver nothing more to an endpoint. What is pending fails, and can be replayed for a day."""
+    async with Console(existing_store(args)) as console:
+        endpoint = await console.disable_endpoint(args.account, args.endpoint_id)
+    screen.report(_endpoint_json(endpoint), note=f"{endpoint.id} is disabled")
+
+
+async def _enable(args: Namespace, screen: Screen) -> None:
+    """Deliver to a disabled endpoint again. 'webhooks replay' delivers what it has missed."""
+    async with Console(existing_store(args)) as console:
+        endpoint = await console.enable_endpoint(args.account, args.endpoint_id)
+    screen.report(_endpoint_json(endpoint), note=f"{endpoint.id} is enabled")
+
+
+async def _delete(args: Namespace, screen: Screen) -> None:
+    """Remove an endpoint and its deliveries."""
+    async with Console(existing_store(args)) as console:
+        await console.delete_endpoint(args.account, args.endpoint_id)
+    screen.report({"id": args.endpoint_id}, note=f"{args.endpoint_id} is deleted")
+
+
+async def _deliveries(args: Namespace, screen: Screen) -> None:
+    """List deliveries of the last 24 hours, newest event first."""
+    async with Console(existing_store(args)) as console:
+        given = picked(args, "endpoint_id state limit")
+        found = await console.deliveries(args.account, **given)
+    rows = []
+    for each in found:
+        last = each.attempts[-1] if each.attempts else None
+        answer = "" if last is None else str(last.status or last.error)
+        cells = (each.event_id, each.event_type, each.endpoint_id, each.state, str(len(each.attempts)), answer)
+        style = "good" if each.state == "delivered" else "bad" if each.ended_at else "plain"
+        rows.append(Row((*cells, moment(each.next_attempt_at)), style))
+    told = {"deliveries": found}
+    screen.report(told, Table(rows, _DELIVERIES, frozenset({4})), note="" if rows else "there is no delivery")
+
+
+async def _replay(args: Namespace, screen: Screen) -> None:
+    """Deliver again: all events that failed at an endpoint in the last 24 hours, or one event."""
+    async with Console(existing_store(args)) as console:
+        count = await console.replay(args.account, args.endpoint_id, args.event_id)
+    screen.report({"replayed": count}, note=f"{count} {'delivery begins' if count == 1 else 'deliveries begin'} anew")
+
+
+async def _test(args: Namespace, screen: Screen) -> int:
+    """Send a sample of each event that an endpoint selects, once, and say what it answered."""
+    async with Console(existing_store(args)) as console:
+        attempts = await console.test_endpoint(
+            args.account, args.endpoint_id, allow_loopback=args.allow_loopback
+        )
+    rows = []
+    for name, each in attempts.items():
+        is_fine = each.status is not None and 200 <= each.status < 300
+        cells = (name, str(each.status or each.error), f"{each.duration_ms:.0f} ms")
+        rows.append(Row(cells, "good" if is_fine else "bad"))
+    screen.report({"attempts": attempts}, Table(rows, ("event", "answer", "took"), frozenset({2})))
+    return OK if all(row.style == "good" for row in rows) else INTERNAL
+
+
+async def _run(args: Namespace, screen: Screen) -> None:
+    """Deliver the webhooks of a store until stopped.
+
+    'routewright serve' and Routers deliver by themselves: this is for Routers with WebhookSettings(deliver=False).
+    Several processes may deliver from one store.
+    """
+    storage = existing_store(args)
+    settings = WebhookSettings(allow_loopback=args.allow_loopback)
+    keys = partial(RootSecret(storage, os.environ).keys, PURPOSE)
+    screen.note(f"delivering the webhooks of {args.store or 'the store'}; Ctrl-C stops")
+    try:
+        await Dispatcher(storage, settings.open_transport, keys, SystemClock(), poll_s=1.0).run()
+    finally:
+        await storage.aclose()
+
+
+def _listen(args: Namespace, screen: Screen) -> None:
+    """Receive webhooks on this machine, verify and print them. For development.
+
+    Register http://127.0.0.1:9000 with --allow-loopback, and give its secret here.
+    """
+    secrets = _secrets(args)
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            length = self.headers.get("Content-Length", "")
+            body = self.rfile.read(int(length)) if length.isdigit() and int(length) <= _MOST_BYTES else b""
+            try:
+                event = verify_request(body, self.headers, *secrets)
+            except SignatureError as error:
+                screen.say(Line(f"refused: {error}", "bad"))
+                self.send_response(401)
+            else:
+                screen.json_line(event)
+                self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Print events alone."""
+
+    with HTTPServer(("127.0.0.1", args.port), Receiver) as server:
+        screen.note(f"listening at http://127.0.0.1:{server.server_port}; Ctrl-C stops")
+        server.serve_forever()
+
+
+def _verify(args: Namespace, screen: Screen) -> int:
+    """Check the signature of a captured delivery, and print its event."""
+    headers = dict(_header(text) for text in args.headers)
+    try:
+        body = Path(args.file).read_bytes()
+    except OSError as error:
+        raise NotFound(f"{args.file} cannot be read: {error.strerror}") from error
+    try:
+        event = verify_request(body, headers, *_secrets(args), now=args.at if args.at is not None else _sent_at(headers))
+    except SignatureError as error:
+        screen.say(Line(f"refused: {error}", "bad"))
+        return INTERNAL
+    screen.report(event, facts({"event": event.id, "type": event.type, "created": event.created_at}))
+    return OK
+
+
+def _secrets(args: Namespace) -> list[str]:
+    found = args.secrets or [os.environ.get(SECRET, "")]
+    if not found[0]:
+        raise refused("--secret", "is missing", f"give --secret whsec_..., or set {SECRET}")
+    return list(found)
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon:
+        raise refused("--header", f"{text!r} has no colon", "give NAME:VALUE")
+    return name.strip().lower(), value.strip()
+
+
+def _sent_at(headers: dict[str, str]) -> float:
+    """The timestamp that a delivery carries: a captured one is old."""
+    parts = headers.get("service-signature", "").split(",")
+    text = next((part[2:] for part in parts if part.startswith("t=")), headers.get("webhook-timestamp", ""))
+    return float(text) if text.isdigit() else 0.0
+
+
+def _endpoint_json(endpoint: Endpoint) -> dict[str, Any]:
+    return picked(endpoint, "id account environment url events profile created_at disabled_at")
