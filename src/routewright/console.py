@@ -26,7 +26,7 @@ from ._engine.hooks import events_of
 from ._engine.storage import GuardedStorage, no_accounts, unhindered
 from ._engine.webhooks import post, wake
 from ._engine.worker import Worker
-from .arguments import ENVIRONMENTS, check_coordination, check_key_id, check_new_owner, check_owner, check_storage
+from .arguments import ENVIRONMENTS, check_account, check_coordination, check_key_id, check_new_owner, check_owner, check_storage
 from .authentication import Authenticator
 from .backends.clock import SystemClock
 from .blocking import Closing, Twin, plain
@@ -343,7 +343,7 @@ class Console(Closing):
         """Register a webhook endpoint of an account. Its signing secret is shown this once. ``events``: the types that
         it receives, None all. ``profile``: ``standard`` signs as Standard Webhooks has it. ``url``: https, of a public
         host; ``allow_loopback`` takes this machine too, for development. Raises ``ValidationFailed``."""
-        check_owner("account", account)
+        check_account("account", account)
         check_url(url, allow_loopback=allow_loopback)
         for name, value, allowed in (("environment", environment, Environment), ("profile", profile, SignatureProfile)):
             if value not in get_args(allowed):
@@ -364,7 +364,7 @@ class Console(Closing):
 
     async def endpoints(self, account: str) -> list[Endpoint]:
         """The webhook endpoints of an account, oldest first, disabled ones too."""
-        check_owner("account", account)
+        check_account("account", account)
         return await self._checked.read(account, Endpoints())
 
     async def disable_endpoint(self, account: str, endpoint_id: str) -> Endpoint:
@@ -384,7 +384,8 @@ class Console(Closing):
     async def rotate_endpoint(self, account: str, endpoint_id: str, *, overlap_s: float = OVERLAP_S) -> NewEndpoint:
         """Give an endpoint a new signing secret. For ``overlap_s`` seconds the one before it signs deliveries,
         too. Raises ``NotFound``."""
-        if not isinstance(overlap_s, int | float) or not 0 <= overlap_s <= MAX_OVERLAP_S:
+        given: object = overlap_s
+        if not isinstance(given, int | float) or not 0 <= overlap_s <= MAX_OVERLAP_S:
             raise ValidationFailed.at("overlap_s", f"is {shown(overlap_s)}", f"take 0 to {MAX_OVERLAP_S:g} seconds")
         secret = WebhookSigner.new_secret()
 
@@ -404,7 +405,7 @@ class Console(Closing):
     ) -> list[Delivery]:
         """Deliveries to the account's endpoints, newest event first: pending ones, and those of the last 24 hours.
         ``after``: the ``key`` of the last of the page before."""
-        check_owner("account", account)
+        check_account("account", account)
         return await self._checked.scan(account, Deliveries(endpoint_id, state), after=after, limit=limit)
 
     async def replay(self, account: str, endpoint_id: str, event_id: str | None = None) -> int:

@@ -21,7 +21,7 @@ from routewright.webhook import verify_request
 from routewright.wire import DeliveryState, Endpoint, Environment, EventType, NewEndpoint, SignatureProfile
 
 from .command import INTERNAL, OK, Parser, add, names, refused
-from .show import Line, Row, Screen, Table, facts, moment, picked
+from .show import Line, Row, Screen, Style, Table, facts, moment, picked
 from .store import add_store_options, existing_store, seconds_of
 
 SECRET = "ROUTEWRIGHT_WEBHOOK_SECRET"
@@ -155,7 +155,7 @@ async def _deliveries(args: Namespace, screen: Screen) -> None:
         last = each.attempts[-1] if each.attempts else None
         answer = "" if last is None else str(last.status or last.error)
         cells = (each.event_id, each.event_type, each.endpoint_id, each.state, str(len(each.attempts)), answer)
-        style = "good" if each.state == "delivered" else "bad" if each.ended_at else "plain"
+        style: Style = "good" if each.state == "delivered" else "bad" if each.ended_at else "plain"
         rows.append(Row((*cells, moment(each.next_attempt_at)), style))
     told = {"deliveries": found}
     screen.report(told, Table(rows, _DELIVERIES, frozenset({4})), note="" if rows else "there is no delivery")
