@@ -23,8 +23,8 @@ SEAMS = (
     "engine/test_chaos*.py "
     "engine/test_counting.py engine/test_deadline.py engine/test_durability.py engine/test_event.py "
     "engine/test_failing_parts.py engine/test_hedge.py engine/test_many.py engine/test_reading.py engine/test_route.py "
-    "engine/test_stream.py engine/test_tool_calls.py engine/test_trace_log.py engine/test_webhooks.py engine/test_worker.py "
-    "test_threads.py"
+    "engine/test_stream.py engine/test_tool_calls.py engine/test_trace_log.py engine/test_webhooks.py "
+    "engine/test_worker.py test_threads.py"
 ).split()
 """Where the library waits. These tests run on trio, too; all others run on asyncio alone, but for ``--full``."""
 REAL_TIME = (

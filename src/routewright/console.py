@@ -26,7 +26,15 @@ from ._engine.hooks import events_of
 from ._engine.storage import GuardedStorage, no_accounts, unhindered
 from ._engine.webhooks import post, wake
 from ._engine.worker import Worker
-from .arguments import ENVIRONMENTS, check_account, check_coordination, check_key_id, check_new_owner, check_owner, check_storage
+from .arguments import (
+    ENVIRONMENTS,
+    check_account,
+    check_coordination,
+    check_key_id,
+    check_new_owner,
+    check_owner,
+    check_storage,
+)
 from .authentication import Authenticator
 from .backends.clock import SystemClock
 from .blocking import Closing, Twin, plain

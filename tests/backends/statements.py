@@ -32,7 +32,7 @@ NAMED = {
         read.SUMS_OF_ALL,
         write.HOLDER,
         outbox.DUE,
-        outbox.ENDPOINT,
+        outbox.NEXT,
         outbox.ENDPOINTS,
         outbox.EVENT,
     ),

@@ -128,7 +128,9 @@ class Dispatcher:
         """Whether the last attempt was delivered, by endpoint; in the order of the attempts."""
         self._ended: list[EndAttempt] = []
         """Outcomes that are not stored yet."""
-        self._storing = self._fails = False
+        self._room: dict[str, int] = {}
+        """As the last claim was told."""
+        self._is_full = self._storing = self._fails = False
         self._woken = Signal()
         self._idle = Signal()
 
@@ -175,10 +177,11 @@ class Dispatcher:
     async def _start_due(self, transport: WebhookTransport, attempts: anyio.abc.TaskGroup) -> float:
         """Start the attempts that are due, and return the seconds until there may be more."""
         limit = IN_FLIGHT - sum(self._in_flight.values())
-        if self.is_stopping or limit <= 0:
+        self._is_full = limit <= 0
+        if self.is_stopping or self._is_full:
             return self._poll_s
-        now, lease = self._clock.time(), token_hex(8)
-        claim = ClaimDeliveries(lease=lease, at=now, until=now + LEASE_S, limit=limit, each=1, room=self._room())
+        now, lease, self._room = self._clock.time(), token_hex(8), self._find_room()
+        claim = ClaimDeliveries(lease=lease, at=now, until=now + LEASE_S, limit=limit, each=1, room=self._room)
         try:
             (written,) = await self._apply(SYSTEM_ACCOUNT, claim)
         except UnsupportedWrite:
@@ -197,7 +200,7 @@ class Dispatcher:
             return self._poll_s  # those that are due wait for an attempt to end
         return max(0.0, min(self._poll_s, claimed.next_at - now))
 
-    def _room(self) -> dict[str, int]:
+    def _find_room(self) -> dict[str, int]:
         """How many attempts may start, for endpoints that may not have one. Failing ones share half of all: those that
         waited longest come first."""
         room = {id: (EACH if self._answered.get(id) else 1) - count for id, count in self._in_flight.items()}
@@ -234,7 +237,8 @@ class Dispatcher:
                 )
             )
         await self._store()
-        self.wake()
+        if self._is_full or endpoint.id in self._room:  # others may have waited for its end
+            self.wake()
 
     async def _secrets(self, endpoint: Endpoint) -> list[str]:
         """The live signing secrets; sealed anew if the root secret was changed, since the one before it ends with the

@@ -171,9 +171,7 @@ async def _replay(args: Namespace, screen: Screen) -> None:
 async def _test(args: Namespace, screen: Screen) -> int:
     """Send a sample of each event that an endpoint selects, once, and say what it answered."""
     async with Console(existing_store(args)) as console:
-        attempts = await console.test_endpoint(
-            args.account, args.endpoint_id, allow_loopback=args.allow_loopback
-        )
+        attempts = await console.test_endpoint(args.account, args.endpoint_id, allow_loopback=args.allow_loopback)
     rows = []
     for name, each in attempts.items():
         is_fine = each.status is not None and 200 <= each.status < 300
@@ -236,7 +234,9 @@ def _verify(args: Namespace, screen: Screen) -> int:
     except OSError as error:
         raise NotFound(f"{args.file} cannot be read: {error.strerror}") from error
     try:
-        event = verify_request(body, headers, *_secrets(args), now=args.at if args.at is not None else _sent_at(headers))
+        event = verify_request(
+            body, headers, *_secrets(args), now=args.at if args.at is not None else _sent_at(headers)
+        )
     except SignatureError as error:
         screen.say(Line(f"refused: {error}", "bad"))
         return INTERNAL

@@ -154,7 +154,7 @@ class Claimed(Struct, frozen=True):
 
     deliveries: tuple[ClaimedDelivery, ...] = ()
     next_at: float | None = None
-    """Unix seconds: when the next pending delivery or lease is due, if any is left."""
+    """Unix seconds: when the next delivery or lease is due at an endpoint that there was room for."""
 
 
 class EndAttempt(Struct, frozen=True, tag=True, kw_only=True):

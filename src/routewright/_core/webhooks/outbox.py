@@ -6,7 +6,9 @@ The reference for what ``wire/webhook.py`` says of its writes and queries.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from itertools import islice
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice, takewhile
 from typing import Any
 
 from msgspec import Struct
@@ -73,6 +75,8 @@ class Outbox:
         """By the endpoint's account, then by endpoint and event."""
         self._due: dict[str, list[tuple[float, str, _Row]]] = {}
         """Due times and events of pending deliveries, by endpoint; sorted."""
+        self._lanes: list[tuple[float, str]] = []
+        """When the first of each endpoint is due; sorted."""
 
     @property
     def has_endpoints(self) -> bool:
@@ -157,13 +161,15 @@ class Outbox:
 
     def _claim(self, asked: ClaimDeliveries) -> Claimed:
         taken: list[ClaimedDelivery] = []
-        for id in sorted(self._due, key=lambda id: self._due[id][0][0]):
+        enough = asked.limit + len(asked.room)  # of those that are due, at most so many have no room
+        for _, id in [*takewhile(lambda lane: lane[0] <= asked.at, islice(self._lanes, enough))]:
             room = max(0, min(asked.room.get(id, asked.each), asked.limit - len(taken)))
             for row in [row for due, _, row in self._due[id][:room] if due <= asked.at]:
                 row.state, row.lease = "in_flight", asked.lease
                 self._schedule(row, asked.until)
                 taken.append(ClaimedDelivery(row.event, row.endpoint, row.tries))
-        return Claimed(tuple(taken), min((due[0][0] for due in self._due.values()), default=None))
+        next_at = next((due for due, id in self._lanes if asked.room.get(id, asked.each) > 0), None)
+        return Claimed(tuple(taken), next_at)
 
     def _end_attempt(self, write: EndAttempt) -> int:
         endpoint = self._endpoints.get(write.endpoint_id)
@@ -205,15 +211,28 @@ class Outbox:
     def _schedule(self, row: _Row, at: float) -> None:
         self._unschedule(row)
         row.due = at
-        insort(self._due.setdefault(row.endpoint.id, []), (at, row.event.id, row))
+        due = self._due.setdefault(row.endpoint.id, [])
+        with self._moving(row.endpoint.id, due):
+            insort(due, (at, row.event.id, row))
 
     def _unschedule(self, row: _Row) -> None:
         if row.due is not None:
             due: list[Any] = self._due[row.endpoint.id]
-            del due[bisect_left(due, (row.due, row.event.id))]
-            if not due:
-                del self._due[row.endpoint.id]
+            with self._moving(row.endpoint.id, due):
+                del due[bisect_left(due, (row.due, row.event.id))]
         row.due = None
+
+    @contextmanager
+    def _moving(self, id: str, due: list[Any]) -> Iterator[None]:
+        """Keep the endpoint's place among the others while its deliveries change."""
+        before = due[0][0] if due else None
+        yield
+        after = due[0][0] if due else None
+        if before != after:
+            if before is not None:
+                del self._lanes[bisect_left(self._lanes, (before, id))]
+            if after is not None:
+                insort(self._lanes, (after, id))
 
 
 def _reaches(event: StoredEvent, endpoint: Endpoint) -> bool:

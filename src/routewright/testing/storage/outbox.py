@@ -87,22 +87,22 @@ class Outgoing(Suite):
         assert [(each.event, each.endpoint, each.tries) for each in first.deliveries] == [
             (make_event(1, type="router.error_burst"), ENDPOINT, 0)
         ]
-        assert await _claim(storage, lease="b", now=NOW + 29.999) == Claimed((), NOW + 30)
-        assert len((await _claim(storage, lease="c", now=NOW + 30, until=NOW + 60)).deliveries) == 1
+        assert await _claim(storage, lease="b", at=NOW + 29.999) == Claimed((), NOW + 30)
+        assert len((await _claim(storage, lease="c", at=NOW + 30, until=NOW + 60)).deliveries) == 1
         assert (await _end(storage, 1, "a", "delivered")).count == 0  # no longer its holder
         assert (await _state(storage)).state == "in_flight"
         assert (await _end(storage, 1, "c", "delivered")).count == 1
-        assert await _claim(storage, now=NOW + 1e6) == Claimed()
+        assert await _claim(storage, at=NOW + 1e6) == Claimed()
 
     async def test_attempts_are_counted_until_a_replay_begins_anew(self, storage: Storage) -> None:
         await _put(storage, ENDPOINT)
         await _emit(storage, 1)
         await _claim(storage)
         await _end(storage, 1, "a", "waiting", next_at=NOW + 60, attempt=None)  # handed back
-        await _claim(storage, now=NOW + 60)
+        await _claim(storage, at=NOW + 60)
         await _end(storage, 1, "a", "waiting", next_at=NOW + 120)
         assert (await _state(storage)).next_attempt_at == timestamp(NOW + 120)
-        (claimed,) = (await _claim(storage, now=NOW + 120)).deliveries
+        (claimed,) = (await _claim(storage, at=NOW + 120)).deliveries
         assert claimed.tries == 1
         await _end(storage, 1, "a", "failed_delivery", at=NOW + 130)
         ended = await _state(storage)
@@ -110,7 +110,7 @@ class Outgoing(Suite):
         for at, account, count in ((130 + KEPT_S, "acme", 0), (200, "other", 0), (200, "acme", 1), (201, "acme", 0)):
             (written,) = await storage.apply(account, [ReplayDeliveries("whe_1", at=NOW + at)])
             assert written.count == count
-        (claimed,) = (await _claim(storage, now=NOW + 200)).deliveries
+        (claimed,) = (await _claim(storage, at=NOW + 200)).deliveries
         assert claimed.tries == 0
         await _end(storage, 1, "a", "delivered", at=NOW + 210)
         assert len((await _state(storage)).attempts) == 3
@@ -177,6 +177,7 @@ class Outgoing(Suite):
         await storage.apply("acme", [DeleteResults()])
         assert await _deliveries(storage) == []
         assert len(await _deliveries(storage, "other")) == 3
+        assert [each.endpoint.id for each in (await _claim(storage, at=NOW + 30)).deliveries] == [OTHER.id] * 3
 
 
 async def _put(storage: Storage, endpoint: Endpoint, **given: Any) -> Written:
@@ -188,9 +189,9 @@ async def _emit(storage: Storage, number: int, account: str = "acme", **given: A
     await storage.apply(account, [PutEvent(event)])
 
 
-async def _claim(storage: Storage, *, lease: str = "a", now: float = NOW, **given: Any) -> Claimed:
-    asked = {"until": now + 30.0, "limit": 100, "each": 8} | given
-    claimed = (await _apply(storage, SYSTEM_ACCOUNT, ClaimDeliveries(lease=lease, at=now, **asked))).claimed
+async def _claim(storage: Storage, *, lease: str = "a", at: float = NOW, **given: Any) -> Claimed:
+    asked = {"until": at + 30.0, "limit": 100, "each": 8} | given
+    claimed = (await _apply(storage, SYSTEM_ACCOUNT, ClaimDeliveries(lease=lease, at=at, **asked))).claimed
     assert claimed is not None
     return claimed
 

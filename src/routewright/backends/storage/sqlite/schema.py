@@ -400,8 +400,10 @@ CREATE INDEX agent_state_old ON agent_state (until);
 CREATE TABLE endpoint (
     id TEXT PRIMARY KEY,
     account TEXT NOT NULL,
-    body BLOB NOT NULL      -- wire.Endpoint as JSON
+    body BLOB NOT NULL,     -- wire.Endpoint as JSON
+    due REAL                -- when the first of its pending deliveries is
 ) WITHOUT ROWID;
+CREATE INDEX endpoint_due ON endpoint (due, id) WHERE due IS NOT NULL;
 CREATE TABLE subscription (  -- of endpoints that are not disabled
     type TEXT NOT NULL,     -- of events
     account TEXT NOT NULL,
@@ -429,7 +431,17 @@ CREATE TRIGGER event_out AFTER INSERT ON event WHEN EXISTS (SELECT 1 FROM subscr
     INSERT INTO delivery SELECT endpoint, NEW.id, subscription.account, type, 'waiting', 0, NULL, 0, '[]', NULL
     FROM subscription WHERE type = json_extract(CAST(NEW.body AS TEXT), '$.type') AND (
         NEW.account = '_system' OR (subscription.account = NEW.account
-        AND environment = json_extract(CAST(NEW.body AS TEXT), '$.environment')));  END;
+        AND environment = json_extract(CAST(NEW.body AS TEXT), '$.environment'))); END;
+CREATE TRIGGER delivery_begun AFTER INSERT ON delivery BEGIN
+    UPDATE endpoint SET due = NEW.due WHERE id = NEW.endpoint; END;
+CREATE TRIGGER delivery_moved AFTER UPDATE OF due ON delivery BEGIN
+    UPDATE endpoint SET due = (
+        SELECT min(due) FROM delivery INDEXED BY delivery_due WHERE endpoint = NEW.endpoint AND due IS NOT NULL
+    ) WHERE id = NEW.endpoint; END;
+CREATE TRIGGER delivery_gone AFTER DELETE ON delivery WHEN OLD.due IS NOT NULL BEGIN
+    UPDATE endpoint SET due = (
+        SELECT min(due) FROM delivery INDEXED BY delivery_due WHERE endpoint = OLD.endpoint AND due IS NOT NULL
+    ) WHERE id = OLD.endpoint; END;
 """
 
 MIGRATIONS: tuple[str, ...] = (FIRST, SECOND)

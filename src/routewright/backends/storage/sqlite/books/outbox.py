@@ -31,26 +31,16 @@ from .bodies import encode, event_of
 _endpoint = msgspec.json.Decoder(Endpoint).decode
 _attempts = msgspec.json.Decoder(tuple[DeliveryAttempt, ...]).decode
 
-DUE = """
-WITH RECURSIVE pending(endpoint) AS (
-    SELECT min(endpoint) FROM delivery INDEXED BY delivery_due WHERE due IS NOT NULL
-    UNION ALL
-    SELECT (
-        SELECT min(endpoint) FROM delivery INDEXED BY delivery_due
-        WHERE due IS NOT NULL AND endpoint > pending.endpoint
-    ) FROM pending WHERE endpoint IS NOT NULL
-)
-SELECT (
-    SELECT min(due) FROM delivery INDEXED BY delivery_due WHERE due IS NOT NULL AND endpoint = pending.endpoint
-) AS first, endpoint FROM pending WHERE endpoint IS NOT NULL ORDER BY first
+DUE = "SELECT id, body FROM endpoint INDEXED BY endpoint_due WHERE due <= ? ORDER BY due, id LIMIT ?"
+NEXT = "SELECT id, due FROM endpoint INDEXED BY endpoint_due WHERE due IS NOT NULL ORDER BY due, id LIMIT ?"
+_PUT = """
+INSERT INTO endpoint (id, account, body) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET body = excluded.body
 """
-"""When the next delivery of each endpoint is due, without walking over all of them."""
 _CLAIM = """
 UPDATE delivery SET state = 'in_flight', due = ?, lease = ? WHERE endpoint = ? AND event IN (
     SELECT event FROM delivery INDEXED BY delivery_due WHERE endpoint = ? AND due <= ? ORDER BY due, event LIMIT ?
 ) RETURNING event, tries
 """
-ENDPOINT = "SELECT body FROM endpoint WHERE id = ?"
 ENDPOINTS = "SELECT body FROM endpoint"
 EVENT = "SELECT body FROM event WHERE id = ? AND account IN (?, '_system')"
 """These four look at all accounts."""
@@ -103,7 +93,7 @@ def write(connection: Connection, account: str, asked: OF_WEBHOOKS) -> Written:
     match asked:
         case PutEndpoint(new):
             created = endpoint(connection, account, new.id) is None
-            connection.execute("INSERT OR REPLACE INTO endpoint VALUES (?, ?, ?)", (new.id, account, encode(new)))
+            connection.execute(_PUT, (new.id, account, encode(new)))
             connection.execute("DELETE FROM subscription WHERE endpoint = ?", (new.id,))
             if new.disabled_at is None:
                 rows = [(type, account, new.environment, new.id) for type in new.events]
@@ -143,18 +133,19 @@ def deliveries_page(
 
 def _claim(connection: Connection, asked: ClaimDeliveries) -> Claimed:
     taken: list[ClaimedDelivery] = []
-    for first, id in connection.execute(DUE).fetchall():
+    enough = asked.limit + len(asked.room)  # of those that are due, at most so many have no room
+    for id, body in connection.execute(DUE, (asked.at, enough)).fetchall():
         room = min(asked.room.get(id, asked.each), asked.limit - len(taken))
-        if first > asked.at or room <= 0:
+        if room <= 0:
             continue
-        (body,) = connection.execute(ENDPOINT, (id,)).fetchone()
         to = _endpoint(body)
         rows = connection.execute(_CLAIM, (asked.until, asked.lease, id, id, asked.at, room)).fetchall()
         for event, tries in sorted(rows):
             found = connection.execute(EVENT, (event, to.account)).fetchone()
             if found is not None:
                 taken.append(ClaimedDelivery(event_of(found[0]), to, tries))
-    return Claimed(tuple(taken), connection.execute(f"SELECT min(first) FROM ({DUE})").fetchone()[0])
+    others = connection.execute(NEXT, (len(asked.room) + 1,)).fetchall()
+    return Claimed(tuple(taken), next((due for id, due in others if asked.room.get(id, asked.each) > 0), None))
 
 
 def _delivery(event: str, type: str, to: str, state: Any, attempts: bytes, due: Any, ended_at: Any) -> Delivery:

@@ -1,4 +1,0 @@
-"""placeholder until merge"""
-
-
-class AiohttpWebhooks: ...
