@@ -40,7 +40,7 @@ CORE_ORDER = (
     "accounts/hold accounts/payer accounts/state accounts/ledger accounts/waiting "
     "shortage idempotency rows statement correction model_name accounts/books "
     "cache/key cache/answers cache/lexicon cache/gist cache/guards cache/prior cache/posterior "
-    "cache/calibration cache/offer "
+    "cache/calibration cache/offer webhooks/samples "
     "attempts/faults attempts/breaker traceparent attempt attempts/machine trace/line call alerts attempts/journal "
     "webhooks/signature salvage agent/calculator agent/arguments agent/history agent/request agent/machine agent/record"
 ).split()

@@ -142,11 +142,10 @@ class Odd:
         raise RuntimeError("no")
 
 
-@pytest.mark.parametrize("headers", [None, 1, "v1,", b"", [], [("webhook-id", "evt_1")], object, dict, Odd(), set()])
-def test_what_is_no_mapping_of_headers_is_refused_so(headers: object) -> None:
-    assert (
-        refused(StandardWebhookSigner(CANARY), BODY, headers, NOW) == "the headers are no mapping of names to strings"
-    )
+@pytest.mark.parametrize("headers", [None, 1, "v1,", b"v1,", [("webhook-id", "evt_1")], object, dict, Odd(), {1}])
+def test_what_has_no_headers_is_refused_so(headers: object) -> None:
+    told = refused(StandardWebhookSigner(CANARY), BODY, headers, NOW)
+    assert told == "the headers are neither a mapping nor ASGI's pairs of bytes"
 
 
 def test_headers_are_taken_as_frameworks_hand_them_out() -> None:

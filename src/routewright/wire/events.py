@@ -116,11 +116,17 @@ class FallbackTriggered(Struct, frozen=True):
 
     type: ClassVar[str] = "router.fallback_triggered"
     trace_id: str
+    """The trace of the request."""
     primary_model: str
+    """The model that was chosen."""
     fallback_model: str
+    """The model that answered."""
     reason: FallbackReason
+    """Why the primary model did not answer: ``upstream_5xx``, ``timeout``, ``budget`` or ``safety``."""
     primary_latency_ms: float
+    """Time of all attempts with the primary model."""
     metadata: dict[str, Any]
+    """The request's tags."""
 
 
 class BudgetRefused(Struct, frozen=True):
@@ -128,51 +134,67 @@ class BudgetRefused(Struct, frozen=True):
 
     type: ClassVar[str] = "router.budget_exceeded"
     trace_id: str
+    """The trace of the request."""
     rejected_candidates: list[dict[str, Any]]
+    """Each model that was ruled out: ``model``, ``reason`` and ``estimated_cost_usd``."""
     budget: Budget | None
+    """The request's own budget, if it had one: ``maxCostUsd``, ``maxTokens``."""
     metadata: dict[str, Any]
+    """The request's tags."""
 
 
 class ErrorBurst(Struct, frozen=True):
-    """Too many calls of an account failed of late (5xx)."""
+    """More than 5 % of an account's calls in five minutes, at least 20, failed. Sent once in five minutes."""
 
     type: ClassVar[str] = "router.error_burst"
     window_seconds: int
+    """Length of the window."""
     requests: int
+    """Calls in the window."""
     errors: int
+    """Calls that ended in a 5xx for their caller. One that a fallback rescued does not count."""
     error_rate: float
+    """``errors`` / ``requests``."""
 
 
 class PolicyChanged(Struct, frozen=True):
-    """A policy was published, in another version than before or for the first time, or it was taken away."""
+    """A policy was published for the first time or in another version, or was removed."""
 
     type: ClassVar[str] = "router.policy_changed"
     policy_id: str
+    """``pol_...``."""
     name: str
+    """The name of the policy."""
     from_version: str | None
-    """None: it is new."""
+    """Null for a new policy."""
     to_version: str | None
-    """None: it is gone."""
+    """Null for a removed policy."""
 
 
 class CacheEvicted(Struct, frozen=True):
-    """Too few look-ups in the response cache of an account were hits of late."""
+    """Too few of an account's look-ups in the response cache in an hour, at least 100, were hits."""
 
     type: ClassVar[str] = "cache.evicted"
     window_seconds: int
+    """Length of the window."""
     hit_rate: float
+    """Share of the look-ups in the window that were hits, 0..1."""
     threshold: float
+    """The event is sent below this share."""
 
 
 class ThresholdCrossed(Struct, frozen=True):
-    """What an account was charged in a month has reached a share of its limit."""
+    """An account's charges of a month reached 50, 80 or 100 % of its limit. Sent once a month for each."""
 
     type: ClassVar[str] = "billing.threshold_crossed"
     period: str
     """``YYYY-MM``."""
     threshold_percent: int
+    """50, 80 or 100."""
     spent_usd: float
+    """Charges of the month so far."""
     limit_usd: float
+    """The account's monthly limit."""
 
 
 class IncidentCreated(Struct, frozen=True):
@@ -180,10 +202,15 @@ class IncidentCreated(Struct, frozen=True):
 
     type: ClassVar[str] = "incident.created"
     incident_id: str
+    """``inc_...``."""
     title: str
+    """What happened, for the public."""
     severity: str
+    """``minor``, ``major`` or ``critical``."""
     started_at: str
+    """RFC 3339, UTC, milliseconds."""
     status_url: str | None
+    """A page with updates, if there is one."""
 
 
 PushedEvent = (

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from routewright.wire.webhook import DeliveryState
+import msgspec
+
+from routewright.wire import DeliveryState, Event, StoredEvent
 
 DELAYS_S = (60.0, 300.0, 900.0, 3_600.0, 14_400.0)
 """After failed attempt 1, 2 ...: seconds until the next."""
@@ -14,6 +16,12 @@ ATTEMPT_S = 10.0
 
 _BY_STATUS: dict[int, DeliveryState] = {408: "waiting", 429: "waiting"}
 _BY_CLASS: dict[int, DeliveryState] = {2: "delivered", 3: "rejected", 4: "rejected", 5: "waiting"}
+
+
+def body_of(event: StoredEvent | Event) -> bytes:
+    """The body of an event's deliveries (spec 6.3)."""
+    shown = ("id", "type", "created_at", "api_version", "data")
+    return msgspec.json.encode({name: getattr(event, name) for name in shown})
 
 
 class Step(NamedTuple):

@@ -20,7 +20,9 @@ from routewright.wire.secret import HIDDEN, Secret
 
 PREFIX = "whsec_"
 HEADER = "Service-Signature"
-ID, TIMESTAMP, SIGNATURE = _NAMES = "webhook-id", "webhook-timestamp", "webhook-signature"
+SERVICE = HEADER.lower()
+ID, TIMESTAMP, SIGNATURE = _STANDARD = "webhook-id", "webhook-timestamp", "webhook-signature"
+_NAMES = SERVICE, *_STANDARD
 TOLERANCE_S = 300
 MAX_SECRETS = 10
 """How many are live at once: a header has a signature for each. One with more is refused."""
@@ -134,14 +136,34 @@ def check_header(keys: Sequence[Key], body: object, header: object, now: object)
 def check_headers(keys: Sequence[Key], body: object, headers: object, now: object) -> None:
     """Raise ``SignatureError`` unless the headers of Standard Webhooks sign this body with one of the keys, and are
     fresh."""
-    found = _found(headers)
-    event_id, at, signatures = [_readable(name, found.get(name)) for name in _NAMES]
+    found = headers_in(headers)
+    event_id, at, signatures = [_readable(name, found.get(name)) for name in _STANDARD]
     if not _ID.fullmatch(event_id):
         raise SignatureError(f"the {ID} header is no id")
     told = [each.removeprefix("v1,") for each in signatures.split(" ") if each.startswith("v1,")]
     received = _fresh(body, at, now, SIGNATURE, told)
     head = f"{event_id}.{at}.".encode()
     _match((b64encode(key.code(head, received)).decode() for key in keys), told)
+
+
+def headers_in(given: Any) -> dict[str, object]:
+    """The headers of both profiles among those of a request, by lower-case name. ``given``: a mapping of names in any
+    case, ASGI's pairs of bytes, or a WSGI environ. Raises ``SignatureError``, also if one is there twice."""
+    try:
+        if hasattr(given, "items"):
+            pairs = [(name, value) for name, value in given.items()]
+        else:
+            pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in given]
+    except Exception:  # whatever it is, it proves nothing
+        raise SignatureError("the headers are neither a mapping nor ASGI's pairs of bytes") from None
+    found: dict[str, object] = {}
+    for name, value in pairs:
+        known = name.removeprefix("HTTP_").replace("_", "-").lower() if isinstance(name, str) else None
+        if known in _NAMES:
+            if known in found:
+                raise SignatureError(f"there are several {known} headers")
+            found[known] = value
+    return found
 
 
 def _fresh(body: object, at: str, now: object, name: str, told: Sequence[str]) -> bytes:
@@ -177,22 +199,6 @@ def _readable(name: str, header: object) -> str:
     if len(header) > MAX_CHARS or not header.isascii():
         raise SignatureError(f"the {name} header is not ASCII of at most {MAX_CHARS} characters")
     return header
-
-
-def _found(headers: Any) -> dict[str, object]:
-    """The headers of Standard Webhooks among those given, whatever their case."""
-    try:
-        pairs = [(name, value) for name, value in headers.items()]
-    except Exception:  # whatever it is, it proves nothing
-        raise SignatureError("the headers are no mapping of names to strings") from None
-    found: dict[str, object] = {}
-    for name, value in pairs:
-        known = name.lower() if isinstance(name, str) else None
-        if known in _NAMES:
-            if known in found:
-                raise SignatureError(f"there are several {known} headers")
-            found[known] = value
-    return found
 
 
 def _signable(body: object, timestamp: object) -> tuple[bytes, int]:
