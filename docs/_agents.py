@@ -141,7 +141,7 @@ def agent_answer() -> str:
 
 def agent_context() -> str:
     """What a tool may ask for, and set."""
-    return f"### `{ToolContext.__name__}`\n\n{summary(ToolContext)}\n\n{_fields(ToolContext)}"
+    return f"### `{ToolContext.__name__}`\n\n{summary(ToolContext)}\n\n{fields(ToolContext)}"
 
 
 def agent_events() -> str:
@@ -149,11 +149,12 @@ def agent_events() -> str:
     kinds: tuple[type[Struct], ...] = get_args(AgentEvent)
     rows = [(f"`{kind.event}`", f"`{kind.__annotations__['data']}`", summary(kind)) for kind in kinds]  # type: ignore[attr-defined]
     streamed = table(("event", "data", "when"), rows)
-    shapes = "\n".join(f"### `{kind.__name__}`\n\n{summary(kind)}\n\n{_fields(kind)}" for kind in EVENTS)
+    shapes = "\n".join(f"### `{kind.__name__}`\n\n{summary(kind)}\n\n{fields(kind)}" for kind in EVENTS)
     return f"{streamed}\n{shapes}"
 
 
-def _fields(kind: type[Struct]) -> str:
+def fields(kind: type[Struct]) -> str:
+    """The fields of a struct."""
     told = field_docs(kind)
     own = {name: of for name, of in kind.__annotations__.items() if not of.startswith("ClassVar")}
     return table(

@@ -120,10 +120,11 @@ def run(page: Path) -> list[Shown]:
 
 @contextmanager
 def _at_home() -> Iterator[None]:
-    """An empty folder, neither keys nor a store in the environment, and the day of the facts."""
+    """An empty folder, a webhook secret but neither keys nor a store in the environment, and the day of the facts."""
     variables = {"ROUTEWRIGHT_STORE", "ROUTEWRIGHT_SECRET", "ROUTEWRIGHT_SECRET_BEFORE"}
     variables |= {name for host in HOSTS.values() for name in (*host.key_variables, host.url_variable or "")}
     kept = {name: value for name, value in os.environ.items() if name not in variables}
+    kept["WEBHOOK_SECRET"] = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
     with ExitStack() as stack:
         stack.enter_context(chdir(stack.enter_context(tempfile.TemporaryDirectory())))
         stack.enter_context(patch.dict(os.environ, kept, clear=True))

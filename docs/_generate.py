@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, get_args
 if __name__ == "__main__":  # then only this folder can be imported from
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from docs import _agents
+from docs import _agents, _events
 from docs._blocks import NOON, ROOT, Shown, pages, run
 from docs._http import http_reference
 from docs._table import table
@@ -640,6 +640,7 @@ def _named(name: str | None) -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     **_agents.PARTS,
+    **_events.PARTS,
     "accounts": account_tables,
     "aliases": alias_table,
     "analytics": analytics_tables,

@@ -159,12 +159,9 @@ class SeenEvents:
     keep ids in a database: insert each into a column with a unique index, in the transaction that handles the event.
     """
 
-    __slots__ = ("_guard", "_ids", "_size")
-
     def __init__(self, size: int = 10_000) -> None:
         self._guard, self._size = Guard(), size
-        self._ids: dict[str, None] = {}
-        """Oldest first."""
+        self._ids: dict[str, None] = {}  # oldest first
 
     @contextmanager
     def once(self, event_id: str) -> Iterator[bool]:

@@ -91,14 +91,33 @@ def test_a_header_is_what_openssl_makes_of_timestamp_and_body() -> None:
     )
 
 
-def test_standard_webhooks_own_vector_comes_out() -> None:
-    headers = headers_of(STANDARD, b'{"test": 2432232314}', 1_614_265_330, "msg_p5jXN8AQM9LWM0D4loKWxJek")
-    assert headers == {
-        "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
-        "webhook-timestamp": "1614265330",
-        "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
-    }
-    check_headers(STANDARD, b'{"test": 2432232314}', headers, 1_614_265_330)
+@pytest.mark.parametrize(
+    ("secret", "event_id", "at", "body", "signature"),
+    [
+        (
+            SECRET,
+            "msg_p5jXN8AQM9LWM0D4loKWxJek",
+            1_614_265_330,
+            b'{"test": 2432232314}',
+            "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+        ),
+        (
+            "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD",
+            "msg_27UH4WbU6Z5A5EzD8u03UvzRbpk",
+            1_649_367_553,
+            b'{"email":"test@example.com","username":"test_user"}',
+            "v1,tZ1I4/hDygAJgO5TYxiSd6Sd0kDW6hPenDe+bTa3Kkw=",
+        ),
+    ],
+)
+def test_standard_webhooks_own_vectors_come_out(
+    secret: str, event_id: str, at: int, body: bytes, signature: str
+) -> None:
+    """Those of its libraries."""
+    keys = keys_of([secret], decoded)
+    headers = headers_of(keys, body, at, event_id)
+    assert headers == {"webhook-id": event_id, "webhook-timestamp": str(at), "webhook-signature": signature}
+    check_headers(keys, body, headers, at)
 
 
 def test_the_key_of_standard_webhooks_is_what_stands_in_base64_behind_the_prefix() -> None:

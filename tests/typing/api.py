@@ -106,6 +106,7 @@ from routewright import (
 )
 from routewright.protocols import Clock, Coordination, Guardrail, Provider, QualityPredictor, Storage, TokenCounter
 from routewright.testing import FakeClock, Pause, ScriptedProvider
+from routewright.webhook import SeenEvents, WebhookEvent, verify_request
 from routewright.wire import (
     Candidate,
     Chunk,
@@ -505,6 +506,13 @@ def webhooks(body: bytes, own: str | None, all_of_them: Mapping[str, str]) -> No
     assert_type(standard.sign(body, 1_763_812_800, "evt_1"), dict[str, str])
     standard.verify(body, all_of_them, 1_763_812_800.5)
     standard.verify(body, own, 0)  # type: ignore[arg-type]
+    event: WebhookEvent = verify_request(body, all_of_them, "whsec_...", WebhookSigner.new_secret(), now=1_763_812_800)
+    verify_request(body, [(b"service-signature", b"t=1,v1=00")], "whsec_...")
+    verify_request("text", all_of_them, "whsec_...")  # type: ignore[arg-type]
+    verify_request(body, own, "whsec_...")  # type: ignore[arg-type]
+    with SeenEvents(size=100).once(event.id) as is_new:
+        assert_type(is_new, bool)
+    assert_type(sorted([event]), list[WebhookEvent])
 
 
 async def a_ledger(storage: Storage, day: date) -> None:

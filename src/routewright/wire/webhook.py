@@ -200,6 +200,7 @@ class WebhookEvent(Struct, frozen=True, order=True):
     id: str
     """The same in every delivery of the event."""
     type: str
+    """An ``EventType``, or one that a later version added."""
     data: dict[str, Any]
     """Particulars, by type."""
     api_version: str = "v1"

@@ -1,0 +1,45 @@
+"""Writes the reference of events: the fields of a body, and the data of each type with a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import get_args
+
+import msgspec
+from docs._agents import fields
+from docs._table import table
+
+from routewright._core.webhooks.delivery import body_of
+from routewright._core.webhooks.samples import SAMPLES
+from routewright.docstrings import field_docs, prose, summary
+from routewright.webhook import WebhookEvent
+from routewright.wire import Event, EventType
+
+
+def event_types() -> str:
+    """The body, then a part for each type."""
+    docs, types = field_docs(WebhookEvent), WebhookEvent.__annotations__
+    names = msgspec.json.decode(_sample("incident.created"))
+    rows = [(f"`{name}`", f"`{types[name]}`", prose(docs.get(name, ""))) for name in names]
+    sections = "\n".join(map(_section, get_args(EventType)))
+    return f"## Body of a delivery\n\n{table(('field', 'type', 'meaning'), rows)}\n{sections}"
+
+
+def _section(type: EventType) -> str:
+    kind, sample = SAMPLES[type].__class__, msgspec.json.format(_sample(type), indent=2).decode()
+    return f"## `{type}`\n\n{summary(kind)}\n\n{fields(kind)}\n```json\n{sample}\n```\n"
+
+
+def _sample(type: EventType) -> bytes:
+    event = Event(
+        id="evt_01M820F8M1PPDB3PTA889S3Z63",
+        type=type,
+        created_at="2026-11-22T09:30:00.123Z",
+        data=SAMPLES[type],
+        account="default",
+        environment="production",
+    )
+    return body_of(event)
+
+
+PARTS: dict[str, Callable[[], str]] = {"events": event_types}
