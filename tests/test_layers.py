@@ -36,7 +36,7 @@ CORE_ORDER = (
     "attempts/learned attempts/health attempts/shared_health policy "
     "routing/inputs routing/constraints routing/scoring routing/plan routing/order routing/board routing/budget "
     "routing/refusal routing/decide routing/decision routing/what_if "
-    "limits/window webhooks/delivery webhooks/outbox "
+    "limits/window webhooks/delivery webhooks/outbox webhooks/addresses "
     "accounts/hold accounts/payer accounts/state accounts/ledger accounts/waiting "
     "shortage idempotency rows statement correction model_name accounts/books "
     "cache/key cache/answers cache/lexicon cache/gist cache/guards cache/prior cache/posterior "
@@ -56,7 +56,7 @@ PURE = set(
     "collections.OrderedDict collections.abc collections.defaultdict collections.deque datetime.UTC datetime.date "
     "datetime.datetime "
     "datetime.time datetime.timedelta decimal difflib enum fnmatch.fnmatchcase functools.lru_cache hashlib.blake2b "
-    "hashlib.sha256 unicodedata "
+    "hashlib.sha256 unicodedata ipaddress "
     "hmac itertools json math msgspec numbers numpy operator re routewright struct sys.float_info typing uuid.UUID "
     "zlib.adler32".split()
 )
