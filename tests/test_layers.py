@@ -36,16 +36,17 @@ CORE_ORDER = (
     "attempts/learned attempts/health attempts/shared_health policy "
     "routing/inputs routing/constraints routing/scoring routing/plan routing/order routing/board routing/budget "
     "routing/refusal routing/decide routing/decision routing/what_if "
-    "limits/window webhooks/delivery webhooks/outbox webhooks/addresses "
+    "limits/window webhooks/delivery webhooks/outbox webhooks/addresses webhooks/samples "
     "accounts/hold accounts/payer accounts/state accounts/ledger accounts/waiting "
     "shortage idempotency rows statement correction model_name accounts/books "
     "cache/key cache/answers cache/lexicon cache/gist cache/guards cache/prior cache/posterior "
-    "cache/calibration cache/offer webhooks/samples "
+    "cache/calibration cache/offer "
     "attempts/faults attempts/breaker traceparent attempt attempts/machine trace/line call alerts attempts/journal "
-    "webhooks/signature salvage agent/calculator agent/arguments agent/history agent/request agent/machine agent/record"
+    "webhooks/signature webhooks/endpoint "
+    "salvage agent/calculator agent/arguments agent/history agent/request agent/machine agent/record"
 ).split()
 ENGINE_ORDER = (
-    "cancel worker context reading fault storage readiness retention "
+    "cancel worker context reading fault storage readiness retention webhooks "
     "capture counting replay answer trace_queue hooks trace_log versions sharing "
     "admission fleet guardrail cache progress failure record execute hedge route many steps stream prepared tool_calls "
     "agent"
@@ -56,7 +57,7 @@ PURE = set(
     "collections.OrderedDict collections.abc collections.defaultdict collections.deque datetime.UTC datetime.date "
     "datetime.datetime "
     "datetime.time datetime.timedelta decimal difflib enum fnmatch.fnmatchcase functools.lru_cache hashlib.blake2b "
-    "hashlib.sha256 unicodedata ipaddress "
+    "hashlib.sha256 ipaddress unicodedata ipaddress "
     "hmac itertools json math msgspec numbers numpy operator re routewright struct sys.float_info typing uuid.UUID "
     "zlib.adler32".split()
 )

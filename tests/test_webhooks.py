@@ -250,7 +250,7 @@ async def test_secrets_are_not_stored_in_plain_and_outlive_a_change_of_the_root_
     await house.settle()
     assert len(house.receiver.events) == 1
     await house.router.aclose()
-    stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())  # noqa: ASYNC240
     assert house.receiver.secrets[0].removeprefix("whsec_").encode() not in stored
     assert house.receiver.secrets[0] not in repr(await house.console.endpoints("default"))
 

@@ -24,7 +24,7 @@ from ._core.webhooks.endpoint import MAX_OVERLAP_S, OVERLAP_S, PURPOSE, checked_
 from ._core.webhooks.samples import SAMPLES
 from ._engine.hooks import events_of
 from ._engine.storage import GuardedStorage, no_accounts, unhindered
-from ._engine.webhooks import post, wake
+from ._engine.webhooks import Dispatcher, post, wake
 from ._engine.worker import Worker
 from .arguments import (
     ENVIRONMENTS,
@@ -424,6 +424,14 @@ class Console(Closing):
         (written,) = await self._checked.apply(account, [asked])
         wake(self._storage)
         return int(written.count)
+
+    async def deliver(self, settings: WebhookSettings | None = None) -> None:
+        """Deliver the webhooks of the storage until cancelled: for a process that does nothing else, where Routers have
+        ``WebhookSettings(deliver=False)``. Several processes may do so."""
+        settings = settings or WebhookSettings()
+        keys = partial(self._secret.keys, PURPOSE)
+        most = settings.max_attempts
+        await Dispatcher(self._storage, settings.open_transport, keys, self._clock, max_attempts=most, poll_s=1.0).run()
 
     async def test_endpoint(
         self,

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from routewright.testing.storage import make_trace
+from routewright.testing.storage.outbox import ENDPOINT
 from routewright.wire import (
     Account,
     AddCredit,
@@ -23,11 +24,17 @@ from routewright.wire import (
     CacheSpan,
     Candidate,
     CatalogueSnapshot,
+    ClaimDeliveries,
     Correct,
     CurrentRetention,
     DecisionSpan,
+    DeleteEndpoint,
     DeleteResults,
     DeleteTraces,
+    Deliveries,
+    DeliveryAttempt,
+    EndAttempt,
+    Endpoints,
     ErrorBurst,
     Event,
     Events,
@@ -61,6 +68,7 @@ from routewright.wire import (
     PushedEvent,
     PutAccount,
     PutAgentState,
+    PutEndpoint,
     PutEvent,
     PutFeedback,
     PutIncident,
@@ -70,6 +78,7 @@ from routewright.wire import (
     PutTrace,
     Query,
     RateLimits,
+    ReplayDeliveries,
     RevokeKey,
     RollupKeys,
     RunLimit,
@@ -153,6 +162,19 @@ WRITES: list[Write] = [
     DeleteResults("sandbox"),
     PutIncident(Incident(id="inc_1", title="slow", severity="minor", started_at=AT)),
     PutAgentState("tr_1", "sandbox", b"{}", 9.5, "key"),
+    PutEndpoint(ENDPOINT, expect=ENDPOINT, at=2.0),
+    DeleteEndpoint("whe_1"),
+    ClaimDeliveries(lease="a", at=1.0, until=31.0, limit=9, each=1, room={"whe_1": 0}),
+    EndAttempt(
+        endpoint_id="whe_1",
+        event_id="evt_1",
+        lease="a",
+        state="waiting",
+        attempt=DeliveryAttempt(AT, 1.5, 503),
+        next_at=60.0,
+        at=1.0,
+    ),
+    ReplayDeliveries("whe_1", "evt_1", 2.0),
     *(PutEvent(event.stored, once="burst", quiet_s=300.0, at=1.0) for event in EVENTS),
 ]
 DAYS: dict[str, Any] = {"first": "2026-11-20", "last": "2026-11-21", "environment": "sandbox"}
@@ -177,12 +199,14 @@ QUERIES: list[Query] = [
     Keys(),
     AllAccounts(),
     Incidents(),
+    Endpoints(of_all=True),
 ]
 SCANS: list[Scan] = [
     Traces(environment="production", terms=TERMS),
     TraceItems(until="2026-11-21T00:00:00.000Z"),
     LedgerRows(since=AT, request_id="tr_1"),
     Events(),
+    Deliveries("whe_1", "failed_delivery"),
 ]
 KINDS: list[tuple[Any, Sequence[object]]] = [(Write, WRITES), (Query, QUERIES), (Scan, SCANS)]
 

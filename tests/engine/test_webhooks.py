@@ -178,9 +178,15 @@ async def test_the_schedule_is_exact_for_every_sequence_of_outcomes(full: bool) 
                 assert ended.get(endpoint_of(number).id) is None or ended[endpoint_of(number).id].state == state
 
 
+def in_turn(*outcomes: Script) -> Callable[[str], Script]:
+    """Answers with one after another."""
+    left = iter(outcomes)
+    return lambda url: next(left)
+
+
 async def test_a_delivery_says_what_became_of_each_attempt() -> None:
-    clock, answers = FakeClock(), iter([503, "reset", "timeout", 204])
-    async with Delivering(clock, lambda url: next(answers)) as running:
+    clock = FakeClock()
+    async with Delivering(clock, in_turn(503, "reset", "timeout", 204)) as running:
         await running.put(endpoint_of())
         await running.emit(1)
         await clock.sleep(2_000.0)
@@ -196,9 +202,8 @@ async def test_a_delivery_says_what_became_of_each_attempt() -> None:
 
 
 async def test_each_attempt_is_signed_anew_and_its_id_and_body_stay() -> None:
-    clock, answers = FakeClock(), iter([500, 500, 200])
-    signer = WebhookSigner(SECRET)
-    async with Delivering(clock, lambda url: next(answers)) as running:
+    clock, signer = FakeClock(), WebhookSigner(SECRET)
+    async with Delivering(clock, in_turn(500, 500, 200)) as running:
         await running.put(endpoint_of())
         await running.emit(1, data={"requests": 3, "text": "ü\u2028"})
         await clock.sleep(400.0)
@@ -210,7 +215,7 @@ async def test_each_attempt_is_signed_anew_and_its_id_and_body_stay() -> None:
         said = msgspec.json.decode(posts[0][3])
         assert [*said] == ["id", "type", "created_at", "api_version", "data"]
         assert said["data"] == {"requests": 3, "text": "ü\u2028"}
-        assert posts[0][2] | {"Service-Signature": ""} == {
+        assert {**posts[0][2], "Service-Signature": ""} == {
             "Content-Type": "application/json", "Service-Event-Id": said["id"], "Service-Event-Type": said["type"],
             "Service-Idempotency-Key": said["id"], "Service-Signature": "",
         }  # fmt: skip
@@ -328,7 +333,7 @@ async def test_a_lease_of_a_process_that_is_gone_is_taken_over_when_it_ends() ->
         running.dispatcher.is_stopping = True
         await running.emit(1)
         gone = dispatcher_of(running.storage, Receiver(clock, lambda url: "timeout"), clock)
-        gone._store = partial(anyio.sleep, 0)  # type: ignore[assignment]  # killed: nothing is recorded
+        gone._store = partial(anyio.sleep, 0)  # type: ignore[method-assign]  # killed: nothing is recorded
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(gone.run)
             await clock.sleep(5.0)

@@ -5,17 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 from argparse import Namespace
-from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, get_args
 
-from routewright._core.webhooks.endpoint import OVERLAP_S, PURPOSE
-from routewright._engine.webhooks import Dispatcher
-from routewright.backends.clock import SystemClock
+from routewright._core.webhooks.endpoint import OVERLAP_S
 from routewright.console import Console
 from routewright.errors import NotFound, SignatureError
-from routewright.root_secret import RootSecret
 from routewright.settings import WebhookSettings
 from routewright.webhook import verify_request
 from routewright.wire import DeliveryState, Endpoint, Environment, EventType, NewEndpoint, SignatureProfile
@@ -187,14 +183,9 @@ async def _run(args: Namespace, screen: Screen) -> None:
     'routewright serve' and Routers deliver by themselves: this is for Routers with WebhookSettings(deliver=False).
     Several processes may deliver from one store.
     """
-    storage = existing_store(args)
-    settings = WebhookSettings(allow_loopback=args.allow_loopback)
-    keys = partial(RootSecret(storage, os.environ).keys, PURPOSE)
-    screen.note(f"delivering the webhooks of {args.store or 'the store'}; Ctrl-C stops")
-    try:
-        await Dispatcher(storage, settings.open_transport, keys, SystemClock(), poll_s=1.0).run()
-    finally:
-        await storage.aclose()
+    async with Console(existing_store(args)) as console:
+        screen.note("delivering webhooks; Ctrl-C stops")
+        await console.deliver(WebhookSettings(allow_loopback=args.allow_loopback))
 
 
 def _listen(args: Namespace, screen: Screen) -> None:
