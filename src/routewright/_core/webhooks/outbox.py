@@ -6,8 +6,6 @@ The reference for what ``wire/webhook.py`` says of its writes and queries.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice, takewhile
 from typing import Any
 
@@ -75,8 +73,10 @@ class Outbox:
         """By the endpoint's account, then by endpoint and event."""
         self._due: dict[str, list[tuple[float, str, _Row]]] = {}
         """Due times and events of pending deliveries, by endpoint; sorted."""
+        self._first: dict[str, float] = {}
+        """When the first of each endpoint is due."""
         self._lanes: list[tuple[float, str]] = []
-        """When the first of each endpoint is due; sorted."""
+        """The same with its endpoint; sorted."""
 
     @property
     def has_endpoints(self) -> bool:
@@ -211,28 +211,24 @@ class Outbox:
     def _schedule(self, row: _Row, at: float) -> None:
         self._unschedule(row)
         row.due = at
-        due = self._due.setdefault(row.endpoint.id, [])
-        with self._moving(row.endpoint.id, due):
-            insort(due, (at, row.event.id, row))
+        insort(self._due.setdefault(row.endpoint.id, []), (at, row.event.id, row))
+        self._reorder(row.endpoint.id)
 
     def _unschedule(self, row: _Row) -> None:
         if row.due is not None:
             due: list[Any] = self._due[row.endpoint.id]
-            with self._moving(row.endpoint.id, due):
-                del due[bisect_left(due, (row.due, row.event.id))]
+            del due[bisect_left(due, (row.due, row.event.id))]
+            self._reorder(row.endpoint.id)
         row.due = None
 
-    @contextmanager
-    def _moving(self, id: str, due: list[Any]) -> Iterator[None]:
-        """Keep the endpoint's place among the others while its deliveries change."""
-        before = due[0][0] if due else None
-        yield
-        after = due[0][0] if due else None
-        if before != after:
-            if before is not None:
-                del self._lanes[bisect_left(self._lanes, (before, id))]
-            if after is not None:
-                insort(self._lanes, (after, id))
+    def _reorder(self, id: str) -> None:
+        """Move an endpoint to where it belongs among the others, now that its first delivery may be another."""
+        before, due = self._first.pop(id, None), self._due[id]
+        if before is not None:
+            del self._lanes[bisect_left(self._lanes, (before, id))]
+        if due:
+            self._first[id] = first = due[0][0]
+            insort(self._lanes, (first, id))
 
 
 def _reaches(event: StoredEvent, endpoint: Endpoint) -> bool:
