@@ -56,6 +56,7 @@ from routewright.serve.config import (
     TelemetryEntry,
     TlsEntry,
     table_of,
+    WebhooksEntry,
 )
 from routewright.server.limits import ConnectionLimits, HttpLimits
 from routewright.server.metrics import FIGURES
@@ -526,6 +527,7 @@ SERVE_PARTS: dict[str, tuple[type[Strict], str, type]] = {
     "## `[connections]`": (_entry_at("connections"), "connections", ConnectionLimits),
     "## `[settings]`": (SettingsEntry, "settings", SettingsEntry),
     "## `[settings.cache]`": (CachingEntry, "settings.cache", CachingEntry),
+    "## `[settings.webhooks]`": (WebhooksEntry, "settings.webhooks", WebhooksEntry),
     "## `[settings.retention]`": (RetentionEntry, "settings.retention", RetentionEntry),
     "## `[settings.capture]`": (CaptureEntry, "settings.capture", CaptureEntry),
     "## `[settings.execution]`": (_entry_at("settings.execution"), "settings.execution", ExecutionLimits),

@@ -108,7 +108,7 @@ class Dispatcher:
         deliver; without it the caller awaits ``run``."""
         self.storage = storage
         self._guarded = GuardedStorage(storage)
-        self._open = transport
+        self._make_transport = transport
         self._keys = keys
         self._clock = clock
         self._max_attempts = max_attempts
@@ -122,6 +122,8 @@ class Dispatcher:
 
     def renew(self) -> None:
         """Start with no attempts: those of the parent go on there."""
+        self._transport: WebhookTransport | None = None
+        """Opened for the first attempt: it loads a library that a Router without webhooks need not."""
         self._in_flight: dict[str, int] = {}
         """Attempts by endpoint."""
         self._answered: dict[str, bool] = {}
@@ -150,18 +152,18 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Deliver until cancelled. What is in flight then is handed back for another process to deliver."""
-        transport = self._open()
         try:
             async with anyio.create_task_group() as attempts:
                 while True:
                     self._woken = woken = Signal()
-                    until = self._clock.monotonic() + await self._start_due(transport, attempts)
+                    until = self._clock.monotonic() + await self._start_due(attempts)
                     with self._clock.deadline(until):
                         await woken.wait()
         finally:
             with self._clock.deadline(self._clock.monotonic() + RETRY_S, shield=True):
                 await self._store()
-                await transport.aclose()
+                if self._transport is not None:
+                    await self._transport.aclose()
 
     def stop(self, start: Start) -> None:
         """Claim nothing more; ``start`` a task that waits until what is in flight has ended and is stored."""
@@ -174,7 +176,7 @@ class Dispatcher:
             self._idle = idle = Signal()
             await idle.wait()
 
-    async def _start_due(self, transport: WebhookTransport, attempts: anyio.abc.TaskGroup) -> float:
+    async def _start_due(self, attempts: anyio.abc.TaskGroup) -> float:
         """Start the attempts that are due, and return the seconds until there may be more."""
         limit = IN_FLIGHT - sum(self._in_flight.values())
         self._is_full = limit <= 0
@@ -195,7 +197,7 @@ class Dispatcher:
             return self._poll_s
         for each in claimed.deliveries:
             self._in_flight[each.endpoint.id] = self._in_flight.get(each.endpoint.id, 0) + 1
-            attempts.start_soon(self._attempt, transport, each, lease)
+            attempts.start_soon(self._attempt, each, lease)
         if claimed.next_at is None or (claimed.next_at <= now and not claimed.deliveries):
             return self._poll_s  # those that are due wait for an attempt to end
         return max(0.0, min(self._poll_s, claimed.next_at - now))
@@ -209,14 +211,14 @@ class Dispatcher:
         idle = [id for id in failing if id not in self._in_flight]
         return room | dict.fromkeys(idle[max(0, left) :], 0)
 
-    async def _attempt(self, transport: WebhookTransport, claimed: ClaimedDelivery, lease: str) -> None:
+    async def _attempt(self, claimed: ClaimedDelivery, lease: str) -> None:
         endpoint, event = claimed.endpoint, claimed.event
         number, next_at = claimed.tries + 1, self._clock.time()
         state: DeliveryState = "waiting"  # as it stays if this is cancelled: another process makes the attempt
         attempt: DeliveryAttempt | None = None
         try:
             secrets = await self._secrets(endpoint)
-            attempt, retry_after_s = await post(transport, self._clock, endpoint, event, secrets)
+            attempt, retry_after_s = await post(self._transport or self._open(), self._clock, endpoint, event, secrets)
             state, delay_s = after_attempt(number, attempt.status, retry_after_s, self._max_attempts)
             next_at = self._clock.time() + (delay_s or 0.0)
             self._answered.pop(endpoint.id, None)
@@ -239,6 +241,10 @@ class Dispatcher:
         await self._store()
         if self._is_full or endpoint.id in self._room:  # others may have waited for its end
             self.wake()
+
+    def _open(self) -> WebhookTransport:
+        self._transport = self._make_transport()
+        return self._transport
 
     async def _secrets(self, endpoint: Endpoint) -> list[str]:
         """The live signing secrets; sealed anew if the root secret was changed, since the one before it ends with the

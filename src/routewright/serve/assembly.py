@@ -16,7 +16,7 @@ from routewright.errors import Problem, StorageUnavailable, ValidationFailed
 from routewright.policies import PolicyFile
 from routewright.protocols import Cache, LocalStorage, Storage
 from routewright.router import Router
-from routewright.settings import CacheSettings, Capture, ExecutionLimits, Limits, Retention, Settings
+from routewright.settings import CacheSettings, Capture, ExecutionLimits, Limits, Retention, Settings, WebhookSettings
 from routewright.storage import open_cache, open_storage
 from routewright.wire import PutAccount, PutKey
 
@@ -30,7 +30,9 @@ def settings_of(plan: Plan) -> Settings:
     """The settings of a Router that shares its limits with all workers. Raises ``ValidationFailed``."""
     given = dict(plan.settings)
     most, stale_after = given.pop("default_max_output_tokens"), given.pop("stale_after_days")
-    retention, capture, cache, execution = (given.pop(each) for each in ("retention", "capture", "cache", "execution"))
+    retention, capture, cache, webhooks, execution = (
+        given.pop(each) for each in ("retention", "capture", "cache", "webhooks", "execution")
+    )
     if retention is not None:
         retention = Retention(**{name: None if days == "forever" else days for name, days in retention.items()})
     return Settings(
@@ -39,6 +41,7 @@ def settings_of(plan: Plan) -> Settings:
         retention=retention,
         capture=None if capture is None else Capture(**capture),
         cache=CacheSettings(**cache),
+        webhooks=WebhookSettings(**webhooks),
         stale_after_days=None if stale_after == "never" else stale_after,
         **given,
     )

@@ -18,12 +18,13 @@ from pydantic_core import PydanticCustomError
 
 from routewright._core.attempts.limits import ExecutionLimits
 from routewright._core.request.problems import did_you_mean
+from routewright._core.webhooks.delivery import MAX_ATTEMPTS
 from routewright.config import STRICT, Name, Share, Strict, Switch, shaped
 from routewright.contrib.semconv import Version
 from routewright.document import read
 from routewright.errors import Problem, ValidationFailed
 from routewright.server.limits import ConnectionLimits, HttpLimits
-from routewright.settings import CacheSettings, Limits, Settings
+from routewright.settings import CacheSettings, Limits, Settings, WebhookSettings
 from routewright.wire import Durability, Environment
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -143,6 +144,17 @@ class CachingEntry(Strict):
     """Under this share of hits, over an hour with 100 look-ups, `cache.evicted` is emitted."""
 
 
+class WebhooksEntry(Strict):
+    """How the workers deliver webhooks."""
+
+    deliver: Switch = WebhookSettings().deliver
+    """False: another process does, `routewright webhooks run`."""
+    max_attempts: Annotated[int, STRICT, _must("be 1 to 6", lambda value: 1 <= value <= 6)] = MAX_ATTEMPTS
+    """Attempts in all; the sixth comes four hours after the fifth."""
+    allow_loopback: Switch = WebhookSettings().allow_loopback
+    """For development: deliver to this machine, also over plain http."""
+
+
 class SettingsEntry(Strict):
     """How the Router works inside."""
 
@@ -161,6 +173,8 @@ class SettingsEntry(Strict):
     capture: CaptureEntry | None = None
     """See below."""
     cache: CachingEntry = CachingEntry()
+    """See below."""
+    webhooks: WebhooksEntry = WebhooksEntry()
     """See below."""
     execution: ExecutionEntry = ExecutionEntry()  # type: ignore[valid-type]
     """See below."""

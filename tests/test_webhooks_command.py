@@ -1,0 +1,178 @@
+"""``routewright webhooks``: endpoints, deliveries, and the tools for receivers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import anyio
+import pytest
+
+from routewright import Console, SqliteStorage, WebhookSigner
+from routewright._core.webhooks.delivery import body_of
+from routewright.cli import main
+from routewright.testing.storage.samples import make_event
+from routewright.wire import ClaimDeliveries, DeliveryAttempt, EndAttempt, PutEvent
+
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+URL = "https://hooks.example.com/in"
+STORE = Path("store.db")
+
+
+@pytest.fixture(autouse=True)
+def _the_store_is_named(monkeypatch: Patch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in list(os.environ):
+        if name.startswith("ROUTEWRIGHT_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("ROUTEWRIGHT_STORE", "store.db")
+    Console(f"sqlite:///{STORE}").blocking.create_account("acme")
+
+
+def shown(capsys: Capture, *argv: str, code: int = 0) -> tuple[str, str]:
+    capsys.readouterr()
+    assert main(["webhooks", *argv]) == code
+    out, err = capsys.readouterr()
+    return out, err
+
+
+def told(capsys: Capture, *argv: str, code: int = 0) -> Any:
+    return json.loads(shown(capsys, *argv, "--json", code=code)[0])
+
+
+def created(capsys: Capture, *argv: str) -> dict[str, Any]:
+    found: dict[str, Any] = told(capsys, "create", "acme", URL, *argv)
+    return found
+
+
+def test_create_writes_the_secret_alone_to_standard_output(capsys: Capture) -> None:
+    out, err = shown(capsys, "create", "acme", URL)
+    assert out.startswith("whsec_")
+    assert out.strip() not in err
+    assert "it is not shown again" in err
+    (there,) = told(capsys, "ls", "acme")["endpoints"]
+    assert (there["url"], len(there["events"]), there["profile"], there["disabled_at"]) == (URL, 8, "service", None)
+    assert "secret" not in json.dumps(there)
+
+
+def test_an_endpoint_is_made_as_the_options_say(capsys: Capture) -> None:
+    options = ("--event", "incident.created,cache.evicted", "--environment", "sandbox", "--profile", "standard")
+    made = created(capsys, *options)
+    assert made["secret"].startswith("whsec_")
+    assert (made["events"], made["environment"]) == (["cache.evicted", "incident.created"], "sandbox")
+    assert made["profile"] == "standard"
+    _, err = shown(capsys, "create", "acme", "http://127.0.0.1:9000", code=2)
+    assert "URL" in err
+    assert shown(capsys, "create", "acme", "http://127.0.0.1:9000", "--allow-loopback")[0].startswith("whsec_")
+    _, err = shown(capsys, "create", "acme", URL, "--event", "cache.evict", code=2)
+    assert "did you mean 'cache.evicted'?" in err
+
+
+def test_an_endpoint_is_disabled_enabled_rotated_and_deleted(capsys: Capture) -> None:
+    made = created(capsys)
+    assert told(capsys, "disable", "acme", made["id"])["disabled_at"] is not None
+    assert "disabled" in shown(capsys, "ls", "acme")[0]
+    assert told(capsys, "enable", "acme", made["id"])["disabled_at"] is None
+    assert told(capsys, "rotate", "acme", made["id"], "--overlap", "0")["secret"] != made["secret"]
+    assert "is not a time" in refused(capsys, "rotate", "acme", made["id"], "--overlap", "soon")
+    _, err = shown(capsys, "delete", "other", made["id"], code=2)
+    assert "no endpoint" in err
+    shown(capsys, "delete", "acme", made["id"])
+    assert shown(capsys, "ls", "acme")[1] == "the account has no endpoint\n"
+
+
+def refused(capsys: Capture, *argv: str) -> str:
+    with pytest.raises(SystemExit):
+        main(["webhooks", *argv])
+    return capsys.readouterr().err
+
+
+async def _fail(endpoint_id: str) -> None:
+    storage, event = SqliteStorage(STORE), make_event(1)
+    await storage.apply("acme", [PutEvent(event)])
+    now = time.time()
+    await storage.apply("_system", [ClaimDeliveries(lease="a", at=now, until=now + 30, limit=1, each=1)])
+    attempt = DeliveryAttempt("2026-11-22T09:30:00.000Z", 12.5, 503)
+    ended = EndAttempt(
+        endpoint_id=endpoint_id, event_id=event.id, lease="a", state="failed_delivery", attempt=attempt, at=now
+    )
+    await storage.apply("_system", [ended])
+    await storage.aclose()
+
+
+def test_a_failed_delivery_is_listed_and_replayed(capsys: Capture) -> None:
+    made = created(capsys)
+    assert shown(capsys, "deliveries", "acme")[1] == "there is no delivery\n"
+    anyio.run(_fail, made["id"])
+    out, _ = shown(capsys, "deliveries", "acme", "--state", "failed_delivery", "--endpoint", made["id"])
+    assert "failed_delivery" in out
+    assert "503" in out
+    (delivery,) = told(capsys, "deliveries", "acme")["deliveries"]
+    assert (delivery["event_type"], delivery["attempts"][0]["status"]) == ("router.error_burst", 503)
+    assert told(capsys, "replay", "acme", made["id"]) == {"replayed": 1}
+    assert told(capsys, "replay", "acme", made["id"], "--event", "evt_unknown") == {"replayed": 0}
+
+
+def test_a_captured_delivery_is_verified(capsys: Capture, monkeypatch: Patch) -> None:
+    secret, body = WebhookSigner.new_secret().reveal(), body_of(make_event(7))
+    Path("body.json").write_bytes(body)
+    header = f"Service-Signature: {WebhookSigner(secret).sign(body, 1_763_812_800)}"
+    out, _ = shown(capsys, "verify", "body.json", "--header", header, "--secret", secret)
+    assert make_event(7).id in out
+    monkeypatch.setenv("ROUTEWRIGHT_WEBHOOK_SECRET", secret)
+    shown(capsys, "verify", "body.json", "--header", header, "--at", "1763812900")
+    for options, said in (
+        (("--at", "1763813900"), "refused"),
+        (("--secret", WebhookSigner.new_secret().reveal()), "refused"),
+    ):
+        assert said in shown(capsys, "verify", "body.json", "--header", header, *options, code=1)[1]
+    assert "has no colon" in shown(capsys, "verify", "body.json", "--header", "nonsense", code=2)[1]
+    assert "cannot be read" in shown(capsys, "verify", "none.json", "--header", header, code=2)[1]
+    monkeypatch.delenv("ROUTEWRIGHT_WEBHOOK_SECRET")
+    assert "--secret" in shown(capsys, "verify", "body.json", "--header", header, code=2)[1]
+
+
+@contextmanager
+def running(*argv: str) -> Iterator[subprocess.Popen[str]]:
+    """The command as a process of its own, once it has said that it runs."""
+    command = [sys.executable, "-m", "routewright", "webhooks", *argv]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line_of(stream: IO[str] | None) -> str:
+    assert stream is not None
+    return stream.readline()
+
+
+def test_listen_test_and_run_work_together(capsys: Capture) -> None:
+    secret = WebhookSigner.new_secret().reveal()
+    with running("listen", "--port", "0", "--secret", secret) as listening:
+        url = line_of(listening.stderr).split()[2].rstrip(";")
+        made = told(capsys, "create", "acme", url, "--allow-loopback", "--event", "incident.created")
+        attempts = told(capsys, "test", "acme", made["id"], "--allow-loopback", code=1)["attempts"]
+        assert attempts["incident.created"]["status"] == 401  # it was given another secret
+        assert "refused" in line_of(listening.stderr)
+        out, _ = shown(capsys, "test", "acme", made["id"], code=1)
+        assert "not public" in out
+    with running("listen", "--port", url.rpartition(":")[2], "--secret", made["secret"]) as listening:
+        assert "listening" in line_of(listening.stderr)
+        out, _ = shown(capsys, "test", "acme", made["id"], "--allow-loopback")
+        assert "204" in out
+        assert json.loads(line_of(listening.stdout))["type"] == "incident.created"
+        with running("run", "--allow-loopback") as delivering:
+            assert "delivering" in line_of(delivering.stderr)
+            assert main(["incidents", "open", "Answers are slow"]) == 0
+            event = json.loads(line_of(listening.stdout))
+        assert event["data"]["title"] == "Answers are slow"
