@@ -1,16 +1,32 @@
-"""How long does it take to sign a webhook of a kilobyte, and to verify one?"""
+"""How long does it take to sign a webhook of a kilobyte, to verify one, and how many are delivered?"""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
-from itertools import cycle
+import time
+from contextlib import suppress
+from itertools import count, cycle
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
-from routewright import StandardWebhookSigner, WebhookSigner
+from routewright import MemoryStorage, SqliteStorage, StandardWebhookSigner, WebhookSigner
+from routewright._core.derive import derive, seal
+from routewright._engine.webhooks import Dispatcher
+from routewright.backends.clock import SystemClock
+from routewright.backends.transport.webhooks import AiohttpWebhooks
+from routewright.loop import at_once
+from routewright.protocols import Storage
+from routewright.testing.storage.samples import make_event
+from routewright.wire import Deliveries, Endpoint, PutEndpoint, PutEvent, SealedSecret
 
 from .conftest import Peer, Timed
+from .measure import Effort, Figure
 from .report import Question, Report, Who
+from .upstream import Upstream
 
 NOW = 1_763_812_800.25
 HEAD, TAIL = b'{"id":"evt_1","type":"router.error_burst","data":"', b'"}'
@@ -25,6 +41,14 @@ STANDARD = {
     "verify": Question("StandardWebhookSigner.verify, 1 KB"),
 }
 PEERS: tuple[Who, ...] = ("standardwebhooks", "svix")
+ENDPOINTS = 1_000
+A_MINUTE = 10_000
+DEAD = 8
+"""Of each hundred endpoints, the one that nobody listens at."""
+STORAGES = ("memory", "SQLite")
+AT_ONCE = {kind: Question(f"webhooks delivered, {ENDPOINTS:,} endpoints, {kind}") for kind in STORAGES}
+SHARE = {kind: Question(f"one core, at {A_MINUTE:,} webhooks a minute, {kind}", "100") for kind in STORAGES}
+EVENT = {kind: Question(f"an event in memory, {kind}") for kind in ("no endpoint", "an endpoint selects it")}
 
 
 def floor_sign(body: bytes) -> str:
@@ -90,3 +114,86 @@ class TestStandard:
         signer = StandardWebhookSigner(SECRET)
         headers = signer.sign(BODY, NOW, "evt_1")
         timed(STANDARD["verify"], "routewright", lambda body: signer.verify(body, headers, NOW), cycle([BODY]))
+
+
+class Delivered(NamedTuple):
+    """What a run took."""
+
+    wall_s: float
+    cpu_s: float
+
+
+class TestDelivery:
+    @pytest.mark.parametrize("kind", STORAGES)
+    def test_at_once(self, report: Report, effort: Effort, server: Upstream, tmp_path: Path, kind: str) -> None:
+        events = 5_000 if effort.runs > 1 else 20
+        took = asyncio.run(deliver(made(kind, tmp_path), f"{server.url()}/chat/completions", events, 0.0))
+        report.add(AT_ONCE[kind], "routewright", Figure("per s", events / took.wall_s))
+
+    @pytest.mark.parametrize("kind", STORAGES)
+    def test_at_ten_thousand_a_minute(
+        self, report: Report, effort: Effort, server: Upstream, tmp_path: Path, kind: str
+    ) -> None:
+        events = 3_000 if effort.runs > 1 else 20
+        url = f"{server.url()}/chat/completions"
+        took = asyncio.run(deliver(made(kind, tmp_path), url, events, A_MINUTE / 60))
+        report.add(SHARE[kind], "routewright", Figure("%", 100 * took.cpu_s / took.wall_s))
+
+
+class TestEvent:
+    @pytest.mark.parametrize("kind", EVENT)
+    def test_routewright(self, timed: Timed, kind: str) -> None:
+        storage = MemoryStorage()
+        if kind != "no endpoint":
+            at_once(storage.apply("acme", [PutEndpoint(endpoint(0, "https://hooks.example.com", account="acme"))]))
+        event = make_event()
+        events = (PutEvent(replace(event, id=f"evt_{number}")) for number in count())
+        timed(EVENT[kind], "routewright", lambda put: at_once(storage.apply("acme", [put])), events)
+
+
+def made(kind: str, folder: Path) -> Storage:
+    return MemoryStorage() if kind == "memory" else SqliteStorage(folder / "store.db")
+
+
+SEALING = derive(b"root" * 8, "webhook secrets")
+
+
+def endpoint(number: int, url: str, account: str) -> Endpoint:
+    return Endpoint(
+        id=f"whe_{number:05}",
+        account=account,
+        url=url if number % 100 != DEAD else "http://127.0.0.1:1/",
+        events=("router.error_burst",),
+        created_at="2026-11-22T00:00:00.000Z",
+        secrets=(SealedSecret(seal(SEALING, SECRET.reveal(), number.to_bytes(16, "big"))),),
+    )
+
+
+async def deliver(storage: Storage, url: str, events: int, a_second: float) -> Delivered:
+    """Emit events for a thousand endpoints, each of its own account, until all are delivered that can be."""
+    names = [f"a{number}" for number in range(ENDPOINTS)]
+    for number, name in enumerate(names):
+        await storage.apply(name, [PutEndpoint(endpoint(number, url, name))])
+    dispatcher = Dispatcher(storage, lambda: AiohttpWebhooks(allow_loopback=True), lambda: (SEALING,), SystemClock())
+    running = asyncio.create_task(dispatcher.run())
+    began, cpu = time.perf_counter(), time.process_time()
+    for number in range(events):
+        if a_second:
+            await asyncio.sleep(max(0.0, began + number / a_second - time.perf_counter()))
+        name = names[number % ENDPOINTS]
+        await storage.apply(name, [PutEvent(make_event(number, account=name))])
+        dispatcher.wake()
+    alive = [number for number in range(events) if number % ENDPOINTS % 100 != DEAD]
+    while not all([await is_delivered(storage, names[number % ENDPOINTS]) for number in alive[-200:]]):  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    took = Delivered(time.perf_counter() - began, time.process_time() - cpu)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    await storage.aclose()
+    return took
+
+
+async def is_delivered(storage: Storage, account: str) -> bool:
+    (newest,) = await storage.scan(account, Deliveries(), after=None, limit=1)
+    return newest.state == "delivered"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
@@ -115,8 +116,10 @@ def dispatcher_of(storage: Any, receiver: Any, clock: FakeClock, **given: Any) -
 class Delivering:
     """A dispatcher that runs for the length of the context."""
 
-    def __init__(self, clock: FakeClock, answer: Callable[[str], Script] = lambda url: 200, **given: Any) -> None:
-        self.storage = MemoryStorage(clock=clock)
+    def __init__(
+        self, clock: FakeClock, answer: Callable[[str], Script] = lambda url: 200, newest: int = 10_000, **given: Any
+    ) -> None:
+        self.storage = MemoryStorage(clock=clock, newest=newest)
         self.receiver = Receiver(clock, answer)
         self.dispatcher = dispatcher_of(self.storage, self.receiver, clock, **given)
 
@@ -423,3 +426,26 @@ async def test_more_attempts_reach_the_last_delay_of_the_schedule() -> None:
         await running.emit(1)
         await clock.sleep(50_000.0)
         assert running.receiver.times(endpoint_of().url) == pytest.approx([0, 60, 360, 1260, 4860, 19_260], abs=1e-5)
+
+
+@pytest.mark.full
+async def test_memory_is_flat_over_a_million_deliveries() -> None:
+    clock, chance, sizes = FakeClock(), Random(1), []
+    async with Delivering(clock, lambda url: chance.choice((200, 200, 200, 204, 404)), newest=1_000) as running:
+        await running.put(*(endpoint_of(number) for number in range(100)))
+        for number in range(10_000):
+            await running.emit(number)
+            await clock.sleep(1.0)
+            running.receiver.posts.clear()
+            if number % 500 == 499:
+                await running.storage.sweep(clock.time())
+                gc.collect()
+                sizes.append(resident_kib())
+        assert len(await deliveries(running.storage)) == 1_000
+    assert max(sizes[10:]) - sizes[4] < 1_024, sizes  # under a KiB per thousand deliveries
+
+
+def resident_kib() -> int:
+    """The memory of this process."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4
