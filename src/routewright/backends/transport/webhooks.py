@@ -11,7 +11,6 @@ import socket
 import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from functools import partial
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -25,6 +24,7 @@ from routewright.wire import WebhookAnswer
 
 _BODY_BYTES, _BODY_S = 64 << 10, 1.0  # read of a body, so that its connection can be used again
 _BODIES, _CONNECTIONS = 32, 256  # who answers and then dawdles does not get all connections
+_HEADERS = {"User-Agent": "routewright", "Accept-Encoding": "identity"}
 _REASONS = {
     None: "the connection was closed before an answer",
     errno.ECONNRESET: "the connection was closed before an answer",
@@ -63,29 +63,22 @@ class AiohttpWebhooks:
     async def aclose(self) -> None:
         """Close the connections. Twice is once."""
         session, self._session = self._session, None
-        if session is not None:
-            await session.close()
         for task in self._bodies:
             task.cancel()
         await asyncio.gather(*self._bodies, return_exceptions=True)
+        if session is not None:
+            await session.close()
 
     def _open(self) -> aiohttp.ClientSession:
         guard = _Guard(self._allow_loopback)
+        connector = aiohttp.TCPConnector(
+            limit=_CONNECTIONS, keepalive_timeout=15.0, ssl=self._ssl, resolver=guard, use_dns_cache=False,
+            socket_factory=guard.make_socket,  # an address in a URL is not resolved
+        )  # fmt: skip
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                resolver=guard,
-                use_dns_cache=False,
-                socket_factory=guard.make_socket,  # an address in a URL is not resolved
-                limit=_CONNECTIONS,
-                keepalive_timeout=15.0,
-                ssl=self._ssl,
-            ),
-            headers={"User-Agent": "routewright", "Accept-Encoding": "identity"},
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None),
-            auto_decompress=False,
-            trust_env=False,
-        )
+            connector=connector, headers=_HEADERS, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False,
+            timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False,
+        )  # fmt: skip
 
 
 class _Refused(OSError):
@@ -97,10 +90,9 @@ class _Guard(AbstractResolver):
         self._allow_loopback = allow_loopback
 
     async def resolve(self, host: str, port: int = 0, family: int = socket.AF_UNSPEC) -> list[ResolveResult]:
-        try:
-            found = await _lookups.run(partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM))
-        except (OSError, UnicodeError):
-            found = []
+        found = None
+        with suppress(OSError, UnicodeError):
+            found = await _lookups.run(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM)
         if not found:
             raise _Refused("the host name could not be resolved")
         checked = [(of, self._checked(address)) for of, *_, address in found]
@@ -131,9 +123,10 @@ def _reason(error: Exception) -> str:
     cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
     if isinstance(cause, (ValidationFailed, _Refused)):
         return str(cause)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"TLS: certificate verify failed: {cause.verify_message}"
     if isinstance(cause, ssl.SSLError):
-        said = (cause.reason or "handshake failed").replace("_", " ").lower()
-        return ": ".join(filter(None, ("TLS", said, getattr(cause, "verify_message", ""))))
+        return f"TLS: {(cause.reason or 'handshake failed').replace('_', ' ').lower()}"
     if isinstance(cause, aiohttp.ClientResponseError):
         return "the answer is not HTTP"
     return _REASONS.get(getattr(cause, "errno", None), "the connection failed")
