@@ -1,0 +1,132 @@
+"""Sends webhooks on asyncio, through aiohttp, to public addresses only.
+
+An address is checked twice: when the host's name is resolved, and when the socket is made that connects to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from routewright._core.webhooks.addresses import check_url, is_loopback, is_public
+from routewright.backends.clock import SystemClock
+from routewright.backends.providers.faults import retry_after
+from routewright.errors import ValidationFailed
+from routewright.threads import Threads
+from routewright.wire import WebhookAnswer
+
+_BODY_BYTES, _BODY_S = 64 << 10, 1.0  # read of a body, so that its connection can be used again
+_BODIES, _CONNECTIONS = 32, 256  # who answers and then dawdles does not get all connections
+_HEADERS = {"User-Agent": "routewright", "Accept-Encoding": "identity"}
+_REASONS = {
+    None: "the connection was closed before an answer",
+    errno.ECONNRESET: "the connection was closed before an answer",
+    errno.ECONNREFUSED: "the connection was refused",
+    errno.EHOSTUNREACH: "the host cannot be reached",
+    errno.ENETUNREACH: "the host cannot be reached",
+}
+_clock = SystemClock()
+_lookups = Threads("host names of webhooks", 16)
+
+
+class AiohttpWebhooks:
+    """Sends webhooks over one aiohttp session, made in the loop that runs. ``allow_loopback`` is for development."""
+
+    def __init__(self, *, allow_loopback: bool = False, ssl_context: ssl.SSLContext | None = None) -> None:
+        self._allow_loopback = allow_loopback
+        self._ssl = ssl_context or True
+        self._session: aiohttp.ClientSession | None = None
+        self._bodies: set[asyncio.Task[None]] = set()
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> WebhookAnswer:
+        """POST once and return the status, without waiting for the answer's body."""
+        try:
+            check_url(url, allow_loopback=self._allow_loopback)
+            self._session = session = self._session or self._open()
+            response = await session.post(url, headers=headers, data=body, allow_redirects=False)
+        except (ValidationFailed, aiohttp.ClientError, OSError) as exc:
+            raise OSError(_reason(exc)) from exc
+        if response.connection is not None and len(self._bodies) < _BODIES:
+            self._bodies.add(task := asyncio.create_task(_read_body(response)))
+            task.add_done_callback(self._bodies.discard)
+        else:
+            response.close()  # does nothing if the body came with the headers
+        return WebhookAnswer(response.status, retry_after(response.headers))
+
+    async def aclose(self) -> None:
+        """Close the connections. Twice is once."""
+        session, self._session = self._session, None
+        for task in self._bodies:
+            task.cancel()
+        await asyncio.gather(*self._bodies, return_exceptions=True)
+        if session is not None:
+            await session.close()
+
+    def _open(self) -> aiohttp.ClientSession:
+        guard = _Guard(self._allow_loopback)
+        connector = aiohttp.TCPConnector(
+            limit=_CONNECTIONS, keepalive_timeout=15.0, ssl=self._ssl, resolver=guard, use_dns_cache=False,
+            socket_factory=guard.make_socket,  # an address in a URL is not resolved
+        )  # fmt: skip
+        return aiohttp.ClientSession(
+            connector=connector, headers=_HEADERS, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False,
+            timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False,
+        )  # fmt: skip
+
+
+class _Refused(OSError):
+    """Raised before any connection. Its message names no address."""
+
+
+class _Guard(AbstractResolver):
+    def __init__(self, allow_loopback: bool) -> None:
+        self._allow_loopback = allow_loopback
+
+    async def resolve(self, host: str, port: int = 0, family: int = socket.AF_UNSPEC) -> list[ResolveResult]:
+        found = None
+        with suppress(OSError, UnicodeError):
+            found = await _lookups.run(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM)
+        if not found:
+            raise _Refused("the host name could not be resolved")
+        checked = [(of, self._checked(address)) for of, *_, address in found]
+        return [ResolveResult(hostname=host, host=to, port=port, family=of, proto=0, flags=0) for of, to in checked]
+
+    def make_socket(self, info: tuple[int, int, int, str, Sequence[object]]) -> socket.socket:
+        self._checked(info[4])
+        return socket.socket(*info[:3])
+
+    def _checked(self, address: Sequence[object]) -> str:
+        host = str(address[0])
+        if is_public(host) or (self._allow_loopback and is_loopback(host)):
+            return host
+        raise _Refused("the host's address is not public")
+
+    async def close(self) -> None: ...
+
+
+async def _read_body(response: aiohttp.ClientResponse) -> None:
+    left = _BODY_BYTES
+    with suppress(aiohttp.ClientError, OSError), _clock.deadline(_clock.monotonic() + _BODY_S), closing(response):
+        while left and (piece := await response.content.read(left)):
+            left -= len(piece)
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, for the endpoint's owner: without addresses, and without what the endpoint sent."""
+    cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+    if isinstance(cause, (ValidationFailed, _Refused)):
+        return str(cause)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"TLS: certificate verify failed: {cause.verify_message}"
+    if isinstance(cause, ssl.SSLError):
+        return f"TLS: {(cause.reason or 'handshake failed').replace('_', ' ').lower()}"
+    if isinstance(cause, aiohttp.ClientResponseError):
+        return "the answer is not HTTP"
+    return _REASONS.get(getattr(cause, "errno", None), "the connection failed")

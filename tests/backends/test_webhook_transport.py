@@ -1,0 +1,812 @@
+"""The transport of webhooks against receivers on loopback, and with names and addresses that lead elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import re
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import trustme
+
+from routewright.backends.clock import SystemClock
+from routewright.backends.transport import webhooks
+from routewright.backends.transport.webhooks import AiohttpWebhooks
+from routewright.protocols import WebhookTransport
+
+from .webhook_net import OK, Connection, Lookup, Net, receiving, stand_between
+
+pytestmark = pytest.mark.anyio
+
+HEADERS = {"Content-Type": "application/json", "Service-Event-Id": "evt_1", "Service-Signature": "t=1,v1=0a"}
+BODY = b'{"id":"evt_1"}'
+NAME = "hooks.example"
+URL = f"https://{NAME}/hook"
+A, B, A6 = "93.184.216.34", "1.1.1.1", "2606:4700::1111"
+CLOCK = SystemClock()
+NOT_PUBLIC = "the host's address is not public"
+UNRESOLVED = "the host name could not be resolved"
+CLOSED = "the connection was closed before an answer"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def trusting(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return context
+
+
+def tls_of(certificate: trustme.LeafCert) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate.configure_cert(context)
+    return context
+
+
+@pytest.fixture(scope="module")
+def serving(authority: trustme.CA) -> ssl.SSLContext:
+    return tls_of(authority.issue_cert(NAME))
+
+
+@pytest.fixture
+async def transport(anyio_backend: str, trusting: ssl.SSLContext) -> AsyncIterator[AiohttpWebhooks]:
+    """As in production, but for its authority."""
+    made = AiohttpWebhooks(ssl_context=trusting)
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+async def local(anyio_backend: str) -> AsyncIterator[AiohttpWebhooks]:
+    """As in development."""
+    made = AiohttpWebhooks(allow_loopback=True)
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+def net(monkeypatch: pytest.MonkeyPatch) -> Net:
+    return stand_between(monkeypatch)
+
+
+async def status(transport: WebhookTransport, url: str) -> int:
+    return (await transport.post(url, HEADERS, BODY)).status
+
+
+async def reason(transport: WebhookTransport, url: str) -> str:
+    """Why there is no answer, in words that give nothing away."""
+    with pytest.raises(OSError, match=r".") as caught:
+        await transport.post(url, HEADERS, BODY)
+    said = str(caught.value)
+    assert type(caught.value) is OSError
+    assert not re.search(r"[0-9]{1,3}(\.[0-9]{1,3}){3}|[0-9a-f]*:[0-9a-f]*:[0-9a-f]*|errno", said, re.IGNORECASE)
+    assert "secret" not in said
+    return said
+
+
+def within(seconds: float) -> Any:
+    return CLOCK.deadline(CLOCK.monotonic() + seconds)
+
+
+# --- what is sent, and what comes back
+
+
+async def test_request_and_status_go_through(local: AiohttpWebhooks) -> None:
+    async with receiving(b"HTTP/1.1 418 Teapot\r\nContent-Length: 6\r\n\r\nsecret") as receiver:
+        answer = await local.post(f"{receiver.url}?a=b", HEADERS, BODY)
+    assert (answer.status, answer.retry_after_s) == (418, None)
+    ((head, body),) = receiver.requests
+    assert body == BODY
+    assert head.startswith(b"POST /hook?a=b HTTP/1.1\r\n")
+    sent = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:] if line)
+    assert sent == HEADERS | {
+        "Host": f"127.0.0.1:{receiver.port}",
+        "User-Agent": "routewright",
+        "Accept": "*/*",
+        "Accept-Encoding": "identity",
+        "Content-Length": str(len(BODY)),
+    }
+
+
+@pytest.mark.parametrize("code", [200, 204, 299, 300, 301, 304, 400, 404, 408, 410, 429, 500, 503, 599])
+async def test_every_status_is_an_answer(local: AiohttpWebhooks, code: int) -> None:
+    async with receiving(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % code) as receiver:
+        assert await status(local, receiver.url) == code
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("30", 30.0),
+        ("0", 0.0),
+        ("1.5", 1.5),
+        ("Fri, 27 Nov 2026 12:00:40 GMT", 40.0),
+        ("Fri, 27 Nov 2026 11:00:00 GMT", 0.0),
+        ("999999999", 86_400.0),
+        ("-1", None),
+        ("soon", None),
+        ("", None),
+        ("nan", None),
+        ("inf", None),
+        ("Fri, 99 Nov 2026 12:00:40 GMT", None),
+    ],
+)
+async def test_retry_after_is_read_in_seconds(local: AiohttpWebhooks, value: str, seconds: float | None) -> None:
+    head = f"HTTP/1.1 429 X\r\nDate: Fri, 27 Nov 2026 12:00:00 GMT\r\nRetry-After: {value}\r\nContent-Length: 0\r\n\r\n"
+    async with receiving(head.encode()) as receiver:
+        assert (await local.post(receiver.url, HEADERS, BODY)).retry_after_s == seconds
+
+
+async def test_connection_is_kept_for_the_next_post(local: AiohttpWebhooks) -> None:
+    async with receiving(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine") as receiver:
+        for _ in range(20):
+            assert await status(local, receiver.url) == 200
+        assert receiver.connections == 1
+
+
+async def test_connection_is_kept_when_the_body_comes_later(local: AiohttpWebhooks) -> None:
+    asked = asyncio.Event()
+
+    async def respond(connection: Connection) -> None:
+        await connection.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n")
+        await asked.wait()
+        await connection.write(b"fine")
+
+    async with receiving(respond) as receiver:
+        assert await status(local, receiver.url) == 200
+        asked.set()
+        await asyncio.wait(local._bodies)
+        assert await status(local, receiver.url) == 200
+        assert receiver.connections == 1
+
+
+async def test_no_cookie_is_kept(local: AiohttpWebhooks) -> None:
+    async with receiving(b"HTTP/1.1 200 OK\r\nSet-Cookie: a=b; Path=/\r\nContent-Length: 0\r\n\r\n") as receiver:
+        await status(local, receiver.url)
+        await status(local, receiver.url)
+    assert all(b"cookie" not in head.lower() for head, _ in receiver.requests)
+
+
+async def test_posts_at_the_same_time_get_their_own_answers(local: AiohttpWebhooks) -> None:
+    async def respond(connection: Connection) -> None:
+        await connection.write(b"HTTP/1.1 %s X\r\nContent-Length: 0\r\n\r\n" % connection.body)
+
+    async with receiving(respond) as receiver:
+        wanted = [200 + number for number in range(60)]
+        posts = [local.post(receiver.url, HEADERS, b"%d" % number) for number in wanted]
+        assert [answer.status for answer in await asyncio.gather(*posts)] == wanted
+
+
+def test_works_on_uvloop() -> None:
+    uvloop = pytest.importorskip("uvloop")
+
+    async def main() -> None:
+        transport = AiohttpWebhooks(allow_loopback=True)
+        async with receiving() as receiver:
+            assert await status(transport, receiver.url) == 200
+        assert await reason(transport, receiver.url) == "the connection was refused"
+        await transport.aclose()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+# --- where it goes
+
+
+BLOCKED: dict[str, list[Lookup]] = {
+    "loopback": [["127.0.0.1"]],
+    "loopback of IPv6": [["::1"]],
+    "metadata": [["169.254.169.254"]],
+    "private": [["10.0.0.1"]],
+    "unspecified": [["0.0.0.0"]],
+    "unspecified of IPv6": [["::"]],
+    "carrier's": [["100.64.0.1"]],
+    "broadcast": [["255.255.255.255"]],
+    "multicast": [["224.0.0.1"]],
+    "multicast of IPv6": [["ff02::1"]],
+    "host agent": [["168.63.129.16"]],
+    "public, then private": [[A, "10.0.0.1"]],
+    "private, then public": [["10.0.0.1", A]],
+    "public, then loopback": [[A, "127.0.0.1"]],
+    "A public, AAAA local": [[A, "fd00::1"]],
+    "AAAA public, A private": [[A6, "192.168.0.1"]],
+    "mapped": [["::ffff:127.0.0.1"]],
+    "mapped, in hexadecimal": [["::ffff:7f00:1"]],
+    "mapped, of a public one": [["::ffff:8.8.8.8"]],
+    "compatible": [["::127.0.0.1"]],
+    "NAT64": [["64:ff9b::7f00:1"]],
+    "NAT64 of a network": [["64:ff9b:1::a00:1"]],
+    "6to4": [["2002:7f00:1::"]],
+    "Teredo": [["2001:0:4136:e378:8000:63bf:3fff:fdd2"]],
+    "link-local": [["fe80::1"]],
+    "link-local, with its scope as text": [["fe80::1%eth0"]],
+    "link-local, with its scope as a number": [[(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("fe80::1", 443, 0, 2))]],
+    "site-local": [["fec0::1"]],
+    "unique local": [["fd00:ec2::254"]],
+    "segment routing": [["5f00::1"]],
+    "the last of 50": [[*[f"93.184.216.{number}" for number in range(1, 50)], "10.0.0.1"]],
+    "in the middle of 200": [[*[f"93.184.216.{number}" for number in range(1, 101)], "fc00::1", *[B] * 99]],
+    "at the end of a chain of names": [[(socket.AF_INET, socket.SOCK_STREAM, 6, "a.example", ("10.0.0.1", 443))]],
+    "another spelling": [["127.1"]],
+    "no address": [["localhost"]],
+    "bytes for want of IPv6": [[(socket.AF_INET6, socket.SOCK_STREAM, 6, "", (10, b"\0\0"))]],
+    "in turns, with loopback": [["127.0.0.1"], ["10.0.0.1"], ["::1"]],
+}
+UNKNOWN: dict[str, list[Lookup]] = {
+    "empty": [[]],
+    "unknown": [socket.gaierror(socket.EAI_NONAME, "Name or service not known")],
+    "no answer": [socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")],
+    "not encodable": [UnicodeError("label too long")],
+    "no file left": [OSError(errno.EMFILE, "Too many open files")],
+    "at first none, then an error": [[], socket.gaierror(socket.EAI_FAIL, "10.0.0.53 failed")],
+}
+
+
+@pytest.mark.parametrize("name", [*BLOCKED, *UNKNOWN])
+async def test_blocked_target_sees_no_packet(net: Net, name: str) -> None:
+    await assert_no_packet(net, name, AiohttpWebhooks())
+
+
+@pytest.mark.parametrize("name", [name for name in [*BLOCKED, *UNKNOWN] if "loopback" not in name])
+async def test_blocked_target_sees_no_packet_in_development(net: Net, name: str) -> None:
+    await assert_no_packet(net, name, AiohttpWebhooks(allow_loopback=True))
+
+
+async def assert_no_packet(net: Net, name: str, transport: AiohttpWebhooks) -> None:
+    lookups = (BLOCKED | UNKNOWN)[name]
+    net.script(NAME, lookups)
+    for number in range(1, 1 + len(lookups)):
+        assert await reason(transport, URL) == (NOT_PUBLIC if name in BLOCKED else UNRESOLVED)
+        assert net.lookups == [NAME] * number
+    await transport.aclose()
+    assert (net.connects, net.sockets) == ([], 0)
+
+
+async def test_public_target_is_connected_to(net: Net, transport: AiohttpWebhooks, serving: ssl.SSLContext) -> None:
+    net.script(NAME, [[A]])
+    async with receiving(tls=serving) as receiver:
+        net.routes = {A: receiver.port}
+        assert await status(transport, URL) == 200
+    assert net.connects == [A]
+    assert b"Host: hooks.example\r\n" in receiver.requests[0][0]
+
+
+async def test_next_address_is_tried(net: Net, transport: AiohttpWebhooks, serving: ssl.SSLContext) -> None:
+    net.script(NAME, [[A6, B, A]])
+    async with receiving(tls=serving) as receiver:
+        net.routes = {A: receiver.port}
+        assert await status(transport, URL) == 200
+    assert set(net.connects) == {A6, B, A}
+
+
+CLOSING = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+REBINDINGS: dict[str, list[tuple[list[str], str | None]]] = {
+    "on the second lookup": [([A], None), (["127.0.0.1"], NOT_PUBLIC)],
+    "on the third": [([A], None), ([A], None), (["10.0.0.1"], NOT_PUBLIC)],
+    "there and back": [([A], None), (["169.254.169.254"], NOT_PUBLIC), ([A], None)],
+    "added to what was there": [([A], None), ([A, "10.0.0.1"], NOT_PUBLIC)],
+    "by an address of IPv6": [([A], None), (["::ffff:127.0.0.1"], NOT_PUBLIC)],
+    "to nothing": [([A], None), ([], UNRESOLVED)],
+    "to another that is public": [([A], None), ([B], None), ([A], None)],
+}
+
+
+@pytest.mark.parametrize("name", REBINDINGS)
+async def test_each_connection_resolves_anew(
+    net: Net, transport: AiohttpWebhooks, serving: ssl.SSLContext, name: str
+) -> None:
+    script = REBINDINGS[name]
+    net.script(NAME, [found for found, _ in script])
+    async with receiving(CLOSING, tls=serving) as receiver:
+        net.routes = {A: receiver.port, B: receiver.port}
+        made = net.sockets
+        for _, refusal in script:
+            if refusal is None:
+                assert await status(transport, URL) == 200
+            else:
+                assert await reason(transport, URL) == refusal
+    assert net.connects == [found[0] for found, refusal in script if refusal is None]
+    assert net.sockets - made == len(net.connects)
+    assert len(net.lookups) == len(script)
+
+
+async def test_slow_lookup_is_checked_too(net: Net, transport: AiohttpWebhooks) -> None:
+    begun, ends = threading.Event(), threading.Event()
+
+    def slow() -> Sequence[str]:
+        begun.set()
+        ends.wait(60)
+        return ["10.0.0.1"]
+
+    net.script(NAME, [slow])
+    post = asyncio.create_task(reason(transport, URL))
+    await asyncio.to_thread(begun.wait)
+    ends.set()
+    assert await post == NOT_PUBLIC
+    assert net.sockets == 0
+
+
+async def test_slow_lookups_end_with_the_deadline_and_hold_up_no_other_threads(
+    net: Net, transport: AiohttpWebhooks
+) -> None:
+    ends = threading.Event()
+
+    def slow() -> Sequence[str]:
+        ends.wait(60)
+        return [A]
+
+    net.script(NAME, [slow] * 40)
+
+    async def try_it() -> bool:
+        with within(0.05) as deadline:
+            await transport.post(URL, HEADERS, BODY)
+        return bool(deadline.expired)
+
+    try:
+        assert await asyncio.gather(*[try_it() for _ in range(40)]) == [True] * 40
+        assert await asyncio.gather(*[asyncio.to_thread(int, "1") for _ in range(40)]) == [1] * 40
+    finally:
+        ends.set()
+    net.script("private.example", [["10.0.0.1"]])
+    assert await reason(transport, "https://private.example/") == NOT_PUBLIC
+    assert len(net.lookups) < 40  # no thread was begun for those that had left
+    assert net.sockets == 0
+
+
+LITERALS = r"""
+http://127.0.0.1 https://127.0.0.1 https://[::1] https://10.0.0.1 https://169.254.169.254/latest https://[fd00:ec2::254]
+https://[::ffff:10.0.0.1] https://[64:ff9b::a00:1] https://[2002:a00:1::] https://[fe80::1] https://0.0.0.0 https://[::]
+https://224.0.0.1 https://192.168.0.1:8443/x https://100.100.100.200 https://168.63.129.16 http://93.184.216.34
+https://u:p@93.184.216.34 https://127.1 https://2130706433 https://0x7f.1 https://[::1]@hooks.example https://localhost
+https:\\127.0.0.1 https://hooks.example\@127.0.0.1 https://93.184.216.34#x https://127.0.0.1. https://[[::1]]
+ftp://93.184.216.34 //127.0.0.1 file:///etc/passwd
+""".split()
+
+
+@pytest.mark.parametrize("url", LITERALS)
+async def test_url_that_could_not_be_registered_is_not_sent_to(net: Net, transport: AiohttpWebhooks, url: str) -> None:
+    assert (await reason(transport, url)).startswith("url: ")
+    assert (net.lookups, net.connects, net.sockets) == ([], [], 0)
+
+
+UNSPELT = [url for url in LITERALS if re.match(r"https?://[\[\]0-9a-f.:]+(/|:[0-9]+/|$)", url) and A not in url]
+
+
+@pytest.mark.parametrize("url", UNSPELT)
+async def test_socket_to_an_address_is_the_last_gate(
+    net: Net, transport: AiohttpWebhooks, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setattr(webhooks, "check_url", lambda url, **_: None)
+    said = await reason(transport, url)
+    assert said in (NOT_PUBLIC, "the answer is not HTTP", CLOSED)
+    assert (net.connects, net.sockets) == ([], 0)
+
+
+async def test_socket_is_the_last_gate_of_names_too(
+    net: Net, transport: AiohttpWebhooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def resolve(self: object, host: str, port: int = 0, family: int = 0) -> Any:
+        return [
+            {"hostname": host, "host": to, "port": port, "family": 2, "proto": 0, "flags": 0} for to in (B, "10.0.0.1")
+        ]
+
+    monkeypatch.setattr(webhooks._Guard, "resolve", resolve)
+    await reason(transport, URL)
+    assert set(net.connects) == {B}
+
+
+async def test_development_reaches_loopback_and_nothing_else_that_is_not_public(
+    net: Net, local: AiohttpWebhooks
+) -> None:
+    net.script("localhost", [["::1", "127.0.0.1"], ["10.0.0.1"]])
+    async with receiving(CLOSING) as receiver:
+        net.routes = {"127.0.0.1": receiver.port}
+        assert await status(local, f"http://localhost:{receiver.port}/") == 200
+        assert set(net.connects) <= {"::1", "127.0.0.1"}
+        net.connects.clear()
+        assert await reason(local, f"http://localhost:{receiver.port}/") == NOT_PUBLIC
+        assert (
+            await reason(local, "https://10.0.0.1/")
+            == "url: has a host that is not public; take one that the Internet can reach"
+        )
+        assert (await reason(local, "http://93.184.216.34/")).startswith("url: is plain HTTP")
+    assert net.connects == []
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+async def test_redirect_is_not_followed(net: Net, local: AiohttpWebhooks, code: int) -> None:
+    async with receiving() as other:
+        to = f"http://127.0.0.1:{other.port}/".encode()
+        for place in (to, b"http://169.254.169.254/", b"https://[::1]/", b"//10.0.0.1/", b"/again"):
+            answer = b"HTTP/1.1 %d X\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n" % (code, place)
+            async with receiving(answer) as receiver:
+                net.routes = {"127.0.0.1": receiver.port}
+                assert await status(local, receiver.url) == code
+                assert len(receiver.requests) == 1
+        assert other.connections == 0
+    assert set(net.connects) == {"127.0.0.1"}
+
+
+async def test_proxies_of_the_environment_are_ignored(
+    net: Net, trusting: ssl.SSLContext, serving: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with receiving() as proxy, receiving(tls=serving) as receiver:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "WSS_PROXY"):
+            monkeypatch.setenv(name, f"http://10.9.9.9:{proxy.port}")
+            monkeypatch.setenv(name.lower(), f"http://10.9.9.9:{proxy.port}")
+        net.script(NAME, [[A]])
+        net.routes = {A: receiver.port, "10.9.9.9": proxy.port}
+        transport = AiohttpWebhooks(ssl_context=trusting)
+        assert await status(transport, URL) == 200
+        await transport.aclose()
+        assert (proxy.connections, net.connects) == (0, [A])
+
+
+# --- answers that do harm
+
+
+async def endless(connection: Connection, head: bytes, piece: bytes, most: int) -> int:
+    sent = 0
+    with contextlib.suppress(OSError):
+        await connection.write(head)
+        while sent < most:
+            await connection.write(piece)
+            sent += len(piece)
+            await asyncio.sleep(0)
+    return sent
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"Content-Length: 1073741824", b"Transfer-Encoding: chunked", b"Connection: close", b"Content-Encoding: gzip"],
+)
+async def test_long_body_is_not_read_to_its_end(local: AiohttpWebhooks, head: bytes) -> None:
+    sent: list[int] = []
+
+    async def respond(connection: Connection) -> None:
+        data = b"10000\r\n" + b"s" * 65_536 + b"\r\n"
+        sent.append(await endless(connection, b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n", data, 1 << 30))
+        connection.reset()
+
+    async with receiving(respond) as receiver:
+        assert await status(local, receiver.url) == 200
+        await receiver.ended.get()
+    assert sent[0] < 16 << 20  # what fits into the buffers of two sockets
+    assert not local._bodies
+
+
+@pytest.mark.parametrize(("length", "connections"), [(65_536, 1), (65_537, 2)])
+async def test_connection_of_a_body_up_to_64_kib_is_kept(local: AiohttpWebhooks, length: int, connections: int) -> None:
+    async def respond(connection: Connection) -> None:
+        await connection.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length)
+        await asyncio.sleep(0)
+        await connection.write(b"x" * (length - 1))
+        await asyncio.sleep(0)
+        await connection.write(b"x")
+
+    async with receiving(respond) as receiver:
+        for _ in range(2):
+            assert await status(local, receiver.url) == 200
+            if local._bodies:
+                await asyncio.wait(local._bodies)
+        assert receiver.connections == connections
+
+
+async def test_body_that_does_not_come_is_not_waited_for(
+    local: AiohttpWebhooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "_BODY_S", 0.05)
+
+    async def respond(connection: Connection) -> None:
+        await connection.write(b"HTTP/1.1 201 OK\r\nContent-Length: 10\r\n\r\nx")
+        await connection.left()
+
+    async with receiving(respond) as receiver:
+        assert await status(local, receiver.url) == 201
+        await receiver.ended.get()
+
+
+async def test_few_bodies_are_read_at_once(local: AiohttpWebhooks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhooks, "_BODIES", 2)
+    monkeypatch.setattr(webhooks, "_BODY_S", 60.0)
+
+    async def respond(connection: Connection) -> None:
+        await connection.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nx")
+        await connection.left()
+
+    async with receiving(respond) as receiver:
+        for _ in range(5):
+            assert await status(local, receiver.url) == 200
+        for _ in range(3):
+            await receiver.ended.get()
+        assert len(local._bodies) == 2
+        await local.aclose()
+        for _ in range(2):
+            await receiver.ended.get()
+    assert not local._bodies
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"Content-Length: 10\r\n\r\nabc",
+        b"Transfer-Encoding: chunked\r\n\r\n5\r\nabc",
+        b"Content-Encoding: gzip\r\nContent-Length: 6\r\n\r\nsecret",
+        b"Content-Encoding: br\r\nContent-Length: 6\r\n\r\nsecret",
+        b"\r\n",
+    ],
+)
+@pytest.mark.parametrize("by_reset", [True, False])
+async def test_what_fails_after_the_status_does_not_change_it(
+    local: AiohttpWebhooks, rest: bytes, by_reset: bool
+) -> None:
+    async def respond(connection: Connection) -> None:
+        await connection.write(b"HTTP/1.1 204 X\r\n\r\n" if rest == b"\r\n" else b"HTTP/1.1 200 X\r\n" + rest)
+        if by_reset:
+            connection.reset()
+        else:
+            connection.writer.close()
+
+    async with receiving(respond) as receiver:
+        assert await status(local, receiver.url) in (200, 204)
+        if local._bodies:
+            await asyncio.wait(local._bodies)
+
+
+async def test_body_that_breaks_the_protocol_does_not_change_the_status(local: AiohttpWebhooks) -> None:
+    answered = asyncio.Event()
+
+    async def respond(connection: Connection) -> None:
+        await connection.write(b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await answered.wait()
+        await connection.write(b"ZZZ\r\nsecret")
+        await connection.left()
+
+    async with receiving(respond) as receiver:
+        assert await status(local, receiver.url) == 200
+        answered.set()
+        await receiver.ended.get()
+
+
+GARBAGE = [
+    b"secret\r\n\r\n",
+    b"HTTP/9.9 200 secret\r\n\r\n",
+    b"HTTP/1.1 2 secret\r\n\r\n",
+    b"HTTP/1.1 secret\r\n\r\n",
+    b"HTTP/1.1 99999999999 OK\r\n\r\n",
+    b"HTTP/1.1 -200 OK\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nsecret\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nsec ret: x\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: secret\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nA: " + b"s" * 100_000 + b"\r\n\r\n",
+    b"HTTP/1.1 200 " + b"s" * 100_000 + b"\r\n\r\n",
+    b"SSH-2.0-secret\r\n\r\n",
+    b"220 secret ESMTP\r\n\r\n",
+    b"+OK secret\r\n\r\n",
+    b"\x15\x03\x01\x00\x02\x02\x28",
+    b"\x00" * 100,
+    b"<html>secret</html>\r\n\r\n",
+    b"\xff\xfe\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
+async def test_garbage_is_no_answer_and_is_not_shown(local: AiohttpWebhooks, garbage: bytes) -> None:
+    async def respond(connection: Connection) -> None:
+        await connection.write(garbage)
+        connection.writer.close()
+
+    async with receiving(respond) as receiver:
+        assert await reason(local, receiver.url) in ("the answer is not HTTP", CLOSED)
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nA: secre"])
+@pytest.mark.parametrize("by_reset", [True, False])
+async def test_connection_that_ends_before_an_answer(local: AiohttpWebhooks, head: bytes, by_reset: bool) -> None:
+    async def respond(connection: Connection) -> None:
+        await connection.write(head)
+        if by_reset:
+            made = connection.writer.get_extra_info("socket")
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.reset()
+
+    async with receiving(respond) as receiver:
+        assert await reason(local, receiver.url) == CLOSED
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nA: b\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"])
+async def test_deadline_of_the_caller_cuts_off_an_answer_that_does_not_come(
+    local: AiohttpWebhooks, head: bytes
+) -> None:
+    async def respond(connection: Connection) -> None:
+        for byte in head:
+            await connection.write(bytes([byte]))
+        await connection.left()
+
+    async with receiving(respond) as receiver:
+        with within(0.1) as deadline:
+            await local.post(receiver.url, HEADERS, BODY)
+        assert deadline.expired
+        await receiver.ended.get()
+
+
+@pytest.mark.parametrize("piece", [b"A: b\r\n", b"\r\nHTTP/1.1 103 Early Hints\r\n"], ids=["headers", "hints"])
+async def test_head_without_end_is_cut_off(local: AiohttpWebhooks, piece: bytes) -> None:
+    async def respond(connection: Connection) -> None:
+        await endless(connection, b"HTTP/1.1 103 Early Hints\r\n", piece, 1 << 40)
+        connection.reset()
+
+    async with receiving(respond) as receiver:
+        with contextlib.suppress(OSError), within(0.3):
+            await local.post(receiver.url, HEADERS, BODY)
+            pytest.fail("there is no answer")
+        await receiver.ended.get()
+
+
+async def test_cancellation_passes_and_ends_the_connection(local: AiohttpWebhooks) -> None:
+    came = asyncio.Event()
+
+    async def respond(connection: Connection) -> None:
+        came.set()
+        await connection.left()
+
+    async with receiving(respond) as receiver:
+        post = asyncio.create_task(local.post(receiver.url, HEADERS, BODY))
+        await came.wait()
+        post.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await post
+        await receiver.ended.get()
+
+
+# --- connections that cannot be made
+
+
+async def test_refused_connection_is_said(net: Net, transport: AiohttpWebhooks) -> None:
+    net.script(NAME, [[A], [A, B, A6]])
+    assert await reason(transport, URL) == "the connection was refused"
+    assert await reason(transport, URL) == "the connection was refused"
+    assert net.connects[:1] == [A]
+    assert set(net.connects[1:]) == {A, B, A6}
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.EHOSTUNREACH, "the host cannot be reached"),
+        (errno.ENETUNREACH, "the host cannot be reached"),
+        (errno.ETIMEDOUT, "the connection failed"),
+        (errno.ECONNRESET, CLOSED),
+        (errno.EMFILE, "the connection failed"),
+    ],
+)
+async def test_why_there_is_no_connection_is_said(
+    net: Net, transport: AiohttpWebhooks, monkeypatch: pytest.MonkeyPatch, number: int, said: str
+) -> None:
+    def fail(address: Any) -> int:
+        raise OSError(number, f"secret {address}")
+
+    monkeypatch.setattr(net, "try_connect", fail)
+    net.script(NAME, [[A]])
+    assert await reason(transport, URL) == said
+
+
+async def connect(transport: AiohttpWebhooks, net: Net, tls: ssl.SSLContext | None) -> str:
+    net.script(NAME, [[A]])
+    async with receiving(tls=tls) as receiver:
+        net.routes = {A: receiver.port}
+        said = await reason(transport, URL)
+    assert receiver.requests == []
+    return said
+
+
+async def test_certificate_of_an_unknown_authority_is_refused(net: Net, transport: AiohttpWebhooks) -> None:
+    said = await connect(transport, net, tls_of(trustme.CA().issue_cert(NAME)))
+    assert re.fullmatch("TLS: certificate verify failed: .*issuer certificate", said)
+
+
+async def test_certificate_of_another_name_is_refused(
+    net: Net, transport: AiohttpWebhooks, authority: trustme.CA
+) -> None:
+    said = await connect(transport, net, tls_of(authority.issue_cert("other.example")))
+    assert said.startswith("TLS: certificate verify failed: Hostname mismatch")
+
+
+async def test_certificate_that_has_run_out_is_refused(
+    net: Net, transport: AiohttpWebhooks, authority: trustme.CA
+) -> None:
+    old = authority.issue_cert(
+        NAME, not_before=datetime(2020, 1, 1, tzinfo=UTC), not_after=datetime(2021, 1, 1, tzinfo=UTC)
+    )
+    assert await connect(transport, net, tls_of(old)) == "TLS: certificate verify failed: certificate has expired"
+
+
+async def test_plain_http_where_tls_is_expected_is_refused(net: Net, transport: AiohttpWebhooks) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(OK)
+        await reader.read()
+        writer.close()
+
+    net.script(NAME, [[A]])
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    net.routes = {A: server.sockets[0].getsockname()[1]}
+    assert (await reason(transport, URL)).startswith("TLS: ")
+    server.close()
+    await server.wait_closed()
+
+
+async def test_the_systems_authorities_are_asked_by_default(net: Net, serving: ssl.SSLContext) -> None:
+    transport = AiohttpWebhooks()
+    assert (await connect(transport, net, serving)).startswith("TLS: certificate verify failed: ")
+    await transport.aclose()
+
+
+# --- its own connections
+
+
+async def test_connections_are_limited(local: AiohttpWebhooks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhooks, "_CONNECTIONS", 2)
+    came: asyncio.Queue[None] = asyncio.Queue()
+    ends = asyncio.Event()
+
+    async def respond(connection: Connection) -> None:
+        came.put_nowait(None)
+        await ends.wait()
+        await connection.write(OK)
+
+    async with receiving(respond) as receiver:
+        posts = [asyncio.create_task(status(local, receiver.url)) for _ in range(6)]
+        for _ in range(2):
+            await came.get()
+        assert receiver.connections == 2
+        ends.set()
+        assert await asyncio.gather(*posts) == [200] * 6
+        assert receiver.connections == 2
+
+
+async def test_closing_ends_posts_and_connections(local: AiohttpWebhooks) -> None:
+    came = asyncio.Event()
+
+    async def respond(connection: Connection) -> None:
+        came.set()
+        await connection.left()
+
+    async with receiving(respond) as receiver:
+        post = asyncio.create_task(reason(local, receiver.url))
+        await came.wait()
+        await local.aclose()
+        await local.aclose()
+        assert await post == CLOSED
+        await receiver.ended.get()
+
+
+async def test_one_that_was_never_used_can_be_closed() -> None:
+    await AiohttpWebhooks().aclose()
+
+
+async def test_a_post_after_closing_opens_a_new_session(local: AiohttpWebhooks) -> None:
+    async with receiving() as receiver:
+        for _ in range(2):
+            assert await status(local, receiver.url) == 200
+            await local.aclose()
+        assert receiver.connections == 2
