@@ -1,0 +1,59 @@
+"""One of several servers over one store that also deliver webhooks: ``python -m tests.server.webhook_worker STORE
+POLICIES``. Writes its port.
+
+The message ``fail`` fails at every model, ``stumble`` at the first. Windows of an hour and of five minutes are of some
+seconds here.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from typing import Any
+
+import uvicorn
+
+from routewright import Agent, Console, Model, PolicyFile, Pricing, ProviderFault, Router, Settings, SqliteStorage
+from routewright._core import alerts
+from routewright._engine.webhooks import Dispatcher
+from routewright.backends.clock import SystemClock
+from routewright.server import create_app
+from routewright.settings import WebhookSettings
+from routewright.testing import ScriptedProvider
+from routewright.wire import Delta, Finish, UpstreamCall, Usage
+
+PRICE = Pricing(input_usd=1.0, output_usd=100.0)
+MODELS = [
+    Model(id=id, quality=quality, pricing_per_1m=PRICE, context_window=9_000, modalities=("text", "tool"))
+    for id, quality in (("good/one", 0.9), ("spare/two", 0.1))
+]
+HITS_WINDOW_S = 3.0
+alerts.HITS_WINDOW_S = HITS_WINDOW_S  # type: ignore[assignment]
+defaults: dict[str, Any] = Dispatcher.__init__.__kwdefaults__  # type: ignore[assignment]
+defaults["poll_s"] = 0.2
+
+
+def reply(call: UpstreamCall) -> Any:
+    said = str(call.messages[-1].content)
+    if said == "fail" or (said == "stumble" and call.model.id == MODELS[0].id):
+        return ProviderFault("request")
+    return [Delta("Hello."), Usage(10, 10), Finish("stop")]
+
+
+def main(store: str, policies: str) -> None:
+    clock, storage = SystemClock(), SqliteStorage(store)
+    router = Router(
+        providers=[ScriptedProvider(reply, models=[model], clock=clock) for model in MODELS],
+        storage=storage,
+        policies=PolicyFile(policies, every_s=0.1),
+        settings=Settings(webhooks=WebhookSettings(allow_loopback=True)),
+    )
+    router.policies()
+    app = create_app(router, Console(storage, coordination=router.coordination), agent=Agent(router))
+    bound = socket.create_server(("127.0.0.1", 0), backlog=512)
+    print(bound.getsockname()[1], flush=True)
+    uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, ws="none")).run(sockets=[bound])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
