@@ -55,8 +55,8 @@ from routewright.serve.config import (
     SettingsEntry,
     TelemetryEntry,
     TlsEntry,
-    table_of,
     WebhooksEntry,
+    table_of,
 )
 from routewright.server.limits import ConnectionLimits, HttpLimits
 from routewright.server.metrics import FIGURES
