@@ -57,13 +57,15 @@ Start = Callable[[Callable[[], Awaitable[None]]], None]
 
 _log = logging.getLogger(__name__)
 _dispatchers: WeakSet[Dispatcher] = WeakSet()
+_registering = Guard()
 
 
 def wake(storage: Storage) -> None:
     """Have the Routers of this process look for deliveries in a storage now."""
-    for dispatcher in list(_dispatchers):
-        if dispatcher.storage is storage:
-            dispatcher.wake()
+    with _registering.lock:
+        found = [each for each in _dispatchers if each.storage is storage]
+    for dispatcher in found:
+        dispatcher.wake()
 
 
 async def post(
@@ -118,7 +120,8 @@ class Dispatcher:
         self.is_stopping = False
         """Nothing more is claimed."""
         renew_in_children(self)
-        _dispatchers.add(self)
+        with _registering.lock:
+            _dispatchers.add(self)
 
     def renew(self) -> None:
         """Start with no attempts: those of the parent go on there."""
@@ -190,7 +193,7 @@ class Dispatcher:
             return inf
         except RouterError as error:
             self._note(error)
-            return RETRY_S
+            return POLL_S
         self._fails = False
         claimed = written.claimed
         if claimed is None:
