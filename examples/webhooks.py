@@ -20,6 +20,7 @@ class Receiver:
         self.received = threading.Event()  # deliveries are made in a background thread
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> WebhookAnswer:
+        """Receive one webhook."""
         event = verify_request(body, headers, self.secret)  # raises SignatureError: answer 401
         print(f"{event.type}, tags {event.data['metadata']}")
         self.received.set()
