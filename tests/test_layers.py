@@ -38,8 +38,8 @@ CORE_ORDER = (
     "routing/refusal routing/decide routing/decision routing/what_if "
     "limits/window accounts/hold accounts/payer accounts/state accounts/ledger accounts/waiting "
     "shortage idempotency rows statement correction model_name accounts/books "
-    "cache/key cache/answers cache/lexicon cache/gist cache/guards cache/prior cache/posterior "
-    "cache/calibration cache/offer "
+    "cache/key cache/selection cache/answers cache/lexicon cache/gist cache/guards cache/prior "
+    "cache/posterior cache/calibration cache/offer "
     "attempts/faults attempts/breaker traceparent attempt attempts/machine trace/line call alerts attempts/journal "
     "webhooks/signature salvage agent/calculator agent/arguments agent/history agent/request agent/machine agent/record"
 ).split()

@@ -930,3 +930,35 @@ def test_code_without_await_reaches_the_cache_through_the_blocking_router() -> N
 async def test_comparators_are_a_sequence() -> None:
     with pytest.raises(ValidationFailed, match="comparators"):
         CacheSettings(comparators=Judged(True))  # type: ignore[arg-type]
+
+
+def slow_shop(answer: Any = None, **settings: Any) -> Shop:
+    """With a cache that takes ten milliseconds."""
+    slow = Dawdling(FakeClock())
+    at = shop(answer, cache=slow, settings={"cache": CacheSettings(judge_usd_a_day=0, **settings)})
+    slow.clock = at.clock
+    return at
+
+
+async def test_what_is_removed_by_its_trace_on_its_way_to_the_cache_is_never_given() -> None:
+    at = slow_shop()
+    async with at.router:
+        made = await at.ask()
+        await at.router.cache.invalidate(trace_id=made.trace_id)
+        assert not (await at.ask()).routing.cache_hit
+        await at.clock.sleep(1.0)
+        poor = await at.ask("Else?")
+        await at.router.feedback(poor.trace_id, 0.0)
+        await at.clock.sleep(1.0)
+        assert not (await at.ask("Else?")).routing.cache_hit
+
+
+async def test_a_removal_of_others_keeps_what_is_on_its_way_to_the_cache() -> None:
+    at = slow_shop()
+    async with at.router:
+        made = await at.ask(metadata={"team": "a"})
+        for others in ({"namespace": "n"}, {"metadata": ("team", "b")}, {"older_than_s": 60.0}):
+            await at.router.cache.invalidate(**others)
+        await at.router.as_caller(Caller(environment="sandbox")).cache.invalidate(everything=True)
+        await at.clock.sleep(1.0)
+        assert (await at.ask()).output == made.output

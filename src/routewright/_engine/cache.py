@@ -27,6 +27,7 @@ from routewright._core.attempts.faults import raised_in
 from routewright._core.cache.calibration import Bound, Calibration
 from routewright._core.cache.key import keys_of
 from routewright._core.cache.offer import Offer, offer
+from routewright._core.cache.selection import selects
 from routewright._core.call import Call
 from routewright._core.routing.plan import NamedLeg
 from routewright._core.structured_output import Fit, Form
@@ -316,17 +317,17 @@ class Caching:
 
     async def _put(self, lookup: Lookup, entry: CacheEntry) -> None:
         try:
-            await self.asked(self.cache.put(entry))
+            if lookup.may_be_kept:
+                await self.asked(self.cache.put(entry))
             if not lookup.may_be_kept:  # it was removed meanwhile
-                await self.asked(self.cache.remove(CacheSelection(account=entry.account, id=entry.id)))
+                await self.cache.remove(CacheSelection(account=entry.account, id=entry.id))
         finally:
             self.forget(lookup)
 
     async def remove(self, which: CacheSelection) -> int:
         """Remove entries. Those on their way to the cache do not get there. Raises what the cache does."""
         for flight in list(self._flights.values()):
-            is_meant = which.key in (None, flight.key) and which.partition in (None, flight.partition)
-            if flight.caller.account == which.account and which.id is None and is_meant:
+            if flight.is_meant(which):
                 flight.may_be_kept = False
                 self.forget(flight)
         return await self.cache.remove(which)
@@ -446,6 +447,13 @@ class Lookup(Struct, eq=False):
         """True if an entry is young enough, and calls no tools unless the mode is ``exact``."""
         is_young = self.caching.clock.time() - entry.created_at < self.options.ttl_seconds
         return is_young and (entry.answer.tool_calls is None or self.options.mode == "exact")
+
+    def is_meant(self, which: CacheSelection) -> bool:
+        """True if a selection means its entry, or may mean the one that it will have."""
+        if self.entry is not None:
+            return selects(which, self.entry)
+        is_same = which.key in (None, self.key) and which.partition in (None, self.partition)
+        return which.account == self.caller.account and which.id is None and is_same
 
     def land(self, entry: CacheEntry | None) -> None:
         """Give those who wait the entry, or nothing, and let the next look for itself."""

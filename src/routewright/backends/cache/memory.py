@@ -10,13 +10,14 @@ from typing import TypeAlias, TypeVar, TypeVarTuple
 from msgspec import json
 from msgspec.structs import replace
 
+from routewright._core.cache.selection import selects
 from routewright.backends.clock import SystemClock
 from routewright.fork import Guard, renew_in_children
 from routewright.protocols import Clock, Vector
 from routewright.threads import Threads
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats
 
-from .entries import MAX_BYTES, MAX_ENTRIES, check_bounds, selects
+from .entries import MAX_BYTES, MAX_ENTRIES, check_bounds
 from .search import Vectors, unpacked, vector_of
 
 T = TypeVar("T")

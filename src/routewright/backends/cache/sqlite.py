@@ -15,6 +15,7 @@ from cachetools import LRUCache
 from msgspec import DecodeError, Struct, msgpack
 from msgspec.structs import replace
 
+from routewright._core.cache.selection import is_tagged
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.sqlite.connection import connect, file_of, identity_of, make_file, pragma
 from routewright.backends.storage.sqlite.faults import fault_of, is_transient
@@ -24,7 +25,7 @@ from routewright.protocols import Clock, Vector
 from routewright.threads import Threads
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats, Observation
 
-from .entries import MAX_BYTES, MAX_ENTRIES, check_bounds, is_tagged
+from .entries import MAX_BYTES, MAX_ENTRIES, check_bounds
 from .search import Vectors, unpacked, vector_of
 
 T = TypeVar("T")
