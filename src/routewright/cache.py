@@ -211,7 +211,7 @@ async def explain_cache(caching: Caching, call: Call) -> CacheExplanation:
     """What the cache would do with a call that was decided."""
     lookup, now = caching.lookup(call), caching.clock.time()
     near, reason = list[NearEntry](), ""
-    exact = await caching.asked(caching.cache.get(lookup.key, now))
+    exact = await caching.asked(caching.cache.get(lookup.key, now), lookup.until)
     exact = exact if exact is not None and lookup.allows(exact) else None
     if exact is not None:
         reason = f"a hit: the same request was answered {now - exact.created_at:.0f} s ago"

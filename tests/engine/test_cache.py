@@ -962,3 +962,38 @@ async def test_a_removal_of_others_keeps_what_is_on_its_way_to_the_cache() -> No
         await at.router.as_caller(Caller(environment="sandbox")).cache.invalidate(everything=True)
         await at.clock.sleep(1.0)
         assert (await at.ask()).output == made.output
+
+
+class Hanging:
+    """An embedder that never answers."""
+
+    name = "hanging"
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock, self.asked = clock, 0
+
+    async def embed(self, text: str) -> Any:
+        self.asked += 1
+        await self.clock.sleep(1e9)
+
+
+async def test_an_embedder_takes_at_most_half_of_a_calls_time() -> None:
+    embedder = Hanging(FakeClock())
+    at = shop(settings={"cache": CacheSettings(embedder=embedder, judge_usd_a_day=0)})
+    embedder.clock = at.clock
+    for number in range(4):
+        began = at.clock.monotonic()
+        assert (await at.ask(f"Question {number}?", True, timeout_ms=200)).output
+        assert at.clock.monotonic() - began == pytest.approx(0.1)
+    for number in range(4):
+        await at.ask(f"Other question {number}?", True)
+    assert embedder.asked == 4 + 3, "only those that gave it its own second count as its faults"
+
+
+async def test_a_cache_takes_at_most_half_of_a_calls_time() -> None:
+    cache = Faulty(FakeClock(), slow_s=10.0)
+    at = shop(cache=cache)
+    cache.clock = at.clock
+    began = at.clock.monotonic()
+    assert (await at.ask(timeout_ms=40)).output
+    assert at.clock.monotonic() - began == pytest.approx(0.02)

@@ -62,7 +62,7 @@ LONG_QUESTION = 1_500
 CACHE_S, EMBED_S = 0.05, 1.0
 """How long a call waits for a cache, and for an embedder."""
 WAIT_SHARE = 0.5
-"""Share of a call's time that it waits for another call with the same request; then it makes its own."""
+"""Share of a call's time that it waits for a cache, for an embedder, and for another call with the same request."""
 FAULTS, REST_S = 3, 10.0
 """After so many faults in a row a part is not asked for so many seconds."""
 JUDGED_SHARE = 0.1
@@ -88,15 +88,19 @@ class Part(Struct, eq=False):
     faults: int = 0
     rests_until: float = 0.0
 
-    async def ask(self, clock: Clock, asking: Coroutine[Any, Any, Any]) -> Any:
-        """The part's result; None if it fails, takes too long, or rests."""
+    async def ask(self, clock: Clock, asking: Coroutine[Any, Any, Any], deadline: float) -> Any:
+        """The part's result; None if it fails, takes too long, or rests. It gets no more than a share of the time until
+        ``deadline``, the call's; where it needs more than that, it is not at fault."""
         now, watch = clock.monotonic(), CancelWatch()
         if now < self.rests_until:
             asking.close()
             return None
+        patience_s = min(self.patience_s, WAIT_SHARE * max(0.0, deadline - now))
         try:
-            with clock.deadline(now + self.patience_s) as limit:
+            with clock.deadline(now + patience_s) as limit:
                 found = await asking
+            if limit.expired and patience_s < self.patience_s:
+                return None
             if limit.expired:
                 raise TimeoutError(f"no result within {self.patience_s} s")
         except BaseException as error:
@@ -230,7 +234,7 @@ class Caching:
                 return flight.entry
             if not flight.was_left:  # it failed, takes too long, or brought nothing that may be kept
                 return None
-        entry: CacheEntry | None = await self.asked(self.cache.get(lookup.key, self.clock.time()))
+        entry: CacheEntry | None = await self.asked(self.cache.get(lookup.key, self.clock.time()), deadline)
         if entry is None or not lookup.allows(entry):
             return None
         lookup.land(entry)
@@ -258,10 +262,10 @@ class Caching:
         """The entries nearest to a question that are young enough; None if it has no embedding."""
         lookup.space = self._space(lookup.caller, lookup.options.namespace)
         embedding = self._embedded(lookup.question or "")
-        lookup.vector = vector = await self._embedder_part.ask(self.clock, embedding)
+        lookup.vector = vector = await self._embedder_part.ask(self.clock, embedding, lookup.until)
         if vector is None:
             return None
-        near = await self.asked(self.cache.nearest(lookup.partition, vector, self.clock.time(), NEAREST))
+        near = await self.asked(self.cache.nearest(lookup.partition, vector, self.clock.time(), NEAREST), lookup.until)
         return [match for match in near or () if match.entry.prompt is not None and lookup.allows(match.entry)]
 
     async def _embedded(self, question: str) -> Any:
@@ -281,10 +285,10 @@ class Caching:
     def _is_long(self, question: str) -> bool:
         return len(question) > LONG_QUESTION and not self.clock.virtual
 
-    async def asked(self, asking: Coroutine[Any, Any, Any]) -> Any:
+    async def asked(self, asking: Coroutine[Any, Any, Any], deadline: float = inf) -> Any:
         """The cache's result; None if it fails or takes too long."""
         if self._waits:
-            return await self._cache_part.ask(self.clock, asking)
+            return await self._cache_part.ask(self.clock, asking, deadline)
         try:
             return await asking
         except Exception as error:
