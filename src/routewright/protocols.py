@@ -288,7 +288,8 @@ class Cache(Protocol):
 
     Safe to use from any event loop and thread. An entry whose time is over, or that was removed, is never given. What
     it raises is a miss: no call fails because of its cache. One whose ``get`` and ``put`` never wait says
-    ``waits = False``, and is then asked without a time limit. One that shares what was learned between processes has
+    ``waits = False``, and is then asked without a time limit. One whose searches are slow while it starts says so by
+    ``is_starting``, and is not left alone for it. One that shares what was learned between processes has
     ``async learned(space: str, new: Sequence[Observation], after: int) -> tuple[Sequence[Observation], int]``: it adds
     the new ones and returns those of other users of the cache since ``after``, and where they end.
     """

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from routewright.backends.cache.search import Vectors
 from routewright.backends.cache.sqlite import AT_ONCE, OBSERVATIONS, SqliteCache
 from routewright.errors import StorageCorrupt, ValidationFailed
 from routewright.testing.cache import PARTITION, key_of, make_entry
@@ -381,3 +382,24 @@ def _in_child(cache: SqliteCache) -> int:
         except BaseException:
             os._exit(2)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+async def test_while_embeddings_are_read_into_memory_searches_find_nothing(
+    cache: SqliteCache, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        await put(cache, name)
+    reading = list[bool]()
+
+    class Watched(Vectors[int]):
+        def add(self, key: int, vector: Any) -> None:
+            reading.append(other.is_starting)
+            super().add(key, vector)
+
+    monkeypatch.setattr("routewright.backends.cache.sqlite.Vectors", Watched)
+    other = SqliteCache(path)
+    assert await near(other) == ["tr_a", "tr_b", "tr_c"]
+    assert (reading, other.is_starting) == ([True] * 3, False)
+    other.is_starting = True
+    assert await near(other) == []
+    await other.aclose()

@@ -997,3 +997,29 @@ async def test_a_cache_takes_at_most_half_of_a_calls_time() -> None:
     began = at.clock.monotonic()
     assert (await at.ask(timeout_ms=40)).output
     assert at.clock.monotonic() - began == pytest.approx(0.02)
+
+
+class SlowSearch(Dawdling):
+    """A cache whose searches take a minute."""
+
+    is_starting = False
+    searches = 0
+
+    async def nearest(self, partition: bytes, vector: Any, now: float, limit: int) -> Sequence[CacheMatch]:
+        self.searches += 1
+        await self.clock.sleep(60.0)
+        return []
+
+
+@pytest.mark.parametrize("is_starting", [False, True])
+async def test_slow_searches_rest_but_the_same_requests_are_found_and_a_start_is_no_fault(is_starting: bool) -> None:
+    cache = SlowSearch(FakeClock())
+    cache.is_starting = is_starting
+    at = shop(cache=cache)
+    cache.clock = at.clock
+    async with at.router:
+        for number in range(5):
+            await at.ask(f"Question {number}?", True)
+        await at.clock.sleep(1.0)
+        assert (await at.ask("Question 0?", True)).routing.cache_hit
+    assert cache.searches == (5 if is_starting else 3)

@@ -85,12 +85,14 @@ class Part(Struct, eq=False):
 
     name: str
     patience_s: float
+    is_starting: Callable[[], bool] = bool
+    """Unless it says otherwise, it has started."""
     faults: int = 0
     rests_until: float = 0.0
 
     async def ask(self, clock: Clock, asking: Coroutine[Any, Any, Any], deadline: float) -> Any:
         """The part's result; None if it fails, takes too long, or rests. It gets no more than a share of the time until
-        ``deadline``, the call's; where it needs more than that, it is not at fault."""
+        ``deadline``, the call's. Needing more than that is no fault, nor is a time-out while it starts."""
         now, watch = clock.monotonic(), CancelWatch()
         if now < self.rests_until:
             asking.close()
@@ -99,7 +101,7 @@ class Part(Struct, eq=False):
         try:
             with clock.deadline(now + patience_s) as limit:
                 found = await asking
-            if limit.expired and patience_s < self.patience_s:
+            if limit.expired and (patience_s < self.patience_s or self.is_starting()):
                 return None
             if limit.expired:
                 raise TimeoutError(f"no result within {self.patience_s} s")
@@ -163,6 +165,8 @@ class Caching:
         """Misses whose answers are on their way, by the keys of their requests."""
         self._spaces: OrderedDict[str, Space] = OrderedDict()
         self._cache_part, self._embedder_part = Part("response cache", CACHE_S), Part("embedder", EMBED_S)
+        is_starting = partial(getattr, self.cache, "is_starting", False)
+        self._search_part = Part("search of the response cache", CACHE_S, is_starting)
 
     async def look(
         self, call: Call, guardrails: Sequence[Guardrail] = (), form: Form | None = None, *, plain: bool = False
@@ -265,7 +269,8 @@ class Caching:
         lookup.vector = vector = await self._embedder_part.ask(self.clock, embedding, lookup.until)
         if vector is None:
             return None
-        near = await self.asked(self.cache.nearest(lookup.partition, vector, self.clock.time(), NEAREST), lookup.until)
+        search = self.cache.nearest(lookup.partition, vector, self.clock.time(), NEAREST)
+        near = await self.asked(search, lookup.until, self._search_part)
         return [match for match in near or () if match.entry.prompt is not None and lookup.allows(match.entry)]
 
     async def _embedded(self, question: str) -> Any:
@@ -285,10 +290,10 @@ class Caching:
     def _is_long(self, question: str) -> bool:
         return len(question) > LONG_QUESTION and not self.clock.virtual
 
-    async def asked(self, asking: Coroutine[Any, Any, Any], deadline: float = inf) -> Any:
+    async def asked(self, asking: Coroutine[Any, Any, Any], deadline: float = inf, part: Part | None = None) -> Any:
         """The cache's result; None if it fails or takes too long."""
         if self._waits:
-            return await self._cache_part.ask(self.clock, asking, deadline)
+            return await (part or self._cache_part).ask(self.clock, asking, deadline)
         try:
             return await asking
         except Exception as error:

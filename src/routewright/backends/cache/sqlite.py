@@ -196,6 +196,8 @@ class SqliteCache:
         self._mirrors: LRUCache[tuple[bytes, int], _Mirror] = LRUCache(MIRRORED, _Mirror.size)
         self._mirrored: sqlite3.Connection | None = None
         """Where the mirrors were read. Another connection may be to a new file, with other rows."""
+        self.is_starting = False
+        """A partition is read into memory. Until it is there, searches find nothing."""
 
     def __repr__(self) -> str:
         return f"SqliteCache({str(self.path)!r})"
@@ -208,6 +210,8 @@ class SqliteCache:
 
     async def nearest(self, partition: bytes, vector: Vector, now: float, limit: int) -> Sequence[CacheMatch]:
         """The most similar entries of a partition (``protocols.Cache``)."""
+        if self.is_starting:
+            return []
         return await self._searches.run(partial(self._nearest, partition, vector, now, limit))
 
     def _nearest(
@@ -236,11 +240,15 @@ class SqliteCache:
         mirror = self._mirrors.get((partition, dimension))
         if mirror is None or len(mirror.vectors) > 2 * total + AT_ONCE:  # most are of entries that are gone
             mirror = _Mirror(Vectors(dimension))
+            self.is_starting = True
         sql = "SELECT seq, vector FROM entries WHERE partition = ? AND vector IS NOT NULL AND seq > ? ORDER BY seq"
-        for seq, packed in connection.execute(sql, (partition, mirror.last)):
-            row, mirror.last = unpacked(packed), seq
-            if row is not None and len(row) == dimension:
-                mirror.vectors.add(seq, row)
+        try:
+            for seq, packed in connection.execute(sql, (partition, mirror.last)):
+                row, mirror.last = unpacked(packed), seq
+                if row is not None and len(row) == dimension:
+                    mirror.vectors.add(seq, row)
+        finally:
+            self.is_starting = False
         self._mirrors[partition, dimension] = mirror
         return mirror.vectors
 
