@@ -1023,3 +1023,75 @@ async def test_slow_searches_rest_but_the_same_requests_are_found_and_a_start_is
         await at.clock.sleep(1.0)
         assert (await at.ask("Question 0?", True)).routing.cache_hit
     assert cache.searches == (5 if is_starting else 3)
+
+
+async def test_behind_a_stream_that_is_not_read_on_one_makes_its_own_call_and_the_next_are_hits() -> None:
+    at = shop(lambda call: SLOW if len(at.provider.calls) > 1 else ["one ", "two ", *WHOLE])
+    ends: list[tuple[float, bool]] = []
+
+    async def ask() -> None:
+        answer = await at.ask(timeout_ms=20_000)
+        ends.append((round(at.clock.monotonic() - began), answer.routing.cache_hit))
+
+    async with at.router.stream("Why?", cache=EXACT, timeout_ms=600_000) as stream:
+        assert [type(await anext(stream)) for _ in "12"] == [RouteStarted, OutputDelta]
+        began = at.clock.monotonic()
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            await at.clock.sleep(12.0)  # after 10 s the first makes its own call, which takes 5 s
+            group.start_soon(ask)
+        await ask()
+    assert ends == [(15, False), (15, True), (15, True)]
+    assert at.router.engine.caching._overtaken == set()
+
+
+async def test_what_is_removed_is_not_kept_by_a_call_that_was_overtaken() -> None:
+    pauses = iter([2, 1])
+    at = shop(lambda call: [*[Delta("slow"), Pause(6.0)] * next(pauses), *WHOLE])
+    async with anyio.create_task_group() as group:
+        group.start_soon(at.ask)
+        await at.clock.sleep(1.0)
+        await at.ask(timeout_ms=18_000)  # until the tenth second the first call is waited for
+        await at.router.cache.invalidate(everything=True)
+    assert (at.calls, (await at.router.cache.stats()).entries) == (2, 0)
+
+
+async def test_an_entry_that_is_there_is_given_without_waiting_for_a_call_that_wanted_a_younger_one() -> None:
+    at = shop(lambda call: SLOW if len(at.provider.calls) > 1 else ["old", *WHOLE])
+    await at.ask()
+    await at.clock.sleep(60.0)
+    async with anyio.create_task_group() as group:
+        group.start_soon(at.ask, "Why?", CacheOpts(mode="exact", ttl_seconds=10))
+        await at.clock.sleep(1.0)
+        began = at.clock.monotonic()
+        assert (await at.ask()).output == "old"
+        assert at.clock.monotonic() == began
+
+
+class Late:
+    """A lock, before which something happens once."""
+
+    def __init__(self, lock: Any, action: Any) -> None:
+        self.lock, self._inner, self._action = self, lock, action
+
+    def __enter__(self) -> None:
+        action, self._action = self._action, None
+        if action is not None:
+            action()
+        self._inner.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._inner.__exit__(*error)
+
+
+async def test_a_call_that_ends_while_another_begins_to_wait_for_it_is_not_waited_for() -> None:
+    at = shop(SLOW)
+    began, caching = at.clock.monotonic(), at.router.engine.caching
+    async with anyio.create_task_group() as group:
+        group.start_soon(at.ask)
+        await at.clock.sleep(1.0)
+        (flight,) = caching._flights.values()
+        inner = caching.guard
+        caching.guard = Late(inner.lock, lambda: flight.tell(None))  # type: ignore[assignment]
+        await at.ask()
+        assert at.clock.monotonic() - began == 6.0, "it made its own call at once"

@@ -156,13 +156,15 @@ class Caching:
         self._waits = getattr(cache, "waits", True)
         self._learned = getattr(cache, "learned", None)
         self._low_hits = LowHits(evicted_below)
-        self._guard = Guard()
+        self.guard = Guard()
         renew_in_children(self)
 
     def renew(self) -> None:
         """Begin with no call under way: those from before a fork are the parent's."""
         self._flights: dict[bytes, Lookup] = {}
         """Misses whose answers are on their way, by the keys of their requests."""
+        self._overtaken: set[Lookup] = set()
+        """Those that took too long. Nobody new waits for them."""
         self._spaces: OrderedDict[str, Space] = OrderedDict()
         self._cache_part, self._embedder_part = Part("response cache", CACHE_S), Part("embedder", EMBED_S)
         is_starting = partial(getattr, self.cache, "is_starting", False)
@@ -199,7 +201,7 @@ class Caching:
                 looked.explored = found.serve > 0 and not is_hit
         if nearest is not None:
             looked.entry_id, looked.age_s = nearest.id, round(max(0.0, now - nearest.created_at), 3)
-        with self._guard.lock:
+        with self.guard.lock:
             lookup.evicted = self._low_hits.looked((call.caller.account, call.environment), now, is_hit=is_hit)
         if entry is not None:
             looked.saved_nanos = entry.cost_nanos
@@ -219,30 +221,48 @@ class Caching:
 
     async def _exact(self, lookup: Lookup, deadline: float, *, patient: bool) -> CacheEntry | None:
         """The entry of the same request. Waits for a call that is making one."""
+        has_asked = False
         while (flight := self._flights.setdefault(lookup.key, lookup)) is not lookup:
-            if not flight.is_over:
-                now = self.clock.monotonic()
-                own = now + WAIT_SHARE * max(0.0, deadline - now)
-                with self._guard.lock:
-                    done = flight.done = flight.done or Signal()
-                    if now >= flight.until:  # a stream that nobody reads
-                        self.forget(flight)
-                        continue
-                if not patient:
-                    return None
+            if not flight.is_over and not has_asked:  # another call or process may have kept one meanwhile
+                entry, has_asked = await self._get(lookup, deadline), True
+                if entry is not None or not patient:
+                    return entry
+            now = self.clock.monotonic()
+            own = now + WAIT_SHARE * max(0.0, deadline - now)
+            with self.guard.lock:
+                is_over = flight.is_over
+                if not is_over and now >= flight.until:  # a stream that nobody reads
+                    self.forget(flight)
+                    continue
+                done = flight.done = flight.done or Signal()
+            if not is_over:
                 with self.clock.deadline(min(own, flight.until)) as limit:
                     await done.wait()
                 if limit.expired and own > flight.until:
                     continue
+                if limit.expired:
+                    self._take_over(flight, lookup)
+                    return None
             if flight.entry is not None and lookup.allows(flight.entry):
                 return flight.entry
-            if not flight.was_left:  # it failed, takes too long, or brought nothing that may be kept
+            if not flight.was_left:  # it failed, or brought nothing that may be kept
                 return None
-        entry: CacheEntry | None = await self.asked(self.cache.get(lookup.key, self.clock.time()), deadline)
-        if entry is None or not lookup.allows(entry):
-            return None
-        lookup.land(entry)
+        entry = await self._get(lookup, deadline)
+        if entry is not None:
+            lookup.land(entry)
         return entry
+
+    async def _get(self, lookup: Lookup, deadline: float) -> CacheEntry | None:
+        """The entry in the cache, if it may be given."""
+        entry: CacheEntry | None = await self.asked(self.cache.get(lookup.key, self.clock.time()), deadline)
+        return entry if entry is not None and lookup.allows(entry) else None
+
+    def _take_over(self, flight: Lookup, lookup: Lookup) -> None:
+        """Have those who come later wait for another call."""
+        with self.guard.lock:
+            if self._flights.get(lookup.key) is flight:
+                self._flights[lookup.key] = lookup
+                self._overtaken.add(flight)
 
     async def _offer(self, lookup: Lookup) -> Offer | None:
         """The nearest entry that may be served, and with what chance it is to be."""
@@ -252,7 +272,7 @@ class Caching:
         space, now, question = lookup.space, self.clock.monotonic(), lookup.question or ""
 
         def judge() -> Offer:
-            with self._guard.lock:
+            with self.guard.lock:
                 space.calibration.count(self.clock.time())
                 return offer(question, matches, space.calibration, lookup.bound)
 
@@ -302,7 +322,7 @@ class Caching:
 
     def _space(self, caller: Caller, namespace: str | None) -> Space:
         name = f"{caller.account}\n{caller.environment}\n{namespace or ''}\n{self.embedder.name}"
-        with self._guard.lock:
+        with self.guard.lock:
             space = self._spaces.get(name)
             if space is None:
                 space = self._spaces[name] = Space(name, Calibration())
@@ -335,7 +355,7 @@ class Caching:
 
     async def remove(self, which: CacheSelection) -> int:
         """Remove entries. Those on their way to the cache do not get there. Raises what the cache does."""
-        for flight in list(self._flights.values()):
+        for flight in [*self._flights.values(), *self._overtaken]:
             if flight.is_meant(which):
                 flight.may_be_kept = False
                 self.forget(flight)
@@ -343,7 +363,8 @@ class Caching:
 
     def forget(self, lookup: Lookup) -> None:
         """Let the next call with the same request look for itself."""
-        with self._guard.lock:
+        with self.guard.lock:
+            self._overtaken.discard(lookup)
             if self._flights.get(lookup.key) is lookup:
                 del self._flights[lookup.key]
 
@@ -379,7 +400,7 @@ class Caching:
         self._learn(space, Observation(features, bool(told), weight, self.clock.time()))
 
     def _learn(self, space: Space, observation: Observation) -> None:
-        with self._guard.lock:
+        with self.guard.lock:
             space.calibration.learn(observation)
             if self._learned is not None:
                 space.new.append(observation)
@@ -388,18 +409,18 @@ class Caching:
         """A copy of what is known, since a calibration remembers what it is asked."""
         if self._learned is not None and not space.heard:
             await self._exchange(space)
-        with self._guard.lock:
+        with self.guard.lock:
             return deepcopy(space.calibration)
 
     async def _exchange(self, space: Space) -> None:
         """Tell other processes what was learned here, and take in what they learned."""
         assert self._learned is not None, "the cache shares observations"
-        with self._guard.lock:
+        with self.guard.lock:
             new, space.new = space.new, []
         found = await self.asked(self._learned(space.name, new, space.heard))
         if found is not None:
             others, space.heard = found
-            with self._guard.lock:
+            with self.guard.lock:
                 for each in others:
                     space.calibration.learn(each)
 
@@ -471,10 +492,12 @@ class Lookup(Struct, eq=False):
 
     def tell(self, entry: CacheEntry | None) -> None:
         """Give those who wait the entry, or nothing."""
-        if not self.is_over:
-            self.entry, self.is_over = entry, True
-        if self.done is not None:
-            self.done.set()
+        with self.caching.guard.lock:
+            if not self.is_over:
+                self.entry, self.is_over = entry, True
+            done = self.done
+        if done is not None:
+            done.set()
 
     def leave(self) -> None:
         """End it for a call that was not made."""
