@@ -765,7 +765,7 @@ class Odd:
         return self.given
 
 
-@pytest.mark.parametrize("given", [np.bool_(True), 1, "yes", [0]], ids=repr)
+@pytest.mark.parametrize("given", [np.bool_(True), 1, "yes", [0], np.zeros(2)], ids=repr)
 async def test_no_call_fails_with_what_a_comparator_gives(given: Any) -> None:
     places = Places()
     places.at = {f"How do I log in {'really ' * place}?": 0.1 * place for place in range(6)}
@@ -1095,3 +1095,18 @@ async def test_a_call_that_ends_while_another_begins_to_wait_for_it_is_not_waite
         caching.guard = Late(inner.lock, lambda: flight.tell(None))  # type: ignore[assignment]
         await at.ask()
         assert at.clock.monotonic() - began == 6.0, "it made its own call at once"
+
+
+@pytest.mark.parametrize("first", [Judged(None), Odd(None)], ids=["waits", "plain"])
+async def test_where_a_comparator_cannot_tell_the_next_is_asked(first: Any) -> None:
+    places, last = Places(), Judged(True)
+    places.at = {"How do I log in?": 0.0, "How can I log in?": 0.1}
+    at = shop(settings={"cache": CacheSettings(embedder=places, comparators=(first, last), judge_usd_a_day=0)})
+    async with at.router:
+        await at.ask("How do I log in?", NEAR)
+        at.chance.next = 0.99
+        await at.ask("How can I log in?", NEAR)
+        await at.clock.sleep(1.0)
+        assert len(last.asked) == 1
+        (space,) = at.router.engine.caching._spaces.values()
+        assert [(seen.right, round(seen.weight)) for seen in space.calibration._observations] == [(True, 50)]

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial
 from math import inf
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import anyio.to_thread
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from routewright._core.alerts import LowHits
 from routewright._core.attempt import Attempt, ToolPieces
@@ -76,6 +77,9 @@ POOR = 0.5
 MAX_ERROR = 0.01
 """Share of all requests that may get a wrong cached answer unless the request says otherwise (contract 6)."""
 DEFAULT = CacheOpts()
+
+Told: TypeAlias = bool | Awaitable[bool | None] | None
+Compare: TypeAlias = Callable[[str, str, str], Told]
 
 _log = logging.getLogger(__name__)
 
@@ -369,35 +373,37 @@ class Caching:
                 del self._flights[lookup.key]
 
     def compare(self, lookup: Lookup, found: Offer, cached: str, live: str) -> None:
-        """Learn from a question that was answered live whether the nearest entry's answer was right for it."""
-        asked, weight, told = lookup.question or "", 1 / max(1 - found.serve, 1e-9), None
-        for comparator in self._comparators:
-            try:
-                told = comparator.compare(asked, cached, live)
-            except Exception as error:
-                _log.warning("a comparator of answers failed: %s", raised_in(error))
-            if told is not None:
-                break
-        if told is None and self._judge is not None and lookup.caller.environment != "sandbox":
-            told = self._judge(lookup.caller, asked, cached, live)
-        if not isinstance(told, Awaitable):  # what cannot be shown to be right counts as wrong
-            self._learn(lookup.space, Observation(found.features, bool(told), weight, self.clock.time()))
+        """Learn from a question that was answered live whether the nearest entry's answer was right for it. What cannot
+        be shown to be right counts as wrong."""
+        asks = [each.compare for each in self._comparators]
+        if self._judge is not None and lookup.caller.environment != "sandbox":
+            asks.append(partial(self._judge, lookup.caller))
+        texts, rest, space = (lookup.question or "", cached, live), iter(asks), lookup.space
+        told = _told(rest, texts)
+        seen = Observation(found.features, told is True, 1 / max(1 - found.serve, 1e-9), self.clock.time())
+        if not isinstance(told, Awaitable):
+            self._learn(space, seen)
         elif found.serve > 0:
-            self._start(partial(self._compare_aside, lookup.space, found.features, weight, told))
+            self._start(partial(self._compare_aside, told, rest, texts, space, seen))
         elif self._rng.random() < JUDGED_SHARE:
-            self._start(partial(self._compare_aside, lookup.space, found.features, weight / JUDGED_SHARE, told))
+            seen = replace(seen, weight=seen.weight / JUDGED_SHARE)
+            self._start(partial(self._compare_aside, told, rest, texts, space, seen))
         elif isinstance(told, Coroutine):
             told.close()
 
     async def _compare_aside(
-        self, space: Space, features: tuple[float, ...], weight: float, waiting: Awaitable[bool | None]
+        self, told: Told, rest: Iterator[Compare], texts: tuple[str, str, str], space: Space, seen: Observation
     ) -> None:
-        told = None
-        try:
-            told = await waiting
-        except Exception as error:
-            _log.warning("a comparator of answers failed: %s", raised_in(error))
-        self._learn(space, Observation(features, bool(told), weight, self.clock.time()))
+        while isinstance(told, Awaitable):
+            try:
+                said = await told
+                told = None if said is None else bool(said)
+            except Exception as error:
+                _log.warning("a comparator of answers failed: %s", raised_in(error))
+                told = None
+            if told is None:
+                told = _told(rest, texts)
+        self._learn(space, replace(seen, right=told is True))
 
     def _learn(self, space: Space, observation: Observation) -> None:
         with self.guard.lock:
@@ -533,12 +539,20 @@ class Lookup(Struct, eq=False):
                 call.metadata_json,
             )
             self.caching.keep(self, entry)
-            if self.offer is None or self.offer.match is None or not self.offer.features:
-                return
-            try:
+            if self.offer is not None and self.offer.match is not None and self.offer.features:
                 self.caching.compare(self, self.offer, self.offer.match.entry.answer.output, output)
-            except Exception as error:  # of a comparator's result; the call has to be settled
-                _log.warning("a comparator of answers failed: %s", raised_in(error))
+
+
+def _told(rest: Iterator[Compare], texts: tuple[str, str, str]) -> Told:
+    """What the first of the comparators says that can tell. It may have to be awaited."""
+    for compare in rest:
+        try:
+            told = compare(*texts)
+            if told is not None:
+                return told if isinstance(told, Awaitable) else bool(told)
+        except Exception as error:
+            _log.warning("a comparator of answers failed: %s", raised_in(error))
+    return None
 
 
 def _attempt_of(answer: CachedAnswer) -> Attempt:
