@@ -42,6 +42,7 @@ from routewright.wire import (
     Fallback,
     Finish,
     FunctionSpec,
+    Observation,
     OutputDelta,
     Params,
     RateLimits,
@@ -1110,3 +1111,55 @@ async def test_where_a_comparator_cannot_tell_the_next_is_asked(first: Any) -> N
         assert len(last.asked) == 1
         (space,) = at.router.engine.caching._spaces.values()
         assert [(seen.right, round(seen.weight)) for seen in space.calibration._observations] == [(True, 50)]
+
+
+class Sharing(Dawdling):
+    """A cache that shares observations, slowly, or fails to."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeClock())
+        self.rows, self.failing, self.closed = list[Observation](), False, False
+
+    async def learned(self, space: str, new: Sequence[Observation], after: int) -> tuple[Sequence[Observation], int]:
+        others = self.rows[after:]
+        if self.failing:
+            raise OSError("locked")
+        self.rows += new
+        await self.clock.sleep(0.5)
+        return others, len(self.rows)
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+async def sharing_shop() -> tuple[Shop, Sharing]:
+    """With three observations, of which none was shared."""
+    cache, places = Sharing(), Places()
+    places.at = {f"How do I log in {'really ' * place}?": 0.01 * place for place in range(4)}
+    at = shop("the same", cache=cache, settings={"cache": CacheSettings(embedder=places, judge_usd_a_day=0)})
+    cache.clock, at.chance.next = at.clock, 0.99
+    for question in places.at:
+        await at.ask(question, NEAR)
+        await at.clock.sleep(1.0)
+    return at, cache
+
+
+async def test_observations_are_shared_once_however_long_that_takes_and_however_often_it_fails() -> None:
+    at, cache = await sharing_shop()
+    async with at.router:
+        caching = at.router.engine.caching
+        (space,) = caching._spaces.values()
+        cache.failing = True
+        await caching._exchange(space)
+        cache.failing = False
+        async with anyio.create_task_group() as group:
+            group.start_soon(caching._exchange, space)
+            group.start_soon(caching._exchange, space)
+        await caching._exchange(space)
+        assert len(cache.rows) == len(space.calibration._observations) == 3
+
+
+async def test_what_was_learned_is_shared_before_the_cache_is_closed() -> None:
+    at, cache = await sharing_shop()
+    await at.router.aclose()
+    assert (len(cache.rows), cache.closed) == (3, True)

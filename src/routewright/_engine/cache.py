@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from routewright._core.alerts import LowHits
 from routewright._core.attempt import Attempt, ToolPieces
 from routewright._core.attempts.faults import raised_in
-from routewright._core.cache.calibration import Bound, Calibration
+from routewright._core.cache.calibration import LEARNED, Bound, Calibration
 from routewright._core.cache.key import keys_of
 from routewright._core.cache.offer import Offer, offer
 from routewright._core.cache.selection import selects
@@ -129,6 +129,7 @@ class Space(Struct, eq=False):
     calibration: Calibration
     new: list[Observation] = []
     """What other processes have not been told."""
+    is_telling: bool = False
     heard: int = 0
     """How far their news were read."""
     due: float = 0.0
@@ -418,15 +419,30 @@ class Caching:
         with self.guard.lock:
             return deepcopy(space.calibration)
 
+    async def share(self) -> None:
+        """Tell other processes what they have not been told."""
+        with self.guard.lock:
+            spaces = [space for space in self._spaces.values() if space.new and self._learned is not None]
+        for space in spaces:
+            await self._exchange(space)
+
     async def _exchange(self, space: Space) -> None:
         """Tell other processes what was learned here, and take in what they learned."""
         assert self._learned is not None, "the cache shares observations"
         with self.guard.lock:
-            new, space.new = space.new, []
-        found = await self.asked(self._learned(space.name, new, space.heard))
-        if found is not None:
-            others, space.heard = found
+            if space.is_telling:
+                return
+            space.is_telling, new, space.new = True, space.new, []
+        others: Sequence[Observation] = ()
+        try:
+            others, space.heard = await self._learned(space.name, new, space.heard)
+            new = []
+        except Exception as error:
+            _log.warning("the response cache failed: %s", raised_in(error))
+        finally:
             with self.guard.lock:
+                space.new[:0] = new[-LEARNED:]  # for the next time
+                space.is_telling = False
                 for each in others:
                     space.calibration.learn(each)
 
