@@ -162,8 +162,11 @@ class ResponseCache:
             convert(named | {"everything": everything}, _Selected)
         except MsgspecError as error:
             raise ValidationFailed.at("invalidate", str(error)) from None
-        if any(each is not None for each in (key, partition, *named.values())) is everything:
-            raise ValidationFailed.at("invalidate", "selects nothing", "say which entries, or everything=True alone")
+        selected = any(each is not None for each in (key, partition, *named.values()))
+        if selected and everything:
+            raise ValidationFailed.at("invalidate", "everything=True cannot be combined with other selectors")
+        if not selected and not everything:
+            raise ValidationFailed.at("invalidate", "nothing is selected", "pass a selector, or everything=True")
         which = CacheSelection(
             account=self._caller.account,
             environment=self._caller.environment,

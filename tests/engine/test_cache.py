@@ -596,9 +596,14 @@ async def test_entries_are_removed_by_what_they_have_in_common() -> None:
     explained = await at.router.cache.explain("Three?", cache=EXACT)
     assert await at.router.cache.invalidate(partition=explained.partition) == 1
     assert (await at.router.cache.stats()).entries == 0
-    for wrong in ({}, {"everything": True, "namespace": "n"}, {"key": "abc"}):
-        with pytest.raises(ValidationFailed):
-            await at.router.cache.invalidate(**wrong)
+    wrong: dict[str, dict[str, Any]] = {
+        "nothing is selected; pass a selector, or everything=True": {},
+        "cannot be combined with other selectors": {"everything": True, "namespace": "n"},
+        "hexadecimal": {"key": "abc"},
+    }
+    for said, selection in wrong.items():
+        with pytest.raises(ValidationFailed, match=said):
+            await at.router.cache.invalidate(**selection)
 
 
 async def test_explain_says_what_would_happen_and_changes_nothing() -> None:
