@@ -295,12 +295,12 @@ class Cache(Protocol):
     """
 
     async def get(self, key: bytes, now: float) -> CacheEntry | None:
-        """The entry of exactly this request. ``now`` in Unix seconds."""
+        """The entry of exactly this request, without its embedding. ``now`` in Unix seconds."""
         ...
 
     async def nearest(self, partition: bytes, vector: Vector, now: float, limit: int) -> Sequence[CacheMatch]:
-        """Entries of a partition with the most similar embeddings, the most similar first. Never one of another
-        partition, or without an embedding."""
+        """Entries of a partition with the most similar embeddings, the most similar first, without these. Never one of
+        another partition, or that had no embedding."""
         ...
 
     async def put(self, entry: CacheEntry) -> None:

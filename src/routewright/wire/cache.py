@@ -38,7 +38,7 @@ class CacheEntry(Struct, frozen=True, array_like=True, gc=False):
     prompt: str | None = None
     """The last user turn; None: only the same request again finds the entry."""
     vector: bytes | None = None
-    """The prompt's embedding, of length 1, as little-endian float32."""
+    """The prompt's embedding, of length 1, as little-endian float32. Left out of entries that come from a cache."""
     namespace: str | None = None
     metadata: bytes | None = None
     """The request's, as JSON."""

@@ -204,9 +204,9 @@ class SqliteCache:
 
     async def get(self, key: bytes, now: float) -> CacheEntry | None:
         """The entry of exactly this request (``protocols.Cache``)."""
-        sql = "SELECT body, vector FROM entries WHERE key = ? AND expires_at > ?"
+        sql = "SELECT body FROM entries WHERE key = ? AND expires_at > ?"
         rows = await self._gets.rows(sql, key, now)
-        return _entry(*rows[0]) if rows else None
+        return _entry(rows[0][0]) if rows else None
 
     async def nearest(self, partition: bytes, vector: Vector, now: float, limit: int) -> Sequence[CacheMatch]:
         """The most similar entries of a partition (``protocols.Cache``)."""
@@ -221,9 +221,9 @@ class SqliteCache:
         vectors = self._read_vectors(connection, partition, len(query))
         while near := vectors.nearest(query, many):
             marks = ", ".join("?" * len(near))
-            sql = f"SELECT seq, body, vector FROM entries WHERE seq IN ({marks}) AND partition = ? AND expires_at > ?"
+            sql = f"SELECT seq, body FROM entries WHERE seq IN ({marks}) AND partition = ? AND expires_at > ?"
             rows = connection.execute(sql, (*(seq for seq, _ in near), partition, now))
-            found = {seq: entry for seq, *row in rows if (entry := _entry(*row))}
+            found = {seq: entry for seq, body in rows if (entry := _entry(body))}
             gone = [seq for seq, _ in near if seq not in found]
             if not gone:
                 break
@@ -328,9 +328,9 @@ class SqliteCache:
             await connection.aclose()
 
 
-def _entry(body: bytes, vector: bytes | None) -> CacheEntry | None:
+def _entry(body: bytes) -> CacheEntry | None:
     """The entry of a row; None if it is damaged."""
     try:
-        return replace(_decoder.decode(body), vector=vector)
+        return _decoder.decode(body)
     except (DecodeError, TypeError, ValueError):
         return None
