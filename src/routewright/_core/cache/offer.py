@@ -47,21 +47,19 @@ def offer(asked: str, matches: Sequence[CacheMatch], calibration: Calibration, b
     about = gist(asked)
     first = None
     for place, match in enumerate(matches):
-        if match.entry.prompt is None:
-            continue
-        kept = gist(match.entry.prompt)
+        prompt = match.entry.prompt or ""
+        kept = gist(prompt)
         verdict = guard(about, kept)
         first = first or verdict
         if verdict.refused_by is None:
             refused = first.refused_by
-            if bound.max_error != 0 and same_words(asked, match.entry.prompt):
+            if bound.max_error != 0 and same_words(asked, prompt):
                 return Offer(match, refused, (*verdict.compared, "same words"), (), 1.0, 0.0, 1.0)
             features = (*_agreement(matches, place), *_likeness(about, kept))
+            assessed = calibration.assess(features, bound)
             if bound.threshold is not None:
-                serve = (1.0 - bound.explore) * (match.similarity >= bound.threshold)
-                assessed = calibration.assess(features, Bound(None, None, bound.explore))
-                return Offer(match, refused, verdict.compared, features, assessed.probability, assessed.risk, serve)
-            return Offer(match, refused, verdict.compared, features, *calibration.assess(features, bound))
+                assessed = assessed._replace(serve=(1.0 - bound.explore) * (match.similarity >= bound.threshold))
+            return Offer(match, refused, verdict.compared, features, *assessed)
     return NOTHING if first is None else Offer(refused_by=first.refused_by, compared=first.compared)
 
 
