@@ -1032,8 +1032,8 @@ async def test_slow_searches_rest_but_the_same_requests_are_found_and_a_start_is
 
 
 async def test_behind_a_stream_that_is_not_read_on_one_makes_its_own_call_and_the_next_are_hits() -> None:
-    at = shop(lambda call: SLOW if len(at.provider.calls) > 1 else ["one ", "two ", *WHOLE])
-    ends: list[tuple[float, bool]] = []
+    at: Shop = shop(lambda call: SLOW if len(at.provider.calls) > 1 else ["one ", "two ", *WHOLE])
+    began, ends = 0.0, list[tuple[float, bool]]()
 
     async def ask() -> None:
         answer = await at.ask(timeout_ms=20_000)
@@ -1053,7 +1053,7 @@ async def test_behind_a_stream_that_is_not_read_on_one_makes_its_own_call_and_th
 
 async def test_what_is_removed_is_not_kept_by_a_call_that_was_overtaken() -> None:
     pauses = iter([2, 1])
-    at = shop(lambda call: [*[Delta("slow"), Pause(6.0)] * next(pauses), *WHOLE])
+    at: Shop = shop(lambda call: [*[Delta("slow"), Pause(6.0)] * next(pauses), *WHOLE])
     async with anyio.create_task_group() as group:
         group.start_soon(at.ask)
         await at.clock.sleep(1.0)
@@ -1063,7 +1063,7 @@ async def test_what_is_removed_is_not_kept_by_a_call_that_was_overtaken() -> Non
 
 
 async def test_an_entry_that_is_there_is_given_without_waiting_for_a_call_that_wanted_a_younger_one() -> None:
-    at = shop(lambda call: SLOW if len(at.provider.calls) > 1 else ["old", *WHOLE])
+    at: Shop = shop(lambda call: SLOW if len(at.provider.calls) > 1 else ["old", *WHOLE])
     await at.ask()
     await at.clock.sleep(60.0)
     async with anyio.create_task_group() as group:

@@ -278,7 +278,7 @@ class Caching:
 
         def judge() -> Offer:
             with self.guard.lock:
-                space.calibration.count(self.clock.time())
+                space.calibration.count()
                 return offer(question, matches, space.calibration, lookup.bound)
 
         found = await anyio.to_thread.run_sync(judge) if self._is_long(question) else judge()
@@ -381,7 +381,7 @@ class Caching:
             asks.append(partial(self._judge, lookup.caller))
         texts, rest, space = (lookup.question or "", cached, live), iter(asks), lookup.space
         told = _told(rest, texts)
-        seen = Observation(found.features, told is True, 1 / max(1 - found.serve, 1e-9), self.clock.time())
+        seen = Observation(found.features, told is True, 1 / max(1 - found.serve, 1e-9))
         if not isinstance(told, Awaitable):
             self._learn(space, seen)
         elif found.serve > 0:
@@ -451,8 +451,8 @@ class Caching:
         learns."""
         span = next((each for each in trace.spans if isinstance(each, CacheSpan) and each.hit), None)
         if span is not None and span.features:
-            space, now = self._space(caller, span.namespace), self.clock.time()
-            self._learn(space, Observation(tuple(span.features), score >= POOR, 1.0, now))
+            space = self._space(caller, span.namespace)
+            self._learn(space, Observation(tuple(span.features), score >= POOR, 1.0))
         if score < POOR:
             made_by = trace.id if span is None else span.entry_trace_id
             await self.remove(CacheSelection(account=caller.account, id=made_by))

@@ -87,5 +87,3 @@ class Observation(Struct, frozen=True, array_like=True, gc=False):
     right: bool
     weight: float
     """1 over the chance with which such a case is looked at."""
-    at: float
-    """Unix seconds."""

@@ -41,7 +41,7 @@ MIRRORED = 50_000_000
 """Numbers of embeddings, in all partitions, that are kept in memory to be searched: 200 MB."""
 OBSERVATIONS = 5_000
 """Observations kept of a space. The oldest go."""
-APPLICATION_ID, VERSION = 0x52774361, 2  # "RwCa"
+APPLICATION_ID, VERSION = 0x52774361, 3  # "RwCa"
 TABLES = (
     """CREATE TABLE entries (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB NOT NULL UNIQUE, account TEXT NOT NULL, environment TEXT NOT NULL,
