@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, MsgspecError, Struct, convert
-from msgspec.structs import replace
 
 from ._core.cache.answers import judge_request, read_judgement
 from ._core.cache.calibration import START, Bound
@@ -226,19 +225,21 @@ async def explain_cache(caching: Caching, call: Call) -> CacheExplanation:
         asked, calibration = gist(lookup.question), await caching.calibration(lookup.space)
         chosen = offer(lookup.question, matches, calibration, lookup.bound)
         for match in matches:
-            entry, verdict = match.entry, guard(asked, gist(match.entry.prompt or ""))
-            one = NearEntry(
-                trace_id=entry.id,
-                question=entry.prompt or "",
-                similarity=round(match.similarity, 4),
-                age_s=round(now - entry.created_at, 3),
-                refused_by=verdict.refused_by,
-                compared=[*verdict.compared],
+            entry, question, judged = match.entry, match.entry.prompt or "", chosen if match is chosen.match else None
+            verdict = guard(asked, gist(question))
+            near.append(
+                NearEntry(
+                    trace_id=entry.id,
+                    question=question,
+                    similarity=round(match.similarity, 4),
+                    age_s=round(now - entry.created_at, 3),
+                    refused_by=verdict.refused_by,
+                    compared=[*verdict.compared],
+                    probability=None if judged is None else round(judged.probability, 4),
+                    risk=None if judged is None else round(judged.risk, 4),
+                    serve=0.0 if judged is None else round(judged.serve, 4),
+                )
             )
-            if match is chosen.match:
-                judged = [round(each, 4) for each in (chosen.probability, chosen.risk, chosen.serve)]
-                one = replace(one, probability=judged[0], risk=judged[1], serve=judged[2])
-            near.append(one)
         reason = _reason(near, lookup.bound, calibration.requests)
     exact_age_s = None if exact is None else round(now - exact.created_at, 3)
     return CacheExplanation(

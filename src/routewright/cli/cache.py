@@ -135,7 +135,7 @@ def _page(found: CacheExplanation) -> Iterator[Block]:
     yield from (Line(found.reason, "title"), Line(), facts({"key": found.key, "partition": found.partition}))
     rows = []
     for each in found.near:
-        judged = (each.probability, each.risk, each.serve) if each.risk is not None else (None, None, None)
+        judged = (each.probability, each.risk, None if each.risk is None else each.serve)
         shares = ["" if share is None else percent(share) for share in judged]
         question = textwrap.shorten(each.question, 200, placeholder=" ...")
         cells = (f"{each.similarity:.3f}", time_short(each.age_s * 1000), each.refused_by or "", *shares, question)
