@@ -1168,3 +1168,21 @@ async def test_what_was_learned_is_shared_before_the_cache_is_closed() -> None:
     at, cache = await sharing_shop()
     await at.router.aclose()
     assert (len(cache.rows), cache.closed) == (3, True)
+
+
+class Failing:
+    """A comparator that raises."""
+
+    def compare(self, question: str, cached: str, live: str) -> bool:
+        raise OSError("no model")
+
+
+async def test_a_comparator_that_fails_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    places = Places()
+    places.at = {f"How do I log in {'really ' * place}?": 0.1 * place for place in range(6)}
+    at = shop(settings={"cache": CacheSettings(embedder=places, comparators=(Failing(),), judge_usd_a_day=0)})
+    with caplog.at_level(logging.WARNING):
+        for question in places.at:
+            await at.ask(question, CacheOpts(threshold=0.999))
+            await at.clock.sleep(15.0)
+    assert caplog.text.count("a comparator of answers failed") == 2

@@ -72,6 +72,8 @@ MOST_SPACES = 1_000
 """Calibrations in memory."""
 NEWS_EVERY_S = 60.0
 """How often a calibration takes in what other processes learned."""
+LOG_EVERY_S = 60.0
+"""Failures of comparators are logged once in so many seconds."""
 POOR = 0.5
 """Feedback below this says that an answer was wrong."""
 MAX_ERROR = 0.01
@@ -161,6 +163,7 @@ class Caching:
         self._waits = getattr(cache, "waits", True)
         self._learned = getattr(cache, "learned", None)
         self._low_hits = LowHits(evicted_below)
+        self._log_again_at = 0.0
         self.guard = Guard()
         renew_in_children(self)
 
@@ -380,7 +383,7 @@ class Caching:
         if self._judge is not None and lookup.caller.environment != "sandbox":
             asks.append(partial(self._judge, lookup.caller))
         texts, rest, space = (lookup.question or "", cached, live), iter(asks), lookup.space
-        told = _told(rest, texts)
+        told = self._told(rest, texts)
         seen = Observation(found.features, told is True, 1 / max(1 - found.serve, 1e-9))
         if not isinstance(told, Awaitable):
             self._learn(space, seen)
@@ -400,11 +403,28 @@ class Caching:
                 said = await told
                 told = None if said is None else bool(said)
             except Exception as error:
-                _log.warning("a comparator of answers failed: %s", raised_in(error))
+                self._log_comparator(error)
                 told = None
             if told is None:
-                told = _told(rest, texts)
+                told = self._told(rest, texts)
         self._learn(space, replace(seen, right=told is True))
+
+    def _told(self, rest: Iterator[Compare], texts: tuple[str, str, str]) -> Told:
+        """What the first of the comparators says that can tell. It may have to be awaited."""
+        for compare in rest:
+            try:
+                told = compare(*texts)
+                if told is not None:
+                    return told if isinstance(told, Awaitable) else bool(told)
+            except Exception as error:
+                self._log_comparator(error)
+        return None
+
+    def _log_comparator(self, error: Exception) -> None:
+        now = self.clock.monotonic()
+        if now >= self._log_again_at:
+            self._log_again_at = now + LOG_EVERY_S
+            _log.warning("a comparator of answers failed: %s", raised_in(error))
 
     def _learn(self, space: Space, observation: Observation) -> None:
         with self.guard.lock:
@@ -557,18 +577,6 @@ class Lookup(Struct, eq=False):
             self.caching.keep(self, entry)
             if self.offer is not None and self.offer.match is not None and self.offer.features:
                 self.caching.compare(self, self.offer, self.offer.match.entry.answer.output, output)
-
-
-def _told(rest: Iterator[Compare], texts: tuple[str, str, str]) -> Told:
-    """What the first of the comparators says that can tell. It may have to be awaited."""
-    for compare in rest:
-        try:
-            told = compare(*texts)
-            if told is not None:
-                return told if isinstance(told, Awaitable) else bool(told)
-        except Exception as error:
-            _log.warning("a comparator of answers failed: %s", raised_in(error))
-    return None
 
 
 def _attempt_of(answer: CachedAnswer) -> Attempt:
