@@ -1,4 +1,4 @@
-"""The response cache: what it is made of, what its owner sees of it, and the judge that compares answers.
+"""Public API of the response cache, and the judge that compares answers.
 
 Caches, embedders and comparators are loaded when they are first used.
 """
@@ -109,7 +109,7 @@ class CacheExplanation(Struct, frozen=True, kw_only=True):
 
 
 class ResponseCache:
-    """The response cache, as far as it is one account's: ``router.cache``.
+    """The response cache of this caller's account and environment: stats, explain, invalidate (``router.cache``).
 
     async with Router.sandbox() as router:
         await router.route("Why is the sky blue?", cache=True)
@@ -134,8 +134,7 @@ class ResponseCache:
         return f"<ResponseCache of {self._caller.account}>"
 
     async def stats(self) -> CacheStats:
-        """Count what is kept of the account, in both environments. How often it was asked and hit stands in
-        ``router.traces.cache_report()``."""
+        """Count the account's entries in both environments. ``router.traces.cache_report()`` has the hit rate."""
         return await self._caching().cache.stats(self._caller.account, self._clock.time())
 
     async def explain(self, request: Any, **options: Any) -> CacheExplanation:
@@ -154,8 +153,8 @@ class ResponseCache:
         older_than_s: float | None = None,
         everything: bool = False,
     ) -> int:
-        """Remove the account's entries that all of what is given holds for, and say how many. ``everything=True``
-        alone means all of them. Raises ``ValidationFailed``."""
+        """Remove the account's entries in this environment that match all selectors, and return how many.
+        ``everything=True``, without others, removes all of them. Raises ``ValidationFailed``."""
         named = {"trace_id": trace_id, "namespace": namespace, "metadata": metadata, "older_than_s": older_than_s}
         try:
             convert(named | {"everything": everything}, _Selected)

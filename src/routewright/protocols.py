@@ -284,7 +284,7 @@ class Guardrail(Protocol):
 
 @runtime_checkable
 class Cache(Protocol):
-    """Keeps answers (contract 6). It never judges one: who asks decides whether to serve what is near.
+    """Stores and finds answers (contract 6); the engine decides whether to serve them.
 
     Safe to use from any event loop and thread. An entry whose time is over, or that was removed, is never given. What
     it raises is a miss: no call fails because of its cache. One whose ``get`` and ``put`` never wait says

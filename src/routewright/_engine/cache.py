@@ -3,7 +3,7 @@
     look -> hit: the call is served, and costs nothing
          -> miss: the call goes on; ``Lookup.ended`` keeps its answer, gives it to those who wait for it, and learns
 
-No call fails because of its cache: whatever that raises is a miss.
+A cache error is a miss.
 """
 
 from __future__ import annotations

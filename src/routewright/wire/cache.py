@@ -77,7 +77,7 @@ class CacheStats(Struct, frozen=True, kw_only=True):
     oldest_at: float | None = None
     """Unix seconds."""
     saves_nanos: int = 0
-    """What the entries had cost together."""
+    """Total cost of the entries."""
 
 
 class Observation(Struct, frozen=True, array_like=True, gc=False):
@@ -86,4 +86,4 @@ class Observation(Struct, frozen=True, array_like=True, gc=False):
     features: tuple[float, ...]
     right: bool
     weight: float
-    """1 over the chance with which such a case is looked at."""
+    """Inverse probability of observing this case."""

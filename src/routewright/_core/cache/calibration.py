@@ -68,7 +68,7 @@ class Bound(NamedTuple):
 
 
 class Assessment(NamedTuple):
-    """What is thought of a candidate."""
+    """The model's assessment of a candidate."""
 
     probability: float
     """That its answer is right."""

@@ -61,7 +61,7 @@ class MemoryCache:
     def renew(self) -> None:
         """Start empty."""
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
-        """The longest unused first."""
+        """Least recently used first."""
         self._partitions: dict[bytes, Vectors[bytes]] = {}
         self.size_bytes = 0
         """What it holds, at most ``max_bytes``."""

@@ -106,8 +106,8 @@ class _Connection:
                     raise
                 fault = fault_of(error, self._path)
                 if isinstance(fault, StorageCorrupt):
-                    what = "is damaged, or not a database: if it is the cache delete it, it only holds cached answers"
-                    fault = StorageCorrupt(f"{self._path} {what} ({error})")
+                    what = f"{self._path} is damaged or not a database ({error}); if it is your cache file, delete it"
+                    fault = StorageCorrupt(f"{what} (it holds nothing but cached answers)")
                 raise fault from error
 
     def _close(self) -> None:

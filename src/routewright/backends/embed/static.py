@@ -30,7 +30,7 @@ class StaticEmbedder:
 
     router = Router(settings=Settings(cache=CacheSettings(embedder=StaticEmbedder())))
 
-    The vectors are loaded at first use, which takes a third of a second and 80 MB; ``load()`` does it earlier. Raises
+    The vectors are loaded at first use, which takes 0.4 s and 80 MB; ``load()`` does it earlier. Raises
     ``ValidationFailed`` if the extra ``vectors`` is not installed. Safe to use from any thread.
     """
 
