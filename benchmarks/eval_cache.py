@@ -121,7 +121,7 @@ class Stream:
         kept, count = np.zeros(len(self.texts), bool), 0
         played = Played(np.zeros(len(order), bool), np.zeros(len(order), bool))
         for at, row in enumerate(order):
-            calibration.count(float(at))
+            calibration.count()
             made = offer(self.texts[row], self.matches(row, kept, count), calibration, bound)
             if made.match is not None:
                 right = bool(self.labels[int(made.match.entry.id)] == self.labels[row])
@@ -130,7 +130,7 @@ class Stream:
                 if draws[at] < made.serve:
                     played.hit[at], played.wrong[at] = True, not right
                     continue
-                calibration.learn(Observation(made.features, right, 1 / (1 - made.serve), float(at)))
+                calibration.learn(Observation(made.features, right, 1 / (1 - made.serve)))
             kept[row] = True
             count += 1
         return played
@@ -210,8 +210,8 @@ def paws(embedder: Embeds, folds: int = 5) -> dict[str, Any]:
         calibration = Calibration()
         for number, pair in enumerate(pairs):
             made = pair_offer(pair, embedder, calibration) if number % folds != fold else None
-            if made is not None and made.match is not None:
-                calibration.learn(Observation(made.features, bool(right[number]), 1.0, 0.0))
+            if made is not None and made.features:  # not the same words
+                calibration.learn(Observation(made.features, bool(right[number]), 1.0))
         for number in range(fold, len(pairs), folds):
             trained[number] = pair_offer(pairs[number], embedder, calibration).probability
     return {

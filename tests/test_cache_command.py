@@ -182,8 +182,8 @@ def test_a_person_is_asked_first(kept: list[str], capsys: Capture, monkeypatch: 
 
 
 def test_what_is_to_go_has_to_be_said_once(kept: list[str], capsys: Capture) -> None:
-    assert "--everything: is missing" in shown(capsys, "invalidate", code=2)
-    assert "--everything: is more than" in shown(capsys, "invalidate", "--everything", "--key", "0" * 32, code=2)
+    assert "--everything: nothing is selected" in shown(capsys, "invalidate", code=2)
+    assert "--everything: cannot be combined" in shown(capsys, "invalidate", "--everything", "--key", "0" * 32, code=2)
     assert shown(capsys, "invalidate", "--key", "5", "--yes", code=2).startswith("routewright: --key: is '5'; pass the")
     with pytest.raises(SystemExit):
         main(["cache", "invalidate", "--older-than", "soon"])

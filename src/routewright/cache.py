@@ -1,4 +1,4 @@
-"""The response cache: what it is made of, what its owner sees of it, and the judge that compares answers.
+"""Public API of the response cache, and the judge that compares answers.
 
 Caches, embedders and comparators are loaded when they are first used.
 """
@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, MsgspecError, Struct, convert
-from msgspec.structs import replace
 
 from ._core.cache.answers import judge_request, read_judgement
 from ._core.cache.calibration import START, Bound
@@ -110,7 +109,7 @@ class CacheExplanation(Struct, frozen=True, kw_only=True):
 
 
 class ResponseCache:
-    """The response cache, as far as it is one account's: ``router.cache``.
+    """The response cache of this caller's account and environment: stats, explain, invalidate (``router.cache``).
 
     async with Router.sandbox() as router:
         await router.route("Why is the sky blue?", cache=True)
@@ -135,8 +134,7 @@ class ResponseCache:
         return f"<ResponseCache of {self._caller.account}>"
 
     async def stats(self) -> CacheStats:
-        """Count what is kept of the account, in both environments. How often it was asked and hit stands in
-        ``router.traces.cache_report()``."""
+        """Count the account's entries in both environments. ``router.traces.cache_report()`` has the hit rate."""
         return await self._caching().cache.stats(self._caller.account, self._clock.time())
 
     async def explain(self, request: Any, **options: Any) -> CacheExplanation:
@@ -155,15 +153,18 @@ class ResponseCache:
         older_than_s: float | None = None,
         everything: bool = False,
     ) -> int:
-        """Remove the account's entries that all of what is given holds for, and say how many. ``everything=True``
-        alone means all of them. Raises ``ValidationFailed``."""
+        """Remove the account's entries in this environment that match all selectors, and return how many.
+        ``everything=True``, without others, removes all of them. Raises ``ValidationFailed``."""
         named = {"trace_id": trace_id, "namespace": namespace, "metadata": metadata, "older_than_s": older_than_s}
         try:
             convert(named | {"everything": everything}, _Selected)
         except MsgspecError as error:
             raise ValidationFailed.at("invalidate", str(error)) from None
-        if any(each is not None for each in (key, partition, *named.values())) is everything:
-            raise ValidationFailed.at("invalidate", "selects nothing", "say which entries, or everything=True alone")
+        selected = any(each is not None for each in (key, partition, *named.values()))
+        if selected and everything:
+            raise ValidationFailed.at("invalidate", "everything=True cannot be combined with other selectors")
+        if not selected and not everything:
+            raise ValidationFailed.at("invalidate", "nothing is selected", "pass a selector, or everything=True")
         which = CacheSelection(
             account=self._caller.account,
             environment=self._caller.environment,
@@ -211,7 +212,7 @@ async def explain_cache(caching: Caching, call: Call) -> CacheExplanation:
     """What the cache would do with a call that was decided."""
     lookup, now = caching.lookup(call), caching.clock.time()
     near, reason = list[NearEntry](), ""
-    exact = await caching.asked(caching.cache.get(lookup.key, now))
+    exact = await caching.asked(caching.cache.get(lookup.key, now), lookup.until)
     exact = exact if exact is not None and lookup.allows(exact) else None
     if exact is not None:
         reason = f"a hit: the same request was answered {now - exact.created_at:.0f} s ago"
@@ -223,19 +224,21 @@ async def explain_cache(caching: Caching, call: Call) -> CacheExplanation:
         asked, calibration = gist(lookup.question), await caching.calibration(lookup.space)
         chosen = offer(lookup.question, matches, calibration, lookup.bound)
         for match in matches:
-            entry, verdict = match.entry, guard(asked, gist(match.entry.prompt or ""))
-            one = NearEntry(
-                trace_id=entry.id,
-                question=entry.prompt or "",
-                similarity=round(match.similarity, 4),
-                age_s=round(now - entry.created_at, 3),
-                refused_by=verdict.refused_by,
-                compared=[*verdict.compared],
+            entry, question, judged = match.entry, match.entry.prompt or "", chosen if match is chosen.match else None
+            verdict = guard(asked, gist(question))
+            near.append(
+                NearEntry(
+                    trace_id=entry.id,
+                    question=question,
+                    similarity=round(match.similarity, 4),
+                    age_s=round(now - entry.created_at, 3),
+                    refused_by=verdict.refused_by,
+                    compared=[*verdict.compared],
+                    probability=None if judged is None else round(judged.probability, 4),
+                    risk=None if judged is None else round(judged.risk, 4),
+                    serve=0.0 if judged is None else round(judged.serve, 4),
+                )
             )
-            if match is chosen.match:
-                judged = [round(each, 4) for each in (chosen.probability, chosen.risk, chosen.serve)]
-                one = replace(one, probability=judged[0], risk=judged[1], serve=judged[2])
-            near.append(one)
         reason = _reason(near, lookup.bound, calibration.requests)
     exact_age_s = None if exact is None else round(now - exact.created_at, 3)
     return CacheExplanation(

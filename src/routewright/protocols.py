@@ -289,22 +289,23 @@ class Guardrail(Protocol):
 
 @runtime_checkable
 class Cache(Protocol):
-    """Keeps answers (contract 6). It never judges one: who asks decides whether to serve what is near.
+    """Stores and finds answers (contract 6); the engine decides whether to serve them.
 
     Safe to use from any event loop and thread. An entry whose time is over, or that was removed, is never given. What
     it raises is a miss: no call fails because of its cache. One whose ``get`` and ``put`` never wait says
-    ``waits = False``, and is then asked without a time limit. One that shares what was learned between processes has
+    ``waits = False``, and is then asked without a time limit. One whose searches are slow while it starts says so by
+    ``is_starting``, and is not left alone for it. One that shares what was learned between processes has
     ``async learned(space: str, new: Sequence[Observation], after: int) -> tuple[Sequence[Observation], int]``: it adds
     the new ones and returns those of other users of the cache since ``after``, and where they end.
     """
 
     async def get(self, key: bytes, now: float) -> CacheEntry | None:
-        """The entry of exactly this request. ``now`` in Unix seconds."""
+        """The entry of exactly this request, without its embedding. ``now`` in Unix seconds."""
         ...
 
     async def nearest(self, partition: bytes, vector: Vector, now: float, limit: int) -> Sequence[CacheMatch]:
-        """Entries of a partition with the most similar embeddings, the most similar first. Never one of another
-        partition, or without an embedding."""
+        """Entries of a partition with the most similar embeddings, the most similar first, without these. Never one of
+        another partition, or that had no embedding."""
         ...
 
     async def put(self, entry: CacheEntry) -> None:

@@ -483,8 +483,8 @@ class Router:
 
     @cached_property
     def cache(self) -> ResponseCache:
-        """The response cache, as far as it is of the account and environment that ``as_caller`` said: to be counted,
-        explained and emptied."""
+        """The response cache of this caller's account and environment: stats, explain, invalidate. ``stats``
+        counts both environments."""
         parts = self._parts
         return ResponseCache(
             lambda: parts.caching, self._explain_cache, self._caller, parts.settings.clock, parts.worker

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from routewright.backends.cache.search import Vectors
 from routewright.backends.cache.sqlite import AT_ONCE, OBSERVATIONS, SqliteCache
 from routewright.errors import StorageCorrupt, ValidationFailed
 from routewright.testing.cache import PARTITION, key_of, make_entry
@@ -279,7 +280,7 @@ def test_a_folder_that_is_not_there_is_refused_at_once(tmp_path: Path) -> None:
 
 
 async def test_observations_of_others_are_returned_once_and_ones_own_never(cache: SqliteCache) -> None:
-    first, second, third = (Observation((number, 0.5), number > 1.0, 50.0, 0.0) for number in (1.0, 2.0, 3.0))
+    first, second, third = (Observation((number, 0.5), number > 1.0, 50.0) for number in (1.0, 2.0, 3.0))
     told, mine = await cache.learned("space", [first], 0)
     assert list(told) == []
     told, yours = await cache.learned("space", [second, third], 0)
@@ -291,7 +292,7 @@ async def test_observations_of_others_are_returned_once_and_ones_own_never(cache
 
 
 async def test_what_was_learned_starts_over_with_a_new_file(cache: SqliteCache, path: Path) -> None:
-    seen = Observation((0.5,), True, 1.0, 0.0)
+    seen = Observation((0.5,), True, 1.0)
     _, end = await cache.learned("space", [seen] * 5, 0)
     delete(path)
     assert (await cache.learned("space", [seen], 0))[0] == []
@@ -299,7 +300,7 @@ async def test_what_was_learned_starts_over_with_a_new_file(cache: SqliteCache, 
 
 
 async def test_what_was_learned_is_bounded(cache: SqliteCache) -> None:
-    seen = Observation((0.5,), True, 1.0, 0.0)
+    seen = Observation((0.5,), True, 1.0)
     for _ in range(3):
         await cache.learned("space", [seen] * OBSERVATIONS, 0)
     assert len((await cache.learned("space", [], 0))[0]) == OBSERVATIONS
@@ -381,3 +382,24 @@ def _in_child(cache: SqliteCache) -> int:
         except BaseException:
             os._exit(2)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+async def test_while_embeddings_are_read_into_memory_searches_find_nothing(
+    cache: SqliteCache, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        await put(cache, name)
+    reading = list[bool]()
+
+    class Watched(Vectors[int]):
+        def add(self, key: int, vector: Any) -> None:
+            reading.append(other.is_starting)
+            super().add(key, vector)
+
+    monkeypatch.setattr("routewright.backends.cache.sqlite.Vectors", Watched)
+    other = SqliteCache(path)
+    assert await near(other) == ["tr_a", "tr_b", "tr_c"]
+    assert (reading, other.is_starting) == ([True] * 3, False)
+    other.is_starting = True
+    assert await near(other) == []
+    await other.aclose()

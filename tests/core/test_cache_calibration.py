@@ -69,22 +69,22 @@ def test_a_wrong_cache_is_found_out_by_exploring() -> None:
     calibration, wrong = Calibration(), []
     draws = np.random.default_rng(0).random(3_000)
     near = matches(("when will my card arrive", "soon", 0.95), ("when does my card arrive", "soon", 0.94))
-    for at, draw in enumerate(draws):
-        calibration.count(at)
+    for draw in draws:
+        calibration.count()
         made = offer(QUESTION, near, calibration, Bound(0.05))
         wrong.append(draw < made.serve)
         if not wrong[-1]:
-            calibration.learn(Observation(made.features, False, 1 / (1 - made.serve), at))
+            calibration.learn(Observation(made.features, False, 1 / (1 - made.serve)))
     assert sum(wrong[1_000:]) <= 0.05 * 2_000
 
 
 def test_nothing_is_served_where_no_error_is_allowed() -> None:
     calibration = Calibration()
-    for at in range(300):
-        calibration.count(at)
+    for _ in range(300):
+        calibration.count()
         made = offer(QUESTION, matches((QUESTION + " please", "soon", 0.99)), calibration, Bound(0.0))
         assert made.serve == 0
-        calibration.learn(Observation(made.features, True, 1.0, at))
+        calibration.learn(Observation(made.features, True, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -93,16 +93,16 @@ def test_nothing_is_served_where_no_error_is_allowed() -> None:
 )
 def test_a_fresh_cache_serves_only_the_same_words(kept: str, serve: float) -> None:
     calibration = Calibration()
-    calibration.count(0)
+    calibration.count()
     assert offer(QUESTION, matches((kept, "soon", 1.0)), calibration, Bound(0.01)).serve == serve
 
 
 def test_right_answers_come_to_be_served() -> None:
     calibration = Calibration()
-    for at in range(2 * WINDOW):
-        calibration.count(at)
+    for _ in range(2 * WINDOW):
+        calibration.count()
         made = offer(QUESTION, matches(("when will my card arrive", "soon", 0.9)), calibration, Bound(0.01))
-        calibration.learn(Observation(made.features, True, 1 / (1 - made.serve), at))
+        calibration.learn(Observation(made.features, True, 1 / (1 - made.serve)))
     assert made.serve == pytest.approx(0.98)
     assert made.probability > 0.98
 
@@ -133,10 +133,10 @@ def test_neighbours_with_the_same_answer_make_it_more_probable() -> None:
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans(), st.floats(1, 1_000)), min_size=20, max_size=60))
 def test_no_order_of_observations_breaks_the_model(seen: list[tuple[float, bool, float]]) -> None:
     calibration = Calibration()
-    for at, (similarity, right, weight) in enumerate(seen):
-        calibration.count(at)
+    for similarity, right, weight in seen:
+        calibration.count()
         made = offer(QUESTION, matches(("when will my card arrive", "soon", similarity)), calibration, Bound(0.05))
         assert 0 <= made.serve <= 0.98
         assert 0 <= made.probability <= 1
         assert 0 <= made.risk <= 1
-        calibration.learn(Observation(made.features, right, weight, at))
+        calibration.learn(Observation(made.features, right, weight))

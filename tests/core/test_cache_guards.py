@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from routewright._core.cache.gist import gist
 from routewright._core.cache.guards import guard
 from routewright._core.cache.lexicon import lexicon
+from routewright._core.cache.offer import same_words
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -169,14 +170,18 @@ def test_most_real_paraphrases_pass() -> None:
         ("is twenty-one enough", "is 21 enough"),
         ("wake me at 09:00", "wake me at 9:00"),
         ("is 5 ≥ 3", "is 5 >= 3"),
-        ("what is vitamin c", "what is vitamin C?"),
+        ("what is vitamin C", "what is vitamin C?"),
+        ("WHAT IS IT", "what is it"),
+        ("is it OK at 5 PM", "is it ok at 5 pm"),
+        ("What is an ATM?", "what is an atm"),
+        ("why ?", "why?"),
         ("GIVE ME A CARD", "give me a card"),
         ("How Do I Get A New Card", "how do i get a new card"),
         ("can I get a (new) card", "Can I get a (new) card?"),
         ("send an e-mail", "send an email"),
         ("what s my balance", "what's my balance"),
         ("why is it “pending”", 'Why is it "pending"?'),
-        ("Please, where is MY card?!", "where is my card"),
+        ("Please, where is my card?!", "where is my card"),
         ("terms & conditions", "terms and conditions"),
         ("Das geht nicht!", "das geht nicht"),
         ("which font is sans serif", "Which font is sans-serif?"),
@@ -258,10 +263,67 @@ def test_numbers_are_compared_as_written(asked: str, kept: str) -> None:
         ("what does plan b - the new one - cost", "what does plan c - the new one - cost"),
         ("what does ls -a do", "what does ls -l do"),
         ("a 5g modem", "a 5k modem"),
+        ("what is vitamin c", "what is vitamin C?"),
     ],
 )
 def test_single_letters_are_names(asked: str, kept: str) -> None:
     assert refused(asked, kept) == "literals"
+
+
+CODE = "What does this print?\nx = 0\nfor i in range(3):\n    x += 1\n{}print(x)"
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [
+        ("What does grep -v do?", "What does grep -V do?"),
+        ("What does tar -c do?", "What does tar -C do?"),
+        ("What does git branch -d do?", "What does git branch -D do?"),
+        ("what does gcc -Wall do", "what does gcc -wall do"),
+        ("How much is 5 mW?", "How much is 5 MW?"),
+        ("How many bits are in 5 Mb?", "How many bits are in 5 MB?"),
+        ("What is IT?", "What is it?"),
+        ("what is WHO", "what is who"),
+        ("Write this in camelCase: MyName", "Write this in camelCase: myname"),
+        ("What does ? mean in a regex", "What does . mean in a regex"),
+        ("What does ( mean in a regex", "What does ) mean in a regex"),
+        ("List the files in .", "List the files in"),
+        (CODE.format(""), CODE.format("    ")),
+    ],
+)
+def test_capitals_lone_marks_and_indentation_are_compared_where_they_mean_something(asked: str, kept: str) -> None:
+    assert refused(asked, kept) == "literals"
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [
+        ("how do I log in", "How do I log in?"),
+        (" How do I log in.\n", "how do I log in"),
+        ("How do I log in?", "How do I log in?"),
+    ],
+)
+def test_the_case_of_the_first_letter_and_one_final_stop_leave_the_words_the_same(asked: str, kept: str) -> None:
+    assert same_words(asked, kept)
+    assert same_words(kept, asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [
+        ("how do i log in", "How do I log in?"),
+        ("How do I log in?", "How do I log in."),
+        ("How do I log in?", "How do I log in??"),
+        ("How do I log in!", "How do I log in"),
+        ("List the files in .", "List the files in"),
+        ("Translate: hi, all", "Translate: hi all"),
+        ("Translate: hi  all", "Translate: hi all"),
+        ("Is NULL null?", "Is null NULL?"),
+    ],
+)
+def test_any_other_difference_makes_other_words(asked: str, kept: str) -> None:
+    assert not same_words(asked, kept)
+    assert not same_words(kept, asked)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ from routewright.wire import (
     Fallback,
     Finish,
     FunctionSpec,
+    Observation,
     OutputDelta,
     Params,
     RateLimits,
@@ -595,9 +596,14 @@ async def test_entries_are_removed_by_what_they_have_in_common() -> None:
     explained = await at.router.cache.explain("Three?", cache=EXACT)
     assert await at.router.cache.invalidate(partition=explained.partition) == 1
     assert (await at.router.cache.stats()).entries == 0
-    for wrong in ({}, {"everything": True, "namespace": "n"}, {"key": "abc"}):
-        with pytest.raises(ValidationFailed):
-            await at.router.cache.invalidate(**wrong)
+    wrong: dict[str, dict[str, Any]] = {
+        "nothing is selected; pass a selector, or everything=True": {},
+        "cannot be combined with other selectors": {"everything": True, "namespace": "n"},
+        "hexadecimal": {"key": "abc"},
+    }
+    for said, selection in wrong.items():
+        with pytest.raises(ValidationFailed, match=said):
+            await at.router.cache.invalidate(**selection)
 
 
 async def test_explain_says_what_would_happen_and_changes_nothing() -> None:
@@ -765,7 +771,7 @@ class Odd:
         return self.given
 
 
-@pytest.mark.parametrize("given", [np.bool_(True), 1, "yes", [0]], ids=repr)
+@pytest.mark.parametrize("given", [np.bool_(True), 1, "yes", [0], np.zeros(2)], ids=repr)
 async def test_no_call_fails_with_what_a_comparator_gives(given: Any) -> None:
     places = Places()
     places.at = {f"How do I log in {'really ' * place}?": 0.1 * place for place in range(6)}
@@ -873,13 +879,14 @@ async def test_a_number_of_any_size_makes_a_key() -> None:
         assert (await at.ask(params=params)).routing.cache_hit
 
 
-async def test_the_same_words_in_another_case_are_a_hit_at_once() -> None:
+async def test_the_same_words_are_a_hit_at_once() -> None:
     at = shop()
     await at.ask("How do I log in?", True)
-    hit = await at.ask("how do i log in", True)
+    hit = await at.ask("how do I log in", True)
     assert (hit.routing.cache_hit, span_of(hit).mode, span_of(hit).risk) == (True, "semantic", 0.0)
     assert "same words" in span_of(hit).compared
-    assert not (await at.ask("how do i log in?", CacheOpts(max_error=0.0))).routing.cache_hit
+    assert not (await at.ask("how do I log in", CacheOpts(max_error=0.0))).routing.cache_hit
+    assert not (await at.ask("how do i log in", True)).routing.cache_hit
     assert not (await at.ask("How do I log out?", True)).routing.cache_hit
 
 
@@ -929,3 +936,253 @@ def test_code_without_await_reaches_the_cache_through_the_blocking_router() -> N
 async def test_comparators_are_a_sequence() -> None:
     with pytest.raises(ValidationFailed, match="comparators"):
         CacheSettings(comparators=Judged(True))  # type: ignore[arg-type]
+
+
+def slow_shop(answer: Any = None, **settings: Any) -> Shop:
+    """With a cache that takes ten milliseconds."""
+    slow = Dawdling(FakeClock())
+    at = shop(answer, cache=slow, settings={"cache": CacheSettings(judge_usd_a_day=0, **settings)})
+    slow.clock = at.clock
+    return at
+
+
+async def test_what_is_removed_by_its_trace_on_its_way_to_the_cache_is_never_given() -> None:
+    at = slow_shop()
+    async with at.router:
+        made = await at.ask()
+        await at.router.cache.invalidate(trace_id=made.trace_id)
+        assert not (await at.ask()).routing.cache_hit
+        await at.clock.sleep(1.0)
+        poor = await at.ask("Else?")
+        await at.router.feedback(poor.trace_id, 0.0)
+        await at.clock.sleep(1.0)
+        assert not (await at.ask("Else?")).routing.cache_hit
+
+
+async def test_a_removal_of_others_keeps_what_is_on_its_way_to_the_cache() -> None:
+    at = slow_shop()
+    async with at.router:
+        made = await at.ask(metadata={"team": "a"})
+        for others in ({"namespace": "n"}, {"metadata": ("team", "b")}, {"older_than_s": 60.0}):
+            await at.router.cache.invalidate(**others)
+        await at.router.as_caller(Caller(environment="sandbox")).cache.invalidate(everything=True)
+        await at.clock.sleep(1.0)
+        assert (await at.ask()).output == made.output
+
+
+class Hanging:
+    """An embedder that never answers."""
+
+    name = "hanging"
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock, self.asked = clock, 0
+
+    async def embed(self, text: str) -> Any:
+        self.asked += 1
+        await self.clock.sleep(1e9)
+
+
+async def test_an_embedder_takes_at_most_half_of_a_calls_time() -> None:
+    embedder = Hanging(FakeClock())
+    at = shop(settings={"cache": CacheSettings(embedder=embedder, judge_usd_a_day=0)})
+    embedder.clock = at.clock
+    for number in range(4):
+        began = at.clock.monotonic()
+        assert (await at.ask(f"Question {number}?", True, timeout_ms=200)).output
+        assert at.clock.monotonic() - began == pytest.approx(0.1)
+    for number in range(4):
+        await at.ask(f"Other question {number}?", True)
+    assert embedder.asked == 4 + 3, "only those that gave it its own second count as its faults"
+
+
+async def test_a_cache_takes_at_most_half_of_a_calls_time() -> None:
+    cache = Faulty(FakeClock(), slow_s=10.0)
+    at = shop(cache=cache)
+    cache.clock = at.clock
+    began = at.clock.monotonic()
+    assert (await at.ask(timeout_ms=40)).output
+    assert at.clock.monotonic() - began == pytest.approx(0.02)
+
+
+class SlowSearch(Dawdling):
+    """A cache whose searches take a minute."""
+
+    is_starting = False
+    searches = 0
+
+    async def nearest(self, partition: bytes, vector: Any, now: float, limit: int) -> Sequence[CacheMatch]:
+        self.searches += 1
+        await self.clock.sleep(60.0)
+        return []
+
+
+@pytest.mark.parametrize("is_starting", [False, True])
+async def test_slow_searches_rest_but_the_same_requests_are_found_and_a_start_is_no_fault(is_starting: bool) -> None:
+    cache = SlowSearch(FakeClock())
+    cache.is_starting = is_starting
+    at = shop(cache=cache)
+    cache.clock = at.clock
+    async with at.router:
+        for number in range(5):
+            await at.ask(f"Question {number}?", True)
+        await at.clock.sleep(1.0)
+        assert (await at.ask("Question 0?", True)).routing.cache_hit
+    assert cache.searches == (5 if is_starting else 3)
+
+
+async def test_behind_a_stream_that_is_not_read_on_one_makes_its_own_call_and_the_next_are_hits() -> None:
+    at: Shop = shop(lambda call: SLOW if len(at.provider.calls) > 1 else ["one ", "two ", *WHOLE])
+    began, ends = 0.0, list[tuple[float, bool]]()
+
+    async def ask() -> None:
+        answer = await at.ask(timeout_ms=20_000)
+        ends.append((round(at.clock.monotonic() - began), answer.routing.cache_hit))
+
+    async with at.router.stream("Why?", cache=EXACT, timeout_ms=600_000) as stream:
+        assert [type(await anext(stream)) for _ in "12"] == [RouteStarted, OutputDelta]
+        began = at.clock.monotonic()
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            await at.clock.sleep(12.0)  # after 10 s the first makes its own call, which takes 5 s
+            group.start_soon(ask)
+        await ask()
+    assert ends == [(15, False), (15, True), (15, True)]
+    assert at.router.engine.caching._overtaken == set()
+
+
+async def test_what_is_removed_is_not_kept_by_a_call_that_was_overtaken() -> None:
+    pauses = iter([2, 1])
+    at: Shop = shop(lambda call: [*[Delta("slow"), Pause(6.0)] * next(pauses), *WHOLE])
+    async with anyio.create_task_group() as group:
+        group.start_soon(at.ask)
+        await at.clock.sleep(1.0)
+        await at.ask(timeout_ms=18_000)  # until the tenth second the first call is waited for
+        await at.router.cache.invalidate(everything=True)
+    assert (at.calls, (await at.router.cache.stats()).entries) == (2, 0)
+
+
+async def test_an_entry_that_is_there_is_given_without_waiting_for_a_call_that_wanted_a_younger_one() -> None:
+    at: Shop = shop(lambda call: SLOW if len(at.provider.calls) > 1 else ["old", *WHOLE])
+    await at.ask()
+    await at.clock.sleep(60.0)
+    async with anyio.create_task_group() as group:
+        group.start_soon(at.ask, "Why?", CacheOpts(mode="exact", ttl_seconds=10))
+        await at.clock.sleep(1.0)
+        began = at.clock.monotonic()
+        assert (await at.ask()).output == "old"
+        assert at.clock.monotonic() == began
+
+
+class Late:
+    """A lock, before which something happens once."""
+
+    def __init__(self, lock: Any, action: Any) -> None:
+        self.lock, self._inner, self._action = self, lock, action
+
+    def __enter__(self) -> None:
+        action, self._action = self._action, None
+        if action is not None:
+            action()
+        self._inner.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._inner.__exit__(*error)
+
+
+async def test_a_call_that_ends_while_another_begins_to_wait_for_it_is_not_waited_for() -> None:
+    at = shop(SLOW)
+    began, caching = at.clock.monotonic(), at.router.engine.caching
+    async with anyio.create_task_group() as group:
+        group.start_soon(at.ask)
+        await at.clock.sleep(1.0)
+        (flight,) = caching._flights.values()
+        inner = caching.guard
+        caching.guard = Late(inner.lock, lambda: flight.tell(None))  # type: ignore[assignment]
+        await at.ask()
+        assert at.clock.monotonic() - began == 6.0, "it made its own call at once"
+
+
+@pytest.mark.parametrize("first", [Judged(None), Odd(None)], ids=["waits", "plain"])
+async def test_where_a_comparator_cannot_tell_the_next_is_asked(first: Any) -> None:
+    places, last = Places(), Judged(True)
+    places.at = {"How do I log in?": 0.0, "How can I log in?": 0.1}
+    at = shop(settings={"cache": CacheSettings(embedder=places, comparators=(first, last), judge_usd_a_day=0)})
+    async with at.router:
+        await at.ask("How do I log in?", NEAR)
+        at.chance.next = 0.99
+        await at.ask("How can I log in?", NEAR)
+        await at.clock.sleep(1.0)
+        assert len(last.asked) == 1
+        (space,) = at.router.engine.caching._spaces.values()
+        assert [(seen.right, round(seen.weight)) for seen in space.calibration._observations] == [(True, 50)]
+
+
+class Sharing(Dawdling):
+    """A cache that shares observations, slowly, or fails to."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeClock())
+        self.rows, self.failing, self.closed = list[Observation](), False, False
+
+    async def learned(self, space: str, new: Sequence[Observation], after: int) -> tuple[Sequence[Observation], int]:
+        others = self.rows[after:]
+        if self.failing:
+            raise OSError("locked")
+        self.rows += new
+        await self.clock.sleep(0.5)
+        return others, len(self.rows)
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+async def sharing_shop() -> tuple[Shop, Sharing]:
+    """With three observations, of which none was shared."""
+    cache, places = Sharing(), Places()
+    places.at = {f"How do I log in {'really ' * place}?": 0.01 * place for place in range(4)}
+    at = shop("the same", cache=cache, settings={"cache": CacheSettings(embedder=places, judge_usd_a_day=0)})
+    cache.clock, at.chance.next = at.clock, 0.99
+    for question in places.at:
+        await at.ask(question, NEAR)
+        await at.clock.sleep(1.0)
+    return at, cache
+
+
+async def test_observations_are_shared_once_however_long_that_takes_and_however_often_it_fails() -> None:
+    at, cache = await sharing_shop()
+    async with at.router:
+        caching = at.router.engine.caching
+        (space,) = caching._spaces.values()
+        cache.failing = True
+        await caching._exchange(space)
+        cache.failing = False
+        async with anyio.create_task_group() as group:
+            group.start_soon(caching._exchange, space)
+            group.start_soon(caching._exchange, space)
+        await caching._exchange(space)
+        assert len(cache.rows) == len(space.calibration._observations) == 3
+
+
+async def test_what_was_learned_is_shared_before_the_cache_is_closed() -> None:
+    at, cache = await sharing_shop()
+    await at.router.aclose()
+    assert (len(cache.rows), cache.closed) == (3, True)
+
+
+class Failing:
+    """A comparator that raises."""
+
+    def compare(self, question: str, cached: str, live: str) -> bool:
+        raise OSError("no model")
+
+
+async def test_a_comparator_that_fails_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    places = Places()
+    places.at = {f"How do I log in {'really ' * place}?": 0.1 * place for place in range(6)}
+    at = shop(settings={"cache": CacheSettings(embedder=places, comparators=(Failing(),), judge_usd_a_day=0)})
+    with caplog.at_level(logging.WARNING):
+        for question in places.at:
+            await at.ask(question, CacheOpts(threshold=0.999))
+            await at.clock.sleep(15.0)
+    assert caplog.text.count("a comparator of answers failed") == 2

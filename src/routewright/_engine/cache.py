@@ -3,30 +3,32 @@
     look -> hit: the call is served, and costs nothing
          -> miss: the call goes on; ``Lookup.ended`` keeps its answer, gives it to those who wait for it, and learns
 
-No call fails because of its cache: whatever that raises is a miss.
+A cache error is a miss.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial
 from math import inf
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import anyio.to_thread
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from routewright._core.alerts import LowHits
 from routewright._core.attempt import Attempt, ToolPieces
 from routewright._core.attempts.faults import raised_in
-from routewright._core.cache.calibration import Bound, Calibration
+from routewright._core.cache.calibration import LEARNED, Bound, Calibration
 from routewright._core.cache.key import keys_of
 from routewright._core.cache.offer import Offer, offer
+from routewright._core.cache.selection import selects
 from routewright._core.call import Call
 from routewright._core.routing.plan import NamedLeg
 from routewright._core.structured_output import Fit, Form
@@ -61,7 +63,7 @@ LONG_QUESTION = 1_500
 CACHE_S, EMBED_S = 0.05, 1.0
 """How long a call waits for a cache, and for an embedder."""
 WAIT_SHARE = 0.5
-"""Share of a call's time that it waits for another call with the same request; then it makes its own."""
+"""Share of a call's time that it waits for a cache, for an embedder, and for another call with the same request."""
 FAULTS, REST_S = 3, 10.0
 """After so many faults in a row a part is not asked for so many seconds."""
 JUDGED_SHARE = 0.1
@@ -70,11 +72,16 @@ MOST_SPACES = 1_000
 """Calibrations in memory."""
 NEWS_EVERY_S = 60.0
 """How often a calibration takes in what other processes learned."""
+LOG_EVERY_S = 60.0
+"""Failures of comparators are logged once in so many seconds."""
 POOR = 0.5
 """Feedback below this says that an answer was wrong."""
 MAX_ERROR = 0.01
 """Share of all requests that may get a wrong cached answer unless the request says otherwise (contract 6)."""
 DEFAULT = CacheOpts()
+
+Told: TypeAlias = bool | Awaitable[bool | None] | None
+Compare: TypeAlias = Callable[[str, str, str], Told]
 
 _log = logging.getLogger(__name__)
 
@@ -84,18 +91,24 @@ class Part(Struct, eq=False):
 
     name: str
     patience_s: float
+    is_starting: Callable[[], bool] = bool
+    """Unless it says otherwise, it has started."""
     faults: int = 0
     rests_until: float = 0.0
 
-    async def ask(self, clock: Clock, asking: Coroutine[Any, Any, Any]) -> Any:
-        """The part's result; None if it fails, takes too long, or rests."""
+    async def ask(self, clock: Clock, asking: Coroutine[Any, Any, Any], deadline: float) -> Any:
+        """The part's result; None if it fails, takes too long, or rests. It gets no more than a share of the time until
+        ``deadline``, the call's. Needing more than that is no fault, nor is a time-out while it starts."""
         now, watch = clock.monotonic(), CancelWatch()
         if now < self.rests_until:
             asking.close()
             return None
+        patience_s = min(self.patience_s, WAIT_SHARE * max(0.0, deadline - now))
         try:
-            with clock.deadline(now + self.patience_s) as limit:
+            with clock.deadline(now + patience_s) as limit:
                 found = await asking
+            if limit.expired and (patience_s < self.patience_s or self.is_starting()):
+                return None
             if limit.expired:
                 raise TimeoutError(f"no result within {self.patience_s} s")
         except BaseException as error:
@@ -118,6 +131,7 @@ class Space(Struct, eq=False):
     calibration: Calibration
     new: list[Observation] = []
     """What other processes have not been told."""
+    is_telling: bool = False
     heard: int = 0
     """How far their news were read."""
     due: float = 0.0
@@ -149,15 +163,20 @@ class Caching:
         self._waits = getattr(cache, "waits", True)
         self._learned = getattr(cache, "learned", None)
         self._low_hits = LowHits(evicted_below)
-        self._guard = Guard()
+        self._log_again_at = 0.0
+        self.guard = Guard()
         renew_in_children(self)
 
     def renew(self) -> None:
         """Begin with no call under way: those from before a fork are the parent's."""
         self._flights: dict[bytes, Lookup] = {}
         """Misses whose answers are on their way, by the keys of their requests."""
+        self._overtaken: set[Lookup] = set()
+        """Those that took too long. Nobody new waits for them."""
         self._spaces: OrderedDict[str, Space] = OrderedDict()
         self._cache_part, self._embedder_part = Part("response cache", CACHE_S), Part("embedder", EMBED_S)
+        is_starting = partial(getattr, self.cache, "is_starting", False)
+        self._search_part = Part("search of the response cache", CACHE_S, is_starting)
 
     async def look(
         self, call: Call, guardrails: Sequence[Guardrail] = (), form: Form | None = None, *, plain: bool = False
@@ -190,7 +209,7 @@ class Caching:
                 looked.explored = found.serve > 0 and not is_hit
         if nearest is not None:
             looked.entry_id, looked.age_s = nearest.id, round(max(0.0, now - nearest.created_at), 3)
-        with self._guard.lock:
+        with self.guard.lock:
             lookup.evicted = self._low_hits.looked((call.caller.account, call.environment), now, is_hit=is_hit)
         if entry is not None:
             looked.saved_nanos = entry.cost_nanos
@@ -210,30 +229,48 @@ class Caching:
 
     async def _exact(self, lookup: Lookup, deadline: float, *, patient: bool) -> CacheEntry | None:
         """The entry of the same request. Waits for a call that is making one."""
+        has_asked = False
         while (flight := self._flights.setdefault(lookup.key, lookup)) is not lookup:
-            if not flight.is_over:
-                now = self.clock.monotonic()
-                own = now + WAIT_SHARE * max(0.0, deadline - now)
-                with self._guard.lock:
-                    done = flight.done = flight.done or Signal()
-                    if now >= flight.until:  # a stream that nobody reads
-                        self.forget(flight)
-                        continue
-                if not patient:
-                    return None
+            if not flight.is_over and not has_asked:  # another call or process may have kept one meanwhile
+                entry, has_asked = await self._get(lookup, deadline), True
+                if entry is not None or not patient:
+                    return entry
+            now = self.clock.monotonic()
+            own = now + WAIT_SHARE * max(0.0, deadline - now)
+            with self.guard.lock:
+                is_over = flight.is_over
+                if not is_over and now >= flight.until:  # a stream that nobody reads
+                    self.forget(flight)
+                    continue
+                done = flight.done = flight.done or Signal()
+            if not is_over:
                 with self.clock.deadline(min(own, flight.until)) as limit:
                     await done.wait()
                 if limit.expired and own > flight.until:
                     continue
+                if limit.expired:
+                    self._take_over(flight, lookup)
+                    return None
             if flight.entry is not None and lookup.allows(flight.entry):
                 return flight.entry
-            if not flight.was_left:  # it failed, takes too long, or brought nothing that may be kept
+            if not flight.was_left:  # it failed, or brought nothing that may be kept
                 return None
-        entry: CacheEntry | None = await self.asked(self.cache.get(lookup.key, self.clock.time()))
-        if entry is None or not lookup.allows(entry):
-            return None
-        lookup.land(entry)
+        entry = await self._get(lookup, deadline)
+        if entry is not None:
+            lookup.land(entry)
         return entry
+
+    async def _get(self, lookup: Lookup, deadline: float) -> CacheEntry | None:
+        """The entry in the cache, if it may be given."""
+        entry: CacheEntry | None = await self.asked(self.cache.get(lookup.key, self.clock.time()), deadline)
+        return entry if entry is not None and lookup.allows(entry) else None
+
+    def _take_over(self, flight: Lookup, lookup: Lookup) -> None:
+        """Have those who come later wait for another call."""
+        with self.guard.lock:
+            if self._flights.get(lookup.key) is flight:
+                self._flights[lookup.key] = lookup
+                self._overtaken.add(flight)
 
     async def _offer(self, lookup: Lookup) -> Offer | None:
         """The nearest entry that may be served, and with what chance it is to be."""
@@ -243,8 +280,8 @@ class Caching:
         space, now, question = lookup.space, self.clock.monotonic(), lookup.question or ""
 
         def judge() -> Offer:
-            with self._guard.lock:
-                space.calibration.count(self.clock.time())
+            with self.guard.lock:
+                space.calibration.count()
                 return offer(question, matches, space.calibration, lookup.bound)
 
         found = await anyio.to_thread.run_sync(judge) if self._is_long(question) else judge()
@@ -257,10 +294,11 @@ class Caching:
         """The entries nearest to a question that are young enough; None if it has no embedding."""
         lookup.space = self._space(lookup.caller, lookup.options.namespace)
         embedding = self._embedded(lookup.question or "")
-        lookup.vector = vector = await self._embedder_part.ask(self.clock, embedding)
+        lookup.vector = vector = await self._embedder_part.ask(self.clock, embedding, lookup.until)
         if vector is None:
             return None
-        near = await self.asked(self.cache.nearest(lookup.partition, vector, self.clock.time(), NEAREST))
+        search = self.cache.nearest(lookup.partition, vector, self.clock.time(), NEAREST)
+        near = await self.asked(search, lookup.until, self._search_part)
         return [match for match in near or () if match.entry.prompt is not None and lookup.allows(match.entry)]
 
     async def _embedded(self, question: str) -> Any:
@@ -280,10 +318,10 @@ class Caching:
     def _is_long(self, question: str) -> bool:
         return len(question) > LONG_QUESTION and not self.clock.virtual
 
-    async def asked(self, asking: Coroutine[Any, Any, Any]) -> Any:
+    async def asked(self, asking: Coroutine[Any, Any, Any], deadline: float = inf, part: Part | None = None) -> Any:
         """The cache's result; None if it fails or takes too long."""
         if self._waits:
-            return await self._cache_part.ask(self.clock, asking)
+            return await (part or self._cache_part).ask(self.clock, asking, deadline)
         try:
             return await asking
         except Exception as error:
@@ -292,7 +330,7 @@ class Caching:
 
     def _space(self, caller: Caller, namespace: str | None) -> Space:
         name = f"{caller.account}\n{caller.environment}\n{namespace or ''}\n{self.embedder.name}"
-        with self._guard.lock:
+        with self.guard.lock:
             space = self._spaces.get(name)
             if space is None:
                 space = self._spaces[name] = Space(name, Calibration())
@@ -316,60 +354,80 @@ class Caching:
 
     async def _put(self, lookup: Lookup, entry: CacheEntry) -> None:
         try:
-            await self.asked(self.cache.put(entry))
+            if lookup.may_be_kept:
+                await self.asked(self.cache.put(entry))
             if not lookup.may_be_kept:  # it was removed meanwhile
-                await self.asked(self.cache.remove(CacheSelection(account=entry.account, id=entry.id)))
+                await self.cache.remove(CacheSelection(account=entry.account, id=entry.id))
         finally:
             self.forget(lookup)
 
     async def remove(self, which: CacheSelection) -> int:
         """Remove entries. Those on their way to the cache do not get there. Raises what the cache does."""
-        for flight in list(self._flights.values()):
-            is_meant = which.key in (None, flight.key) and which.partition in (None, flight.partition)
-            if flight.caller.account == which.account and which.id is None and is_meant:
+        for flight in [*self._flights.values(), *self._overtaken]:
+            if flight.is_meant(which):
                 flight.may_be_kept = False
                 self.forget(flight)
         return await self.cache.remove(which)
 
     def forget(self, lookup: Lookup) -> None:
         """Let the next call with the same request look for itself."""
-        with self._guard.lock:
+        with self.guard.lock:
+            self._overtaken.discard(lookup)
             if self._flights.get(lookup.key) is lookup:
                 del self._flights[lookup.key]
 
     def compare(self, lookup: Lookup, found: Offer, cached: str, live: str) -> None:
-        """Learn from a question that was answered live whether the nearest entry's answer was right for it."""
-        asked, weight, told = lookup.question or "", 1 / max(1 - found.serve, 1e-9), None
-        for comparator in self._comparators:
-            try:
-                told = comparator.compare(asked, cached, live)
-            except Exception as error:
-                _log.warning("a comparator of answers failed: %s", raised_in(error))
-            if told is not None:
-                break
-        if told is None and self._judge is not None and lookup.caller.environment != "sandbox":
-            told = self._judge(lookup.caller, asked, cached, live)
-        if not isinstance(told, Awaitable):  # what cannot be shown to be right counts as wrong
-            self._learn(lookup.space, Observation(found.features, bool(told), weight, self.clock.time()))
+        """Learn from a question that was answered live whether the nearest entry's answer was right for it. What cannot
+        be shown to be right counts as wrong."""
+        asks = [each.compare for each in self._comparators]
+        if self._judge is not None and lookup.caller.environment != "sandbox":
+            asks.append(partial(self._judge, lookup.caller))
+        texts, rest, space = (lookup.question or "", cached, live), iter(asks), lookup.space
+        told = self._told(rest, texts)
+        seen = Observation(found.features, told is True, 1 / max(1 - found.serve, 1e-9))
+        if not isinstance(told, Awaitable):
+            self._learn(space, seen)
         elif found.serve > 0:
-            self._start(partial(self._compare_aside, lookup.space, found.features, weight, told))
+            self._start(partial(self._compare_aside, told, rest, texts, space, seen))
         elif self._rng.random() < JUDGED_SHARE:
-            self._start(partial(self._compare_aside, lookup.space, found.features, weight / JUDGED_SHARE, told))
+            seen = replace(seen, weight=seen.weight / JUDGED_SHARE)
+            self._start(partial(self._compare_aside, told, rest, texts, space, seen))
         elif isinstance(told, Coroutine):
             told.close()
 
     async def _compare_aside(
-        self, space: Space, features: tuple[float, ...], weight: float, waiting: Awaitable[bool | None]
+        self, told: Told, rest: Iterator[Compare], texts: tuple[str, str, str], space: Space, seen: Observation
     ) -> None:
-        told = None
-        try:
-            told = await waiting
-        except Exception as error:
+        while isinstance(told, Awaitable):
+            try:
+                said = await told
+                told = None if said is None else bool(said)
+            except Exception as error:
+                self._log_comparator(error)
+                told = None
+            if told is None:
+                told = self._told(rest, texts)
+        self._learn(space, replace(seen, right=told is True))
+
+    def _told(self, rest: Iterator[Compare], texts: tuple[str, str, str]) -> Told:
+        """What the first of the comparators says that can tell. It may have to be awaited."""
+        for compare in rest:
+            try:
+                told = compare(*texts)
+                if told is not None:
+                    return told if isinstance(told, Awaitable) else bool(told)
+            except Exception as error:
+                self._log_comparator(error)
+        return None
+
+    def _log_comparator(self, error: Exception) -> None:
+        now = self.clock.monotonic()
+        if now >= self._log_again_at:
+            self._log_again_at = now + LOG_EVERY_S
             _log.warning("a comparator of answers failed: %s", raised_in(error))
-        self._learn(space, Observation(features, bool(told), weight, self.clock.time()))
 
     def _learn(self, space: Space, observation: Observation) -> None:
-        with self._guard.lock:
+        with self.guard.lock:
             space.calibration.learn(observation)
             if self._learned is not None:
                 space.new.append(observation)
@@ -378,18 +436,33 @@ class Caching:
         """A copy of what is known, since a calibration remembers what it is asked."""
         if self._learned is not None and not space.heard:
             await self._exchange(space)
-        with self._guard.lock:
+        with self.guard.lock:
             return deepcopy(space.calibration)
+
+    async def share(self) -> None:
+        """Tell other processes what they have not been told."""
+        with self.guard.lock:
+            spaces = [space for space in self._spaces.values() if space.new and self._learned is not None]
+        for space in spaces:
+            await self._exchange(space)
 
     async def _exchange(self, space: Space) -> None:
         """Tell other processes what was learned here, and take in what they learned."""
         assert self._learned is not None, "the cache shares observations"
-        with self._guard.lock:
-            new, space.new = space.new, []
-        found = await self.asked(self._learned(space.name, new, space.heard))
-        if found is not None:
-            others, space.heard = found
-            with self._guard.lock:
+        with self.guard.lock:
+            if space.is_telling:
+                return
+            space.is_telling, new, space.new = True, space.new, []
+        others: Sequence[Observation] = ()
+        try:
+            others, space.heard = await self._learned(space.name, new, space.heard)
+            new = []
+        except Exception as error:
+            _log.warning("the response cache failed: %s", raised_in(error))
+        finally:
+            with self.guard.lock:
+                space.new[:0] = new[-LEARNED:]  # for the next time
+                space.is_telling = False
                 for each in others:
                     space.calibration.learn(each)
 
@@ -398,8 +471,8 @@ class Caching:
         learns."""
         span = next((each for each in trace.spans if isinstance(each, CacheSpan) and each.hit), None)
         if span is not None and span.features:
-            space, now = self._space(caller, span.namespace), self.clock.time()
-            self._learn(space, Observation(tuple(span.features), score >= POOR, 1.0, now))
+            space = self._space(caller, span.namespace)
+            self._learn(space, Observation(tuple(span.features), score >= POOR, 1.0))
         if score < POOR:
             made_by = trace.id if span is None else span.entry_trace_id
             await self.remove(CacheSelection(account=caller.account, id=made_by))
@@ -447,6 +520,13 @@ class Lookup(Struct, eq=False):
         is_young = self.caching.clock.time() - entry.created_at < self.options.ttl_seconds
         return is_young and (entry.answer.tool_calls is None or self.options.mode == "exact")
 
+    def is_meant(self, which: CacheSelection) -> bool:
+        """True if a selection means its entry, or may mean the one that it will have."""
+        if self.entry is not None:
+            return selects(which, self.entry)
+        is_same = which.key in (None, self.key) and which.partition in (None, self.partition)
+        return which.account == self.caller.account and which.id is None and is_same
+
     def land(self, entry: CacheEntry | None) -> None:
         """Give those who wait the entry, or nothing, and let the next look for itself."""
         self.tell(entry)
@@ -454,10 +534,12 @@ class Lookup(Struct, eq=False):
 
     def tell(self, entry: CacheEntry | None) -> None:
         """Give those who wait the entry, or nothing."""
-        if not self.is_over:
-            self.entry, self.is_over = entry, True
-        if self.done is not None:
-            self.done.set()
+        with self.caching.guard.lock:
+            if not self.is_over:
+                self.entry, self.is_over = entry, True
+            done = self.done
+        if done is not None:
+            done.set()
 
     def leave(self) -> None:
         """End it for a call that was not made."""
@@ -493,12 +575,8 @@ class Lookup(Struct, eq=False):
                 call.metadata_json,
             )
             self.caching.keep(self, entry)
-            if self.offer is None or self.offer.match is None or not self.offer.features:
-                return
-            try:
+            if self.offer is not None and self.offer.match is not None and self.offer.features:
                 self.caching.compare(self, self.offer, self.offer.match.entry.answer.output, output)
-            except Exception as error:  # of a comparator's result; the call has to be settled
-                _log.warning("a comparator of answers failed: %s", raised_in(error))
 
 
 def _attempt_of(answer: CachedAnswer) -> Attempt:

@@ -40,19 +40,20 @@ def add_cache(command: Parser) -> None:
     invalidate = command.command("invalidate", _invalidate)
     add_request(explain)
     options = explain.add_argument_group("the cache")
-    add(options, "--mode", "answers of similar requests, or of the same alone", choices=("semantic", "exact"))
+    mode = "semantic: match similar questions; exact: identical requests only"
+    add(options, "--mode", mode, choices=("semantic", "exact"))
     bound = options.add_mutually_exclusive_group()
     add(bound, "--max-error SHARE", "share of requests that may get a wrong answer (default: 0.01)", type=float)
-    add(bound, "--threshold SHARE", "how similar a question must be, in place of that", type=float)
+    add(bound, "--threshold SHARE", "minimum similarity; replaces --max-error", type=float)
     add(options, "--namespace NAME", "the namespace of the request")
     which = invalidate.add_argument_group("which answers; all that is given must hold")
-    add(which, "--key DIGEST", "of this request: 'cache explain' and the trace say its digest")
-    add(which, "--partition DIGEST", "of this partition, as 'cache explain' says")
-    add(which, "--trace ID", "of the call with this trace", dest="trace_id")
-    add(which, "--namespace NAME", "of this namespace")
-    tagged = "of requests with this metadata; 5 and true are no texts, but in double quotes"
+    add(which, "--key DIGEST", "the entry with this request digest, as printed by 'cache explain'")
+    add(which, "--partition DIGEST", "entries of this partition, as printed by 'cache explain'")
+    add(which, "--trace ID", "the entry made by the call with this trace", dest="trace_id")
+    add(which, "--namespace NAME", "entries of this namespace")
+    tagged = "requests with this metadata; 5 and true are a number and a boolean unless quoted"
     add(which, "--metadata KEY=VALUE", tagged, type=_tag)
-    add(which, "--older-than TIME", "made longer ago than this: 30m, 2h, 7d", dest="older_than_s", type=_seconds)
+    add(which, "--older-than TIME", "entries older than this: 30m, 2h, 7d", dest="older_than_s", type=_seconds)
     add(which, "--everything", "all answers of the account", action="store_true")
     add(which, "--environment", "only those of this one (default: both)", choices=get_args(Environment))
     invalidate.add_argument("-y", "--yes", action="store_true", help="do not ask")
@@ -79,7 +80,7 @@ def _existing(args: Namespace) -> Cache:
     def open_existing(url: str) -> Cache:
         cache, path = open_cache(url), Path(url.removeprefix("sqlite:///"))
         if not path.is_file():
-            raise NotFound(f"there is no cache {path}; 'routewright serve --cache {path}' begins one")
+            raise NotFound(f"there is no cache {path}; 'routewright serve --cache {path}' creates it")
         return cache
 
     cache = opened("--cache", args.cache, VARIABLE, open_existing, "name a file, as cache.db, or sqlite:///cache.db")
@@ -135,7 +136,7 @@ def _page(found: CacheExplanation) -> Iterator[Block]:
     yield from (Line(found.reason, "title"), Line(), facts({"key": found.key, "partition": found.partition}))
     rows = []
     for each in found.near:
-        judged = (each.probability, each.risk, each.serve) if each.risk is not None else (None, None, None)
+        judged = (each.probability, each.risk, None if each.risk is None else each.serve)
         shares = ["" if share is None else percent(share) for share in judged]
         question = textwrap.shorten(each.question, 200, placeholder=" ...")
         cells = (f"{each.similarity:.3f}", time_short(each.age_s * 1000), each.refused_by or "", *shares, question)
@@ -147,12 +148,12 @@ def _page(found: CacheExplanation) -> Iterator[Block]:
 async def _invalidate(args: Namespace, screen: Screen) -> int:
     """Remove answers from the cache for good.
 
-    Answers are removed that match everything given. A person is asked first; scripts need --yes. Running servers give
-    none of them once this returns.
+    Answers are removed that match everything given. A person is asked first; scripts need --yes. Running servers stop
+    serving them immediately.
     """
     which: dict[str, Any] = {name: value for name in _WHICH if (value := getattr(args, name)) is not None}
     if bool(which) == args.everything:
-        problem = "is more than what else is given" if which else "is missing, and nothing else says which"
+        problem = "cannot be combined with other selectors" if which else "nothing is selected"
         hint = "give --key, --partition, --trace, --namespace, --metadata or --older-than, or --everything alone"
         raise refused("--everything", problem, hint)
     environments = get_args(Environment) if args.environment is None else (args.environment,)

@@ -109,12 +109,16 @@ class CacheContract:
 
     # The same request finds its answer, as long as that is valid
 
-    async def test_an_entry_is_given_back_as_it_was_put(self, subject: Subject) -> None:
+    async def test_an_entry_is_given_back_as_it_was_put_without_its_vector(self, subject: Subject) -> None:
         call = ToolCall(id="call_1", function=FunctionCall(name="look", arguments='{"at": 1}'))
         answer = CachedAnswer("", "tool_calls", "test/large", "test", [call])
         entry = await subject.put("a", NORTH_EAST, answer=answer, namespace="docs", metadata=b'{"team":"x"}')
         plain = await subject.put("b")
-        assert [await subject.get("a"), await subject.get("b"), await subject.get("c")] == [entry, plain, None]
+        assert [await subject.get("a"), await subject.get("b"), await subject.get("c")] == [
+            replace(entry, vector=None),
+            plain,
+            None,
+        ]
 
     async def test_the_last_answer_under_a_key_replaces_the_one_before(self, subject: Subject) -> None:
         await subject.put("a", NORTH)
@@ -157,7 +161,7 @@ class CacheContract:
         entry = await subject.put("odd", vector)
         await subject.put("north", NORTH)
         assert await subject.near(NORTH, limit=1) == ["north"]
-        assert [repr(await subject.get("odd"))] == [repr(entry)]
+        assert await subject.get("odd") == replace(entry, vector=None)
 
     # Where there is no room, entries go
 

@@ -38,7 +38,7 @@ class CacheEntry(Struct, frozen=True, array_like=True, gc=False):
     prompt: str | None = None
     """The last user turn; None: only the same request again finds the entry."""
     vector: bytes | None = None
-    """The prompt's embedding, of length 1, as little-endian float32."""
+    """The prompt's embedding, of length 1, as little-endian float32. Left out of entries that come from a cache."""
     namespace: str | None = None
     metadata: bytes | None = None
     """The request's, as JSON."""
@@ -77,7 +77,7 @@ class CacheStats(Struct, frozen=True, kw_only=True):
     oldest_at: float | None = None
     """Unix seconds."""
     saves_nanos: int = 0
-    """What the entries had cost together."""
+    """Total cost of the entries."""
 
 
 class Observation(Struct, frozen=True, array_like=True, gc=False):
@@ -86,6 +86,4 @@ class Observation(Struct, frozen=True, array_like=True, gc=False):
     features: tuple[float, ...]
     right: bool
     weight: float
-    """1 over the chance with which such a case is looked at."""
-    at: float
-    """Unix seconds."""
+    """Inverse probability of observing this case."""

@@ -144,9 +144,9 @@ class CacheOpts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     mode: Literal["semantic", "exact"] = "semantic"
     """``exact``: only the same request again."""
     max_error: float | None = None
-    """Share of all requests that may get a wrong cached answer. Default: 0.01."""
+    """Share of all requests that may get a wrong cached answer. Default: 0.01. The mode ``exact`` ignores it."""
     threshold: float | None = None
-    """Similarity from which on an answer is taken."""
+    """Similarity from which on an answer is taken. The mode ``exact`` ignores it."""
     ttl_seconds: float = 3600
     """So long an answer is kept."""
     explore: float = 0.02

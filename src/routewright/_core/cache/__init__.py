@@ -1,1 +1,1 @@
-"""May a cached answer be given for another question? Pure rules, and what was learned of their errors."""
+"""Rules that decide whether a cached answer is served."""

@@ -68,7 +68,7 @@ class Bound(NamedTuple):
 
 
 class Assessment(NamedTuple):
-    """What is thought of a candidate."""
+    """The model's assessment of a candidate."""
 
     probability: float
     """That its answer is right."""
@@ -103,7 +103,7 @@ class Calibration:
         self._limits: dict[Bound, float] = {}
         self._stale_at = 0
 
-    def count(self, now: float) -> None:
+    def count(self) -> None:
         """Count a request that asks the cache, whether or not there will be a candidate for it."""
         self.requests += 1
 

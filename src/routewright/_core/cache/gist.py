@@ -18,9 +18,15 @@ _SPELLINGS = str.maketrans(
 )  # fmt: skip
 """Marks as ASCII writes them. Powers and fractions stay apart from the number before them."""
 _LITERAL = re.compile(
-    r"```.*?```|`[^`]*`|\"[^\"]*\"|(?<!\w)'[^'\n]+'(?!\w)|(?<!\w)\w{1,20}://\S+|(?<!\S)\S{1,64}@\w\S*", re.DOTALL
+    r"```.*?```|`[^`]*`|\"[^\"]*\"|(?<!\w)'[^'\n]+'(?!\w)|(?<!\w)\w{1,20}://\S+|(?<!\S)\S{1,64}@\w\S*"
+    r"|(?<!\S)--?[A-Za-z][\w-]*",
+    re.DOTALL,
 )
-"""Quotations, code, addresses. Bounded where a match could start at each character."""
+"""Quotations, code, addresses, options. Bounded where a match could start at each character."""
+_ALONE = re.compile(r"(?<!\S)[.,;:!?*/\\()\[\]{}#@|]+(?=\s+\S)|(?<!\S)[.,;:*/\\()\[\]{}#@|]+(?=\s*\Z)")
+"""Marks between spaces, as in "What does . mean?". "Why ?" ends with an ordinary question mark."""
+_INDENTED = re.compile(r"\n[ \t]+\S")
+_INDENT = re.compile(r"\n[ \t]*(?=\S)")
 _TOKEN = re.compile(
     r"(?<![\w.])-?\.?[0-9]+(?:[.,:][0-9]+)*"
     r"|[^\W\d_][^\W_]*(?:'[^\W\d_]+)*(?:[_.:()<>#*]+\w+|(?:/\w+){2,}|-[0-9]\w*)*(?:\(\)|\+\+|#)?"
@@ -46,7 +52,7 @@ class Gist:
         self.content: tuple[str, ...] = ()  # stems of the words that carry meaning, in order
         self.words: set[str] = set()  # in lower case
         self.stems: set[str] = set()
-        self.literals: set[str] = set()  # quotations, code, addresses, single letters, operators, symbols
+        self.literals: set[str] = set()  # in their own case: quotations, code, options, letters, operators, symbols
         self.numbers: list[tuple[str, str]] = []  # as written, with their units where they have one; sorted
         self.units: set[str] = set()
         self.dates: set[str] = set()
@@ -62,17 +68,21 @@ class Gist:
         self._clause_from = 0
         self._preposition = self._currency = ""
         self._negation = self._in_number = False
+        self._shouts = text.isupper()
         self._read(text if text.isascii() else _normalised(text))
 
     def _read(self, text: str) -> None:
-        if any(mark in text for mark in "`\"'@:"):
+        if any(mark in text for mark in "`\"'@:-"):
             self.literals.update(found.strip("`\"' .,?!") for found in _LITERAL.findall(text))
+        self.literals.update(_ALONE.findall(text))
+        if _INDENTED.search(text):  # of code, the indentation of each line
+            self.literals.add("".join(_INDENT.findall(text)))
         tokens = _TOKEN.findall(_DEBT.sub(r"\1-", text) if "-" in text else text)
         starts, before = True, ""
         for place, token in enumerate(tokens, 1):
             if token[0].isalpha():
                 if len(token) == 1 and _stands_alone(token, before, tokens[place : place + 2], text, starts):
-                    self.literals.add(token.upper())
+                    self.literals.add(token)
                 self._word(token, before, starts)
                 starts = False
             elif token[-1] in _DIGITS and token[0] != "_":
@@ -95,7 +105,8 @@ class Gist:
         self.stems.add(word.stem)
         inside = not starts or not token[1:].islower()
         named = not token.islower() and inside and len(token) > 1 and word.text != "i"
-        if not token.isalpha() and _CODE.search(token):
+        is_code = not token.isalpha() and _CODE.search(token)
+        if is_code or (not token.islower() and self._is_spelled(token, word, before[-1:] in _DIGITS)):
             self.literals.add(token)
         if word.facts:
             self._facts(word, named or before[-1:] in _DIGITS)
@@ -113,6 +124,14 @@ class Gist:
         self.prefixed += word.prefixed
         if not word.filler:
             self._carry(word.stem)
+
+    def _is_spelled(self, token: str, word: Word, after_figure: bool) -> bool:
+        """True if capitals make another word of a token: "MyName", "5 MW", "5 Mb", "the US"."""
+        if not token.isupper() and not token[1:].islower():
+            return True
+        if after_figure:
+            return len(token) == 2 if token.istitle() else len(token) in (2, 3) and not word.facts
+        return len(token) > 1 and token.isupper() and word.filler and not self._shouts and word.text != "ok"
 
     def _facts(self, word: Word, named: bool) -> None:
         facts = word.facts

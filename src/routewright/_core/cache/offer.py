@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from itertools import pairwise
 from math import exp, log
@@ -18,7 +17,6 @@ SHARPNESS = 20.0
 """How fast a neighbour's vote fades with its distance behind the nearest."""
 _DOUBT = 0.05
 """Votes against that are always there."""
-_STOPS = re.compile(r"[.,?]+(?=\s|$)")
 _COMPARED = 200
 """Characters of answers by which they count as the same."""
 
@@ -45,25 +43,23 @@ NOTHING = Offer()
 
 def offer(asked: str, matches: Sequence[CacheMatch], calibration: Calibration, bound: Bound) -> Offer:
     """Choose the nearest match that passes the guards, and judge it. ``matches``: the most similar first. One with the
-    same words, but for case and stops, is served like the same request: nothing is estimated or explored."""
+    same words is served like the same request: nothing is estimated or explored."""
     about = gist(asked)
     first = None
     for place, match in enumerate(matches):
-        if match.entry.prompt is None:
-            continue
-        kept = gist(match.entry.prompt)
+        prompt = match.entry.prompt or ""
+        kept = gist(prompt)
         verdict = guard(about, kept)
         first = first or verdict
         if verdict.refused_by is None:
             refused = first.refused_by
-            if bound.max_error != 0 and _words(asked) == _words(match.entry.prompt):
+            if bound.max_error != 0 and same_words(asked, prompt):
                 return Offer(match, refused, (*verdict.compared, "same words"), (), 1.0, 0.0, 1.0)
             features = (*_agreement(matches, place), *_likeness(about, kept))
+            assessed = calibration.assess(features, bound)
             if bound.threshold is not None:
-                serve = (1.0 - bound.explore) * (match.similarity >= bound.threshold)
-                assessed = calibration.assess(features, Bound(None, None, bound.explore))
-                return Offer(match, refused, verdict.compared, features, assessed.probability, assessed.risk, serve)
-            return Offer(match, refused, verdict.compared, features, *calibration.assess(features, bound))
+                assessed = assessed._replace(serve=(1.0 - bound.explore) * (match.similarity >= bound.threshold))
+            return Offer(match, refused, verdict.compared, features, *assessed)
     return NOTHING if first is None else Offer(refused_by=first.refused_by, compared=first.compared)
 
 
@@ -101,8 +97,12 @@ def _likeness(asked: Gist, kept: Gist) -> tuple[float, ...]:
     return common, in_a_row, shorter / longer
 
 
-def _words(text: str) -> list[str]:
-    return _STOPS.sub("", text.casefold()).split()
+def same_words(asked: str, kept: str) -> bool:
+    """True if two questions are equal but for white space around them, the case of the first letter, and a final full
+    stop or question mark that only one of them has."""
+    shorter, longer = sorted((asked.strip(), kept.strip()), key=len)
+    stops = ("",) if shorter.endswith((".", "?")) else ("", ".", "?")
+    return shorter[:1].lower() == longer[:1].lower() and longer[1:] in [shorter[1:] + stop for stop in stops]
 
 
 def _answer(match: CacheMatch) -> str:

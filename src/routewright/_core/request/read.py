@@ -43,9 +43,6 @@ MISFITS = (msgspec.ValidationError, AttributeError, TypeError, UnicodeEncodeErro
 """What ``msgspec.convert`` raises."""
 
 _NO_JSON = (Flaw, bytes, bytearray, memoryview, datetime, date, time, timedelta, UUID, Decimal)
-_REALS = (int, float)
-_MODES: tuple[Any, ...] = ("exact", "semantic")
-_LONG_S = 1e9
 _NUMBERS = frozenset((int, float, type(None)))
 _ARGUMENTS = tuple(name for name in RouteRequest.__struct_fields__ if name not in ("messages", "stream"))
 _SHAPES: dict[str, Any] = {
@@ -229,8 +226,8 @@ def _arguments(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plainly(request: Any) -> RouteRequest | None:
-    """Complete a request of plain text turns with at most a goal, strategy, policy, cache or time limit. None for any
-    other, which takes a closer look."""
+    """Complete a request of plain text turns with at most a goal, strategy, policy, time limit or ``cache=True``. None
+    for any other, which takes a closer look."""
     messages, timeout_ms = request.messages, request.timeout_ms
     if (
         type(messages) is not list
@@ -238,7 +235,7 @@ def _plainly(request: Any) -> RouteRequest | None:
         or request.models is not None
         or request.fallback is not None
         or request.budget is not None
-        or not _is_plain_cache(request.cache)
+        or not (request.cache is None or type(request.cache) is bool)
         or request.tools is not None
         or request.tool_choice is not None
         or request.params is not None
@@ -265,23 +262,6 @@ def _plainly(request: Any) -> RouteRequest | None:
         cache=request.cache,
         stream=request.stream,
         timeout_ms=timeout_ms,
-    )
-
-
-def _is_plain_cache(cache: Any) -> bool:
-    """True if it is right at first sight."""
-    if cache is None or type(cache) is bool:
-        return True
-    return (
-        type(cache) is CacheOpts
-        and cache.mode in _MODES
-        and type(cache.ttl_seconds) in _REALS
-        and 0 < cache.ttl_seconds < _LONG_S
-        and type(cache.explore) in _REALS
-        and 0 <= cache.explore <= 1
-        and cache.namespace is None
-        and cache.threshold is None
-        and (cache.max_error is None or (type(cache.max_error) is float and 0 <= cache.max_error <= 1))
     )
 
 

@@ -1,1 +1,1 @@
-"""Where cached answers lie."""
+"""Response cache backends."""

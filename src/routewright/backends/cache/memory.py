@@ -10,13 +10,14 @@ from typing import TypeAlias, TypeVar, TypeVarTuple
 from msgspec import json
 from msgspec.structs import replace
 
+from routewright._core.cache.selection import selects
 from routewright.backends.clock import SystemClock
 from routewright.fork import Guard, renew_in_children
 from routewright.protocols import Clock, Vector
 from routewright.threads import Threads
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats
 
-from .entries import MAX_BYTES, MAX_ENTRIES, check_bounds, selects
+from .entries import MAX_BYTES, MAX_ENTRIES, check_bounds
 from .search import Vectors, unpacked, vector_of
 
 T = TypeVar("T")
@@ -60,7 +61,7 @@ class MemoryCache:
     def renew(self) -> None:
         """Start empty."""
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
-        """The longest unused first."""
+        """Least recently used first."""
         self._partitions: dict[bytes, Vectors[bytes]] = {}
         self.size_bytes = 0
         """What it holds, at most ``max_bytes``."""
@@ -74,7 +75,7 @@ class MemoryCache:
             if kept is None or kept[0].expires_at <= now:
                 return None
             self._kept.move_to_end(key)
-            return self._whole(kept[0])
+            return kept[0]
 
     async def nearest(self, partition: bytes, vector: Vector, now: float, limit: int) -> Sequence[CacheMatch]:
         """The most similar entries of a partition (``protocols.Cache``). Being the nearest counts as a use."""
@@ -95,7 +96,7 @@ class MemoryCache:
                 if not expired and near:
                     kept.move_to_end(near[0][0])
                 if not expired:
-                    return [CacheMatch(self._whole(kept[key][0]), similarity) for key, similarity in near]
+                    return [CacheMatch(kept[key][0], similarity) for key, similarity in near]
         return []
 
     async def put(self, entry: CacheEntry) -> None:
@@ -116,8 +117,7 @@ class MemoryCache:
                     vectors = self._partitions[entry.partition] = Vectors(len(row))
                 if vectors.dimension == len(row):
                     vectors.add(key, row)
-                    entry = replace(entry, vector=None)
-            kept[key] = entry, size
+            kept[key] = replace(entry, vector=None), size
             self.size_bytes += size
 
     async def remove(self, which: CacheSelection) -> int:
@@ -150,13 +150,6 @@ class MemoryCache:
 
     async def aclose(self) -> None:
         """Do nothing: others may share it."""
-
-    def _whole(self, entry: CacheEntry) -> CacheEntry:
-        """The entry with its vector."""
-        vectors = self._partitions.get(entry.partition)
-        if vectors is None or entry.key not in vectors:
-            return entry
-        return replace(entry, vector=vectors.vector(entry.key).tobytes())
 
     def _drop(self, key: bytes) -> None:
         """Drop an entry that is there."""

@@ -83,11 +83,6 @@ class Vectors(Generic[K]):
         if 2 * end < len(self._matrix):
             self._resize(end + end // 8 + 1)
 
-    def vector(self, key: K) -> NDArray[np.float32]:
-        """The vector of a key."""
-        found: NDArray[np.float32] = self._matrix[self._rows[key]].copy()
-        return found
-
     def nearest(self, query: NDArray[np.float32], limit: int) -> list[tuple[K, float]]:
         """Keys and similarities of the nearest, the nearest first."""
         return self.score(self.candidates(query, limit), query, limit)

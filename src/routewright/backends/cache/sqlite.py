@@ -15,6 +15,7 @@ from cachetools import LRUCache
 from msgspec import DecodeError, Struct, msgpack
 from msgspec.structs import replace
 
+from routewright._core.cache.selection import is_tagged
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.sqlite.connection import connect, file_of, identity_of, make_file, pragma
 from routewright.backends.storage.sqlite.faults import fault_of, is_transient
@@ -24,7 +25,7 @@ from routewright.protocols import Clock, Vector
 from routewright.threads import Threads
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats, Observation
 
-from .entries import MAX_BYTES, MAX_ENTRIES, check_bounds, is_tagged
+from .entries import MAX_BYTES, MAX_ENTRIES, check_bounds
 from .search import Vectors, unpacked, vector_of
 
 T = TypeVar("T")
@@ -40,7 +41,7 @@ MIRRORED = 50_000_000
 """Numbers of embeddings, in all partitions, that are kept in memory to be searched: 200 MB."""
 OBSERVATIONS = 5_000
 """Observations kept of a space. The oldest go."""
-APPLICATION_ID, VERSION = 0x52774361, 2  # "RwCa"
+APPLICATION_ID, VERSION = 0x52774361, 3  # "RwCa"
 TABLES = (
     """CREATE TABLE entries (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB NOT NULL UNIQUE, account TEXT NOT NULL, environment TEXT NOT NULL,
@@ -105,8 +106,8 @@ class _Connection:
                     raise
                 fault = fault_of(error, self._path)
                 if isinstance(fault, StorageCorrupt):
-                    what = "is damaged, or not a database: if it is the cache delete it, it only holds cached answers"
-                    fault = StorageCorrupt(f"{self._path} {what} ({error})")
+                    what = f"{self._path} is damaged or not a database ({error}); if it is your cache file, delete it"
+                    fault = StorageCorrupt(f"{what} (it holds nothing but cached answers)")
                 raise fault from error
 
     def _close(self) -> None:
@@ -195,18 +196,22 @@ class SqliteCache:
         self._mirrors: LRUCache[tuple[bytes, int], _Mirror] = LRUCache(MIRRORED, _Mirror.size)
         self._mirrored: sqlite3.Connection | None = None
         """Where the mirrors were read. Another connection may be to a new file, with other rows."""
+        self.is_starting = False
+        """A partition is read into memory. Until it is there, searches find nothing."""
 
     def __repr__(self) -> str:
         return f"SqliteCache({str(self.path)!r})"
 
     async def get(self, key: bytes, now: float) -> CacheEntry | None:
         """The entry of exactly this request (``protocols.Cache``)."""
-        sql = "SELECT body, vector FROM entries WHERE key = ? AND expires_at > ?"
+        sql = "SELECT body FROM entries WHERE key = ? AND expires_at > ?"
         rows = await self._gets.rows(sql, key, now)
-        return _entry(*rows[0]) if rows else None
+        return _entry(rows[0][0]) if rows else None
 
     async def nearest(self, partition: bytes, vector: Vector, now: float, limit: int) -> Sequence[CacheMatch]:
         """The most similar entries of a partition (``protocols.Cache``)."""
+        if self.is_starting:
+            return []
         return await self._searches.run(partial(self._nearest, partition, vector, now, limit))
 
     def _nearest(
@@ -216,9 +221,9 @@ class SqliteCache:
         vectors = self._read_vectors(connection, partition, len(query))
         while near := vectors.nearest(query, many):
             marks = ", ".join("?" * len(near))
-            sql = f"SELECT seq, body, vector FROM entries WHERE seq IN ({marks}) AND partition = ? AND expires_at > ?"
+            sql = f"SELECT seq, body FROM entries WHERE seq IN ({marks}) AND partition = ? AND expires_at > ?"
             rows = connection.execute(sql, (*(seq for seq, _ in near), partition, now))
-            found = {seq: entry for seq, *row in rows if (entry := _entry(*row))}
+            found = {seq: entry for seq, body in rows if (entry := _entry(body))}
             gone = [seq for seq, _ in near if seq not in found]
             if not gone:
                 break
@@ -235,11 +240,15 @@ class SqliteCache:
         mirror = self._mirrors.get((partition, dimension))
         if mirror is None or len(mirror.vectors) > 2 * total + AT_ONCE:  # most are of entries that are gone
             mirror = _Mirror(Vectors(dimension))
+            self.is_starting = True
         sql = "SELECT seq, vector FROM entries WHERE partition = ? AND vector IS NOT NULL AND seq > ? ORDER BY seq"
-        for seq, packed in connection.execute(sql, (partition, mirror.last)):
-            row, mirror.last = unpacked(packed), seq
-            if row is not None and len(row) == dimension:
-                mirror.vectors.add(seq, row)
+        try:
+            for seq, packed in connection.execute(sql, (partition, mirror.last)):
+                row, mirror.last = unpacked(packed), seq
+                if row is not None and len(row) == dimension:
+                    mirror.vectors.add(seq, row)
+        finally:
+            self.is_starting = False
         self._mirrors[partition, dimension] = mirror
         return mirror.vectors
 
@@ -319,9 +328,9 @@ class SqliteCache:
             await connection.aclose()
 
 
-def _entry(body: bytes, vector: bytes | None) -> CacheEntry | None:
+def _entry(body: bytes) -> CacheEntry | None:
     """The entry of a row; None if it is damaged."""
     try:
-        return replace(_decoder.decode(body), vector=vector)
+        return _decoder.decode(body)
     except (DecodeError, TypeError, ValueError):
         return None

@@ -26,7 +26,7 @@ _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
 _PART = 4
 """Characters of a part of a word."""
 _LONGEST_TEXT = 8_000
-"""Characters that are read: of longer texts the first half and the last half of as many."""
+"""Characters that are read."""
 _LONGEST_WORD = 24
 
 
@@ -96,9 +96,13 @@ def pair_hash(first: str, second: str) -> int:
 
 def words_of(text: str) -> list[str]:
     """Words in lower case, without the apostrophes in them."""
-    if len(text) > _LONGEST_TEXT:
-        text = f"{text[: _LONGEST_TEXT // 2]} {text[-_LONGEST_TEXT // 2 :]}"
-    return _WORD.findall(text.lower().replace("'", "").replace("’", ""))
+    return _WORD.findall(shortened(text).lower().replace("'", "").replace("’", ""))
+
+
+def shortened(text: str) -> str:
+    """What is read of a text: of a longer one the first half and the last half of as many characters."""
+    half = _LONGEST_TEXT // 2
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:half]} {text[-half:]}"
 
 
 def split(hashed: NDArray[np.uint32]) -> tuple[NDArray[Any], ...]:

@@ -13,6 +13,8 @@ import numpy as np
 from routewright.errors import ValidationFailed
 from routewright.fork import importing
 
+from .hashed import shortened
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -20,8 +22,6 @@ Floats: TypeAlias = "NDArray[np.float32]"
 
 DIMENSIONS = 256
 _MODEL = "l2_supercat"
-_LONGEST_TEXT = 8_000
-"""Characters that are read: of longer texts the first half and the last half of as many."""
 
 
 class StaticEmbedder:
@@ -30,7 +30,7 @@ class StaticEmbedder:
 
     router = Router(settings=Settings(cache=CacheSettings(embedder=StaticEmbedder())))
 
-    The vectors are loaded at first use, which takes a third of a second and 80 MB; ``load()`` does it earlier. Raises
+    The vectors are loaded at first use, which takes 0.4 s and 80 MB; ``load()`` does it earlier. Raises
     ``ValidationFailed`` if the extra ``vectors`` is not installed. Safe to use from any thread.
     """
 
@@ -51,10 +51,8 @@ class StaticEmbedder:
         """The embedding, (256,) of length 1; of an empty text the zero vector."""
         if self._model is None:
             self.load()
-        if len(text) > _LONGEST_TEXT:
-            text = f"{text[: _LONGEST_TEXT // 2]} {text[-_LONGEST_TEXT // 2 :]}"
         # one text at a time: the package's own batches start threads, which a fork does not survive
-        rows = np.array(self._model.tokenizer.encode(text, add_special_tokens=False).ids, np.intp)
+        rows = np.array(self._model.tokenizer.encode(shortened(text), add_special_tokens=False).ids, np.intp)
         total: Floats = self._model.embedding.take(rows, axis=0, mode="clip").sum(axis=0)
         length = np.sqrt(total @ total)
         return total / length if length else total
