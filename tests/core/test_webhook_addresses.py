@@ -224,6 +224,12 @@ def test_development_may_use_nothing_else(url: str) -> None:
     refused(url, allow_loopback=True)
 
 
+def test_a_label_has_at_most_63_characters() -> None:
+    for name in ("{}", "{}.example", "a.{}"):
+        check_url("https://" + name.format("x" * 63), allow_loopback=False)
+        assert refused("https://" + name.format("x" * 64)) == "has no valid host and port"
+
+
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
