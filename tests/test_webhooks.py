@@ -231,6 +231,26 @@ async def test_an_endpoint_that_cannot_be_is_refused(house: House, terms: dict[s
     assert await house.console.endpoints("acme") == []
 
 
+async def test_several_rotations_leave_all_secrets_that_have_not_expired(house: House) -> None:
+    endpoint_id = await house.register()
+    first = house.receiver.secrets[0]
+    news = [await house.console.rotate_endpoint("default", endpoint_id) for _ in range(3)]
+    for secret in (first, *(new.secret.reveal() for new in news)):
+        house.receiver.secrets = [secret]
+        await house.console.test_endpoint("default", endpoint_id, transport=house.receiver)
+    only = await house.console.rotate_endpoint("default", endpoint_id, overlap_s=0)
+    (there,) = await house.console.endpoints("default")
+    assert len(there.secrets) == 1
+    house.receiver.secrets = [only.secret.reveal()]
+    await house.console.test_endpoint("default", endpoint_id, transport=house.receiver)
+    assert len(house.receiver.events) == 5 * 8
+    for seconds in (-1, 1e9, "soon"):
+        with pytest.raises(ValidationFailed, match="overlap_s"):
+            await house.console.rotate_endpoint("default", endpoint_id, overlap_s=seconds)  # type: ignore[arg-type]
+    with pytest.raises(ValidationFailed, match="state"):
+        await house.console.deliveries("default", state="failed")  # type: ignore[arg-type]
+
+
 async def test_a_test_sends_a_sample_of_each_selected_event(house: House) -> None:
     endpoint_id = await house.register()
     house.receiver.statuses = [204, 500]

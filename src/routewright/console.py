@@ -394,7 +394,7 @@ class Console(Closing):
         too. Raises ``NotFound``."""
         given: object = overlap_s
         if not isinstance(given, int | float) or not 0 <= overlap_s <= MAX_OVERLAP_S:
-            raise ValidationFailed.at("overlap_s", f"is {shown(overlap_s)}", f"take 0 to {MAX_OVERLAP_S:g} seconds")
+            raise ValidationFailed.at("overlap_s", f"is {shown(overlap_s)}", "take seconds, those of 30 days at most")
         secret = WebhookSigner.new_secret()
 
         def change(there: Endpoint) -> Endpoint:
@@ -414,11 +414,15 @@ class Console(Closing):
         """Deliveries to the account's endpoints, newest event first: pending ones, and those of the last 24 hours.
         ``after``: the ``key`` of the last of the page before."""
         check_account("account", account)
+        states = get_args(DeliveryState)
+        if state is not None and state not in states:
+            raise ValidationFailed.at("state", f"is {shown(state)}", f"take {listed(states)}")
         return await self._checked.scan(account, Deliveries(endpoint_id, state), after=after, limit=limit)
 
     async def replay(self, account: str, endpoint_id: str, event_id: str | None = None) -> int:
-        """Deliver again, under the same event id: one event, or all that failed at an endpoint. Reaches 24 hours back.
-        Returns how many deliveries begin anew. Raises ``NotFound`` for an unknown endpoint."""
+        """Deliver again, under the same event id: one event, or all that an endpoint has not accepted. Those that wait
+        for a retry are due at once, those that ended are replayed for 24 hours. Returns how many begin anew. Raises
+        ``NotFound`` for an unknown endpoint."""
         await self._endpoint(account, endpoint_id)
         asked = ReplayDeliveries(endpoint_id, event_id, self._clock.time())
         (written,) = await self._checked.apply(account, [asked])

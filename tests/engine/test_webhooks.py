@@ -253,7 +253,7 @@ async def test_an_endpoint_may_take_the_signatures_of_standard_webhooks() -> Non
         assert "Service-Signature" not in headers
 
 
-async def test_secrets_sealed_by_the_root_secret_before_are_sealed_anew() -> None:
+async def test_secrets_sealed_by_the_root_secret_before_are_sealed_anew(caplog: pytest.LogCaptureFixture) -> None:
     clock = FakeClock()
     old = endpoint_of(secrets=(SealedSecret(seal(KEYS[1], SECRET, b"o" * 16)),))
     lost = endpoint_of(2, secrets=(SealedSecret(seal(b"k" * 32, SECRET, b"l" * 16)),))
@@ -263,7 +263,8 @@ async def test_secrets_sealed_by_the_root_secret_before_are_sealed_anew() -> Non
         await clock.sleep(1.0)
         found = {each.endpoint_id: each for each in await deliveries(running.storage)}
         assert found[old.id].state == "delivered"
-        assert found[lost.id].attempts[0].error == "the signing secret cannot be read any more: rotate it"
+        assert (found[lost.id].state, found[lost.id].attempts) == ("waiting", ())  # for who has its root secret
+        assert f"the signing secret of webhook endpoint {lost.id} cannot be read" in caplog.text
         resealed, _ = await running.storage.read("acme", Endpoints())
         await running.storage.apply("acme", [PutEndpoint(resealed)])
         alone = Dispatcher(running.storage, lambda: running.receiver, lambda: KEYS[:1], clock)
@@ -405,6 +406,23 @@ async def test_a_transport_that_raises_what_it_should_not_fails_the_attempt(capl
         await clock.sleep(61.0)
         (found,) = await deliveries(running.storage)
         assert [each.error for each in found.attempts] == ["internal error"] * 2
+
+
+async def test_the_log_says_once_when_an_endpoint_fails_and_when_it_works_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = FakeClock()
+    caplog.set_level("INFO")
+    async with Delivering(clock, in_turn(503, "reset", 200, 200)) as running:
+        await running.put(endpoint_of())
+        await running.emit(1)
+        await clock.sleep(400.0)
+        await running.emit(2)
+        await clock.sleep(1.0)
+    assert [each.getMessage() for each in caplog.records] == [
+        "webhook endpoint whe_0001 of acme fails: it answered 503",
+        "webhook endpoint whe_0001 of acme works again",
+    ]
 
 
 async def test_a_disabled_endpoint_gets_nothing_more() -> None:

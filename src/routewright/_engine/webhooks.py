@@ -17,7 +17,7 @@ import anyio
 import anyio.abc
 
 from routewright._core.moment import timestamp
-from routewright._core.webhooks.delivery import ATTEMPT_S, MAX_ATTEMPTS, after_attempt, body_of
+from routewright._core.webhooks.delivery import ATTEMPT_S, DELAYS_S, MAX_ATTEMPTS, after_attempt, body_of
 from routewright._core.webhooks.endpoint import headers_for, opened
 from routewright.errors import RouterClosed, RouterError, UnsupportedWrite
 from routewright.fork import Guard, renew_in_children
@@ -75,8 +75,6 @@ async def post(
     at, began, body = clock.time(), clock.monotonic(), body_of(event)
     status = retry_after_s = None
     error: str | None = f"no answer within {ATTEMPT_S:g} s"
-    if not secrets:
-        return DeliveryAttempt(timestamp(at), 0.0, error="the signing secret cannot be read any more: rotate it"), None
     try:
         headers = headers_for(endpoint, event, body, secrets, at)
         with clock.deadline(began + ATTEMPT_S):
@@ -221,11 +219,14 @@ class Dispatcher:
         attempt: DeliveryAttempt | None = None
         try:
             secrets = await self._secrets(endpoint)
-            attempt, retry_after_s = await post(self._transport or self._open(), self._clock, endpoint, event, secrets)
-            state, delay_s = after_attempt(number, attempt.status, retry_after_s, self._max_attempts)
-            next_at = self._clock.time() + (delay_s or 0.0)
-            self._answered.pop(endpoint.id, None)
-            self._answered[endpoint.id] = state == "delivered"
+            if secrets:
+                transport = self._transport or self._open()
+                attempt, retry_after_s = await post(transport, self._clock, endpoint, event, secrets)
+                state, delay_s = after_attempt(number, attempt.status, retry_after_s, self._max_attempts)
+                next_at = self._clock.time() + (delay_s or 0.0)
+                self._learn(endpoint, state, attempt)
+            else:  # a process that has the root secret can deliver it
+                next_at += DELAYS_S[0]
         finally:
             self._in_flight[endpoint.id] -= 1
             if not self._in_flight[endpoint.id]:
@@ -249,10 +250,24 @@ class Dispatcher:
         self._transport = self._make_transport()
         return self._transport
 
+    def _learn(self, endpoint: Endpoint, state: DeliveryState, attempt: DeliveryAttempt) -> None:
+        """Remember whether an endpoint takes deliveries, and log it when that changes."""
+        was_fine, is_fine = self._answered.pop(endpoint.id, True), state == "delivered"
+        self._answered[endpoint.id] = is_fine
+        if was_fine and not is_fine:
+            answer = f"it answered {attempt.status}" if attempt.error is None else attempt.error
+            _log.warning("webhook endpoint %s of %s fails: %s", endpoint.id, endpoint.account, answer)
+        elif is_fine and not was_fine:
+            _log.info("webhook endpoint %s of %s works again", endpoint.id, endpoint.account)
+
     async def _secrets(self, endpoint: Endpoint) -> list[str]:
         """The live signing secrets; sealed anew if the root secret was changed, since the one before it ends with the
         next change."""
         secrets, resealed = opened(endpoint, self._keys(), self._clock.time(), partial(token_bytes, 16))
+        if not secrets and self._answered.get(endpoint.id) is not False:
+            self._answered[endpoint.id] = False
+            hint = "give this process the root secret that it was made with (ROUTEWRIGHT_SECRET), or rotate it"
+            _log.error("the signing secret of webhook endpoint %s cannot be read: %s", endpoint.id, hint)
         if resealed is not None:
             with suppress(RouterError):  # it was changed meanwhile, or the storage is away: next time
                 await self._apply(endpoint.account, PutEndpoint(resealed, expect=endpoint, at=self._clock.time()))

@@ -26,7 +26,7 @@ from routewright.errors import InvalidJson, NoCandidates, NoProviders, RouterErr
 from routewright.policies import PolicyFile
 from routewright.protocols import Cache, Storage
 from routewright.router import Router
-from routewright.settings import Settings
+from routewright.settings import Settings, WebhookSettings
 from routewright.trace import TraceStore
 from routewright.wire import (
     Budget,
@@ -254,7 +254,9 @@ def router_of(args: Namespace, *, sandbox: bool, storage: Storage | None = None,
     """The Router that the options describe."""
     catalogue = None if args.catalogue is None else Catalogue.load(args.catalogue)
     policies = () if args.policies is None else PolicyFile(args.policies)  # its errors name file and line
-    return (Router.sandbox if sandbox else Router)(catalogue=catalogue, policies=policies, storage=storage, cache=cache)
+    settings = Settings(webhooks=WebhookSettings(deliver=False))  # long-running processes do
+    make = Router.sandbox if sandbox else Router
+    return make(catalogue=catalogue, policies=policies, storage=storage, cache=cache, settings=settings)
 
 
 # route

@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, get_args
 
+from routewright._core.request.problems import listed
 from routewright._core.webhooks.endpoint import OVERLAP_S
 from routewright.console import Console
 from routewright.errors import NotFound, SignatureError
@@ -55,7 +56,9 @@ def add_webhooks(command: Parser) -> None:
     add(deliveries, "--endpoint ID", "only to this one", dest="endpoint_id")
     add(deliveries, "--state", "only those in this state", choices=get_args(DeliveryState))
     add(deliveries, "--limit N", "how many (default: 50)", type=int, default=50)
-    add(replay, "--event ID", "only this event, however its delivery ended (default: all that failed)", dest="event_id")
+    add(replay, "--event ID", "only this event, delivered or not", dest="event_id")
+    most = "attempts for each delivery, 1 to 6 (default: 5)"
+    add(run, "--max-attempts N", most, type=int, default=WebhookSettings().max_attempts)
     add(listen, "--port N", "the port on 127.0.0.1; 0 is any that is free (default: 9000)", type=int, default=9000)
     add(verify, "file FILE", "the body as it came, byte for byte")
     header = "a header of the delivery; repeat it for the three of Standard Webhooks"
@@ -85,7 +88,10 @@ async def _create(args: Namespace, screen: Screen) -> None:
     """
     given = picked(args, "events environment profile allow_loopback")
     async with Console(existing_store(args)) as console:
+        accounts = [each.name for each in await console.accounts()]
         _show_secret(await console.create_endpoint(args.account, args.url, **given), args, screen)
+    if accounts and args.account not in (*accounts, "default"):
+        screen.note(f"no account {args.account!r} is set up; there are {listed(accounts)}")
 
 
 async def _rotate(args: Namespace, screen: Screen) -> None:
@@ -151,14 +157,15 @@ async def _deliveries(args: Namespace, screen: Screen) -> None:
         last = each.attempts[-1] if each.attempts else None
         answer = "" if last is None else str(last.status or last.error)
         cells = (each.event_id, each.event_type, each.endpoint_id, each.state, str(len(each.attempts)), answer)
+        is_next = each.state == "waiting" and each.next_attempt_at is None
         style: Style = "good" if each.state == "delivered" else "bad" if each.ended_at else "plain"
-        rows.append(Row((*cells, moment(each.next_attempt_at)), style))
+        rows.append(Row((*cells, "now" if is_next else moment(each.next_attempt_at)), style))
     told = {"deliveries": found}
     screen.report(told, Table(rows, _DELIVERIES, frozenset({4})), note="" if rows else "there is no delivery")
 
 
 async def _replay(args: Namespace, screen: Screen) -> None:
-    """Deliver again: all events that failed at an endpoint in the last 24 hours, or one event."""
+    """Deliver again: all events of the last 24 hours that an endpoint has not accepted, or one event."""
     async with Console(existing_store(args)) as console:
         count = await console.replay(args.account, args.endpoint_id, args.event_id)
     screen.report({"replayed": count}, note=f"{count} {'delivery begins' if count == 1 else 'deliveries begin'} anew")
@@ -185,11 +192,14 @@ async def _run(args: Namespace, screen: Screen) -> None:
     """
     async with Console(existing_store(args)) as console:
         screen.note("delivering webhooks; Ctrl-C stops")
-        await console.deliver(WebhookSettings(allow_loopback=args.allow_loopback))
+        settings = WebhookSettings(allow_loopback=args.allow_loopback, max_attempts=args.max_attempts)
+        await console.deliver(settings)
 
 
 def _listen(args: Namespace, screen: Screen) -> None:
     """Receive webhooks on this machine, verify and print them. For development.
+
+    The body of each goes to standard output as it came, its signature to standard error.
 
     Register http://127.0.0.1:9000 with --allow-loopback, and give its secret here.
     """
@@ -205,7 +215,8 @@ def _listen(args: Namespace, screen: Screen) -> None:
                 screen.say(Line(f"refused: {error}", "bad"))
                 self.send_response(401)
             else:
-                screen.json_line(event)
+                screen.text(f"{body.decode()}\n")
+                screen.note(f"{event.type}, Service-Signature: {self.headers.get('Service-Signature', '')}")
                 self.send_response(204)
             self.end_headers()
 

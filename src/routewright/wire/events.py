@@ -130,7 +130,7 @@ class FallbackTriggered(Struct, frozen=True):
 
 
 class BudgetRefused(Struct, frozen=True):
-    """A request was rejected by a budget."""
+    """A request was rejected by its budget (422). A refusal for want of balance or quota (402) is no event."""
 
     type: ClassVar[str] = "router.budget_exceeded"
     trace_id: str

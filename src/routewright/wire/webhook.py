@@ -106,7 +106,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
     attempts: tuple[DeliveryAttempt, ...] = ()
     """Oldest first, those before a replay included."""
     next_attempt_at: str | None = None
-    """Set while it is ``waiting``."""
+    """Of one that is ``waiting``; None: as soon as possible."""
     ended_at: str | None = None
 
     @property
@@ -174,8 +174,8 @@ class EndAttempt(Struct, frozen=True, tag=True, kw_only=True):
 
 
 class ReplayDeliveries(Struct, frozen=True, tag=True):
-    """Start deliveries anew: all of an endpoint that failed, or that of one event however it ended. ``Written.count``
-    says how many."""
+    """Start deliveries anew, due at once: all that an endpoint has not accepted, or that of one event, accepted or not.
+    Not those that are in flight, nor those that ended a day ago. ``Written.count`` says how many."""
 
     endpoint_id: str
     event_id: str | None = None

@@ -58,7 +58,11 @@ def check_url(url: str, *, allow_loopback: bool) -> None:
     is_address, address = _ADDRESS.fullmatch(host), host.strip("[]")
     is_local = is_loopback(address) if is_address else host == "localhost" or host.endswith(".localhost")
     if not (allow_loopback if is_local else not is_address or is_public(address)):
-        raise ValidationFailed.at("url", "has a host that is not public", "take one that the Internet can reach")
+        raise ValidationFailed.at(
+            "url",
+            "has a host that is not public",
+            "take one that the Internet can reach; allow_loopback is for development",
+        )
     if parts[1].lower() == "http" and not is_local:
         raise ValidationFailed.at("url", "is plain HTTP", "begin with https://")
 

@@ -12,7 +12,7 @@ from routewright._core.request.problems import did_you_mean, listed, shown
 from routewright.errors import ValidationFailed
 from routewright.wire import Endpoint, EventType, SealedSecret, StoredEvent
 
-from .signature import HEADER, decoded, header_of, headers_of, keys_of, whole
+from .signature import HEADER, MAX_SECRETS, decoded, header_of, headers_of, keys_of, whole
 
 PURPOSE = "webhook secrets"
 """What the key that seals them is derived for from the root secret."""
@@ -76,6 +76,8 @@ def headers_for(
 
 
 def rotated(endpoint: Endpoint, sealed: str, now: float, overlap_s: float) -> Endpoint:
-    """The endpoint with a new secret. The one that it had still signs for ``overlap_s``; older ones no longer do."""
-    before = [replace(each, expires_at=now + overlap_s) for each in endpoint.secrets[:1] if overlap_s > 0]
-    return replace(endpoint, secrets=(SealedSecret(sealed), *before))
+    """The endpoint with a new secret. The one that it had still signs for ``overlap_s``, and older ones as long as was
+    said before; with an overlap of 0 all end now."""
+    live = [each for each in endpoint.secrets if each.expires_at is None or each.expires_at > now]
+    before = [replace(live[0], expires_at=now + overlap_s), *live[1:]] if live and overlap_s > 0 else []
+    return replace(endpoint, secrets=(SealedSecret(sealed), *before)[:MAX_SECRETS])

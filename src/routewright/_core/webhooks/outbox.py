@@ -51,7 +51,7 @@ class _Row(Struct, eq=False):
 
     @property
     def delivery(self) -> Delivery:
-        next_at = timestamp(self.due) if self.state == "waiting" and self.due is not None else None
+        next_at = timestamp(self.due) if self.state == "waiting" and self.due else None
         return Delivery(
             event_id=self.event.id,
             event_type=self.event.type,
@@ -190,9 +190,9 @@ class Outbox:
         rows = [
             row
             for row in self._of(account, write.endpoint_id)
-            if (row.state == "failed_delivery" if write.event_id is None else row.event.id == write.event_id)
-            and row.ended_at is not None
-            and row.ended_at > write.at - KEPT_S
+            if (row.state != "delivered" if write.event_id is None else row.event.id == write.event_id)
+            and row.state != "in_flight"
+            and (row.ended_at is None or row.ended_at > write.at - KEPT_S)
             and row.endpoint.disabled_at is None
         ]
         for row in rows:

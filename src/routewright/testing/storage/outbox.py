@@ -107,16 +107,29 @@ class Outgoing(Suite):
         await _end(storage, 1, "a", "failed_delivery", at=NOW + 130)
         ended = await _state(storage)
         assert (ended.state, ended.attempts, ended.ended_at) == ("failed_delivery", (FAILED,) * 2, timestamp(NOW + 130))
-        for at, account, count in ((130 + KEPT_S, "acme", 0), (200, "other", 0), (200, "acme", 1), (201, "acme", 0)):
+        for at, account, count in ((130 + KEPT_S, "acme", 0), (200, "other", 0), (200, "acme", 1)):
             (written,) = await storage.apply(account, [ReplayDeliveries("whe_1", at=NOW + at)])
             assert written.count == count
+        assert (await _state(storage)).next_attempt_at == timestamp(NOW + 200)
         (claimed,) = (await _claim(storage, at=NOW + 200)).deliveries
         assert claimed.tries == 0
         await _end(storage, 1, "a", "delivered", at=NOW + 210)
         assert len((await _state(storage)).attempts) == 3
+        assert (await storage.apply("acme", [ReplayDeliveries("whe_1", at=NOW + 211)]))[0].count == 0
         for event_id, count in ((None, 0), ("evt_x", 0), (make_event(1).id, 1)):
             (written,) = await storage.apply("acme", [ReplayDeliveries("whe_1", event_id, NOW + 220)])
             assert written.count == count
+
+    async def test_a_replay_hastens_what_waits_and_begins_what_was_rejected(self, storage: Storage) -> None:
+        await _put(storage, ENDPOINT)
+        for number in range(4):
+            await _emit(storage, number)
+        await _claim(storage, each=3)
+        await _end(storage, 0, "a", "rejected")
+        await _end(storage, 1, "a", "waiting", next_at=NOW + 900)
+        assert (await storage.apply("acme", [ReplayDeliveries("whe_1", at=NOW + 1)]))[0].count == 3
+        claimed = await _claim(storage, lease="b", at=NOW + 1)
+        assert sorted((int(each.event.id[4:]), each.tries) for each in claimed.deliveries) == [(0, 0), (1, 0), (3, 0)]
 
     async def test_a_claim_takes_what_is_due_first_and_no_more_of_an_endpoint_than_it_may(
         self, storage: Storage

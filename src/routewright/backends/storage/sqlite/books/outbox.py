@@ -55,7 +55,7 @@ WHERE endpoint = ? AND due IS NOT NULL
 """
 _REPLAY = """
 UPDATE delivery SET state = 'waiting', tries = 0, ended_at = NULL, due = ?
-WHERE endpoint = ? AND account = ? AND ended_at > ? AND {}
+WHERE endpoint = ? AND account = ? AND (ended_at IS NULL OR ended_at > ?) AND state <> 'in_flight' AND {}
 AND endpoint IN (SELECT endpoint FROM subscription) RETURNING 1
 """
 _PAGE = """
@@ -117,7 +117,7 @@ def write(connection: Connection, account: str, asked: OF_WEBHOOKS) -> Written:
             row = (asked.state, asked.next_at, int(attempt is not None), ended_at, attempt, attempt, *found)
             return Written(created=False, count=len(connection.execute(_END, row).fetchall()))
         case ReplayDeliveries(endpoint_id, event_id, at):
-            which = "state = 'failed_delivery'" if event_id is None else "event = ?"
+            which = "state <> 'delivered'" if event_id is None else "event = ?"
             given = (at, endpoint_id, account, at - KEPT_S, *(() if event_id is None else (event_id,)))
             return Written(created=False, count=len(connection.execute(_REPLAY.format(which), given).fetchall()))
 
@@ -142,7 +142,9 @@ def _claim(connection: Connection, asked: ClaimDeliveries) -> Claimed:
         rows = connection.execute(_CLAIM, (asked.until, asked.lease, id, id, asked.at, room)).fetchall()
         for event, tries in sorted(rows):
             found = connection.execute(EVENT, (event, to.account)).fetchone()
-            if found is not None:
+            if found is None:  # its account's data was deleted, or it is a week old
+                connection.execute("DELETE FROM delivery WHERE endpoint = ? AND event = ?", (id, event))
+            else:
                 taken.append(ClaimedDelivery(event_of(found[0]), to, tries))
     others = connection.execute(NEXT, (len(asked.room) + 1,)).fetchall()
     return Claimed(tuple(taken), next((due for id, due in others if asked.room.get(id, asked.each) > 0), None))
@@ -155,6 +157,6 @@ def _delivery(event: str, type: str, to: str, state: Any, attempts: bytes, due: 
         endpoint_id=to,
         state=state,
         attempts=_attempts(attempts),
-        next_attempt_at=timestamp(due) if state == "waiting" else None,
+        next_attempt_at=timestamp(due) if state == "waiting" and due else None,
         ended_at=None if ended_at is None else timestamp(ended_at),
     )
