@@ -494,10 +494,14 @@ def test_an_error_is_passed_on() -> None:
         raise ValueError("why")
 
 
-def test_an_event_in_work_is_not_new() -> None:
+def test_a_duplicate_of_an_event_in_work_is_answered_503() -> None:
+    """Were it answered 204, the event would be lost if the first one then fails."""
     seen = SeenEvents()
-    with seen.once("evt_1"):
-        assert not is_new(seen)
+    with suppress(ValueError), seen.once("evt_1"):
+        with pytest.raises(RuntimeError, match="evt_1 is being handled"), seen.once("evt_1"):
+            pass
+        raise ValueError
+    assert is_new(seen)
 
 
 @pytest.mark.anyio

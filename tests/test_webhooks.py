@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
+import anyio
 import pytest
 
 from routewright import (
@@ -41,13 +43,15 @@ URL = "https://hooks.example.com/in"
 class Receiver:
     """A receiver that verifies; it answers with the statuses that it was told, then with 204."""
 
-    def __init__(self, clock: FakeClock, *statuses: int) -> None:
+    def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
-        self.statuses = list(statuses)
+        self.statuses: list[int] = []
+        self.takes_s = 0.0
         self.secrets: list[str] = []
         self.events: list[WebhookEvent] = []
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> WebhookAnswer:
+        await self.clock.sleep(self.takes_s)
         self.events.append(verify_request(body, headers, *self.secrets, now=self.clock.time()))
         return WebhookAnswer(self.statuses.pop(0) if self.statuses else 204)
 
@@ -62,10 +66,10 @@ class Receiver:
 class House:
     """A Router whose models do as they are asked, its console, and a receiver."""
 
-    def __init__(self, storage: Any, clock: FakeClock, *statuses: int) -> None:
-        self.clock, self.receiver = clock, Receiver(clock, *statuses)
+    def __init__(self, storage: Any, clock: FakeClock, *, deliver: bool = True) -> None:
+        self.clock, self.receiver = clock, Receiver(clock)
         self.console = Console(storage, clock=clock)
-        webhooks = WebhookSettings(transport=self.receiver)
+        webhooks = WebhookSettings(transport=self.receiver, deliver=deliver)
         self.router = Router(
             providers=[ScriptedProvider(_answer, models=[model], clock=clock) for model in (GOOD, SPARE)],
             storage=storage,
@@ -278,8 +282,7 @@ async def test_secrets_are_not_stored_in_plain_and_outlive_a_change_of_the_root_
 async def test_a_router_that_does_not_deliver_leaves_that_to_others(tmp_path: Path) -> None:
     clock = FakeClock()
     storage = SqliteStorage(tmp_path / "s.db", clock=clock)
-    house = House(storage, clock)
-    await house.register()
+    new = await Console(storage, clock=clock).create_endpoint("default", URL)
     settings = Settings(clock=clock, webhooks=WebhookSettings(deliver=False))
     idle = Router(
         providers=[ScriptedProvider(_answer, models=[model], clock=clock) for model in (GOOD, SPARE)],
@@ -289,10 +292,42 @@ async def test_a_router_that_does_not_deliver_leaves_that_to_others(tmp_path: Pa
     await idle.route("stumble", goal="quality")
     await idle.flush()
     await clock.sleep(100.0)
-    assert house.receiver.events == []
+    house = House(storage, clock)
+    house.receiver.secrets = [new.secret.reveal()]
     await house.router.route("hi")  # starts the other one
     await clock.sleep(6.0)
     assert house.receiver.types == ["router.fallback_triggered"]
+
+
+async def test_a_console_delivers_what_routers_beside_it_leave_and_drains_when_it_is_told() -> None:
+    clock, stop = FakeClock(), anyio.Event()
+    storage = MemoryStorage(clock=clock)
+    console, receiver = Console(storage, clock=clock), Receiver(clock)
+    receiver.secrets.append((await console.create_endpoint("default", URL)).secret.reveal())
+    idle = House(storage, clock, deliver=False).router
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(console.deliver, WebhookSettings(transport=receiver), stop=stop))
+        await clock.sleep(1.0)
+        receiver.takes_s = 5.0
+        await idle.route("stumble", goal="quality")
+        await clock.sleep(1.0)
+        stop.set()
+    assert clock.monotonic() == pytest.approx(6.0)
+    (delivery,) = await console.deliveries("default")
+    assert delivery.state == "delivered"
+
+
+async def test_secrets_sealed_by_two_root_secrets_all_sign(house: House) -> None:
+    endpoint_id = await house.register()
+    first = house.receiver.secrets[0]
+    await house.console.rotate_secret()
+    new = await house.console.rotate_endpoint("default", endpoint_id)
+    await house.console.rotate_secret()
+    for secret in (first, new.secret.reveal()):
+        house.receiver.secrets = [secret]
+        await house.router.route("stumble", goal="quality")
+        await house.settle()
+    assert len(house.receiver.events) == 2
 
 
 def test_settings_of_webhooks_are_checked() -> None:

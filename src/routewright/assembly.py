@@ -34,7 +34,7 @@ from ._engine.route import Engine
 from ._engine.sharing import Sharing
 from ._engine.trace_log import TraceCounts, TraceLog
 from ._engine.versions import PolicyNames
-from ._engine.webhooks import Dispatcher
+from ._engine.webhooks import Dispatcher, wake
 from ._engine.worker import CLOSE_S, CLOSED, Worker
 from .arguments import check_cache, check_caller, check_coordination, check_parts, check_replaceable, checked_policies
 from .backends.providers.callable import HostedProvider
@@ -132,7 +132,7 @@ class Parts:
             self.hooks,
             settings.clock,
             settings.durability,
-            emitted=bool if self._webhooks is None else self._webhooks.wake,
+            emitted=partial(wake, self.storage),
         )
         self._coordination = coordination
         self._cache = cache

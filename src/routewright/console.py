@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from random import SystemRandom
 from typing import Literal, get_args
 
+import anyio
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
@@ -20,6 +21,7 @@ from ._core.money import usd_text
 from ._core.request.problems import listed, shown
 from ._core.terms import account_terms, changed, checked_account, credit_of, incident_terms, key_terms, told
 from ._core.webhooks.addresses import check_url
+from ._core.webhooks.delivery import ATTEMPT_S
 from ._core.webhooks.endpoint import MAX_OVERLAP_S, OVERLAP_S, PURPOSE, checked_events, opened, rotated
 from ._core.webhooks.samples import SAMPLES
 from ._engine.hooks import events_of
@@ -429,13 +431,21 @@ class Console(Closing):
         wake(self._storage)
         return int(written.count)
 
-    async def deliver(self, settings: WebhookSettings | None = None) -> None:
+    async def deliver(self, settings: WebhookSettings | None = None, *, stop: anyio.Event | None = None) -> None:
         """Deliver the webhooks of the storage until cancelled: for a process that does nothing else, where Routers have
-        ``WebhookSettings(deliver=False)``. Several processes may do so."""
+        ``WebhookSettings(deliver=False)``. Several processes may do so. Once ``stop`` is set it starts no attempts, and
+        returns when those in flight have ended."""
         settings = settings or WebhookSettings()
         keys = partial(self._secret.keys, PURPOSE)
-        most = settings.max_attempts
-        await Dispatcher(self._storage, settings.open_transport, keys, self._clock, max_attempts=most, poll_s=1.0).run()
+        most, made = settings.max_attempts, settings.open_transport
+        dispatcher = Dispatcher(self._storage, made, keys, self._clock, max_attempts=most, poll_s=1.0)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(dispatcher.run)
+            if stop is not None:
+                await stop.wait()
+                with self._clock.deadline(self._clock.monotonic() + ATTEMPT_S):
+                    await dispatcher.drain()
+                tasks.cancel_scope.cancel()
 
     async def test_endpoint(
         self,
@@ -592,6 +602,7 @@ class BlockingConsole(Twin[Console]):
     rotate_endpoint = plain(Console.rotate_endpoint)
     deliveries = plain(Console.deliveries)
     replay = plain(Console.replay)
+    deliver = plain(Console.deliver)
     test_endpoint = plain(Console.test_endpoint)
     rotate_secret = plain(Console.rotate_secret)
 

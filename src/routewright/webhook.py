@@ -161,14 +161,17 @@ class SeenEvents:
 
     def __init__(self, size: int = 10_000) -> None:
         self._guard, self._size = Guard(), size
-        self._ids: dict[str, None] = {}  # oldest first
+        self._ids: dict[str, bool] = {}  # oldest first; True while it is handled
 
     @contextmanager
     def once(self, event_id: str) -> Iterator[bool]:
-        """True for the first block with this id, until one raises. False for others, also while the first one runs."""
+        """True for the first block with this id, False once one has ended. While one runs ``RuntimeError``: answer 503,
+        as frameworks do, so that the event comes again if that one fails."""
         with self._guard.lock:
             is_new = event_id not in self._ids
-            self._ids[event_id] = None
+            if not is_new and self._ids[event_id]:
+                raise RuntimeError(f"{event_id} is being handled")
+            self._ids[event_id] = is_new
             if len(self._ids) > self._size:
                 del self._ids[next(iter(self._ids))]
         try:
@@ -178,3 +181,4 @@ class SeenEvents:
                 with self._guard.lock:
                     self._ids.pop(event_id, None)
             raise
+        self._ids[event_id] = False

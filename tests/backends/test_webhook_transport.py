@@ -32,8 +32,7 @@ NAME = "hooks.example"
 URL = f"https://{NAME}/hook"
 A, B, A6 = "93.184.216.34", "1.1.1.1", "2606:4700::1111"
 CLOCK = SystemClock()
-NOT_PUBLIC = "the host's address is not public"
-UNRESOLVED = "the host name could not be resolved"
+NOT_PUBLIC = UNRESOLVED = "the host has no public address"
 CLOSED = "the connection was closed before an answer"
 
 
@@ -358,7 +357,9 @@ async def test_slow_lookups_end_with_the_deadline_and_hold_up_no_other_threads(
         ends.wait(60)
         return [A]
 
-    net.script(NAME, [slow] * 40)
+    net.script("private.example", [["10.0.0.1"]] * 3)
+    assert await reason(transport, "https://private.example/") == NOT_PUBLIC  # from now on it is a name that was found
+    net.script(NAME, [slow] * 80)
 
     async def try_it() -> bool:
         with within(0.05) as deadline:
@@ -366,13 +367,13 @@ async def test_slow_lookups_end_with_the_deadline_and_hold_up_no_other_threads(
         return bool(deadline.expired)
 
     try:
-        assert await asyncio.gather(*[try_it() for _ in range(40)]) == [True] * 40
+        assert await asyncio.gather(*[try_it() for _ in range(80)]) == [True] * 80
         assert await asyncio.gather(*[asyncio.to_thread(int, "1") for _ in range(40)]) == [1] * 40
+        assert await reason(transport, "https://private.example/") == NOT_PUBLIC  # though all other names hang
     finally:
         ends.set()
-    net.script("private.example", [["10.0.0.1"]])
     assert await reason(transport, "https://private.example/") == NOT_PUBLIC
-    assert len(net.lookups) < 40  # no thread was begun for those that had left
+    assert len(net.lookups) < 80  # no thread was begun for those that had left
     assert net.sockets == 0
 
 
@@ -428,9 +429,8 @@ async def test_development_reaches_loopback_and_nothing_else_that_is_not_public(
         assert set(net.connects) <= {"::1", "127.0.0.1"}
         net.connects.clear()
         assert await reason(local, f"http://localhost:{receiver.port}/") == NOT_PUBLIC
-        assert (
-            await reason(local, "https://10.0.0.1/")
-            == "url: has a host that is not public; take one that the Internet can reach"
+        assert (await reason(local, "https://10.0.0.1/")).startswith(
+            "url: has a host that is not public; take one that"
         )
         assert (await reason(local, "http://93.184.216.34/")).startswith("url: is plain HTTP")
     assert net.connects == []

@@ -173,7 +173,7 @@ def test_no_character_gets_through_that_urls_do_not_have(character: str, where: 
 @pytest.mark.parametrize(
     "url",
     """
-    https://example.com https://example.com/ https://example.com:443 https://example.com:1/ https://example.com:65535
+    https://example.com https://example.com/ https://example.com:443 https://example.com:1024/ https://example.com:65535
     https://hooks.example.com/a/b;c=1/~x?y=%20&z[]=@ HTTPS://Example.COM/Path https://xn--bcher-kva.example/ https://a_b.io
     https://example.com? https://example.com?x=https://127.0.0.1/ https://example.com/@127.0.0.1 https://1a.example
     https://8.8.8.8 https://8.8.8.8:8443/x https://[2606:4700::1111] https://[2606:4700::1111]:8443/x https://127.0.0.1.nip.io

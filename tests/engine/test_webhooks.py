@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
@@ -14,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from routewright import (
+    InternalError,
     MemoryStorage,
     SignatureError,
     SqliteStorage,
@@ -28,8 +30,10 @@ from routewright.testing import FakeClock
 from routewright.testing.storage.samples import make_event
 from routewright.wire import (
     SYSTEM_ACCOUNT,
+    ClaimDeliveries,
     Deliveries,
     Delivery,
+    EndAttempt,
     Endpoint,
     Endpoints,
     PutEndpoint,
@@ -72,6 +76,9 @@ class Receiver:
                     raise ConnectionResetError("the connection was closed before an answer")
                 case "timeout":
                     await self._clock.sleep(1e9)
+                case "slow":
+                    await self._clock.sleep(9.5)
+                    return WebhookAnswer(200)
                 case "drip":
                     while True:
                         await self._clock.sleep(0.9)
@@ -310,6 +317,106 @@ async def test_dead_endpoints_have_half_of_the_attempts_at_most() -> None:
         assert running.receiver.times("https://hooks.example/0900") == [began]
         assert running.receiver.most <= IN_FLIGHT
         assert running.receiver.now == IN_FLIGHT // 2
+
+
+async def test_endpoints_that_fail_and_have_nothing_due_take_no_room_from_others() -> None:
+    clock, answers = FakeClock(), Counter[str]()
+    victim = "https://hooks.example/0999"
+
+    def answer(url: str) -> Script:
+        answers[url] += 1
+        return 404 if url != victim else 503 if answers[url] == 1 else 200
+
+    async with Delivering(clock, answer) as running:
+        await running.put(*(endpoint_of(number) for number in range(200)))
+        await running.emit(1)
+        await clock.sleep(5.0)
+        await running.put(endpoint_of(999, url=victim))
+        await running.emit(2)
+        await clock.sleep(70.0)
+        assert running.receiver.times(victim) == pytest.approx([5.0, 65.125], abs=1e-5)
+
+
+async def test_slow_endpoints_with_many_events_let_others_have_their_turn() -> None:
+    clock = FakeClock()
+    async with Delivering(clock, lambda url: "slow" if url[-4:] < "0032" else 200) as running:
+        await running.put(*(endpoint_of(number, url=f"https://hooks.example/{number:04}") for number in range(32)))
+        await running.emit(*range(200))
+        await clock.sleep(60.0)
+        assert running.receiver.now == IN_FLIGHT
+        await running.put(endpoint_of(999, url="https://hooks.example/0999"))
+        await running.emit(999)
+        await clock.sleep(30.0)
+        (at,) = running.receiver.times("https://hooks.example/0999")
+        assert at - 60.0 < 9.5
+
+
+async def test_a_busy_dead_endpoint_gets_all_its_attempts_oldest_event_first() -> None:
+    clock = FakeClock()
+    async with Delivering(clock, lambda url: "timeout") as running:
+        await running.put(endpoint_of())
+        for number in range(2_000):
+            await running.emit(number)
+            await clock.sleep(8.0)
+        found = {each.event_id: each for each in await deliveries(running.storage)}
+        first = found[make_event(0).id]
+        assert (first.state, len(first.attempts)) == ("failed_delivery", 5)
+
+
+async def test_an_outcome_that_the_storage_refuses_holds_up_no_other() -> None:
+    class Picky(MemoryStorage):
+        async def apply(self, account: str, writes: Any) -> Any:
+            if any(isinstance(each, EndAttempt) and each.endpoint_id == "whe_0001" for each in writes):
+                raise InternalError("not this one")
+            return await super().apply(account, writes)
+
+    clock = FakeClock()
+    async with Delivering(clock) as running:
+        running.storage = storage = Picky(clock=clock)
+        running.dispatcher.storage, running.dispatcher._guarded = storage, type(running.dispatcher._guarded)(storage)
+        await running.put(*(endpoint_of(number) for number in range(20)))
+        await running.emit(1)
+        await clock.sleep(5.0)
+        states = {each.endpoint_id: each.state for each in await deliveries(storage)}
+        assert states.pop("whe_0001") == "in_flight"
+        assert set(states.values()) == {"delivered"}
+
+
+async def test_a_root_secret_that_cannot_be_read_stops_nothing_for_ever() -> None:
+    clock, broken = FakeClock(), [True]
+
+    def keys() -> Sequence[bytes]:
+        if broken[0]:
+            raise StorageUnavailable("others can read the file")
+        return KEYS
+
+    async with Delivering(clock) as running:
+        running.dispatcher._keys = keys
+        await running.put(endpoint_of())
+        await running.emit(1)
+        await clock.sleep(6.0)
+        broken[0] = False
+        await clock.sleep(60.0)
+        (found,) = await deliveries(running.storage)
+        assert (found.state, len(found.attempts)) == ("delivered", 1)
+
+
+async def test_an_attempt_is_not_begun_when_its_lease_would_end_before_it() -> None:
+    class Slow(MemoryStorage):
+        async def apply(self, account: str, writes: Any) -> Any:
+            done = await super().apply(account, writes)
+            if isinstance(writes[0], ClaimDeliveries) and done[0].count and self.clock.monotonic() < 1.0:
+                await self.clock.sleep(21.0)
+            return done
+
+    clock = FakeClock()
+    async with Delivering(clock) as running:
+        running.storage = storage = Slow(clock=clock)
+        running.dispatcher.storage, running.dispatcher._guarded = storage, type(running.dispatcher._guarded)(storage)
+        await running.put(endpoint_of())
+        await running.emit(1)
+        await clock.sleep(60.0)
+        assert running.receiver.times(endpoint_of().url) == pytest.approx([21.0], abs=1e-5)
 
 
 async def test_three_dispatchers_deliver_each_event_once_to_each_endpoint(tmp_path: Any) -> None:

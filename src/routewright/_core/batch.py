@@ -150,6 +150,8 @@ class _Before:
         """Hold an account, key, endpoint or incident to what it expects, which may be that nobody has changed it."""
         name, there = _name_of(write), self._booked(write)
         kind = type(write).__name__
+        if isinstance(there, Endpoint) and isinstance(write, PutEndpoint) and there.account != write.endpoint.account:
+            raise PreconditionFailed(f"{name} is an endpoint of another account", index=index)
         if isinstance(write.expect, Account | Key | Endpoint):
             _check_unchanged(name, write.expect, there, index)
         else:

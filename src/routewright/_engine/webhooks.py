@@ -19,7 +19,7 @@ import anyio.abc
 from routewright._core.moment import timestamp
 from routewright._core.webhooks.delivery import ATTEMPT_S, DELAYS_S, MAX_ATTEMPTS, after_attempt, body_of
 from routewright._core.webhooks.endpoint import headers_for, opened
-from routewright.errors import RouterClosed, RouterError, UnsupportedWrite
+from routewright.errors import RouterClosed, RouterError, StorageUnavailable, UnsupportedWrite
 from routewright.fork import Guard, renew_in_children
 from routewright.loop import Signal
 from routewright.protocols import Clock, ImmediateStorage, Storage, WebhookTransport
@@ -49,6 +49,9 @@ EACH = 8
 """Of those to one endpoint whose last attempt was delivered. Any other has one, so that no dead endpoint delays it."""
 RETRY_S = 1.0
 """Pause after a fault of the storage."""
+LONGEST_ERROR = 200
+MOST_KNOWN = 10_000
+"""Endpoints of which the last outcome is remembered."""
 BATCH = 64
 """Outcomes that are stored together."""
 
@@ -81,7 +84,7 @@ async def post(
             answer = await transport.post(endpoint.url, headers, body)
             status, retry_after_s, error = answer.status, answer.retry_after_s, None
     except (OSError, RouterError) as fault:
-        error = str(fault)
+        error = str(fault).encode(errors="replace").decode()[:LONGEST_ERROR]
     except Exception:
         _log.exception("webhooks: the transport failed")
         error = "internal error"
@@ -128,11 +131,13 @@ class Dispatcher:
         self._in_flight: dict[str, int] = {}
         """Attempts by endpoint."""
         self._answered: dict[str, bool] = {}
-        """Whether the last attempt was delivered, by endpoint; in the order of the attempts."""
+        """Whether the last attempt was delivered, by endpoint."""
         self._ended: list[EndAttempt] = []
         """Outcomes that are not stored yet."""
         self._room: dict[str, int] = {}
         """As the last claim was told."""
+        self._size = BATCH
+        """How many outcomes are stored together: fewer where the storage refuses one of them."""
         self._is_full = self._storing = self._fails = False
         self._woken = Signal()
         self._idle = Signal()
@@ -170,9 +175,11 @@ class Dispatcher:
         """Claim nothing more; ``start`` a task that waits until what is in flight has ended and is stored."""
         self._start, self.is_stopping = None, True
         if self._in_flight or self._ended:
-            start(self._drain)
+            start(self.drain)
 
-    async def _drain(self) -> None:
+    async def drain(self) -> None:
+        """Claim nothing more, and wait until what is in flight has ended and is stored."""
+        self.is_stopping = True
         while self._in_flight or self._ended:
             self._idle = idle = Signal()
             await idle.wait()
@@ -183,8 +190,20 @@ class Dispatcher:
         self._is_full = limit <= 0
         if self.is_stopping or self._is_full:
             return self._poll_s
-        now, lease, self._room = self._clock.time(), token_hex(8), self._find_room()
-        claim = ClaimDeliveries(lease=lease, at=now, until=now + LEASE_S, limit=limit, each=1, room=self._room)
+        now, lease = self._clock.time(), token_hex(8)
+        counts, answered = self._in_flight, self._answered
+        self._room = {id: (EACH if answered.get(id) else 1) - count for id, count in counts.items()}
+        failing = frozenset(id for id, is_fine in answered.items() if not is_fine)
+        claim = ClaimDeliveries(
+            lease=lease,
+            at=now,
+            until=now + LEASE_S,
+            limit=limit,
+            each=1,
+            room=self._room,
+            failing=failing,
+            failing_limit=IN_FLIGHT // 2 - sum(counts.get(id, 0) for id in failing),
+        )
         try:
             (written,) = await self._apply(SYSTEM_ACCOUNT, claim)
         except UnsupportedWrite:
@@ -198,35 +217,31 @@ class Dispatcher:
             return self._poll_s
         for each in claimed.deliveries:
             self._in_flight[each.endpoint.id] = self._in_flight.get(each.endpoint.id, 0) + 1
-            attempts.start_soon(self._attempt, each, lease)
+            attempts.start_soon(self._attempt, each, claim)
         if claimed.next_at is None or (claimed.next_at <= now and not claimed.deliveries):
             return self._poll_s  # those that are due wait for an attempt to end
         return max(0.0, min(self._poll_s, claimed.next_at - now))
 
-    def _find_room(self) -> dict[str, int]:
-        """How many attempts may start, for endpoints that may not have one. Failing ones share half of all: those that
-        waited longest come first."""
-        room = {id: (EACH if self._answered.get(id) else 1) - count for id, count in self._in_flight.items()}
-        failing = [id for id, answered in self._answered.items() if not answered]
-        left = IN_FLIGHT // 2 - sum(self._in_flight.get(id, 0) for id in failing)
-        idle = [id for id in failing if id not in self._in_flight]
-        return room | dict.fromkeys(idle[max(0, left) :], 0)
-
-    async def _attempt(self, claimed: ClaimedDelivery, lease: str) -> None:
+    async def _attempt(self, claimed: ClaimedDelivery, claim: ClaimDeliveries) -> None:
         endpoint, event = claimed.endpoint, claimed.event
-        number, next_at = claimed.tries + 1, self._clock.time()
         state: DeliveryState = "waiting"  # as it stays if this is cancelled: another process makes the attempt
         attempt: DeliveryAttempt | None = None
+        next_at = self._clock.time()
         try:
+            if next_at > claim.until - ATTEMPT_S:  # the storage took long to answer: the lease would end first
+                return
             secrets = await self._secrets(endpoint)
-            if secrets:
-                transport = self._transport or self._open()
-                attempt, retry_after_s = await post(transport, self._clock, endpoint, event, secrets)
-                state, delay_s = after_attempt(number, attempt.status, retry_after_s, self._max_attempts)
-                next_at = self._clock.time() + (delay_s or 0.0)
-                self._learn(endpoint, state, attempt)
-            else:  # a process that has the root secret can deliver it
+            if not secrets:  # a process that has the root secret can deliver it
                 next_at += DELAYS_S[0]
+                return
+            self._transport = self._transport or self._make_transport()
+            attempt, retry_after_s = await post(self._transport, self._clock, endpoint, event, secrets)
+            state, delay_s = after_attempt(claimed.tries + 1, attempt.status, retry_after_s, self._max_attempts)
+            next_at = self._clock.time() + (delay_s or 0.0)
+            self._learn(endpoint, state, attempt)
+        except Exception:  # of a host's transport, or of a root secret that cannot be read: no other delivery waits
+            _log.exception("webhooks: an attempt at %s failed", endpoint.id)
+            next_at += DELAYS_S[0]
         finally:
             self._in_flight[endpoint.id] -= 1
             if not self._in_flight[endpoint.id]:
@@ -235,23 +250,21 @@ class Dispatcher:
                 EndAttempt(
                     endpoint_id=endpoint.id,
                     event_id=event.id,
-                    lease=lease,
+                    lease=claim.lease,
                     state=state,
                     attempt=attempt,
                     next_at=next_at if state == "waiting" else None,
                     at=self._clock.time(),
                 )
             )
-        await self._store()
-        if self._is_full or endpoint.id in self._room:  # others may have waited for its end
-            self.wake()
-
-    def _open(self) -> WebhookTransport:
-        self._transport = self._make_transport()
-        return self._transport
+            await self._store()
+            if attempt is None or self._is_full or endpoint.id in self._room or not self._answered.get(endpoint.id):
+                self.wake()  # it is due again, or others have waited for its end
 
     def _learn(self, endpoint: Endpoint, state: DeliveryState, attempt: DeliveryAttempt) -> None:
         """Remember whether an endpoint takes deliveries, and log it when that changes."""
+        if len(self._answered) > MOST_KNOWN:
+            self._answered.clear()
         was_fine, is_fine = self._answered.pop(endpoint.id, True), state == "delivered"
         self._answered[endpoint.id] = is_fine
         if was_fine and not is_fine:
@@ -280,13 +293,20 @@ class Dispatcher:
         self._storing = True
         try:
             while self._ended:
-                batch = self._ended[:BATCH]
+                batch = self._ended[: self._size]
                 try:
                     await self._apply(SYSTEM_ACCOUNT, *batch)
-                    del self._ended[: len(batch)]
-                except RouterError as error:
+                except StorageUnavailable as error:
                     self._note(error)
                     await self._clock.sleep(RETRY_S)
+                except RouterError as error:  # one of them: it is delivered again when its lease ends
+                    self._note(error)
+                    if len(batch) == 1:
+                        del self._ended[0]
+                    self._size = max(1, len(batch) // 2)
+                else:
+                    del self._ended[: len(batch)]
+                    self._size = BATCH
         finally:
             self._storing = False
         self._idle.set()

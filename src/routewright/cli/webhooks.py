@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 from argparse import Namespace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, get_args
+
+import anyio
 
 from routewright._core.request.problems import listed
 from routewright._core.webhooks.endpoint import OVERLAP_S
@@ -193,7 +197,13 @@ async def _run(args: Namespace, screen: Screen) -> None:
     async with Console(existing_store(args)) as console:
         screen.note("delivering webhooks; Ctrl-C stops")
         settings = WebhookSettings(allow_loopback=args.allow_loopback, max_attempts=args.max_attempts)
-        await console.deliver(settings)
+        stop = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(console.deliver, settings, stop=stop))
+            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                async for _ in signals:
+                    stop.set()
+                    break
 
 
 def _listen(args: Namespace, screen: Screen) -> None:

@@ -123,8 +123,8 @@ class Deliveries(Struct, frozen=True, tag=True):
 
 
 class ClaimDeliveries(Struct, frozen=True, tag=True, kw_only=True):
-    """Lease deliveries that are due, at most ``limit``. Applied under ``SYSTEM_ACCOUNT``; the result is in
-    ``Written.claimed``. A lease that has run out is due again."""
+    """Lease deliveries that are due, at most ``limit``: endpoints in turn, oldest event first. Applied under
+    ``SYSTEM_ACCOUNT``; the result is in ``Written.claimed``. A lease that has run out is due again."""
 
     lease: str
     """Unique to this claim."""
@@ -137,6 +137,9 @@ class ClaimDeliveries(Struct, frozen=True, tag=True, kw_only=True):
     """The most for one endpoint."""
     room: dict[str, int] = {}
     """The most for particular endpoints, in place of ``each``."""
+    failing: frozenset[str] = frozenset()
+    """Endpoints that may have ``failing_limit`` together."""
+    failing_limit: int = 0
     durability: Durability = "buffered"
 
 

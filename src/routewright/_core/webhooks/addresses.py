@@ -63,6 +63,8 @@ def check_url(url: str, *, allow_loopback: bool) -> None:
             "has a host that is not public",
             "take one that the Internet can reach; allow_loopback is for development",
         )
+    if not is_local and 443 != int(parts[3] or 443) < 1024:  # what listens there speaks other protocols
+        raise ValidationFailed.at("url", "has a port that belongs to another protocol", "take 443, or 1024 and above")
     if parts[1].lower() == "http" and not is_local:
         raise ValidationFailed.at("url", "is plain HTTP", "begin with https://")
 

@@ -32,17 +32,18 @@ class Opened(NamedTuple):
 
 def opened(endpoint: Endpoint, keys: Sequence[bytes], now: float, nonce: Callable[[], bytes]) -> Opened:
     """Open the secrets that have not expired. ``keys``: derived from the live root secrets, the one in use first.
-    ``secrets`` is empty if none of the keys sealed them."""
-    live = [each for each in endpoint.secrets if each.expires_at is None or each.expires_at > now]
-    for place, key in enumerate(keys):
-        texts = [text for each in live if (text := unseal(key, each.sealed)) is not None]
-        if texts and place == 0:
-            return Opened(texts, None)
-        if texts:
-            pairs = zip(live, texts, strict=True)
-            sealed = tuple(replace(each, sealed=seal(keys[0], text, nonce())) for each, text in pairs)
-            return Opened(texts, replace(endpoint, secrets=sealed))
-    return Opened([], None)
+    Those that none of the keys sealed are left out."""
+    texts: list[str] = []
+    sealed: list[SealedSecret] = []
+    for each in endpoint.secrets:
+        if each.expires_at is not None and each.expires_at <= now:
+            continue
+        found = [text for key in keys if (text := unseal(key, each.sealed)) is not None]
+        texts += found
+        is_old = found and unseal(keys[0], each.sealed) is None
+        sealed.append(replace(each, sealed=seal(keys[0], found[0], nonce())) if is_old else each)
+    resealed = tuple(sealed) if any(each not in endpoint.secrets for each in sealed) else None
+    return Opened(texts, None if resealed is None else replace(endpoint, secrets=resealed))
 
 
 def checked_events(given: object) -> tuple[EventType, ...]:

@@ -6,6 +6,7 @@ The reference for what ``wire/webhook.py`` says of its writes and queries.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from heapq import nsmallest
 from itertools import islice, takewhile
 from typing import Any
 
@@ -77,6 +78,9 @@ class Outbox:
         """When the first of each endpoint is due."""
         self._lanes: list[tuple[float, str]] = []
         """The same with its endpoint; sorted."""
+        self._served: dict[str, int] = {}
+        """When each endpoint had its turn last, in turns."""
+        self._turn = 0
 
     @property
     def has_endpoints(self) -> bool:
@@ -111,6 +115,7 @@ class Outbox:
                 for row in self._of(account, id):
                     self._drop(row)
                 del self._endpoints[id]
+                self._served.pop(id, None)
                 return Written(created=False)
             case ClaimDeliveries():
                 claimed = self._claim(write)
@@ -119,6 +124,10 @@ class Outbox:
                 return Written(created=False, count=self._end_attempt(write))
             case ReplayDeliveries():
                 return Written(created=False, count=self._replay(account, write))
+
+    def taken(self, id: str) -> Endpoint | None:
+        """The endpoint that has an id, whichever account it is of."""
+        return self._endpoints.get(id)
 
     def endpoint(self, account: str, id: str) -> Endpoint | None:
         """One of the account's endpoints."""
@@ -161,15 +170,25 @@ class Outbox:
 
     def _claim(self, asked: ClaimDeliveries) -> Claimed:
         taken: list[ClaimedDelivery] = []
-        enough = asked.limit + len(asked.room)  # of those that are due, at most so many have no room
-        for _, id in [*takewhile(lambda lane: lane[0] <= asked.at, islice(self._lanes, enough))]:
-            room = max(0, min(asked.room.get(id, asked.each), asked.limit - len(taken)))
-            for row in [row for due, _, row in self._due[id][:room] if due <= asked.at]:
+        left, blocked = asked.failing_limit, set[str]()
+        due_here = [id for _, id in takewhile(lambda lane: lane[0] <= asked.at, self._lanes)]
+        for id in sorted(due_here, key=lambda id: self._served.get(id, 0)):
+            room = min(asked.room.get(id, asked.each), asked.limit - len(taken))
+            if id in asked.failing:
+                room = min(room, left)
+            if room <= 0:
+                blocked.add(id)
+                continue
+            due = takewhile(lambda each: each[0] <= asked.at, self._due[id])
+            rows = nsmallest(room, (row for _, _, row in due), key=lambda row: row.event.id)
+            for row in rows:
                 row.state, row.lease = "in_flight", asked.lease
                 self._schedule(row, asked.until)
                 taken.append(ClaimedDelivery(row.event, row.endpoint, row.tries))
-        next_at = next((due for due, id in self._lanes if asked.room.get(id, asked.each) > 0), None)
-        return Claimed(tuple(taken), next_at)
+            left -= len(rows) if id in asked.failing else 0
+            self._turn += 1
+            self._served[id] = self._turn
+        return Claimed(tuple(taken), next((due for due, id in self._lanes if id not in blocked), None))
 
     def _end_attempt(self, write: EndAttempt) -> int:
         endpoint = self._endpoints.get(write.endpoint_id)

@@ -34,6 +34,9 @@ _REASONS = {
 }
 _clock = SystemClock()
 _lookups = Threads("host names of webhooks", 16)
+_first_lookups = Threads("new host names of webhooks", 64)
+"""For names that were not found the last time: they may hang, and those that are known do not wait for them."""
+_MOST_KNOWN = 10_000
 
 
 class AiohttpWebhooks:
@@ -85,16 +88,25 @@ class _Refused(OSError):
     """Raised before any connection. Its message names no address."""
 
 
+_NOT_PUBLIC = "the host has no public address"
+"""Also where it has none at all: what names there are inside a network is nobody's business."""
+
+
 class _Guard(AbstractResolver):
     def __init__(self, allow_loopback: bool) -> None:
         self._allow_loopback = allow_loopback
+        self._known: set[str] = set()
+        """Names that were found the last time."""
 
     async def resolve(self, host: str, port: int = 0, family: int = socket.AF_UNSPEC) -> list[ResolveResult]:
-        found = None
+        found, threads = None, _lookups if host in self._known else _first_lookups
+        self._known.discard(host)
         with suppress(OSError, UnicodeError):
-            found = await _lookups.run(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM)
+            found = await threads.run(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM)
         if not found:
-            raise _Refused("the host name could not be resolved")
+            raise _Refused(_NOT_PUBLIC)
+        if len(self._known) < _MOST_KNOWN:
+            self._known.add(host)
         checked = [(of, self._checked(address)) for of, *_, address in found]
         return [ResolveResult(hostname=host, host=to, port=port, family=of, proto=0, flags=0) for of, to in checked]
 
@@ -106,7 +118,7 @@ class _Guard(AbstractResolver):
         host = str(address[0])
         if is_public(host) or (self._allow_loopback and is_loopback(host)):
             return host
-        raise _Refused("the host's address is not public")
+        raise _Refused(_NOT_PUBLIC)
 
     async def close(self) -> None: ...
 

@@ -58,6 +58,8 @@ class Outgoing(Suite):
         with pytest.raises(PreconditionFailed):
             await _put(storage, ENDPOINT, expect=ENDPOINT)
         await _put(storage, OTHER, expect="absent")
+        with pytest.raises(PreconditionFailed):
+            await _put(storage, replace(OTHER, account="acme"))
         assert await storage.read("acme", Endpoints()) == [changed, second]
         assert await storage.read("other", Endpoints()) == [OTHER]
         assert await storage.read("other", Endpoints(of_all=True)) == [OTHER]

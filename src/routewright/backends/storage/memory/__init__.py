@@ -356,7 +356,7 @@ class MemoryStorage:
         if isinstance(write, PutIncident):
             return kept.books.incident(write.incident.id)
         if isinstance(write, PutEndpoint):
-            return self._outbox.endpoint(account, write.endpoint.id)
+            return self._outbox.taken(write.endpoint.id)
         return before(self.accounts, account, write)
 
     def _write(self, account: str, kept: KeptAccount, write: _Ready) -> Written:

@@ -401,9 +401,11 @@ CREATE TABLE endpoint (
     id TEXT PRIMARY KEY,
     account TEXT NOT NULL,
     body BLOB NOT NULL,     -- wire.Endpoint as JSON
-    due REAL                -- when the first of its pending deliveries is
+    due REAL,               -- when the first of its pending deliveries is
+    turn INTEGER NOT NULL DEFAULT 0  -- grows with each claim: those that were served longest ago come first
 ) WITHOUT ROWID;
 CREATE INDEX endpoint_due ON endpoint (due, id) WHERE due IS NOT NULL;
+CREATE INDEX endpoint_turn ON endpoint (turn);
 CREATE TABLE subscription (  -- of endpoints that are not disabled
     type TEXT NOT NULL,     -- of events
     account TEXT NOT NULL,
@@ -425,6 +427,7 @@ CREATE TABLE delivery (
     PRIMARY KEY (endpoint, event)
 ) WITHOUT ROWID;
 CREATE INDEX delivery_due ON delivery (endpoint, due, event) WHERE due IS NOT NULL;
+CREATE INDEX delivery_pending ON delivery (endpoint, event, due) WHERE due IS NOT NULL;
 CREATE INDEX delivery_by_account ON delivery (account, event, endpoint);
 CREATE INDEX delivery_old ON delivery (ended_at) WHERE ended_at IS NOT NULL;
 CREATE TRIGGER event_out AFTER INSERT ON event WHEN EXISTS (SELECT 1 FROM subscription) BEGIN

@@ -31,19 +31,23 @@ from .bodies import encode, event_of
 _endpoint = msgspec.json.Decoder(Endpoint).decode
 _attempts = msgspec.json.Decoder(tuple[DeliveryAttempt, ...]).decode
 
-DUE = "SELECT id, body FROM endpoint INDEXED BY endpoint_due WHERE due <= ? ORDER BY due, id LIMIT ?"
+DUE = "SELECT id FROM endpoint INDEXED BY endpoint_due WHERE due <= ? ORDER BY turn, id"
+ENDPOINT = "SELECT body FROM endpoint WHERE id = ?"
+TURN = "SELECT coalesce(max(turn), 0) FROM endpoint"
+SERVED = "UPDATE endpoint SET turn = ? WHERE id = ?"
 NEXT = "SELECT id, due FROM endpoint INDEXED BY endpoint_due WHERE due IS NOT NULL ORDER BY due, id LIMIT ?"
 _PUT = """
 INSERT INTO endpoint (id, account, body) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET body = excluded.body
 """
 _CLAIM = """
 UPDATE delivery SET state = 'in_flight', due = ?, lease = ? WHERE endpoint = ? AND event IN (
-    SELECT event FROM delivery INDEXED BY delivery_due WHERE endpoint = ? AND due <= ? ORDER BY due, event LIMIT ?
+    SELECT event FROM delivery INDEXED BY delivery_pending
+    WHERE endpoint = ? AND due IS NOT NULL AND due <= ? ORDER BY event LIMIT ?
 ) RETURNING event, tries
 """
 ENDPOINTS = "SELECT body FROM endpoint"
 EVENT = "SELECT body FROM event WHERE id = ? AND account IN (?, '_system')"
-"""These four look at all accounts."""
+"""These seven look at all accounts."""
 _END = """
 UPDATE delivery SET state = ?, due = ?, lease = NULL, tries = tries + ?, ended_at = ?,
     attempts = CASE WHEN ? IS NULL THEN attempts ELSE json_insert(CAST(attempts AS TEXT), '$[#]', json(?)) END
@@ -52,6 +56,9 @@ WHERE endpoint = ? AND event = ? AND lease = ? RETURNING 1
 _STOP = """
 UPDATE delivery SET state = 'failed_delivery', due = NULL, lease = NULL, ended_at = ?
 WHERE endpoint = ? AND due IS NOT NULL
+"""
+_FAIL = """
+UPDATE delivery SET state = 'failed_delivery', due = NULL, lease = NULL, ended_at = ? WHERE endpoint = ? AND event = ?
 """
 _REPLAY = """
 UPDATE delivery SET state = 'waiting', tries = 0, ended_at = NULL, due = ?
@@ -80,6 +87,12 @@ def endpoints(connection: Connection, account: str, query: Endpoints) -> list[En
     else:
         rows = connection.execute("SELECT body FROM endpoint WHERE account = ?", (account,)).fetchall()
     return sorted((_endpoint(body) for (body,) in rows), key=lambda each: (each.created_at, each.id))
+
+
+def taken(connection: Connection, id: str) -> Endpoint | None:
+    """The endpoint that has an id, whichever account it is of."""
+    row = connection.execute(ENDPOINT, (id,)).fetchone()
+    return None if row is None else _endpoint(row[0])
 
 
 def endpoint(connection: Connection, account: str, id: str) -> Endpoint | None:
@@ -133,21 +146,27 @@ def deliveries_page(
 
 def _claim(connection: Connection, asked: ClaimDeliveries) -> Claimed:
     taken: list[ClaimedDelivery] = []
-    enough = asked.limit + len(asked.room)  # of those that are due, at most so many have no room
-    for id, body in connection.execute(DUE, (asked.at, enough)).fetchall():
+    left, blocked, turn = asked.failing_limit, set[str](), connection.execute(TURN).fetchone()[0]
+    for (id,) in connection.execute(DUE, (asked.at,)).fetchall():
         room = min(asked.room.get(id, asked.each), asked.limit - len(taken))
+        if id in asked.failing:
+            room = min(room, left)
         if room <= 0:
+            blocked.add(id)
             continue
-        to = _endpoint(body)
+        to = _endpoint(connection.execute(ENDPOINT, (id,)).fetchone()[0])
         rows = connection.execute(_CLAIM, (asked.until, asked.lease, id, id, asked.at, room)).fetchall()
+        left -= len(rows) if id in asked.failing else 0
+        turn += 1
+        connection.execute(SERVED, (turn, id))
         for event, tries in sorted(rows):
             found = connection.execute(EVENT, (event, to.account)).fetchone()
-            if found is None:  # its account's data was deleted, or it is a week old
-                connection.execute("DELETE FROM delivery WHERE endpoint = ? AND event = ?", (id, event))
+            if found is None:  # it is a week old: nobody delivered
+                connection.execute(_FAIL, (asked.at, id, event))
             else:
                 taken.append(ClaimedDelivery(event_of(found[0]), to, tries))
-    others = connection.execute(NEXT, (len(asked.room) + 1,)).fetchall()
-    return Claimed(tuple(taken), next((due for id, due in others if asked.room.get(id, asked.each) > 0), None))
+    others = connection.execute(NEXT, (len(blocked) + 1,)).fetchall()
+    return Claimed(tuple(taken), next((due for id, due in others if id not in blocked), None))
 
 
 def _delivery(event: str, type: str, to: str, state: Any, attempts: bytes, due: Any, ended_at: Any) -> Delivery:

@@ -69,7 +69,7 @@ class BookWrites:
         if isinstance(write, PutIncident):
             return self._connection.execute(_INCIDENT, (write.incident.id,)).fetchone()
         if isinstance(write, PutEndpoint):
-            return outbox.endpoint(self._connection, self._account, write.endpoint.id)
+            return outbox.taken(self._connection, write.endpoint.id)
         return before(self._desk.shelf, self._account, write)
 
     def put(self, write: BOOKED | MONEY | OF_WEBHOOKS) -> Written:
