@@ -9,9 +9,9 @@ from typing import Any, TypedDict, cast, get_args
 from ._core.account import SCOPES, holds_key
 from ._core.policy import checked_policy
 from ._core.request.json_scan import is_unicode
-from ._core.request.problems import shown
+from ._core.request.problems import listed, shown
 from ._core.request.rules import check_names
-from ._core.terms import KEY_THERE
+from ._core.terms import KEY_THERE, told
 from ._core.trace.ids import normalise_trace_id
 from ._core.traceparent import TraceParent, parse_traceparent
 from .catalogue import Catalogue
@@ -171,6 +171,18 @@ def check_account(path: str, account: object) -> str:
     if account == SYSTEM_ACCOUNT:
         raise ValidationFailed.at(path, f"{account!r} is the Router's own", "use another name")
     return account
+
+
+def check_whose(path: str, account: object) -> str:
+    """The name of an account that may have a plan, or ``default``. Raises ``ValidationFailed``, which shows no key."""
+    return DEFAULT_ACCOUNT if account == DEFAULT_ACCOUNT else check_owner(path, account)
+
+
+def check_choice(path: str, given: object, allowed: Sequence[object]) -> None:
+    """One of a few values. Raises ``ValidationFailed``, which shows no key."""
+    if not any(given is each or (isinstance(given, str) and given == each) for each in allowed):
+        names = [each for each in allowed if isinstance(each, str)]
+        raise ValidationFailed.at(path, f"is {told(given)}", f"take {listed(names)}" if names else "take True or False")
 
 
 def check_owner(path: str, account: object) -> str:

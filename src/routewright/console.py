@@ -22,7 +22,7 @@ from ._core.request.problems import listed, shown
 from ._core.terms import account_terms, changed, checked_account, credit_of, incident_terms, key_terms, told
 from ._core.webhooks.addresses import check_url
 from ._core.webhooks.delivery import ATTEMPT_S
-from ._core.webhooks.endpoint import MAX_OVERLAP_S, OVERLAP_S, PURPOSE, checked_events, opened, rotated
+from ._core.webhooks.endpoint import MAX_OVERLAP_S, OVERLAP_S, PURPOSE, checked_events, is_place, opened, rotated
 from ._core.webhooks.samples import SAMPLES
 from ._engine.hooks import events_of
 from ._engine.storage import GuardedStorage, no_accounts, unhindered
@@ -30,12 +30,13 @@ from ._engine.webhooks import Dispatcher, post, wake
 from ._engine.worker import Worker
 from .arguments import (
     ENVIRONMENTS,
-    check_account,
+    check_choice,
     check_coordination,
     check_key_id,
     check_new_owner,
     check_owner,
     check_storage,
+    check_whose,
 )
 from .authentication import Authenticator
 from .backends.clock import SystemClock
@@ -353,11 +354,11 @@ class Console(Closing):
         """Register a webhook endpoint of an account. Its signing secret is shown this once. ``events``: the types that
         it receives, None all. ``profile``: ``standard`` signs as Standard Webhooks has it. ``url``: https, of a public
         host; ``allow_loopback`` takes this machine too, for development. Raises ``ValidationFailed``."""
-        check_account("account", account)
+        check_whose("account", account)
+        check_choice("allow_loopback", allow_loopback, (True, False))
+        check_choice("environment", environment, get_args(Environment))
+        check_choice("profile", profile, get_args(SignatureProfile))
         check_url(url, allow_loopback=allow_loopback)
-        for name, value, allowed in (("environment", environment, Environment), ("profile", profile, SignatureProfile)):
-            if value not in get_args(allowed):
-                raise ValidationFailed.at(name, f"is {shown(value)}", f"take {listed(get_args(allowed))}")
         secret = WebhookSigner.new_secret()
         endpoint = Endpoint(
             id=self._ids("whe_"),
@@ -374,7 +375,7 @@ class Console(Closing):
 
     async def endpoints(self, account: str) -> list[Endpoint]:
         """The webhook endpoints of an account, oldest first, disabled ones too."""
-        check_account("account", account)
+        check_whose("account", account)
         return await self._checked.read(account, Endpoints())
 
     async def disable_endpoint(self, account: str, endpoint_id: str) -> Endpoint:
@@ -387,16 +388,15 @@ class Console(Closing):
 
     async def delete_endpoint(self, account: str, endpoint_id: str) -> None:
         """Remove an endpoint and its deliveries. Raises ``NotFound``."""
-        (written,) = await self._checked.apply(account, [DeleteEndpoint(endpoint_id)])
-        if not written.count:
-            raise NotFound(f"no endpoint {told(endpoint_id)}")
+        await self._endpoint(account, endpoint_id)
+        await self._checked.apply(account, [DeleteEndpoint(endpoint_id)])
 
     async def rotate_endpoint(self, account: str, endpoint_id: str, *, overlap_s: float = OVERLAP_S) -> NewEndpoint:
         """Give an endpoint a new signing secret. For ``overlap_s`` seconds the one before it signs deliveries,
         too. Raises ``NotFound``."""
         given: object = overlap_s
         if not isinstance(given, int | float) or not 0 <= overlap_s <= MAX_OVERLAP_S:
-            raise ValidationFailed.at("overlap_s", f"is {shown(overlap_s)}", "take seconds, those of 30 days at most")
+            raise ValidationFailed.at("overlap_s", "is no such time", "take seconds, those of 30 days at most")
         secret = WebhookSigner.new_secret()
 
         def change(there: Endpoint) -> Endpoint:
@@ -415,10 +415,12 @@ class Console(Closing):
     ) -> list[Delivery]:
         """Deliveries to the account's endpoints, newest event first: pending ones, and those of the last 24 hours.
         ``after``: the ``key`` of the last of the page before."""
-        check_account("account", account)
-        states = get_args(DeliveryState)
-        if state is not None and state not in states:
-            raise ValidationFailed.at("state", f"is {shown(state)}", f"take {listed(states)}")
+        check_whose("account", account)
+        check_choice("state", state, (None, *get_args(DeliveryState)))
+        if endpoint_id is not None:
+            await self._endpoint(account, endpoint_id)
+        if type(limit) is not int or (after is not None and not is_place(after)):
+            raise ValidationFailed.at("after", "is no key of a delivery, or limit no number", "pass Delivery.key")
         return await self._checked.scan(account, Deliveries(endpoint_id, state), after=after, limit=limit)
 
     async def replay(self, account: str, endpoint_id: str, event_id: str | None = None) -> int:
@@ -426,6 +428,8 @@ class Console(Closing):
         for a retry are due at once, those that ended are replayed for 24 hours. Returns how many begin anew. Raises
         ``NotFound`` for an unknown endpoint."""
         await self._endpoint(account, endpoint_id)
+        if event_id is not None and not is_place(event_id):
+            raise ValidationFailed.at("event_id", "is no id of an event", "take evt_... of a delivery")
         asked = ReplayDeliveries(endpoint_id, event_id, self._clock.time())
         (written,) = await self._checked.apply(account, [asked])
         wake(self._storage)

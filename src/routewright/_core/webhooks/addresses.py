@@ -45,9 +45,11 @@ def is_loopback(address: str) -> bool:
     return _within(_LOOPBACK, address)
 
 
-def check_url(url: str, *, allow_loopback: bool) -> None:
+def check_url(url: object, *, allow_loopback: bool) -> None:
     """Raises ``ValidationFailed`` unless webhooks may be sent to ``url``, which its host's addresses must still allow.
     With ``allow_loopback`` the host may be on loopback, and have plain HTTP."""
+    if not isinstance(url, str):
+        raise ValidationFailed.at("url", f"is {type(url).__name__}", "pass a string")
     for pattern, problem, hint in _WRONG:
         if re.match(pattern, url):
             raise ValidationFailed.at("url", problem, hint)

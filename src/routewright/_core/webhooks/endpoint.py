@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, get_args
 
 from msgspec.structs import replace
 
 from routewright._core.derive import seal, unseal
-from routewright._core.request.problems import did_you_mean, listed, shown
+from routewright._core.request.problems import did_you_mean, listed
+from routewright._core.terms import told
 from routewright.errors import ValidationFailed
 from routewright.wire import Endpoint, EventType, SealedSecret, StoredEvent
 
@@ -19,6 +21,9 @@ PURPOSE = "webhook secrets"
 OVERLAP_S = 24 * 3600.0
 """How long a replaced secret still signs."""
 MAX_OVERLAP_S = 30 * OVERLAP_S
+
+
+_PLACE = re.compile(r"evt_\w{1,40}(/whe_\w{1,40})?")
 
 
 class Opened(NamedTuple):
@@ -55,7 +60,7 @@ def checked_events(given: object) -> tuple[EventType, ...]:
     for each in asked:
         if each not in known:
             hint = did_you_mean(each, known) if isinstance(each, str) else ""
-            raise ValidationFailed.at("events", f"{shown(each)} is no event type", hint or f"take {listed(known)}")
+            raise ValidationFailed.at("events", f"{told(each)} is no event type", hint or f"take {listed(known)}")
     if not asked:
         raise ValidationFailed.at("events", "are none", "leave them out for all, or disable the endpoint")
     return tuple(each for each in known if each in asked)
@@ -74,6 +79,11 @@ def headers_for(
     if endpoint.profile == "standard":
         return headers | headers_of(keys_of(secrets, decoded), body, at, event.id)
     return headers | {HEADER: header_of(keys_of(secrets, whole), body, at)}
+
+
+def is_place(given: object) -> bool:
+    """True for an event's id, and for the key of a delivery."""
+    return isinstance(given, str) and _PLACE.fullmatch(given) is not None
 
 
 def rotated(endpoint: Endpoint, sealed: str, now: float, overlap_s: float) -> Endpoint:
