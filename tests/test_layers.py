@@ -57,7 +57,7 @@ PURE = set(
     "collections.OrderedDict collections.abc collections.defaultdict collections.deque datetime.UTC datetime.date "
     "datetime.datetime "
     "datetime.time datetime.timedelta decimal difflib enum fnmatch.fnmatchcase functools.lru_cache hashlib.blake2b "
-    "hashlib.sha256 ipaddress unicodedata ipaddress "
+    "hashlib.sha256 heapq.nsmallest ipaddress unicodedata ipaddress "
     "hmac itertools json math msgspec numbers numpy operator re routewright struct sys.float_info typing uuid.UUID "
     "zlib.adler32".split()
 )
