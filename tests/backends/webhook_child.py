@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 
 from routewright import SqliteStorage
 from routewright._core.derive import derive
@@ -52,12 +54,17 @@ async def deliver(store: str, port: int) -> None:
 
 
 def main(store: str, port: str) -> None:
+    children = []
     for _ in sys.stdin:
         child = os.fork()
         if not child:
             asyncio.run(deliver(store, int(port)))
             os._exit(1)
+        children.append(child)
         print(child, flush=True)
+    for child in children:  # the test has ended, in whatever way
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
 
 
 if __name__ == "__main__":
