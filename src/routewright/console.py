@@ -525,6 +525,7 @@ class Console(Closing):
 
     async def _put_endpoint(self, endpoint: Endpoint, expect: Endpoint | Literal["absent"]) -> Endpoint:
         await self._checked.apply(endpoint.account, [PutEndpoint(endpoint, expect=expect, at=self._clock.time())])
+        wake(self._storage)
         return endpoint
 
     async def _change_endpoint(

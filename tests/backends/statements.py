@@ -33,6 +33,7 @@ NAMED = {
         write.HOLDER,
         outbox.DUE,
         outbox.NEXT,
+        outbox.ANY,
         outbox.ENDPOINT,
         outbox.TURN,
         outbox.SERVED,

@@ -43,6 +43,8 @@ LEASE_S = 30.0
 """After a crash another process takes a delivery over when its lease ends."""
 POLL_S = 5.0
 """Events that other processes stored are looked for so often; those of this process are delivered at once."""
+IDLE_S = 60.0
+"""The same while no endpoint is registered."""
 IN_FLIGHT = 256
 """Attempts at a time."""
 EACH = 8
@@ -115,7 +117,8 @@ class Dispatcher:
         self._keys = keys
         self._clock = clock
         self._max_attempts = max_attempts
-        self._poll_s = inf if isinstance(storage, ImmediateStorage) else poll_s  # no other process uses that one
+        is_shared = not (clock.virtual or isinstance(storage, ImmediateStorage))
+        self._poll_s = poll_s if is_shared else inf  # no other process uses it
         self._start = start
         self._starting = Guard()
         self.is_stopping = False
@@ -210,11 +213,11 @@ class Dispatcher:
             return inf
         except RouterError as error:
             self._note(error)
-            return POLL_S
+            return max(POLL_S, min(self._poll_s, 10 * IDLE_S))
         self._fails = False
         claimed = written.claimed
         if claimed is None:
-            return self._poll_s
+            return max(IDLE_S, self._poll_s)
         for each in claimed.deliveries:
             self._in_flight[each.endpoint.id] = self._in_flight.get(each.endpoint.id, 0) + 1
             attempts.start_soon(self._attempt, each, claim)

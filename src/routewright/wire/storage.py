@@ -189,7 +189,7 @@ class Written(Struct, frozen=True):
     events: tuple[StoredEvent, ...] = ()
     """What it led to, kept in the same batch."""
     claimed: Claimed | None = None
-    """Of ``ClaimDeliveries``."""
+    """Of ``ClaimDeliveries``; None: the storage has no endpoints."""
 
 
 class TraceById(Struct, frozen=True, tag=True):

@@ -32,6 +32,7 @@ _endpoint = msgspec.json.Decoder(Endpoint).decode
 _attempts = msgspec.json.Decoder(tuple[DeliveryAttempt, ...]).decode
 
 DUE = "SELECT id FROM endpoint INDEXED BY endpoint_due WHERE due <= ? ORDER BY turn, id"
+ANY = "SELECT 1 FROM endpoint LIMIT 1"
 ENDPOINT = "SELECT body FROM endpoint WHERE id = ?"
 TURN = "SELECT coalesce(max(turn), 0) FROM endpoint"
 SERVED = "UPDATE endpoint SET turn = ? WHERE id = ?"
@@ -47,7 +48,7 @@ UPDATE delivery SET state = 'in_flight', due = ?, lease = ? WHERE endpoint = ? A
 """
 ENDPOINTS = "SELECT body FROM endpoint"
 EVENT = "SELECT body FROM event WHERE id = ? AND account IN (?, '_system')"
-"""These seven look at all accounts."""
+"""These eight look at all accounts."""
 _END = """
 UPDATE delivery SET state = ?, due = ?, lease = NULL, tries = tries + ?, ended_at = ?,
     attempts = CASE WHEN ? IS NULL THEN attempts ELSE json_insert(CAST(attempts AS TEXT), '$[#]', json(?)) END
@@ -121,6 +122,8 @@ def write(connection: Connection, account: str, asked: OF_WEBHOOKS) -> Written:
                 connection.execute(f"DELETE FROM {table} WHERE endpoint = ?", (id,))
             return Written(created=False, count=len(there))
         case ClaimDeliveries():
+            if connection.execute(ANY).fetchone() is None:
+                return Written(created=False, count=0)
             claimed = _claim(connection, asked)
             return Written(created=False, count=len(claimed.deliveries), claimed=claimed)
         case EndAttempt():
