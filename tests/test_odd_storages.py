@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -28,7 +28,7 @@ from routewright import (
 )
 from routewright._engine.storage import _declared
 from routewright.settings import Retention
-from routewright.wire import Query, Scan
+from routewright.wire import Query, Scan, WebhookAnswer
 
 pytestmark = pytest.mark.anyio
 
@@ -63,6 +63,7 @@ class Place(NamedTuple):
     new: NewKey
     trace: Trace
     incident_id: str
+    endpoint_id: str
     export: Path
 
 
@@ -73,6 +74,7 @@ async def place_in(folder: Path) -> Place:
     new = await console.create_key("acme", name="website", budget_usd=1)
     await console.credit("acme", 5)
     incident = await console.open_incident("slow", severity="major")
+    endpoint = (await console.create_endpoint("acme", "https://hooks.example.com", events=["cache.evicted"])).endpoint
     model = Model(id="mine/one", pricing_per_1m=Pricing(1, 1))
     router = Router(providers=[CallableProvider(lambda call: "x", name="mine", models=[model])], storage=storage)
     caller = Caller("acme", "production", new.key.id)
@@ -80,7 +82,17 @@ async def place_in(folder: Path) -> Place:
     trace = await router.trace(answer.trace_id, caller=caller)
     await router.flush()
     (folder / "export.json").write_text(EXPORT)
-    return Place(storage, new, trace, incident.id, folder / "export.json")
+    return Place(storage, new, trace, incident.id, endpoint.id, folder / "export.json")
+
+
+class NoTransport:
+    """Reaches nobody."""
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> WebhookAnswer:
+        raise OSError("nobody is there")
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
 
 
 def console_calls(place: Place) -> dict[str, Callable[[], Awaitable[object]]]:
@@ -102,6 +114,15 @@ def console_calls(place: Place) -> dict[str, Callable[[], Awaitable[object]]]:
         "incidents": console.incidents,
         "open_incident": lambda: console.open_incident("slow", severity="major"),
         "resolve_incident": lambda: console.resolve_incident(place.incident_id),
+        "create_endpoint": lambda: console.create_endpoint("acme", "https://hooks.example.com"),
+        "endpoints": lambda: console.endpoints("acme"),
+        "disable_endpoint": lambda: console.disable_endpoint("acme", place.endpoint_id),
+        "enable_endpoint": lambda: console.enable_endpoint("acme", place.endpoint_id),
+        "delete_endpoint": lambda: console.delete_endpoint("acme", place.endpoint_id),
+        "rotate_endpoint": lambda: console.rotate_endpoint("acme", place.endpoint_id),
+        "deliveries": lambda: console.deliveries("acme"),
+        "replay": lambda: console.replay("acme", place.endpoint_id),
+        "test_endpoint": lambda: console.test_endpoint("acme", place.endpoint_id, transport=NoTransport()),
     }
 
 
@@ -199,7 +220,7 @@ async def test_every_method_is_looked_at(kind: type, tmp_path: Path) -> None:
         for name, method in inspect.getmembers(kind, inspect.isfunction)
         if not name.startswith("_") and (inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method))
     }
-    assert asks - {"aclose", "rotate_secret"} == set(CALLS[kind](await place_in(tmp_path)))
+    assert asks - {"aclose", "rotate_secret", "deliver"} == set(CALLS[kind](await place_in(tmp_path)))
 
 
 def test_it_is_known_what_answers_each_query() -> None:
