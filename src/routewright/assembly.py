@@ -400,8 +400,8 @@ class Parts:
         if self._policy_file is not None:
             reload: weakref.WeakMethod[Reload] = weakref.WeakMethod(self.reload_policies)
             self.worker.start_daemon(watch, self._policy_file, reload, settings.clock)
-        if self._webhooks is not None:
-            self._webhooks.wake()
+        if self._webhooks is not None and isinstance(self.storage, LocalStorage | MemoryStorage):
+            self._webhooks.wake()  # a host's own storage is asked when the first event is there
         return engine
 
     def _make_fleet(self, environment: Environment | Literal["hosted"]) -> Fleet:

@@ -21,8 +21,6 @@ from routewright.wire import WebhookAnswer
 
 KEY = derive(b"root" * 8, "webhook secrets")
 LEASE_S = 3.0
-webhooks.LEASE_S = LEASE_S
-vars(webhooks)["ATTEMPT_S"] = 1.0
 
 
 class Loopback:
@@ -54,6 +52,7 @@ async def deliver(store: str, port: int) -> None:
 
 
 def main(store: str, port: str) -> None:
+    webhooks.LEASE_S, vars(webhooks)["ATTEMPT_S"] = LEASE_S, 1.0
     children = []
     for _ in sys.stdin:
         child = os.fork()

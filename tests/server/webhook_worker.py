@@ -28,9 +28,6 @@ MODELS = [
     for id, quality in (("good/one", 0.9), ("spare/two", 0.1))
 ]
 HITS_WINDOW_S = 3.0
-alerts.HITS_WINDOW_S = HITS_WINDOW_S  # type: ignore[assignment]
-defaults: dict[str, Any] = Dispatcher.__init__.__kwdefaults__  # type: ignore[assignment]
-defaults["poll_s"] = 0.2
 
 
 def reply(call: UpstreamCall) -> Any:
@@ -41,6 +38,9 @@ def reply(call: UpstreamCall) -> Any:
 
 
 def main(store: str, policies: str) -> None:
+    alerts.HITS_WINDOW_S = HITS_WINDOW_S  # type: ignore[assignment]
+    defaults: dict[str, Any] = Dispatcher.__init__.__kwdefaults__  # type: ignore[assignment]
+    defaults["poll_s"] = 0.2
     clock, storage = SystemClock(), SqliteStorage(store)
     router = Router(
         providers=[ScriptedProvider(reply, models=[model], clock=clock) for model in MODELS],
