@@ -419,8 +419,10 @@ class Console(Closing):
         check_choice("state", state, (None, *get_args(DeliveryState)))
         if endpoint_id is not None:
             await self._endpoint(account, endpoint_id)
-        if type(limit) is not int or (after is not None and not is_place(after)):
-            raise ValidationFailed.at("after", "is no key of a delivery, or limit no number", "pass Delivery.key")
+        if type(limit) is not int:
+            raise ValidationFailed.at("limit", "is not a whole number", "take 50, for example")
+        if after is not None and not is_place(after):
+            raise ValidationFailed.at("after", "is not the key of a delivery", "pass Delivery.key of the last one")
         return await self._checked.scan(account, Deliveries(endpoint_id, state), after=after, limit=limit)
 
     async def replay(self, account: str, endpoint_id: str, event_id: str | None = None) -> int:

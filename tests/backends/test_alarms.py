@@ -875,6 +875,7 @@ class TestNeighbours:
             with raising(BaseExceptionGroup), here.after(LATER) as limit:
                 async with asyncio.TaskGroup() as group:
                     child = group.create_task(fail())
+                    await asyncio.sleep(0)  # it fails when it is cancelled, so it must have begun
                     here.loop.call_later(0.001, child.cancel)
                     await asyncio.sleep(LATER)
             assert not limit.expired

@@ -108,7 +108,7 @@ async def receiving(respond: Respond | bytes = OK, tls: ssl.SSLContext | None = 
 
 
 class Net:
-    """Stands between the library and the network. Whatever is not routed refuses connections, and sees none."""
+    """Replaces the network. Addresses without a route refuse connections and are never contacted."""
 
     def __init__(self) -> None:
         self.routes: dict[str, int] = {}

@@ -268,7 +268,7 @@ class Dispatcher:
         """Remember whether an endpoint takes deliveries, and log it when that changes."""
         if len(self._answered) > MOST_KNOWN:
             self._answered.clear()
-        was_fine, is_fine = self._answered.pop(endpoint.id, True), state == "delivered"
+        was_fine, is_fine = self._answered.get(endpoint.id, True), state == "delivered"
         self._answered[endpoint.id] = is_fine
         if was_fine and not is_fine:
             answer = f"it answered {attempt.status}" if attempt.error is None else attempt.error

@@ -132,16 +132,19 @@ async def _ls(args: Namespace, screen: Screen) -> None:
 
 async def _disable(args: Namespace, screen: Screen) -> None:
     """Deliver nothing more to an endpoint. What is pending fails, and can be replayed for a day."""
-    async with Console(existing_store(args)) as console:
-        endpoint = await console.disable_endpoint(args.account, args.endpoint_id)
-    screen.report(_endpoint_json(endpoint), note=f"{endpoint.id} is disabled")
+    await _switch(args, screen, on=False)
 
 
 async def _enable(args: Namespace, screen: Screen) -> None:
-    """Deliver to a disabled endpoint again. 'webhooks replay' delivers what it has missed."""
+    """Deliver to a disabled endpoint again. 'webhooks replay' delivers what failed in the last 24 hours."""
+    await _switch(args, screen, on=True)
+
+
+async def _switch(args: Namespace, screen: Screen, *, on: bool) -> None:
     async with Console(existing_store(args)) as console:
-        endpoint = await console.enable_endpoint(args.account, args.endpoint_id)
-    screen.report(_endpoint_json(endpoint), note=f"{endpoint.id} is enabled")
+        change = console.enable_endpoint if on else console.disable_endpoint
+        endpoint = await change(args.account, args.endpoint_id)
+    screen.report(_endpoint_json(endpoint), note=f"{endpoint.id} is {'enabled' if on else 'disabled'}")
 
 
 async def _delete(args: Namespace, screen: Screen) -> None:

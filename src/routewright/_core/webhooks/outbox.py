@@ -109,8 +109,8 @@ class Outbox:
                         self._end(row, "failed_delivery", write.at)
                 return Written(created)
             case DeleteEndpoint(id):
-                there = self.endpoint(account, id)
-                if there is None:
+                there = self.taken(id)
+                if there is None or there.account != account:
                     return Written(created=False, count=0)
                 for row in self._of(account, id):
                     self._drop(row)
@@ -128,11 +128,6 @@ class Outbox:
     def taken(self, id: str) -> Endpoint | None:
         """The endpoint that has an id, whichever account it is of."""
         return self._endpoints.get(id)
-
-    def endpoint(self, account: str, id: str) -> Endpoint | None:
-        """One of the account's endpoints."""
-        found = self._endpoints.get(id)
-        return found if found is not None and found.account == account else None
 
     def endpoints(self, account: str, query: Endpoints) -> list[Endpoint]:
         """The account's endpoints, oldest first; under ``SYSTEM_ACCOUNT`` those of all, if they are asked for."""

@@ -197,7 +197,7 @@ class SqliteCache:
         self._mirrored: sqlite3.Connection | None = None
         """Where the mirrors were read. Another connection may be to a new file, with other rows."""
         self.is_starting = False
-        """A partition is read into memory. Until it is there, searches find nothing."""
+        """A partition is being read into memory. Searches wait for that."""
 
     def __repr__(self) -> str:
         return f"SqliteCache({str(self.path)!r})"
@@ -210,8 +210,6 @@ class SqliteCache:
 
     async def nearest(self, partition: bytes, vector: Vector, now: float, limit: int) -> Sequence[CacheMatch]:
         """The most similar entries of a partition (``protocols.Cache``)."""
-        if self.is_starting:
-            return []
         return await self._searches.run(partial(self._nearest, partition, vector, now, limit))
 
     def _nearest(

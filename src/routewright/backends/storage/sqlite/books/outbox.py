@@ -96,17 +96,11 @@ def taken(connection: Connection, id: str) -> Endpoint | None:
     return None if row is None else _endpoint(row[0])
 
 
-def endpoint(connection: Connection, account: str, id: str) -> Endpoint | None:
-    """One of them."""
-    row = connection.execute("SELECT body FROM endpoint WHERE id = ? AND account = ?", (id, account)).fetchone()
-    return None if row is None else _endpoint(row[0])
-
-
 def write(connection: Connection, account: str, asked: OF_WEBHOOKS) -> Written:
     """Apply one write that was checked."""
     match asked:
         case PutEndpoint(new):
-            created = endpoint(connection, account, new.id) is None
+            created = taken(connection, new.id) is None
             connection.execute(_PUT, (new.id, account, encode(new)))
             connection.execute("DELETE FROM subscription WHERE endpoint = ?", (new.id,))
             if new.disabled_at is None:
