@@ -27,10 +27,11 @@ from routewright import (
     UpstreamFailed,
     ValidationFailed,
 )
+from routewright.errors import UnsupportedWrite
 from routewright.settings import WebhookSettings
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.webhook import verify_request
-from routewright.wire import Delta, EventType, Finish, UpstreamCall, Usage, WebhookAnswer, WebhookEvent
+from routewright.wire import Delta, Endpoints, EventType, Finish, UpstreamCall, Usage, WebhookAnswer, WebhookEvent
 
 pytestmark = pytest.mark.anyio
 
@@ -328,6 +329,20 @@ async def test_secrets_sealed_by_two_root_secrets_all_sign(house: House) -> None
         await house.router.route("stumble", goal="quality")
         await house.settle()
     assert len(house.receiver.events) == 2
+
+
+async def test_the_root_secret_of_a_storage_without_endpoints_can_be_changed() -> None:
+    class Plain(MemoryStorage):
+        async def read(self, account: str, query: Any) -> Any:
+            if isinstance(query, Endpoints):
+                raise UnsupportedWrite("Plain knows no query Endpoints")
+            return await super().read(account, query)
+
+    clock = FakeClock()
+    console = Console(Plain(clock=clock), clock=clock)
+    before = console._secret.live()
+    await console.rotate_secret()
+    assert console._secret.live()[1:] == before
 
 
 def test_settings_of_webhooks_are_checked() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from random import SystemRandom
 from typing import Literal, get_args
@@ -42,7 +43,7 @@ from .authentication import Authenticator
 from .backends.clock import SystemClock
 from .blocking import Closing, Twin, plain
 from .coordination import RECHECK_S, Announcer
-from .errors import NotFound, PreconditionFailed, Problem, StorageUnavailable, ValidationFailed
+from .errors import NotFound, PreconditionFailed, Problem, StorageUnavailable, UnsupportedWrite, ValidationFailed
 from .identity import Ids
 from .protocols import Clock, Coordination, Storage, WebhookTransport
 from .root_secret import RootSecret, given_secrets
@@ -383,7 +384,8 @@ class Console(Closing):
         return await self._change_endpoint(account, endpoint_id, lambda there: replace(there, disabled_at=self._now()))
 
     async def enable_endpoint(self, account: str, endpoint_id: str) -> Endpoint:
-        """Deliver to it again; ``replay`` delivers what it has missed since a day. Raises ``NotFound``."""
+        """Deliver new events to it again; ``replay`` delivers those that failed in the last 24 hours. Raises
+        ``NotFound``."""
         return await self._change_endpoint(account, endpoint_id, lambda there: replace(there, disabled_at=None))
 
     async def delete_endpoint(self, account: str, endpoint_id: str) -> None:
@@ -566,10 +568,14 @@ class Console(Closing):
     async def _reseal_endpoints(self) -> None:
         """Seal signing secrets with the root secret in use that the one before it had sealed."""
         keys, now, nonce = self._secret.keys(PURPOSE), self._clock.time(), partial(secrets.token_bytes, 16)
-        for endpoint in await self._checked.read(SYSTEM_ACCOUNT, Endpoints(of_all=True)):
+        endpoints: Sequence[Endpoint] = ()
+        with suppress(UnsupportedWrite):  # a host's storage may have none
+            endpoints = await self._checked.read(SYSTEM_ACCOUNT, Endpoints(of_all=True))
+        for endpoint in endpoints:
             resealed = opened(endpoint, keys, now, nonce).endpoint
             if resealed is not None:
-                await self._put_endpoint(resealed, endpoint)
+                with suppress(PreconditionFailed):  # a process that delivers was faster
+                    await self._put_endpoint(resealed, endpoint)
 
     async def _left_behind(self) -> list[Key]:
         """Live keys that are digested with the secret before the one in use."""
