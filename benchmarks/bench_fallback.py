@@ -17,7 +17,7 @@ import pytest
 
 from routewright import ExecutionLimits, Model, OpenAIProvider, Settings, UpstreamCall
 from routewright.errors import ProviderFault
-from routewright.wire import Chunk, FaultKind, ModelSpan
+from routewright.wire import Chunk, FallbackDict, FaultKind, ModelSpan
 
 from . import data
 from .conftest import Peer, TimedAsync
@@ -95,7 +95,7 @@ class Case:
         self.provider = Flaky(fail)
         self.router = router_over(self.provider, DropsAtOnce(), settings)
         self._faults = retries + 1
-        self._fallback = {"maxRetries": retries}
+        self._fallback: FallbackDict = {"maxRetries": retries}
 
     async def route(self, messages: Messages) -> object:
         return await self.router.route(messages, fallback=self._fallback)

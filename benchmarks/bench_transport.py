@@ -130,5 +130,5 @@ def parse(received: list[bytes]) -> int:
 
 
 def read_stream(provider: HttpProvider, call: UpstreamCall, received: list[bytes]) -> int:
-    parser, reader = SseParser(), provider._reader(call)
+    parser, reader = SseParser(), provider._reader(call, {})
     return sum(1 for piece in received for event in parser.feed(piece) for _ in reader.add(event))

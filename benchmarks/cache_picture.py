@@ -6,7 +6,7 @@ Dots are the cache at five bounds, in the second half of a stream; lines are thr
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -61,14 +61,13 @@ def marks() -> Iterator[str]:
         yield f'<text x="{x:.0f}" y="{y:.0f}" fill="{colour}">{name}</text>'
 
 
-def main() -> None:
-    """Write the picture."""
-    body = "\n".join([*axes(), *marks()])
-    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12"'
+def write(path: str, marks: Iterable[str], width: int, height: int) -> None:
+    """Write a picture as SVG."""
+    size = f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12"'
     frame = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
-    ground = f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>'
-    Path(sys.argv[1]).write_text(f"{frame}\n{ground}\n{body}\n</svg>\n", "utf-8")
+    ground = f'<rect width="{width}" height="{height}" fill="white"/>'
+    Path(path).write_text("\n".join([frame, ground, *marks, "</svg>\n"]), "utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    write(sys.argv[1], [*axes(), *marks()], WIDTH, HEIGHT)

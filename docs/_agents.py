@@ -134,7 +134,9 @@ def agent_answer() -> str:
     """Properties of an answer."""
     properties = inspect.getmembers(AgentAnswer, lambda each: isinstance(each, property))
     rows = [
-        (f"`{name}`", f"`{inspect.signature(each.fget).return_annotation}`", summary(each)) for name, each in properties
+        (f"`{name}`", f"`{inspect.signature(each.fget).return_annotation}`", summary(each))
+        for name, each in properties
+        if not name.startswith("_")
     ]
     return table(("property", "type", "meaning"), rows)
 

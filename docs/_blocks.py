@@ -8,6 +8,7 @@ on the line before a block says what is special about it:
     <!-- file: NAME -->     the block is written to this file first
     <!-- prints: COMMAND -->    the block is what the command prints
     <!-- not run: WHY -->   the block is only compiled
+    <!-- needs: PROGRAM -->     so it is where that server is not installed
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ import anyio
 from routewright import Catalogue, SystemClock
 from routewright.backends.providers.hosts import HOSTS
 from routewright.cli import main
+from routewright.testing.servers import NotInstalled, find
 
 ROOT = Path(__file__).parent.parent
 NOON = datetime.fromisoformat(f"{Catalogue().as_of}T12:00:00+00:00").timestamp()
@@ -114,8 +116,17 @@ def run(page: Path) -> list[Shown]:
             printed = None
             if block.language == "python":
                 code = _compiled(page, block)
-                printed = None if kind == "not run" else _printed(code, namespace)
+                runs = kind != "not run" and (kind != "needs" or _is_installed(said))
+                printed = _printed(code, namespace) if runs else None
     return shown
+
+
+def _is_installed(program: str) -> bool:
+    try:
+        find(program)
+    except NotInstalled:
+        return False
+    return True
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -40,7 +40,17 @@ from routewright.backends.providers.endpoint import Endpoint
 from routewright.backends.providers.environment import VENDORS, providers_from_environment
 from routewright.cli.command import EXIT_CODES
 from routewright.cli.serve import FLAGS as FLAGS_OF_SERVE
-from routewright.config import BudgetEntry, CacheEntry, FallbackEntry, GuardrailEntry, PolicyEntry, Strict, WeightsEntry
+from routewright.config import (
+    BudgetEntry,
+    CacheEntry,
+    FallbackEntry,
+    GuardrailEntry,
+    ParamsEntry,
+    PolicyEntry,
+    Strict,
+    WeightsEntry,
+    entry_of,
+)
 from routewright.contrib.invoices import Compared, ReconciledModel, Reconciliation, UnmatchedName
 from routewright.contrib.semconv import ATTRIBUTES, HISTOGRAMS
 from routewright.contrib.usage_exports import ALIASES, FORMS, ExportLine, Form, UsageExport
@@ -48,19 +58,20 @@ from routewright.docstrings import field_docs, prose, summary
 from routewright.serve.config import (
     VARIABLES,
     AdminEntry,
-    CachingEntry,
     CaptureEntry,
     RetentionEntry,
     ServeFile,
     SettingsEntry,
     TelemetryEntry,
     TlsEntry,
-    WebhooksEntry,
     table_of,
 )
+from routewright.server import anthropic, openai, responses
 from routewright.server.limits import ConnectionLimits, HttpLimits
 from routewright.server.metrics import FIGURES
-from routewright.testing import CELLS, FakeClock, ScriptedProvider
+from routewright.server.routes import NOT_OFFERED
+from routewright.settings import CacheSettings, Learning, WebhookSettings
+from routewright.testing import CELLS, FakeClock
 from routewright.testing.faulty import Play
 from routewright.wire import (
     Account,
@@ -82,9 +93,11 @@ from routewright.wire import (
     LedgerRow,
     LedgerSum,
     NewKey,
+    Params,
     Policy,
     PolicyFallback,
     PolicyGuardrail,
+    PolicyMatch,
     PolicyWeights,
     Purse,
     Span,
@@ -109,6 +122,19 @@ _PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTA
 _CONTRACT = "Summarise this contract in ten points.\n\n" + 3_000 * (
     "The supplier delivers the goods to the buyer within thirty days of the order, free of charge. "
 )
+_DIALS = {
+    "reasoning": "efforts",
+    "reasoning_none": "`none`",
+    "reasoning_tokens": "`max_tokens`",
+    "reasoning_tools": "tools beside thinking",
+    "parallel_tool_calls": "`parallel_tool_calls: false`",
+    "flex": "`flex`",
+    "priority": "`priority`",
+    "verbosity": "`verbosity`",
+    "cache_control": "`cache_control`",
+    "file_url": "documents by address",
+}
+"""Features that have a table of their own, with the heads of its columns."""
 _CODE = 100 * "def area(width: float, height: float) -> float:\n    return width * height\n\n\n"
 _SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 
@@ -154,9 +180,11 @@ POLICY_PARTS: dict[str, tuple[type[Strict], type[Struct]]] = {
     "## `[[policies]]`": (PolicyEntry, Policy),
     "## `weights`": (WeightsEntry, PolicyWeights),
     "## `fallback`": (FallbackEntry, PolicyFallback),
+    "## `params`": (ParamsEntry, Params),
     "## `budget`": (BudgetEntry, Budget),
     "## `cache`": (CacheEntry, CacheOpts),
     "## `[[policies.guardrails]]`": (GuardrailEntry, PolicyGuardrail),
+    "## `match`": (entry_of(PolicyMatch), PolicyMatch),
 }
 """The tables of a policy file, and the struct that each becomes."""
 
@@ -228,7 +256,7 @@ def _router(provider: str | None) -> Router:
     settings = Settings(clock=FakeClock(NOON))
     if provider is None:
         return Router.sandbox(settings=settings)
-    return Router(providers=[ScriptedProvider((), name=provider)], settings=settings)
+    return Router(providers=providers_from_environment({f"{provider.upper()}_API_KEY": "key"}), settings=settings)
 
 
 def picks() -> str:
@@ -385,9 +413,8 @@ def span_table() -> str:
 
 def _span_rows(name: str, kind: type) -> list[tuple[str, ...]]:
     docs = {field: prose(said) for field, said in field_docs(kind).items()}
-    return [
-        (name, f"`{field}`", f"`{kind_of}`", docs.get(field, "")) for field, kind_of in kind.__annotations__.items()
-    ]
+    types = {field: kind_of.removesuffix(" | UnsetType") for field, kind_of in kind.__annotations__.items()}
+    return [(name, f"`{field}`", f"`{kind_of}`", docs.get(field, "")) for field, kind_of in types.items()]
 
 
 def filter_table() -> str:
@@ -474,9 +501,14 @@ def policy_tables() -> str:
 
 
 def _key_table(entry: type[Strict], kind: type[Struct]) -> str:
-    said = field_docs(entry)
+    said = field_docs(kind)
     rows = [
-        (f"`{name}`", _type(entry, name, kind), said[name], _default(field.default, required=field.is_required()))
+        (
+            f"`{name}`",
+            _type(entry, name, kind),
+            prose(said[name]),
+            _default(field.default, required=field.is_required()),
+        )
         for name, field in entry.model_fields.items()
     ]
     return table(("key", "type", "meaning", "default"), rows)
@@ -526,10 +558,11 @@ SERVE_PARTS: dict[str, tuple[type[Strict], str, type]] = {
     "## `[http]`": (_entry_at("http"), "http", HttpLimits),
     "## `[connections]`": (_entry_at("connections"), "connections", ConnectionLimits),
     "## `[settings]`": (SettingsEntry, "settings", SettingsEntry),
-    "## `[settings.cache]`": (CachingEntry, "settings.cache", CachingEntry),
-    "## `[settings.webhooks]`": (WebhooksEntry, "settings.webhooks", WebhooksEntry),
+    "## `[settings.cache]`": (_entry_at("settings.cache"), "settings.cache", CacheSettings),
+    "## `[settings.webhooks]`": (_entry_at("settings.webhooks"), "settings.webhooks", WebhookSettings),
     "## `[settings.retention]`": (RetentionEntry, "settings.retention", RetentionEntry),
     "## `[settings.capture]`": (CaptureEntry, "settings.capture", CaptureEntry),
+    "## `[settings.learning]`": (_entry_at("settings.learning"), "settings.learning", Learning),
     "## `[settings.execution]`": (_entry_at("settings.execution"), "settings.execution", ExecutionLimits),
 }
 """The tables of the configuration of a server, where each stands, and what says the meaning of its keys."""
@@ -603,15 +636,33 @@ def _variables(host: Endpoint) -> str:
 
 def _not_taken(vendor: Endpoint) -> str:
     """What a vendor does not take of any of its models, and what of some."""
+    lacking = [unsupported for _, unsupported in _lacking(vendor)]
+    words = [word for word in FEATURES if word not in _DIALS]
+    always = [word for word in words if all(word in each for each in lacking)]
+    at_times = [word for word in words if word not in always and any(word in each for each in lacking)]
+    return "; ".join(filter(None, (_coded(always), f"of some models: {_coded(at_times)}" if at_times else "")))
+
+
+def _lacking(vendor: Endpoint) -> list[tuple[Model, Collection[str]]]:
+    """The models of a vendor with what each does not take."""
     variable = vendor.key_variables[:1] or (vendor.url_variable or "",)
     environ = dict.fromkeys((*variable, vendor.url_variable or ""), "https://localhost")
     (provider,) = providers_from_environment(environ)
     known = [model for model in Catalogue().models if model.provider == vendor.name]
     models = known or [Model(id=f"{vendor.name}/plain"), Model(id=f"{vendor.name}/thinks", reasoning=True)]
-    lacking = [provider.unsupported(model) for model in models]
-    always = [word for word in FEATURES if all(word in each for each in lacking)]
-    at_times = [word for word in FEATURES if word not in always and any(word in each for each in lacking)]
-    return "; ".join(filter(None, (_coded(always), f"of some models: {_coded(at_times)}" if at_times else "")))
+    return [(model, provider.unsupported(model)) for model in models]
+
+
+def dial_table() -> str:
+    """Which dials each vendor takes."""
+    rows = [(f"`{vendor.name}`", *(_takes(_lacking(vendor), dial) for dial in _DIALS)) for vendor in VENDORS]
+    return table(("vendor", *_DIALS.values()), rows)
+
+
+def _takes(lacking: list[tuple[Model, Collection[str]]], dial: str) -> str:
+    asked = [words for model, words in lacking if model.reasoning or not dial.startswith("reasoning")]
+    taken = [dial not in words for words in asked]
+    return ("**yes**" if all(taken) else "*some*") if any(taken) else ""
 
 
 def _coded(words: Iterable[str]) -> str:
@@ -640,7 +691,39 @@ def _named(name: str | None) -> str:
     return "" if name is None else _code(name)
 
 
+class Door(NamedTuple):
+    """The tables of one door."""
+
+    honoured: Iterable[str]
+    passed: Iterable[str]
+    refused: dict[str, tuple[str, str]]
+
+
+def _door_table(door: Door) -> str:
+    """What becomes of each field that a vendor's client may send."""
+    rows = [
+        (_names(door.honoured), "honoured"),
+        (_names(door.passed), "sent as they are to the vendor's models; where another serves, ignored and named"),
+        *((f"`{name}`", f"refused: {problem}; {hint}") for name, (problem, hint) in door.refused.items()),
+        ("all others", "ignored, and named in `X-Routewright-Ignored`"),
+    ]
+    return table(("field", "what becomes of it"), rows)
+
+
+def _names(fields: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(fields))
+
+
+def not_offered() -> str:
+    """What vendors have that is not served."""
+    return table(("vendor", "below `/v1`"), [(vendor, _names(names)) for vendor, names in NOT_OFFERED.items()])
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "chat-door": lambda: _door_table(Door(openai.HONOURED, openai.PASSED, openai.REFUSED)),
+    "responses-door": lambda: _door_table(Door(responses.HONOURED, responses.PASSED, responses.REFUSED)),
+    "anthropic-door": lambda: _door_table(Door(anthropic.HONOURED, anthropic.PASSED, {})),
+    "not-offered": not_offered,
     **_agents.PARTS,
     **_events.PARTS,
     "accounts": account_tables,
@@ -648,6 +731,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "analytics": analytics_tables,
     "bills": bill_tables,
     "cells": cell_table,
+    "dials": dial_table,
     "endings": ending_table,
     "errors": error_table,
     "exits": exit_table,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import sys
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -12,27 +13,39 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from routewright.testing.servers import PostgresServer, RedisServer
+
 from .recorded import at_noon, few, record
 
+pytest_plugins = ["routewright.testing.plugin"]
 ROOT = Path(__file__).parent
 SEAMS = (
     "backends/test_caches.py backends/test_callable.py backends/test_clock.py backends/test_coordination.py "
-    "backends/test_embedders.py "
-    "backends/test_faults.py backends/test_http_provider.py backends/test_storage.py backends/test_transport.py "
+    "backends/test_discovery.py backends/test_embedders.py "
+    "backends/test_faults.py backends/test_http_provider.py backends/test_postgres_coordination.py "
+    "backends/test_proxies.py backends/test_redis*.py backends/test_storage.py "
+    "backends/test_transport.py "
     "engine/test_admission*.py engine/test_agent.py engine/test_attempt.py engine/test_cancel*.py "
     "engine/test_chaos*.py "
-    "engine/test_counting.py engine/test_deadline.py engine/test_durability.py engine/test_event.py "
-    "engine/test_failing_parts.py engine/test_hedge.py engine/test_many.py engine/test_reading.py engine/test_route.py "
+    "engine/test_counting.py engine/test_deadline.py engine/test_discovery.py engine/test_durability.py "
+    "engine/test_event.py engine/test_failing_parts.py engine/test_hedge.py engine/test_many.py engine/test_reading.py "
+    "engine/test_route.py engine/test_shared_limits*.py "
     "engine/test_stream.py engine/test_tool_calls.py engine/test_trace_log.py engine/test_webhooks.py "
     "engine/test_worker.py test_threads.py"
 ).split()
 """Where the library waits. These tests run on trio, too; all others run on asyncio alone, but for ``--full``."""
+SERVERS = (
+    "server/test_serve_postgres.py engine/test_database_away.py test_servers.py backends/test_postgres*.py "
+    "backends/test_redis*.py engine/test_shared_*.py"
+).split()
+"""Tests that start servers of their own."""
 REAL_TIME = (
     "backends/test_cache_file.py backends/test_kill.py backends/test_accounts_processes.py "
     "backends/test_code_sandbox.py engine/test_agent_chaos.py engine/test_chaos_tcp.py "
     "backends/test_webhook_kill.py server/test_webhook_workers.py engine/test_paying_processes.py "
     "engine/test_worker.py server/test_agent_workers.py server/test_protocol.py "
-    "server/test_serve.py server/test_workers.py test_revocation.py"
+    "server/test_serve.py server/test_workers.py test_revocation.py test_servers.py "
+    "backends/test_redis*.py engine/test_shared_*.py engine/test_cache_redis.py"
 ).split()
 """Tests that measure real time or start many processes. One worker runs them, so that no two run at once."""
 
@@ -62,6 +75,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("full"):
                 item.add_marker(pytest.mark.skip(reason="run with --full"))
+    if os.environ.get("TEST_SERVERS") == "off":
+        for item in items:
+            if _among(SERVERS, item) or {"postgres_server", "redis_server"} & {*getattr(item, "fixturenames", ())}:
+                item.add_marker(pytest.mark.skip(reason="TEST_SERVERS is off"))
     for item in items:
         if _among(REAL_TIME, item):
             item.add_marker(pytest.mark.xdist_group("real_time"))
@@ -111,3 +128,18 @@ def store(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same file, which the environment names."""
     monkeypatch.setenv("ROUTEWRIGHT_STORE", "traces.db")
     return recorded
+
+
+@pytest.fixture
+def redis(redis_server: RedisServer) -> RedisServer:
+    """A server that holds nothing."""
+    redis_server.flush()
+    return redis_server
+
+
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> str:
+    """The URL of a store in PostgreSQL that holds nothing."""
+    from .backends.databases import empty_store  # which needs an extra
+
+    return empty_store(postgres_server)

@@ -13,6 +13,7 @@ from routewright import Router
 from routewright.cli import main
 from routewright.cli.show import Screen
 from routewright.storage import open_cache
+from routewright.testing.servers import RedisServer
 from routewright.wire import Caller
 
 Capture = pytest.CaptureFixture[str]
@@ -95,7 +96,15 @@ def test_a_cache_that_is_not_there_is_not_made(capsys: Capture, monkeypatch: Pat
     said = "routewright: --cache: is missing; give --cache cache.db, or set ROUTEWRIGHT_CACHE\n"
     assert shown(capsys, "stats", code=2) == said
     assert "--cache: is memory:, which ends with the command" in shown(capsys, "stats", "--cache", "memory:", code=2)
-    assert "--cache: is 'redis://x'" in shown(capsys, "stats", "--cache", "redis://x", code=2)
+    assert "--cache: is 'ftp://x'" in shown(capsys, "stats", "--cache", "ftp://x", code=2)
+
+
+def test_a_cache_in_redis_is_counted_and_emptied(capsys: Capture, redis: RedisServer) -> None:
+    with Router.sandbox(cache=open_cache(redis.url)).blocking as router:
+        router.route(SKY, cache=True)
+    assert told(capsys, "stats", "--cache", redis.url)["entries"] == 1
+    assert told(capsys, "invalidate", "--everything", "--yes", "--cache", redis.url) == {"removed": 1}
+    assert told(capsys, "stats", "--cache", redis.url)["entries"] == 0
 
 
 # explain

@@ -213,7 +213,7 @@ def test_nobody_waits_for_a_prompt_at_the_keyboard(monkeypatch: Patch, capsys: C
 
 def test_options_make_the_request() -> None:
     argv = "route --goal quality --strategy quality-first --policy p --prefer e/f,g/h --prefer i/j --fallback a/b,c/d"
-    argv += " --max-cost 0.5 --max-tokens 9"
+    argv += " --max-cost 0.5 --max-tokens 9 --reasoning low"
     argv += " --max-output-tokens 7 --timeout-ms 100 --metadata a=b=c --metadata d= --system Be --model a/b,c/d hi"
     assert request(*argv.split()) == RouteRequest(
         [Message("system", "Be"), Message("user", "hi")],
@@ -224,10 +224,25 @@ def test_options_make_the_request() -> None:
         prefer=["e/f", "g/h", "i/j"],
         fallback=Fallback(["a/b", "c/d"]),
         budget=Budget(0.5, 9),
-        params=Params(max_output_tokens=7),
+        params=Params(max_output_tokens=7, reasoning="low"),
         metadata={"a": "b=c", "d": ""},
         timeout_ms=100,
     )
+
+
+def test_a_model_that_is_unknown_is_told_by_its_option(capsys: Capture) -> None:
+    assert main(["decide", "--sandbox", "--model", "openai/gpt-4.1,gpt-41", "hi"]) == 2
+    assert "routewright: --model: unknown model 'gpt-41'; did you mean 'openai/gpt-4.1'?" in capsys.readouterr().err
+
+
+def test_ignored_wishes_are_told_beside_the_answer(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "r.json"
+    file.write_text('{"messages":[{"role":"user","content":"x"}],"params":{"verbosity":"low","service_tier":"flex"}}')
+    argv = ["route", "--sandbox", "--request", str(file), "--model"]
+    assert main([*argv, "anthropic/claude-haiku-4-5"]) == 0
+    assert "ignored  service_tier, verbosity, which the model does not take" in capsys.readouterr().err
+    assert main([*argv, "openai/gpt-6-luna"]) == 0
+    assert "ignored" not in capsys.readouterr().err
 
 
 def test_a_bare_prompt_makes_a_bare_request() -> None:
@@ -504,6 +519,12 @@ def test_decide_with_a_key_chooses_among_its_models(monkeypatch: Patch, capsys: 
     out, err = capsys.readouterr()
     assert err == ""
     assert {candidate["model"].split("/")[0] for candidate in json.loads(out)["candidates"]} == {"mistral"}
+
+
+def test_decide_reads_the_prompt_where_that_is_asked_for(capsys: Capture) -> None:
+    for argv, found in (([], False), (["--predictor", "built-in"], True)):
+        assert main(["decide", "--sandbox", "--explain", *argv, "Solve for x: 3x^2 - 5x + 2 = 0"]) == 0
+        assert ("topic math" in capsys.readouterr().out) == found
 
 
 def test_decide_refuses_as_route_would(capsys: Capture) -> None:

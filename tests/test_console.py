@@ -223,13 +223,13 @@ async def test_enterprise_has_the_limits_of_its_contract_or_is_refused(console: 
     [
         ({"plan": "gold"}, "plan: is 'gold'; take 'free', 'pro', 'team', 'enterprise', 'unlimited'"),
         ({"plan": "Pro"}, "plan: is 'Pro'; did you mean 'pro'?"),
-        ({"plan": None}, "plan: is null; take 'free', "),
+        ({"plan": None}, "plan: is None; take 'free', "),
         ({"prepaid": 1}, "prepaid: is 1; pass True or False"),
-        ({"limits": {"requests_per_min": 60}}, "limits: is an object; pass RateLimits(requests_per_min=..., "),
-        ({"limits": RateLimits(concurrency=True)}, "limits: has concurrency=true; take a whole number of at least 0"),
+        ({"limits": {"requests_per_min": 60}}, "limits: is a dict; pass RateLimits(requests_per_min=..., "),
+        ({"limits": RateLimits(concurrency=True)}, "limits: has concurrency=True; take a whole number of at least 0"),
         ({"limits": RateLimits(requests_per_min=-1)}, "limits: has requests_per_min=-1; take a whole number"),
         ({"limits": RateLimits(tokens_per_min=0.5)}, "limits: has tokens_per_min=0.5; take a whole"),  # type: ignore[arg-type]
-        ({"monthly_limit_usd": True}, "monthly_limit_usd: is true; take a number from 0 to 1000000000, in dollars"),
+        ({"monthly_limit_usd": True}, "monthly_limit_usd: is True; take a number from 0 to 1000000000, in dollars"),
         ({"monthly_limit_usd": nan}, "monthly_limit_usd: is nan; take a number"),
         ({"monthly_limit_usd": inf}, "monthly_limit_usd: is inf; take a number"),
         ({"monthly_limit_usd": -0.01}, "monthly_limit_usd: is -0.01; take a number"),
@@ -335,7 +335,7 @@ async def test_credit_of_an_account_that_is_not_prepaid_counts_once_it_is(consol
         (-1e-10, {}, "usd: is less than a nano-dollar"),
         (nan, {}, "usd: is nan; take a number"),
         (-inf, {}, "usd: is -inf; take a number"),
-        (True, {}, "usd: is true; take"),
+        (True, {}, "usd: is True; take"),
         ("7", {}, "usd: is '7'; take"),
         (2e9, {}, "usd: is 2000000000; take"),
         (1, {"note": 7}, "note: must be 0 to 200 printable characters, got 7"),
@@ -359,7 +359,7 @@ async def test_credit_has_a_bound_in_all_which_is_told(sign: int, console: Conso
         credit = await console.credit("acme", sign * 1_000_000_000, id=f"invoice {number}")
         assert credit.balance_usd == sign * number * 1e9
     assert await said(console.credit("acme", sign * 0.01)) == (
-        "usd: goes beyond $9000000000 of credit in all, the most that an account has"
+        "usd: goes beyond $9000000000 of credit in all, the most that an account has; take a smaller amount"
     )
     assert not (await console.credit("acme", sign * 1_000_000_000, id="invoice 9")).created
     assert (await console.credit("acme", sign * -1)).balance_usd == sign * (9e9 - 1)
@@ -496,7 +496,7 @@ async def test_a_revoked_key_stays_so_and_marks_what_it_did(
         ({"name": None}, "name: must be"),
         ({"environment": "live"}, "environment: is 'live'; take 'production', 'sandbox'"),
         ({"scopes": "route"}, "scopes: is 'route'; pass a list of 'route', 'agents', "),
-        ({"scopes": []}, "scopes: is an array; pass a list of "),
+        ({"scopes": []}, "scopes: is a list; pass a list of "),
         ({"scopes": ["routes"]}, "scopes: is 'routes'; did you mean 'route'?"),
         ({"scopes": [7]}, "scopes: is 7; take 'route'"),
         ({"scopes": {"route"}}, "scopes: is set; pass a list"),

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import re
+import shlex
+import tomllib
 from pathlib import Path
 from typing import get_args
 
 import pytest
 from docs._blocks import ROOT, blocks, pages, run
-from docs._generate import with_parts
+from docs._generate import POLICY_PARTS, with_parts
 from msgspec import Struct
 from msgspec.structs import fields
 
 from routewright import Budget, CacheOpts, ExecutionLimits, Fallback, Limits, Message, Params, RouteRequest, Settings
-from routewright.config import (
-    BudgetEntry,
-    CacheEntry,
-    FallbackEntry,
-    GuardrailEntry,
-    ModelEntry,
-    PolicyEntry,
-    WeightsEntry,
-)
+from routewright.config import ModelEntry
 from routewright.docstrings import field_docs
 from routewright.wire import Candidate, DecisionInput, PushedEvent, Reason, Rejection, Routing, Scope
 
@@ -71,9 +65,9 @@ def test_a_reference_names_every_field(page: str, shapes: list[type[Struct]]) ->
 
 def test_the_keys_of_files_are_all_named() -> None:
     assert set(ModelEntry.model_fields) <= _named("how-to/own-models.md")
-    for entry in (PolicyEntry, WeightsEntry, FallbackEntry, BudgetEntry, CacheEntry, GuardrailEntry):
+    for entry, kind in POLICY_PARTS.values():
         assert set(entry.model_fields) <= _named("reference/policy-file.md")
-        assert set(entry.model_fields) == set(field_docs(entry)), f"a string below each field of {entry.__name__}"
+        assert set(entry.model_fields) <= set(field_docs(kind)), f"a string below each field of {kind.__name__}"
 
 
 def test_every_reason_of_rejection_is_explained() -> None:
@@ -119,3 +113,19 @@ def _anchors(page: Path) -> set[str]:
 def _named(page: str) -> set[str]:
     """What stands between backticks on a page."""
     return set(re.findall(r"`([^`\n]+)`", _FENCED.sub("", (ROOT / "docs" / page).read_text("utf-8"))))
+
+
+_EXTRA = re.compile(r"\.\[([\w,]+)\]")
+_PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_installation_lines_work_from_a_clone_as_they_stand(page: Path) -> None:
+    for line in re.findall(r"pip install ([^`\n&#]+)", page.read_text("utf-8")):
+        words = shlex.split(line)
+        for place, word in enumerate(words):
+            assert not word.startswith("routewright"), f"{line}: there is no such package but in a clone, as ."
+            if extras := _EXTRA.fullmatch(word):
+                assert {*extras[1].split(",")} <= {*_PROJECT["project"]["optional-dependencies"]}, line
+            if word == "--group":
+                assert words[place + 1] in _PROJECT["dependency-groups"], line

@@ -36,6 +36,14 @@ def test_the_router_is_at_hand_before_network_and_tables_are_loaded() -> None:
         assert module not in loaded
 
 
+def test_a_sandbox_decides_without_a_transport() -> None:
+    loaded = run(
+        "from routewright import Router; Router.sandbox().decide('Hi'); import sys; print(*sys.modules)"
+    ).split()
+    assert "routewright.backends.providers.features" in loaded
+    assert [name for name in loaded if name.startswith("routewright.backends.transport")] == []
+
+
 def test_import_and_init_touch_neither_network_nor_processes_nor_files() -> None:
     code = """
 import sys

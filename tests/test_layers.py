@@ -12,31 +12,32 @@ import pytest
 SRC = Path(__file__).parent.parent / "src" / "routewright"
 
 FLOORS = [
-    ["errors", "fork", "data"],
+    ["errors", "fork", "data", "docstrings"],
     ["wire", "loop"],
     ["protocols", "threads"],
     ["_core"],
     ["identity"],
     ["_engine", "backends"],
     (
-        "docstrings settings storage coordination root_secret guardrail document "
-        "config policies catalogue output arguments authentication "
-        "webhook blocking trace console ledger counting replay cache assembly router policy_loss tools agent "
+        "settings storage coordination root_secret guardrail document "
+        "config policies catalogue output tools arguments authentication "
+        "webhook blocking replay learning trace console ledger counting cache assembly router policy_loss agent "
         "testing"
     ).split(),
     ["contrib", "otel", "server", "serve", "cli", "__main__", "__init__"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
-    "request/json_scan trace/ids money catalogue/prices routing/scale routing/quality sse tokens/images "
-    "tokens/estimate request/problems request/rules structured_output derive moment account "
-    "terms allowance changes trace/filter trace/tree analytics/rollup analytics/report recorded batch "
+    "request/json_scan trace/ids money catalogue/prices catalogue/prompt_caches routing/scale "
+    "routing/quality routing/predict sse tokens/images tokens/estimate request/problems request/rules "
+    "structured_output derive moment "
+    "account terms allowance changes trace/filter trace/tree analytics/rollup analytics/report recorded batch "
     "guardrails/detectors guardrails/phrases guardrails/texts guardrails/gate guardrails/capture request/read "
-    "catalogue/models selector routing/pool routing/outlook attempts/limits attempts/budgets attempts/quantile "
-    "attempts/learned attempts/health attempts/shared_health policy "
-    "routing/inputs routing/constraints routing/scoring routing/plan routing/order routing/board routing/budget "
-    "routing/refusal routing/decide routing/decision routing/what_if "
-    "limits/window webhooks/delivery webhooks/outbox webhooks/addresses webhooks/samples "
+    "catalogue/models selector routing/dials routing/pool routing/outlook attempts/limits attempts/budgets "
+    "attempts/quantile attempts/learned attempts/workload attempts/health attempts/shared_health policy "
+    "routing/warm routing/inputs routing/constraints routing/scoring routing/exploration routing/plan routing/order "
+    "routing/board routing/budget routing/refusal routing/decide routing/decision routing/what_if "
+    "routing/head limits/window webhooks/delivery webhooks/outbox webhooks/addresses webhooks/samples "
     "accounts/hold accounts/payer accounts/state accounts/ledger accounts/waiting "
     "shortage idempotency rows statement correction model_name accounts/books "
     "cache/key cache/selection cache/answers cache/lexicon cache/gist cache/guards cache/prior "
@@ -47,9 +48,9 @@ CORE_ORDER = (
 ).split()
 ENGINE_ORDER = (
     "cancel worker context reading fault storage readiness retention webhooks "
-    "capture counting replay answer trace_queue hooks trace_log versions sharing "
-    "admission fleet guardrail cache progress failure record execute hedge route many steps stream prepared tool_calls "
-    "agent"
+    "capture learning counting replay answer trace_queue hooks trace_log versions sharing shared_limits "
+    "admission discovery warmth fleet guardrail cache progress failure record execute hedge route many steps stream "
+    "prepared tool_calls agent"
 ).split()
 """``route`` imports all that the pipeline goes through; only what starts a pipeline imports ``route``."""
 PURE = set(
@@ -57,7 +58,7 @@ PURE = set(
     "collections.OrderedDict collections.abc collections.defaultdict collections.deque datetime.UTC datetime.date "
     "datetime.datetime "
     "datetime.time datetime.timedelta decimal difflib enum fnmatch.fnmatchcase functools.lru_cache hashlib.blake2b "
-    "hashlib.sha256 heapq.nsmallest ipaddress unicodedata ipaddress "
+    "hashlib.sha256 heapq.merge heapq.nsmallest ipaddress unicodedata ipaddress "
     "hmac itertools json math msgspec numbers numpy operator re routewright struct sys.float_info typing uuid.UUID "
     "zlib.adler32".split()
 )
@@ -69,6 +70,7 @@ PRIVATE = re.compile(r"_(?!_|replace$|asdict$|fields$).*")
 """Attributes that are no business of others; those of named tuples are."""
 UPWARD = {
     ("_core/routing/decision", "contrib.notebook"), ("_engine/answer", "contrib.notebook"),
+    ("wire/request", "_core.request.problems"), ("wire/request", "_core.request.read"),
     ("wire/trace", "contrib.notebook"), ("ledger", "contrib.invoices"),
     ("ledger", "contrib.usage_exports"),
 }  # fmt: skip

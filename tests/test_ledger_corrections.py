@@ -204,7 +204,7 @@ async def test_what_usage_is_counted_by_stays(storage: Storage, clock: FakeClock
     ("asked", "said"),
     [
         ({"cost_usd": None}, r"^cost_usd: is missing, and so is usage; pass one of them, or both$"),
-        ({"cost_usd": -0.01}, r"^cost_usd: must be a number from 0 to 1000000.0, got -0.01$"),
+        ({"cost_usd": -0.01}, r"^cost_usd: must be a number from 0 to 1000000.0, got -0.01; give US dollars$"),
         ({"cost_usd": float("nan")}, "^cost_usd: must be a number"),
         ({"cost_usd": 2e6}, "^cost_usd: must be a number"),
         ({"cost_usd": True}, "^cost_usd: must be a number"),
@@ -244,7 +244,9 @@ async def test_a_call_of_the_sandbox_is_refused(clock: FakeClock) -> None:
     storage = MemoryStorage()
     router = Router.sandbox(storage=storage, settings=Settings(clock=clock, rng=Random(7)))
     answer = await router.route("hi")
-    with pytest.raises(ValidationFailed, match=r"^trace_id: '.*' is of the sandbox, which bills nobody$"):
+    with pytest.raises(
+        ValidationFailed, match=r"^trace_id: '.*' is of the sandbox, which bills nobody; take a call in production$"
+    ):
         await Ledger(storage, clock=clock).correct(answer.trace_id, 1, cost_usd=1.0)
     await router.aclose()
 

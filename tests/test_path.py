@@ -27,7 +27,16 @@ import pytest
 from benchmarks.accounts import WIDE
 from benchmarks.doubles import MODELS, TEXT
 
-from routewright import CallableProvider, Catalogue, Console, MemoryStorage, Router, SqliteStorage, UpstreamCall
+from routewright import (
+    CallableProvider,
+    Catalogue,
+    Console,
+    MemoryStorage,
+    Router,
+    Settings,
+    SqliteStorage,
+    UpstreamCall,
+)
 from routewright.protocols import Storage
 from routewright.server import App, create_app
 from routewright.wire import Caller
@@ -48,6 +57,9 @@ class Path(NamedTuple):
 
 LIMITS = {
     "plain": Path(60, 24, target="60 in 15"),
+    "predicted": Path(71, 27, target="plain + 12"),
+    "named": Path(129, 37),
+    "named, not predicted": Path(131, 37, target="named"),
     "streamed": Path(80, 28, target="80 in 17"),
     "limited": Path(120, 33, target="120"),
     "everything in memory": Path(184, 37),
@@ -75,7 +87,9 @@ async def opened(name: str, folder: FilePath) -> AsyncIterator[tuple[Call, Call]
     storage: Storage = SqliteStorage(folder / "store.db") if name.endswith("SQLite") else MemoryStorage()
     provider = CallableProvider(answer, models=MODELS)
     console = Console(storage, secret="a secret that is long enough for one")
-    async with console, Router(providers=[provider], catalogue=Catalogue(()), storage=storage) as router:
+    settings = Settings(predictor="built-in" if "predicted" in name else None)
+    router = Router(providers=[provider], catalogue=Catalogue(()), storage=storage, settings=settings)
+    async with console, router:
         yield await call_of(name, router, console), router.flush
 
 
@@ -83,6 +97,10 @@ async def call_of(name: str, router: Router, console: Console) -> Call:
     match name:
         case "plain":
             return partial(router.route, "hi")
+        case "predicted":
+            return partial(router.route, "Prove that every finite integral domain is a field.")
+        case "named" | "named, not predicted":
+            return partial(router.route, "Prove it", models=[MODELS[0].id])
         case "streamed":
             return partial(read, router)
         case "http":

@@ -108,19 +108,19 @@ BUGS = [
     Bug(
         "a refusal takes of the limits that had room",
         STATE,
-        "        raise refusal(",
-        "        for _, window, limits in payer.windows:\n"
-        "            if window.admits(limits, ask.tokens, 0):\n"
-        "                window.take(self.at, ask.tokens)\n"
-        "        raise refusal(",
+        "                raise refused(",
+        "                for _, other, most in payer.windows:\n"
+        "                    if other.admits(most, ask.tokens, 0):\n"
+        "                        other.take(self.at, ask.tokens)\n"
+        "                raise refused(",
         ADMISSION,
         "refusal_by_the_key",
     ),
     Bug(
         "a window begins with the minute, so that twice the limit fits around its edge",
         STATE,
-        "        cut = self.at - WINDOW_S\n        for _, window, limits in payer.windows:",
-        "        cut = self.at // 60 * 60 - 0.000001\n        for _, window, limits in payer.windows:",
+        "        cut = self.at - WINDOW_S\n        for _, window, limits in payer",
+        "        cut = self.at // 60 * 60 - 0.000001\n        for _, window, limits in payer",
         ACCOUNTS,
         "Memory and window_slides",
     ),
@@ -182,7 +182,7 @@ BUGS = [
     ),
     Bug(
         "a revoked key works on for as long as a cache keeps it",
-        "backends/storage/sqlite/books/write.py",
+        "backends/storage/tables/books/write.py",
         "since, encode(key)))\n        self._desk.changed(self._account)",
         "since, encode(key)))",
         ACCOUNTS,

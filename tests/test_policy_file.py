@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 
 from routewright import Policy, Router, ValidationFailed, read_policies
 from routewright.errors import Problem
-from routewright.wire import Budget, CacheOpts, PolicyFallback, PolicyGuardrail, PolicyWeights
+from routewright.wire import (
+    Budget,
+    CacheOpts,
+    Params,
+    PolicyFallback,
+    PolicyGuardrail,
+    PolicyWeights,
+    ReasoningBudget,
+)
 
 FULL: dict[str, Any] = {
     "name": "all",
@@ -27,6 +35,16 @@ FULL: dict[str, Any] = {
     "min_quality": 0.4,
     "max_latency_ms": 12_000,
     "fallback": {"models": [], "max_retries": 2, "on_partial": "error", "on_refusal": "fallback"},
+    "params": {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "max_output_tokens": 700,
+        "reasoning": {"max_tokens": 600},
+        "parallel_tool_calls": False,
+        "service_tier": "flex",
+        "verbosity": "low",
+        "extra": {"openai": {"user": "u"}},
+    },
     "budget": {"max_cost_usd": 0.5, "max_tokens": 9_000},
     "cache": {"mode": "exact", "threshold": 0.9, "ttl_seconds": 60, "explore": 0.1, "namespace": "n"},
     "timeout_ms": 5_000,
@@ -46,6 +64,16 @@ MADE = Policy(
     min_quality=0.4,
     max_latency_ms=12_000,
     fallback=PolicyFallback([], 2, "error", "fallback"),
+    params=Params(
+        0.5,
+        0.9,
+        700,
+        reasoning=ReasoningBudget(600),
+        parallel_tool_calls=False,
+        service_tier="flex",
+        verbosity="low",
+        extra={"openai": {"user": "u"}},
+    ),
     budget=Budget(0.5, 9_000),
     cache=CacheOpts(mode="exact", threshold=0.9, ttl_seconds=60, explore=0.1, namespace="n"),
     timeout_ms=5_000,
@@ -225,7 +253,8 @@ policies = [*cheap, Policy(name="made", min_quality=0.5)]
 def test_every_error_names_file_and_key(tmp_path: Path, name: str, text: str, said: str) -> None:
     with pytest.raises(ValidationFailed) as refused:
         read_policies(written(tmp_path, name, text))
-    assert str(refused.value).replace(f"{tmp_path}/", "").startswith(said)
+    told = str(refused.value).replace(f"{tmp_path}/", "").split("\n")
+    assert all(line.startswith(each) for line, each in zip(told, said.split("\n"), strict=False))
     assert "canary" not in str(refused.value)
 
 

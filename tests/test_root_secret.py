@@ -279,7 +279,7 @@ def test_a_path_stands_behind_three_slashes_and_an_absolute_one_behind_four(
         ("sqlite:///", "four slashes before an absolute path"),
         ("sqlite:///:memory:", "name a file"),
         ("sqlight:///traces.db", "did you mean 'sqlite'"),
-        ("postgresql://host/db", "write memory: or"),
+        ("mysql://host/db", "write memory: or"),
         (None, "write memory: or"),
         (b"memory:", "write memory: or"),
     ],

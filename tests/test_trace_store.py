@@ -111,7 +111,7 @@ def test_a_store_takes_a_storage_or_its_url(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("given", [None, 7, MemoryStorage, object(), "traces.db", "postgresql://host/db", "sqlite:"])
+@pytest.mark.parametrize("given", [None, 7, MemoryStorage, object(), "traces.db", "mysql://host/db", "sqlite:"])
 def test_what_is_no_storage_is_refused(given: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"storage|url"):
         TraceStore(given)

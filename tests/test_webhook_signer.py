@@ -296,7 +296,7 @@ def test_padding_of_base64_may_be_left_out(text: str) -> None:
         (BODY, NOW * 1_000, "timestamp: is 1763812800000"),
         (BODY, 10**11, "timestamp: is 100000000000"),
         (BODY, str(NOW), "timestamp: is '1763812800'"),
-        (BODY, None, "timestamp: is null"),
+        (BODY, None, "timestamp: is None"),
     ],
 )
 def test_what_cannot_be_signed_says_why(body: Any, at: Any, said: str) -> None:

@@ -95,7 +95,7 @@ def test_a_file_of_another_kind_is_no_store_and_stays_as_it_is(tmp_path: Path, c
 
 def test_json_holds_the_error_of_a_name_that_is_no_text(capsys: Capture) -> None:
     assert traces("ls", "--store", "\udcff.db", "--json") == 2
-    said = "--store: holds bytes that are no text; name a file, as traces.db, or its URL, sqlite:///traces.db"
+    said = "--store: holds bytes that are no text; name a file, as traces.db, or a database, as postgresql://user@host/database"
     assert json.loads(capsys.readouterr().out)["error"]["message"] == said
 
 

@@ -9,6 +9,7 @@
 Names are loaded when they are first used, so that importing the package costs little.
 """
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -193,6 +194,8 @@ _HOME = {
     "read_usage_export": "contrib.usage_exports",
 }
 """Where a name lives that is neither an error nor a shape of the wire."""
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:

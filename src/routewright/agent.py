@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
 import msgspec
 
-from ._core.agent.request import checked_run
+from ._core.agent.request import checked_run, run_of
 from ._core.money import usd
 from ._core.request.json_scan import quoted
 from ._core.request.problems import did_you_mean, shown
@@ -37,6 +37,7 @@ from .wire import (
     ToolCall,
 )
 from .wire import Tool as Declaration
+from .wire.plain import PlainData
 
 if TYPE_CHECKING:
     from .router import Router
@@ -51,6 +52,7 @@ BUILT_IN = ("calculator", "web_search", "code_exec")
 _ELSEWHERE = {
     "budget": "use total_budget_usd, the budget of the whole run",
     "timeout_ms": "use per_step_timeout_ms",
+    "timeout": "use per_step_timeout_ms, in milliseconds",
     "idempotency_key": "pass it to run()",
     "metadata": "pass it to run()",
     "tool_choice": "the model chooses",
@@ -76,8 +78,10 @@ class RunOptions(TypedDict, total=False):
     idempotency_key: str | None
 
 
-class AgentAnswer(Generic[T_co]):
-    """The outcome of a run."""
+class AgentAnswer(PlainData, Generic[T_co]):
+    """The outcome of a run. ``to_dict`` and ``to_json`` give its ``response`` as plain data."""
+
+    _shape = AgentResponse
 
     def __init__(self, response: AgentResponse, data: T_co) -> None:
         self.response = response
@@ -91,6 +95,10 @@ class AgentAnswer(Generic[T_co]):
     def __repr__(self) -> str:
         # no text: a repr ends up in logs
         return f"<AgentAnswer {self.trace_id}: {self.status}, steps: {len(self.steps)}>"
+
+    @property
+    def _plain(self) -> AgentResponse:
+        return self.response
 
     @property
     def output(self) -> str:
@@ -196,18 +204,19 @@ class Agent:
         self.router = router
         self._storage = GuardedStorage(router.storage)
         self._search, self._code = search, code
-        self._limits = AgentRequest(
-            task="-",
-            max_steps=max_steps,
-            per_step_timeout_ms=per_step_timeout_ms,
-            total_budget_usd=total_budget_usd,
-            model_strategy=ModelStrategy(goal, strategy) if goal or strategy else None,
-        )
-        checked_run(self._limits)
+        given = {
+            "max_steps": max_steps,
+            "per_step_timeout_ms": per_step_timeout_ms,
+            "total_budget_usd": total_budget_usd,
+        }
+        limits = checked_run(run_of({"task": "-", **given}))
         for name in options.keys() & _ELSEWHERE.keys():
             raise ValidationFailed.at(name, "is not an option of an agent", _ELSEWHERE[name])
         request = as_request(system or "-", {"goal": goal, "strategy": strategy, **options})
-        self._options = {name: getattr(request, name) for name in options}
+        named = {"fallback" if name == "max_retries" else name for name in options}
+        self._options = {name: getattr(request, name) for name in named}
+        own = ModelStrategy(goal, strategy) if goal or strategy else None
+        self._limits = msgspec.structs.replace(limits, model_strategy=own)
         self._approve, self._system, self._escalates = approve, system, escalate
         self._form = None if output_type in (None, str) else _form_of(output_type)
         if isinstance(tools, str) or not isinstance(tools, Sequence):
@@ -322,7 +331,7 @@ class Agent:
             if not isinstance(conversation, str) or not conversation:
                 raise ValidationFailed.at("conversation", f"is {shown(conversation)}", "pass its name")
             given["metadata"] = {**(given.get("metadata") or {}), "conversation": conversation}
-        request = checked_run(AgentRequest(task=task, **given))
+        request = checked_run(run_of({"task": task, **given}))
         for name in _CEILINGS:
             if getattr(request, name) is None:
                 request = msgspec.structs.replace(request, **{name: getattr(self._limits, name)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict, cast, get_args
 
 from ._core.account import SCOPES, holds_key
@@ -18,25 +18,31 @@ from .catalogue import Catalogue
 from .errors import ValidationFailed
 from .policies import PolicyFile
 from .protocols import Cache, Provider
+from .protocols import Tool as RunnableTool
 from .settings import Settings
 from .wire import (
     DEFAULT_ACCOUNT,
     SYSTEM_ACCOUNT,
     Budget,
+    BudgetDict,
     CacheOpts,
+    CacheOptsDict,
     Caller,
     Environment,
     Fallback,
+    FallbackDict,
     Goal,
     Message,
     NamedToolChoice,
     Params,
+    ParamsDict,
     Policy,
     PutFeedback,
     RouteRequest,
     Strategy,
     Tool,
 )
+from .wire.storage import JUDGE
 
 MAX_ACCOUNT_CHARS = 200
 ENVIRONMENTS = get_args(Environment)
@@ -61,35 +67,46 @@ class SharedOptions(TypedDict, total=False):
     policy_id: str | None
     models: Sequence[str] | None
     prefer: str | Sequence[str] | None
-    fallback: Fallback | Mapping[str, Any] | None
-    cache: bool | CacheOpts | Mapping[str, Any] | None
-    tools: Sequence[Tool | Mapping[str, Any]] | None
+    fallback: Fallback | FallbackDict | None
+    cache: bool | CacheOpts | CacheOptsDict | None
+    tools: Sequence[Tool | Mapping[str, Any] | RunnableTool | Callable[..., Any]] | None
+    """Declarations, and functions whose signatures make some. The caller runs what the model calls."""
     tool_choice: str | NamedToolChoice | Mapping[str, Any] | None
-    params: Params | Mapping[str, Any] | None
+    params: Params | ParamsDict | None
     metadata: Mapping[str, Any] | None
     timeout_ms: float | None
+    timeout: float | None
+    """``timeout_ms`` in seconds."""
+    max_retries: int | None
+    """``maxRetries`` of ``fallback``."""
 
 
 class Options(SharedOptions, total=False):
     """Fields of the route request as keywords (spec 2.1); dicts among them are in wire spelling."""
 
-    budget: Budget | Mapping[str, Any] | None
+    budget: Budget | BudgetDict | None
     idempotency_key: str | None
+
+
+def is_runnable(tool: object) -> bool:
+    """Whether a tool of a request is a function, or what agents run, and no declaration."""
+    return callable(tool) or isinstance(tool, RunnableTool)
 
 
 def check_storage(storage: object) -> None:
     """Raises ``ValidationFailed`` for anything but a storage."""
-    if isinstance(storage, type) or not all(callable(getattr(storage, name, None)) for name in _STORAGE):
-        hint = "pass SqliteStorage(path), MemoryStorage() or open_storage(url)"
-        raise ValidationFailed.at("storage", f"{shown(storage)} is not a storage", hint)
+    _check_methods("storage", storage, _STORAGE, "pass SqliteStorage(path), MemoryStorage() or open_storage(url)")
 
 
 def check_coordination(coordination: object) -> None:
     """Raises ``ValidationFailed`` for anything but a coordination, or None for the storage's own."""
-    given = not isinstance(coordination, type) and all(callable(getattr(coordination, name, None)) for name in _MEETS)
-    if coordination is not None and not given:
-        hint = "pass MemoryCoordination(), or leave it out"
-        raise ValidationFailed.at("coordination", f"{shown(coordination)} is not a coordination", hint)
+    if coordination is not None:
+        _check_methods("coordination", coordination, _MEETS, "pass MemoryCoordination(), or leave it out")
+
+
+def _check_methods(path: str, part: object, names: Sequence[str], hint: str) -> None:
+    if isinstance(part, type) or not all(callable(getattr(part, name, None)) for name in names):
+        raise ValidationFailed.at(path, f"{shown(part)} is not a {path}", hint)
 
 
 def check_cache(cache: object) -> None:
@@ -161,13 +178,14 @@ def check_many(requests: object, limit: object) -> None:
     if not isinstance(requests, Iterable | AsyncIterable):
         raise ValidationFailed.at("requests", f"{shown(requests)} holds no requests", "pass a list of them")
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-        raise ValidationFailed.at("limit", f"must be a whole number of at least 1, got {shown(limit)}")
+        raise ValidationFailed.at("limit", f"must be a whole number of at least 1, got {shown(limit)}", "for example 8")
 
 
 def check_account(path: str, account: object) -> str:
     """A valid account name. Raises ``ValidationFailed``."""
     if not isinstance(account, str) or not 1 <= len(account) <= MAX_ACCOUNT_CHARS or not account.isprintable():
-        raise ValidationFailed.at(path, f"must be 1 to {MAX_ACCOUNT_CHARS} printable characters, got {shown(account)}")
+        problem = f"must be 1 to {MAX_ACCOUNT_CHARS} printable characters, got {shown(account)}"
+        raise ValidationFailed.at(path, problem, 'for example "acme"')
     if account == SYSTEM_ACCOUNT:
         raise ValidationFailed.at(path, f"{account!r} is the Router's own", "use another name")
     return account
@@ -220,7 +238,9 @@ def checked_feedback(
         raise ValidationFailed.at("score", f"is {shown(score)}", "give a number from 0 (bad) to 1 (good)")
     said: object = comment
     if said is not None and not (isinstance(said, str) and is_unicode(said)):
-        raise ValidationFailed.at("comment", f"must be a string of whole characters, got {shown(comment)}")
+        raise ValidationFailed.at("comment", f"must be a string of whole characters, got {shown(comment)}", "mend it")
+    if comment == JUDGE:
+        raise ValidationFailed.at("comment", f"is {JUDGE!r}, which marks what a judge says", "say it in other words")
     trace_id = normalise_trace_id(trace_id)
     return PutFeedback(trace_id, float(score), comment, at, expect="present", environment=environment)
 
@@ -251,9 +271,8 @@ def check_caller(caller: object) -> None:
         raise ValidationFailed.at("caller", f"is {shown(caller)}", "pass Caller(account=...)")
     check_account("caller.account", caller.account)
     if caller.environment not in ENVIRONMENTS:
-        raise ValidationFailed.at(
-            "caller.environment", f"must be 'production' or 'sandbox', got {shown(caller.environment)}"
-        )
+        problem = f"must be 'production' or 'sandbox', got {shown(caller.environment)}"
+        raise ValidationFailed.at("caller.environment", problem, "leave it out for production")
     if caller.key_id is not None:
         check_key_id("caller.key_id", caller.key_id)
     scopes: object = caller.scopes
@@ -269,6 +288,5 @@ def check_key_id(path: str, key_id: object) -> None:
             path, "is an API key itself", "pass the key's id, or the Caller that Console.authenticate gives"
         )
     if not isinstance(key_id, str) or not 1 <= len(key_id) <= MAX_ACCOUNT_CHARS or not key_id.isprintable():
-        raise ValidationFailed.at(
-            path, f"must be a string of 1 to {MAX_ACCOUNT_CHARS} printable characters, got {shown(key_id)}"
-        )
+        problem = f"must be a string of 1 to {MAX_ACCOUNT_CHARS} printable characters, got {shown(key_id)}"
+        raise ValidationFailed.at(path, problem, "Console.keys() lists the ids")

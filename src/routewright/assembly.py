@@ -8,32 +8,41 @@ import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache, partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import anyio
+import anyio.to_thread
 from msgspec.structs import replace
 
 from ._core.analytics.report import checked_keys
 from ._core.attempts.faults import raised_in
 from ._core.cache.answers import NormalisedEquality
 from ._core.policy import changes_between, drawn, published, version_asked
+from ._core.request.json_scan import quoted
+from ._core.request.read import checked_retries, timeout_ms_of
+from ._core.routing.inputs import Defaults
 from ._core.selector import Known
+from ._core.tokens.estimate import VOCABULARIES
 from ._core.webhooks.endpoint import PURPOSE
 from ._engine.admission import Admissions
 from ._engine.cache import Caching
 from ._engine.context import TagScopes
+from ._engine.discovery import ALONE_S, FIRST_S, Discovery
 from ._engine.fleet import Fleet, declared
 from ._engine.hooks import Hooks
+from ._engine.learning import Learner
 from ._engine.readiness import Readiness
 from ._engine.record import Records
 from ._engine.retention import sweep
 from ._engine.route import Engine
+from ._engine.shared_limits import SharedLimits
 from ._engine.sharing import Sharing
 from ._engine.trace_log import TraceCounts, TraceLog
 from ._engine.versions import PolicyNames
+from ._engine.warmth import Warmth
 from ._engine.webhooks import Dispatcher, wake
 from ._engine.worker import CLOSE_S, CLOSED, Worker
 from .arguments import check_cache, check_caller, check_coordination, check_parts, check_replaceable, checked_policies
@@ -41,18 +50,21 @@ from .backends.providers.callable import HostedProvider
 from .backends.providers.sandbox import Answers, Faults, SandboxProvider
 from .backends.storage.memory import MemoryStorage
 from .cache import Judge
-from .catalogue import Catalogue
-from .coordination import coordination_of
+from .catalogue import Catalogue, built_in_predictor
+from .coordination import Hear, coordination_of, listen
 from .counting import Counter
-from .errors import RouterClosed, RouterError
+from .errors import RouterClosed, RouterError, ValidationFailed
 from .fork import Guard, importing, renew_in_children
 from .guardrail import checked_guardrails
 from .identity import Ids
 from .loop import Signal, at_once, this_loop
 from .policies import PolicyFile, Reload, watch
 from .protocols import (
+    Accounts,
     Cache,
     Coordination,
+    CountingCoordination,
+    DiscoveringProvider,
     Guardrail,
     ImmediateStorage,
     LocalStorage,
@@ -61,16 +73,29 @@ from .protocols import (
 )
 from .replay import Replays
 from .root_secret import RootSecret
-from .settings import Settings
+from .settings import Learning, Settings
 from .trace import TraceStore
-from .wire import CacheSelection, Caller, Environment, Model, Policy, PolicyChanged, PolicySnapshot
+from .wire import (
+    CIRCUIT_TOPIC,
+    CacheSelection,
+    Caller,
+    Environment,
+    Model,
+    Notice,
+    Policy,
+    PolicyChanged,
+    PolicySnapshot,
+)
 
 T = TypeVar("T")
 
 # seconds after the beginning by which each step of closing ends (contract 1: two in all)
 WORKER_BY_S, CALLS_BY_S, TRACES_BY_S, PROVIDERS_BY_S, STORAGE_BY_S = 1.0, 1.1, 1.4, 1.7, 1.9
+ENVIRONMENTS: frozenset[Environment] = frozenset(get_args(Environment))
 CALLERS = 1_024
 """Callers that need not be checked again."""
+SHOWN = 4
+"""Names of providers, and of models, in a Router's ``repr``."""
 WORKER_S = 0.8  # it then has 0.2 for what it cancels
 
 _logger = logging.getLogger(__name__)
@@ -90,17 +115,27 @@ class Parts:
         coordination: Coordination | None = None,
         cache: Cache | None = None,
         *,
+        timeout: float | None = None,
+        max_retries: int | None = None,
         environment: Environment = "production",
         answers: Answers | None = None,
         faults: Faults | None = None,
     ) -> None:
         settings = Settings() if settings is None else settings
         check_parts(providers, catalogue, policies, storage, settings)
+        self._defaults = Defaults(settings.limits.default_max_output_tokens)
+        if timeout is not None:
+            self._defaults = self._defaults._replace(timeout_ms=timeout_ms_of(timeout))
+        if max_retries is not None:
+            self._defaults = self._defaults._replace(max_retries=checked_retries(max_retries))
         check_coordination(coordination)
         check_cache(cache)
         self._policy_file = policies if isinstance(policies, PolicyFile) else None
         self._policies = () if isinstance(policies, PolicyFile) else checked_policies(policies)
         self._published: list[PolicySnapshot] = []
+        self._discovery: Discovery | None = None
+        self._in_force: Sequence[Policy] = ()
+        """The policies of ``_published``, as they were given."""
         self._guardrails = checked_guardrails(guardrails)
         self.settings = settings
         self.environment: Environment = environment
@@ -126,12 +161,16 @@ class Parts:
                 start=weakref.WeakMethod(self.worker.start_daemon),
                 max_attempts=settings.webhooks.max_attempts,
             )
+        accounts: Accounts | None = getattr(self.storage, "accounts", None)
+        if accounts is not None and isinstance(coordination, CountingCoordination):
+            accounts = SharedLimits(accounts, coordination, settings.clock)
         self._log = TraceLog(
             self.storage,
             self.worker,
             self.hooks,
             settings.clock,
             settings.durability,
+            accounts=accounts,
             emitted=partial(wake, self.storage),
         )
         self._coordination = coordination
@@ -143,6 +182,7 @@ class Parts:
         self._named = bool(providers)
         self._answers = answers
         self._faults = faults
+        self._counter = Counter(settings.tokens)
         self._guard = Guard()
         self._reloading = Guard()
         self._fleets: dict[str, Fleet] = {}
@@ -160,21 +200,56 @@ class Parts:
     @property
     def engine(self) -> Engine:
         """The pipeline."""
-        engine = self.running
-        if engine is None:
+        return self.running or self._once_asked(self._kept_engine)
+
+    async def begin(self) -> Engine:
+        """The pipeline; where servers are asked for their models first, without blocking the event loop."""
+        if self.running is None and not self._closed:
+            self.discovery.begin(self.worker)
+            await self.discovery.wait()
+        return self.engine
+
+    def _once_asked(self, make: Callable[[], T]) -> T:
+        """Make what goes by the models that servers have, under the lock. An event loop is not blocked until they have
+        answered, except where a policy or alias names a model that nobody knows yet."""
+        self._refuse_if_closed()
+        self.discovery.begin(self.worker)
+        is_patient = this_loop() is None
+        while True:
+            if is_patient:
+                self.discovery.block()
             with self._guard.lock:
                 self._refuse_if_closed()
-                engine = self.running = self.running or self._make_engine()
-        return engine
+                try:
+                    return make()
+                except ValidationFailed:
+                    if is_patient or self.discovery.looked.is_set:
+                        raise
+            is_patient = True
+
+    async def warm(self) -> None:
+        """Do what first calls would wait for. The tables are loaded in a thread; loading them once more is nothing."""
+        engine, settings = await self.begin(), self.settings
+        fleet = engine.fleet(self.environment)
+        served = zip(fleet.pool.models, fleet.server, strict=True)
+        kinds = {model.tokenizer for model, server in served if server is not None}
+        if not kinds or self.environment == "sandbox" or not settings.preload_tokens or settings.clock.virtual:
+            return
+        needed = VOCABULARIES[:1] if kinds == {*VOCABULARIES[:1]} else VOCABULARIES
+        if not engine.counting.loaded.issuperset(needed):
+            await anyio.to_thread.run_sync(self._counter.load, needed, abandon_on_cancel=True)
+            engine.counting.loaded.update(needed)
 
     def fleet(self, environment: Environment | Literal["hosted"]) -> Fleet:
         """Providers and models of an environment, or those of a host that has named none."""
+        return self._fleets.get(environment) or self._once_asked(lambda: self._kept_fleet(environment))
+
+    def _kept_fleet(self, environment: Environment | Literal["hosted"]) -> Fleet:
         fleet = self._fleets.get(environment)
         if fleet is None:
-            with self._guard.lock:
-                self._refuse_if_closed()
-                fleet = self._fleets.get(environment) or self._make_fleet(environment)
-                self._fleets[environment] = fleet
+            if environment == "production":
+                self._warn_if_stale()
+            fleet = self._fleets[environment] = self._make_fleet(environment)
         return fleet
 
     def hosted(self, environment: Environment) -> Fleet:
@@ -184,9 +259,33 @@ class Parts:
             return self.fleet(environment)
         return self.fleet("hosted")
 
+    def shown(self, environment: Environment) -> str:
+        """Providers and models in words: the first few, and those that are known without loading anything."""
+        fleet = self._fleets.get(environment)
+        providers = self._given if fleet is None else fleet.providers
+        if environment == "sandbox":
+            said = "in the sandbox"
+        elif providers is None:
+            said = "with the providers of the environment"
+        else:
+            said = f"with {_first([provider.name for provider in providers])}" if providers else "without providers"
+        if fleet is None:
+            return said
+        models = [model for model, server in zip(fleet.pool.ids, fleet.server, strict=True) if server is not None]
+        return f"{said}, {len(models)} models: {_first(models)}" if models else f"{said}, no models"
+
     def fleets(self) -> list[Fleet]:
         """The fleets that were asked for so far."""
         return list(self._fleets.values())
+
+    @property
+    def degraded(self) -> str | None:
+        """What it goes on without, and what that means; None: nothing."""
+        limits, shared = self._log.accounts, self._coordination
+        if not (isinstance(limits, SharedLimits) and limits.is_away and isinstance(shared, CountingCoordination)):
+            return None
+        part = f"1/{shared.processes} of every rate limit"
+        return f"the coordination did not answer the last call: this process goes on with {part}"
 
     @cached_property
     def coordination(self) -> Coordination:
@@ -342,12 +441,13 @@ class Parts:
     async def _free(self, fleets: list[Fleet], began: float) -> None:
         """Do each thing by its time, whatever became of those before it. What fails is logged: the answers are out."""
         providers = [provider for fleet in fleets for provider in fleet.providers]
+        providers += () if self._discovery is None else self._discovery.providers
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self._by, began + STORAGE_BY_S, self.storage.aclose)
             if self.used_cache is not None:
                 closing.push_async_callback(self._by, began + STORAGE_BY_S, self.caching.cache.aclose)
                 closing.push_async_callback(self._by, began + PROVIDERS_BY_S, self.caching.share)
-            if "coordination" in vars(self):
+            if self._coordination is not None or "coordination" in vars(self):
                 closing.push_async_callback(self._by, began + STORAGE_BY_S, self.coordination.aclose)
             closing.push_async_callback(self._close_all, began + PROVIDERS_BY_S, providers)
             closing.callback(self.hooks.close)
@@ -372,27 +472,39 @@ class Parts:
             if limit.expired:
                 _logger.warning("closing goes on without waiting for %s", name)
 
+    def _kept_engine(self) -> Engine:
+        self.running = self.running or self._make_engine()
+        return self.running
+
     def _make_engine(self) -> Engine:
         settings, ids = self.settings, self.ids
         capture = None if settings.capture is None else settings.capture.started
-        self._records = records = Records(self._log, self.hooks, self.worker, ids, settings.clock, capture)
+        warmth = Warmth(self.storage, self.worker) if settings.warm_prefixes else None
+        learner = None if settings.learning is None else self._make_learner(settings.learning)
+        records = Records(self._log, self.hooks, self.worker, ids, settings.clock, capture, warmth, learner)
+        self._records = records
         engine = Engine(
             ids=ids,
             records=records,
-            admissions=Admissions(self.storage, self._log, self.worker, ids, settings.clock),
+            admissions=Admissions(self.storage, self._log, self.worker, ids, settings.clock, self._defaults.timeout_ms),
             fleet=self.fleet,
             fleets=self._fleets,
+            servers=self.discovery,
             policies=self._publish(),
             clock=settings.clock,
             rng=settings.rng,
-            count=Counter(settings.tokens),
-            predictor=settings.quality,
-            default_output_cap=settings.limits.default_max_output_tokens,
+            count=self._counter,
+            predictor=None if settings.predictor == "built-in" else settings.predictor,
+            built_in=built_in_predictor if settings.predictor == "built-in" else None,
+            defaults=self._defaults,
             guardrails=self._guardrails,
             rollup_keys=checked_keys("rollup_keys", settings.rollup_keys),
+            workload_keys=tuple(settings.workload_keys),
             traceparent_to=settings.traceparent_to,
             decide_again=self.replays.decide,
             caching=lambda: self.caching,
+            warmth=warmth,
+            learner=learner,
         )
         if settings.retention is not None or not isinstance(self.storage, ImmediateStorage):
             retention = None if settings.retention is None else settings.retention.write
@@ -400,22 +512,31 @@ class Parts:
         if self._policy_file is not None:
             reload: weakref.WeakMethod[Reload] = weakref.WeakMethod(self.reload_policies)
             self.worker.start_daemon(watch, self._policy_file, reload, settings.clock)
+        if self._coordination is not None:
+            hear: weakref.WeakMethod[Hear] = weakref.WeakMethod(self._hear_circuit)
+            self.worker.start_daemon(listen, self._coordination, hear, settings.clock)
         if self._webhooks is not None and isinstance(self.storage, LocalStorage | MemoryStorage):
             self._webhooks.wake()  # a host's own storage is asked when the first event is there
         return engine
 
+    def _make_learner(self, learning: Learning) -> Learner:
+        grade, clock = None, self.settings.clock
+        if learning.judge is not None:
+            budget_usd, judges = learning.judge_usd_a_day, [learning.judge]
+            grade = Judge(lambda: self.engine, budget_usd, clock, "quality_judge", judges).grade
+        share, keep = learning.judge_share, self._log.feedback
+        return Learner(self.storage, self.worker, clock, self.settings.rng, share, grade, keep)
+
     def _make_fleet(self, environment: Environment | Literal["hosted"]) -> Fleet:
         models = self.catalogue.models
         providers = _hosted(models) if environment == "hosted" else self._providers
-        if environment == "production":
-            self._warn_if_stale()
         if environment == "sandbox":
             models = declared(models, providers)
             providers = [SandboxProvider(models, self._answers, self._faults)]
         sharing = None
         if isinstance(self.storage, LocalStorage):
             sharing = Sharing(environment, self.storage, self.worker, self.settings.clock)
-        return Fleet(
+        fleet = Fleet(
             models,
             self.catalogue.aliases,
             providers,
@@ -424,7 +545,21 @@ class Parts:
             clock=self.settings.clock,
             limits=self.settings.execution,
             sharing=sharing,
+            problems=self.discovery.problems,
         )
+        if self._coordination is not None:
+            fleet.tell = partial(self._tell_circuit, self._coordination, environment)
+        return fleet
+
+    def _tell_circuit(self, coordination: Coordination, environment: str, model: str, seconds: float) -> None:
+        notice = Notice(CIRCUIT_TOPIC, f"{environment} {seconds:.3f} {model}")
+        with suppress(RouterClosed):
+            self.worker.start(coordination.announce, notice)
+
+    def _hear_circuit(self, said: str) -> None:
+        environment, seconds, model = said.split(" ", 2)
+        if environment in self._fleets:
+            self._fleets[environment].heard(model, float(seconds))
 
     def _warn_if_stale(self) -> None:
         """Say that prices are old. Called once, since there is one fleet an environment."""
@@ -448,13 +583,53 @@ class Parts:
         with self._policy_file.policies() as policies:
             return self._put_in_force(policies)
 
-    def _put_in_force(self, policies: Sequence[Policy]) -> list[PolicySnapshot]:
-        fleet = self.fleet(self.environment)
+    def _put_in_force(self, policies: Sequence[Policy], fleet: Fleet | None = None) -> list[PolicySnapshot]:
+        fleet = self._kept_fleet(self.environment) if fleet is None else fleet
         known = Known(fleet.pool.models, fleet.aliases)
+        for policy in policies if self.settings.predictor != "built-in" else ():
+            if policy.classes:
+                path, hint = f"policies[{quoted(policy.name)}].classes", "take predictor='built-in' in the settings"
+                raise ValidationFailed.at(path, "match by the built-in predictor, which is off", hint)
         found = drawn(policies, known)
         versions = self._versions.of([version_asked(each, fleet.today()) for each in found])
-        self._published = [*map(published, found, versions)]
+        self._published, self._in_force = [*map(published, found, versions)], policies
         return self._published
+
+    @property
+    def discovery(self) -> Discovery:
+        """Asks those providers for their models that know of none themselves."""
+        discovery = self._discovery
+        if discovery is None:
+            with self._guard.lock:
+                discovery = self._discovery = self._discovery or self._make_discovery()
+        return discovery
+
+    def _make_discovery(self) -> Discovery:
+        asked = [each for each in self._providers if isinstance(each, DiscoveringProvider) and each.discovers]
+        patience_s = FIRST_S if len(asked) < len(self._providers) else ALONE_S
+        return Discovery(asked, self.settings.clock, patience_s, weakref.WeakMethod(self._take_found))
+
+    def _take_found(self) -> bool:
+        """Go by what servers say of their models now. Calls under way keep what they have. False: what they say cannot
+        be taken as it is, and is looked at again."""
+        with self._reloading.lock, self._guard.lock:
+            before, engine, fleets = self._published, self.running, dict[str, Fleet]()
+            try:
+                for name in ENVIRONMENTS & {*self._fleets}:
+                    fleet = self._make_fleet(name)
+                    if fleet.pool.snapshot != self._fleets[name].pool.snapshot:
+                        fleets[name] = fleet
+                if engine is not None and self.environment in fleets:
+                    engine.publish(self._put_in_force(self._in_force, fleets[self.environment]))
+            except RouterError as error:
+                _logger.warning("the models of servers stay as they were: %s", error)
+                return False
+            for place, fleet in fleets.items():
+                fleet.learn_from(self._fleets[place])
+            self._fleets.update(fleets)
+        if engine is not None:
+            engine.records.announce(changes_between(before, self._published), self.environment)
+        return True
 
     async def name_policies(self) -> bool:
         """Put the storage's versions in the place of this process's own. False: ask again later."""
@@ -472,6 +647,11 @@ class Parts:
             self._versions.unnamed = []
             engine.publish(self._published)
         return True
+
+
+def _first(names: Sequence[str]) -> str:
+    more = ", ..." if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 def _hosted(models: Sequence[Model]) -> Sequence[Provider]:

@@ -5,14 +5,15 @@ Caches, embedders and comparators are loaded when they are first used.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from functools import cached_property, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from msgspec import Meta, MsgspecError, Struct, convert
+from msgspec import Meta, MsgspecError, convert
 
-from ._core.cache.answers import judge_request, read_judgement
+from ._core.cache.answers import grade_request, judge_request, read_grade, read_judgement
 from ._core.cache.calibration import START, Bound
 from ._core.cache.gist import gist
 from ._core.cache.guards import guard
@@ -24,11 +25,12 @@ from ._engine.reading import Asked
 from ._engine.route import Engine
 from ._engine.worker import Worker
 from .blocking import Twin, plain
-from .errors import RouterError, ValidationFailed
+from .errors import RouterError, RouterTimeoutError, UpstreamFailed, ValidationFailed
 from .protocols import Clock
 from .settings import CacheSettings
 from .storage import open_cache
-from .wire import CacheSelection, CacheStats, Caller
+from .wire import CacheSelection, CacheStats, Caller, Message
+from .wire.plain import Struct
 
 if TYPE_CHECKING:
     from ._core.cache.answers import JsonEquality, NormalisedEquality, NumericEquality
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from .backends.embed.hashed import HashedEmbedder
     from .backends.embed.openai import OpenAIEmbedder
     from .backends.embed.static import StaticEmbedder
+
+_log = logging.getLogger(__name__)
 
 __all__ = [
     "BlockingResponseCache",
@@ -65,6 +69,8 @@ _HOME = {
     "SqliteCache": "backends.cache.sqlite",
     "StaticEmbedder": "backends.embed.static",
 }
+
+T = TypeVar("T")
 
 DAY_S = 86_400
 MOST_SHOWN = 100
@@ -159,10 +165,10 @@ class ResponseCache:
         try:
             convert(named | {"everything": everything}, _Selected)
         except MsgspecError as error:
-            raise ValidationFailed.at("invalidate", str(error)) from None
+            raise ValidationFailed.at("invalidate", str(error), "pass selectors of these types") from None
         selected = any(each is not None for each in (key, partition, *named.values()))
         if selected and everything:
-            raise ValidationFailed.at("invalidate", "everything=True cannot be combined with other selectors")
+            raise ValidationFailed.at("everything", "cannot be combined with other selectors", "leave out one of them")
         if not selected and not everything:
             raise ValidationFailed.at("invalidate", "nothing is selected", "pass a selector, or everything=True")
         which = CacheSelection(
@@ -186,7 +192,7 @@ class ResponseCache:
         return BlockingResponseCache(self, self._worker)
 
 
-class _Selected(Struct):
+class _Selected(Struct, frozen=True):
     """Arguments of ``ResponseCache.invalidate``."""
 
     trace_id: str | None
@@ -267,16 +273,37 @@ def _reason(near: list[NearEntry], bound: Bound, requests: int) -> str:
 
 
 class Judge:
-    """Asks a model whether a cached answer would have done, within a budget a day over all callers."""
+    """Asks a model what it thinks of answers, within a budget a day over all callers."""
 
-    def __init__(self, engine: Callable[[], Engine], budget_usd: float, clock: Clock) -> None:
+    def __init__(
+        self,
+        engine: Callable[[], Engine],
+        budget_usd: float,
+        clock: Clock,
+        name: str = "cache_judge",
+        models: list[str] | None = None,
+    ) -> None:
+        """``name``: by which its calls are known in their metadata; ``models``: those that may be asked, None: any."""
         self._engine = engine
         self._budget_usd = budget_usd
         self._clock = clock
+        self._name = name
+        self._told = False
+        self._options = {"metadata": {"routewright": name}, "models": models}
         self._day, self._spent_usd = 0, 0.0
 
     async def compare(self, caller: Caller, question: str, cached: str, live: str) -> bool | None:
-        """True or False as the model says; None where it says neither, or the budget is spent. Paid by ``caller``."""
+        """Whether a cached answer would have done, True or False as the model says; None where it says neither, or the
+        budget is spent. Paid by ``caller``."""
+        return await self._ask(caller, partial(judge_request, question, cached, live), read_judgement)
+
+    async def grade(self, caller: Caller, question: str, answer: str) -> float | None:
+        """How good an answer is, 0 to 1; None as above."""
+        return await self._ask(caller, partial(grade_request, question, answer), read_grade)
+
+    async def _ask(
+        self, caller: Caller, messages: Callable[[], list[Message]], read: Callable[[str], T | None]
+    ) -> T | None:
         day = int(self._clock.time() // DAY_S)
         if day != self._day:
             self._day, self._spent_usd = day, 0.0
@@ -284,17 +311,23 @@ class Judge:
         if left_usd <= 0:
             return None
         self._spent_usd += left_usd  # by others at the same time, too
-        options = {"budget": {"maxCostUsd": left_usd}, "metadata": {"routewright": "cache_judge"}}
         spent_usd = left_usd
         try:
-            answer = await self._engine().route(Asked(judge_request(question, cached, live), options), caller)
+            options = {"budget": {"maxCostUsd": left_usd}, **self._options}
+            answer = await self._engine().route(Asked(messages(), options), caller)
             spent_usd = answer.routing.cost_usd
-            return read_judgement(answer.output)
+            return read(answer.output)
+        except (RouterTimeoutError, UpstreamFailed):  # its vendor may bill what nobody saw
+            return None
         except RouterError as error:
             spent_usd = (error.cost_nanos or 0) / 1e9
+            if not self._told:
+                self._told = True
+                _log.warning("%s could not ask its model, which is not told again: %s", self._name, error)
             return None
         finally:
-            self._spent_usd += spent_usd - left_usd
+            if day == self._day:  # else it was taken from the budget of a day that is over
+                self._spent_usd += spent_usd - left_usd
 
 
 def __getattr__(name: str) -> Any:

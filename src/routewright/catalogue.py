@@ -6,15 +6,17 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime
 from functools import cache
 from importlib.resources import files
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
 
 from routewright.errors import Problem, ValidationFailed
-from routewright.wire import Availability, Bill, BillLine, Model, PriceTier, Pricing, Usage
+from routewright.wire import Availability, Bill, BillLine, Modality, Model, PriceTier, Pricing, Usage
 
-from ._core.catalogue.models import Deprecation, deprecations, given_fields, models_of, overlay
+from ._core.catalogue.models import NO_FILES, Deprecation, deprecations, given_fields, models_of, overlay
 from ._core.catalogue.prices import (
     COST_PARTS,
     Price,
@@ -31,6 +33,7 @@ from ._core.request.json_scan import quoted
 from ._core.request.problems import did_you_mean, shown
 from ._core.request.read import rebuilt
 from ._core.request.rules import check_names, is_day
+from ._core.routing.predict import Predictor
 
 _O200K = ("openai/", "groq/openai/", "cerebras/gpt-oss")
 """Whose models count tokens with the o200k vocabulary."""
@@ -128,7 +131,7 @@ class Catalogue:
     def _model(self, name: object) -> Model:
         models = {model.id: model for model in self.models}
         if not isinstance(name, str):
-            raise ValidationFailed.at("model", f"must be an id or alias, got {shown(name)}")
+            raise ValidationFailed.at("model", f"must be an id or alias, got {shown(name)}", 'as "openai/gpt-4.1"')
         found = models.get(self.aliases.get(name, name))
         if found is None:
             hint = did_you_mean(name, [*models, *self.aliases]) or "'models' of the catalogue lists the known ids"
@@ -150,7 +153,7 @@ def _day(given: object, path: str) -> str:
 
 def _check_days(within: object) -> None:
     if within is not None and (isinstance(within, bool) or not isinstance(within, int)):
-        raise ValidationFailed.at("within_days", f"must be a whole number, got {shown(within)}")
+        raise ValidationFailed.at("within_days", f"must be a whole number, got {shown(within)}", "give it in days")
 
 
 def checked_usage(given: object) -> Usage:
@@ -197,6 +200,7 @@ class _Row(msgspec.Struct):
     context_window: int | None
     max_output_tokens: int | None
     modalities: tuple[Literal["text", "image", "tool"], ...]
+    input_modalities: tuple[str, ...]
     structured_output: bool
     reasoning: bool
     input_usd_per_1m: float | None
@@ -234,12 +238,19 @@ class _Corrections(msgspec.Struct):
     pricing_per_1m: dict[str, Pricing]
 
 
+@cache
+def built_in_predictor() -> Predictor:
+    """The predictor that ships with the library."""
+    with np.load(BytesIO(files("routewright.data").joinpath("predictor.npz").read_bytes())) as arrays:
+        return Predictor({name: arrays[name] for name in arrays.files})
+
+
 def _model(row: _Row, prior: _Prior, mended: Pricing | None) -> Model:
     return Model(
         id=row.id,
         provider=row.provider,
         context_window=row.context_window,
-        modalities=row.modalities,
+        modalities=(*row.modalities, *_attached(row)),
         pricing_per_1m=mended or _pricing(row),
         availability=Availability(),
         deprecated_at=row.deprecation_date,
@@ -257,6 +268,14 @@ def _model(row: _Row, prior: _Prior, mended: Pricing | None) -> Model:
         free_tier=row.input_usd_per_1m == 0 and row.output_usd_per_1m == 0,
         disabled=False,
     )
+
+
+def _attached(row: _Row) -> Iterable[Modality]:
+    """The kinds of parts it takes besides text and images."""
+    if "audio" in row.input_modalities:
+        yield "audio"
+    if "pdf" in row.input_modalities and row.provider not in NO_FILES:
+        yield "file"
 
 
 def _pricing(row: _Row) -> Pricing | None:

@@ -214,7 +214,7 @@ class Console(Closing):
             written = await self._change(account, given)
         except PreconditionFailed as error:
             problem = f"goes beyond ${usd_text(MOST_CREDIT)} of credit in all, the most that an account has"
-            raise ValidationFailed.at("usd", problem) from error
+            raise ValidationFailed.at("usd", problem, "take a smaller amount") from error
         if not written.created:
             await self._check_repeated(account, given)
         balance = _balance(await self._stands(account))

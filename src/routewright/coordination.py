@@ -6,15 +6,16 @@ import asyncio
 import logging
 from collections.abc import Callable
 from typing import Generic, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakMethod
 
 from .backends.coordination.memory import MemoryCoordination
 from .fork import Guard
 from .loop import is_cancelled
 from .protocols import Clock, Coordination, Storage
-from .wire import ACCOUNT_TOPIC, Notice
+from .wire import ACCOUNT_TOPIC, CIRCUIT_TOPIC, Notice
 
 T = TypeVar("T")
+Hear = Callable[[str], None]
 RECHECK_S = 2.0
 """A change of an account or a key holds everywhere after this time, announced or not (reliability P12)."""
 ANNOUNCE_S = 0.25
@@ -45,9 +46,28 @@ _shared: Companions[dict[Clock | None, MemoryCoordination]] = Companions()
 
 
 def coordination_of(storage: Storage, clock: Clock) -> Coordination:
-    """The default coordination of a storage, which all its users share in this process."""
+    """The default coordination of a storage: its own, or one that all its users share in this process."""
+    own: Coordination | None = getattr(storage, "coordination", None)
+    if own is not None:
+        return own
     name = clock if clock.virtual else None
     return _shared.of(storage, dict).setdefault(name, MemoryCoordination(clock=name))  # one step, for other threads
+
+
+async def listen(coordination: Coordination, hear: WeakMethod[Hear], clock: Clock) -> None:
+    """Call ``hear`` with what others say of models that they leave alone, until its owner is gone."""
+    last = None
+    while hear() is not None:
+        try:
+            heard = await coordination.hear(last)
+            last, take = heard.last, hear()
+            for notice in heard.notices:
+                if take is not None and notice.topic == CIRCUIT_TOPIC:
+                    take(notice.said)
+            del take
+        except Exception as error:  # its message may hold secrets
+            _log.debug("news were not heard (%s)", type(error).__name__)
+            await clock.sleep(RECHECK_S)
 
 
 class Announcer:

@@ -18,9 +18,19 @@ class Counter:
 
     def __call__(self, request: RouteRequest, bounds: TokenBounds, encodings: Sequence[Vocabulary]) -> TokenBounds:
         """Narrow the bounds of a request as far as counting can."""
+        return count_request(self._made(), request, bounds, encodings)
+
+    def load(self, encodings: Sequence[Vocabulary]) -> None:
+        """Load these tables, if it has any, so that no count waits for them. It blocks."""
+        load = getattr(self._made(), "load", None)
+        if load is not None:
+            for encoding in encodings:
+                load(encoding)
+
+    def _made(self) -> TokenCounter:
         if self._counter is None:
             with importing.lock:
                 from .backends.tokens import PackedTokenCounter  # loads the tables' library
 
             self._counter = PackedTokenCounter()
-        return count_request(self._counter, request, bounds, encodings)
+        return self._counter

@@ -86,6 +86,7 @@ class RouterError(Exception):
         self.message = message
         self.detail: dict[str, Any] = detail or {}
         self.request_id = request_id
+        """Names the request that failed; None of one that was refused in the process before it was admitted."""
         self.trace_id = trace_id
         self.headers: dict[str, str] = {}
         """What HTTP says beside it: ``X-RateLimit-...`` of a call that counts, ``Retry-After``."""
@@ -94,6 +95,20 @@ class RouterError(Exception):
         self.outside: tuple[str, dict[str, Any]] | None = None
         """``message`` and ``detail`` without the addresses of upstreams, for everybody but the owner of the process;
         None: they name none."""
+
+    @property
+    def status_code(self) -> int:
+        """``status``, by the name that vendors' SDKs and httpx give it."""
+        return self.status
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The error envelope of HTTP (spec 7): ``{"error": {"code": ..., "message": ...}}``. Addresses of upstreams are
+        left out."""
+        message, detail = self.outside or (self.message, self.detail)
+        told = {"code": self.code, "message": message, "type": self.type}
+        ids = {"request_id": self.request_id, "trace_id": self.trace_id}
+        return {"error": told | {name: id for name, id in ids.items() if id is not None} | {"detail": detail}}
 
     def __str__(self) -> str:
         return self.message
@@ -124,7 +139,7 @@ class ValidationFailed(RouterError, code="validation_failed", status=400, type="
         return cls("\n".join(str(p) for p in problems), problems=list(problems))
 
     @classmethod
-    def at(cls, path: str, problem: str, hint: str = "") -> Self:
+    def at(cls, path: str, problem: str, hint: str) -> Self:
         """Make the error of one problem."""
         return cls.of(Problem(path, problem, hint))
 
@@ -295,7 +310,8 @@ class ProviderFault(Exception):
     ``retry_after`` seconds; ``body`` the start of what came back, never shown to callers. ``answered``: the provider
     had begun to answer, so that the call may be billed even if nothing of it could be read; with status 200 it had.
     ``public``: the message without addresses, which HTTP and callers with a key get in its place. ``hint``: what to do
-    about it, where trying again does not help.
+    about it, where trying again does not help. ``retry``: whether another try of the same model may help, where the
+    provider says so itself; None: as its kind says.
     """
 
     def __init__(
@@ -309,6 +325,7 @@ class ProviderFault(Exception):
         answered: bool = False,
         public: str = "",
         hint: str = "",
+        retry: bool | None = None,
     ) -> None:
         super().__init__(kind, message)
         self.kind = kind
@@ -319,6 +336,7 @@ class ProviderFault(Exception):
         self.retry_after = retry_after
         self.body = body
         self.answered = answered or status == 200
+        self.retry = retry
 
     def __str__(self) -> str:
         status = f" (status {self.status})" if self.status is not None else ""

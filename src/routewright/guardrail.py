@@ -8,7 +8,7 @@ from typing import get_args
 from ._core.guardrails.detectors import PATTERNS
 from ._core.guardrails.gate import STAGES, Ruled
 from ._core.guardrails.phrases import Phrases
-from ._core.request.problems import Problems, did_you_mean, shown
+from ._core.request.problems import Problems, no_choice, shown
 from ._core.request.rules import MAX_PROBLEMS, check_choice, check_phrases, check_text
 from .errors import Problem, ValidationFailed
 from .protocols import Guardrail
@@ -90,8 +90,7 @@ def _problems(name: object, action: object, stages: object) -> Problems:
     """Problems of the arguments that all guardrails have."""
     found = _named_problems("name", name, "stages", stages)
     if action not in get_args(GuardrailAction):
-        problem = f"must be {' or '.join(get_args(GuardrailAction))}, got {shown(action)}"
-        found.append(Problem("action", problem, did_you_mean(action, get_args(GuardrailAction))))
+        found.append(no_choice("action", action, get_args(GuardrailAction)))
     return found
 
 
@@ -100,7 +99,7 @@ def _named_problems(name_path: str, name: object, stages_path: str, stages: obje
     if isinstance(name, str):
         check_text(name_path, name, found)
     else:
-        found.append(Problem(name_path, f"must be a string, got {shown(name)}", ""))
+        found.append(Problem(name_path, f"must be a string, got {shown(name)}", 'for example "no-secrets"'))
     if isinstance(stages, str) or not isinstance(stages, Collection):
         found.append(Problem(stages_path, f"{shown(stages)} is no list", "put it into one"))
     else:

@@ -119,7 +119,7 @@ class Ledger(Closing):
         first = None if since is None else moment("since", since)
         last = None if until is None else moment("until", until)
         if first is not None and last is not None and first > last:
-            raise ValidationFailed.at("since", f"is {first}, after {last}, the until")
+            raise ValidationFailed.at("since", f"is {first}, after {last}, the until", "swap them")
         asked = LedgerRows(first, last, None if trace_id is None else normalise_trace_id(trace_id))
         async with aclosing(_rows(self._checked, self._of(account), asked)) as found:
             async for row in found:
@@ -270,10 +270,10 @@ def _checked_correction(attempt: object, cost_usd: object, usage: object, note: 
         raise ValidationFailed.at("cost_usd", "is missing, and so is usage", "pass one of them, or both")
     if not (isinstance(note, str) and len(note) <= MAX_NOTE_CHARS and is_unicode(note)):
         problem = f"must be a string of at most {MAX_NOTE_CHARS} characters, got {shown(note)}"
-        raise ValidationFailed.at("note", problem)
+        raise ValidationFailed.at("note", problem, "keep longer ones elsewhere")
     if cost_usd is not None:
         if isinstance(cost_usd, bool) or not isinstance(cost_usd, int | float) or not _COST.admits(cost_usd):
-            raise ValidationFailed.at("cost_usd", f"must be {_COST}, got {shown(cost_usd)}")
+            raise ValidationFailed.at("cost_usd", f"must be {_COST}, got {shown(cost_usd)}", "give US dollars")
         cost_usd = float(cost_usd)
     used = None if usage is None else checked_usage(usage)
     most = 0 if used is None else max(used.input, used.output)
@@ -307,7 +307,7 @@ class _Correction:
         trace = await read_trace(self._storage, self._account, TraceById(self._trace_id), depth=0)
         if trace.environment == "sandbox":
             problem = f"{quoted(trace.id)} is of the sandbox, which bills nobody"
-            raise ValidationFailed.at("trace_id", problem)
+            raise ValidationFailed.at("trace_id", problem, "take a call in production")
         span = attempt_in(trace, said.attempt)
         truth = await self._truth(trace, span, said, began_at(trace, span, rows)[: len("YYYY-MM-DD")])
         row = correction(trace, span, truth, rows, said.note)

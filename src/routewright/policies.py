@@ -11,6 +11,7 @@ from functools import partial
 from math import inf
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
+from typing import Literal
 
 import anyio.to_thread
 
@@ -37,6 +38,11 @@ def read_policies(given: str | Path) -> list[Policy]:
     document = read_policy_document(given)
     with document.naming():
         return policies_of(document)
+
+
+def predictor_of(policies: Sequence[Policy]) -> Literal["built-in"] | None:
+    """The predictor that classes of policies match by; None: there are none."""
+    return "built-in" if any(each.classes for each in policies) else None
 
 
 class PolicyFile:

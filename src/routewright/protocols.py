@@ -78,6 +78,8 @@ from .wire import (
     Standing,
     Stands,
     StoredEvent,
+    Taken,
+    Takes,
     Trace,
     TraceById,
     TraceItem,
@@ -179,7 +181,9 @@ class Provider(Protocol):
 
     On asyncio an attempt that runs out of time is cancelled natively, which anyio's shields do not keep out. A provider
     whose code cleans up in such shields sets ``needs_scope = True``: its attempts run in a cancel scope, which costs
-    some microseconds each.
+    some microseconds each. One with a number as ``max_retries`` has its models tried again so often where the request
+    and its policy do not say how often. One with several keys may count as ``refused_keys`` those that its vendor
+    refused when they were last asked: its models are then shown as degraded.
     """
 
     @property
@@ -220,6 +224,22 @@ class RegionalProvider(Provider, Protocol):
         ...
 
 
+@runtime_checkable
+class DiscoveringProvider(Provider, Protocol):
+    """A provider whose server knows which models there are. It is asked before the first decision, and now and again
+    as long as the Router lives, in the Router's own thread."""
+
+    @property
+    def discovers(self) -> bool:
+        """False: there is nothing to ask."""
+        ...
+
+    async def discover(self) -> None:
+        """Ask the server. From then on ``models()`` gives what it said. Raises ``ProviderFault``, and then ``models()``
+        gives what it did before."""
+        ...
+
+
 class Response(Protocol):
     """An HTTP answer whose body is read as it comes. Raises ``ProviderFault`` where the connection fails."""
 
@@ -243,7 +263,7 @@ class Response(Protocol):
 
 
 class Transport(Protocol):
-    """Sends HTTP requests. One pool an event loop; no redirects, no retries, no proxy variables."""
+    """Sends HTTP requests. One pool an event loop; no redirects, no retries."""
 
     def request(
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
@@ -296,7 +316,10 @@ class Cache(Protocol):
     ``waits = False``, and is then asked without a time limit. One whose searches are slow while it starts says so by
     ``is_starting``, and is not left alone for it. One that shares what was learned between processes has
     ``async learned(space: str, new: Sequence[Observation], after: int) -> tuple[Sequence[Observation], int]``: it adds
-    the new ones and returns those of other users of the cache since ``after``, and where they end.
+    the new ones and returns those of other users of the cache since ``after``, and where they end. One that has no
+    search says ``exact = True``. One that several processes share may have ``async lead(key: bytes, seconds: float) ->
+    bool``: True for the first who asks, until ``seconds`` have passed or it has asked for none. It makes the call, and
+    the others wait for its answer.
     """
 
     async def get(self, key: bytes, now: float) -> CacheEntry | None:
@@ -362,7 +385,8 @@ class Redactor(Protocol):
 
 
 class TokenCounter(Protocol):
-    """Counts tokens of the vocabularies ``o200k_base`` and ``cl100k_base``, in any thread."""
+    """Counts tokens of the vocabularies ``o200k_base`` and ``cl100k_base``, in any thread. One that takes long to begin
+    may have ``load(encoding)``, which is called in a thread before a server is ready."""
 
     def count(self, text: str, encoding: str) -> int:
         """Exact number of tokens of ``text``, special tokens taken as plain text. One that no text of these bytes can
@@ -416,13 +440,34 @@ class Coordination(Protocol):
 
 
 @runtime_checkable
+class CountingCoordination(Coordination, Protocol):
+    """A coordination that counts rate limits and slots for all processes that share it, by one clock, and keeps what
+    ``Accounts`` promises of them. A process that dies holds its slots for a lease at most."""
+
+    @property
+    def processes(self) -> int:
+        """How many share it. While it is away, each has its part of every limit."""
+        ...
+
+    async def take(self, takes: Takes) -> Taken:
+        """Take all of it, or nothing, as when it is cancelled. Raises ``RateLimited`` and ``StorageUnavailable``."""
+        ...
+
+    def end(self, taken: Taken, tokens: int | None, *, void: bool = False) -> None:
+        """Give a slot back, and correct the tokens to those that were used; None: nobody knows. ``void``: give back all
+        that was taken. Never fails nor waits."""
+        ...
+
+
+@runtime_checkable
 class Storage(Protocol):
     """One atomic door to everything that is kept (contract 1). Kinds of write and query are in ``wire/storage.py``.
 
     Safe to call from any event loop and thread. What ``apply`` returned from is there for every later ``read``.
     A trace stays as it was written, whatever becomes of the object that was given or read; the roll-ups change with it
     or not at all. Nothing of one account is ever seen through another's name. Every method raises ``UnsupportedWrite``
-    for a kind that it does not know, and ``StorageUnavailable`` for what may succeed later.
+    for a kind that it does not know, and ``StorageUnavailable`` for what may succeed later. One that carries news
+    between processes has a ``coordination``, which all who use it take unless they are given another.
     """
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:

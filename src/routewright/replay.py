@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from ._core.request.problems import shown
-from ._core.routing.board import Board, Boards
+from ._core.routing.board import BOARDS_KEPT, Board, Boards, Kept
 from ._core.routing.constraints import CountTokens
 from ._core.routing.decision import Decision, decision_of
+from ._core.routing.dials import dials_of
 from ._core.routing.inputs import RULES
 from ._core.routing.pool import Pool
 from ._engine.answer import Answer
@@ -28,6 +29,7 @@ class Replays:
     def __init__(self, fleets: Callable[[], Sequence[Fleet]], snapshot: Callable[[str], Snapshot | None]) -> None:
         self._fleets = fleets
         self._stored = snapshot
+        self._compiled: Kept[tuple[str, str], Boards] = Kept(BOARDS_KEPT)
 
     def decide(self, given: DecisionInput) -> Decision:
         """Take a decision again. Raises ``NotFound`` if a snapshot that the input names is no longer stored."""
@@ -43,13 +45,22 @@ class Replays:
 
     def _board(self, given: DecisionInput) -> Board:
         """The snapshots that a decision names, compiled."""
+        dials = dials_of(given)
         for fleet in self._fleets():
             if fleet.pool.snapshot.id == given.catalogue:
                 health = fleet.board().outlook.health
                 boards = fleet.boards_on(given.as_of)
-                return boards.of(health if health.id == given.health else self._health(given.health))
-        pool = Pool(self._snapshot(given.catalogue, CatalogueSnapshot), given.as_of)
-        return Boards(pool).of(self._health(given.health))
+                return boards.dialled(dials).of(health if health.id == given.health else self._health(given.health))
+        return self.boards(given).dialled(dials).of(self._health(given.health))
+
+    def boards(self, given: DecisionInput) -> Boards:
+        """The stored catalogue that a decision names, compiled. Raises ``NotFound``."""
+        key = given.catalogue, given.as_of
+        found = self._compiled[key]
+        if found is None:
+            found = Boards(Pool(self._snapshot(given.catalogue, CatalogueSnapshot), given.as_of))
+            self._compiled.put(key, found)
+        return found
 
     def _health(self, snapshot_id: str) -> HealthSnapshot:
         return self._snapshot(snapshot_id, HealthSnapshot)

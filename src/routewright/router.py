@@ -42,10 +42,11 @@ from .arguments import (
     check_many,
     checked_feedback,
     checked_traceparent,
+    is_runnable,
 )
 from .assembly import Parts
 from .backends.providers.sandbox import Answers, Faults
-from .blocking import BlockingPrepared, BlockingStream, Twin
+from .blocking import BlockingPrepared, BlockingStream, Twin, plain
 from .cache import BlockingResponseCache, CacheExplanation, ResponseCache, explain_cache
 from .catalogue import Catalogue
 from .errors import Problem, RouterClosed, RouterError, ValidationFailed
@@ -55,7 +56,7 @@ from .protocols import Cache, Clock, Coordination, Guardrail, Provider, Storage
 from .replay import input_of
 from .settings import Settings
 from .trace import BlockingTraceStore, TraceStore
-from .wire import Budget, Caller, DecisionInput, Model, Policy, PolicyChanged, Trace, TraceItem
+from .wire import Budget, BudgetDict, Caller, DecisionInput, Model, Policy, PolicyChanged, Trace, TraceItem
 
 __all__ = [
     "BlockingRouter",
@@ -101,8 +102,15 @@ class Router:
         cache: Cache | None = None,
         guardrails: Sequence[Guardrail] = (),
         settings: Settings | None = None,
+        timeout: float | None = None,
+        max_retries: int | None = None,
     ) -> None:
-        self._parts = Parts(providers, catalogue, policies, storage, guardrails, settings, coordination, cache)
+        """``timeout``, in seconds, and ``max_retries`` hold where neither a call nor its policy says; None: 60 and 1.
+        A provider's own ``max_retries`` goes before the Router's."""
+        self._parts = Parts(
+            providers, catalogue, policies, storage, guardrails, settings, coordination, cache,
+            timeout=timeout, max_retries=max_retries,
+        )  # fmt: skip
         self._caller = Caller()
 
     @classmethod
@@ -118,6 +126,8 @@ class Router:
         cache: Cache | None = None,
         guardrails: Sequence[Guardrail] = (),
         settings: Settings | None = None,
+        timeout: float | None = None,
+        max_retries: int | None = None,
     ) -> Self:
         """A Router with canned output: no key, no network, never billed, everything else as it is.
 
@@ -127,13 +137,17 @@ class Router:
         router = cls.__new__(cls)
         router._parts = Parts(
             (), catalogue, policies, storage, guardrails, settings, coordination, cache,
-            environment="sandbox", answers=answers, faults=faults,
+            environment="sandbox", answers=answers, faults=faults, timeout=timeout, max_retries=max_retries,
         )  # fmt: skip
         router._caller = Caller(environment="sandbox")
         return router
 
+    def __repr__(self) -> str:
+        # names alone: no keys, and nothing is loaded for it
+        return f"<{type(self).__name__} {self._parts.shown(self._caller.environment)}>"
+
     async def __aenter__(self) -> Self:
-        self._parts.engine.fleet(self._caller.environment)
+        (await self._parts.begin()).fleet(self._caller.environment)
         return self
 
     async def __aexit__(
@@ -167,13 +181,17 @@ class Router:
         Struct, a dataclass, a TypedDict, or what else these libraries read. A model whose answer does not fit is shown
         what is wrong, once; then the next is asked.
 
+        ``timeout``, in seconds, and ``max_retries`` are the request's ``timeout_ms`` and ``fallback.maxRetries`` by the
+        names that vendors' SDKs give them, and go before the Router's own. The time is for everything, fallbacks too; a
+        policy may make it shorter.
+
         Raises ``ValidationFailed``, ``NoCandidates`` (``BudgetExceeded``), ``ContentRefused``, ``UpstreamFailed`` and
         ``RouterTimeoutError``; what it raises names the trace. Without one: of a caller that was set up with a
         ``Console`` also ``RateLimited``, ``InsufficientBalance``, ``QuotaExhausted``, ``AuthenticationFailed``,
         ``PermissionDenied`` and ``StorageUnavailable``; with an idempotency key ``IdempotencyKeyReused``.
         """
         form = None if output_type is None else _form_of(output_type)
-        engine = self._parts.running or self._parts.engine
+        engine = self._parts.running or await self._parts.begin()
         caller = self._caller if caller is None else self.resolve_caller(caller)
         return await engine.route(self._asked(request, options, form), caller)
 
@@ -189,7 +207,7 @@ class Router:
         if isinstance(asked, Read) or asked.read().request.idempotency_key is None:
             hint = "give the request one, so that its answer can be asked for again"
             raise ValidationFailed.of(Problem("idempotency_key", "is missing", hint))
-        engine = self._parts.engine
+        engine = await self._parts.begin()
         call = Detached(partial(engine.route, asked, caller), self._parts.worker)
         return await call.result()
 
@@ -198,7 +216,7 @@ class Router:
         requests: RequestsLike,
         *,
         limit: int = 8,
-        budget: Budget | Mapping[str, Any] | None = None,
+        budget: Budget | BudgetDict | None = None,
         caller: Caller | None = None,
         **options: Unpack[SharedOptions],
     ) -> list[Answer | RouterError]:
@@ -207,11 +225,12 @@ class Router:
 
         ``budget`` is one over them all, beside the budgets of their own; ``options`` hold for each of them.
         """
-        asked = partial(self._asked, options=cast("Options", options))
+        own = _declared(cast("Options", options))
+        asked = partial(self._asked, options=own)
         check_many(requests, limit)
-        self._read("a request", cast("Options", options))  # a mistake in the options is told once
+        self._read("a request", own)  # a mistake in the options is told once
         shared = None if budget is None else SharedBudget(room_of(as_budget(budget)))
-        run = Many(self._parts.engine, self._as(caller), asked, limit=limit, budget=shared)
+        run = Many(await self._parts.begin(), self._as(caller), asked, limit=limit, budget=shared)
         return await run.run(requests)
 
     def stream(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Stream:
@@ -246,7 +265,7 @@ class Router:
         """
         parts, held = self._parts, tags_held()
         caller = self._caller if caller is None else self.resolve_caller(caller)
-        made = sent_request(request, options)
+        made = sent_request(request, _declared(options) if "tools" in options else options)
         if held is not NO_TAGS and (tags := held.get(parts.tags)):
             made = tagged(made, tags)
         parent = None if traceparent is None else parse_traceparent(traceparent)
@@ -280,6 +299,7 @@ class Router:
         """
         engine = self._parts.engine
         call = engine.admit(self._read(request, options), self._as(caller))
+        call.explores = False
         call.plan = engine.plan_now(call)
         return Decision(call.plan, call.given, call.board)
 
@@ -302,7 +322,7 @@ class Router:
         of tokens are loaded. Raises ``ValidationFailed``.
         """
         if not isinstance(model, str):
-            raise ValidationFailed.of(Problem("model", f"must be an id or alias, got {shown(model)}", ""))
+            raise ValidationFailed.at("model", f"must be an id or alias, got {shown(model)}", "models() lists them")
         engine = self._parts.engine
         call = engine.admit(self._read(request, options), self._as(caller))
         model = resolve_one(model, call.fleet.aliases, call.fleet.pool.row, "model")
@@ -325,7 +345,7 @@ class Router:
         """Every known model, with today's price, window, abilities and availability (spec 2.3).
 
         ``availability.status`` is ``unavailable`` for what is not called: no provider serves it, it is disabled, or its
-        vendor gave it up; ``degraded`` where most calls of late failed.
+        vendor gave it up; ``degraded`` where most calls of late failed, or one of its provider's keys was refused.
         """
         return self._parts.fleet(self._as(caller).environment).models()
 
@@ -461,13 +481,36 @@ class Router:
         """How many models are not called for a while, for their faults; in both environments."""
         return sum(fleet.open_circuits for fleet in self._parts.fleets())
 
+    @property
+    def refused_keys(self) -> int:
+        """How many of several keys of a provider are not used, since its vendor refused them."""
+        return sum(fleet.refused_keys for fleet in self._parts.fleets())
+
     async def problem(self, *, within_s: float = 2.0) -> str | None:
-        """What keeps it from serving, in one sentence: it is closed, or its storage cannot be read or written within
-        ``within_s``. None: nothing does. For readiness probes."""
+        """What keeps it from serving, in one sentence: it is closed, it is not warm (``warm``) within ``within_s``, or
+        its storage cannot be read or written in that time. None: nothing does. For readiness probes."""
+        clock = self.clock
         try:
-            return _CLOSED if self._parts.is_closed else await self._parts.readiness.problem(within_s)
+            with clock.deadline(clock.monotonic() + within_s) as limit:
+                await self._parts.warm()
+            if limit.expired:
+                return "the tables that tokens are counted with are being loaded"
+            return await self._parts.readiness.problem(within_s)
         except RouterClosed:
             return _CLOSED
+        except RouterError as error:  # its message stays out
+            return f"it cannot begin: {error.code}"
+
+    @property
+    def degraded(self) -> str | None:
+        """What it goes on without, and what that means, in one sentence. None: no such part is away."""
+        return self._parts.degraded
+
+    async def warm(self) -> None:
+        """Do what first calls would wait for: ask servers of your own for their models, and load the tables with which
+        tokens are counted exactly, where models can be called (``Settings.preload_tokens``). For programs that serve
+        others, before they begin to; ``create_app`` does it where there is a lifespan, and readiness probes do."""
+        await self._parts.warm()
 
     def run_in_background(self, async_fn: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
         """Run an async function beside the Router's own background work: in its thread, until the Router is closed,
@@ -535,7 +578,7 @@ class Router:
         parent = parent_here() if parent_held() is not None or "opentelemetry.trace" in sys.modules else None
         if not options and not tags and form is None and (read := read_turns(request, parent)) is not None:
             return read
-        return Asked(request, options, tags, form, parent)
+        return Asked(request, _declared(options) if "tools" in options else options, tags, form, parent)
 
     def _read(self, request: RequestLike, options: Options) -> Read:
         asked = self._asked(request, options)
@@ -543,6 +586,17 @@ class Router:
 
     def _as(self, caller: Caller | None) -> Caller:
         return self._caller if caller is None else self.resolve_caller(caller)
+
+
+def _declared(options: Options) -> Options:
+    """The options, with a declaration in the place of each function among the tools."""
+    tools: Any = options.get("tools")
+    if not isinstance(tools, list | tuple) or not any(map(is_runnable, tools)):
+        return options
+    with importing.lock:
+        from .tools import declaration  # loads pydantic
+
+    return {**options, "tools": [declaration(tool) if is_runnable(tool) else tool for tool in tools]}
 
 
 def _form_of(output_type: Any) -> Form:
@@ -589,18 +643,10 @@ class BlockingRouter(Twin[Router]):
         """Answer a request (``Router.route``)."""
         return self._wait(partial(self.router.route, request, output_type=output_type, caller=caller, **options))
 
-    def route_many(
-        self,
-        requests: RequestsLike,
-        *,
-        limit: int = 8,
-        budget: Budget | Mapping[str, Any] | None = None,
-        caller: Caller | None = None,
-        **options: Unpack[SharedOptions],
-    ) -> list[Answer | RouterError]:
-        """Answer many requests, so many at a time (``Router.route_many``)."""
-        many = partial(self.router.route_many, requests, limit=limit, budget=budget, caller=caller, **options)
-        return self._wait(many)
+    route_many = plain(Router.route_many)
+    feedback = plain(Router.feedback)
+    trace = plain(Router.trace)
+    flush = plain(Router.flush)
 
     def stream(
         self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]
@@ -622,16 +668,6 @@ class BlockingRouter(Twin[Router]):
         prepared = self.router.prepare(request, caller=caller, path=path, body=body, traceparent=traceparent, **options)
         return BlockingPrepared(prepared, self._wait)
 
-    def feedback(
-        self, trace_id: str, score: float, comment: str | None = None, *, caller: Caller | None = None
-    ) -> None:
-        """Say how good an answer was (``Router.feedback``)."""
-        self._wait(partial(self.router.feedback, trace_id, score, comment, caller=caller))
-
-    def trace(self, trace_id: str, *, caller: Caller | None = None) -> Trace:
-        """Read a trace (``Router.trace``)."""
-        return self._wait(partial(self.router.trace, trace_id, caller=caller))
-
     @property
     def traces(self) -> BlockingTraceStore:
         """All traces of the Router's storage (``Router.traces``)."""
@@ -641,10 +677,6 @@ class BlockingRouter(Twin[Router]):
     def cache(self) -> BlockingResponseCache:
         """The response cache (``Router.cache``)."""
         return self.router.cache.blocking
-
-    def flush(self) -> None:
-        """Write all traces that still wait (``Router.flush``)."""
-        self._wait(self.router.flush)
 
     def close(self) -> None:
         """Write what waits and free connections (``Router.aclose``)."""

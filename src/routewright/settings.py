@@ -5,7 +5,7 @@ from __future__ import annotations
 from inspect import iscoroutinefunction
 from math import inf
 from random import SystemRandom
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from msgspec import Struct, field
 
@@ -34,10 +34,18 @@ MAX_DAYS = 36_500
 _PARTS = {
     "clock": (("virtual", "time", "monotonic", "sleep", "deadline"), "pass SystemClock(), or FakeClock() in tests"),
     "rng": (("random", "getrandbits"), "pass random.Random(seed)"),
-    "quality": (("predict",), "pass an object with predict(request, models)"),
+    "predictor": (("predict",), "take 'built-in', None, or pass an object with predict(request, models)"),
     "tokens": (("count",), "pass an object with count(text, encoding)"),
 }
 """The attributes that each part needs, and the hint for anything else."""
+
+
+def _check_numbers(settings: Struct, **most: float) -> None:
+    """Refuse fields that are no numbers from 0 up to these."""
+    for name, limit in most.items():
+        value: object = getattr(settings, name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= limit:
+            raise _refusal(f"{type(settings).__name__}.{name}", value, f"take a number from 0 to {limit}")
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -112,6 +120,27 @@ class Capture(Struct, frozen=True, kw_only=True):
         return Capturing(self.redactor, prompts=self.prompts, answers=self.answers)
 
 
+class Learning(Struct, frozen=True, kw_only=True):
+    """Learn from your own traffic: keep a sketch of each prompt in its trace, a few numbers, and route by the head that
+    ``routewright learn --apply`` has made of them.
+
+    router = Router(settings=Settings(predictor="built-in", learning=Learning(judge="openai/gpt-5-mini")))
+    """
+
+    judge: str | None = None
+    """Id or alias of a model that grades answers; None: nobody does but those who give feedback."""
+    judge_share: float = 0.01
+    """Of the answers that are graded, drawn at random. None of the sandbox is."""
+    judge_usd_a_day: float = 1.0
+    """What grading may cost a process in a day."""
+
+    def __post_init__(self) -> None:
+        judge: object = self.judge
+        if judge is not None and (not isinstance(judge, str) or not judge):
+            raise _refusal("Learning.judge", judge, "name a model, or None")
+        _check_numbers(self, judge_share=1, judge_usd_a_day=inf)
+
+
 class CacheSettings(Struct, frozen=True, kw_only=True):
     """How the response cache finds and checks answers, for requests that ask for it.
 
@@ -123,8 +152,8 @@ class CacheSettings(Struct, frozen=True, kw_only=True):
     comparators: tuple[AnswerComparator, ...] | None = None
     """Say whether a cached answer would have done: the first that can tell. None: ``NormalisedEquality()``."""
     judge_usd_a_day: float = 1.0
-    """What a model that is asked where no comparator can tell may cost in a day; 0: none is asked, and what no
-    comparator calls right counts as wrong."""
+    """What a model that is asked where no comparator can tell may cost a process in a day; 0: none is asked, and what
+    no comparator calls right counts as wrong."""
     low_hit_rate: float = 0.05
     """Under this share of hits, over an hour with 100 look-ups, ``cache.evicted`` is emitted."""
 
@@ -137,11 +166,7 @@ class CacheSettings(Struct, frozen=True, kw_only=True):
             if not hasattr(each, "compare") or isinstance(each, type):
                 hint = "pass objects with compare(question, cached, live)"
                 raise _refusal("CacheSettings.comparators", each, hint)
-        for name in ("judge_usd_a_day", "low_hit_rate"):
-            value: object = getattr(self, name)
-            most = 1 if name == "low_hit_rate" else inf
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-                raise _refusal(f"CacheSettings.{name}", value, f"take a number from 0 to {most}")
+        _check_numbers(self, judge_usd_a_day=inf, low_hit_rate=1)
 
 
 class WebhookSettings(Struct, frozen=True, kw_only=True):
@@ -153,6 +178,7 @@ class WebhookSettings(Struct, frozen=True, kw_only=True):
     deliver: bool = True
     """False: another process does, such as ``routewright webhooks run``."""
     max_attempts: int = MAX_ATTEMPTS
+    """Attempts in all; the sixth comes four hours after the fifth."""
     allow_loopback: bool = False
     """For development: deliver to this machine, also over plain http."""
     transport: WebhookTransport | None = None
@@ -186,6 +212,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     Memory keeps a number of them instead, unless it is told."""
     capture: Capture | None = None
     """Keep prompts and answers in traces; None: neither is kept anywhere."""
+    learning: Learning | None = None
+    """Learn from your own traffic, by the built-in predictor; None: nothing of prompts is kept for that."""
     cache: CacheSettings = CacheSettings()
     webhooks: WebhookSettings = WebhookSettings()
     durability: Durability = "buffered"
@@ -193,18 +221,27 @@ class Settings(Struct, frozen=True, kw_only=True):
     when its trace is on the disk."""
     rollup_keys: tuple[str, ...] = ()
     """Metadata that usage reports can group by, besides ``tenant`` and ``workflow``: at most 8 keys."""
+    workload_keys: tuple[str, ...] = ()
+    """Metadata whose values part calls of one policy into workloads, each with its own length and pace of answers: at
+    most 8 keys. Name those that have few values."""
     traceparent_to: tuple[str, ...] = ()
     """Providers, by name, that are sent the header ``traceparent`` of calls that belong to a trace; ``"*"``: all. None
     are by default, since ids of your systems are nothing that a vendor need know."""
+    warm_prefixes: bool = True
+    """Price what a vendor is expected to have of a prompt in its cache as that, and not as other input."""
     stale_after_days: int | None = 90
     """Days after which a Router says once, in its log, that its prices are old; None: never."""
     clock: Clock = field(default_factory=SystemClock)
     rng: Rng = field(default_factory=SystemRandom)
     """Where chance comes from; ``random.Random(seed)`` makes a run repeatable."""
-    quality: QualityPredictor | None = None
-    """Says per request how well each model would do; None: the catalogue's own figures."""
+    predictor: QualityPredictor | Literal["built-in"] | None = None
+    """Says per request how well each model would do, by reading the prompt; None: the catalogue's figures are
+    used for every prompt."""
     tokens: TokenCounter | None = None
     """Counts tokens where bounds do not settle the matter; None: the bundled vocabularies."""
+    preload_tokens: bool = True
+    """Load the tables of the vocabularies before a server is ready, 75 to 110 MB a process, if any model can be called.
+    False: at the first count, which holds up all requests for a quarter of a second."""
 
     def __post_init__(self) -> None:
         for name, (kind, hint) in _KINDS.items():
@@ -213,6 +250,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         if self.durability not in get_args(Durability):
             raise _refusal("Settings.durability", self.durability, "take 'buffered' or 'committed'")
         checked_keys("Settings.rollup_keys", self.rollup_keys)
+        checked_keys("Settings.workload_keys", self.workload_keys)
         names: object = self.traceparent_to
         hint = "pass a tuple of names, such as ('vllm',), or ('*',) for all"
         if not isinstance(names, tuple | list | set | frozenset):
@@ -220,12 +258,15 @@ class Settings(Struct, frozen=True, kw_only=True):
         for each in names:
             if not isinstance(each, str) or not each:
                 raise ValidationFailed.at("Settings.traceparent_to", f"names {shown(each)}", hint)
+        if self.learning is not None and self.predictor != "built-in":
+            problem = "learns by the built-in predictor, which is off"
+            raise ValidationFailed.at("Settings.learning", problem, "take predictor='built-in'")
         days: object = self.stale_after_days
         if days is not None and (type(days) is not int or days < 0):
             raise _refusal("Settings.stale_after_days", days, "take a number of days, or None")
         for name, (needed, hint) in _PARTS.items():
             part = getattr(self, name)
-            if part is None and name in ("quality", "tokens"):
+            if (part is None and name in ("predictor", "tokens")) or (name == "predictor" and part == "built-in"):
                 continue
             if isinstance(part, type | str) or not all(hasattr(part, each) for each in needed):
                 said = f"the class {part.__name__}" if isinstance(part, type) else shown(part)
@@ -237,6 +278,9 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "execution": (ExecutionLimits, "pass ExecutionLimits(...)"),
     "retention": (Retention | None, "pass Retention(...)"),
     "capture": (Capture | None, "pass Capture(...)"),
+    "warm_prefixes": (bool, "take True or False"),
+    "learning": (Learning | None, "pass Learning(...)"),
+    "preload_tokens": (bool, "take True or False"),
     "cache": (CacheSettings, "pass CacheSettings(...)"),
 }
 """Types of groups of settings, and the hint for anything else."""

@@ -9,6 +9,9 @@ processes agree on (``docs/how-to/own-storage.md``).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from ._core.accounts.hold import Hold
 from ._core.accounts.ledger import Shelf, expired_row, settle
 from ._core.accounts.state import Expired, Kept, State
@@ -19,9 +22,11 @@ from ._core.batch import check_batch, check_digests, ids_of
 from ._core.policy import next_label
 from ._core.request.problems import did_you_mean, shown
 from ._core.trace.filter import selects
+from .backends.coordination.memory import MemoryCoordination
 from .backends.storage.memory import MemoryStorage
 from .errors import ValidationFailed
-from .protocols import Cache, Clock, Storage
+from .protocols import Cache, Clock, Coordination, Storage
+from .wire.secret import without_password
 
 __all__ = [
     "Expired",
@@ -38,20 +43,27 @@ __all__ = [
     "ids_of",
     "next_label",
     "open_cache",
+    "open_coordination",
     "open_storage",
     "selects",
     "settle",
 ]
 
-SCHEMES = ("memory", "sqlite")
+SCHEMES = ("memory", "sqlite", "postgresql")
 
 
 def open_storage(url: str, *, clock: Clock | None = None) -> Storage:
-    """The storage that a URL names: ``memory:``, or ``sqlite:///path`` (``sqlite:////absolute/path``).
+    """The storage that a URL names: ``memory:``, ``sqlite:///path`` (``sqlite:////absolute/path``), or
+    ``postgresql://user@host:5432/database`` with the parameters of libpq, as ``?sslmode=verify-full``. The password is
+    the URL's, else that in ``PGPASSWORD`` or in the file that ``PGPASSFILE`` names.
 
     Nothing is opened before it is used. ``clock``: the ``FakeClock`` of a test. Raises ``ValidationFailed``.
     """
-    path = _path_of(url, "traces.db")
+    if is_postgres(url):
+        with _extra("postgres"):
+            from .backends.storage.postgres import PostgresStorage
+        return PostgresStorage(url, clock=clock)
+    path = _path_of(url, "traces.db", "; or postgresql://user@host/database")
     if path is None:
         return MemoryStorage(clock=clock)
     from .backends.storage.sqlite import SqliteStorage  # which memory does not need
@@ -60,10 +72,19 @@ def open_storage(url: str, *, clock: Clock | None = None) -> Storage:
 
 
 def open_cache(url: str) -> Cache:
-    """The response cache that a URL names: ``memory:``, or ``sqlite:///path``, a file of its own.
+    """The response cache that a URL names: ``memory:``, ``sqlite:///path``, a file of its own,
+    ``postgresql://user@host/database``, or one of Redis.
 
     Nothing is opened before it is used. Raises ``ValidationFailed``.
     """
+    if _is_redis(url):
+        with _extra("redis"):
+            from .backends.cache.redis import RedisCache
+        return RedisCache(url)
+    if is_postgres(url):
+        with _extra("postgres"):
+            from .backends.cache.postgres import PostgresCache
+        return PostgresCache(url)
     path = _path_of(url, "cache.db")
     if path is None:
         from .backends.cache.memory import MemoryCache  # which loads numpy
@@ -74,17 +95,53 @@ def open_cache(url: str) -> Cache:
     return SqliteCache(path)
 
 
+def open_coordination(url: str, *, processes: int = 1, clock: Clock | None = None) -> Coordination:
+    """The coordination that a URL names: ``memory:``, ``redis://host:port/db``, ``redis+cluster://host:port,host:port``
+    or ``redis+sentinel://host:port,host:port/service``, or ``rediss`` for TLS. ``processes``: how many share it.
+
+    The password is the URL's, else the first line of ``?password_file=``, else that in ``REDIS_PASSWORD``. Nothing is
+    opened before it is used. Raises ``ValidationFailed``.
+    """
+    if _is_redis(url):
+        with _extra("redis"):
+            from .backends.coordination.redis import RedisCoordination
+        return RedisCoordination(url, processes=processes, clock=clock)
+    if url != "memory:":
+        raise ValidationFailed.at("url", "names no coordination", "write memory: or redis://host:6379/0")
+    return MemoryCoordination(clock=clock)
+
+
+def _is_redis(url: object) -> bool:
+    return isinstance(url, str) and url.startswith(("redis:", "rediss:", "redis+", "rediss+"))
+
+
+def is_postgres(url: object) -> bool:
+    """Whether a URL names a database in PostgreSQL."""
+    return isinstance(url, str) and url.startswith(("postgresql:", "postgres:"))
+
+
 def url_of(named: str) -> str:
     """The URL of what a person names by that, or by its file alone."""
     is_url = "://" in named or named.startswith(tuple(f"{scheme}:" for scheme in SCHEMES))
     return named if is_url else f"sqlite:///{named}"
 
 
-def _path_of(url: str, example: str) -> str | None:
+@contextmanager
+def _extra(name: str) -> Iterator[None]:
+    """Refuse a URL whose extra is not installed, in one sentence."""
+    try:
+        yield
+    except ImportError as error:
+        hint = f"run: pip install 'routewright[{name}]'"
+        raise ValidationFailed.at("url", f"needs the extra {name}, which is not installed", hint) from error
+
+
+def _path_of(url: str, example: str, more: str = "") -> str | None:
     """The file that a URL names; None: it is ``memory:``. Raises ``ValidationFailed``."""
-    hint = f"write memory: or sqlite:///{example}, with four slashes before an absolute path"
+    hint = f"write memory: or sqlite:///{example}, with four slashes before an absolute path{more}"
     if not isinstance(url, str):
         raise ValidationFailed.at("url", f"is {shown(url)}", hint)
+    url = url if url.startswith("sqlite:") else without_password(url)
     scheme, colon, rest = url.partition(":")
     if scheme == "memory" and colon and not rest.strip("/"):
         return None

@@ -7,6 +7,7 @@ import re
 import typing
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -15,10 +16,13 @@ from ._core.agent.calculator import CalculatorError, calculate
 from ._core.request.problems import shown
 from ._core.request.rules import FUNCTION_NAME
 from .errors import ValidationFailed
-from .protocols import CodeSandbox, SearchBackend, SearchResult, ToolContext, ToolFailed
+from .protocols import CodeSandbox, SearchBackend, SearchResult, Tool, ToolContext, ToolFailed
 from .threads import Threads, Work
 from .wire import FunctionSpec
+from .wire import Tool as Declaration
 
+KEPT = 64
+"""Declarations of functions that are cached: making one takes about a millisecond."""
 MOST_THREADS = 8
 """Plain functions that run at once. One that does not end keeps its thread."""
 _PARAM = re.compile(r"^\s*:param\s+(?:[^:]*\s)?(\w+)\s*:\s*(.+)$")
@@ -50,10 +54,14 @@ class FunctionTool:
         """``needs_approval``: it runs only once ``Agent(approve=)`` has said yes. An agent without leaves it to the
         client, as a pending tool call.
 
-        Raises ``ValidationFailed`` for a generator, and for a function whose arguments JSON cannot hold."""
+        Raises ``ValidationFailed`` for a class, a generator, and a function whose arguments JSON cannot hold."""
         name = name or str(getattr(function, "__name__", ""))
+        if isinstance(function, type):
+            hint = "pass a function, or an object that can be called"
+            raise ValidationFailed.at("tools", f"{name} is a class", hint)
         if not FUNCTION_NAME.fullmatch(name):
-            raise ValidationFailed.at("tools", f"has a function named {shown(name)}", "pass FunctionTool(f, name=...)")
+            hint = "pass routewright.tools.FunctionTool(f, name=...)"
+            raise ValidationFailed.at("tools", f"has a function named {shown(name)}", hint)
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ValidationFailed.at("tools", f"{name} is a generator", "collect what it yields, and return a list")
         self.needs_approval = needs_approval
@@ -104,6 +112,21 @@ def _spec(name: str, description: str, **parameters: dict[str, Any]) -> Function
     """The declaration of a built-in tool, whose first parameter is required."""
     schema = {"type": "object", "properties": parameters, "required": [*parameters][:1], "additionalProperties": False}
     return FunctionSpec(name, description, schema)
+
+
+def declaration(tool: Callable[..., Any] | Tool) -> Declaration:
+    """A function, or a tool of an agent, as a request declares it. Raises ``ValidationFailed``."""
+    if isinstance(tool, Tool):
+        return Declaration(function=tool.spec)
+    try:
+        return _declared(tool)
+    except TypeError:  # not hashable
+        return Declaration(function=FunctionTool(tool).spec)
+
+
+@lru_cache(KEPT)
+def _declared(function: Callable[..., Any]) -> Declaration:
+    return Declaration(function=FunctionTool(function).spec)
 
 
 class Calculator:
@@ -177,10 +200,17 @@ def _model_of(function: Callable[..., Any], name: str) -> tuple[type[BaseModel],
     """A pydantic model of the arguments, and the name of the parameter that takes the context."""
     described, fields, context = _parameter_docs(function), dict[str, Any](), None
     try:
-        hints = typing.get_type_hints(function, include_extras=True)
+        hinted = function if inspect.isroutine(function) else getattr(function, "func", type(function).__call__)
+        hints = typing.get_type_hints(hinted, include_extras=True)
     except Exception as error:
-        raise ValidationFailed.at("tools", f"{name} has annotations that cannot be read: {error}", "") from error
-    for parameter in inspect.signature(function).parameters.values():
+        problem = f"{name} has annotations that cannot be read: {error}"
+        raise ValidationFailed.at("tools", problem, "import what they name") from error
+    try:
+        signature = inspect.signature(function)
+    except ValueError as error:
+        hint = "call it from a function of your own, with annotated arguments"
+        raise ValidationFailed.at("tools", f"{name} has no signature", hint) from error
+    for parameter in signature.parameters.values():
         hint = hints.get(parameter.name, Any)
         if hint is ToolContext:
             context = parameter.name
@@ -197,7 +227,8 @@ def _model_of(function: Callable[..., Any], name: str) -> tuple[type[BaseModel],
         made.model_json_schema()
     except Exception as error:
         first = str(error).partition("\n")[0]
-        raise ValidationFailed.at("tools", f"{name} has arguments without a JSON schema: {first}", "") from error
+        problem = f"{name} has arguments without a JSON schema: {first}"
+        raise ValidationFailed.at("tools", problem, "annotate them with plain types") from error
     return made, context
 
 

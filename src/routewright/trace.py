@@ -8,10 +8,11 @@ from contextlib import suppress
 from copy import copy
 from datetime import date, datetime
 from functools import cached_property
+from math import inf
 from typing import Any, Self
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, json
 
 from ._core.analytics.report import (
     GROUP_LIMIT,
@@ -29,6 +30,7 @@ from ._core.moment import span_of
 from ._core.recorded import checked_trace
 from ._core.request.problems import shown
 from ._core.request.rules import Range
+from ._core.routing.head import HEADS, heads_in
 from ._core.trace.filter import parse_filter, seal, unseal
 from ._core.trace.ids import normalise_trace_id
 from ._engine.storage import read_trace
@@ -37,13 +39,16 @@ from ._engine.worker import Worker
 from .arguments import check_account, check_deletes, check_environment, check_storage, checked_feedback
 from .backends.clock import SystemClock
 from .blocking import Closing, Twin, plain, plain_loop
+from .catalogue import built_in_predictor
 from .errors import NotFound, PreconditionFailed, UnsupportedWrite, ValidationFailed
+from .learning import LearnReport, Lesson
 from .protocols import Clock, Storage
 from .root_secret import RootSecret
 from .settings import Retention, Settings
 from .storage import open_storage
 from .wire import (
     SYSTEM_ACCOUNT,
+    AgentState,
     Bucket,
     CacheCounts,
     CacheReport,
@@ -54,9 +59,11 @@ from .wire import (
     FallbackCounts,
     FallbackReport,
     FeedbackByTrace,
+    Head,
     LatencyCounts,
     LatencyReport,
     Page,
+    PutAgentState,
     PutFeedback,
     PutTrace,
     RollupKeys,
@@ -76,6 +83,8 @@ LIMIT = Range(1, 200, whole=True)
 PIECE = 200
 """Traces that an export reads at a time."""
 DELETE_AT_ONCE = 100
+HEADS_KEPT = 10
+"""Of an account and environment: so many can be gone back to."""
 
 
 class TraceStore(Closing):
@@ -168,7 +177,7 @@ class TraceStore(Closing):
         """
         given: object = limit
         if isinstance(given, bool) or not isinstance(given, int | float) or not LIMIT.admits(given):
-            raise ValidationFailed.at("limit", f"must be {LIMIT}, got {shown(limit)}")
+            raise ValidationFailed.at("limit", f"must be {LIMIT}, got {shown(limit)}", "for example 50")
         asked = TraceItems(**self._selection(filter, since, until, environment))
         account = self._of(account)
         bound = [account, msgspec.to_builtins(asked)]
@@ -344,10 +353,52 @@ class TraceStore(Closing):
         asked = LatencyCounts(first=first, last=last, environment=check_environment(environment))
         return latency_report(await self._read(account, asked), first, last)
 
+    async def learn(
+        self,
+        *,
+        since: When | None = None,
+        account: str | UnsetType = UNSET,
+        environment: Environment = "production",
+    ) -> LearnReport:
+        """Fit a head to an account's sketched traces, and say how well it predicts those that it was not fitted to, and
+        what it would have changed. Changes nothing."""
+        account = self._of(account)
+        lesson = Lesson(self._checked, account, environment, built_in_predictor())
+        await lesson.read(self.export(since=since, account=account, environment=environment))
+        return lesson.report(self._clock.time())
+
+    async def apply_head(self, report: LearnReport) -> None:
+        """Route the account by the head of a report: within 5 s all Routers do that learn (``Settings.learning``).
+        Raises ``ValidationFailed`` for one that does not beat the built-in predictor."""
+        if report.head is None or report.refusal:
+            hint = "collect more feedback, or let models be explored (explore_models in a policy)"
+            raise ValidationFailed.at("report", report.refusal, hint)
+        kept = await self._heads(report.account, report.environment)
+        before = [head for head in kept if head.id != report.head.id]
+        await self._put_heads(report.account, report.environment, (report.head, *before[: HEADS_KEPT - 1]))
+
+    async def revert_head(
+        self, *, account: str | UnsetType = UNSET, environment: Environment = "production"
+    ) -> Head | None:
+        """Go back to the head before. None: the built-in predictor stands alone. Raises ``NotFound``."""
+        account = self._of(account)
+        heads = await self._heads(account, environment)
+        if not heads:
+            raise NotFound(f"{account} has no head in {environment}")
+        await self._put_heads(account, environment, heads[1:])
+        return heads[1] if len(heads) > 1 else None
+
     async def aclose(self) -> None:
         """Free the storage, unless it is a Router's."""
         if self._worker is None:
             await self._storage.aclose()
+
+    async def _heads(self, account: str, environment: Environment) -> tuple[Head, ...]:
+        return heads_in(await self._checked.read(account, AgentState(HEADS, environment=environment)))
+
+    async def _put_heads(self, account: str, environment: Environment, heads: tuple[Head, ...]) -> None:
+        put = PutAgentState(HEADS, environment, json.encode(heads), inf, durability="committed")
+        await self._checked.apply(account, [put])
 
     def _of(self, account: str | UnsetType) -> str:
         return self._account if account is UNSET else check_account("account", account)
@@ -382,3 +433,6 @@ class BlockingTraceStore(Twin[TraceStore]):
     cache_report = plain(TraceStore.cache_report)
     fallback_report = plain(TraceStore.fallback_report)
     latency_report = plain(TraceStore.latency_report)
+    learn = plain(TraceStore.learn)
+    apply_head = plain(TraceStore.apply_head)
+    revert_head = plain(TraceStore.revert_head)

@@ -1,4 +1,4 @@
-"""Processes that spend the money of one account in a file: what tests of several processes start, stop and kill.
+"""Processes that spend the money of one account in a store: what tests of several processes start, stop and kill.
 
     python -m tests.backends.accounts_child '{"path": "traces.db", "told": "told", ...}'
 
@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from routewright._core.rows import key_of
 from routewright.backends.clock import SystemClock
+from routewright.backends.storage.postgres import PostgresStorage
 from routewright.backends.storage.sqlite import SqliteStorage, keeper, log, writer
 from routewright.errors import (
     AuthenticationFailed,
@@ -125,8 +126,13 @@ class Child:
         self._orders, self._role = orders, role
         self._chance = Random(seed)
         self._seed = seed
-        self._clock = Fast()
-        self._storage = SqliteStorage(orders.path, clock=self._clock, lease_s=LEASE_S, busy_s=30.0)
+        self._clock: SystemClock = Fast()
+        self._storage: SqliteStorage | PostgresStorage
+        if orders.path.startswith("postgresql:"):
+            self._clock = SystemClock()
+            self._storage = PostgresStorage(orders.path, lease_s=LEASE_S / TIMES)
+        else:
+            self._storage = SqliteStorage(orders.path, clock=self._clock, lease_s=LEASE_S, busy_s=30.0)
         self._made = 0
         self._out = os.open(Path(orders.told) / str(seed), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
@@ -159,11 +165,11 @@ class Child:
     async def _read(self) -> None:
         """Export, report and look, as operators do."""
         while True:
-            await all_pages(self._storage, "acme", LedgerRows(), key_of, limit=500)
-            for item in await self._storage.scan("acme", TraceItems(), after=None, limit=50):
-                assert item.account == "acme"
-            await self._storage.read("acme", UsageCounts(first=DAY, last=DAY, environment=None, group_by="model"))
-            with suppress(StorageUnavailable):  # a process was stopped while it held the lock
+            with suppress(StorageUnavailable):  # a process was stopped while it held the lock; the database was killed
+                await all_pages(self._storage, "acme", LedgerRows(), key_of, limit=500)
+                for item in await self._storage.scan("acme", TraceItems(), after=None, limit=50):
+                    assert item.account == "acme"
+                await self._storage.read("acme", UsageCounts(first=DAY, last=DAY, environment=None, group_by="model"))
                 await self._storage.read("acme", Stands(AT, "budget", RunLimit("r0", RUN_LIMIT)))
             await anyio.sleep(0.01)
 
@@ -201,6 +207,7 @@ class Child:
             return
         except StorageUnavailable:  # a process was stopped while it held the lock
             self._tell("refused", ask.id, key, 0, "lock")
+            await anyio.sleep(0.005)
             return
         except (AuthenticationFailed, IdempotencyKeyReused) as error:
             raise AssertionError from error
@@ -235,7 +242,12 @@ class Child:
             ask.id, *rows, caller=ask.caller, tokens=ask.tokens // 2, run=ask.run, claim=ask.claim,
             result=ask.id.encode(), trace=VoidDraft(trace),
         )  # fmt: skip
-        await accounts.settle(grant, facts)
+        while True:
+            try:
+                await accounts.settle(grant, facts)
+                break
+            except StorageUnavailable:  # the database was killed: a Router says it again, too
+                await anyio.sleep(0.02)
         self._tell("settled", ask.id, cast(Claim, ask.claim).key, charge)
 
 

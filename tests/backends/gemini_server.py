@@ -28,6 +28,7 @@ class Body(BaseModel):
     tools: list[types.Tool] | None = None
     toolConfig: types.ToolConfig | None = None
     generationConfig: types.GenerationConfig | None = None
+    serviceTier: types.ServiceTier | None = None
 
 
 def problems_of(body: bytes) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -121,8 +122,11 @@ def events(*parts: dict[str, Any] | str | bytes | Gate | Cut, done: bool = True)
 class OpenAIServer:
     """Answers each request with the next of ``answers``, or with what ``answer`` makes of it."""
 
-    def __init__(self, answer: Callable[[Request], Answer] = lambda request: whole()) -> None:
+    def __init__(
+        self, answer: Callable[[Request], Answer] = lambda request: whole(), tls: ssl.SSLContext | None = None
+    ) -> None:
         self.answer = answer
+        self._tls = tls
         self.answers: list[Answer] = []
         self.requests: list[Request] = []
         self.problems: list[str] = []
@@ -137,7 +141,7 @@ class OpenAIServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}/v1"
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -173,7 +177,7 @@ class OpenAIServer:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         connections: set[_Connection] = set()
-        serving = self._loop.create_server(lambda: _Connection(self, connections), "127.0.0.1", 0)
+        serving = self._loop.create_server(lambda: _Connection(self, connections), "127.0.0.1", 0, ssl=self._tls)
         server = self._loop.run_until_complete(serving)
         self.port = server.sockets[0].getsockname()[1]
         self._started.set()

@@ -7,11 +7,13 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from routewright.backends.storage.sqlite import traces, upkeep
-from routewright.backends.storage.sqlite.books import audit, outbox, read, shelf, write
-from routewright.backends.storage.sqlite.books import upkeep as sweep
-from routewright.backends.storage.sqlite.roll import _GROUPED, _LAST
+from routewright.backends.storage.sqlite import upkeep
 from routewright.backends.storage.sqlite.schema import MIGRATIONS
+from routewright.backends.storage.tables import traces
+from routewright.backends.storage.tables import upkeep as swept
+from routewright.backends.storage.tables.books import audit, outbox, read, shelf, write
+from routewright.backends.storage.tables.books import upkeep as sweep
+from routewright.backends.storage.tables.roll import _GROUPED, _LAST
 
 OF_ACCOUNTS = (
     *("trace", "tag", "feedback", "usage", "cache_use", "fallback_use", "latency"),
@@ -24,7 +26,7 @@ MADE = {statement for script in MIGRATIONS for statement in script.split(";\n")}
 """What makes a store's tables, and brings an older one's into them."""
 NAMED = {
     *MADE,
-    *(upkeep._ACCOUNTS, "SELECT count(*) FROM trace", upkeep._BODIES, *CHECKED, *SWEPT),
+    *(swept.ACCOUNTS, "SELECT count(*) FROM trace", upkeep._BODIES, *CHECKED, *SWEPT),
     *(_LAST, _GROUPED, "DELETE FROM uncounted WHERE n < ?", traces._LAST, shelf._LAST_KEPT),
     *(
         read.ACCOUNTS,

@@ -662,7 +662,6 @@ async def test_who_waits_keeps_its_place_when_a_transaction_fails(
 
 
 async def test_a_process_that_does_nothing_forgets_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "IDLE_S", 0.2)
     monkeypatch.setattr(desk, "FEW", 10)
     monkeypatch.setattr(writer, "IDLE_S", 0.05)
     storage = SqliteStorage(tmp_path / "traces.db")
@@ -672,6 +671,7 @@ async def test_a_process_that_does_nothing_forgets_callers(tmp_path: Path, monke
         till.release("c")
     known = storage._writer.desk.state
     assert known.size >= 200
+    monkeypatch.setattr(state, "IDLE_S", 0.2)
     with anyio.fail_after(PATIENCE_S):
         while known.size > 10:  # noqa: ASYNC110  # another thread forgets
             await anyio.sleep(0.05)

@@ -48,7 +48,7 @@ class Life:
 
     def __init__(self, disk: Disk, connect: Callable[[str], Connection]) -> None:
         self._disk = disk
-        self._storage = SqliteStorage(disk.folder / NAME, connect=connect)
+        self._storage = SqliteStorage(disk.folder / NAME, connect=connect, busy_s=60)  # Python does each write
         self._till = Till(self._storage)
         self.opened = sys.maxsize
         """How much had happened when the account was there."""

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -28,6 +28,8 @@ import pytest
 from routewright._core.accounts.hold import Tick
 from routewright.backends.storage.sqlite import SqliteStorage
 from routewright.backends.storage.sqlite.connection import connect
+from routewright.errors import StorageUnavailable
+from routewright.protocols import Storage
 from routewright.testing.storage.samples import AT, MONTH, Till, make_account, make_key
 from routewright.wire import WINDOW_S, Account, AddCredit, PutAccount, RateLimits, Stands, UsageCounts
 
@@ -61,13 +63,13 @@ END;
 class Crew:
     """The processes, which are forked by one."""
 
-    def __init__(self, folder: Path, chance: Random) -> None:
+    def __init__(self, folder: Path, chance: Random, url: str | None = None) -> None:
         self.path, self.told = folder / "traces.db", folder / "told"
         self.told.mkdir()
         self._chance = chance
         self._pids: dict[int, str] = {}
         self._seeds = 0
-        orders = msgspec.json.encode(Orders(str(self.path), str(self.told))).decode()
+        orders = msgspec.json.encode(Orders(url or str(self.path), str(self.told))).decode()
         program = [sys.executable, "-W", "error", "-m", "tests.backends.accounts_child", orders]
         pipe, root = subprocess.PIPE, Path(__file__).parents[2]
         self._forker = subprocess.Popen(program, cwd=root, stdin=pipe, stdout=pipe, text=True)
@@ -123,21 +125,22 @@ class Crew:
             yield from (msgspec.json.decode(line, type=Told) for line in whole)
 
 
-async def set_up(storage: SqliteStorage) -> None:
+async def set_up(storage: Storage, limits: RateLimits) -> None:
     keys = [
         make_key(id=key, digest=key, budget_nanos=BUDGET * (key == "budget") or None,
                  monthly_nanos=BUDGET * (key == "monthly") or None, limits=SLOW if key == "slow" else None)
         for key in KEYS if key
     ]  # fmt: skip
-    await Till(storage).open(*keys, credit=FIRST, prepaid=True, monthly_nanos=FIRST, limits=LIMITS)
+    await Till(storage).open(*keys, credit=FIRST, prepaid=True, monthly_nanos=FIRST, limits=limits)
 
 
 class Patron(threading.Thread):
     """Gives more money, to the balance and to the month in turn, so that now one is short and now the other."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, opened: Callable[[], Storage], limits: RateLimits) -> None:
         super().__init__(daemon=True)
-        self._path = path
+        self._opened = opened
+        self._limits = limits
         self._ended = threading.Event()
         self.error: BaseException | None = None
 
@@ -154,15 +157,16 @@ class Patron(threading.Thread):
         assert self.error is None, self.error
 
     async def _give(self) -> None:
-        storage = SqliteStorage(self._path, clock=Fast(), lease_s=LEASE_S, busy_s=PATIENCE_S)
+        storage = self._opened()
         till, number, most = Till(storage), 0, FIRST
         while not self._ended.is_set():
             number += 1
-            if number // 4 % 2:
-                await till.put(AddCredit(f"more{number}", MORE, AT))
-            else:
-                most += MORE
-                await till.put(PutAccount(make_account(prepaid=True, monthly_nanos=most, limits=LIMITS)))
+            with suppress(StorageUnavailable):  # the database was killed
+                if number // 4 % 2:
+                    await till.put(AddCredit(f"more{number}", MORE, AT))
+                else:
+                    most += MORE
+                    await till.put(PutAccount(make_account(prepaid=True, monthly_nanos=most, limits=self._limits)))
             await anyio.sleep(0.1)
         await storage.aclose()
 
@@ -203,11 +207,12 @@ def live(folder: Path, chance: Random, *, processes: int, kills: int) -> Crew:
     """Let them spend while they are killed and stopped."""
     path = folder / "traces.db"
     storage = SqliteStorage(path, clock=Fast(), lease_s=LEASE_S)
-    anyio.run(set_up, storage)
+    anyio.run(set_up, storage, LIMITS)
     storage._close()
     with closing(connect(str(path))) as connection:
         connection.executescript(TRIGGER)
-    crew, patron = Crew(folder, chance), Patron(path)
+    crew = Crew(folder, chance)
+    patron = Patron(lambda: SqliteStorage(path, clock=Fast(), lease_s=LEASE_S, busy_s=PATIENCE_S), LIMITS)
     try:
         patron.start()
         for role in ("spend",) * (processes - 2) + ("idle", "read"):

@@ -17,7 +17,7 @@ from routewright import AnthropicProvider, Router
 from routewright._core.sse import SseEvent
 from routewright.backends.providers.anthropic import Blocks, Counts, OpenEnded, closed_form, message_body
 from routewright.backends.providers.faults import fault_of_answer
-from routewright.errors import ProviderFault, ValidationFailed
+from routewright.errors import NoCandidates, ProviderFault, ValidationFailed
 from routewright.wire import (
     Delta,
     Finish,
@@ -31,6 +31,7 @@ from routewright.wire import (
     NamedToolChoice,
     Params,
     TextPart,
+    Thought,
     Tool,
     ToolCall,
     ToolDelta,
@@ -237,7 +238,7 @@ def test_images_that_are_not_taken_are_refused_by_their_type(url: str, got: str)
     why = unsayable(Message("user", [ImagePart(ImageUrl(url))]))
     assert why == f"takes images as base64 of image/jpeg, image/png, image/gif, image/webp, got {got}"
     system = Message("system", [ImagePart(ImageUrl("https://x.example/a.png"))])
-    assert unsayable(system, "a") == "takes no images in system messages"
+    assert unsayable(system, "a") == "takes no images, documents and sound in system messages"
 
 
 @pytest.mark.parametrize(
@@ -322,7 +323,8 @@ def test_stops_are_a_list_and_none_is_blank() -> None:
 )
 def test_what_a_model_does_not_take_follows_from_its_version(model: str, lacking: str) -> None:
     features = AnthropicProvider(KEY).unsupported(Model(id=f"anthropic/{model}"))
-    assert features == ("seed", "json_object", *lacking.split())
+    wishes = {"flex", "priority", "verbosity"} | (set() if "claude" in model else {"parallel_tool_calls"})
+    assert set(features) == {"seed", "json_object", *lacking.split()} | wishes
 
 
 def test_requests_for_sampling_and_forced_tools_pass_the_newest_models_by() -> None:
@@ -333,6 +335,24 @@ def test_requests_for_sampling_and_forced_tools_pass_the_newest_models_by() -> N
     }  # fmt: skip
     forced = router.decide("hi", tools=[{"type": "function", "name": "f"}], tool_choice="required")
     assert not {"anthropic/claude-opus-5-5", "anthropic/claude-sonnet-5-5"} & set(forced.chain)
+
+
+@pytest.mark.parametrize(
+    ("params", "rest"),
+    [
+        ({"max_output_tokens": 1024}, {}),
+        ({"temperature": 0.5}, {}),
+        ({"top_p": 0.9}, {}),
+        ({}, {"tools": [{"type": "function", "name": "f"}], "tool_choice": "required"}),
+        ({}, {"tools": [{"type": "function", "name": "f"}], "tool_choice": "f"}),
+    ],
+)
+def test_what_an_older_model_does_not_take_beside_thinking_is_decided(params: Any, rest: Any) -> None:
+    router, named = Router(providers=[AnthropicProvider(KEY)]), ["anthropic/claude-haiku-4-5"]
+    thinking: Any = {"reasoning": "low", **params}
+    assert router.decide("hi", models=named, params=params, **rest).model == named[0]
+    with pytest.raises(NoCandidates, match=r"1 asked, .* params; drop params\.reasoning to admit"):
+        router.decide("hi", models=named, params=thinking, **rest)
 
 
 # --- structured output
@@ -453,7 +473,7 @@ async def test_tool_calls_come_with_id_and_name_first_and_whole_arguments(
 
 
 @pytest.mark.anyio
-async def test_thoughts_signatures_pings_and_what_is_not_known_are_signs_of_life(
+async def test_signatures_pings_and_what_is_not_known_are_signs_of_life(
     server: AnthropicServer, provider: AnthropicProvider
 ) -> None:
     start, ping, *rest = events_of(message(thought("hm"), {"type": "redacted_thinking", "data": "x"}, said("so")))
@@ -467,10 +487,13 @@ async def test_thoughts_signatures_pings_and_what_is_not_known_are_signs_of_life
     server.answers = [sse(start, ping, b": comment\n\n", *new, *rest)]
     async with provider.open(call()) as chunks:
         given = [chunk async for chunk in chunks]
-    life = (
-        1 + len(new) + 4 + 2 + 1
-    )  # the thought's start, two deltas and stop; the redacted one's two; the text's start
-    assert given == [Usage(9, 1), *[Delta("")] * life, Delta("so"), Delta(""), Usage(9, 3), Finish("stop")]
+    life = Delta("")
+    assert given == [
+        Usage(9, 1), *[life] * (1 + len(new)),
+        life, Thought("hm"), life, Thought(item=thought("hm")),  # what it begins with, is signed with and ends in
+        life, Thought(item={"type": "redacted_thinking", "data": "x"}),
+        life, Delta("so"), life, Usage(9, 3), Finish("stop"),
+    ]  # fmt: skip
 
 
 @pytest.mark.anyio
@@ -534,13 +557,13 @@ def test_usage_is_the_input_with_all_caches_and_the_output_with_all_thought() ->
         "input_tokens": 50,
         "cache_read_input_tokens": 100_000,
         "cache_creation_input_tokens": 248,
-        "cache_creation": {"ephemeral_5m_input_tokens": 248, "ephemeral_1h_input_tokens": 0},
+        "cache_creation": {"ephemeral_5m_input_tokens": 148, "ephemeral_1h_input_tokens": 100},
         "output_tokens": 503,
         "output_tokens_details": {"thinking_tokens": 480},
         "service_tier": "standard",
     }
     message(said("x"), usage=usage)  # valid by the official types
-    assert Counts().add(usage) == Usage(100_298, 503, 100_000, 480, 248)
+    assert Counts().add(usage) == Usage(100_298, 503, 100_000, 480, 248, 100, tier="default")
     thought = {"output_tokens_details": {"thinking_tokens": 9}}
     assert Counts().add({"input_tokens": 1, "output_tokens": 1} | thought) == Usage(1, 1, 0, 1)
 
@@ -790,3 +813,28 @@ async def test_a_router_answers_with_its_usage_at_its_price(
     assert answered.routing.tokens.input == 30
     assert answered.routing.tokens.cached == 20
     assert answered.routing.cost_usd == pytest.approx((10 * 1.0 + 20 * 0.1 + 5 * 5.0) / 1e6)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_router_takes_thought_back_in_a_tool_loop(
+    server: AnthropicServer, provider: AnthropicProvider, stream: bool
+) -> None:
+    blocks = [said("I ask. "), thought("Let me see."), used("f", {}), thought("Once more."), used("f", {}, "toolu_2")]
+    server.answer = lambda request: answer(message(*blocks, stop="tool_use"), stream=bool(request.body.get("stream")))
+    router, tools = Router(providers=[provider]), [{"type": "function", "name": "f"}]
+    rest: Any = {"models": ["anthropic/claude-opus-5"], "params": {"reasoning": "low"}, "tools": tools}
+    asked: list[Any] = [{"role": "user", "content": "hi"}]
+    if stream:
+        async with router.stream(asked, **rest) as stream_of:
+            events = [event async for event in stream_of]
+        answered = stream_of.result
+        assert "reasoning.delta" in [event.event for event in events]
+    else:
+        answered = await router.route(asked, **rest)
+    told = answered.response.to_dict()
+    assert told["reasoning"]["text"] == "Let me see.Once more."
+    turn = {"role": "assistant", "content": told["output"], "tool_calls": told["tool_calls"]}
+    results = [{"role": "tool", "content": "1", "tool_call_id": call["id"]} for call in told["tool_calls"]]
+    await router.route([*asked, turn | {"reasoning": told["reasoning"]}, *results], **rest)
+    assert server.requests[-1].body["messages"][1] == {"role": "assistant", "content": blocks}

@@ -16,8 +16,10 @@ from typing import Any
 
 import pytest
 
+from routewright.backends.cache.entries import OBSERVATIONS
+from routewright.backends.cache.mirrors import AT_ONCE
 from routewright.backends.cache.search import Vectors
-from routewright.backends.cache.sqlite import AT_ONCE, OBSERVATIONS, SqliteCache
+from routewright.backends.cache.sqlite import SqliteCache
 from routewright.errors import StorageCorrupt, ValidationFailed
 from routewright.testing.cache import PARTITION, key_of, make_entry
 from routewright.wire import CachedAnswer, CacheEntry, CacheSelection, Observation
@@ -315,7 +317,7 @@ async def test_embeddings_of_entries_that_made_room_do_not_pile_up(path: Path) -
         await cache.put(make_entry(number, time.time(), (1.0, 0.0)))
         if number % 100 == 0:
             await near(cache)
-            most = max(most, *(len(mirror.vectors) for mirror in cache._mirrors.values()))
+            most = max(most, *(len(mirror.vectors) for mirror in cache._mirrors._kept.values()))
     assert most <= 2 * 20 + AT_ONCE
     await cache.aclose()
 
@@ -330,10 +332,10 @@ async def test_a_first_answer_kept_does_not_have_all_embeddings_read_again(path:
     before, cache = SqliteCache(path), SqliteCache(path)
     await put(before, "a")
     await near(cache)
-    mirrors = list(cache._mirrors.values())
+    mirrors = list(cache._mirrors._kept.values())
     await put(cache, "b")
     assert await near(cache) == ["tr_a", "tr_b"]
-    assert [mirror is mirrors[0] for mirror in cache._mirrors.values()] == [True]
+    assert [mirror is mirrors[0] for mirror in cache._mirrors._kept.values()] == [True]
     await before.aclose()
     await cache.aclose()
 
@@ -396,10 +398,10 @@ async def test_while_embeddings_are_read_into_memory_the_cache_is_starting(
             reading.append(other.is_starting)
             super().add(key, vector)
 
-    monkeypatch.setattr("routewright.backends.cache.sqlite.Vectors", Watched)
+    monkeypatch.setattr("routewright.backends.cache.mirrors.Vectors", Watched)
     other = SqliteCache(path)
     assert await near(other) == ["tr_a", "tr_b", "tr_c"]
     assert (reading, other.is_starting) == ([True] * 3, False)
-    other.is_starting = True  # another partition is being read
+    other._mirrors.is_starting = True  # another partition is being read
     assert await near(other) == ["tr_a", "tr_b", "tr_c"]
     await other.aclose()

@@ -2,11 +2,81 @@
 
 from __future__ import annotations
 
-from routewright import MemoryCoordination
+import time
+
+import anyio
+import pytest
+
+from routewright import MemoryCoordination, StorageUnavailable
+from routewright.backends.coordination.redis import RedisCoordination
 from routewright.testing import FakeClock
-from routewright.testing.coordination import CoordinationContract
+from routewright.testing.coordination import FIRST, SECOND, CoordinationContract
+from routewright.testing.servers import RedisServer
+from routewright.wire import Notice
 
 
 class TestMemoryCoordination(CoordinationContract):
     def make(self, clock: FakeClock) -> MemoryCoordination:
         return MemoryCoordination(clock=clock)
+
+
+class TestRedisCoordination(CoordinationContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, redis: RedisServer) -> None:
+        self.redis = redis
+
+    def make(self, clock: FakeClock) -> RedisCoordination:
+        return RedisCoordination(self.redis.url, clock=clock)
+
+
+@pytest.mark.anyio
+async def test_news_of_another_process_are_heard_at_once(redis: RedisServer) -> None:
+    mine, other = RedisCoordination(redis.url), RedisCoordination(redis.url)
+    await other.announce(FIRST)
+    last = (await mine.hear(None)).last
+    heard: list[tuple[Notice, ...]] = []
+
+    async def listen() -> None:
+        heard.append((await mine.hear(last)).notices)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(listen)
+        await anyio.sleep(0.1)
+        said_at = time.monotonic()
+        await other.announce(SECOND)
+    assert heard == [(SECOND,)]
+    assert time.monotonic() - said_at < 0.5
+    await mine.aclose()
+    await other.aclose()
+
+
+@pytest.mark.anyio
+async def test_news_that_came_while_nobody_could_listen_are_heard_afterwards(redis: RedisServer) -> None:
+    mine, other = RedisCoordination(redis.url), RedisCoordination(redis.url)
+    await other.announce(FIRST)
+    last = (await mine.hear(None)).last
+    redis.pause()
+    with pytest.raises(StorageUnavailable):
+        await other.announce(SECOND)
+    redis.resume()
+    await other.announce(SECOND)
+    assert {*(await mine.hear(last)).notices} == {SECOND}
+    await mine.aclose()
+    await other.aclose()
+
+
+@pytest.mark.anyio
+async def test_where_the_server_is_gone_news_are_unavailable_and_afterwards_begin_anew(redis: RedisServer) -> None:
+    mine = RedisCoordination(redis.url)
+    await mine.announce(FIRST)
+    last = (await mine.hear(None)).last
+    redis.stop()
+    try:
+        for asked in (mine.announce(FIRST), mine.hear(None), mine.hear(last)):
+            with pytest.raises(StorageUnavailable):
+                await asked
+    finally:
+        redis.start()
+    await mine.announce(SECOND)
+    assert (await mine.hear(last)).notices == (SECOND,)
+    await mine.aclose()

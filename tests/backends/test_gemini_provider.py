@@ -16,7 +16,8 @@ from routewright import GeminiProvider, Router
 from routewright._core.sse import SseEvent
 from routewright.backends.providers.environment import providers_from_environment
 from routewright.backends.providers.faults import fault_in_answer, fault_of_answer
-from routewright.backends.providers.gemini import UNSIGNED, GeneratedContent, content_body, generation_of, read_usage
+from routewright.backends.providers.features import generation_of
+from routewright.backends.providers.gemini import UNSIGNED, GeneratedContent, content_body, read_usage
 from routewright.catalogue import Catalogue
 from routewright.testing import FakeClock
 from routewright.wire import (
@@ -32,6 +33,7 @@ from routewright.wire import (
     NamedToolChoice,
     Params,
     TextPart,
+    Thought,
     Tool,
     ToolCall,
     ToolDelta,
@@ -355,7 +357,7 @@ UNSAYABLE: list[tuple[str, list[Message], dict[str, Any]]] = [
     ("arguments are not a JSON object", [Message("assistant", None, [asks("f", f'["{CANARY}"]')])], {}),
     ("arguments are not a JSON object", [Message("assistant", None, [asks("f", CANARY)])], {}),
     ("does not hold", [Message("tool", CANARY, tool_call_id=CANARY)], {}),
-    ("no images in system", [Message("user", "x"), Message("system", [IMAGE])], {}),
+    ("nothing but text in system", [Message("user", "x"), Message("system", [IMAGE])], {}),
     ("a system message", [Message("system", CANARY)], {}),
     ("https://", [Message("user", [ImagePart(ImageUrl(f"http://x.example/{CANARY}"))])], {}),
     ("without data", [Message("user", [ImagePart(ImageUrl("data:image/png;base64,"))])], {}),
@@ -422,12 +424,13 @@ def test_a_models_name_says_its_generation(name: str, generation: tuple[int, int
         ("gemini-3.6-flash", {"temperature", "top_p"}),
         ("gemini-4-argon", {"temperature", "top_p"}),
         ("gemini-flash-latest", {"temperature", "top_p"}),
-        ("gemini-2.0-flash", {"image_url"}),
-        ("gemma-4-31b-it", {"image_url"}),
+        ("gemini-2.0-flash", {"image_url", "file_url"}),
+        ("gemma-4-31b-it", {"image_url", "file_url"}),
     ],
 )
 def test_what_a_model_ignores_is_a_constraint(name: str, lacking: set[str]) -> None:
-    assert set(GeminiProvider(KEY).unsupported(Model(id=f"google/{name}"))) == lacking
+    wishes = {"parallel_tool_calls", "verbosity", "cache_control"}
+    assert set(GeminiProvider(KEY).unsupported(Model(id=f"google/{name}"))) == lacking | wishes
 
 
 def test_a_model_that_samples_by_itself_is_sent_no_sampling() -> None:
@@ -479,7 +482,7 @@ async def test_function_calls_are_tool_calls_with_an_id_each(
 
 
 @pytest.mark.anyio
-async def test_thoughts_and_unknown_parts_are_a_sign_of_life_and_no_output(
+async def test_thoughts_are_no_output_and_unknown_parts_a_sign_of_life(
     server: GeminiServer, provider: GeminiProvider
 ) -> None:
     code = {"executableCode": {"language": "PYTHON", "code": "1"}}
@@ -497,7 +500,10 @@ async def test_thoughts_and_unknown_parts_are_a_sign_of_life_and_no_output(
     ]
     async with provider.open(call()) as chunks:
         came = [chunk async for chunk in chunks]
-    assert came == [*[Delta("")] * 4, Delta("so"), Delta(""), Finish("stop")]
+    assert came == [
+        Thought("hm"), *[Delta("")] * 3, Delta("so"), Thought("hm"),
+        Thought(item={"thoughtSignature": "AAAA", "at": 2}), Finish("stop"),
+    ]  # fmt: skip
 
 
 REASONS = {
@@ -625,11 +631,26 @@ async def test_usage_is_given_when_it_changes(server: GeminiServer, provider: Ge
             Usage(100, 20, cached=60),
         ),
         ({"promptTokenCount": 100, "cachedContentTokenCount": 999}, Usage(100, 0, cached=100)),
+        (
+            {
+                "promptTokenCount": 100, "cachedContentTokenCount": 40,
+                "promptTokensDetails": [
+                    {"modality": "TEXT", "tokenCount": 30}, {"modality": "AUDIO", "tokenCount": 70}, "x",
+                ],
+                "cacheTokensDetails": [{"modality": "AUDIO", "tokenCount": 40}],
+            },
+            Usage(100, 0, cached=40, audio=30),
+        ),
+        (
+            {"promptTokenCount": 9, "promptTokensDetails": [{"modality": "AUDIO", "tokenCount": 70}]},
+            Usage(9, 0, audio=9),
+        ),
+        ({"promptTokenCount": 9, "promptTokensDetails": {"modality": "AUDIO"}}, Usage(9, 0)),
         ({"promptTokenCount": 100, "thoughtsTokenCount": "x"}, None),
         ({"promptTokenCount": 100, "toolUsePromptTokenCount": -1}, None),
         ({"promptTokenCount": 100, "toolUsePromptTokenCount": 30, "candidatesTokenCount": 1}, Usage(130, 1)),
     ],
-)
+)  # fmt: skip
 def test_usage_counts_thoughts_as_output_and_the_cache_as_input(said: dict[str, Any], read: Usage | None) -> None:
     assert read_usage(said) == read
 

@@ -38,6 +38,7 @@ from routewright.wire import (
     NamedToolChoice,
     RouteRequest,
     TextPart,
+    Thought,
     Tool,
     ToolCall,
     Usage,
@@ -181,9 +182,9 @@ def text(said: str) -> dict[str, Any]:
 def test_the_user_shows_the_images_of_results_behind_all_results_of_a_turn(host: str) -> None:
     sent = body_for(host, *DRAWN)["messages"]
     assert [each["role"] for each in sent[:6]] == ["user", "assistant", "tool", "tool", "tool", "user"]
-    assert [each["content"] for each in sent[2:5]] == ["A chart.", "(images, which are shown below)", "Failed."]
+    assert [each["content"] for each in sent[2:5]] == ["A chart.", "(attachments, which are shown below)", "Failed."]
     assert [each["tool_call_id"] for each in sent[2:5]] == ["a", "b", "c"]
-    of_a, of_b = text("Images of the tool call a:"), text("Images of the tool call b:")
+    of_a, of_b = text("Attachments of the tool call a:"), text("Attachments of the tool call b:")
     shown = [of_a, of_image(CHART), of_b, of_image(PLAN), of_image(CHART)]
     assert sent[5]["content"][:5] == shown
     assert [text("Well?")] == sent[5]["content"][5:] or sent[6:] == [{"role": "user", "content": "Well?"}]
@@ -219,7 +220,7 @@ def test_every_turn_of_results_has_its_images_behind_it() -> None:
     roles = ["user", "assistant", "tool", "tool", "tool", "user", "assistant", "tool", "user"]
     assert [each["role"] for each in sent] == roles
     assert sent[7]["content"] == [text("One."), text("Two.")]
-    assert sent[8]["content"] == [text("Images of the tool call d:"), of_image(CHART)]
+    assert sent[8]["content"] == [text("Attachments of the tool call d:"), of_image(CHART)]
 
 
 @given(st.lists(st.text(), min_size=2, max_size=2, unique=True))
@@ -251,7 +252,7 @@ def test_the_cap_has_the_name_that_the_host_reads() -> None:
     named = {
         name: next(field for field in body_for(name, max_output_tokens=5) if field.startswith("max")) for name in HOSTS
     }
-    newer = {"openai", "azure", "groq", "xai", "cerebras", "moonshotai", "minimax"}
+    newer = {"openai", "azure", "groq", "xai", "cerebras", "moonshotai", "minimax", "alibaba", "xiaomi"}
     assert {name for name, field in named.items() if field == "max_completion_tokens"} == newer
 
 
@@ -425,8 +426,6 @@ async def test_what_azures_filter_says_on_the_way_is_no_output(server: OpenAISer
 
 # --- their own words
 
-LIFE = Delta("")
-
 
 def take(document: Any) -> list[Chunk]:
     return list(Completion("x").take(json.dumps(document)))
@@ -448,14 +447,15 @@ thoughts = pytest.mark.parametrize(
 
 
 @thoughts
-def test_a_thought_is_a_sign_of_life_and_no_output_however_it_is_written(thought: dict[str, Any]) -> None:
-    assert take(delta(**thought)) == [LIFE]
+def test_a_thought_is_read_and_no_output_however_it_is_written(thought: dict[str, Any]) -> None:
+    assert take(delta(**thought)) == [Thought("hm")]
     answer = Completion("x")
     chunks = [*answer.take(json.dumps(delta(**thought))), *answer.take(json.dumps(delta("so", finish="stop")))]
-    assert [*chunks, answer.end()] == [LIFE, Delta("so"), Finish("stop")]
+    assert [*chunks, answer.end()] == [Thought("hm"), Delta("so"), Finish("stop")]
     message = {"role": "assistant", **thought} | ({} if isinstance(thought.get("content"), list) else {"content": "so"})
     plain = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
-    assert all(chunk in (LIFE, Delta("so")) for chunk in take(plain))
+    said = [] if isinstance(thought.get("content"), list) else [Delta("so")]
+    assert take(plain) == [Thought("hm"), *said]
 
 
 @pytest.mark.parametrize("content", [{}, {"content": ""}, {"content": None}], ids=["none", "empty", "null"])
@@ -501,6 +501,14 @@ def test_an_empty_text_without_a_thought_is_an_answer() -> None:
                 "prompt_tokens_details": {"cached_tokens": 20, "cache_write_tokens": 100, "audio_tokens": 0},
             },
             Usage(194, 2, cached=20, written=100),
+        ),
+        # OpenAI, of a recording
+        (
+            {
+                "prompt_tokens": 60, "completion_tokens": 2, "total_tokens": 62,
+                "prompt_tokens_details": {"cached_tokens": 20, "audio_tokens": 50},
+            },
+            Usage(60, 2, cached=20, audio=40),
         ),
         # Groq
         (
@@ -548,7 +556,7 @@ def test_an_empty_text_without_a_thought_is_an_answer() -> None:
             Usage(26, 223, reasoning=214),
         ),
     ],
-    ids=["deepseek", "moonshot", "openrouter", "groq", "sonar", "deep research", "xai", "alibaba", "minimax"],
+    ids=["deepseek", "moonshot", "openrouter", "openai", "groq", "sonar", "deep research", "xai", "alibaba", "minimax"],
 )  # fmt: skip
 def test_usage_is_read_as_each_host_writes_it(said: dict[str, Any], read: Usage) -> None:
     assert read_usage(said) == read

@@ -7,6 +7,7 @@ import json
 import pickle
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,12 +18,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright import Router, StepCall, StepDone
-from routewright._core.sse import SseEvent
-from routewright.backends.providers.answer import SLICE_BYTES, streamed
+from routewright import Catalogue, ExecutionLimits, Router, Settings, StepCall, StepDone, UpstreamFailed
+from routewright.backends.providers.answer import SLICE_BYTES, Reader, streamed
 from routewright.backends.providers.environment import providers_from_environment
-from routewright.backends.providers.faults import BODY_CHARS, fault_in_answer, fault_of_answer, retry_after
-from routewright.backends.providers.http import HttpProvider
+from routewright.backends.providers.faults import (
+    BODY_CHARS,
+    fault_in_answer,
+    fault_of_answer,
+    retry_after,
+    seconds_until,
+)
+from routewright.backends.providers.http import REFUSED_S, HttpProvider
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.testing import FakeClock
 from routewright.wire import Chunk, Delta, Finish, Model, UpstreamCall, Usage
@@ -191,20 +197,14 @@ async def test_a_stream_that_says_nothing_lets_others_run(vendor: Vendor, noise:
 
 @pytest.mark.anyio
 async def test_a_stream_is_read_no_further_than_it_is_asked_for() -> None:
-    class Counting:
+    class Counting(Reader):
         events = 0
 
-        def add(self, event: SseEvent) -> Iterator[Chunk]:
+        def take(self, document: bytes | str) -> Iterator[Chunk]:
             self.events += 1
-            yield Delta(event.data)
+            yield Delta(str(document))
 
-        def end(self) -> Finish:
-            raise NotImplementedError
-
-        def read(self, document: bytes) -> Iterator[Chunk]:
-            raise NotImplementedError
-
-    counting = Counting()
+    counting = Counting("counting")
     async with aclosing(streamed(counting, AtOnce(b"data:{}\n\n" * 10_000), str)) as stream:
         for _ in range(3):
             assert await anext(stream) == Delta("{}")
@@ -469,6 +469,60 @@ async def test_cancel_frees_the_connection(server: OpenAIServer, provider: HttpP
     assert server.connected == 1
 
 
+@pytest.fixture
+async def hurried(vendor: Vendor, server: OpenAIServer, anyio_backend: str) -> AsyncIterator[HttpProvider]:
+    """A provider with a timeout, on a clock that is moved by hand."""
+    made = vendor.make(KEY, base_url=server.url, clock=FakeClock(autojump=False), timeout=2.5, max_retries=3)
+    yield made
+    await made.aclose()
+
+
+@pytest.mark.anyio
+@both
+async def test_a_timeout_ends_a_wait_for_an_answer(server: OpenAIServer, hurried: HttpProvider, stream: bool) -> None:
+    gate, clock = Gate(), hurried._clock
+    assert isinstance(clock, FakeClock)
+    server.answers = [Answer([gate], headers=EVENTS if stream else JSON, chunked=True)]
+    async with anyio.create_task_group() as group:
+
+        async def ask() -> None:
+            fault = await fault_of(hurried, call(stream=stream))
+            assert (fault.kind, str(fault)) == ("timeout", "timeout: nothing came for 2.5 s, the provider's timeout")
+            assert hurried._clock.monotonic() == 2.5
+
+        group.start_soon(ask)
+        await anyio.to_thread.run_sync(gate.reached.wait)
+        await clock.advance(2.4)
+        assert server.connected == 1
+        await clock.advance(0.1)
+    assert await anyio.to_thread.run_sync(server.wait_connected, 0)
+    assert await chunks_of(hurried, call("abc", stream=stream)) == await chunks_of(hurried, call("abc", stream=stream))
+
+
+@pytest.mark.anyio
+async def test_a_timeout_is_of_each_wait_of_a_stream(
+    vendor: Vendor, server: OpenAIServer, hurried: HttpProvider
+) -> None:
+    first, second, clock = Gate(), Gate(), hurried._clock
+    assert isinstance(clock, FakeClock)
+    server.answers = [vendor.broken("first", first, "second", second)]
+    async with hurried.open(call()) as chunks:
+        assert await text_from(chunks) == "first"
+        await clock.advance(2.4)  # the reader's own time
+        first.open()
+        assert await text_from(chunks) == "second"
+        async with anyio.create_task_group() as group:
+            group.start_soon(clock.advance, 2.5)
+            with pytest.raises(ProviderFault, match=r"nothing came for 2\.5 s"):
+                await anext(chunks)
+
+
+@pytest.mark.parametrize("wrong", [{"timeout": 0}, {"timeout": "5"}, {"max_retries": 6}, {"max_retries": True}])
+def test_wrong_timeouts_and_retries_are_refused(vendor: Vendor, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationFailed, match=next(iter(wrong))):
+        vendor.make(KEY, **wrong)
+
+
 @pytest.mark.anyio
 async def test_context_may_be_left_in_another_task(
     vendor: Vendor, server: OpenAIServer, provider: HttpProvider
@@ -685,6 +739,138 @@ async def test_the_engine_hears_nothing_of_a_key_that_was_refused(vendor: Vendor
     await provider.aclose()
 
 
+@pytest.mark.anyio
+async def test_one_dead_key_among_several_is_logged_once_and_its_models_are_shown_as_degraded(
+    vendor: Vendor, server: OpenAIServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    well, clock = server.answer, FakeClock(autojump=False)
+    refuse(vendor, server, {KEYS[0]: of_json({}, 401)})
+    models = [Model(id=f"{vendor.name}/gpt-x", quality=0.5)]
+    provider = vendor.make(KEYS, base_url=server.url, models=models, clock=clock)
+    router = Router(providers=[provider], catalogue=Catalogue(()))
+    for _ in range(2):
+        await router.route("hi")
+    clock._now += REFUSED_S
+    provider._keys._place = 0
+    await router.route("hi")
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("routewright")] == [
+        f"{vendor.name} refused key 1 of 3 (status 401); others are used in its place"
+    ]
+    assert "Canary" not in caplog.text
+    assert (provider.refused_keys, router.refused_keys) == (1, 1)
+    assert [model.availability.status for model in router.models()] == ["degraded"]
+
+    server.answer = well
+    clock._now += REFUSED_S
+    provider._keys._place = 0
+    await router.route("hi")
+    assert router.refused_keys == 0
+    assert [model.availability.status for model in router.models()] == ["available"]
+    await router.aclose()
+
+
+# --- what vendors say besides
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("said", "retry"), [("true", True), ("false", False), ("maybe", None)])
+async def test_a_vendor_says_whether_to_try_again(
+    server: OpenAIServer, provider: HttpProvider, said: str, retry: bool | None
+) -> None:
+    server.answer = lambda request: of_json({}, 500, x_should_retry=said)
+    assert (await fault_of(provider)).retry is retry
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("status", "said", "asked"), [(400, "true", 2), (500, "false", 1), (500, "", 2)])
+async def test_the_router_tries_again_as_the_vendor_says(
+    vendor: Vendor, server: OpenAIServer, status: int, said: str, asked: int
+) -> None:
+    server.answer = lambda request: of_json({}, status, x_should_retry=said)
+    models = [Model(id=f"{vendor.name}/gpt-x", quality=0.5)]
+    provider = vendor.make(KEY, base_url=server.url, models=models)
+    settings = Settings(execution=ExecutionLimits(backoff_s=0.0))
+    router = Router(providers=[provider], catalogue=Catalogue(()), settings=settings)
+    with pytest.raises(UpstreamFailed):
+        await router.route("hi")
+    assert len(server.requests) == asked
+    await router.aclose()
+
+
+USED_UP = {
+    "openai": ("x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens", "1m30s"),
+    "anthropic": (
+        "anthropic-ratelimit-input-tokens-remaining",
+        "anthropic-ratelimit-input-tokens-reset",
+        "2026-11-26T12:01:30Z",
+    ),
+}
+
+
+def used_up(vendor: Vendor) -> Answer:
+    """A good answer, which says that nothing is left for a minute and a half."""
+    rest, reset, until = USED_UP[vendor.name]
+    answer = vendor.whole("hello")
+    return replace(answer, headers={**answer.headers, "date": "Thu, 26 Nov 2026 12:00:00 GMT", rest: "0", reset: until})
+
+
+@pytest.mark.anyio
+@both
+async def test_a_lone_key_that_an_answer_used_up_is_asked_all_the_same(
+    vendor: Vendor, server: OpenAIServer, stream: bool
+) -> None:
+    if vendor.name not in USED_UP:
+        pytest.skip("its answers say nothing of limits")
+    provider = vendor.make(KEY, base_url=server.url)
+    server.answers = [used_up(vendor)]
+    for _ in range(2):  # a reset is when all of a limit is back, not when the next call passes
+        assert await chunks_of(provider, call(stream=stream))
+    await provider.aclose()
+
+
+@pytest.mark.anyio
+async def test_a_key_that_is_used_up_gives_way_to_the_next_for_that_model(
+    vendor: Vendor, server: OpenAIServer, ringed: HttpProvider
+) -> None:
+    if vendor.name not in USED_UP:
+        pytest.skip("its answers say nothing of limits")
+    server.answers = [used_up(vendor)]
+    for model in ("x/gpt-x", "x/gpt-x", "x/other"):
+        assert await chunks_of(ringed, call(model=model))
+    assert asked(vendor, server) == [0, 1, 1]
+
+
+def test_who_makes_the_calls_is_given_the_next_key_where_an_answer_used_one_up(vendor: Vendor) -> None:
+    if vendor.name not in USED_UP:
+        pytest.skip("its answers say nothing of limits")
+    provider, answer = vendor.make(KEYS), used_up(vendor)
+    first = provider.request(call())
+    assert provider.read(first, 200, answer.headers, b"".join(p for p in answer.pieces if isinstance(p, bytes)))
+    assert [provider.request(call(model=model)).key.reveal() for model in ("x/gpt-x", "x/other")] == [KEYS[1], KEYS[1]]
+    assert first.key.reveal() == KEYS[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("1s", 1.0),
+        ("20ms", 0.02),
+        ("6m0s", 360.0),
+        ("2m59.56s", 179.56),
+        ("1h0m5s", 3605.0),
+        ("7.5", 7.5),
+        ("2026-11-26T12:00:09Z", 9.0),
+        ("2026-11-26T11:00:00Z", 0.0),
+        ("", None),
+        ("soon", None),
+        ("-3s", None),
+    ],
+)
+def test_when_a_limit_is_reset_is_read_as_each_vendor_writes_it(value: str, seconds: float | None) -> None:
+    headers = {"reset": value, "date": "Thu, 26 Nov 2026 12:00:00 GMT"}
+    assert seconds_until(headers, "reset") == pytest.approx(seconds)
+
+
 # --- where keys and addresses come from
 
 
@@ -739,9 +925,12 @@ def test_text_that_cannot_be_a_key_is_refused_without_being_shown(vendor: Vendor
         ([KEY, None], "api_key[1]: must be a string, got NoneType; leave it out"),
         ([KEY, " "], "api_key[1]: is empty; leave it out"),
         ([KEY, "sk-Canary x"], "api_key: is not a key; a key is printable ASCII without spaces"),
-        (b"sk-Canary", "api_key: must be a string or a list of them, got bytes"),
-        ({"sk-Canary": 1}, "api_key: must be a string or a list of them, got dict"),
-        (4921, "api_key: must be a string or a list of them, got int"),
+        (b"sk-Canary", "api_key: must be a string or a list of them, got bytes; pass the key as its vendor shows it"),
+        (
+            {"sk-Canary": 1},
+            "api_key: must be a string or a list of them, got dict; pass the key as its vendor shows it",
+        ),
+        (4921, "api_key: must be a string or a list of them, got int; pass the key as its vendor shows it"),
     ],
 )
 def test_what_holds_no_keys_is_refused_and_none_is_shown(vendor: Vendor, given: Any, said: str) -> None:
@@ -756,11 +945,14 @@ def test_what_holds_no_keys_is_refused_and_none_is_shown(vendor: Vendor, given: 
     [
         ({"base_url": 4921}, "base_url: must be a string, got int; write 'https://host/path'"),
         ({"name": 4921}, "name: must be a string, got int; name the provider"),
-        ({"name": "a\x1b", "base_url": "http://x"}, "name: must be 1 to 200 printable characters, got 'a\\x1b'"),
+        (
+            {"name": "a\x1b", "base_url": "http://x"},
+            "name: must be 1 to 200 printable characters, got 'a\\x1b'; take a short one, on one line",
+        ),
         ({"headers": "4921"}, 'headers: must be a mapping, got str; write {"x-org": "..."}'),
         ({"headers": {"x-org": 4921}}, "headers: 'x-org' must be a string, got int; leave out what has no value"),
         ({"headers": {5: "4921"}}, "headers: 5 cannot be sent; use printable ASCII"),
-        ({"models": None}, "models: null is not a list of Model; leave it out, or pass [Model(id=...)]"),
+        ({"models": None}, "models: None is not a list of Model; leave it out, or pass [Model(id=...)]"),
     ],
 )
 def test_what_is_not_of_its_kind_is_refused_and_no_value_is_shown(

@@ -15,6 +15,7 @@ from routewright.testing import FakeClock
 from routewright.wire.secret import Secret
 
 UNKNOWN = ProviderFault("auth", status=401)
+MODEL = "x/gpt-x"
 
 
 def limited(seconds: float | None) -> ProviderFault:
@@ -26,11 +27,11 @@ class Keys:
 
     def __init__(self, names: str) -> None:
         self.clock = FakeClock()
-        self.ring = KeyRing([Secret(name) for name in names], self.clock)
+        self.ring = KeyRing([Secret(name) for name in names], self.clock, "test")
 
     def turn(self) -> str:
         """The keys that a call asks if each refuses, though none is put aside."""
-        return "".join(key.reveal() for key in self.ring.turn())
+        return "".join(key.reveal() for key in self.ring.turn(MODEL))
 
     def refuse(self, name: str, fault: ProviderFault) -> None:
         assert self.ring.refuse(self[name], fault)
@@ -41,7 +42,7 @@ class Keys:
     def call(self, outcomes: dict[str, ProviderFault]) -> tuple[str, ProviderFault | None]:
         """Ask key after key, as a provider does: which were asked, and the fault that is told."""
         asked, faults = "", {}
-        for key in self.ring.turn():
+        for key in self.ring.turn(MODEL):
             asked += key.reveal()
             fault = outcomes.get(key.reveal())
             if fault is None:
@@ -190,3 +191,24 @@ def test_whatever_happens_each_key_is_asked_once_a_call_and_a_free_one_first(
         if fault is not None and fault.kind == "rate_limited":
             assert fault.retry_after == pytest.approx(min(due.values()) - now)
         keys.pass_time(pause_s)
+
+
+# --- limits that an answer used up
+
+
+def test_a_key_that_is_used_up_for_a_model_comes_last_until_the_reset_five_minutes_at_most() -> None:
+    keys = Keys("abc")
+    keys.ring.served(keys["a"], MODEL, 3_600.0)
+    assert next(keys.ring.turn("x/other")).reveal() == "a"
+    assert keys.turn() == "bca", "it is due soonest, so it is asked where no other is left"
+    keys.pass_time(LONGEST_S - 1.0)
+    assert keys.ring.due(keys["a"], MODEL) - keys.clock.monotonic() == pytest.approx(1.0)
+    keys.pass_time(1.0)
+    assert keys.ring.due(keys["a"], MODEL) == keys.clock.monotonic()
+
+
+def test_when_all_are_used_up_the_one_due_soonest_is_asked_all_the_same() -> None:
+    keys = Keys("ab")
+    for name in "ab":
+        keys.ring.served(keys[name], MODEL, 60.0)
+    assert len(keys.turn()) == 1

@@ -28,6 +28,7 @@ from routewright.wire import (
     Model,
     NamedToolChoice,
     Params,
+    Thought,
     Tool,
     ToolDelta,
     UpstreamCall,
@@ -42,6 +43,8 @@ HOME = "routewright.backends.providers.litellm"
 KEY = "sk-Canary/0123456789+abcdef"
 OFFLINE = "LITELLM_LOCAL_MODEL_COST_MAP"
 PROMPT = "my secret prompt"
+DIALS = ["reasoning_effort", "thinking", "parallel_tool_calls", "service_tier", "verbosity"]
+ASKED_FOR = ("parallel_tool_calls", "reasoning_tokens", "flex", "priority", "verbosity")
 DEADLINE = FakeClock().monotonic() + 7.0
 call = partial(asking.call, PROMPT, model="acme/m", deadline=DEADLINE)
 WHOLE = {
@@ -225,7 +228,8 @@ async def test_a_stream_is_read_by_the_same_reader_as_hosts_are_and_closed(packa
         delta(reasoning_content="hm"), delta("so"), delta(tool_calls=[piece]), delta(finish="tool_calls"), USAGE
     )
     assert await chunks_of(made(), call()) == [
-        Delta("so"), ToolDelta(0, "{}", "c1", "f"), Usage(9, 3), Finish("tool_calls"),
+        Thought("hm"), Thought(item={"reasoning_content": "hm"}), Delta("so"), ToolDelta(0, "{}", "c1", "f"),
+        Usage(9, 3), Finish("tool_calls"),
     ]  # fmt: skip
     assert package.answer.closed == 1
     assert package.calls[0]["stream"] is True
@@ -319,8 +323,12 @@ async def test_neither_prompt_nor_key_is_in_what_is_shown(package: StandIn, begu
 @pytest.mark.parametrize(
     ("known", "lacking"),
     [
-        (["temperature", "top_p", "stop", "tool_choice", "tools"], ("seed",)),
-        (["max_tokens"], ("temperature", "top_p", "stop", "seed", "tool_choice")),
+        (["temperature", "top_p", "stop", "tool_choice", "tools", *DIALS], ("seed",)),
+        (
+            ["max_tokens", *DIALS[1:]],
+            ("temperature", "top_p", "stop", "seed", "tool_choice", "reasoning", "reasoning_none"),
+        ),
+        (["temperature", "top_p", "stop", "seed", "tool_choice", DIALS[0]], ASKED_FOR),
         (None, ()),
         (ValueError("no such vendor"), ()),
     ],
@@ -328,6 +336,8 @@ async def test_neither_prompt_nor_key_is_in_what_is_shown(package: StandIn, begu
 def test_what_litellm_cannot_ask_for_is_not_supported(package: StandIn, known: Any, lacking: tuple[str, ...]) -> None:
     package.known = known
     assert made().unsupported(Model(id="acme/m")) == lacking
+    thinks = made().unsupported(Model(id="acme/m", reasoning=True))
+    assert thinks == (*lacking, "reasoning_tokens_brief"), "a bound is from 1,024 tokens on"
 
 
 @pytest.mark.anyio
@@ -352,10 +362,10 @@ def test_without_models_it_serves_those_of_the_catalogue_under_its_name(package:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"api_key": 7}, "api_key: must be a string, got int"),
-        ({"api_key": ["a", "b"]}, "api_key: must be a string, got list"),
+        ({"api_key": 7}, "api_key: must be a string, got int; or leave it out"),
+        ({"api_key": ["a", "b"]}, "api_key: must be a string, got list; or leave it out"),
         ({"name": 7}, "name: must be a string, got int; name the provider"),
-        ({"models": None}, "models: null is not a list of Model; leave it out, or pass [Model(id=...)]"),
+        ({"models": None}, "models: None is not a list of Model; leave it out, or pass [Model(id=...)]"),
     ],
 )
 def test_what_is_not_of_its_kind_is_refused(package: StandIn, given: dict[str, Any], said: str) -> None:
@@ -400,3 +410,13 @@ async def test_the_real_package_answers_and_fails_as_its_stand_in_does(server: O
     server.answer = lambda request: events(delta("half"), Cut())
     fault = await fault_of(real, asked())
     assert (fault.kind, fault.answered) == ("server", True)
+
+
+@asyncio_only
+@pytest.mark.anyio
+async def test_a_callers_own_fields_are_never_arguments_of_litellm(package: StandIn) -> None:
+    extra: dict[str, dict[str, Any]] = {"acme": {"api_base": "http://evil", "top_k": 3}, "other": {"top_k": 4}}
+    await chunks_of(made(), asking.call("hi", model="acme/m", params=Params(extra=extra), stream=False))
+    (asked,) = package.calls
+    assert "api_base" not in asked
+    assert asked["extra_body"] == {"api_base": "http://evil", "top_k": 3}

@@ -125,7 +125,8 @@ class Life:
 
     async def live(self, chance: Random) -> None:
         """Apply all batches in order, some at once, and read between them."""
-        storage = SqliteStorage(self.disk.folder / NAME, connect=self.disk.connect)
+        # each write of SQLite's comes by Python here, so whoever has the lock may have it long
+        storage = SqliteStorage(self.disk.folder / NAME, connect=self.disk.connect, busy_s=60)
         left = iter(self.batches)
         while some := list(islice(left, chance.choice((1, 1, 2, 5)))):
             async with anyio.create_task_group() as group:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from ipaddress import IPv4Network
+from typing import Annotated, Any, Literal
+from uuid import UUID
 
+import msgspec
 import pytest
+from pydantic import BaseModel, Field
 
 from routewright import Router
-from routewright.backends.providers.sandbox import MOST_CHARACTERS, MOST_DEPTH, MOST_VALUES, example_of
+from routewright.backends.providers.environment import VENDORS, providers_from_environment
+from routewright.backends.providers.sandbox import MOST_CHARACTERS, MOST_DEPTH, MOST_VALUES, SandboxProvider, example_of
+from routewright.catalogue import Catalogue
+from routewright.errors import NoCandidates
+from routewright.wire import Model
 
 NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "required": ["next"]}
 
@@ -39,6 +50,13 @@ NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "req
         ({"oneOf": [{"type": "integer"}, {"type": "string"}]}, 0),
         ({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"const": 5}}}, 5),
         ({"allOf": [{"$ref": "#/$defs/n"}], "$defs": {"n": {"type": "integer"}}}, 0),
+        (
+            {"allOf": [{"properties": {"a": {"const": 1}}, "required": ["a"]}, {"properties": {"b": {"const": 2}}}]},
+            {"a": 1},
+        ),
+        ({"type": "object", "properties": {"a": True, "b": True}, "anyOf": [{"required": ["b"]}]}, {"b": "sandbox"}),
+        ({"type": "integer", "minimum": 3.2, "maximum": 4.5}, 4),
+        ({"type": "string", "pattern": r"^[A-Z]{3}-\d{2}$", "maxLength": 6}, "sandbo"),
     ],
 )
 def test_an_example_is_small_and_fits(schema: Any, example: Any) -> None:
@@ -88,6 +106,89 @@ def test_no_schema_is_too_much(name: str) -> None:
     assert len(json.dumps(example)) <= MOST_VALUES * (MOST_CHARACTERS + 20)
 
 
+class Kind(Enum):
+    RED = "r"
+    BLUE = "b"
+
+
+class Inner(BaseModel):
+    x: int = Field(gt=3, lt=5)
+    y: str | None = None
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    lives: int = Field(multiple_of=7, ge=8)
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+
+
+class Tree(BaseModel):
+    value: float
+    branches: list[Tree] = []
+
+
+class Everything(BaseModel):
+    name: str = Field(min_length=9, max_length=12)
+    colour: Kind
+    inner: Inner
+    several: list[Inner] = Field(min_length=2)
+    pair: tuple[int, str]
+    by_name: dict[str, int]
+    different: set[int]
+    either: int | str
+    optional: Inner | None
+    pet: Cat | Dog = Field(discriminator="kind")
+    tree: Tree
+    at: datetime
+    day: date
+    lasts: timedelta
+    price: Decimal
+    id: UUID
+    network: IPv4Network
+
+
+class Plain(msgspec.Struct):
+    code: Annotated[str, msgspec.Meta(max_length=4)]
+    few: Annotated[list[int], msgspec.Meta(min_length=2)]
+    by_name: dict[Annotated[str, msgspec.Meta(min_length=2)], int]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Everything,
+        Plain,
+        int,
+        str | None,
+        Kind,
+        Literal["a", 3],
+        list[Inner],
+        tuple[int, str],
+        dict[str, int],
+        Cat | Dog,
+    ],
+)
+async def test_an_answer_of_any_type_is_one(kind: Any) -> None:
+    answer: Any = await Router.sandbox().route("hi", output_type=kind)
+    assert len(answer.trace.spans) == 2  # the first model's first answer fits
+    if isinstance(kind, type):
+        assert isinstance(answer.data, kind)
+
+
+@pytest.mark.anyio
+async def test_json_is_answered_where_json_was_asked_for() -> None:
+    router, schema = Router.sandbox(), Everything.model_json_schema()
+    plain = await router.route("hi", params={"response_format": {"type": "json_object"}})
+    assert isinstance(json.loads(plain.output), dict)
+    form = {"type": "json_schema", "json_schema": {"name": "everything", "schema": schema}}
+    shaped = await router.route("hi", params={"response_format": form})
+    Everything.model_validate_json(shaped.output)
+
+
 @pytest.mark.anyio
 async def test_a_long_answer_is_cut_at_its_cap_in_no_time() -> None:
     router = Router.sandbox(answers={"Go on.": "word " * 100_000})
@@ -96,3 +197,53 @@ async def test_a_long_answer_is_cut_at_its_cap_in_no_time() -> None:
     assert time.perf_counter() - started < 2.5
     assert answer.finish_reason == "length"
     assert 15 <= answer.routing.tokens.output <= 20
+
+
+# What vendors do not take.
+
+
+def test_the_sandbox_lacks_of_each_model_what_its_vendors_provider_does() -> None:
+    models = Catalogue().models
+    environ = {
+        name: "https://llm.example.com" if name == each.url_variable else "key"
+        for each in VENDORS
+        for name in (*each.key_variables, each.url_variable)
+        if name is not None
+    }
+    real = {each.name: each for each in providers_from_environment(environ)}
+    own, seen = SandboxProvider(models), set[str]()
+    for model in models:
+        if model.provider in real:
+            assert set(own.unsupported(model)) == set(real[model.provider].unsupported(model)), model.id
+            seen.add(model.provider)
+    assert {"anthropic", "google", "openai", "mistral"} <= seen
+    assert own.unsupported(Model(id="mine/one", reasoning=True)) == ()
+
+
+@pytest.mark.parametrize(
+    ("model", "params", "dropped"),
+    [
+        ("anthropic/claude-sonnet-4-6", {"seed": 1}, "params.seed"),
+        ("anthropic/claude-sonnet-4-6", {"response_format": {"type": "json_object"}}, "params.response_format"),
+        ("openai/o3", {"temperature": 0.5}, "params.temperature"),
+        ("openai/gpt-6-luna", {"temperature": 0.5, "reasoning": "low"}, "params.temperature"),
+    ],
+)
+def test_what_production_refuses_the_sandbox_refuses(model: str, params: Any, dropped: str) -> None:
+    with pytest.raises(NoCandidates, match=f"drop {dropped} to admit {model}"):
+        Router.sandbox().decide("Hi", models=[model], params=params)
+
+
+@pytest.mark.anyio
+async def test_the_sandbox_names_the_wishes_that_the_vendor_ignores() -> None:
+    wishes: Any = {"service_tier": "flex", "verbosity": "low"}
+    answer = await Router.sandbox().route("Hi", models=["anthropic/claude-sonnet-4-6"], params=wishes)
+    assert answer.routing.ignored_params == ["service_tier", "verbosity"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("tool", [{"name": "now"}, {"name": "now", "parameters": {}}])
+async def test_a_tool_without_parameters_is_called_with_an_empty_object(tool: Any) -> None:
+    answer = await Router.sandbox().route("Hi", tools=[tool], tool_choice="required")
+    assert answer.tool_calls is not None
+    assert answer.tool_calls[0].function.arguments == "{}"

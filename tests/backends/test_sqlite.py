@@ -23,6 +23,7 @@ import pytest
 from routewright import Router
 from routewright.backends.storage.sqlite import SqliteStorage, connections, keeper, schema, sync, upkeep, writer
 from routewright.backends.storage.sqlite.connection import Connection, connect
+from routewright.backends.storage.tables import upkeep as swept
 from routewright.errors import (
     InternalError,
     PreconditionFailed,
@@ -897,7 +898,7 @@ async def test_snapshots_that_nothing_needs_are_found_without_a_look_at_the_othe
     async with aclosing(SqliteStorage(path)) as storage:
         await storage.apply("default", [PutTrace(make_trace(1))])
     with closing(connect(str(path))) as connection:
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {upkeep._FREE_SNAPSHOTS}", (NOW,)).fetchall()
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {swept._FREE_SNAPSHOTS}", (NOW,)).fetchall()
     assert "SEARCH snapshot USING INDEX snapshot_free (at<?)" in [row[3] for row in plan]
 
 
@@ -1201,10 +1202,10 @@ async def test_a_sweep_takes_no_trace_that_came_in_the_place_of_an_old_one_meanw
         await storage.apply(SYSTEM_ACCOUNT, [SetRetention(production_s=7 * DAY_S)])
         await storage.apply("default", [PutTrace(old)])
         with closing(connect(str(path))) as connection:
-            found = upkeep.old_traces(NOW, connection)
+            found = swept.old_traces(NOW, connection)
             await storage.apply("default", [DeleteTraces()])
             await storage.apply("default", [PutTrace(new)])  # SQLite gives it the number that is free
-            assert [upkeep.remove_old(each, connection) for each in found] == [0]
+            assert [swept.remove_old(each, connection) for each in found] == [0]
         assert await storage.read("default", TraceById(new.id)) == new
 
 

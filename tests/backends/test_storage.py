@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,6 +27,7 @@ from routewright.testing.storage.walk import walk
 from routewright.trace import TraceStore
 from routewright.wire import (
     SYSTEM_ACCOUNT,
+    AgentState,
     CacheSpan,
     Content,
     Counted,
@@ -35,6 +36,7 @@ from routewright.wire import (
     FeedbackByTrace,
     HealthSnapshot,
     LedgerRow,
+    PutAgentState,
     PutFeedback,
     PutSnapshot,
     PutTrace,
@@ -122,6 +124,15 @@ async def test_memory_keeps_the_newest_and_their_feedback() -> None:
     assert [trace.id for trace in kept] == [make_trace(number).id for number in (4, 3, 2)]
     assert await storage.read("default", FeedbackByTrace(make_trace(1).id)) is None
     assert await storage.read("default", FeedbackByTrace(make_trace(4).id)) is not None
+
+
+@pytest.mark.anyio
+async def test_memory_drops_no_state_that_is_kept_for_ever() -> None:
+    storage = MemoryStorage(newest=2)
+    for name, until in (("heads", inf), ("tr_1", 1.0), ("tr_2", 2.0), ("tr_3", 3.0)):
+        await storage.apply("acme", [PutAgentState(name, "sandbox", b"x", until)])
+    found = [await storage.read("acme", AgentState(name)) for name in ("heads", "tr_1", "tr_2", "tr_3")]
+    assert found == [b"x", None, None, b"x"]
 
 
 @pytest.mark.anyio

@@ -209,15 +209,6 @@ async def test_redirect_is_not_followed(server: OpenAIServer, transport: Transpo
 
 
 @pytest.mark.anyio
-async def test_proxy_variables_are_not_read(
-    server: OpenAIServer, transport: Transport, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:1")
-    assert await fetch(transport, server.url) == b"hello"
-
-
-@pytest.mark.anyio
 async def test_cookies_are_not_kept(server: OpenAIServer, transport: Transport) -> None:
     server.answers = [text(b"", set_cookie="whose=mine; Path=/")]
     await fetch(transport, server.url)

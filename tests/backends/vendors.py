@@ -14,7 +14,7 @@ from routewright.backends.providers import openai as chat
 from routewright.backends.providers.answer import Reader
 from routewright.backends.providers.anthropic import Blocks, Counts
 from routewright.backends.providers.http import HttpProvider
-from routewright.wire import Chunk, Delta, Finish, Model, ToolDelta, Usage
+from routewright.wire import Chunk, Delta, Finish, Model, Thought, ToolDelta, Usage
 
 from . import anthropic_server as anthropic
 from . import gemini_server as gemini
@@ -80,6 +80,10 @@ class Vendor:
     long_ending: tuple[Piece, ...]
     calls: tuple[ToolDelta, ...]
     """Of the long one."""
+    thought: tuple[Thought, ...] = ()
+    """Of the long one, before all else."""
+    signed: tuple[Thought, ...] = ()
+    """Of the end of the long one."""
     content: str
     """The field of a document that holds what is said."""
     deep: bytes
@@ -116,7 +120,8 @@ class Vendor:
     @property
     def long_read(self) -> list[Chunk]:
         """What the long stream is read as."""
-        return [*self.begun, Delta(TEXT), *self.calls, USAGE, Finish("tool_calls")]
+        said = [*self.begun, *self.thought, Delta(TEXT), *self.calls, *self.signed]
+        return [*said, USAGE, Finish("tool_calls")]
 
     def key_of(self, request: Request) -> str:
         """The key that a request came with."""
@@ -228,6 +233,8 @@ GEMINI = Vendor(
     ),
     long_ending=(gemini.generated({"text": "", "thoughtSignature": "AAAA"}, finish="STOP", usage=gemini.USAGE),),
     calls=(ToolDelta(0, '{"a":"🦜"}', "c1", "f"), ToolDelta(1, "{}", "call_1", "g")),
+    thought=(Thought("hm"),),
+    signed=(Thought(item={"thoughtSignature": "AAAA", "at": len(TEXT)}),),
     content="candidates",
     deep=b'{"candidates":[{"content":{"parts":[{"functionCall":{"args":{"a":',
     usage="usageMetadata",

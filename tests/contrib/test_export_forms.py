@@ -180,7 +180,7 @@ def test_a_cost_in_json_is_within_half_a_nano_dollar(dollars: float) -> None:
         ({}, "is no usage export of a known form; give a page of OpenAI's or Anthropic's usage or cost API"),
         (7, "is no usage export of a known form, got 7"),
         ("text", "is no usage export of a known form"),
-        (None, "is no usage export of a known form, got null"),
+        (None, "is no usage export of a known form, got None"),
         ({"data": {}}, "is no usage export of a known form"),
         ([], "holds no usage; export a time in which there was some"),
         ({"data": []}, "holds no usage"),

@@ -159,8 +159,11 @@ async def test_it_is_about_all_accounts_whichever_the_ledger_means(ledger: Ledge
         ({"provider": 5}, "^provider: is 5; pass its name, or leave it out$"),
         ({"catalogue": "x"}, r"^catalogue: is str; pass Catalogue.load\(path\) or a Catalogue$"),
         ({"catalogue": 0}, "^catalogue: is int"),
-        ({"first": "2026-11-22", "last": "2026-11-21"}, "^first: is 2026-11-22, after 2026-11-21, the last$"),
-        ({"first": "2026-12-01"}, "^first: is 2026-12-01, after 2026-11-21, the last$"),
+        (
+            {"first": "2026-11-22", "last": "2026-11-21"},
+            "^first: is 2026-11-22, after 2026-11-21, the last; swap them$",
+        ),
+        ({"first": "2026-12-01"}, "^first: is 2026-12-01, after 2026-11-21, the last; swap them$"),
         ({"last": "soon"}, "^last: is 'soon'; write YYYY-MM-DD$"),
         ({"export": "none.csv"}, "^none.csv: cannot be read: No such file"),
         ({"export": 7}, "^path: 7 is not the path of a file"),

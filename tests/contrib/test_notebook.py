@@ -471,7 +471,9 @@ def test_a_decision_says_which_model_why_and_who_else() -> None:
     asked = replace(asked, models=tuple(each.id for each in pool[:-1]), max_output_tokens=100)
     decision = decision_of(asked, board(pool, {}))
     page = Page(decision._repr_html_())
-    assert f"{' → '.join([decision.model, *decision.chain])} · {len(pool) - 1} of {len(pool)} models fit" in page.text
+    assert (
+        f"{' → '.join([decision.model, *decision.chain])} · {len(pool) - 1} of {len(pool) - 1} models fit" in page.text
+    )
     assert decision.reason in page.text
     assert "output cap: 100 tokens" in page.text
     assert f"{decision.model}chosen" in page.text

@@ -288,3 +288,50 @@ def test_a_router_alone_does_not_load_it() -> None:
     code = "from routewright import Router; import sys; Router.sandbox().blocking.route('hi'); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "opentelemetry" not in loaded
+
+
+CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+OPT_IN = "OTEL_SEMCONV_STABILITY_OPT_IN"
+
+
+@pytest.mark.parametrize("opt_in", ["", "gen_ai_latest_experimental"])
+@pytest.mark.parametrize(
+    ("value", "capture", "leaves"),
+    [
+        ("SPAN_ONLY", Capture(), {"input", "output"}),
+        ("span_and_event", Capture(), {"input", "output"}),
+        ("true", Capture(), {"input", "output"}),
+        ("EVENT_ONLY", Capture(), set()),
+        ("NO_CONTENT", Capture(), set()),
+        ("false", Capture(), set()),
+        ("SPAN_ONLY", Capture(prompts=False), {"output"}),
+        ("SPAN_ONLY", None, set()),
+    ],
+)
+def test_content_leaves_where_the_variable_and_capture_allow_it(
+    value: str, capture: Capture | None, leaves: set[str], opt_in: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CAPTURE, value)
+    monkeypatch.setenv(OPT_IN, opt_in)
+    ear = Ear()
+    ear.hear(Router.sandbox(settings=Settings(capture=capture)), models=MODELS[1:])
+    told = attributes(ear.spans["chat gpt-4.1"])
+    assert {each for each in ("input", "output") if f"gen_ai.{each}.messages" in told} == leaves
+
+
+def test_an_argument_says_more_than_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CAPTURE, "SPAN_ONLY")
+    ear = Ear(content=False)
+    ear.hear(Router.sandbox(settings=Settings(capture=Capture())), models=MODELS[1:])
+    assert "gen_ai.input.messages" not in attributes(ear.spans["chat gpt-4.1"])
+
+
+@pytest.mark.parametrize(("options", "name"), [({"semconv": "1.36"}, "gen_ai.system"), ({}, "gen_ai.provider.name")])
+def test_opting_in_to_the_latest_conventions_gives_their_names_unless_the_argument_says_else(
+    options: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OPT_IN, "http,gen_ai_latest_experimental")
+    ear = Ear(**options)
+    ear.hear(Router.sandbox(), models=MODELS[1:])
+    names = attributes(ear.spans["chat gpt-4.1"])
+    assert [each for each in ("gen_ai.system", "gen_ai.provider.name") if each in names] == [name]

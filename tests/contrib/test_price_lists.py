@@ -102,6 +102,15 @@ def test_every_price_of_a_litellm_row_is_read() -> None:
     )
 
 
+def test_what_models_read_is_told_in_either_shape() -> None:
+    says = {f"supports_{what}": True for what in ("vision", "audio_input", "pdf_input", "function_calling")}
+    assert only(read_list({"a": litellm(**says)})).modalities == ("text", "image", "tool", "audio", "file")
+    assert only(read_list({"a": litellm(supports_audio_input=True)})).modalities == ("text", "audio")
+    row = models_dev(modalities={"input": ["text", "pdf", "image"], "output": ["text"]}, tool_call=True)
+    assert only(read_list({"openai": {"models": {"a": row}}})).modalities == ("text", "image", "tool", "file")
+    assert only(read_list({"xai": {"models": {"a": row}}})).modalities == ("text", "image", "tool")  # not in messages
+
+
 def test_bands_are_a_list_price_and_tiers() -> None:
     bands = [
         {"range": [32000.0, 128000.0], "input_cost_per_token": 2e-06, "output_cost_per_token": 9e-06},

@@ -183,6 +183,7 @@ def inputs(draw: st.DrawFn, pool: list[Model]) -> DecisionInput:
         min_quality=draw(seldom(st.integers(0, 1_000_000))),
         max_latency_ms=draw(seldom(st.integers(1, 100_000))),
         prefer=prefer or (),
+        workload=draw(seldom(st.tuples(st.integers(-12, 12), st.integers(-12, 12)))),
         quality=draw(seldom(st.lists(st.integers(0, 1_000_000), min_size=len(pool), max_size=len(pool)).map(tuple))),
     )
 

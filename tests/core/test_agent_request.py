@@ -37,7 +37,7 @@ def test_unknown_fields_are_named_together() -> None:
 @pytest.mark.parametrize(
     ("given", "problem", "hint"),
     [
-        ({"goal": "x"}, "must be one of cost, quality, stability, got 'x'", ""),
+        ({"goal": "x"}, "must be one of cost, quality, stability, got 'x'", "for example 'cost'"),
         ({"strategy": "quality"}, "must be one of balanced, ", "did you mean 'quality-first'?"),
         ({"gaol": "cost"}, "is not a field", "did you mean 'goal'?"),
     ],

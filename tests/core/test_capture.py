@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.guardrails.capture import IMAGE, WITHHELD, kept, without_patterns
+from routewright._core.guardrails.capture import WITHHELD, kept, without_patterns
 from routewright.protocols import Redactor
 from routewright.wire import (
     Content,
@@ -60,7 +60,7 @@ def test_every_text_of_a_call_is_what_the_redactor_made_of_it() -> None:
         messages=[
             Message("system", "ONE"),
             Message("developer", "TWO"),
-            Message("user", [TextPart("THREE"), TextPart(IMAGE), TextPart("FIVE")], name="SIX"),
+            Message("user", [TextPart("THREE"), TextPart("[image]"), TextPart("FIVE")], name="SIX"),
             Message("assistant", None, tool_calls=[ToolCall("SEVEN", FunctionCall("EIGHT", "NINE"))]),
             Message("tool", "TEN", tool_call_id="SEVEN"),
             Message("assistant", "ELEVEN", tool_calls=[ToolCall("TWELVE", FunctionCall("THIRTEEN", "FOURTEEN"))]),
@@ -248,7 +248,7 @@ def test_a_redactor_that_lets_all_pass_changes_nothing_but_images(
     assert content.messages is not None
     for mine, before in zip(content.messages, asked, strict=True):
         if isinstance(before.content, list):
-            said = [part.text if isinstance(part, TextPart) else IMAGE for part in before.content]
+            said = [part.text if isinstance(part, TextPart) else "[image]" for part in before.content]
             assert mine.content == list(map(TextPart, said))
             mine = msgspec.structs.replace(mine, content=before.content)
         assert mine == before

@@ -88,7 +88,7 @@ def test_a_catalogue_says_which_of_its_models_end() -> None:
         ({"today": "soon"}, "today: must be a date, got 'soon'"),
         ({"today": datetime(2026, 11, 20)}, "today: must be a date"),
         ({"within_days": "7"}, "within_days: must be a whole number, got '7'"),
-        ({"within_days": True}, "within_days: must be a whole number, got true"),
+        ({"within_days": True}, "within_days: must be a whole number, got True"),
     ],
 )
 def test_what_is_no_day_or_number_of_days_is_refused(asked: dict[str, Any], said: str) -> None:

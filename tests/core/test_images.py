@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from routewright._core.tokens import images as image
 from routewright._core.tokens.images import ANY_RULE, RULES, filling_of, images_of, rule_of, size_of, tokens_of
 from routewright.catalogue import bundled
-from routewright.wire import ImagePart, Images, ImageUrl, Message, TextPart
+from routewright.wire import ImagePart, Images, ImageUrl, Message, Part
 
 SIDES = st.integers(1, 16_383)
 
@@ -109,7 +109,7 @@ def test_a_jpeg_of_nothing_but_segments_is_given_up_early(segment: bytes) -> Non
 
 
 def test_of_many_sizes_the_further_ones_count_as_unknown() -> None:
-    parts: list[TextPart | ImagePart] = [ImagePart(ImageUrl(url(png(side, side)))) for side in (*range(1, 201), 1, 64)]
+    parts: list[Part] = [ImagePart(ImageUrl(url(png(side, side)))) for side in (*range(1, 201), 1, 64)]
     found = images_of([Message("user", parts)])
     assert [image.width for image in found] == [*range(1, 65), 0]
     assert [image.count for image in found if image.count > 1] == [2, 2, 136]

@@ -9,9 +9,10 @@ import pytest
 from routewright._core.alerts import LEAST_REQUESTS, ErrorBursts
 from routewright._core.attempts.breaker import Circuits, State
 from routewright._core.attempts.budgets import RetryBudget
-from routewright._core.attempts.health import Entry, Health
+from routewright._core.attempts.health import Health
 from routewright._core.attempts.journal import FOLDED_AT, MOST_WAITING, Journal
 from routewright._core.attempts.limits import ExecutionLimits
+from routewright._core.attempts.workload import Entry
 from routewright._core.routing.outlook import Outlook
 from routewright.wire import Usage
 
@@ -43,7 +44,7 @@ class Desk:
 
 
 def entry(row: int, at: float, whose: str | None = None, *, asked: bool = True, tokens: int = 100) -> Entry:
-    return row, at, 1.5, None, Usage(40, tokens), True, whose, asked
+    return row, at, 1.5, None, Usage(40, tokens), True, None if whose is None else (whose, "production", None), asked
 
 
 def test_answers_between_faults_begin_the_row_of_faults_anew() -> None:
@@ -78,7 +79,7 @@ def test_what_is_folded_late_is_what_would_have_been_booked_at_once(full: bool) 
         for row in (0, 1):
             assert weighed(late, row, now) == pytest.approx(weighed(soon, row, now), rel=0.003)
         for whose in ("x", "y"):
-            counts = [desk.bursts._account(whose).calls.total for desk in (late, soon)]
+            counts = [desk.bursts._account((whose, "production")).calls.total for desk in (late, soon)]
             assert counts[0] == counts[1]
         assert late.retries._requests.total == soon.retries._requests.total
 
@@ -158,8 +159,8 @@ def test_requests_and_calls_of_accounts_are_counted_with_their_answers() -> None
     desk.journal.append(entry(0, 0.2, None))
     desk.journal.fold(OUTLOOK)
     assert desk.retries._requests.total == 11
-    burst = desk.bursts.ended("x", 1.0, error=True)
+    burst = desk.bursts.ended(("x", "production"), 1.0, error=True)
     assert burst is None, "one of twenty is not above five per cent"
-    burst = desk.bursts.ended("x", 1.0, error=True)
+    burst = desk.bursts.ended(("x", "production"), 1.0, error=True)
     assert burst is not None
     assert (burst.requests, burst.errors) == (21, 2)

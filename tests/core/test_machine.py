@@ -224,6 +224,17 @@ def test_a_retryable_fault_is_tried_once_more_then_moved_on_from(kind: str) -> N
     assert called(attempts) == "b/two"
 
 
+def test_what_a_vendor_says_of_another_try_goes_before_the_kind_of_the_fault() -> None:
+    attempts = machine()
+    called(attempts)
+    fail(attempts, "server", retry=False)
+    assert called(attempts) == "b/two"
+    fail(attempts, "request", retry=True)
+    assert after_pause(attempts) == "b/two"
+    fail(attempts, "request", retry=True)
+    assert called(attempts) == "c/three", "no more often than it may"
+
+
 @pytest.mark.parametrize(
     "kind", [kind for kind, rule in FAULTS.items() if not rule.retry and rule.fall_back and kind != "context_overflow"]
 )

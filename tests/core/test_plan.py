@@ -24,7 +24,7 @@ from routewright._core.routing.scale import log2_step, log2_steps, size_class
 from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Model, ModelHealth, PriceTier, Pricing, TokenBounds
 
-from .worlds import TODAY, anew, asked, moved, pool_of, seen
+from .worlds import TODAY, anew, asked, moved, pool_of, read, seen
 
 SIZES = (50, 160, 1_000)
 
@@ -35,7 +35,8 @@ def start(chance: Random, size: int) -> Board:
 
 def key_of(given: DecisionInput, policy: str | None = None) -> tuple[object, ...]:
     size = size_class(given.tokens.estimate)
-    return policy, given.goal, given.strategy, given.needs, size, given.max_output_tokens, given.as_of
+    alone, cap = given.reading and given.reading.cell, given.max_output_tokens
+    return policy, given.goal, given.strategy, given.needs, size, cap, given.as_of, given.workload, alone
 
 
 def told(decision: Decision) -> tuple[object, ...]:
@@ -92,7 +93,7 @@ def test_plans_that_are_shared_are_those_of_the_full_walk_and_of_the_replay(size
     for seed in range(10_000 // 40 if full else few):
         chance = Random(seed * 1_000 + size)
         board = start(chance, size)
-        classes = [asked(chance, board) for _ in range(6)]
+        classes = [asked(chance, board, **read(chance, board)) for _ in range(6)]
         for _ in range(50 if size < 1_000 else 40):
             given = replace(chance.choice(classes), health=board.health)
             estimate = given.tokens.estimate
@@ -147,6 +148,7 @@ def test_orders_that_follow_are_those_that_are_compiled_anew(size: int, full: bo
         classes = [asked(chance, board) for _ in range(4)]
         classes.append(asked(chance, board, max_latency_ms=15_000))
         classes.append(asked(chance, board, min_quality=400_000))
+        classes += [asked(chance, board, min_quality=400_000, **read(chance, board)) for _ in range(2)]
         for _ in range(12):
             board = moved(chance, board)
             fresh = anew(board)
@@ -164,10 +166,10 @@ def test_keys_row_by_row_by_columns_and_by_one_packed_number_agree(full: bool) -
     for seed in range(100 if full else 5):
         chance = Random(seed)
         board = moved(chance, start(chance, 160), rows=range(0, 160, 3))
-        given = asked(chance, board)
+        given = asked(chance, board, **read(chance, board))
         order, outlook = board.order(given), board.outlook
         assert order.keys == [order.ranking.key(outlook, key[-1]) for key in order.keys]
-        own = board.order(replace(given, quality=tuple(board.pool.qualities)))
+        own = board.order(replace(given, quality=given.quality or tuple(board.pool.qualities), reading=None))
         assert isinstance(own, OwnOrder)
         assert list(own.among(board.pool, None)) == order.keys
         some = chance.sample(board.pool.ids, 30)

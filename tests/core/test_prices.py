@@ -255,9 +255,9 @@ def test_a_file_gives_prices_with_all_they_can_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"starts": "soon"}, r"models\[0\].price_changes\[0\].starts: must be a date, YYYY-MM-DD, got 'soon'$"),
+        ({"starts": "soon"}, r"models\[0\].price_changes\[0\].starts: must be a date, YYYY-MM-DD, got 'soon'; "),
         ({"starts": "2026-12-01T10:00:00"}, r"models\[0\].price_changes\[0\].starts: must be a date, YYYY-MM-DD"),
-        ({}, r"models\[0\].price_changes\[0\].starts: is missing$"),
+        ({}, r"models\[0\].price_changes\[0\].starts: is missing; add it$"),
         ({"starts": "2026-12-01", "input": 1}, r"price_changes\[0\].input: unknown key; did you mean 'input_usd'\?$"),
         ({"starts": "2026-12-01", "input_usd": -1}, r"price_changes\[0\].input_usd: must be a number from 0 to 10000"),
         ({"starts": "2026-12-01", "tiers": [{"above_tokens": 0}]}, r"tiers\[0\].above_tokens: must be a whole number"),

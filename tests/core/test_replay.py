@@ -77,6 +77,7 @@ def random_input(chance: Random, catalogue: str, health: str, ids: list[str]) ->
         max_latency_ms=chance.choice([None, None, chance.randint(1_000, 60_000)]),
         quality=chance.choice([None, None, tuple(chance.randint(0, 1_000_000) for _ in ids)]),
         prefer=chance.choice([(), (), tuple(chance.sample(ids, 3))]),
+        workload=chance.choice([None, (chance.randint(-12, 12), chance.randint(-12, 12))]),
     )
 
 

@@ -133,9 +133,9 @@ ODD_DAYS = [
     ("\ud800026-11-22", r"'\ud800026-11-22'"),
     ("x" * 3_000, "'" + "x" * 60 + "'..."),
     (20261122, "20261122"),
-    (True, "true"),
+    (True, "True"),
     (b"2026-11-22", "bytes"),
-    (["2026-11-22"], "an array"),
+    (["2026-11-22"], "a list"),
 ]
 
 
@@ -183,9 +183,9 @@ def test_each_bucket_is_taken(bucket: Bucket) -> None:
         ("HOUR", "'HOUR'", "one of hour, day, week, month"),
         ("quarter", "'quarter'", "one of hour, day, week, month"),
         ("", "''", "one of hour, day, week, month"),
-        (None, "null", "one of hour, day, week, month"),
+        (None, "None", "one of hour, day, week, month"),
         (7, "7", "one of hour, day, week, month"),
-        (["day"], "an array", "one of hour, day, week, month"),
+        (["day"], "a list", "one of hour, day, week, month"),
     ],
 )
 def test_what_is_no_bucket_is_refused_with_those_there_are(bucket: object, value: str, hint: str) -> None:
@@ -216,8 +216,8 @@ def test_usage_is_grouped_by_what_it_is_counted_by(group_by: str) -> None:
         ("team", "'team'"),
         ("provider", "'provider'"),
         ("", "''"),
-        (None, "null"),
-        (["model"], "an array"),
+        (None, "None"),
+        (["model"], "a list"),
     ],
 )
 def test_usage_is_grouped_by_nothing_else_and_the_error_names_what_there_is(group_by: object, value: str) -> None:

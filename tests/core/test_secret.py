@@ -9,7 +9,7 @@ import pickle
 import msgspec
 import pytest
 
-from routewright.wire.secret import Secret
+from routewright.wire.secret import Secret, without_password
 
 KEY = "sk-Canary/0123456789+abcdef"
 
@@ -39,3 +39,22 @@ def test_secrets_are_equal_only_to_themselves() -> None:
 
 def test_a_dump_of_a_secrets_state_holds_no_key() -> None:
     assert Secret(KEY).__getstate__() is None  # type: ignore[func-returns-value]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://app@host/db", "postgresql://app@host/db"),
+        ("postgresql://app:pw@host/db?sslmode=require", "postgresql://host/db?sslmode=require"),
+        ("postgresql://app:p@w@host/db", "postgresql://host/db"),
+        ("postgresql:/app:p\nw@host/db", "postgresql:/host/db"),
+        (
+            "postgresql://host/db?user=app&password=pw&sslpassword=pw",
+            "postgresql://host/db?user=app&password=***&sslpassword=***",
+        ),
+        ("redis+cluster://:pw@host:1,host:2", "redis+cluster://host:1,host:2"),
+        ("traces@home.db", "traces@home.db"),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert without_password(url) == shown

@@ -81,7 +81,7 @@ def test_a_rejected_model_is_told_all_its_reasons_and_what_admits_it() -> None:
     why = ask("b/dear", CHEAP, DEAR, budget_nanos=1_000_000, models=("a/cheap",))
     assert why.rejected_by == (Reason.WHITELIST, Reason.BUDGET_COST)
     assert why.place is None
-    assert "add 'b/dear' to 'models' and raise budget.maxCostUsd to " in (why.admission or "")
+    assert "add 'b/dear' to 'models' and raise budget.max_cost_usd (maxCostUsd in a dict) to " in (why.admission or "")
     assert "To be considered: add 'b/dear' to 'models'" in str(why)
 
 

@@ -236,6 +236,11 @@ def test_every_kind_is_among_them() -> None:
         assert {type(thing) for thing in things} == set(kind.__args__)
 
 
+def test_tokens_have_three_counts_and_more_only_where_there_are_any() -> None:
+    assert msgspec.json.encode(Tokens()) == b'{"input":0,"output":0,"cached":0}'
+    assert msgspec.to_builtins(Tokens(9, 5, written=3)) == {"input": 9, "output": 5, "cached": 0, "written": 3}
+
+
 def test_every_published_field_of_a_trace_is_in_its_json_also_where_it_says_nothing() -> None:
     least = Trace(
         id="tr_1", status="cancelled", created_at="2026-11-21T00:00:00.000Z", duration_ms=1.0, environment="production",

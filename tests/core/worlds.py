@@ -23,6 +23,7 @@ from routewright.wire import (
     Need,
     PriceTier,
     Pricing,
+    Reading,
     Strategy,
     TokenBounds,
 )
@@ -95,6 +96,15 @@ def anew(board: Board) -> Board:
     return Boards(Pool(board.pool.snapshot, board.pool.as_of)).of(board.outlook.health)
 
 
+def read(chance: Random, board: Board) -> dict[str, Any]:
+    """Half of the time what a reading of the prompt says of every model."""
+    if chance.random() < 0.5:
+        return {}
+    cell = chance.randint(-12, 12), chance.randint(-8, 8)
+    quality = tuple(min(1_000_000, max(0, each + chance.randint(-9, 9) * 30_000)) for each in board.pool.qualities)
+    return {"reading": Reading("prd_1", cell, 0.5, "other", 0.1), "quality": quality}
+
+
 def asked(chance: Random, board: Board, **given: Any) -> DecisionInput:
     """A plain request, perhaps with a budget and a cap."""
     estimate = round(10 ** chance.uniform(0.8, 3.6))
@@ -111,5 +121,6 @@ def asked(chance: Random, board: Board, **given: Any) -> DecisionInput:
         budget_nanos=chance.choice([None, None, round(10 ** chance.uniform(4, 9))]),
         budget_tokens=chance.choice([None, None, None, round(10 ** chance.uniform(3, 5))]),
         timeout_ms=chance.choice([60_000, 60_000, 20_000, 4_000]),
+        workload=chance.choice([None, None, (chance.randint(-12, 12), chance.randint(-12, 12))]),
     )
     return replace(start, **given)

@@ -20,7 +20,7 @@ import anyio.to_thread
 import msgspec
 
 from routewright import Model, Pricing, Router, RouterError, Settings, SqliteStorage
-from routewright.wire import Caller, Chunk, Delta, Finish, UpstreamCall, Usage
+from routewright.wire import Caller, Chunk, Delta, Finish, ParamsDict, UpstreamCall, Usage
 
 MODEL = Model(id="good/one", quality=0.9, pricing_per_1m=Pricing(10.0, 40.0), context_window=100_000, ttft_s=1.0)
 ACCOUNT = "acme"
@@ -93,7 +93,7 @@ async def carry_out(order: Order, router: Router, worker: Worker) -> Report:
         nonlocal left
         while left > 0:
             left -= 1
-            options = {"max_output_tokens": order.max_output_tokens}
+            options: ParamsDict = {"max_output_tokens": order.max_output_tokens}
             try:
                 answer = await router.route(
                     "hi", caller=Caller(ACCOUNT), params=options, idempotency_key=order.key, timeout_ms=order.timeout_ms

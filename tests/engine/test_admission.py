@@ -49,6 +49,7 @@ from routewright.wire import (
     LedgerRow,
     LedgerRows,
     OutputDelta,
+    ParamsDict,
     PutAccount,
     PutKey,
     RateLimits,
@@ -72,7 +73,7 @@ ANSWER: list[Line] = [Delta("an answer"), Usage(100, 50), Finish("stop")]
 COST = 100 * 1_000 + 50 * 4_000
 """Of it, in nano-dollars."""
 ACME = Caller("acme")
-CAP = {"max_output_tokens": 100}
+CAP: ParamsDict = {"max_output_tokens": 100}
 AT = "2026-11-01T00:00:00.000Z"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import anyio
@@ -32,7 +33,7 @@ from routewright.testing import ScriptedProvider
 from routewright.testing.provider import Pause
 from routewright.wire import Ask, Delta, PolicyFallback, Stands, UpstreamCall, Usage
 
-from .test_admission import ACME, ANSWER, CAP, COST, ONE, Bank, account
+from .test_admission import ACME, ANSWER, CAP, COST, ONE, SPARE, Bank, account
 
 pytestmark = pytest.mark.anyio
 LIMIT = 10**9
@@ -215,3 +216,23 @@ async def test_who_waits_in_vain_for_money_that_others_hold_is_told_so_by_a_file
                     await ask(timeout_ms=timeout_ms)
                 assert refused.value.detail["limit_of"] == "money"
             ends.set()
+
+
+async def test_what_is_explored_is_within_what_the_caller_has_left() -> None:
+    bank = Bank(terms=[account(monthly_nanos=100 * COST)])
+    bank.router = Router(
+        providers=[
+            ScriptedProvider(lambda _: ANSWER, models=[model], clock=bank.clock)
+            for model in (ONE, replace(SPARE, pricing_per_1m=ONE.pricing_per_1m))
+        ],
+        policies=[Policy(name="new", explore_models=0.2)],
+        storage=bank.storage,
+        settings=Settings(clock=bank.clock, rng=Random(3)),
+    )
+    await bank.open()
+    told = [(await bank.route(policy_id="new")).decision.input for _ in range(60)]
+    limit, spent, reserved = await bank.purse()
+    assert limit is not None
+    assert all(0 < (each.budget_nanos or 0) <= limit for each in told if each.explored)
+    assert any(each.explored for each in told)
+    assert (spent <= limit, reserved) == (True, 0)

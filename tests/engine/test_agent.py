@@ -342,6 +342,14 @@ async def test_a_tool_that_takes_too_long_is_left() -> None:
     await made.aclose()
 
 
+async def test_any_whole_number_of_milliseconds_is_a_step_timeout() -> None:
+    """In seconds and back, 262,143 ms are a fraction."""
+    made = router(["done"])
+    answer = await Agent(made, tools=[add], per_step_timeout_ms=262_143).run("go")
+    assert answer.status == "completed"
+    await made.aclose()
+
+
 async def test_who_leaves_a_run_frees_what_it_held() -> None:
     storage = MemoryStorage()
     made = router(lambda call: asks(("wait", {})), storage=storage)

@@ -30,14 +30,25 @@ from routewright._engine.execute import LATE_S, YIELD_EVERY
 from routewright._engine.progress import FAREWELL_S
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line, Script
-from routewright.wire import Chunk, Delta, Finish, ModelSpan, OutputDelta, RouteFallback, ToolDelta, UpstreamCall, Usage
+from routewright.wire import (
+    Chunk,
+    Delta,
+    FallbackDict,
+    Finish,
+    ModelSpan,
+    OutputDelta,
+    RouteFallback,
+    ToolDelta,
+    UpstreamCall,
+    Usage,
+)
 
 from .support import GOOD, SPARE, House, said
 
 pytestmark = pytest.mark.anyio
 
 ANSWER = said(Delta("Blue."), Usage(10, 5), Finish("stop"))
-ONCE = {"maxRetries": 0}
+ONCE: FallbackDict = {"maxRetries": 0}
 
 
 async def plain(router: Router, **options: Any) -> str:

@@ -26,13 +26,13 @@ from routewright import (
     UpstreamFailed,
 )
 from routewright.testing import FakeClock, Pause, ScriptedProvider
-from routewright.wire import Delta, Finish, ModelSpan, PolicyWeights, UpstreamCall, Usage
+from routewright.wire import Delta, FallbackDict, Finish, ModelSpan, PolicyWeights, UpstreamCall, Usage
 
 from .support import GOOD, SPARE, House, said
 
 pytestmark = pytest.mark.anyio
 
-ONCE = {"maxRetries": 0}
+ONCE: FallbackDict = {"maxRetries": 0}
 BEST = Policy(name="best", weights=PolicyWeights(quality=100, cost=0, latency=0, stability=0))
 """The better model is chosen however often it failed, unless its circuit is open."""
 

@@ -27,8 +27,8 @@ from routewright import (
 )
 from routewright._core.call import Call
 from routewright._engine.reading import Asked
-from routewright.backends.storage.sqlite.read import whole
-from routewright.backends.storage.sqlite.traces import rows_of_draft
+from routewright.backends.storage.tables.read import whole
+from routewright.backends.storage.tables.traces import rows_of_draft
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line
 from routewright.wire import (

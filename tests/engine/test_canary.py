@@ -531,7 +531,7 @@ class Predictor:
         ({"guardrails": [Judge(failing, "input")]}, {}),
         ({"guardrails": [Judge(failing, "output")]}, {}),
         ({"settings": {"tokens": Counter()}}, {"budget": {"maxTokens": 5_000}}),
-        ({"settings": {"quality": Predictor()}}, {}),
+        ({"settings": {"predictor": Predictor()}}, {}),
     ],
     ids=["input guardrail", "output guardrail", "counter", "predictor"],
 )

@@ -86,6 +86,22 @@ async def test_a_committed_trace_is_in_the_storage_when_its_answer_is_given() ->
     await router.aclose()
 
 
+async def test_latency_counts_the_wait_for_the_storage_in_the_answer() -> None:
+    clock = FakeClock()
+    router = committing(Takes(clock, seconds=0.5), clock)
+    waited = await router.route("hi")
+    took_s = clock.monotonic()
+    assert took_s >= 0.5
+    duration_ms = waited.trace.duration_ms  # which was written before
+    assert waited.routing.latency_ms == pytest.approx(duration_ms + took_s * 1000)
+    async with router.stream("hi") as stream:
+        async for _ in stream.text():
+            pass
+    waited_ms = (clock.monotonic() - took_s) * 1000
+    assert stream.result.routing.latency_ms == pytest.approx(duration_ms + waited_ms)
+    await router.aclose()
+
+
 async def test_a_buffered_one_does_not_hold_the_answer_up() -> None:
     clock = FakeClock()
     storage = Takes(clock, seconds=0.5)
@@ -362,7 +378,7 @@ async def test_a_store_that_is_away_slows_no_call(tmp_path: Path) -> None:
         ({"rollup_keys": "team"}, "Settings.rollup_keys: is 'team'; pass the names in a list: ('team', 'feature')"),
         ({"rollup_keys": ("a", "")}, "Settings.rollup_keys[1]: is ''; name a key of the metadata, of at most"),
         ({"rollup_keys": tuple("abcdefghi")}, "Settings.rollup_keys: names 9 keys; take at most 8"),
-        ({"capture": True}, "Settings.capture: is true; pass Capture(...)"),
+        ({"capture": True}, "Settings.capture: is True; pass Capture(...)"),
     ],
 )
 def test_settings_that_are_none_are_refused(settings: dict[str, Any], said: str) -> None:

@@ -41,7 +41,7 @@ def fleet_of_one() -> tuple[Fleet, FakeClock]:
 
 def answer(fleet: Fleet, row: int = 0, *, whose: str | None = None, probe: bool = False, asked: bool = False) -> None:
     now = fleet._clock.monotonic()
-    fleet.answered((row, now, 1.0, 0.5, USAGE, False, whose, asked), probe=probe)
+    fleet.answered((row, now, 1.0, 0.5, USAGE, False, None if whose is None else (whose,), asked), probe=probe)
 
 
 async def after(fleet: Fleet, clock: FakeClock, seconds: float) -> Board:
@@ -289,10 +289,10 @@ async def test_a_burst_of_errors_is_judged_with_all_answers_before_it() -> None:
     fleet, _ = fleet_of_one()
     for _ in range(39):
         answer(fleet, whose="x")
-    assert fleet.ended("x", error=True) is None
-    assert fleet.ended("x", error=False) is None
-    assert fleet.ended("y", error=True) is None
-    burst = [fleet.ended("x", error=True) for _ in range(2)][-1]
+    assert fleet.ended(("x",), error=True) is None
+    assert fleet.ended(("x",), error=False) is None
+    assert fleet.ended(("y",), error=True) is None
+    burst = [fleet.ended(("x",), error=True) for _ in range(2)][-1]
     assert burst is not None
     assert (burst.requests, burst.errors) == (43, 3)
 
@@ -378,7 +378,7 @@ def test_threads_that_decide_while_health_is_published_see_whole_snapshots(full:
                     fleet.failed(leg.row)
                 else:
                     now, took = time.monotonic(), chance.uniform(0.1, 9)
-                    fleet.answered((leg.row, now, took, None, Usage(40, chance.randint(5, 900)), True, "x", True))
+                    fleet.answered((leg.row, now, took, None, Usage(40, chance.randint(5, 900)), True, ("x",), True))
         except BaseException as error:
             errors.append(error)
 

@@ -258,7 +258,7 @@ async def test_a_guardrail_that_fails_lets_nothing_pass_and_says_nothing_of_the_
 
 async def test_what_is_no_verdict_lets_nothing_pass() -> None:
     house = House([MAIL], guardrails=[Moderation(lambda text: True)])  # type: ignore[arg-type, return-value]
-    with pytest.raises(InternalError, match=r"check\(\) of the guardrail 'moderation' gave true, no verdict"):
+    with pytest.raises(InternalError, match=r"check\(\) of the guardrail 'moderation' gave True, no verdict"):
         await plain(house.router)
 
 

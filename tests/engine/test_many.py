@@ -37,14 +37,14 @@ from routewright._core.tokens.estimate import VOCABULARIES, bounds_of
 from routewright.counting import Counter
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line, Script
-from routewright.wire import Budget, Chunk, Delta, Finish, Message, UpstreamCall, Usage
+from routewright.wire import Budget, BudgetDict, Chunk, Delta, Finish, Message, ParamsDict, UpstreamCall, Usage
 
 from .support import GOOD, House, said, traces_in
 from .test_budget import Meter, Metered, Metering
 
 pytestmark = pytest.mark.anyio
 
-CAP = {"max_output_tokens": 400}
+CAP: ParamsDict = {"max_output_tokens": 400}
 PROMPT = "How much? " * 20
 COUNTED = Counter(None)(as_request(PROMPT, {}), bounds_of(as_request(PROMPT, {})), VOCABULARIES)
 
@@ -161,8 +161,8 @@ async def test_an_error_of_one_is_its_result_and_the_others_go_on() -> None:
         ({"limit": 2.5}, "limit: must be"),
         ({"budget": {"max_cost_usd": 1}}, "budget.max_cost_usd: .*maxCostUsd"),
         ({"budget": {"maxCostUsd": -1}}, "budget.maxCostUsd: must be a number of at least 0"),
-        ({"budget": Budget(max_tokens=0.5)}, "budget.maxTokens: must be a whole number"),
-        ({"budget": 5}, "budget: must be an object"),
+        ({"budget": Budget(max_tokens=0.5)}, "budget.max_tokens: must be a whole number"),
+        ({"budget": 5}, "budget: must be a dict"),
         ({"caller": "anna"}, "caller: "),
     ],
 )
@@ -267,7 +267,7 @@ async def test_a_smaller_budget_of_its_own_is_all_that_a_request_reserves() -> N
 async def test_the_cost_of_failed_attempts_is_booked_too() -> None:
     broken: list[Line] = [Delta("x" * 40), Usage(10, 900), ProviderFault("reset")]
     router, _ = one_model([broken, said(Delta("x"), Usage(10, 5), Finish("stop")), "x"])
-    budget = {"maxCostUsd": 0.002}
+    budget: BudgetDict = {"maxCostUsd": 0.002}
     first, second = await router.route_many(
         ["hi"] * 2, limit=1, budget=budget, fallback={"maxRetries": 0}, params={"max_output_tokens": 1_000}
     )
@@ -415,7 +415,7 @@ class Market:
         given = replace(given, tokens=COUNTED)  # a smaller budget has it counted, and nobody bills more
         for meter in self.meters:
             meter.prompt = partial(Ask(given, outlook).high, outlook.pool.row[meter.model.id])
-        self.budget: dict[str, Any] = {}
+        self.budget: Any = {}
         if self.chance.random() < 0.8:
             self.budget["maxCostUsd"] = self.chance.choice([0.002, 0.02, 0.1, 1.0])
         if self.chance.random() < 0.3 or not self.budget:
@@ -508,7 +508,7 @@ async def test_one_at_a_time_exactly_those_are_refused_that_the_rest_does_not_pa
 def fits(market: Market, request: dict[str, Any]) -> bool:
     """Whether what the meters leave of the budget pays for a request."""
     own, left = request.get("budget", {}), market.left
-    budget = {name: min(own.get(name, 1e9), left.get(name, 1e9)) for name in {*own, *left}}
+    budget: Any = {name: min(own.get(name, 1e9), left.get(name, 1e9)) for name in {*own, *left}}
     if budget.get("maxTokens") == 0:
         return False
     try:

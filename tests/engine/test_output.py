@@ -460,7 +460,7 @@ async def test_no_mix_of_answers_and_repairs_consumes_more_than_the_budget(full:
         ]
         provider = ScriptedProvider(meter.turn, models=models, name="m")
         router = Router(providers=[provider], catalogue=Catalogue(()), settings=Settings(clock=clock))
-        budget = {
+        budget: Any = {
             "maxCostUsd": meter.chance.choice([0.002, 0.01, 0.05]),
             "maxTokens": meter.chance.choice([2_000, 9_000]),
         }

@@ -155,7 +155,7 @@ class Trial(NamedTuple):
 
         words, _, also = words.removesuffix(",").partition(", also in policy ")
         match words.split():
-            case ["raise", "budget.maxCostUsd", "to", usd]:
+            case ["raise", "budget.max_cost_usd", "(maxCostUsd", "in", "a", "dict)", "to", usd]:
                 limits = [budget.get("maxCostUsd"), policy.max_cost_usd if "policy_id" in asked else None]
                 was = min(nanos_of(each) for each in limits if each is not None)
                 cost = between(was, nanos_of(float(usd))) / 1e9
@@ -163,14 +163,14 @@ class Trial(NamedTuple):
                     budget["maxCostUsd"] = max(budget["maxCostUsd"], cost)
                 if also:
                     policy = replace(policy, max_cost_usd=cost)
-            case ["raise", "budget.maxTokens", "to", count]:
+            case ["raise", "budget.max_tokens", "(maxTokens", "in", "a", "dict)", "to", count]:
                 limits = [budget.get("maxTokens"), policy.max_tokens if "policy_id" in asked else None]
                 tokens = between(int(min(each for each in limits if each is not None)), int(count))
                 if "maxTokens" in budget:
                     budget["maxTokens"] = max(budget["maxTokens"], tokens)
                 if also:
                     policy = replace(policy, max_tokens=tokens)
-            case ["drop", "budget.maxCostUsd", *_]:
+            case ["drop", "budget.max_cost_usd", *_]:
                 budget.pop("maxCostUsd", None)
                 if also:
                     policy = replace(policy, max_cost_usd=None)

@@ -34,7 +34,18 @@ from routewright import (
 )
 from routewright.testing import Pause
 from routewright.testing.provider import Line
-from routewright.wire import Budget, CacheSpan, Delta, FallbackSpan, Finish, Message, ModelSpan, ToolDelta, Usage
+from routewright.wire import (
+    Budget,
+    CacheSpan,
+    Delta,
+    FallbackSpan,
+    Finish,
+    Message,
+    ModelSpan,
+    ParamsDict,
+    ToolDelta,
+    Usage,
+)
 
 from .support import House, said, traces_in
 
@@ -83,7 +94,7 @@ async def test_the_four_things_a_caller_may_pass_are_one_request(request_like: o
 async def test_what_the_request_says_reaches_the_provider() -> None:
     house = House([ANSWER])
     tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
-    params = {"temperature": 0.5, "max_output_tokens": 77, "stop": "\n"}
+    params: ParamsDict = {"temperature": 0.5, "max_output_tokens": 77, "stop": "\n"}
     models = {"models": ["good/one"]}
     with pytest.raises(RouterError, match="tools"):
         await house.router.route("hi", tools=tools, params=params, **models)  # type: ignore[call-overload]
@@ -305,7 +316,7 @@ async def test_an_answer_cut_by_the_budget_says_so() -> None:
 
 async def test_a_budget_that_nothing_fits_is_refused_with_the_way_out() -> None:
     house = House([ANSWER])
-    with pytest.raises(BudgetExceeded, match=r"raise budget\.maxCostUsd to 0\.0040") as refused:
+    with pytest.raises(BudgetExceeded, match=r"raise budget\.max_cost_usd .*to 0\.0040") as refused:
         await house.router.route("hi", budget={"maxCostUsd": 0.000_1})
     rejected = refused.value.detail["rejected_candidates"]
     assert [r["model"] for r in rejected if r["reason"] == "budget_cost"] == ["good/one", "spare/two"]
@@ -418,8 +429,8 @@ async def test_a_cancelled_call_frees_its_provider_and_leaves_a_trace() -> None:
 
 async def test_unknown_models_and_policies_name_the_nearest() -> None:
     house = House([ANSWER], policies=[Policy(name="careful")])
-    with pytest.raises(ValidationFailed, match=r"models\[0\]: unknown model 'good/oen'; did you mean 'good/one'\?"):
-        await house.router.route("hi", models=["good/oen"])
+    with pytest.raises(ValidationFailed, match=r"models\[0\]: unknown model 'good/onee'; did you mean 'good/one'\?"):
+        await house.router.route("hi", models=["good/onee"])
     with pytest.raises(ValidationFailed, match="did you mean 'careful'"):
         await house.router.route("hi", policy_id="carefull")
 

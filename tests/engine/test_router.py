@@ -196,7 +196,7 @@ async def test_the_policy_stands_in_answer_and_trace() -> None:
 
 
 def test_a_policy_that_names_an_unknown_model_is_refused_on_first_use() -> None:
-    router = House(["x"], policies=[Policy(name="p", models=["good/oen"])]).router
+    router = House(["x"], policies=[Policy(name="p", models=["good/onee"])]).router
     with pytest.raises(ValidationFailed, match=r"policies\['p'\].models\[0\]: unknown model .* mean 'good/one'"):
         router.decide("hi")
 
@@ -278,8 +278,8 @@ def test_what_was_meant_as_a_files_name_is_told_how_to_be_one() -> None:
 
 
 def test_a_provider_without_models_is_told_to_declare_some() -> None:
-    provider = OpenAIProvider(name="vllm", environ={})
-    with pytest.raises(NoProviders, match="no model is known of vllm: give each its models"):
+    provider = OpenAIProvider("a-key", name="openrouter", environ={})
+    with pytest.raises(NoProviders, match="no model is known of openrouter: give each its models"):
         Router(providers=[provider]).decide("hi")
 
 
@@ -378,7 +378,7 @@ class Hunch:
 
 def test_a_predictor_of_quality_can_be_plugged_in_and_replays() -> None:
     house = House(["x"])
-    settings = Settings(quality=Hunch())  # type: ignore[arg-type]
+    settings = Settings(predictor=Hunch())  # type: ignore[arg-type]
     router = Router(providers=[house.good, house.spare], settings=settings)
     decision = router.decide("hi", goal="quality")
     assert decision.model == "spare/two"

@@ -103,7 +103,7 @@ async def test_a_restart_forgets_nothing(path: Path) -> None:
     await clock.advance(KNOWN_S)
     async with desk(SqliteStorage(path, clock=clock), clock) as router:
         again = board(router).outlook
-        assert again.output[0] > 2 * again.pool.output[0]
+        assert again.output_p90[0] > 2 * again.pool.output_p90[0]
 
 
 async def test_what_is_known_fades_alike_though_nobody_calls(path: Path) -> None:
@@ -114,7 +114,7 @@ async def test_what_is_known_fades_alike_though_nobody_calls(path: Path) -> None
     await clock.advance(KNOWN_S)
     lengths = []
     for _ in range(3):
-        lengths += [board(workers[0]).outlook.output[0]]
+        lengths += [board(workers[0]).outlook.output_p90[0]]
         await clock.advance(600.0)
         assert board(workers[0]).health == board(workers[1]).health
     assert lengths == sorted(lengths, reverse=True)
@@ -203,7 +203,7 @@ async def test_while_the_storage_is_away_it_goes_by_what_was_known_and_then_all_
         await router.route("Hello")
         await clock.advance(KNOWN_S)
         assert board(router).health == board(other).health != before
-        assert board(other).outlook.output[0] > 2 * board(other).outlook.pool.output[0]
+        assert board(other).outlook.output_p90[0] > 2 * board(other).outlook.pool.output_p90[0]
 
 
 @pytest.fixture
@@ -231,7 +231,7 @@ async def test_beside_a_storage_that_cannot_tell_of_it_a_process_learns_alone(pa
             await router.route("Hello")
         await clock.advance(EPOCH_S)
         outlook = board(router).outlook
-        assert outlook.output[0] > 2 * outlook.pool.output[0]
+        assert outlook.output_p90[0] > 2 * outlook.pool.output_p90[0]
         await clock.advance(10.0)
         assert storage.adds == 0
 

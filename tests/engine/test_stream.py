@@ -27,6 +27,7 @@ from routewright.testing.provider import Line, ScriptedCall
 from routewright.wire import (
     Chunk,
     Delta,
+    FallbackDict,
     Finish,
     OutputDelta,
     RouteCompleted,
@@ -434,7 +435,7 @@ async def test_a_silent_model_is_blamed_however_long_its_reader_took(monkeypatch
             for script, model in zip(scripts, (GOOD, SPARE, third), strict=True)
         ]
         router = Router(providers=providers, settings=Settings(clock=clock))
-        chain = {"models": ["spare/two", "third/three"]}
+        chain: FallbackDict = {"models": ["spare/two", "third/three"]}
         async with router.stream("hi", goal="quality", fallback=chain) as stream:
             async for _ in stream:
                 await clock.sleep(chance.uniform(0.0, 0.5))

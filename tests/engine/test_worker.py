@@ -175,9 +175,11 @@ class TestThread:
         assert waiting is not None
 
         async def hang() -> None:
-            signal.pthread_kill(waiting, signal.SIGINT)
             try:
-                await anyio.sleep_forever()
+                while True:  # Python drops an interrupt that comes within a destructor
+                    await anyio.sleep(0.2)  # one on the way into the wait would break the lock of Python's own future
+                    signal.pthread_kill(waiting, signal.SIGINT)
+                    await anyio.sleep(20)
             finally:
                 cancelled.set()
 

@@ -13,7 +13,7 @@ IN_CI = 6
 """Without ``--full`` one script of so many is played."""
 SHOWN = 8
 """Differences of one script that are shown."""
-LEAST = 5
+LEAST = 4
 """Scripts that have to exercise each thing."""
 EXERCISED = {
     "": "answered|replay|repair|retry|hedge|probe|cancelled|stopped|stream restart|stream fallback without restart"

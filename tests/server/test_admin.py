@@ -17,6 +17,9 @@ import pytest
 
 from routewright import (
     MemoryStorage,
+    Model,
+    Policy,
+    Pricing,
     Router,
     Settings,
     SqliteStorage,
@@ -28,9 +31,10 @@ from routewright import (
 from routewright._engine import readiness
 from routewright._engine.readiness import LEFT_S, WRITE_EVERY_S
 from routewright._engine.worker import Detached
-from routewright.server import create_admin
+from routewright.backends import tokens
+from routewright.server import create_admin, create_app
 from routewright.server.metrics import Metrics
-from routewright.testing import FakeClock
+from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import DeleteResults, PutTrace
 
 from .asking import Told, ask
@@ -89,7 +93,10 @@ async def test_it_is_not_ready_once_it_is_closed() -> None:
     admin = create_admin(router)
     await router.aclose()
     told = await asked(admin, "/readyz")
-    assert (told.status, told.json) == (503, {"status": "unavailable", "problem": "the router is closed"})
+    assert (told.status, told.json) == (
+        503,
+        {"status": "unavailable", "problem": "the router is closed", "means": "requests here are refused, or wait"},
+    )
     assert (await asked(admin, "/healthz")).status == 200
 
 
@@ -323,3 +330,108 @@ def test_ready_s_is_a_number_of_seconds(wrong: Any) -> None:
 def test_it_is_served_by_a_real_server() -> None:
     with served(create_admin(Router.sandbox())) as url, httpx2.Client(base_url=url) as client:
         assert [client.get(path).status_code for path in ("/healthz", "/readyz", "/metrics")] == [200] * 3
+
+
+class SlowCounter:
+    """Its tables take until the gate is open."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.loaded: list[str] = []
+
+    def count(self, text: str, encoding: str) -> int:
+        return len(text.split())
+
+    def load(self, encoding: str) -> None:
+        assert self.gate.wait(20)
+        self.loaded.append(encoding)
+
+
+LIVE = Model(id="openai/gpt-4.1")
+OTHER = Model(id="mine/one", quality=0.5, pricing_per_1m=Pricing(1.0, 1.0))
+
+
+async def test_it_is_not_ready_before_tokens_can_be_counted_and_serves_meanwhile() -> None:
+    counter = SlowCounter()
+    provider = ScriptedProvider(lambda call: "hello", models=[LIVE])
+    async with Router(providers=[provider], settings=Settings(tokens=counter)) as router:
+        admin = create_admin(router, ready_s=0.05)
+        told = await asked(admin, "/readyz")
+        assert (told.status, told.json["problem"]) == (503, "the tables that tokens are counted with are being loaded")
+        assert (await asked(admin, "/healthz")).status == 200
+        assert (await router.route("hi")).output == "hello"
+        counter.gate.set()
+        while (await asked(admin, "/readyz")).status != 200:  # noqa: ASYNC110
+            await anyio.sleep(0.001)
+        assert {*counter.loaded} == {"o200k_base"}
+
+
+async def test_an_application_with_a_lifespan_is_warm_once_it_has_begun() -> None:
+    counter, told = SlowCounter(), anyio.Event()
+    counter.gate.set()
+    async with Router(
+        providers=[ScriptedProvider([], models=[LIVE]), ScriptedProvider([], models=[OTHER])],
+        settings=Settings(tokens=counter),
+    ) as router:
+
+        async def receive() -> Any:
+            if not told.is_set():
+                return {"type": "lifespan.startup"}
+            return {"type": "lifespan.shutdown"}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "lifespan.startup.complete":
+                assert counter.loaded == ["o200k_base", "cl100k_base"]
+            told.set()
+
+        await create_app(router)({"type": "lifespan"}, receive, send)
+
+
+@pytest.mark.parametrize(
+    "router",
+    [
+        lambda counter: Router.sandbox(settings=Settings(tokens=counter)),
+        lambda counter: Router(providers=[], settings=Settings(tokens=counter)),
+        lambda counter: Router(
+            providers=[ScriptedProvider([], models=[LIVE])], settings=Settings(tokens=counter, preload_tokens=False)
+        ),
+    ],
+    ids=["sandbox", "no model", "turned off"],
+)
+async def test_tables_are_not_loaded_where_nothing_can_be_called_or_it_is_turned_off(router: Any) -> None:
+    counter = SlowCounter()
+    async with router(counter) as made:
+        assert (await asked(create_admin(made), "/readyz")).status == 200
+        assert counter.loaded == []
+
+
+async def test_the_bundled_tables_are_loaded_once() -> None:
+    async with Router(providers=[ScriptedProvider([], models=[LIVE])]) as router:
+        await router.warm()
+        assert "o200k_base" in tokens._encoders
+        assert router.engine.counting.loaded == {"o200k_base"}
+        await router.warm()
+
+
+async def test_it_is_not_ready_with_policies_that_cannot_be_put_in_force() -> None:
+    router = Router.sandbox(policies=[Policy(name="p", models=["no/model"])])
+    told = await asked(create_admin(router), "/readyz")
+    assert (told.status, told.json["problem"]) == (503, "it cannot begin: validation_failed")
+    await router.aclose()
+
+
+async def test_an_application_answers_probes_where_it_is_asked_to_and_only_there() -> None:
+    router = Router.sandbox(storage=Store(fails))
+    app = create_app(router, health=True)
+    told = await asked(app, "/healthz")
+    assert (told.status, told.json, told.headers["cache-control"]) == (200, {"status": "ok"}, "no-store")
+    told = await asked(app, "/readyz")
+    assert (told.status, told.json["problem"]) == (503, "the storage cannot be read: storage_unavailable")
+    assert (await asked(app, "/llm/healthz", root_path="/llm")).status == 200
+    assert (await asked(app, "/healthz", "HEAD")).body == b""
+    assert (await asked(app, "/metrics")).status == 404
+    assert (await asked(app, "/healthz", "POST")).status == 405
+    for path in ("/healthz", "/readyz"):
+        told = await asked(create_app(router), path)
+        assert told.status == 404
+        assert "--health, or with --admin-port" in told.json["error"]["message"]

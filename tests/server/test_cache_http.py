@@ -17,6 +17,7 @@ from openai import OpenAI
 from routewright import MemoryStorage, Router
 from routewright.cli.serve import FLAGS
 from routewright.errors import ValidationFailed
+from routewright.learning import Learning
 from routewright.serve.assembly import opened, settings_of
 from routewright.serve.config import Sources
 from routewright.serve.plan import Asked, Plan
@@ -220,9 +221,16 @@ def test_a_cache_is_in_memory_unless_it_is_named() -> None:
 
 
 @pytest.mark.usefixtures("_here")
+def test_a_cache_in_redis_is_shown_without_its_password() -> None:
+    found = prepare(Asked(None, {"cache": "redis://u:s3cret@host:1/2"}, FLAGS), {})
+    assert found.facts["cache"] == "redis://host:1/2"
+    assert found.plan.cache == "redis://u:s3cret@host:1/2"
+
+
+@pytest.mark.usefixtures("_here")
 def test_a_cache_that_cannot_be_is_refused() -> None:
     for given, said in [
-        ("redis://x", "--cache: is 'redis://x'; write memory: or sqlite:///cache.db"),
+        ("ftp://x", "--cache: is 'ftp://x'; write memory: or sqlite:///cache.db"),
         ("./store.db", "--cache: is the file of the store; name another file, as cache.db"),
     ]:
         with pytest.raises(ValidationFailed) as refused:
@@ -237,4 +245,14 @@ def test_the_judge_can_be_switched_off_in_the_configuration() -> None:
     assert (settings.cache.judge_usd_a_day, settings.cache.low_hit_rate) == (0, 0.5)
     Path("serve.toml").write_text("[settings.cache]\njudge_usd_a_day = -1\n")
     with pytest.raises(ValidationFailed, match="judge_usd_a_day: must be 0 or above"):
+        plan_of(Sources({}, FLAGS, {}, "serve.toml"))
+
+
+def test_learning_is_turned_on_in_the_configuration() -> None:
+    table = "[settings]\npredictor = 'built-in'\n[settings.learning]\njudge"
+    Path("serve.toml").write_text(f"{table} = 'a/one'\njudge_share = 0.5\n")
+    settings = settings_of(plan_of(Sources({}, FLAGS, {}, "serve.toml")))
+    assert settings.learning == Learning(judge="a/one", judge_share=0.5)
+    Path("serve.toml").write_text(f"{table}_share = 2\n")
+    with pytest.raises(ValidationFailed, match="judge_share: "):
         plan_of(Sources({}, FLAGS, {}, "serve.toml"))

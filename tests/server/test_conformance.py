@@ -142,9 +142,7 @@ def test_1_a_request_is_utf_8(place: Place, body: bytes) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_json")
 
 
-@pytest.mark.parametrize(
-    "path", ["/v1/chat/completions", "/openai/chat/completions", "/v1/messages", "/anthropic/messages"]
-)
+@pytest.mark.parametrize("path", ["/v1/openai/chat", "/openai/chat/completions", "/v2/messages", "/anthropic/messages"])
 def test_1_a_wrong_base_url_is_told_the_right_one(place: Place, path: str) -> None:
     answer = place.live.post(path, json={})
     assert answer.status_code == 404
@@ -284,7 +282,7 @@ MODEL: dict[str, Callable[[Any], bool]] = {
     "id": lambda value: "/" in value,
     "provider": is_text,
     "context_window": lambda value: value > 1_000,
-    "modalities": lambda value: "text" in value and set(value) <= {"text", "image", "tool"},
+    "modalities": lambda value: "text" in value and set(value) <= {"text", "image", "tool", "audio", "file"},
     "pricing_per_1m.input_usd": is_number,
     "pricing_per_1m.output_usd": is_number,
     "availability.status": lambda value: value in ("available", "degraded", "unavailable"),

@@ -13,13 +13,13 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from routewright import Caller, DenyList, Router, Settings, Trace, UpstreamFailed
+from routewright import Caller, DenyList, OpenAIProvider, ProviderFault, Router, Settings, Trace, UpstreamFailed
 from routewright.backends.storage.memory import MemoryStorage
 from routewright.server import create_app
 from routewright.server.metrics import FIGURES, MOST_MODELS, Metrics
 from routewright.server.refusal import Refusal, refused
 from routewright.testing import FakeClock
-from routewright.wire import ModelSpan
+from routewright.wire import FallbackDict, ModelSpan
 
 from .asking import ask
 from .serving import HELLO, Site, bearer
@@ -100,7 +100,7 @@ async def test_what_is_nowhere_is_one_endpoint_and_methods_are_those_of_http(sit
 def test_calls_attempts_and_fallbacks_are_counted() -> None:
     router = Router.sandbox(faults={MODELS[0]: "server"})
     metrics = Metrics(router)
-    fallback: dict[str, Any] = {"models": MODELS[1:], "maxRetries": 0}
+    fallback: FallbackDict = {"models": MODELS[1:], "maxRetries": 0}
     answer = router.blocking.route("Hello", models=MODELS, goal="quality", fallback=fallback)
     with pytest.raises(UpstreamFailed):
         router.blocking.route("Hello", models=MODELS[:1], fallback={"models": [], "maxRetries": 0})
@@ -135,6 +135,15 @@ def test_how_the_router_stands_is_told_when_it_is_asked() -> None:
     assert of(found, "circuits_open") == 1
     assert [of(found, name) for name in ("traces_waiting", "hooks_waiting")] == [0, 0]
     assert [of(found, f"{name}_total") for name in ("traces_lost", "hooks_failed")] == [0, 0]
+
+
+def test_keys_that_vendors_refused_are_told() -> None:
+    provider = OpenAIProvider(["sk-first-key", "sk-second-key"])
+    metrics = Metrics(router := Router(providers=[provider]))
+    router.models()
+    assert of(told(metrics), "keys_refused") == 0
+    provider._keys.refuse(provider._keys.keys[0], ProviderFault("auth", status=401))
+    assert of(told(metrics), "keys_refused") == 1
 
 
 def test_a_hook_that_fails_is_counted_once() -> None:

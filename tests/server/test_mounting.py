@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
@@ -12,8 +14,9 @@ from starlette.applications import Starlette
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.routing import Mount
 
-from routewright import AuthenticationFailed, Caller, Router
+from routewright import AuthenticationFailed, Caller, OpenAIProvider, Router
 from routewright.server import create_app
+from tests.local_servers import LocalServer, ollama
 
 from .serving import HELLO, Site, bearer, served
 from .test_departure import House
@@ -91,6 +94,27 @@ def test_without_a_lifespan_traces_are_kept_all_the_same() -> None:
         test_key = site.key(environment="sandbox")
         trace_id = httpx2.post(f"{url}/v1/route", headers=bearer(test_key), json=HELLO).json()["trace_id"]
         assert httpx2.get(f"{url}/v1/traces/{trace_id}", headers=bearer(test_key)).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/route", "/openai/v1/chat/completions"])
+def test_without_a_lifespan_the_first_request_waits_for_the_models_of_a_server(path: str) -> None:
+    asked, gate = threading.Event(), threading.Event()
+
+    def tags(_: Any) -> Any:
+        asked.set()
+        gate.wait()
+        return ollama("llama3.2:latest")["/api/tags"]
+
+    with LocalServer(ollama() | {"/api/tags": tags}) as server:
+        router = Router(providers=[OpenAIProvider(name="ollama", base_url=server.url, environ={})])
+        app = create_app(router, authenticate=lambda scope: Caller())
+        named = {"models": ["ollama/llama3.2"]} if path == "/v1/route" else {"model": "ollama/llama3.2"}
+        with served(app, lifespan="off") as url, ThreadPoolExecutor() as threads:
+            first = threads.submit(httpx2.post, url + path, json={**HELLO, **named})
+            assert asked.wait(20)
+            gate.set()
+            assert first.result().status_code == 200
+        router.blocking.close()
 
 
 @pytest.mark.parametrize("path", ["/llm/v1/models", "/v1/models"])

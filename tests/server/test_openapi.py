@@ -76,7 +76,8 @@ def test_every_scope_is_asked_for() -> None:
 def test_every_field_and_parameter_of_a_request_is_explained() -> None:
     for name, kind in structs_in([RouteRequest]).items():
         properties = DOCUMENT["components"]["schemas"][name]["properties"]
-        plain = {"type", "text", "id", "name", "role", "arguments", "function", "image_url"}
+        plain = {"type", "text", "id", "name", "role", "arguments", "function", "image_url", "cache_control"}
+        plain |= {"input_audio", "file", "format"}
         missing = [field for field, schema in properties.items() if "description" not in schema and field not in plain]
         assert not missing, f"{missing} of {kind.__name__} want a string below them"
     for told in told_operations():

@@ -326,6 +326,17 @@ def test_each_worker_answers_the_administrator_and_tells_the_figures_of_all(tmp_
         assert server.ended() == 0
 
 
+def test_one_port_can_answer_probes_and_web_pages_too(tmp_path: Path) -> None:
+    page = "https://app.example.com"
+    with serving(tmp_path, "--health", "--cors-origin", page, "--cors-origin", "http://localhost:5173") as server:
+        assert got(server.port, "/healthz") == got(server.port, "/readyz") == b'{"status":"ok"}'
+        connection = server.connect()
+        asks = {"Origin": page, "Access-Control-Request-Method": "POST"}
+        connection.request("OPTIONS", "/v1/route", headers=asks)
+        answer = connection.getresponse()
+        assert (answer.status, answer.getheader("access-control-allow-origin")) == (200, page)
+
+
 def test_each_request_is_a_line_of_json_on_standard_output(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         key = server.keys["test"]

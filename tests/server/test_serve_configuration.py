@@ -101,6 +101,14 @@ def test_kubernetes_may_set_a_port_of_its_own() -> None:
     assert planned(environ={"ROUTEWRIGHT_PORT": "tcp://10.0.0.1:80"}).address.port == 8080
 
 
+def test_web_pages_are_named_by_their_origins(refused: Refused) -> None:
+    environ = {"ROUTEWRIGHT_CORS_ORIGINS": "https://a.example, https://b.example", "ROUTEWRIGHT_HEALTH": "yes"}
+    plan = planned(environ=environ)
+    assert (plan.cors_origins, plan.health) == (("https://a.example", "https://b.example"), True)
+    said = refused("--cors-origin", "https://a.example/", "--store", "memory:")
+    assert "--cors-origin: 'https://a.example/' is no origin; write scheme and host" in said
+
+
 def test_a_wrong_value_is_named_where_it_stands(refused: Refused, monkeypatch: Patch) -> None:
     Path("serve.toml").write_text("# mine\nport = 70_000\n\n[tls]\ncerts = 'x'\n")
     said = refused("--config", "serve.toml")
@@ -109,12 +117,12 @@ def test_a_wrong_value_is_named_where_it_stands(refused: Refused, monkeypatch: P
     Path("serve.toml").write_text("[http]\nbody_bytes = -1\n")
     assert refused("--config", "serve.toml").startswith("serve.toml: http.body_bytes: is -1; take")
     monkeypatch.setenv("ROUTEWRIGHT_WORKERS", "many")
-    assert refused() == "ROUTEWRIGHT_WORKERS: must be a whole number, got 'many'"
+    assert refused() == "ROUTEWRIGHT_WORKERS: must be a whole number, got 'many'; correct the value"
     monkeypatch.setenv("ROUTEWRIGHT_WORKERS", "2")
     monkeypatch.setenv("ROUTEWRIGHT_CONNECTIONS_OPEN", "0")
     assert refused().startswith("ROUTEWRIGHT_CONNECTIONS_OPEN: is 0; take")
     monkeypatch.delenv("ROUTEWRIGHT_CONNECTIONS_OPEN")
-    assert refused("--workers", "0") == "--workers: must be from 1 to 256, got 0"
+    assert refused("--workers", "0") == "--workers: must be from 1 to 256, got 0; correct the value"
     assert "--root-path: must begin with a slash" in refused("--root-path", "llm/")
 
 

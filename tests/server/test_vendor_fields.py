@@ -10,14 +10,15 @@ from anthropic.types.beta.message_create_params import MessageCreateParamsBase
 from openai.types.chat import ChatCompletionContentPartParam, ChatCompletionMessageParam, ChatCompletionToolUnionParam
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 
-from routewright.server.openai import HONOURED
+from routewright.server import anthropic
+from routewright.server.openai import HONOURED, PASSED, REFUSED
 
-from .test_words import ANTHROPIC, APP, BODY, HI
+from .test_words import APP, BODY, HI
 from .wire import Client, ask, scope_of
 
 OPENAI_AT, ANTHROPIC_AT = "/openai/v1/chat/completions", "/anthropic/v1/messages"
-OF_SDK = {"betas", "cache_control"}
-"""What the SDK sends as a header, and what is no string."""
+OF_SDK = {"betas"}
+"""What the SDK sends as a header."""
 
 pytestmark = pytest.mark.anyio
 
@@ -40,10 +41,13 @@ def ignored(answer: Client) -> list[str]:
 @pytest.mark.parametrize(
     ("at", "name"),
     [
-        *((OPENAI_AT, name) for name in sorted(CompletionCreateParamsBase.__annotations__.keys() - HONOURED)),
+        *(
+            (OPENAI_AT, name)
+            for name in sorted(CompletionCreateParamsBase.__annotations__.keys() - HONOURED - PASSED - REFUSED.keys())
+        ),
         *(
             (ANTHROPIC_AT, name)
-            for name in sorted(MessageCreateParamsBase.__annotations__.keys() - ANTHROPIC.keys() - OF_SDK)
+            for name in sorted(MessageCreateParamsBase.__annotations__.keys() - anthropic.HONOURED - OF_SDK)
         ),
     ],
 )

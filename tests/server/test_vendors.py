@@ -6,16 +6,31 @@ from typing import Any, get_args
 
 import pytest
 
-from routewright import Budget, Caller, Message, Router, ValidationFailed
+from routewright import Budget, Caller, Fallback, Message, Model, Router, ValidationFailed
 from routewright.server import create_app
-from routewright.server.vendors import FIELD, PLACES, Ignored, Wishes, Words, wished, wishes_of
-from routewright.wire import Goal, RouteRequest
+from routewright.server.fields import Ignored
+from routewright.server.vendors import (
+    FIELD,
+    PLACES,
+    Known,
+    ModelNotFound,
+    Wishes,
+    Words,
+    packed,
+    places_of,
+    unpacked,
+    wished,
+    wishes_of,
+)
+from routewright.wire import Goal, Reasoning, RouteRequest
 
 from .wire import ask, scope_of
 
 WORDS = Words(PLACES, "GET /models")
 HI = RouteRequest([Message("user", "Hi")])
-KNOWN = {"openai/gpt-4o", "anthropic/claude", "mine"}
+KNOWN = {id: id for id in ("openai/gpt-4o", "openai/gpt-4o-mini", "anthropic/claude-x", "mine")}
+MODELS = [Model(id=id, provider=id.partition("/")[0], provider_model_id=id.partition("/")[2]) for id in KNOWN]
+ALL = Known(KNOWN, lambda: MODELS)
 
 
 @pytest.mark.parametrize(
@@ -27,12 +42,35 @@ KNOWN = {"openai/gpt-4o", "anthropic/claude", "mine"}
         ("openai/gpt-4o", "models", ["openai/gpt-4o"]),
         ("gpt-4o", "models", ["openai/gpt-4o"]),
         ("mine", "models", ["mine"]),
-        ("anthropic/claude", "models", ["anthropic/claude"]),
-        ("unheard-of", "models", ["unheard-of"]),  # which the router refuses, with the nearest
+        ("anthropic/claude-x", "models", ["anthropic/claude-x"]),
+        ("gpt-4o-2024-08-06", "models", ["openai/gpt-4o"]),
+        ("anthropic/claude-x-20250929", "models", ["anthropic/claude-x"]),
     ],
 )
 def test_the_forms_of_model(model: str, field: str, value: Any) -> None:
-    assert getattr(wished(HI, model, "openai", Wishes(), KNOWN), field) == value
+    id = ALL.id_of(model, "openai", "GET /models")
+    assert getattr(wished(HI, id, "openai", Wishes(), KNOWN), field) == value
+
+
+@pytest.mark.parametrize("model", ["unheard-of", "claude-x", "openai/gpt-5o", "autos", "aut:cost"])
+def test_a_model_that_nobody_knows_is_not_found(model: str) -> None:
+    with pytest.raises(ModelNotFound, match=f"there is no model '{model}', or you may not use it; "):
+        ALL.id_of(model, "openai", "GET /models")
+
+
+def test_a_named_model_is_followed_by_those_of_its_fallback() -> None:
+    wishes = Wishes(fallback=Fallback(models=["gpt-4o-mini", "mine"], max_retries=0))
+    found = wished(HI, "openai/gpt-4o", "openai", wishes, KNOWN)
+    assert (found.models, found.prefer) == (["openai/gpt-4o", "openai/gpt-4o-mini", "mine"], "openai/gpt-4o")
+    assert found.fallback == Fallback(models=["openai/gpt-4o-mini", "mine"], max_retries=0)
+    assert places_of("openai/gpt-4o", wishes.fallback) == {
+        "models[0]": "model",
+        "models[1]": "routewright.fallback.models[0]",
+        "models[2]": "routewright.fallback.models[1]",
+    }
+    assert wished(HI, "openai/gpt-4o", "openai", Wishes(fallback=Fallback(models=[])), KNOWN).models == [
+        "openai/gpt-4o"
+    ]
 
 
 def test_what_is_wished_goes_into_the_request() -> None:
@@ -46,7 +84,8 @@ def test_what_is_wished_goes_into_the_request() -> None:
     [
         ("auto:quality", Wishes(goal="cost")),
         ("policy:a", Wishes(policy_id="b")),
-        ("gpt-4o", Wishes(models=["mine"])),
+        ("openai/gpt-4o", Wishes(models=["mine"])),
+        ("openai/gpt-4o", Wishes(models=["mine"], fallback=Fallback(models=["mine"]))),
         ("auto:speed", Wishes()),
         ("auto:", Wishes()),
     ],
@@ -62,8 +101,8 @@ def test_what_is_no_wish_is_refused_by_its_place(given: Any) -> None:
         wishes_of(given, WORDS)
 
 
-DOORS = ["/openai/v1/chat/completions", "/anthropic/v1/messages"]
-BODY = {"model": "auto", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+DOORS = ["/openai/v1/chat/completions", "/anthropic/v1/messages", "/openai/v1/responses"]
+BODY = {"model": "auto", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}], "input": "Hi"}
 
 
 @pytest.mark.anyio
@@ -95,15 +134,14 @@ async def test_what_is_suggested_can_be_followed(path: str) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("path", ["/openai/v1/chat/completions", "/anthropic/v1/messages"])
+@pytest.mark.parametrize("path", DOORS)
 @pytest.mark.parametrize(
     "field", ["budget", "models", "goal", "strategy", "policy_id", "prefer", "fallback", "cache", "timeout_ms"]
 )
 async def test_a_wish_beside_the_field_is_refused_and_not_ignored(path: str, field: str) -> None:
     app = create_app(Router.sandbox(), authenticate=lambda scope: Caller())
-    body = {"model": "auto", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
-    assert (await ask(app, scope_of(path=path), {**body, field: None})).status == 200
-    client = await ask(app, scope_of(path=path), {**body, field: 1})
+    assert (await ask(app, scope_of(path=path), {**BODY, field: None})).status == 200
+    client = await ask(app, scope_of(path=path), {**BODY, field: 1})
     assert client.status == 400
     assert f"send it as {FIELD}.{field}" in client.json["error"]["message"]
 
@@ -112,8 +150,22 @@ def test_a_header_names_what_was_ignored_and_holds_nothing_else() -> None:
     names = Ignored()
     for name in ("top_k", "x\r\nset-cookie", "é", "a b", "logprobs", "sk_live_0123456789abcdef", "y" * 99):
         names.add(name)
-    assert names.headers == {"X-Routewright-Ignored": "logprobs, top_k"}
-    assert Ignored().headers == {}
+    assert names.headers() == {"X-Routewright-Ignored": "logprobs, top_k"}
+    assert Ignored().headers() == {}
+
+
+def test_what_only_one_vendor_knows_is_ignored_where_another_serves() -> None:
+    names = Ignored({"logprobs"})
+    names.extra = {"openai": {"user": "ann"}}
+    assert names.headers("openai/gpt-4o") == {"X-Routewright-Ignored": "logprobs"}
+    assert names.headers("anthropic/claude", ["verbosity"]) == {"X-Routewright-Ignored": "logprobs, user, verbosity"}
+
+
+@pytest.mark.parametrize("junk", [None, 5, "", "gAAAAB", "bm90IGpzb24=", "e30=", "W1tbW1tb", "*" * 40])
+def test_reasoning_comes_back_as_it_was_packed_and_nothing_else_does(junk: Any) -> None:
+    thought = Reasoning("google", [{"signature": "é", "n": 1}], "Hm.")
+    assert unpacked(packed(thought)) == Reasoning("google", [{"signature": "é", "n": 1}])
+    assert unpacked(junk) is None
 
 
 def test_goals_are_those_of_the_request() -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from routewright import Caller, Router
 from routewright.errors import Problem, RouterError, RouterTimeoutError, ValidationFailed
-from routewright.server import anthropic, create_app, openai
+from routewright.server import anthropic, create_app, openai, responses
 from routewright.server.anthropic import MessageFrames
-from routewright.server.vendors import PLACES, Wishes, Words, places_of
+from routewright.server.vendors import PLACES, Known, Wishes, Words, places_of
+from routewright.testing import FakeClock
 
 from .wire import ask, scope_of
 
@@ -32,7 +33,7 @@ WISHES: dict[str, tuple[dict[str, Any], str]] = {
 }
 """What only we know: one wrong value each, and its place in the field ``routewright``."""
 OPENAI: dict[str, tuple[dict[str, Any], str]] = {
-    "model": ({"model": "none/such"}, "model"),
+    "model": ({"model": ""}, "model"),
     "messages": ({"messages": [HI, {"role": "user", "content": []}]}, "messages[1].content"),
     "max_tokens": ({"max_tokens": 0}, "max_tokens"),
     "max_completion_tokens": ({"max_tokens": None, "max_completion_tokens": 0}, "max_completion_tokens"),
@@ -44,6 +45,10 @@ OPENAI: dict[str, tuple[dict[str, Any], str]] = {
         {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
         "response_format.json_schema.schema",
     ),
+    "reasoning_effort": ({"reasoning_effort": "some"}, "reasoning_effort"),
+    "verbosity": ({"verbosity": "some"}, "verbosity"),
+    "parallel_tool_calls": ({"parallel_tool_calls": "some"}, "parallel_tool_calls"),
+    "service_tier": ({"service_tier": 5}, "service_tier"),
     "tools": ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
     "tool_choice": ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice.function.name"),
     "stream": ({"stream": "yes"}, "stream"),
@@ -65,13 +70,36 @@ ANTHROPIC: dict[str, tuple[dict[str, Any], str]] = {
     "stop_sequences": ({"stop_sequences": list("abcde")}, "stop_sequences"),
     "output_config": ({"output_config": {"format": FORM}}, "output_config.format.schema"),
     "output_format": ({"output_format": FORM}, "output_format.schema"),
+    "thinking": ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens"),
+    "cache_control": ({"cache_control": {"type": "ephemeral", "ttl": "1d"}}, "cache_control.ttl"),
+    "service_tier": ({"service_tier": "flex"}, "service_tier"),
     "tools": ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
     "tool_choice": ({"tool_choice": {"type": "tool", "name": "x"}}, "tool_choice.name"),
     "stream": ({"stream": "yes"}, "stream"),
     "metadata": ({"metadata": {"user_id": "x" * 20_000}}, "metadata"),
     "routewright": ({"routewright": 5}, "routewright"),
 }
+RESPONSES: dict[str, tuple[dict[str, Any], str]] = {
+    "model": ({"model": "policy:none"}, "model"),
+    "input": ({"input": [HI] * 1_001}, "input"),
+    "instructions": ({"instructions": 5}, "instructions"),
+    "max_output_tokens": ({"max_output_tokens": 0}, "max_output_tokens"),
+    "temperature": ({"temperature": 3}, "temperature"),
+    "top_p": ({"top_p": 0}, "top_p"),
+    "text": ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
+    "reasoning": ({"reasoning": {"effort": "some"}}, "reasoning.effort"),
+    "tools": ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
+    "tool_choice": ({"tool_choice": {"type": "function", "name": "x"}}, "tool_choice.name"),
+    "parallel_tool_calls": ({"parallel_tool_calls": 5}, "parallel_tool_calls"),
+    "service_tier": ({"service_tier": 5}, "service_tier"),
+    "stream": ({"stream": "yes"}, "stream"),
+    "stream_options": ({"stream_options": 5}, "stream_options"),
+    "metadata": ({"metadata": LONG}, "metadata"),
+    "include": ({"include": "x"}, "include"),
+    "routewright": ({"routewright": 5}, "routewright"),
+}
 DOORS = {
+    "/openai/v1/responses": (responses.WORDS, RESPONSES),
     "/openai/v1/chat/completions": (openai.WORDS, OPENAI),
     "/anthropic/v1/messages": (anthropic.WORDS, ANTHROPIC),
 }
@@ -82,8 +110,13 @@ APP = create_app(Router.sandbox(), authenticate=lambda scope: Caller())
 pytestmark = pytest.mark.anyio
 
 
+def body_at(at: str, **fields: Any) -> dict[str, Any]:
+    """A body for a door."""
+    return {"model": "auto", "input": [HI], **fields} if at.endswith("responses") else {**BODY, **fields}
+
+
 async def refused(at: str, fields: dict[str, Any], **headers: str) -> dict[str, Any]:
-    answer = await ask(APP, scope_of(path=at, headers=headers), {**BODY, **fields})
+    answer = await ask(APP, scope_of(path=at, headers=headers), body_at(at, **fields))
     assert answer.status in (400, 422)
     error: dict[str, Any] = answer.json["error"]
     return error
@@ -107,7 +140,9 @@ async def test_a_wrong_value_is_told_at_the_clients_own_field(at: str, fields: d
 
 def test_every_field_of_a_door_has_its_case() -> None:
     assert WISHES.keys() == {*Wishes.__struct_fields__}
-    assert OPENAI.keys() == openai.HONOURED
+    assert OPENAI.keys() == openai.HONOURED | openai.REFUSED.keys()
+    assert ANTHROPIC.keys() == anthropic.HONOURED
+    assert RESPONSES.keys() == responses.HONOURED
 
 
 @pytest.mark.parametrize("at", DOORS)
@@ -129,6 +164,8 @@ async def test_the_key_to_repeat_by_is_a_header_there(at: str) -> None:
 async def test_what_to_do_about_a_refusal_is_said_in_the_clients_fields(
     at: str, fields: dict[str, Any], said: str
 ) -> None:
+    if at.endswith("responses") and "max_tokens" in fields:
+        fields, said = {"max_output_tokens": fields["max_tokens"]}, "lower max_output_tokens to "
     error = await refused(at, fields)
     assert said in error["message"]
     assert said in (error.get("details") or error["detail"])["suggestion"]
@@ -138,17 +175,20 @@ async def test_what_to_do_about_a_refusal_is_said_in_the_clients_fields(
 @pytest.mark.parametrize(
     ("wishes", "hint"),
     [
-        ({"golas": 1}, "did you mean 'goal'?"),
+        ({"gaol": 1}, "did you mean 'goal'?"),
         ({"zzzz": 1}, f"known: {', '.join(Wishes.__struct_fields__)}"),
         ({"fallback": {"model": ["a"]}}, "did you mean 'models'?"),
         ({"max_tokens": 1}, "'max_tokens' caps the answer, 'routewright.budget.maxTokens' the whole call"),
         ({"temperature": 1}, "it is 'temperature' here"),
-        ({"model": "x"}, "it is 'routewright.models' here, a list of ids"),
+        ({"temprature": 1}, "did you mean temperature?"),
+        ({"model": "x"}, "it is 'routewright.models' here, an array of ids"),
         ({"maxCostUsd": 1}, "it is 'routewright.budget.maxCostUsd' here"),
-        ({"budget": {"max_cost_usd": 1}}, "JSON and dicts spell it 'maxCostUsd'"),
+        ({"budget": {"max_cost_usd": 1}}, "it is spelled 'maxCostUsd' in an object"),
     ],
 )
 async def test_an_unknown_wish_is_told_what_it_may_have_meant(at: str, wishes: dict[str, Any], hint: str) -> None:
+    if at.endswith("responses"):
+        hint = hint.replace("'max_tokens'", "'max_output_tokens'")
     assert (await problem_of(at, {"routewright": wishes})).hint == hint
 
 
@@ -173,7 +213,7 @@ def test_messages_that_do_not_stand_as_they_were_sent_are_told_by_their_turns() 
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}, {"type": "text", "text": "So?"}]}]}"""
-    reading = anthropic.Reading(Router.sandbox(), Caller(), capped=True)
+    reading = anthropic.MessageDoor(Known({}, list))
     made = reading.decode(body)
     assert reading.words is not None
     assert [reading.words.path(f"messages[{place}].content[0]") for place in range(len(made.messages))] == [
@@ -208,26 +248,24 @@ def test_the_clients_own_values_stay_as_they_were() -> None:
 
 
 def test_an_error_that_ends_a_stream_is_told_in_the_same_words() -> None:
-    idle = SimpleNamespace(request_id="req_1", expect_text=lambda: None)
-    frames = MessageFrames(cast("Any", idle), cast("Any", idle), 0, anthropic.WORDS)
+    idle = SimpleNamespace(request_id="req_1", clock=FakeClock(), expect_text=lambda: None)
+    prepared = SimpleNamespace(stream=lambda: idle, tokens=SimpleNamespace(estimate=0))
+    reading = anthropic.MessageDoor(Known({}, list))
+    reading.words = anthropic.WORDS
+    frames = MessageFrames(cast("Any", idle), cast("Any", prepared), reading)
     assert b"no answer within routewright.timeout_ms=5" in frames.last_words(
         RouterTimeoutError("no answer within timeout_ms=5")
     )
 
 
 @pytest.mark.parametrize("at", DOORS)
-async def test_a_chain_beside_a_named_model_is_told_how_to_have_both(at: str) -> None:
-    chain = {"fallback": {"models": ["mistral/mistral-large-2512"]}}
-    problem = await problem_of(at, {"model": "openai/gpt-4.1", "routewright": chain})
-    assert problem == Problem(
-        "routewright.fallback.models",
-        "stands beside the one model 'openai/gpt-4.1', which allows no other",
-        'send "model": "auto" with "routewright": {"models": ["openai/gpt-4.1", "mistral/mistral-large-2512"]}, '
-        "and the best of them is asked first",
-    )
-    both = {"models": ["openai/gpt-4.1", "mistral/mistral-large-2512"]}
-    for fields in (
-        {"routewright": both},
-        {"model": "openai/gpt-4.1", "routewright": {"fallback": {"models": []}}},
-    ):
-        assert (await ask(APP, scope_of(path=at), {**BODY, **fields})).status == 200
+async def test_a_named_model_is_followed_by_those_that_are_named_after_it(at: str) -> None:
+    chain = {"fallback": {"models": ["mistral/mistral-large-2512", "openai/gpt-4o"], "maxRetries": 0}}
+    faults = {"openai/gpt-4.1": "server", "mistral/mistral-large-2512": "server"}
+    app = create_app(Router.sandbox(faults=faults), authenticate=lambda scope: Caller())
+    alone = await ask(app, scope_of(path=at), body_at(at, model="openai/gpt-4.1"))
+    followed = await ask(app, scope_of(path=at), body_at(at, model="openai/gpt-4.1", routewright=chain))
+    assert (alone.status, followed.status) == (502, 200)
+    assert followed.headers["x-routewright-model"] == "openai/gpt-4o"
+    first = await ask(APP, scope_of(path=at), body_at(at, model="openai/gpt-4.1", routewright=chain))
+    assert first.headers["x-routewright-model"] == "openai/gpt-4.1"

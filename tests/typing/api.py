@@ -105,13 +105,18 @@ from routewright import (
     read_usage_export,
 )
 from routewright.protocols import Clock, Coordination, Guardrail, Provider, QualityPredictor, Storage, TokenCounter
-from routewright.testing import FakeClock, Pause, ScriptedProvider
+from routewright.testing import FakeClock, Pause, ScriptedProvider, assert_trace
 from routewright.webhook import SeenEvents, WebhookEvent, verify_request
 from routewright.wire import (
+    BudgetDict,
+    CacheOptsDict,
     Candidate,
     Chunk,
+    FallbackDict,
     OutputDelta,
+    ParamsDict,
     Reason,
+    ReasoningDelta,
     Rejection,
     RouteCompleted,
     RouteEvent,
@@ -157,6 +162,59 @@ async def options_are_checked(router: Router) -> None:
     await router.route("hi", gaol="quality")  # type: ignore[call-overload]
     router.decide("hi", budget=0.01)  # type: ignore[arg-type]
     router.stream("hi", models="openai/gpt-4.1", temperature=1)  # type: ignore[call-arg]
+
+
+async def dicts_of_options_have_keys(router: Router) -> None:
+    budget: BudgetDict = {"maxCostUsd": 0.01, "maxTokens": 1_000}
+    await router.route("hi", budget=budget, cache={"mode": "exact", "ttl_seconds": 60})
+    await router.route("hi", budget={"max_cost_usd": 0.01})  # type: ignore[call-overload]
+    await router.route("hi", budget={"maxCostUsd": "0.01"})  # type: ignore[call-overload]
+    router.decide("hi", fallback={"models": ["openai/gpt-4.1"], "maxRetries": 0, "on_partial": "error"})
+    router.decide("hi", fallback={"max_retries": 0})  # type: ignore[arg-type]
+    router.decide("hi", cache={"ttl": 60})  # type: ignore[arg-type]
+    router.decide("hi", params={"temprature": 0.5})  # type: ignore[arg-type]
+    router.decide("hi", params={"verbosity": "huge"})  # type: ignore[arg-type]
+    params: ParamsDict = {
+        "temperature": 0.5,
+        "stop": ["\n"],
+        "reasoning": {"max_tokens": 1_000},
+        "parallel_tool_calls": False,
+        "service_tier": "flex",
+        "verbosity": "low",
+        "extra": {"openai": {"user": "u"}},
+    }
+    router.stream("hi", params=params)
+    await router.route_many(["hi"], budget={"maxCost": 1})  # type: ignore[arg-type]
+    fallback: FallbackDict = {"models": []}
+    cache: CacheOptsDict = {"max_error": 0.01}
+    router.blocking.route("hi", fallback=fallback, cache=cache)
+
+
+def look_up(word: str) -> str:
+    return word
+
+
+async def times_retries_and_functions_are_options(router: Router) -> None:
+    await router.route("hi", timeout=20, max_retries=2, tools=[look_up, {"name": "other"}, Tool(name="third")])
+    router.stream("hi", timeout=0.5, tools=[look_up])
+    router.decide("hi", timeout=None, max_retries=None, tools=(look_up,))
+    router.decide("hi", timeout="20")  # type: ignore[arg-type]
+    router.decide("hi", tools=["look_up"])  # type: ignore[list-item]
+    Router(timeout=20.0, max_retries=0, providers=[OpenAIProvider(timeout=5, max_retries=1)])
+    Router.sandbox(timeout=20, max_retries=0)
+    Router(timeout="20")  # type: ignore[arg-type]
+
+
+async def results_are_plain_data(router: Router) -> None:
+    answer = await router.route("hi")
+    assert_type(answer.to_dict(), dict[str, Any])
+    assert_type(answer.to_json(), str)
+    assert_type(answer.decision.to_json(indent=2), str)
+    assert_type(answer.trace.to_dict(), dict[str, Any])
+    assert_type((await router.traces.query()).to_dict(), dict[str, Any])
+    assert_type(router.models()[0].to_dict(), dict[str, Any])
+    assert_type(assert_trace(answer, status="completed"), Trace)
+    assert_trace("tr_1")  # type: ignore[arg-type]
 
 
 async def an_answer_says_what_it_holds(router: Router) -> None:
@@ -284,6 +342,8 @@ def tell(event: RouteEvent) -> str:
             return event.data.routing.selected_model
         case OutputDelta():
             return event.data.text
+        case ReasoningDelta():
+            return event.data.text
         case ToolCallDelta():
             return event.data.name
         case RouteFallback():
@@ -328,7 +388,7 @@ def routers_are_made_of_parts(
         catalogue=Catalogue.load("models.toml"),
         policies=read_policies("policies.toml"),
         storage=storage,
-        settings=Settings(clock=clock, limits=Limits(default_max_output_tokens=1), quality=predictor, tokens=counter),
+        settings=Settings(clock=clock, limits=Limits(default_max_output_tokens=1), predictor=predictor, tokens=counter),
     )
     assert_type(Router.sandbox(answers={"hi": "hello"}, faults={"*": ["server"]}), Router)
     Router.sandbox(answers=lambda call: call.model.id)
@@ -369,7 +429,7 @@ def what_comes_with_the_library_fits_its_protocols() -> None:
     TraceStore("sqlite:///traces.db", rollup_keys=("team",), clock=FakeClock())
     Settings(durability="committed", retention=Retention(sandbox_days=None), capture=Capture(redactor=str.upper))
     Settings(durability="always")  # type: ignore[arg-type]
-    Settings(clock=clocks[0], quality=OwnPredictor())
+    Settings(clock=clocks[0], predictor=OwnPredictor())
     CallableProvider(lambda: "hi", models=[model])  # type: ignore[arg-type, misc]
 
 
@@ -460,6 +520,7 @@ def errors_are_one_tree(error: RouterError) -> None:
     assert_type(error.code, str)
     assert_type(error.retryable, bool)
     assert_type(error.detail, dict[str, Any])
+    assert_type((error.status_code, error.request_id, error.body), tuple[int, str | None, dict[str, Any]])
     match error:
         case BudgetExceeded() | NoCandidates():
             assert_type(error.status, int)

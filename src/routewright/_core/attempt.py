@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, json
+from msgspec.structs import astuple, replace
 
 from routewright.errors import ProviderFault
 from routewright.wire import (
@@ -15,7 +15,9 @@ from routewright.wire import (
     FaultKind,
     Finish,
     FunctionCall,
+    Reasoning,
     SpanStatus,
+    Thought,
     TokenBounds,
     ToolCall,
     ToolDelta,
@@ -38,8 +40,24 @@ _COMMON = ("stop", "tool_calls", "length", "content_filter")
 """Finish reasons that need no look at the table."""
 
 
-class _Rare:
-    """What few attempts have: a default of the class until it is set."""
+class Rare:
+    """What few structs of a kind have: a default of the class until it is set, and then no field."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle has what is no field, too."""
+        return (*super().__reduce__(), self.__dict__)
+
+    def __copy__(self) -> Self:
+        """So has a copy."""
+        copied: Self = super().__copy__()  # type: ignore[misc]  # the stubs of msgspec leave it out
+        copied.__dict__.update(self.__dict__)
+        return copied
+
+
+class _Rare(Rare):
+    """What few attempts have."""
 
     __slots__ = ()
 
@@ -63,7 +81,10 @@ class _Rare:
     """The same without addresses, where it names any."""
     hint = ""
     """What to do about the fault, where its provider knows."""
+    thoughts: list[Thought] | None = None
+    """What the model thought, in order; None: nothing that was shown."""
     pieces: dict[int, ToolPieces] | None = None
+    thought_characters = 0
     usage_estimated = False
     unsure: tuple[int, ...] | None = None
     """Where the provider did not say the usage, or not as its last word: what ``cost_range_nanos`` needs."""
@@ -105,16 +126,6 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
     cost_nanos: int = 0
     server: str | None = None
     """The provider's name, where the catalogue has another for the model."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A pickle has what is no field, too."""
-        return (*super().__reduce__(), self.__dict__)
-
-    def __copy__(self) -> Self:
-        """So has a copy."""
-        copied: Self = super().__copy__()  # type: ignore[misc]  # the stubs of msgspec leave it out
-        copied.__dict__.update(self.__dict__)
-        return copied
 
     def __repr__(self) -> str:
         # no text: a repr ends up in logs
@@ -221,6 +232,12 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
                 self._require_names()
             self.finish_reason = "budget" if reason == "length" and self.budget_capped else reason
             return chunk
+        if isinstance(chunk, Thought):
+            if not _is_text(chunk.text) or not isinstance(chunk.item, dict | None):
+                raise self._malformed(chunk)
+            if self.finish_reason is None and (chunk.text or chunk.item is not None):
+                self._think(chunk)
+            return None
         if not isinstance(chunk, ToolDelta) or not _is_piece(chunk):
             raise self._malformed(chunk)
         if self.finish_reason is not None:
@@ -284,6 +301,25 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         self.usage = told
         return told
 
+    def _think(self, thought: Thought) -> None:
+        """Keep a thought, whose length counts as that of the answer does."""
+        size = len(thought.text) if thought.item is None else len(json.encode(thought.item))
+        self.thought_characters += size
+        if self.thought_characters > MAX_ANSWER_CHARS:
+            raise self._too_long()
+        self.thoughts = self.thoughts or []
+        self.thoughts.append(thought)
+
+    def reasoning(self, since: int = 0) -> Reasoning | None:
+        """What was thought from the thought of this number on, for the caller and the vendor's next turn. Withheld
+        where guardrails look at answers, since thoughts repeat what they take out of those."""
+        thoughts = (self.thoughts or ())[since:]
+        if not thoughts or self.screen is not None:
+            return None
+        items = [each.item for each in thoughts if each.item is not None]
+        text = "".join(each.text for each in thoughts)
+        return Reasoning(self.provider, items, text or None)
+
     def _read_ending(self, word: str) -> FinishReason:
         """The common word for a vendor's finish reason. Raises ``ProviderFault`` where it stands for a fault."""
         means = ending_of(word) if word else FaultKind.TRUNCATED
@@ -328,7 +364,7 @@ class ToolPieces:
 
 
 NO_TEXT: Any = ()  # takes no more
-_FIVE_INTS = [int] * 5
+_SEVEN_INTS = [int] * 7
 
 
 # Chunks come from strangers' code and go to clients. The structs take any value, so what they hold is checked here.
@@ -349,8 +385,8 @@ def _is_text(text: object) -> bool:
 
 def _are_counts(usage: Usage) -> bool:
     """Whether a usage holds whole numbers that a call can come to."""
-    counts = (usage.input, usage.output, usage.cached, usage.reasoning, usage.written)
-    return [*map(type, counts)] == _FIVE_INTS and max(counts) <= MOST_TOKENS
+    *counts, tier = astuple(usage)
+    return [*map(type, counts)] == _SEVEN_INTS and max(counts) <= MOST_TOKENS and type(tier) is str
 
 
 def _is_piece(piece: ToolDelta) -> bool:

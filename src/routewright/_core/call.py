@@ -7,7 +7,7 @@ when somebody reads them. Of what was said it holds nothing, unless it is captur
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 from msgspec import Raw, Struct, json, msgpack
 from msgspec.structs import replace
@@ -26,6 +26,8 @@ from routewright.wire import (
     LedgerRow,
     PolicySnapshot,
     PushedEvent,
+    Reading,
+    Reasoning,
     RouteRequest,
     RouteResponse,
     Routing,
@@ -36,12 +38,14 @@ from routewright.wire import (
     Trace,
     TraceStatus,
     Usage,
+    WarmPrefix,
     WindowState,
 )
 
 from .allowance import usage_of
-from .attempt import NO_TEXT, Attempt
+from .attempt import NO_TEXT, Attempt, Rare
 from .attempts.faults import FAULTS
+from .catalogue.prices import saved_nanos
 from .guardrails.gate import Hit
 from .moment import timestamp
 from .money import usd
@@ -49,7 +53,10 @@ from .policy import Laid
 from .routing.board import Board
 from .routing.budget import Amount, Room, own_room
 from .routing.decision import Decision
+from .routing.dials import Asks
+from .routing.exploration import Draw
 from .routing.plan import ID, Plan
+from .routing.warm import Prompt
 from .trace.line import (
     ESTIMATED,
     HEDGE,
@@ -68,8 +75,8 @@ BEST_KEPT = 5
 """Candidates in a trace; replay gives the whole table."""
 
 
-class _Rare:
-    """What few calls have: a default of the class until it is set."""
+class _Rare(Rare):
+    """What few calls have."""
 
     __slots__ = ()
 
@@ -78,11 +85,31 @@ class _Rare:
     """The policy over the request, while it works with that."""
     hold: Any = None
     """What it took of limits and money, until it has ended; None: nothing limits its caller."""
+    asks: Asks | None = None
+    """What it asks of a model beside text; None: nothing."""
+    repeats = False
+    """Its prompt will be sent again, with more behind it."""
+    workload_values: tuple[str | None, ...] = ()
+    """What its metadata says of the workload that it belongs to."""
+    workload: tuple[int, int] | None = None
+    """By how many quarter octaves that one's answers are longer, and take more time, than usual."""
+    prompt: Prompt | None = None
+    """Hashes of its prompt, while that may be in vendors' caches."""
+    warm: tuple[WarmPrefix, ...] = ()
+    """What is expected to be in these."""
     has_lists = False
     """It names models, so that its decision is no class's."""
     budget: Room | None = None
     own_given: DecisionInput | None = None
     """The decision's input where it is no class's; None: it is made of the plan's when somebody reads it."""
+    reading: Reading | None = None
+    """What was read in its prompt; None: nothing yet, or nothing that could matter."""
+    quality: tuple[int, ...] | None = None
+    """The qualities that follow from that, where they are not the catalogue's."""
+    explores = True
+    """A policy may try another model first; not where the decision alone is asked for, which earns nothing."""
+    draw: Draw | None = None
+    """The model that is tried first under a policy that explores."""
     asks_cache = False
     lookup: Any = None
     """Its look into the cache, until it has ended."""
@@ -110,6 +137,8 @@ class _Rare:
     """About how much memory that takes."""
     is_booked = False
     """Its cost is settled apart from its trace."""
+    waited_s = 0.0
+    """How long its answer waited for the storage, which its trace cannot know."""
     is_void = False
     """Another call was answered and billed in its place."""
 
@@ -141,16 +170,6 @@ class Call(_Rare, Struct, dict=True, eq=False):
     served: Attempt | None = None
     """The attempt that brought the answer."""
     status: TraceStatus = "running"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A pickle has what is no field, too."""
-        return (*super().__reduce__(), self.__dict__)
-
-    def __copy__(self) -> Self:
-        """So has a copy."""
-        copied: Self = super().__copy__()  # type: ignore[misc]  # the stubs of msgspec leave it out
-        copied.__dict__.update(self.__dict__)
-        return copied
 
     def __repr__(self) -> str:
         # no text: a repr ends up in logs
@@ -193,6 +212,8 @@ class Call(_Rare, Struct, dict=True, eq=False):
             timeout_ms=self.timeout_ms,
             budget_nanos=nanos,
             budget_tokens=tokens,
+            reading=self.reading,
+            propensity=0 if self.draw is None else self.draw.propensity,
         )
 
     @given.setter
@@ -267,6 +288,8 @@ class Call(_Rare, Struct, dict=True, eq=False):
         """Note how it ended, and drop what it worked with. Without answer and error the caller left."""
         self.ended_at = at
         self.request = self.fleet = self.board = None  # type: ignore[assignment]
+        if self.prompt is not None:
+            self.prompt = None
         if self.laid is not None or self.hold is not None:
             self.laid = self.hold = None
         if self.lookup is not None:
@@ -275,6 +298,8 @@ class Call(_Rare, Struct, dict=True, eq=False):
                 self.served.text, self.served.screen, self.served.pieces = NO_TEXT, None, None
         for attempt in self.attempts:  # traces hold no text, and the times only mattered while it ran
             attempt.text = NO_TEXT
+            if attempt.thoughts is not None:
+                attempt.thoughts = None
             attempt.patience_s = attempt.due_at = 0.0
             if attempt.screen is not None or attempt.pieces is not None:
                 attempt.screen = attempt.pieces = None
@@ -371,6 +396,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
             {str(reason): count for reason, count in decision.rejected_counts.items()},
             decision.token_count,
             took_ms,
+            plan.instead_of,
         )
         if plan.is_shared and (known is None or is_plain):
             plan.line = line, is_plain
@@ -399,6 +425,8 @@ class Call(_Rare, Struct, dict=True, eq=False):
         )
         if from_model is not None:
             line.instead = from_model, _reason_after(before), attempt is self.served
+        if usage is not None and usage.cached:
+            line.saved_nanos = saved_nanos(attempt.prices, usage)
         if attempt.hits:
             line.hits, line.hits_ms = tuple(attempt.hits), round((attempt.ended_at - self.started_at) * 1000, 3)
         return line
@@ -458,7 +486,9 @@ class Call(_Rare, Struct, dict=True, eq=False):
         is_fallback = model != attempt.model and (not attempt.hedge or attempt is self.served)
         return (model if is_fallback else None), before
 
-    def response(self, output: str, tool_calls: list[ToolCall] | None) -> RouteResponse:
+    def response(
+        self, output: str, tool_calls: list[ToolCall] | None, reasoning: Reasoning | None = None
+    ) -> RouteResponse:
         """The route response (spec 2.2) of a call that was served."""
         plan, served = self.plan, self.served
         assert plan is not None, "only what was decided can be served"
@@ -476,10 +506,16 @@ class Call(_Rare, Struct, dict=True, eq=False):
             policy_version=self.policy_version,
             decision_reason=sentence,
             cost_usd=usd(served.cost_nanos if len(self.attempts) == 1 else self.cost_nanos),
-            latency_ms=self.latency_ms,
+            latency_ms=round(self.latency_ms + self.waited_s * 1000, 3),
             cache_hit=is_hit,
-            tokens=Tokens() if usage is None else Tokens(usage.input, usage.output, usage.cached),
+            tokens=Tokens()
+            if usage is None
+            else Tokens(usage.input, usage.output, usage.cached, usage.reasoning, usage.written),
         )
+        if usage is not None and usage.cached and not is_hit and (saved := saved_nanos(served.prices, usage)):
+            routing = replace(routing, saved_usd=usd(saved))
+        if self.asks is not None:
+            routing.ignored_params.extend(self.asks.ignored_by(served.leg.able))
         return RouteResponse(
             trace_id=self.id,
             output=output,
@@ -490,6 +526,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
             cache_hit=is_hit,
             tool_calls=tool_calls,
             finish_reason=served.finish_reason,
+            reasoning=reasoning,
         )
 
     def events(self, error: RouterError | None, budget: Budget | None) -> list[PushedEvent]:

@@ -59,7 +59,7 @@ def _is_exact(name: str, model: Named) -> bool:
 
 def _is_dated(name: str, model: Named) -> bool:
     """One of both says of which day it is, and the other does not."""
-    theirs, ours = _undated(name), _undated(model.wire_name)
+    theirs, ours = undated(name), undated(model.wire_name)
     return theirs == ours and (theirs == name or ours == model.wire_name)
 
 
@@ -71,7 +71,8 @@ def _is_shown(name: str, model: Named) -> bool:
 _WAYS: tuple[Callable[[str, Named], bool], ...] = (_is_exact, _is_dated, _is_shown)
 
 
-def _undated(name: str) -> str:
+def undated(name: str) -> str:
+    """A name without its date."""
     return _DATE.sub("", name)
 
 

@@ -48,7 +48,7 @@ def span_of(
     first = None if since is None else moment(names[0], since)
     last = None if until is None else moment(names[1], until)
     if first is not None and last is not None and first > last:
-        raise ValidationFailed.at(names[0], f"is {first}, after {last}, the {names[1]}")
+        raise ValidationFailed.at(names[0], f"is {first}, after {last}, the {names[1]}", "swap them")
     return first, last
 
 

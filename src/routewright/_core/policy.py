@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple, TypeVar, get_args
@@ -13,40 +15,48 @@ from routewright.wire import (
     Budget,
     CacheOpts,
     Fallback,
+    Params,
     PatternKind,
     Policy,
     PolicyChanged,
+    PolicyClass,
     PolicyFallback,
     PolicyGuardrail,
+    PolicyMatch,
+    PolicyRules,
     PolicySnapshot,
     PolicyVersion,
     PolicyWeights,
     PutPolicyVersion,
+    Reading,
     RouteRequest,
     Stage,
 )
 
 from .catalogue.models import content_id
 from .request.json_scan import quoted
-from .request.problems import Problems, did_you_mean, listed, shown
+from .request.problems import Problems, as_attribute, did_you_mean, listed, one_of, shown
 from .request.read import rebuilt
 from .request.rules import (
-    A_NAME,
     MAX_PROBLEMS,
     check_cache,
     check_choice,
     check_date,
     check_ids,
     check_numbers,
+    check_params,
     check_phrases,
     check_text,
     check_whitelist,
     is_name,
 )
+from .routing.predict import LANGUAGES, TOPICS
 from .selector import CAPABLE, Known, allowed, in_order
 from .trace.ids import ALPHABET
 
 N = TypeVar("N", int, float)
+_COMPARISON = re.compile(r"(<=|>=|<|>) ?(0(?:\.\d+)?|1(?:\.0+)?)", re.ASCII)
+_COMPARES = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
 def policy_id(name: str) -> str:
@@ -71,10 +81,35 @@ def checked_policy(policy: object, place: int) -> Policy:
         found.append(Problem(f"{path}.name", "holds an '@', which parts off the date of a version", "use another sign"))
     if policy.id:
         check_text(f"{path}.id", policy.id, found)
-    for place, region in enumerate(policy.regions or ()):
-        check_text(f"{path}.regions[{place}]", region, found)
     if policy.created_at is not None:
         check_date(f"{path}.created_at", policy.created_at, found)
+    _check_rules(path, policy, found)
+    for number, each in enumerate(policy.classes or ()):
+        _check_class(f"{path}.classes[{number}]", each, found)
+    if found:
+        raise ValidationFailed.of(*(as_attribute(each, f"{path}.") for each in found[:MAX_PROBLEMS]))
+    return policy
+
+
+def _check_class(path: str, each: PolicyClass, found: Problems) -> None:
+    """Check the rules for some prompts, and that something can match."""
+    match = each.match
+    if match == PolicyMatch():
+        hint = "give topic, difficulty, novelty or language; what holds for all prompts stands in the policy itself"
+        found.append(Problem(f"{path}.match", "matches every prompt", hint))
+    for name, value, known in (("topic", match.topic, TOPICS), ("language", match.language, LANGUAGES)):
+        if value is not None and value not in known:
+            found.append(Problem(f"{path}.match.{name}", f"unknown {name} {quoted(value)}", one_of(value, known)))
+    for name, value in (("difficulty", match.difficulty), ("novelty", match.novelty)):
+        if value is not None and _COMPARISON.fullmatch(value) is None:
+            problem = f"{quoted(value)} is no comparison with a number from 0 to 1"
+            found.append(Problem(f"{path}.match.{name}", problem, "write '>0.7' or '<=0.3'"))
+    _check_rules(path, each, found)
+
+
+def _check_rules(path: str, policy: PolicyRules, found: Problems) -> None:
+    for place, region in enumerate(policy.regions or ()):
+        check_text(f"{path}.regions[{place}]", region, found)
     check_whitelist(f"{path}.models", policy.models, found)
     check_ids(f"{path}.exclude", policy.exclude or [], found)
     for name in ("models", "exclude"):
@@ -91,10 +126,11 @@ def checked_policy(policy: object, place: int) -> Policy:
         check_cache(f"{path}.cache", policy.cache, found)
     for place, guardrail in enumerate(policy.guardrails or ()):
         _check_guardrail(f"{path}.guardrails[{place}]", guardrail, found)
+    if policy.params is not None:
+        own: Problems = []
+        check_params(policy.params, own)
+        found += [each._replace(path=f"{path}.{each.path}") for each in own]
     check_numbers(Policy, f"{path}.", policy, found)
-    if found:
-        raise ValidationFailed.of(*found[:MAX_PROBLEMS])
-    return policy
 
 
 def _check_words(path: str, words: Sequence[str], found: Problems) -> None:
@@ -102,13 +138,13 @@ def _check_words(path: str, words: Sequence[str], found: Problems) -> None:
     for place, word in enumerate(words):
         kind, _, value = word.partition(":")
         if word and not is_name(word):
-            found.append(Problem(f"{path}[{place}]", f"must be {A_NAME}, got {quoted(word)}", ""))
+            check_text(f"{path}[{place}]", word, found)
         elif kind == "capability" and value not in CAPABLE:
             problem = f"{quoted(word)} picks no model: capabilities are {', '.join(CAPABLE)}"
-            found.append(Problem(f"{path}[{place}]", problem, did_you_mean(value, CAPABLE)))
+            found.append(Problem(f"{path}[{place}]", problem, did_you_mean(value, CAPABLE) or "name one of them"))
 
 
-def _check_weights(path: str, policy: Policy, weights: PolicyWeights, found: Problems) -> None:
+def _check_weights(path: str, policy: PolicyRules, weights: PolicyWeights, found: Problems) -> None:
     before = len(found)
     check_numbers(PolicyWeights, f"{path}.", weights, found)
     total = sum(astuple(weights))
@@ -159,6 +195,32 @@ def find_policy(key: str, policies: Mapping[str, PolicySnapshot]) -> PolicySnaps
     return found
 
 
+def class_of(published: PolicySnapshot, reading: Reading) -> tuple[PolicySnapshot, Reading]:
+    """The policy as it is for a prompt: that of the first class that matches, which the reading then names."""
+    for each, made in zip(published.policy.classes or (), published.classes, strict=True):
+        if _matches(each.match, reading):
+            return made, replace(reading, policy_class=name_of(each))
+    return published, reading
+
+
+def _matches(match: PolicyMatch, reading: Reading) -> bool:
+    if match.topic not in (None, reading.topic) or match.language not in (None, reading.language):
+        return False
+    for asked, read in ((match.difficulty, reading.difficulty), (match.novelty, reading.novelty)):
+        found = None if asked is None else _COMPARISON.fullmatch(asked)
+        if found is not None and not _COMPARES[found[1]](read, float(found[2])):
+            return False
+    return True
+
+
+def name_of(each: PolicyClass) -> str:
+    """The name of a class: its own, else what it matches."""
+    fields = ((name, getattr(each.match, name)) for name in PolicyMatch.__struct_fields__)
+    return each.name or " ".join(
+        f"{name}{value if value[0] in '<>' else f'={value}'}" for name, value in fields if value
+    )
+
+
 class Laid(NamedTuple):
     """A policy as it is laid over a request."""
 
@@ -168,7 +230,8 @@ class Laid(NamedTuple):
 
 
 def under_policy(request: RouteRequest, published: PolicySnapshot) -> RouteRequest:
-    """The request, which names ids, as the policy allows it. ``models`` is empty if the two lists share none."""
+    """The request, which names ids, as the policy allows it. ``models`` is empty if the two lists share none. Raises
+    ``ValidationFailed`` for fallbacks that the policy allows none of."""
     policy = published.policy
     goal, strategy = request.goal, request.strategy
     if policy.goal is not None or policy.strategy is not None:  # both are the policy's, with its default for the other
@@ -182,6 +245,7 @@ def under_policy(request: RouteRequest, published: PolicySnapshot) -> RouteReque
         )
     return replace(
         request,
+        params=_params(request.params, policy.params),
         goal=goal,
         strategy=strategy,
         models=models,
@@ -191,6 +255,18 @@ def under_policy(request: RouteRequest, published: PolicySnapshot) -> RouteReque
         cache=_narrower(request.cache, policy.cache),
         prefer=[*dict.fromkeys((*(request.prefer or ()), *published.prefer))] or None,
     )
+
+
+def _params(asked: Params | None, given: Params | None) -> Params | None:
+    """The policy's, where the request says nothing itself."""
+    if asked is None or given is None:
+        return asked or given
+    own = {name: value for name in Params.__struct_fields__ if (value := getattr(asked, name)) is not None}
+    own["max_output_tokens"] = _smaller(asked.max_output_tokens, given.max_output_tokens)
+    if given.extra:
+        more = {name: {**given.extra.get(name, {}), **each} for name, each in (asked.extra or {}).items()}
+        own["extra"] = {**given.extra, **more}
+    return replace(given, **own)
 
 
 def _common_models(asked: list[str] | None, given: Sequence[str] | None) -> list[str] | None:
@@ -209,12 +285,17 @@ def _smaller(first: N | None, second: N | None) -> N | None:
 
 
 def _fallback(asked: Fallback | None, published: PolicySnapshot, models: list[str] | None) -> Fallback | None:
-    """The request's chain replaces the policy's; either is cut to the common ``models``."""
-    given = published.policy.fallback
+    """The request's chain replaces the policy's; either is cut to the common ``models``. Raises ``ValidationFailed``
+    for a chain of the request that lies wholly outside the policy's models."""
+    policy = published.policy
+    given = policy.fallback
     if asked is None and given is None:
         return None
     asked, given = asked or Fallback(), given or PolicyFallback()
-    chain = published.chain if asked.models is None else asked.models
+    chain, inside = published.chain if asked.models is None else asked.models, published.models
+    if asked.models and inside is not None and not {*inside}.intersection(asked.models):
+        problem = f"{listed(asked.models)} lie outside the models of policy {policy.name!r}: {listed(inside)}"
+        raise ValidationFailed.at("fallback.models", problem, "take some of these, or leave it out")
     return Fallback(
         None if chain is None else _common_models([*chain], models),
         given.max_retries if asked.max_retries is None else asked.max_retries,
@@ -264,15 +345,34 @@ def drawn(policies: Iterable[Policy], known: Known) -> list[PolicySnapshot]:
         chain = in_order(fallbacks, models, known, path, "fallback.models")
         prefer = in_order(policy.prefer, models, known, path, "prefer") or ()
         full = replace(policy, id=policy.id or policy_id(policy.name))
-        found.append(PolicySnapshot("", "", full, models, chain, prefer))
+        classes = tuple(_class_drawn(full, number, each, known) for number, each in enumerate(policy.classes or ()))
+        found.append(PolicySnapshot("", "", full, models, chain, prefer, classes))
     return found
+
+
+def _class_drawn(policy: Policy, number: int, each: PolicyClass, known: Known) -> PolicySnapshot:
+    """The whole policy as it is for one of its classes."""
+    own = {name: value for name in PolicyRules.__struct_fields__ if (value := getattr(each, name)) is not None}
+    if each.weights is not None:  # they stand in the place of both
+        own |= {"goal": None, "strategy": None}
+    elif each.goal or each.strategy:
+        own["weights"] = None
+    try:
+        return drawn([replace(policy, classes=None, **own)], known)[0]
+    except ValidationFailed as error:
+        path = f"policies[{quoted(policy.name)}]"
+        problems = [p._replace(path=p.path.replace(path, f"{path}.classes[{number}]", 1)) for p in error.problems]
+        raise ValidationFailed.of(*problems) from None
 
 
 def version_asked(snapshot: PolicySnapshot, today: str) -> PutPolicyVersion:
     """What gives a policy its version, unless its content has one. ``today``, as ``YYYY-MM-DD``, dates a policy without
     a date."""
     policy = snapshot.policy
-    content = content_id([policy, snapshot.models, snapshot.chain, snapshot.prefer])
+    drawn_up: list[object] = [policy, snapshot.models, snapshot.chain, snapshot.prefer]
+    for each in snapshot.classes:  # those without keep the contents that they had before there were classes
+        drawn_up += [each.models, each.chain, each.prefer]
+    content = content_id(drawn_up)
     return PutPolicyVersion(content, policy.name, policy.created_at or f"{today}T00:00:00Z")
 
 
@@ -282,7 +382,9 @@ def published(snapshot: PolicySnapshot, version: PolicyVersion) -> PolicySnapsho
     content: list[object] = [version.label, policy, snapshot.models, snapshot.chain]
     if snapshot.prefer:  # those without keep the ids that they had before there was such a list
         content.append(snapshot.prefer)
-    return replace(snapshot, id="pos_" + content_id(content), version=version.label, policy=policy)
+    classes = tuple([published(each, version) for each in snapshot.classes])
+    id = "pos_" + content_id(content)
+    return replace(snapshot, id=id, version=version.label, policy=policy, classes=classes)
 
 
 def publish(policies: Iterable[Policy], today: str, known: Known) -> list[PolicySnapshot]:

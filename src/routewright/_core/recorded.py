@@ -21,7 +21,7 @@ _MOST: dict[str, float] = {
     **dict.fromkeys(("cost_usd", "charged_usd", "saved_usd", "cost_range_usd"), MOST_USD),
     **dict.fromkeys(("duration_ms", "start_ms", "latency_ms", "ttft_ms"), MOST_MS),
     **dict.fromkeys(("age_s", "latency_s"), MOST_MS / 1000),
-    **dict.fromkeys(("input", "output", "cached"), MOST_TOKENS),
+    **dict.fromkeys(("input", "output", "cached", "reasoning", "written"), MOST_TOKENS),
 }
 """Of amounts, by the name of their field wherever it stands; none is negative."""
 _MOST_ELSE = 2.0**63
@@ -36,7 +36,8 @@ def checked_trace(trace: object) -> Trace:
     same = _as_read(trace)
     found: Problems = []
     if not 1 <= len(same.id) <= MAX_ID_CHARS or not same.id.isprintable():
-        found.append(Problem("trace.id", f"must be 1 to {MAX_ID_CHARS} printable characters, got {shown(same.id)}", ""))
+        problem = f"must be 1 to {MAX_ID_CHARS} printable characters, got {shown(same.id)}"
+        found.append(Problem("trace.id", problem, "keep the Router's"))
     check_metadata(same.metadata, found)
     if found:
         raise ValidationFailed.of(*found)
@@ -57,9 +58,9 @@ def _as_read(trace: Trace) -> Trace:
     except msgspec.ValidationError as error:
         raise ValidationFailed.of(problem_of(error, plain, "trace")) from error
     except (TypeError, UnicodeEncodeError) as error:
-        raise ValidationFailed.of(Problem("trace", f"cannot be written as JSON: {error}", "")) from error
+        raise ValidationFailed.at("trace", f"cannot be written as JSON: {error}", "pass plain values") from error
     if read != same:
-        raise ValidationFailed.of(Problem("trace", "is another one when its JSON is read again", ""))
+        raise ValidationFailed.of(Problem("trace", "is another one when its JSON is read again", "pass plain values"))
     return same
 
 
@@ -84,4 +85,5 @@ def _check_numbers(path: str, held: Any, name: str, found: Problems) -> None:
             most = _MOST.get(name, _MOST_ELSE)
             least = 0.0 if name in _MOST else -_MOST_ELSE
             if not least <= held <= most:
-                found.append(Problem(path, f"must be a number from {least:g} to {most:g}, got {shown(held)}", ""))
+                problem = f"must be a number from {least:g} to {most:g}, got {shown(held)}"
+                found.append(Problem(path, problem, "give a real figure"))

@@ -128,7 +128,7 @@ def _one_of(words: Sequence[str]) -> Callable[[object], str]:
         if isinstance(value, str) and value in words:
             return value
         near = did_you_mean(value, words) if isinstance(value, str) and not holds_key(value) else ""
-        raise _Wrong(f"is {told(value)}", near or f"take {listed(words)}")
+        raise _Wrong(f"is {told(value)}", f"{near} take {listed(words)}".lstrip())
 
     return read
 

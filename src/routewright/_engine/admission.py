@@ -21,7 +21,6 @@ from routewright._core.accounts.ledger import THRESHOLDS
 from routewright._core.allowance import OUTPUT_TOKENS, headers_of
 from routewright._core.call import Call
 from routewright._core.idempotency import fingerprint
-from routewright._core.routing.inputs import DEFAULT_TIMEOUT_MS
 from routewright.errors import (
     InternalError,
     PermissionDenied,
@@ -49,6 +48,7 @@ from routewright.wire import (
 
 from .answer import Answer
 from .reading import Read
+from .shared_limits import SharedLimits
 from .storage import KNOWN_S, MOST_KNOWN, NoAccounts, in_time, no_accounts, unfit
 from .trace_log import LONGEST_S, TraceLog
 from .worker import Worker
@@ -65,16 +65,19 @@ SPARE_S = 0.05
 class Admissions:
     """State shared by the admissions of a Router. Safe to use from several loops and threads."""
 
-    def __init__(self, storage: Storage, log: TraceLog, worker: Worker, ids: Ids, clock: Clock) -> None:
-        accounts: Accounts | None = getattr(storage, "accounts", None)
+    def __init__(
+        self, storage: Storage, log: TraceLog, worker: Worker, ids: Ids, clock: Clock, default_timeout_ms: int
+    ) -> None:
+        accounts = log.accounts
         self._has_accounts = accounts is not None
         self.accounts: Accounts = accounts or NoAccounts(storage, clock)
-        self.is_immediate = isinstance(storage, ImmediateStorage)
+        self.is_immediate = isinstance(storage, ImmediateStorage) and not isinstance(accounts, SharedLimits)
         """It never waits, but for what other calls hold."""
         self.queue = log.queue
         self.event_ids = _EventIds(ids)
         self.ids = ids
         self.clock = clock
+        self.default_timeout_ms = default_timeout_ms
         self._worker = worker
         self._open: OrderedDict[tuple[str, str | None], float] = OrderedDict()
         """Callers who had no account when that was last asked, and until when that need not be asked again."""
@@ -202,7 +205,7 @@ class Admission:
         self.trace_id = shared.ids("tr_")
         self.at = clock.time()
         self.started_at = clock.monotonic()
-        self.deadline = self.started_at + (request.timeout_ms or DEFAULT_TIMEOUT_MS) / 1000
+        self.deadline = self.started_at + (request.timeout_ms or shared.default_timeout_ms) / 1000
         self.windows: Sequence[WindowState] = ()
         """Its rate limits when it was admitted."""
         self.grant: Grant | None = None

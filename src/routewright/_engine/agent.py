@@ -441,7 +441,7 @@ class Run:
             state.messages = fitted(state.messages, self._window)
             request = self._request_of(run, todo, self._base)
             bounds = bounds_of(request)
-        return Read(request, bounds)
+        return Read(request, bounds, repeats=bool(request.tools))
 
     def _request_of(self, run: AgentRun, todo: CallModel, base: RouteRequest) -> RouteRequest:
         state, form = run.state, self._plan.form
@@ -467,7 +467,7 @@ class Run:
                 None if strategy is None else strategy.strategy,
                 tools=declared or None,
                 metadata=self._request.metadata,
-                timeout_ms=self._step_s * 1000,
+                timeout_ms=self._request.per_step_timeout_ms,
                 **plan.options,
             )
         )

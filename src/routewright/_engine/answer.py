@@ -9,7 +9,8 @@ from routewright._core.call import Call
 from routewright._core.routing.board import Board
 from routewright._core.routing.decision import Decision
 from routewright._core.trace.line import CACHE_HEADER
-from routewright.wire import RouteResponse, Routing, ToolCall, Trace, WindowUsage
+from routewright.wire import Reasoning, RouteResponse, Routing, ToolCall, Trace, WindowUsage
+from routewright.wire.plain import PlainData
 
 from .replay import Replayed
 
@@ -23,8 +24,11 @@ else:
     T_co = TypeVar("T_co", covariant=True)
 
 
-class Answer(Generic[T_co]):
-    """A served request. ``str(answer)`` is its text; ``response`` the whole route response (spec 2.2)."""
+class Answer(PlainData, Generic[T_co]):
+    """A served request. ``str(answer)`` is its text; ``response`` the whole route response (spec 2.2), which
+    ``to_dict`` and ``to_json`` give as plain data."""
+
+    _shape = RouteResponse
 
     def __init__(
         self,
@@ -33,12 +37,14 @@ class Answer(Generic[T_co]):
         output: str = "",
         tool_calls: list[ToolCall] | None = None,
         data: Any = None,
+        reasoning: Reasoning | None = None,
     ) -> None:
         self._call = call
         self._board = board
         self._output = output
         self._tool_calls = tool_calls
         self._data: T_co = data
+        self._reasoning = reasoning
         self._response: RouteResponse | None = None
 
     def __str__(self) -> str:
@@ -57,10 +63,14 @@ class Answer(Generic[T_co]):
         return answer_html(self.response, self.decision, self.trace)
 
     @property
+    def _plain(self) -> RouteResponse:
+        return self.response
+
+    @property
     def response(self) -> RouteResponse:
         """The response as HTTP would send it."""
         if self._response is None:
-            self._response = self._call.response(self._output, self._tool_calls)
+            self._response = self._call.response(self._output, self._tool_calls, self._reasoning)
         return self._response
 
     @property
@@ -77,6 +87,11 @@ class Answer(Generic[T_co]):
     def tool_calls(self) -> list[ToolCall] | None:
         """Tools that the model wants called."""
         return self._tool_calls
+
+    @property
+    def reasoning(self) -> Reasoning | None:
+        """What the model thought, as its vendor wants it back: put it on the assistant message of the next turn."""
+        return self.response.reasoning
 
     @property
     def finish_reason(self) -> str | None:

@@ -60,6 +60,8 @@ NEAREST = 6
 """Entries that are compared with a question."""
 LONG_QUESTION = 1_500
 """Questions of more characters are embedded and compared in a worker thread: it takes a millisecond."""
+LOOK_S = 0.05
+"""How often to look whether another process has made an answer."""
 CACHE_S, EMBED_S = 0.05, 1.0
 """How long a call waits for a cache, and for an embedder."""
 WAIT_SHARE = 0.5
@@ -162,6 +164,8 @@ class Caching:
         self._worker = worker
         self._waits = getattr(cache, "waits", True)
         self._learned = getattr(cache, "learned", None)
+        self._lead = getattr(cache, "lead", None)
+        self._is_exact = getattr(cache, "exact", False)
         self._low_hits = LowHits(evicted_below)
         self._log_again_at = 0.0
         self.guard = Guard()
@@ -223,7 +227,7 @@ class Caching:
             call.request, call.caller, call.policy_version, call.fleet.candidates, self.embedder.name, options.namespace
         )
         partition, key, question = keys
-        if options.mode == "exact":
+        if options.mode == "exact" or self._is_exact:
             question = None
         return Lookup(self, call.caller, partition, key, question, options, call.deadline)
 
@@ -256,8 +260,24 @@ class Caching:
             if not flight.was_left:  # it failed, or brought nothing that may be kept
                 return None
         entry = await self._get(lookup, deadline)
+        if entry is None and patient and self._lead is not None:
+            entry = await self._led(lookup, deadline)
         if entry is not None:
             lookup.land(entry)
+        return entry
+
+    async def _led(self, lookup: Lookup, deadline: float) -> CacheEntry | None:
+        """The entry that another process makes. None: none does, or it takes too long, so this one makes the call."""
+        assert self._lead is not None, "the cache knows who makes an answer"
+        now, entry = self.clock.monotonic(), None
+        until = now + WAIT_SHARE * (deadline - now)
+        while entry is None and now < until:
+            leads = await self.asked(self._lead(lookup.key, deadline - now), deadline)
+            if leads is not False:
+                lookup.leads = leads is True
+                return None
+            await self.clock.sleep(LOOK_S)
+            entry, now = await self._get(lookup, deadline), self.clock.monotonic()
         return entry
 
     async def _get(self, lookup: Lookup, deadline: float) -> CacheEntry | None:
@@ -375,6 +395,9 @@ class Caching:
             self._overtaken.discard(lookup)
             if self._flights.get(lookup.key) is lookup:
                 del self._flights[lookup.key]
+            lead, lookup.leads = self._lead if lookup.leads else None, False
+        if lead is not None:
+            self._start(lambda: self.asked(lead(lookup.key, 0.0)))
 
     def compare(self, lookup: Lookup, found: Offer, cached: str, live: str) -> None:
         """Learn from a question that was answered live whether the nearest entry's answer was right for it. What cannot
@@ -501,6 +524,8 @@ class Lookup(Struct, eq=False):
     """Its caller left, so that another may make the call."""
     may_be_kept: bool = True
     """No removal came before its entry was kept."""
+    leads: bool = False
+    """Other processes wait for its answer."""
     done: Signal | None = None
     """Set when it is over; made by the first who waits."""
     space: Space = None  # type: ignore[assignment]  # set before there is an offer

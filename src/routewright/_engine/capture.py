@@ -12,7 +12,7 @@ from routewright._core.attempt import Attempt
 from routewright._core.guardrails.capture import kept, without_patterns
 from routewright.fork import Guard
 from routewright.protocols import Clock, Redactor
-from routewright.wire import Content, Message, TextPart, ToolCall
+from routewright.wire import Content, Message, ToolCall, text_of
 from routewright.wire.trace import copied
 
 T = TypeVar("T")
@@ -94,10 +94,7 @@ def _redacted(content: Content) -> Captured:
 
 def _size_of(message: Message) -> int:
     content = message.content
-    if isinstance(content, list):
-        size = sum(len(part.text) if isinstance(part, TextPart) else len(part.image_url.url) for part in content)
-    else:
-        size = len(content or "")
+    size = sum(len(text_of(part)) for part in content) if isinstance(content, list) else len(content or "")
     return size + _calls_size(message.tool_calls)
 
 

@@ -1,38 +1,104 @@
-"""Finds out what a decision depends on beyond bounds: exact token counts, and a predictor's qualities."""
+"""Finds out what a decision depends on beyond bounds: exact token counts, and the qualities that a prompt promises."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from msgspec.structs import replace
 
 from routewright._core.call import Call
+from routewright._core.request.read import prompt_of
+from routewright._core.routing.board import Board, Kept
 from routewright._core.routing.decide import countable
-from routewright._core.routing.inputs import quality_column
+from routewright._core.routing.inputs import predicted_column, quality_column, quality_spans
+from routewright._core.routing.plan import Plan
+from routewright._core.routing.pool import Pool
+from routewright._core.routing.predict import Predictor
 from routewright._core.tokens.estimate import VOCABULARIES, Vocabulary
 from routewright.errors import InternalError, RouterError, RouterTimeoutError
 from routewright.protocols import Clock, QualityPredictor
 from routewright.threads import Threads
 from routewright.wire import DecisionInput, RouteRequest, TokenBounds
 
+from .learning import Learner
+
 COUNT_INLINE_CHARS = 2_000
 """Prompts up to this long are counted on the spot once the tables are loaded; longer ones in a worker thread."""
 COUNT_LONG_CHARS = 100_000
 """Longer ones queue among themselves: they take milliseconds and more each, while shorter ones pass them."""
 
+COLUMNS_KEPT, SPANS_KEPT = 1_024, 16
+"""Columns of qualities that are remembered, one for each cell of the predictor's grid; and catalogues' spans."""
+
 CountRequest = Callable[[RouteRequest, TokenBounds, Sequence[Vocabulary]], TokenBounds]
 
 
 class Counting:
-    """Counts tokens and asks for qualities, where a decision depends on them."""
+    """Counts tokens and reads prompts, where a decision depends on that."""
 
-    def __init__(self, count: CountRequest, predictor: QualityPredictor | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        count: CountRequest,
+        predictor: QualityPredictor | None,
+        built_in: Callable[[], Predictor] | None,
+        clock: Clock,
+        learner: Learner | None = None,
+    ) -> None:
         self._count = count
+        self.learner = learner
+        """Learns from traffic; None: nothing does."""
         self.predictor = predictor
+        self.reads = built_in is not None
+        """The built-in predictor is on."""
+        self._built_in = built_in
+        self._columns: Kept[tuple[str, tuple[int, ...]], tuple[int, ...]] = Kept(COLUMNS_KEPT)
+        self._spans: Kept[str, Sequence[tuple[int, ...]]] = Kept(SPANS_KEPT)
         self._clock = clock
-        self._counted_in: set[Vocabulary] = set()
+        self.loaded: set[Vocabulary] = set()
+        """Vocabularies whose tables are there."""
         self._threads = Threads("counts of tokens", 1)  # side by side they would take no less time
         self._threads_of_long = Threads("counts of long prompts", 1)
+
+    @cached_property
+    def built_in(self) -> Predictor:
+        """The built-in predictor, loaded when a prompt is first read."""
+        assert self._built_in is not None, "it is on"
+        return self._built_in()
+
+    def read(self, call: Call) -> None:
+        """Read the prompt of a call, once, and note the qualities that follow; None: the catalogue's stand."""
+        reading, pool, quality = call.reading, call.board.pool, None
+        if reading is None:
+            reading = self.built_in.read(prompt_of(call.request))
+        if any(reading.cell):
+            key = pool.snapshot.id, reading.cell
+            quality = self._columns[key]
+            if quality is None:
+                quality = tuple(predicted_column(self.built_in, reading.cell, pool).tolist())
+                self._columns.put(key, quality)
+        if self.learner is not None:
+            reading, quality = self.learner.learned(call, reading, quality)
+        call.reading, call.quality = reading, quality
+
+    def reads_for(self, models: Sequence[str] | None, pool: Pool) -> bool:
+        """True if a request's prompt is read that names models: to learn from it, or since that may change which of
+        them is chosen, as they do not all move alike."""
+        if not self.reads or self.learner is not None or models is None:
+            return self.reads
+        spans = self._spans_of(pool)
+        return len({spans[pool.row[model]] for model in models}) > 1
+
+    def is_swayed(self, plan: Plan, board: Board) -> bool:
+        """True if the prompts of a plan's class are read: to learn from them, or since that could change the plan."""
+        return self.learner is not None or board.order(plan.given).is_swayed(self._spans_of(board.pool))
+
+    def _spans_of(self, pool: Pool) -> Sequence[tuple[int, ...]]:
+        spans = self._spans[pool.snapshot.id]
+        if spans is None:
+            spans = quality_spans(self.built_in, pool)
+            self._spans.put(pool.snapshot.id, spans)
+        return spans
 
     def predict(self, call: Call) -> None:
         """Put a quality for each model into the decision's input, where a predictor gives them."""
@@ -56,7 +122,7 @@ class Counting:
             raise
         except Exception as error:  # its words may hold the prompt, so they stay there
             raise InternalError(f"the token counter failed with {type(error).__name__}") from error
-        self._counted_in.update(encodings)
+        self.loaded.update(encodings)
         return replace(given, tokens=tokens)
 
     async def count_aside(
@@ -65,7 +131,7 @@ class Counting:
         """``count`` on the spot what is short, or where time is virtual and a thread would look like a wait; else in a
         thread. Raises ``RouterTimeoutError``."""
         characters = given.tokens.high
-        short = characters <= COUNT_INLINE_CHARS and self._counted_in.issuperset(encodings)
+        short = characters <= COUNT_INLINE_CHARS and self.loaded.issuperset(encodings)
         if short or self._clock.virtual:
             return self.count(call, given, encodings)
         threads = self._threads_of_long if characters > COUNT_LONG_CHARS else self._threads

@@ -17,6 +17,8 @@ class Fault(NamedTuple):
     answered: bool = False
     """The provider had begun to answer."""
     retry_after: float | None = None
+    retry: bool | None = None
+    """Whether the provider said that another try may help; None: as the kind says."""
     repair: Repair | None = None
     """How to ask the same model to repair its answer."""
     public: str = ""
@@ -71,7 +73,9 @@ def fault_of(error: BaseException) -> Fault | None:
         if public and error.message:
             public = said.replace(error.message, public)
         told = Fault(_kind(error.kind), said, bool(error.answered), _seconds(error.retry_after))
-        return told._replace(public=str(public), hint=str(hint), cause=error.__cause__)
+        retry = getattr(error, "retry", None)
+        retry = retry if isinstance(retry, bool) else None
+        return told._replace(retry=retry, public=str(public), hint=str(hint), cause=error.__cause__)
     except Exception:  # a subclass may have left out the constructor, or fail at being shown
         return None
 

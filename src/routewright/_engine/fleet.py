@@ -15,22 +15,30 @@ from msgspec.structs import replace
 from routewright._core.alerts import ErrorBursts
 from routewright._core.attempts.breaker import Circuits
 from routewright._core.attempts.budgets import RetryBudget
-from routewright._core.attempts.health import Entry, Health, health_after, health_snapshot
+from routewright._core.attempts.health import Health, health_after, health_snapshot
 from routewright._core.attempts.journal import Journal
 from routewright._core.attempts.learned import EPOCH_S, epoch_at
 from routewright._core.attempts.limits import ExecutionLimits
 from routewright._core.attempts.machine import Rules
 from routewright._core.attempts.shared_health import SharedHealth
-from routewright._core.catalogue.models import check_aliases, given_fields, overlay, snapshot, unavailable
+from routewright._core.attempts.workload import Entry
+from routewright._core.catalogue.models import (
+    check_aliases,
+    given_fields,
+    overlay,
+    snapshot,
+    unavailable,
+    under_catalogue,
+)
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.problems import shown
 from routewright._core.routing.board import Board, Boards
 from routewright._core.routing.constraints import Kind
 from routewright._core.routing.pool import Pool
-from routewright.errors import NoProviders, Problem, RouterError, ValidationFailed
+from routewright.errors import NoProviders, Problem, ProviderFault, RouterError, ValidationFailed
 from routewright.fork import Guard, renew_in_children
 from routewright.protocols import Clock, ParticularProvider, Provider, RegionalProvider
-from routewright.wire import Availability, AvailabilityStatus, ErrorBurst, Feature, Learned, Model
+from routewright.wire import Availability, AvailabilityStatus, Caller, ErrorBurst, Feature, Learned, Model
 
 from .sharing import Sharing
 
@@ -64,6 +72,7 @@ class Fleet:
         clock: Clock,
         limits: ExecutionLimits,
         sharing: Sharing | None = None,
+        problems: Mapping[str, ProviderFault] | None = None,
     ) -> None:
         self._clock = clock
         self._sharing = sharing
@@ -72,8 +81,10 @@ class Fleet:
         self.day = ""
         """UTC date, ``YYYY-MM-DD``, when a board was asked for last."""
         self.providers = providers
+        self._problems = {} if problems is None else problems
+        """Why a server has no models now, by its provider's name."""
         self.aliases = aliases
-        said = [_declared_by(provider) for provider in providers]
+        said = [_declared_by(provider, models) for provider in providers]
         models = _overlaid(models, said)
         server = _servers(models, providers, said)
         models = _as_served(models, server)
@@ -90,14 +101,18 @@ class Fleet:
         self.serves = bool(server)
         check_aliases(aliases, self.pool.row)
         self.limits = limits
-        self.rules = Rules(limits)
+        retries = [getattr(provider, "max_retries", None) for provider in self.server]
+        self.rules = Rules(limits, retries=retries if any(each is not None for each in retries) else None)
         """How requests are carried out that ask for nothing else."""
         self.health = Health(self.pool) if sharing is None else SharedHealth(self.pool)
         self.circuits = Circuits([model.provider for model in self.pool.models], limits)
         self._retries = RetryBudget(limits)
         self._bursts = ErrorBursts()
         self._journal = Journal(self.health, self.circuits, self._retries, self._bursts)
+        self.workloads = self._journal.workloads
         self._published = clock.monotonic()
+        self.tell: Callable[[str, float], object] | None = None
+        """Called with a model that is left alone now, and for how long."""
         self._look_at = inf
         """When there may be something to publish: never, as long as nobody called, here or elsewhere."""
         if sharing is not None:
@@ -113,6 +128,17 @@ class Fleet:
         self._publishing = False
         if isinstance(self.health, SharedHealth):
             self.health.forget()
+
+    def learn_from(self, before: Fleet) -> None:
+        """Go on with what attempts at the same models taught the fleet in whose place this one is put. Circuits begin
+        closed."""
+        with before._guard.lock:
+            before._journal.fold(before._board.outlook)
+            self.workloads = self._journal.workloads = before.workloads
+            if not isinstance(before.health, SharedHealth):  # the storage tells what those learned
+                rows = {self.pool.row[model]: row for model, row in before.pool.row.items() if model in self.pool.row}
+                self.health.learn_from(before.health, rows, self._clock.monotonic())
+        self._look_at = min(before._look_at, self._published)
 
     def board(self) -> Board:
         """The present snapshots, at today's prices. Publishes what moved since, where it is time to and nobody else
@@ -141,12 +167,18 @@ class Fleet:
     def models(self) -> list[Model]:
         """Every model of the catalogue, each with whether it can be called now. Costs a walk over the whole pool."""
         board = self._settled()
-        called = board.eligible(Kind(0, self.today(), (), named=True)).passed
-        stability, closed = board.outlook.stability, board.outlook.open
+        called = board.boards.eligible(Kind(0, self.today(), (), named=True)).passed
+        short_of_keys = [row for row, each in enumerate(self.server) if getattr(each, "refused_keys", 0)]
+        stability, shaky = board.outlook.stability, {*board.outlook.open, *short_of_keys}
         return [
-            _at_present(model, called=bool(called[row]), shaky=row in closed or stability[row] < DEGRADED_BELOW)
+            _at_present(model, called=bool(called[row]), shaky=row in shaky or stability[row] < DEGRADED_BELOW)
             for row, model in enumerate(board.pool.models)
         ]
+
+    @property
+    def refused_keys(self) -> int:
+        """How many keys are not used, since their vendors refused them."""
+        return sum(getattr(each, "refused_keys", 0) for each in self.providers)
 
     @cached_property
     def names(self) -> Mapping[str, str]:
@@ -164,15 +196,26 @@ class Fleet:
         """How many models are not called for a while."""
         return len(self._settled().outlook.open)
 
-    def require_providers(self) -> None:
-        """Raise ``NoProviders`` if nothing can be called."""
+    def require_providers(self, caller: Caller) -> None:
+        """Raise ``NoProviders`` if nothing can be called. Addresses are told to the owner of the process alone."""
         if self.serves:
             return
-        said = NO_PROVIDER
-        if self.providers:
-            names = ", ".join(provider.name for provider in self.providers)
-            said = f"no model is known of {names}: give each its models=[Model(id=...)]"
-        raise NoProviders(said, detail={"rejected_candidates": [], "suggestion": said})
+        names = ", ".join(provider.name for provider in self.providers)
+        said = f"no model is known of {names}: give each its models=[Model(id=...)]" if names else NO_PROVIDER
+        faults = self._problems.values()
+        own = "; ".join(fault.message for fault in faults) or said
+        public = "; ".join(fault.public or fault.message for fault in faults) or said
+        told = own if caller.key_id is None else public
+        error = NoProviders(told, detail={"rejected_candidates": [], "suggestion": told})
+        if told != public:
+            error.outside = public, {"rejected_candidates": [], "suggestion": public}
+        raise error
+
+    def explained(self, error: ValidationFailed) -> ValidationFailed:
+        """An error about unknown models, which says so where the server that may have them has none now."""
+        hints = {f"unknown model '{name}": fault.public or fault.message for name, fault in self._problems.items()}
+        found = [(each, hints.get(each.problem.partition("/")[0], each.hint)) for each in error.problems]
+        return ValidationFailed.of(*(each._replace(hint=hint) for each, hint in found))
 
     def today(self) -> str:
         """UTC date, ``YYYY-MM-DD``."""
@@ -243,7 +286,20 @@ class Fleet:
                 self.health.failed(row, now)
                 if self._sharing is not None:
                     self._sharing.poke()
-            if self.circuits.failed(row, now, probe=probe, retry_after=retry_after, credential=credential, alone=alone):
+            moved = self.circuits.failed(
+                row, now, probe=probe, retry_after=retry_after, credential=credential, alone=alone
+            )
+            if moved:
+                self._publish(now)
+        if moved and self.tell is not None and not credential:  # others may have another one
+            self.tell(self.pool.ids[row], self.due(row) - now)
+
+    def heard(self, model: str, seconds: float) -> None:
+        """Leave a model alone that another process does, if it is called here."""
+        row = self.pool.row.get(model)
+        with self._guard.lock:
+            now = self._clock.monotonic()
+            if row is not None and seconds > 0 and self.circuits.heard(row, now, seconds):
                 self._publish(now)
 
     def left(self, row: int) -> None:
@@ -333,7 +389,7 @@ class Fleet:
 
 def declared(models: Sequence[Model], providers: Sequence[Provider]) -> tuple[Model, ...]:
     """A catalogue with what providers say of their models put over it. Raises ``ValidationFailed``."""
-    return _overlaid(models, [_declared_by(provider) for provider in providers])
+    return _overlaid(models, [_declared_by(provider, models) for provider in providers])
 
 
 def _overlaid(models: Sequence[Model], said: Sequence[Sequence[Model]]) -> tuple[Model, ...]:
@@ -341,22 +397,21 @@ def _overlaid(models: Sequence[Model], said: Sequence[Sequence[Model]]) -> tuple
 
 
 def _as_served(models: Sequence[Model], server: Mapping[str, Provider]) -> list[Model]:
-    """The models with what their providers say of themselves."""
+    """Return the models as their providers serve them: without the features that those do not take, and in their
+    regions, which take precedence over the catalogue's."""
     servers = {id(each): each for each in server.values()}.values()
     # asked once each: of protocols it takes its time
     particular = {id(each): each for each in servers if isinstance(each, ParticularProvider)}
     regions = {id(each): _region_of(each) for each in servers}
-    keys = [id(server.get(model.id)) for model in models]
-    limited = (_limited(model, particular.get(key)) for model, key in zip(models, keys, strict=True))
-    return [_placed(model, regions.get(key)) for model, key in zip(limited, keys, strict=True)]
-
-
-def _limited(model: Model, server: ParticularProvider | None) -> Model:
-    """The model without what its provider does not take."""
-    if server is None:
-        return model
-    lacking = {*(model.unsupported or ()), *_lacking(server, model)}
-    return replace(model, unsupported=tuple(sorted(lacking))) if lacking else model
+    made: list[Model] = []
+    for model in models:
+        key = id(server.get(model.id))
+        if key in particular and (lacking := {*(model.unsupported or ()), *_lacking(particular[key], model)}):
+            model = replace(model, unsupported=tuple(sorted(lacking)))
+        if region := regions.get(key):
+            model = replace(model, availability=replace(model.availability, regions=(region,)))
+        made.append(model)
+    return made
 
 
 def _lacking(server: ParticularProvider, model: Model) -> set[Feature]:
@@ -394,27 +449,30 @@ def _said(asked: str, ask: Callable[[], T]) -> T:
         raise ValidationFailed.of(problem) from error
 
 
-def _placed(model: Model, region: str | None) -> Model:
-    """The model where its provider serves it, whatever is said of it elsewhere."""
-    return replace(model, availability=replace(model.availability, regions=(region,))) if region else model
-
-
 def _at_present(model: Model, *, called: bool, shaky: bool) -> Model:
     """The model with its present status, which is never better than what its provider said."""
     said = model.availability
     status: AvailabilityStatus = "unavailable"
     if called:
         status = "degraded" if shaky else said.status
+    if model.deprecated_at is not None:  # a date, or a timestamp that may lack its zone
+        at = datetime.fromisoformat(model.deprecated_at)
+        at = at if at.tzinfo else at.replace(tzinfo=UTC)
+        model = replace(model, deprecated_at=at.isoformat().replace("+00:00", "Z"))
     return model if status == said.status else replace(model, availability=Availability(status, said.regions))
 
 
-def _declared_by(provider: Provider) -> tuple[Model, ...]:
-    """What a provider says it serves, asked once: another time it may say something else."""
+def _declared_by(provider: Provider, known: Sequence[Model]) -> tuple[Model, ...]:
+    """What a provider says it serves, asked once: another time it may say something else. What a server says stands
+    under what the catalogue does."""
     asked = f"models() of {shown(provider.name)}"
     said: object = _said(asked, provider.models)
     if isinstance(said, Sequence) and not isinstance(said, str):
         listed: Sequence[Model] = said
-        return _said(asked, lambda: tuple(listed))
+        declared = _said(asked, lambda: tuple(listed))
+        if getattr(provider, "discovers", False):
+            return under_catalogue(declared, known)
+        return declared
     if isinstance(said, Coroutine):
         said.close()  # else it warns that nobody awaited it
         raise ValidationFailed.of(Problem("providers", f"{asked} is a coroutine", "make it a plain function"))

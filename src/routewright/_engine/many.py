@@ -17,9 +17,11 @@ from msgspec.structs import replace
 
 from routewright._core.call import Call
 from routewright._core.money import usd, usd_text
+from routewright._core.request.read import STREAMED
+from routewright._core.request.rules import check_costs_nothing
 from routewright._core.routing.budget import Room, Share, SharedBudget, own_room, within, worst_of_plan
 from routewright._core.routing.decide import pays_for_any
-from routewright.errors import BudgetExceeded, RouterError
+from routewright.errors import BudgetExceeded, RouterError, ValidationFailed
 from routewright.wire import Budget, Caller, DecisionInput
 
 from .answer import Answer
@@ -87,11 +89,15 @@ class Many(Generic[T]):
     async def _admit(self, request: T) -> tuple[Read, Call, Share | None]:
         """Admit a request once the budget has room for it. Its time begins then."""
         read = await self._engine.read(self._asked(request))
+        if read.request.stream:
+            raise ValidationFailed.of(STREAMED)
         while True:
             call = self._engine.admit(read, self._caller)
             await self._engine.guard(call)
             if self._budget is None:
                 return read, call, None
+            if self._budget.left.nanos is not None:
+                check_costs_nothing(call.request.params)
             # a refusal here: it does not fit even if those that run use nothing of what they reserved
             await self._choose(call, self._budget.left)
             assert call.plan is not None, "it was decided"

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from routewright._core.catalogue.models import resolve_one
@@ -14,6 +13,7 @@ from routewright._core.routing.decision import Decision
 from routewright._core.tokens.estimate import length
 from routewright.errors import RouterError
 from routewright.wire import Caller, RouteRequest, TokenBounds
+from routewright.wire.plain import Struct
 
 from .answer import Answer
 from .reading import Read
@@ -66,6 +66,7 @@ class Prepared:
         """What would be decided now (``Router.decide``): counted against no limit. Where bounds do not settle it,
         tokens are counted on the spot; ``await decide()`` counts in a thread."""
         call = self._engine.admit(self._read, self.caller)
+        call.explores = False
         call.plan = self._engine.plan_now(call)
         return Decision(call.plan, call.given, call.board)
 
@@ -103,6 +104,7 @@ class Prepared:
     async def _decide(self) -> Decision:
         engine = self._engine
         call = engine.admit(self._read, self.caller)
+        call.explores = False
         call.plan = await engine.plan(call)
         return Decision(call.plan, call.given, call.board)
 
@@ -110,6 +112,7 @@ class Prepared:
     async def _admitted(self) -> AsyncIterator[None]:
         """Admit what calls no model: an idempotency key is not taken, since nothing is kept under it."""
         read = replace(self._read, request=replace(self.request, idempotency_key=None))
+        await self._engine.servers.wait()
         hold = self._engine.admissions.begin(read, self.caller)
         if hold is None:
             yield

@@ -13,6 +13,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from routewright._core.attempt import Attempt
 from routewright._core.attempts.budgets import Pace
@@ -35,6 +36,7 @@ from routewright.wire import (
     RouteRequest,
     ToolDelta,
     UpstreamCall,
+    Usage,
 )
 
 from .admission import Admission
@@ -220,7 +222,7 @@ class Progress(Attempts, kw_only=True):
             return self._book_fault(exchange, FILTERED, abandoned=abandoned)
         if self.form is not None and (unfit := self._unfit(attempt, self.form)) is not None:
             return self._book_fault(exchange, unfit, abandoned=abandoned)
-        usage = attempt.settle(call.bounds)
+        usage = self._priced(attempt)
         call.served, self.cause = attempt, None
         if self.sandbox:
             attempt.unslept_ms = float(attempt.leg.expected_ms)
@@ -229,14 +231,21 @@ class Progress(Attempts, kw_only=True):
         else:
             caller, ended_at, started_at, first_at = call.caller, attempt.ended_at, attempt.started_at, attempt.first_at
             assert first_at is not None, "an answer came"
+            row, pool = attempt.leg.row, call.board.pool
+            delay_s, tells = 0.0, reason == "stop" or reason == "tool_calls"  # else it was cut
+            if pool.usual_output is not pool.output:  # what is learned is of calls that ask for no effort
+                delay_s = pool.delay_ms[row] / 1000
+                usage, told = pool.dials.as_usual(usage), pool.dials.effort != "none" and row not in pool.quiet
+                tells = tells and told
             entry = (
-                attempt.leg.row,
+                row,
                 ended_at,
-                ended_at - started_at,
-                None if self.whole else first_at - started_at,  # not known of an answer that was asked for whole
+                max(ended_at - started_at - delay_s, 0.0),
+                # not known of an answer that was asked for whole
+                None if self.whole else max(first_at - started_at - delay_s, 0.0),
                 usage,
-                (reason == "stop" or reason == "tool_calls") and not attempt.usage_estimated,  # else it was cut
-                (caller.account, caller.environment),
+                tells and not attempt.usage_estimated,
+                (caller.account, caller.environment, call.snapshot_ids[2], *call.workload_values),
                 attempt.number == 1,
             )
             self.fleet.answered(entry, probe=attempt.probe)
@@ -254,16 +263,18 @@ class Progress(Attempts, kw_only=True):
         if self.guardrails:
             attempt.screen = Screen(self.guardrails, as_json=_is_json(request), aside_from=self._aside_from)
         call.attempts = (*call.attempts, attempt)
+        params = request.params or _NO_PARAMS
         upstream = UpstreamCall(
             pool.models[row],
             request.messages if repair is None else [*request.messages, *repair.messages],
-            request.params or _NO_PARAMS,
+            replace(params, reasoning="none") if row in pool.quiet else params,
             request.tools,
             request.tool_choice,
             attempt.cap,
             self.until,
             not self.whole,
             None if self.onward is None else self.onward.header(name, attempt.number),
+            call.repeats,
         )
         if pool.dated:
             attempt.prices_of_day = pool.prices_on(row, fleet.today())
@@ -386,6 +397,7 @@ class Progress(Attempts, kw_only=True):
             now,
             touched=touched,
             retry_after=fault.retry_after,
+            retry=fault.retry,
             repair=None if fault.repair is None else fault.repair.bounds,
             jitter=self.rng.random(),
         )
@@ -401,7 +413,7 @@ class Progress(Attempts, kw_only=True):
             elif attempt.probe:
                 self.fleet.left(attempt.leg.row)
         if attempt.produced or (fault.kind is FaultKind.INVALID_OUTPUT and attempt.finish_reason is not None):
-            attempt.settle(self.call.bounds)
+            self._priced(attempt)
         elif touched or rule.billed:
             attempt.doubt()
 
@@ -418,9 +430,17 @@ class Progress(Attempts, kw_only=True):
         attempt = exchange.attempt
         attempt.ended_at = self.clock.monotonic()
         if attempt.produced:
-            attempt.settle(self.call.bounds)
+            self._priced(attempt)
         elif self._entered(exchange):
             attempt.doubt()
+
+    def _priced(self, attempt: Attempt) -> Usage:
+        """Price an attempt, in the service tier in which the vendor says that it served it."""
+        usage = attempt.usage
+        if usage is not None and usage.tier:
+            pool, row = self.call.board.pool, attempt.leg.row
+            attempt.prices_of_day = pool.prices_served(row, usage.tier, self.fleet.today())
+        return attempt.settle(self.call.bounds)
 
     def _entered(self, exchange: Exchange) -> bool:
         """True if the provider may have begun to work on an attempt."""

@@ -38,6 +38,8 @@ class Read(Struct, frozen=True, gc=False):
     """Where it was asked from."""
     body: Any = None
     """What was sent, in plain types, where that was another interface's request; None: the request itself."""
+    repeats: bool = False
+    """Its prompt will be sent again, with more behind it."""
 
 
 def read_turns(value: object, traceparent: TraceParent | None) -> Read | None:

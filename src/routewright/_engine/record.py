@@ -34,8 +34,10 @@ from .capture import Captured, Capturing
 from .failure import failure
 from .fleet import Fleet
 from .hooks import Hooks, events_of
+from .learning import Learner
 from .progress import Progress
 from .trace_log import TraceLog
+from .warmth import Warmth
 from .worker import Job, Worker
 
 FIND_S = 0.25
@@ -55,10 +57,14 @@ class Records:
         ids: Ids,
         clock: Clock,
         capture: Capturing | None = None,
+        warmth: Warmth | None = None,
+        learner: Learner | None = None,
     ) -> None:
         self.commits = log.commits
         """Whether calls wait until their traces are committed."""
         self._capture = capture
+        self._warmth = warmth
+        self._learner = learner
         self.log = log
         self._hooks = hooks
         self._ending = Job(worker, self._end_dropped, 0.0)
@@ -117,17 +123,23 @@ class Records:
         if self._capture is not None:
             call.captured = self._capture.of(call.request.messages, served)
             call.text_bytes = call.captured.size
-        output, tool_calls = "", None
+        output, tool_calls, reasoning = "", None, None
         if served is not None and served.screen is None:
             output, tool_calls = "".join(served.text), None if served.pieces is None else served.tool_calls
         elif served is not None:
             output, tool_calls = served.answer, served.answer_calls
-        answer = Answer(call, board, output, tool_calls, data)
+        if served is not None and served.thoughts is not None:
+            reasoning = served.reasoning()
+        answer = Answer(call, board, output, tool_calls, data, reasoning)
         snapshots: Sequence[Snapshot] = board.snapshots if call.policy is None else (*board.snapshots, call.policy)
         if plan is not None and plan.counts is None:
             plan.counts = Decision(plan, call.given, board).rejected_counts
         budget = call.request.budget
         lookup = call.lookup
+        if call.prompt is not None and self._warmth is not None and served is not None and call.attempts:
+            self._warmth.answered(call, served)
+        if self._learner is not None and error is None:
+            self._learner.ended(call, output)
         call.end(error, self.clock.monotonic() if at is None else at)
         evicted = None
         if lookup is not None:
@@ -153,6 +165,7 @@ class Records:
         """Settle a call and wait until its trace is committed, or could not be for now, but no longer than its
         deadline."""
         await self.log.commit(call.id, call.deadline)
+        call.waited_s = self.clock.monotonic() - call.ended_at
 
     async def write_last(self, trace_id: str) -> None:
         """Write the trace of a call whose Router was closed while it ran."""

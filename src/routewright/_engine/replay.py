@@ -16,6 +16,9 @@ from routewright.wire import (
     DecisionInput,
     OutputData,
     OutputDelta,
+    Reasoning,
+    ReasoningData,
+    ReasoningDelta,
     RouteCompleted,
     RouteEvent,
     RouteResponse,
@@ -50,7 +53,7 @@ class Replayed:
         self._response = response
         self._trace = trace
 
-    def response(self, output: str, tool_calls: list[ToolCall] | None) -> RouteResponse:
+    def response(self, output: str, tool_calls: list[ToolCall] | None, reasoning: Reasoning | None) -> RouteResponse:
         """The response as it was."""
         return self._response
 
@@ -81,18 +84,29 @@ def reread(form: Form, output: str) -> Any:
     return found.value if isinstance(found, Fit) else None
 
 
+def reasoning_data(reasoning: Reasoning, attempt: int) -> ReasoningData:
+    """What an event says of a model's thoughts."""
+    return ReasoningData(reasoning.text or "", reasoning.items, reasoning.provider, attempt)
+
+
 def events_again(response: RouteResponse) -> list[RouteEvent]:
     """The events of a call that is over (contract 5): its words in one piece."""
     routing = response.routing
     begun = StartedRouting(response.primary_model, routing.fallback_chain, routing.policy_version)
-    events = events_before_end(StartedData(response.trace_id, begun), response.output, response.tool_calls)
+    events = events_before_end(
+        StartedData(response.trace_id, begun), response.output, response.tool_calls, response.reasoning
+    )
     return [*events, RouteCompleted(len(events) + 1, response)]
 
 
-def events_before_end(begun: StartedData, output: str, tool_calls: list[ToolCall] | None) -> list[RouteEvent]:
+def events_before_end(
+    begun: StartedData, output: str, tool_calls: list[ToolCall] | None, reasoning: Reasoning | None = None
+) -> list[RouteEvent]:
     """The events of an answer that is there as a whole, but for the last."""
     ids = count(1)
     events: list[RouteEvent] = [RouteStarted(next(ids), begun)]
+    if reasoning is not None:
+        events.append(ReasoningDelta(next(ids), reasoning_data(reasoning, 1)))
     if output:
         events.append(OutputDelta(next(ids), OutputData(output, 1)))
     for place, call in enumerate(tool_calls or ()):

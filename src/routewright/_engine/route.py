@@ -10,7 +10,7 @@ the call needs of them; the execution calls models; ``Records.conclude`` keeps t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import NoReturn, TypeVar
 
@@ -19,18 +19,25 @@ from msgspec import json
 from msgspec.structs import replace
 
 from routewright._core.attempts.machine import End, Rules
+from routewright._core.attempts.workload import values_of
 from routewright._core.call import Call
 from routewright._core.guardrails.gate import Hit, RequestGate, guardrails_of, standing
 from routewright._core.money import PICOS_PER_NANO
-from routewright._core.policy import Laid, by_key, find_policy, under_policy
+from routewright._core.policy import Laid, by_key, class_of, find_policy, name_of, under_policy
 from routewright._core.request.json_scan import quoted
-from routewright._core.request.read import needs_of
+from routewright._core.request.read import STREAMED, prompt_of
+from routewright._core.request.rules import check_costs_nothing
+from routewright._core.routing.board import Kept
 from routewright._core.routing.budget import Room, room_of, within, worst_of_start
 from routewright._core.routing.constraints import CountTokens
 from routewright._core.routing.decide import compiled, decide, least_nanos, pays_for_any
-from routewright._core.routing.inputs import DEFAULT_TIMEOUT_MS, input_of, with_ids
+from routewright._core.routing.dials import dials_of
+from routewright._core.routing.exploration import Exploration
+from routewright._core.routing.inputs import Defaults, asked_of, input_of, with_ids
 from routewright._core.routing.plan import Plan
+from routewright._core.routing.predict import Predictor
 from routewright._core.routing.scale import SIZE_CLASSES, size_class
+from routewright._core.routing.warm import LEAST_TOKENS
 from routewright._core.routing.what_if import PolicyCheck, check
 from routewright._core.shortage import held_by_others, without_money
 from routewright._core.structured_output import Form
@@ -44,6 +51,7 @@ from routewright.errors import (
     RouterError,
     RouterTimeoutError,
     StorageUnavailable,
+    ValidationFailed,
 )
 from routewright.identity import Ids
 from routewright.protocols import Clock, Guardrail, QualityPredictor, Rng
@@ -64,18 +72,22 @@ from .answer import Answer
 from .cache import Caching
 from .context import Onward
 from .counting import Counting, CountRequest
+from .discovery import Discovery
 from .execute import Execution
 from .fleet import Fleet
 from .guardrail import LARGE_CHARACTERS, done_now, pass_gate
 from .hedge import HedgedExecution
+from .learning import Learner
 from .progress import Progress
 from .reading import Asked, Read
 from .record import Records
 from .replay import DecideAgain, Replayed, read_result, reread
+from .warmth import Warmth
 
 P = TypeVar("P", bound=Progress)
-_TRACELESS = InsufficientBalance, QuotaExhausted, RateLimited
-"""Refusals of a caller, which leave no trace (contract 9)."""
+EXPLORATIONS_KEPT = 2_048
+_TRACELESS = InsufficientBalance, QuotaExhausted, RateLimited, ValidationFailed
+"""Refusals that leave no trace (contract 9)."""
 
 
 class Engine:
@@ -86,35 +98,45 @@ class Engine:
         *,
         fleet: Callable[[Environment], Fleet],
         fleets: Mapping[str, Fleet],
+        servers: Discovery,
         policies: Sequence[PolicySnapshot],
         clock: Clock,
         rng: Rng,
         count: CountRequest,
         predictor: QualityPredictor | None,
-        default_output_cap: int,
+        built_in: Callable[[], Predictor] | None,
+        defaults: Defaults,
         guardrails: Sequence[Guardrail] = (),
         rollup_keys: tuple[str, ...] = (),
+        workload_keys: tuple[str, ...] = (),
         traceparent_to: Collection[str] = (),
         ids: Ids,
         records: Records,
         admissions: Admissions,
         caching: Callable[[], Caching],
         decide_again: DecideAgain,
+        warmth: Warmth | None = None,
+        learner: Learner | None = None,
     ) -> None:
         self.fleet = fleet
         self._fleets = fleets
+        self.servers = servers
         self.ids = ids
         self.records = records
         self.admissions = admissions
-        self.counting = Counting(count, predictor, clock)
+        self.counting = Counting(count, predictor, built_in, clock, learner)
         self._clock = clock
         self._rng = rng
         self._guardrails = guardrails
-        self._default_output_cap = default_output_cap
+        self._defaults = defaults
         self._rollup_keys = rollup_keys
+        self._workload_keys = workload_keys
         self._traceparent_to = traceparent_to
         self._caching = caching
         self._decide_again = decide_again
+        self._warmth = warmth
+        self._explorations: Kept[tuple[str, str, Environment], Exploration] = Kept(EXPLORATIONS_KEPT)
+        """By policy, account and environment. Of two threads that draw at once, what one earned may be lost."""
         self.publish(policies)
 
     @cached_property
@@ -126,7 +148,9 @@ class Engine:
         """Put policies in the place of those before, for all requests that come from now on."""
         self.policies = policies
         self._policy_by_key = by_key(policies)
-        self._policy_guardrails = {each.id: guardrails_of(each.policy) for each in policies if each.policy.guardrails}
+        laid = {each.id: each.policy for each in policies}
+        laid |= {each.id: each.policy for one in policies for each in one.classes}
+        self._policy_guardrails = {id: guardrails_of(policy) for id, policy in laid.items() if policy.guardrails}
 
     async def read(self, asked: Asked | Read) -> Read:
         """Check what a caller passed and bound its length, in a worker thread where that takes long."""
@@ -150,6 +174,10 @@ class Engine:
             read = asked
         else:
             form, read = asked.form, await self.read(asked)
+            if read.request.stream:
+                raise ValidationFailed.of(STREAMED)
+        if not self.servers.looked.is_set:
+            await self.servers.wait()
         hold = self.admissions.begin(read, caller, run, scope=scope)
         if hold is None:
             return await self._answer(self.admit(read, caller), form)
@@ -246,26 +274,48 @@ class Engine:
             hold.release()
             await self.records.write_last(call.id)
 
-    def admit(self, read: Read, caller: Caller, fleet: Fleet | None = None, hold: Admission | None = None) -> Call:
-        """Make the call of a checked request, under its policy, for the caller's fleet or another."""
-        request, records, policy, laid = read.request, self.records, None, None
+    def admit(
+        self,
+        read: Read,
+        caller: Caller,
+        fleet: Fleet | None = None,
+        hold: Admission | None = None,
+        policies: Mapping[str, PolicySnapshot] | None = None,
+    ) -> Call:
+        """Make the call of a checked request, under its policy, for the caller's fleet or another. ``policies``: in the
+        place of those that are published."""
+        request, records, policy, laid, reading = read.request, self.records, None, None, None
         if records.dropped:
             records.keep_dropped()
         started_at = self._clock.monotonic() if hold is None else hold.started_at
         if fleet is None:
             fleet = self._fleets.get(caller.environment) or self.fleet(caller.environment)
         if not fleet.serves:
-            fleet.require_providers()
+            fleet.require_providers(caller)
         board = fleet.board()
         fallback = request.fallback
         chain = fallback is not None and fallback.models is not None
         lists = chain or request.models is not None or request.prefer is not None
         if lists:
-            request = with_ids(request, fleet.aliases, board.pool.row)
+            try:
+                request = with_ids(request, fleet.aliases, board.pool.row)
+            except ValidationFailed as error:
+                raise fleet.explained(error) from None
         if request.policy_id is not None:
-            policy = find_policy(request.policy_id, self._policy_by_key)
+            policy = find_policy(request.policy_id, policies or self._policy_by_key)
+            if policy.classes:
+                policy, reading = class_of(policy, self.counting.built_in.read(prompt_of(request)))
             laid = Laid(policy, request.models)
             request = under_policy(request, policy)
+        asks, is_plain = None, request.params is None and request.tools is None
+        for message in request.messages if is_plain else ():
+            if type(message.content) is not str:
+                is_plain = False
+        if not is_plain:
+            asks = asked_of(request)
+            board = board.dialled(dials_of(asks))
+            if request.budget is not None and request.budget.max_cost_usd is not None:
+                check_costs_nothing(request.params)
         call = Call(
             self.ids("tr_") if hold is None else hold.trace_id,
             caller,
@@ -275,17 +325,23 @@ class Engine:
             fleet,
             board.ids if policy is None else (*board.ids[:2], policy.id),
             fleet.inline_version if policy is None else policy.version,
-            DEFAULT_TIMEOUT_MS if request.timeout_ms is None else int(request.timeout_ms),
+            self._defaults.timeout_ms if request.timeout_ms is None else int(request.timeout_ms),
             self._clock.time() if hold is None else hold.at,
             started_at,
             started_at,
         )
         if lists or request.prefer is not None:  # the policy's
             call.has_lists = True
+        if asks is not None:
+            call.asks = asks
+        if read.repeats:
+            call.repeats = True
         if request.budget is not None:
             call.budget = room_of(request.budget)
         if request.metadata:
             call.metadata_json = json.encode(request.metadata)
+            if self._workload_keys:
+                call.workload_values = values_of(request.metadata, self._workload_keys)
         if self._rollup_keys:
             call.rollup_keys = self._rollup_keys
         if request.cache:
@@ -293,23 +349,36 @@ class Engine:
         if read.traceparent is not None:
             call.traceparent = read.traceparent
         if policy is not None:
-            call.policy, call.laid = policy, laid
+            call.policy, call.laid, call.reading = policy, laid, reading
         if hold is not None:
             call.hold = hold
+        if steps := fleet.workloads.steps:
+            whose = caller.account, caller.environment, call.snapshot_ids[2], *call.workload_values
+            call.workload = steps.get(whose)
+        if self._warmth is not None and read.tokens.estimate >= LEAST_TOKENS:
+            self._warmth.look(call)
         return call
 
     def give(self, call: Call) -> DecisionInput:
         """The decision's input of a call, made if it has none yet."""
         if call.plan is None and call.own_given is None:
-            board = call.board
+            board, counting = call.board, self.counting
+            is_own = call.has_lists or call.warm  # others were read by their class
+            if is_own and counting.reads_for(call.request.models, board.pool):
+                counting.read(call)
             call.given = input_of(
                 call.request,
                 call.bounds,
+                asks=call.asks,
                 pool=board.pool,
                 health=board.outlook.health.id,
                 policy=call.policy,
                 as_of=call.as_of,
-                default_output_cap=self._default_output_cap,
+                defaults=self._defaults,
+                work=call.workload,
+                warm=call.warm,
+                reading=call.reading,
+                quality=call.quality,
             )
         return call.given
 
@@ -354,6 +423,8 @@ class Engine:
             self.refuse(call, _blocked(gate.blocked))
         if gate.hits:
             call.bounds = bounds_of(call.request)
+            if call.prompt is not None and self._warmth is not None:
+                self._warmth.look(call)
 
     def guardrails(self, call: Call) -> Sequence[Guardrail]:
         """Those that apply to a request, the Router's before those of its policy."""
@@ -442,6 +513,8 @@ class Engine:
         asked to admit is the truth, and refuses."""
         assert hold.left is not None, "it was looked at"
         left, budget, own = hold.left.nanos, call.budget, None
+        if left is not None and call.asks is not None:
+            check_costs_nothing(call.request.params)
         calls = 2 if call.policy is not None and is_hedged(call) else 1
         for _ in range(TRIES):
             plan = None
@@ -449,6 +522,8 @@ class Engine:
                 if left is not None:
                     call.budget = Room(max(0, left), None) if budget is None else _narrowed(budget, left)
                 plan = self._class_plan(call)
+                if plan is not None and call.policy is not None:
+                    plan = self._explored(call, plan)
                 call.plan = plan
             if plan is None:
                 if own is None:
@@ -512,39 +587,77 @@ class Engine:
     def _decide(self, call: Call) -> Plan | None:
         """The plan, or None if exact token counts are needed; no refusal is chained to ``CountTokens``."""
         plan = self._class_plan(call)
-        if plan is not None:
-            return plan
-        self.give(call)
-        if self.counting.predictor is not None:
-            self.counting.predict(call)
-        try:
-            return decide(call.given, call.board, call.laid)
-        except CountTokens:
-            return None
+        if plan is None:
+            self.give(call)
+            if self.counting.predictor is not None:
+                self.counting.predict(call)
+            try:
+                plan = decide(call.given, call.board, call.laid)
+            except CountTokens:
+                return None
+        return plan if call.policy is None else self._explored(call, plan)
 
     def _class_plan(self, call: Call) -> Plan | None:
-        """The plan of the request's class, if that covers the call: what clients list makes no class."""
-        if call.has_lists or call.own_given is not None or self.counting.predictor is not None:
+        """The plan of the request's class, if that covers the call: what clients list makes no class. Where reading the
+        prompt could change it, the plan of the class and the reading."""
+        if call.has_lists or call.warm or call.own_given is not None or self.counting.predictor is not None:
             return None
         request, board, bounds, budget = call.request, call.board, call.bounds, call.budget
-        params, needs, cap = request.params, 0, None
-        if params is not None or request.tools is not None or request.tool_choice is not None:
-            needs, cap = needs_of(request), None if params is None else params.max_output_tokens
-        tokens = bounds.estimate
+        counting, plan, tokens = self.counting, None, bounds.estimate
         size = SIZE_CLASSES[tokens] if tokens < len(SIZE_CLASSES) else size_class(tokens)
         retries = None if request.fallback is None else request.fallback.max_retries
-        key = call.snapshot_ids[2], request.goal, request.strategy, needs, size, cap, retries, call.fleet.day
-        found = board.lineage.plans[key]
-        if found is not None and found.version == board.version:
-            plan = found.value
-        else:
-            plan = compiled(board, key, partial(self.give, call))
-            call.budget = budget  # of what the caller has left, perhaps
+        policy, day = call.snapshot_ids[2], call.fleet.day
+        key: tuple[Hashable, ...] = (
+            policy, request.goal, request.strategy, call.asks, size, retries, day, call.workload,
+        )  # fmt: skip
+        if call.quality is None:
+            found = board.lineage.plans[key]
+            is_current = found is not None and found.version == board.version
+            plan = found.value if found is not None and is_current else self._compiled(call, key)
+            if plan is not None and counting.reads and plan.is_swayed is not False:
+                counting.read(call)
+        if call.reading is not None and call.quality is not None:
+            cell = call.reading.cell if counting.learner is None else call.quality
+            plan = self._compiled(call, (*key, call.reading.predictor, cell))
         nanos, most = (None, None) if budget is None else budget
-        if plan is None or not plan.covers(bounds, call.timeout_ms, nanos, most):
-            return None
-        if call.own_given is not None:  # it was made to compile the plan
-            call.own_given = None
+        return plan if plan is not None and plan.covers(bounds, call.timeout_ms, nanos, most) else None
+
+    def _compiled(self, call: Call, key: Hashable) -> Plan | None:
+        """The plan of a class on this board, compiled by the input of one of its calls."""
+        budget, counting = call.budget, self.counting
+        plan = compiled(call.board, key, partial(self.give, call))
+        call.own_given, call.budget = None, budget  # of what the caller has left, perhaps
+        if plan is not None and counting.reads and call.quality is None:
+            plan.is_swayed = counting.is_swayed(plan, call.board)
+        return plan
+
+    def _explored(self, call: Call, plan: Plan) -> Plan | None:
+        """The plan, or under a policy that explores perhaps one that tries another of the best few first. None if exact
+        token counts are needed for that."""
+        policy = None if call.policy is None else call.policy.policy
+        if policy is None or not (call.explores and policy.explore_models) or plan.given.prefer or len(plan.front) < 2:
+            return plan
+        if call.draw is None:
+            whose = policy.id, call.caller.account, call.environment
+            exploration = self._explorations[whose]
+            if exploration is None:
+                exploration = Exploration()
+                self._explorations.put(whose, exploration)
+            best, *others = plan.front
+            front = [best, *[key for key in others if key[3] <= call.timeout_ms]]  # none that is expected to be late
+            call.draw = exploration.draw(front, policy.explore_models, self._rng.random())
+        if call.draw.explored:
+            budget, given = call.budget, self.give(call)
+            if budget is not None:  # with what the caller has left, which the request knows nothing of
+                given = within(given, budget)
+            prefer, propensity = (plan.ids[call.draw.key[-1]],), call.draw.propensity
+            call.given = replace(given, prefer=prefer, propensity=propensity, explored=True)
+            try:
+                return decide(call.given, call.board, call.laid)
+            except CountTokens:  # it looks at one model more
+                return None
+        if call.own_given is not None:
+            call.given = replace(call.given, propensity=call.draw.propensity)
         return plan
 
     async def _count_and_decide(self, call: Call) -> Plan:
@@ -592,17 +705,20 @@ class Engine:
         raise error
 
     def check(self, read: Read, caller: Caller) -> list[PolicyCheck]:
-        """Check every policy by one request. Counts tokens."""
+        """Check every policy, and each of its classes, by one request. Counts tokens."""
         found = []
         for published in self.policies:
-            under = replace(read.request, policy_id=published.policy.id)
-            call = self.admit(replace(read, request=under), caller)
-            assert call.laid is not None, "it was admitted under the policy"
-            found.append(check(self.counted(call), call.board, call.laid))
+            under = replace(read, request=replace(read.request, policy_id=published.policy.id))
+            names = map(name_of, published.policy.classes or ())
+            for name, each in (("", published), *zip(names, published.classes, strict=True)):
+                call = self.admit(under, caller, policies={published.policy.id: each})
+                assert call.laid is not None, "it was admitted under the policy"
+                found.append(replace(check(self.counted(call), call.board, call.laid), policy_class=name))
         return found
 
     def counted(self, call: Call) -> DecisionInput:
-        """The decision's input with all that can be counted."""
+        """The decision's input with all that can be read and counted."""
+        self._class_plan(call)  # reads the prompt where that may matter
         self.give(call)
         self.counting.predict(call)
         return self.counting.count(call, call.given)
@@ -656,6 +772,7 @@ def rules_of(call: Call) -> Rules:
         (None if asked is None else asked.on_partial) or "restart",
         on_refusal_fall_back=given is not None and given.on_refusal == "fallback",
         hedged=given is not None and given.hedge,
+        retries=None if asked is not None and asked.max_retries is not None else call.fleet.rules.retries,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Self, assert_never
 import anyio
 import msgspec
 
+from routewright._core.attempt import Attempt
 from routewright._core.call import Call
 from routewright._core.routing.plan import ID
 from routewright._core.trace.line import CACHE_HEADER
@@ -22,6 +23,7 @@ from routewright.wire import (
     Finish,
     OutputData,
     OutputDelta,
+    ReasoningDelta,
     RouteCompleted,
     RouteEvent,
     RouteFallback,
@@ -40,7 +42,7 @@ from .answer import Answer
 from .execute import Execution
 from .progress import AttemptStarted, Part
 from .reading import Asked, Read
-from .replay import events_again, events_before_end
+from .replay import events_again, events_before_end, reasoning_data
 from .route import Engine, raise_failure
 
 
@@ -70,6 +72,10 @@ class Stream:
         self._replay: deque[RouteEvent] | None = None
         """Events of a call that is over, which was made under the same idempotency key."""
         self._event_id = 0
+        self._told: tuple[int, int] = 0, 0
+        """The attempt whose thoughts were told last, and how many of them."""
+        self._after_thought: Part | None = None
+        """What comes after the thought that was told last."""
         self._is_text = False
         self._headers: dict[str, str] = {}
         self._closed = False
@@ -109,21 +115,33 @@ class Stream:
             if execution is None:
                 return await self._begin()
             while execution.end is None:
+                part, self._after_thought = self._after_thought, None
                 try:
-                    part = await execution.next_part()
+                    part = part or await execution.next_part()
                 except BaseException:
                     await self._leave()
                     raise
                 if self._closed:
                     await self._leave()
                     raise StopAsyncIteration
+                exchange = execution.exchange
+                if exchange is not None and exchange.attempt.thoughts is not None and part is not None:
+                    thought = self._thought(exchange.attempt)
+                    if thought is not None:
+                        self._after_thought = part
+                        return thought
                 if type(part) is Delta:
-                    self._event_id, exchange = self._event_id + 1, execution.exchange
+                    self._event_id += 1
                     number = 0 if exchange is None else exchange.attempt.number
                     return OutputDelta(self._event_id, OutputData(part.text, number))
                 event = None if part is None else self._event(part, execution)
                 if event is not None:
                     return event
+            served = execution.call.served
+            if served is not None and served.thoughts is not None:  # after its last word
+                thought = self._thought(served)
+                if thought is not None:
+                    return thought
             return await self._end_event(execution)
         finally:
             self._reading = False
@@ -221,6 +239,8 @@ class Stream:
         try:
             asked = self._asked
             read = asked if isinstance(asked, Read) else await engine.read(asked)
+            if not engine.servers.looked.is_set:
+                await engine.servers.wait()
             self._hold = hold = engine.admissions.begin(read, self._caller)
             if hold is None:
                 call = engine.admit(read, self._caller)
@@ -251,7 +271,8 @@ class Stream:
         if call.looked is not None:
             self._headers = self._headers | {CACHE_HEADER: call.looked.header}
         served = call.served
-        begun = StartedData(call.id, StartedRouting(model, chain, call.policy_version))
+        ignored = [] if call.asks is None else call.asks.ignored_by(execution.plan.legs[0].able)
+        begun = StartedData(call.id, StartedRouting(model, chain, call.policy_version, ignored))
         if served is not None:  # by the cache
             begun = StartedData(call.id, StartedRouting(served.model, chain, call.policy_version))
             self._replay = deque(events_before_end(begun, served.output, served.tool_calls))
@@ -263,6 +284,14 @@ class Stream:
     def _tell(self, error: BaseException | None) -> None:
         if self._hold is not None:
             self._hold.tell(error)
+
+    def _thought(self, attempt: Attempt) -> ReasoningDelta | None:
+        """What an attempt thought since it was told last."""
+        number, thoughts = attempt.number, attempt.thoughts or []
+        since = self._told[1] if self._told[0] == number else 0
+        self._told = number, len(thoughts)
+        reasoning = attempt.reasoning(since)
+        return None if reasoning is None else ReasoningDelta(self._next_id(), reasoning_data(reasoning, number))
 
     def _event(self, part: Part, execution: Execution) -> RouteEvent | None:
         match part:

@@ -117,11 +117,12 @@ class TraceLog:
         clock: Clock,
         durability: Durability = "buffered",
         *,
+        accounts: Accounts | None = None,
         emitted: Callable[[], object] = bool,
     ) -> None:
-        """``emitted`` is called when events have been stored."""
+        """``emitted`` is called when events have been stored. ``accounts``: in place of those of the storage."""
         self._storage = storage
-        self._accounts: Accounts | None = getattr(storage, "accounts", None)
+        self.accounts: Accounts | None = accounts or getattr(storage, "accounts", None)
         self._immediate = storage if isinstance(storage, ImmediateStorage) else None
         self._hooks = hooks
         self._emitted = emitted
@@ -189,8 +190,8 @@ class TraceLog:
             try:
                 emitted: Sequence[Event] = ()
                 if facts is not None:
-                    assert self._accounts is not None, "they gave a grant"
-                    stored = at_once(self._accounts.settle(grant, facts))
+                    assert self.accounts is not None, "they gave a grant"
+                    stored = at_once(self.accounts.settle(grant, facts))
                     if stored:
                         emitted = _events_of(stored)
                 else:
@@ -425,11 +426,11 @@ class TraceLog:
         for shorten in (None, without_trace, partial(bounded, most_nanos=most)):
             part = facts if shorten is None else shorten(facts)
             try:
-                assert self._accounts is not None, "they gave a grant"
-                settle = partial(self._accounts.settle, grant, part)
+                assert self.accounts is not None, "they gave a grant"
+                settle = partial(self.accounts.settle, grant, part)
                 found: object = await self._in_time(call.caller.account, settle, until)
                 if not isinstance(found, list | tuple) or (found and {*map(type, found)} != {StoredEvent}):
-                    raise unfit(self._accounts, "settle", "a list of StoredEvent", found)
+                    raise unfit(self.accounts, "settle", "a list of StoredEvent", found)
             except StorageUnavailable:
                 raise
             except Exception as error:  # a host's storage may raise anything, and no bill is lost for that

@@ -35,7 +35,7 @@ from .command import (
     names,
     refused,
 )
-from .route import keep, pair, prompt_of, router_of
+from .route import add_predictor, keep, pair, prompt_of, router_of
 from .show import Line, Screen, dollars, facts
 from .store import add_place, existing_store, named_store
 
@@ -70,6 +70,7 @@ def add_agent(command: Parser) -> None:
     add(models, "--sandbox", "canned answers: no key, no network, nobody is billed", action="store_true")
     add_catalogue_file(models)
     add(models, "--policies FILE", "policies in a TOML, JSON or Python file")
+    add_predictor(models)
     add_json(command, "one JSON object: the response, or the error")
     add_place(command, writes=True)
 
@@ -220,10 +221,12 @@ def _tool(name: str) -> Any:
         imported = importlib.import_module(module)
     except (Exception, SystemExit) as error:
         said = f"importing {quoted(module)} raised {type(error).__name__}: {error}"
-        raise refused("--tool", said) from error
+        raise refused("--tool", said, "run it alone to see why") from error
     if not callable(getattr(imported, function, None)):
         raise refused(
-            "--tool", f"{quoted(module)} has no function {quoted(function)}", did_you_mean(function, vars(imported))
+            "--tool",
+            f"{quoted(module)} has no function {quoted(function)}",
+            did_you_mean(function, vars(imported)) or "name one that the module defines",
         )
     return getattr(imported, function)
 
@@ -236,7 +239,7 @@ def _sandbox(name: str | None) -> CodeSandbox | None:
 
             return MontySandbox()
     except ModuleNotFoundError as error:
-        raise refused("--code", str(error)) from error
+        raise refused("--code", str(error), "or take another sandbox") from error
     if name is None:
         return None
     from routewright.backends.tools.subprocess_sandbox import SubprocessSandbox

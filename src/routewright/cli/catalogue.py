@@ -16,7 +16,7 @@ from routewright._core.catalogue.models import resolve_one
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.problems import did_you_mean, shown
 from routewright._core.request.problems import listed as in_quotes
-from routewright._core.request.rules import is_date
+from routewright._core.request.rules import is_day
 from routewright._core.routing.what_if import PolicyCheck
 from routewright.backends.clock import SystemClock
 from routewright.catalogue import Catalogue
@@ -33,9 +33,10 @@ from routewright.contrib.proposals import (
     with_proposal,
 )
 from routewright.document import read
-from routewright.policies import read_policies
+from routewright.policies import predictor_of, read_policies
 from routewright.policy_loss import PolicyLoss, policy_losses
 from routewright.router import Router
+from routewright.settings import Settings
 from routewright.wire import Model
 
 from .command import NOBODY_FITS, OK, Parser, add, add_catalogue_file, add_json, names, refused
@@ -115,7 +116,7 @@ def _import(args: Namespace, screen: Screen) -> None:
 
 
 def _checked_day(option: str, text: str | None) -> str | None:
-    if text is not None and not (len(text) == len("YYYY-MM-DD") and is_date(text)):
+    if text is not None and not is_day(text):
         raise refused(option, f"must be a date, got {shown(text)}", "write YYYY-MM-DD")
     return text
 
@@ -242,7 +243,7 @@ def _deprecations(args: Namespace, screen: Screen) -> None:
     Models that have ended are listed, too, unless they are disabled.
     """
     if args.within is not None and args.within < 0:
-        raise refused("--within", f"must be at least 0, got {args.within}")
+        raise refused("--within", f"must be at least 0, got {args.within}", "give it in days")
     today, catalogue = _today(), _catalogue(args)
     policies = [] if args.policies is None else read_policies(args.policies)
     found = catalogue.deprecations(args.within, today=today)
@@ -347,10 +348,11 @@ def _check_policies(args: Namespace, screen: Screen) -> int:
     document = read_policy_document(args.policy_file)
     with document.naming():
         policies, catalogue = policies_of(document), _catalogue(args)
-        router = (Router.sandbox if args.sandbox else Router)(catalogue=catalogue, policies=policies)
+        settings = Settings(predictor=predictor_of(policies))
+        router = (Router.sandbox if args.sandbox else Router)(catalogue=catalogue, policies=policies, settings=settings)
         if all(model.availability.status == "unavailable" for model in router.models()):
             screen.note("no provider is configured: checked against the whole catalogue")
-            router = Router.sandbox(catalogue=catalogue, policies=policies)
+            router = Router.sandbox(catalogue=catalogue, policies=policies, settings=settings)
         router.policies()  # names what no model fits
     found = router.check_policies(request)
     notes = [note for each in found for note in _check_notes(each)]
@@ -365,23 +367,27 @@ def _check_policies(args: Namespace, screen: Screen) -> int:
     return NOBODY_FITS if fails else OK
 
 
+def _checked(check: PolicyCheck) -> str:
+    return f"{check.policy}, {check.policy_class}" if check.policy_class else check.policy
+
+
 def _check_row(check: PolicyCheck) -> Row:
     fits = f"{check.fitting} of {check.allowed}"
     style: Style = "plain" if check.servable and not check.breaks_without else "bad"
     if check.model is None:
-        return Row((check.policy, "nobody", fits, "", "", ""), style)
+        return Row((_checked(check), "nobody", fits, "", "", ""), style)
     first = next((loss for loss in check.losses if loss.model != check.model), None)
     loss = "nothing changes" if first is None else f"without {first.provider}: {first.model}"
     if check.breaks_without:
         loss = f"breaks without {', '.join(check.breaks_without)}"
     costs = ("unknown" if usd is None else dollars(usd) for usd in (check.estimated_cost_usd, check.worst_cost_usd))
-    return Row((check.policy, check.model, fits, *costs, loss), style)
+    return Row((_checked(check), check.model, fits, *costs, loss), style)
 
 
 def _check_notes(check: PolicyCheck) -> Iterator[str]:
     if check.problem is not None:
-        yield f"{check.policy}: {check.problem}"
+        yield f"{_checked(check)}: {check.problem}"
     if not check.fallback_affordable:
-        yield f"{check.policy}: the budget pays for no fallback after {check.model}"
+        yield f"{_checked(check)}: the budget pays for no fallback after {check.model}"
     for end in check.ends:
-        yield f"{check.policy}: {end.model} is served until {end.deprecated_at[:10]}"
+        yield f"{_checked(check)}: {end.model} is served until {end.deprecated_at[:10]}"

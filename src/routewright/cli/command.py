@@ -6,6 +6,8 @@ The module of a command is loaded when the command is chosen: ``--help`` does no
 from __future__ import annotations
 
 import argparse
+import logging
+import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -20,7 +22,7 @@ import msgspec
 
 from routewright import __version__, errors
 from routewright._core.account import without_keys
-from routewright.errors import Problem, RouterError, ValidationFailed
+from routewright.errors import RouterError, ValidationFailed
 from routewright.wire import error_envelope
 
 from .show import Line, Screen, discard_output, json_line
@@ -71,6 +73,7 @@ examples:
   routewright traces ls --store traces.db "status=failed" --since 2h
   routewright analytics usage --store traces.db --start-date 2026-11-01 --bucket week
   routewright cache explain --cache cache.db "Why is the sky blue?"
+  routewright learn --store traces.db --apply
   routewright ledger reconcile openai_costs.json --store traces.db
   KEY=$(routewright keys create acme --name website --store traces.db)
   routewright webhooks create acme https://hooks.example.com/in --store traces.db
@@ -88,21 +91,26 @@ _COMMANDS = {
     "analytics": ("analytics", "report what the traces of a store add up to"),
     "cache": ("cache", "count, explain and remove the answers in a response cache"),
     "feedback": ("traces", "say how good an answer was"),
+    "learn": ("learn", "learn from an account's own traffic how good models are there"),
     "ledger": ("ledger", "read, reconcile and correct what was paid and billed"),
     "accounts": ("accounts", "set up accounts: plans, limits, credit"),
     "keys": ("accounts", "make, list, change and revoke the keys of an account"),
     "incidents": ("accounts", "open and resolve incidents that concern many callers"),
     "webhooks": ("webhooks", "register endpoints, inspect, replay and verify deliveries"),
     "secret": ("accounts", "change the secret that keys and cursors depend on"),
-    "store": ("store", "back up, check and upgrade a store, set how long it keeps traces"),
+    "store": ("store", "make, copy, back up, check and upgrade a store, set how long it keeps traces"),
 }
 """The module of each command, and what it does."""
 
 _OF_REQUESTS = ("route", "agent", "decide", "models", "catalogue", "policies", "cache explain")
 _WORDS = {
+    **dict.fromkeys((" (maxCostUsd in a dict)", " (maxTokens in a dict)"), ""),
     "budget.maxCostUsd": "--max-cost",
     "budget.maxTokens": "--max-tokens",
+    "budget.max_cost_usd": "--max-cost",
+    "budget.max_tokens": "--max-tokens",
     "params.max_output_tokens": "--max-output-tokens",
+    "params.reasoning": "--reasoning",
     "timeout_ms": "--timeout-ms",
     "policy_id": "--policy",
     "cache.max_error": "--max-error",
@@ -138,6 +146,8 @@ _HINTS = {
 }
 """What the library's hints say, and what that is on the command line."""
 
+refused = ValidationFailed.at
+"""The error of one thing that is wrong with the command line, at an argument or, if that is empty, as a whole."""
 Run = Callable[[Namespace, Screen], Any]
 """Performs a command, as a function or a coroutine function, and returns its exit code; None is 0."""
 
@@ -230,6 +240,8 @@ def run(argv: Sequence[str] | None) -> int:
     if args.command is None:
         options.print_help(sys.stderr)
         return USAGE
+    if args.command != "serve" and logging.lastResort is not None:  # a server logs in its own way
+        logging.getLogger("routewright").addHandler(logging.lastResort)
     try:
         return _perform(args, Screen(as_json=args.json))
     except KeyboardInterrupt:
@@ -284,7 +296,8 @@ def in_words(text: object, args: Namespace) -> str:
     if _is_of_request(args) and getattr(args, "request", None) is None:
         for field, option in _WORDS.items():
             message = message.replace(field, option)
-    return message
+    is_option = getattr(args, "model", None) is not None  # it goes before the models of a request
+    return re.sub(r"^models\[\d+\]", "--model", message, flags=re.MULTILINE) if is_option else message
 
 
 def _is_of_request(args: Namespace) -> bool:
@@ -312,11 +325,6 @@ def _new_id() -> str:
     from routewright.identity import Ids
 
     return Ids(SystemClock(), SystemRandom())("req_")
-
-
-def refused(where: str, problem: str, hint: str = "") -> ValidationFailed:
-    """The error of one thing that is wrong with the command line. ``where`` is an argument, or empty."""
-    return ValidationFailed.of(Problem(where, problem, hint))
 
 
 def add(to: TakesArguments, argument: str, does: str, **rest: Any) -> None:

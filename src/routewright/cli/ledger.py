@@ -91,7 +91,7 @@ async def _hint(ledger: Ledger, args: Namespace) -> str:
 async def _rows(args: Namespace, screen: Screen) -> None:
     """List what was booked, newest first."""
     if args.limit < 1:
-        raise refused("limit", f"must be at least 1, got {args.limit}")
+        raise refused("limit", f"must be at least 1, got {args.limit}", "for example 20")
     asked = {"since": when(args.since), "until": when(args.until), "trace_id": args.trace_id}
     found: list[LedgerRow] = []
     async with Ledger(existing_store(args)) as ledger, aclosing(ledger.rows(account=args.account, **asked)) as rows:

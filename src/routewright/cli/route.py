@@ -19,17 +19,18 @@ from routewright._core.money import usd_text
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.problems import did_you_mean
 from routewright._core.request.read import decode_request
-from routewright._core.routing.decision import Decision
+from routewright._core.routing.decision import Decision, reading_text
 from routewright.assembly import stale
 from routewright.catalogue import Catalogue
 from routewright.errors import InvalidJson, NoCandidates, NoProviders, RouterError
-from routewright.policies import PolicyFile
+from routewright.policies import PolicyFile, predictor_of, read_policies
 from routewright.protocols import Cache, Storage
 from routewright.router import Router
 from routewright.settings import Settings, WebhookSettings
 from routewright.trace import TraceStore
 from routewright.wire import (
     Budget,
+    Effort,
     Fallback,
     Goal,
     ImagePart,
@@ -48,7 +49,7 @@ from routewright.wire import (
 )
 from routewright.wire.figures import time_short
 
-from .command import Parser, add, add_catalogue_file, add_json, in_words, names, refused
+from .command import Parser, TakesArguments, add, add_catalogue_file, add_json, in_words, names, refused
 from .show import (
     LIST_PRICE,
     USUAL_TIME,
@@ -98,6 +99,7 @@ def add_decide(command: Parser) -> None:
     command.performs(_decide, ASKS)
     add_request(command)
     add_json(command, "one JSON object, with every candidate and rejection")
+    add(command, "--explain", "which is what it does", action="store_true")
     add(command, "--why-not ID", "what would have to be true for this model to be chosen")
 
 
@@ -121,7 +123,13 @@ def add_prompt(command: Parser) -> None:
     add(asked, "--system TEXT", "a system message before the prompt")
     add(asked, "--image URL", "an image beside the prompt", action="append", default=[])
     add(asked, "--max-output-tokens N", "the longest answer wanted", type=float)
+    add(asked, "--reasoning EFFORT", f"how much to think: {', '.join(get_args(Effort))}", choices=get_args(Effort))
     add(asked, "--metadata KEY=VALUE", "a tag for the trace; may be repeated", action="append", type=pair, default=[])
+
+
+def add_predictor(to: TakesArguments) -> None:
+    """Add ``--predictor``."""
+    add(to, "--predictor", "built-in: prompts are read (default: if the policies have classes)", choices=["built-in"])
 
 
 def add_request(command: Parser) -> None:
@@ -145,6 +153,7 @@ def add_request(command: Parser) -> None:
     add(pool, "--sandbox", "canned answers: no key, no network, nobody is billed", action="store_true")
     add_catalogue_file(pool)
     add(pool, "--policies FILE", "policies that --policy can name: TOML, JSON or Python")
+    add_predictor(pool)
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -171,7 +180,7 @@ def request_of(args: Namespace, models: Sequence[Model]) -> RouteRequest:
         "models": only,
         "fallback": _over(request.fallback, Fallback, models=args.fallback),
         "budget": _over(request.budget, Budget, max_cost_usd=args.max_cost, max_tokens=args.max_tokens),
-        "params": _over(request.params, Params, max_output_tokens=args.max_output_tokens),
+        "params": _over(request.params, Params, max_output_tokens=args.max_output_tokens, reasoning=args.reasoning),
         "metadata": {**(request.metadata or {}), **dict(args.metadata)} or None,
     }
     return replace(request, **{name: value for name, value in given.items() if value is not None})
@@ -198,7 +207,7 @@ def _whole(args: Namespace) -> RouteRequest:
     beside = {"a prompt": args.prompt, "--file": args.file, "--system": args.system, "--image": args.image}
     for name, value in beside.items():
         if value:
-            raise refused("--request", f"holds the messages, so {name} has no place")
+            raise refused("--request", f"holds the messages, so {name} has no place", "leave out one of the two")
     called = f"--request {args.request}"
     body = _read(args.request, called)
     try:
@@ -254,7 +263,8 @@ def router_of(args: Namespace, *, sandbox: bool, storage: Storage | None = None,
     """The Router that the options describe."""
     catalogue = None if args.catalogue is None else Catalogue.load(args.catalogue)
     policies = () if args.policies is None else PolicyFile(args.policies)  # its errors name file and line
-    settings = Settings(webhooks=WebhookSettings(deliver=False))  # long-running processes do
+    predictor = args.predictor or (None if args.policies is None else predictor_of(read_policies(args.policies)))
+    settings = Settings(webhooks=WebhookSettings(deliver=False), predictor=predictor)  # long-running processes do
     make = Router.sandbox if sandbox else Router
     return make(catalogue=catalogue, policies=policies, storage=storage, cache=cache, settings=settings)
 
@@ -334,6 +344,7 @@ def _answer_page(answer: Answer) -> list[Block]:
     sandbox = answer.trace.environment == "sandbox"
     stood_in = "" if response.fallback_model is None else f", in place of {response.primary_model}, which failed"
     cut = response.finish_reason in ("length", "budget")
+    ignored = ", ".join(routing.ignored_params)
     named = {
         "model": routing.selected_model + stood_in,
         "cost": dollars(routing.cost_usd) + (LIST_PRICE if sandbox else ""),
@@ -341,6 +352,7 @@ def _answer_page(answer: Answer) -> list[Block]:
         "time": time_short(routing.latency_ms) + (USUAL_TIME if sandbox else ""),
         "trace": response.trace_id,
         "ended by": f"{response.finish_reason}: the answer is cut" if cut else "",
+        "ignored": ignored and f"{ignored}, which the model does not take",
         "calls": ", ".join(f"{call.function.name}({call.function.arguments})" for call in answer.tool_calls or ()),
     }
     return [Line(), facts(named)]
@@ -384,7 +396,8 @@ def _decision_page(decision: Decision) -> list[Block]:
     """Why this model: the candidates in their order, models to fall back to, in order, who was rejected."""
     given, candidates, rejected = decision.input, decision.candidates, decision.rejected
     aim = f"{given.goal} goal, {given.strategy} strategy" if given.weights is None else "the policy's own weights"
-    title = f"Decision: {aim}; {len(candidates)} of {len(candidates) + len(rejected)} models fit"
+    asked = len(candidates) + sum(each.reason != Reason.WHITELIST for each in rejected)
+    title = f"Decision: {aim}; {len(candidates)} of {asked} models fit"
     size = given.tokens
     bounds = f"at least {size.low}, at most {size.high}, so counting changes nothing"
     limits = {
@@ -398,7 +411,9 @@ def _decision_page(decision: Decision) -> list[Block]:
         "preferred": ", then ".join(f"{each} ({why[each]})" if each in why else each for each in given.prefer),
         "fallback": ", then ".join(decision.chain) or "none",
         "input": f"{size.best} tokens, counted" if size.counted else f"about {size.best} tokens; {bounds}",
+        "est. cost": "of an answer of the model's usual length; a call costs what it uses",
         "limits": ", ".join(limit for limit, holds in limits.items() if holds),
+        "prompt": reading_text(decision.reading, decision.instead_of),
         "rejected": "" if rejected else "none",
         "digest": decision.digest,
     }

@@ -28,12 +28,15 @@ _GROUPS = {
         "tls.key": ("--tls-key FILE", "its private key"),
         "insecure_bind": ("--insecure-bind", "plain HTTP for other machines: behind a proxy that terminates TLS"),
         "root_path": ("--root-path /PREFIX", "what a proxy puts in front of all paths, as /llm"),
+        "health": ("--health", "answer /healthz and /readyz at this address, too, without a key"),
+        "cors_origins": ("--cors-origin ORIGIN", "pages that may ask from a browser, * for all; may be repeated"),
         "admin.port": ("--admin-port N", "answer /healthz, /readyz and /metrics there, without a key"),
         "admin.host": ("--admin-host ADDRESS", "for others than this machine (default: 127.0.0.1)"),
     },
     "what": {
-        "store": ("--store URL", "a file, its URL, or memory: (default: sqlite:///routewright.db)"),
-        "cache": ("--cache URL", "keeps answers for requests that ask for it: a file or memory: (default: memory:)"),
+        "store": ("--store URL", "a file, postgresql://..., or memory: (default: sqlite:///routewright.db)"),
+        "cache": ("--cache URL", "keeps answers: a file, redis://..., postgresql://..., or memory: (the default)"),
+        "coordination": ("--coordination URL", "Redis, for the rate limits and news of several machines"),
         "policies": ("--policies FILE", "policies that requests can name: TOML, JSON or Python"),
         "catalogue": ("--catalogue FILE", "models and prices to put over the bundled ones"),
         "environment": ("--environment WHICH", "whose keys are taken: production, sandbox or both (default: both)"),
@@ -49,6 +52,8 @@ _GROUPS = {
 _READ: dict[str, dict[str, Any]] = {
     "port": {"type": int},
     "insecure_bind": {"action": "store_true"},
+    "health": {"action": "store_true"},
+    "cors_origins": {"action": "append"},
     "admin.port": {"type": int},
     "environment": {"choices": (*get_args(Environment), "both")},
     "workers": {"type": int},
@@ -148,7 +153,7 @@ def started_page(plan: Plan, begun: Begun, providers: Sequence[str]) -> Iterator
     if plan.admin is not None:
         further = "" if plan.workers == 1 else " (of each further worker a port higher)"
         yield Line(f"health checks and metrics, without a key: http://{_place(plan.admin)}{further}")
-    store = shlex.quote(plan.store.removeprefix("sqlite:///"))
+    store = shlex.quote(plan.shown_store)
     if begun.keys:
         yield from _first(plan, begun, store)
     elif not plan.in_memory:

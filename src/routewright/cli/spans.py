@@ -137,3 +137,5 @@ def _model_says(span: ModelSpan) -> Iterator[str]:
         yield f"{tokens(span.tokens)}{' (estimated)' if span.usage_estimated else ''}"
     if span.cost_usd or span.cost_range_usd:
         yield cost(span)
+    if span.saved_usd:
+        yield f"{dollars(span.saved_usd)} saved"

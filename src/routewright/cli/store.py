@@ -8,7 +8,7 @@ import re
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from msgspec.structs import replace
 
@@ -20,16 +20,19 @@ from routewright.backends.clock import SystemClock
 from routewright.backends.storage.sqlite.upkeep import backup, check, live_digests, upgrade
 from routewright.console import Console
 from routewright.errors import NotFound, StorageUnavailable, ValidationFailed
-from routewright.protocols import LocalStorage, Storage
+from routewright.protocols import LimitingStorage, LocalStorage, Storage
 from routewright.root_secret import VARIABLE as SECRET
 from routewright.root_secret import RootSecret, secret_path
 from routewright.settings import Retention
-from routewright.storage import open_storage, url_of
+from routewright.storage import is_postgres, open_storage, url_of
 from routewright.trace import TraceStore
-from routewright.wire import Environment
+from routewright.wire import SYSTEM_ACCOUNT, Caller, Environment, RollupKeys
 
 from .command import INTERNAL, OK, Parser, add, add_json, number_or, refused
 from .show import Line, Screen, facts, picked
+
+if TYPE_CHECKING:
+    from routewright.backends.storage.postgres.connection import Address
 
 VARIABLE = "ROUTEWRIGHT_STORE"
 """The environment variable that names the store where ``--store`` does not."""
@@ -37,7 +40,7 @@ WHEN = "a day, a time as 2026-11-22T09:30:00Z, or how long ago, as 30m, 2h, 7d"
 
 _AGO = re.compile(r"(\d{1,6})([mhdw])")
 _SECONDS = {"m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
-_HINT = "name a file, as traces.db, or its URL, sqlite:///traces.db"
+_HINT = "name a file, as traces.db, or a database, as postgresql://user@host/database"
 _NAMED = 5
 """More accounts than these are not listed in one line."""
 
@@ -46,6 +49,14 @@ T = TypeVar("T")
 
 def add_store(command: Parser) -> None:
     """Give the command ``store`` its own commands."""
+    begun = command.command("create URL", _create)
+    add(begun, "url URL", "a database in PostgreSQL, as postgresql://user@host/database")
+    add(begun, "--grant-to ROLE", "a role that may use the store, and change no table, as a server needs it")
+    add_json(begun)
+    moved = command.command("copy FROM TO", _copy)
+    add(moved, "source FROM", "a file, or a database in PostgreSQL, that nobody uses")
+    add(moved, "target TO", "an empty database in PostgreSQL, as postgresql://user@host/database")
+    add_json(moved)
     copy = command.command("backup TARGET", _backup)
     add(copy, "target TARGET", "the file to make")
     sound, newer = command.command("check [STORE]", _check), command.command("upgrade [STORE]", _upgrade)
@@ -62,7 +73,7 @@ def add_store(command: Parser) -> None:
 def add_place(command: Parser, *, writes: bool = False) -> None:
     """Add ``--store``."""
     does = "keep the trace there; it" if writes else "the store, which"
-    add(command, "--store URL", f"{does} is a file as traces.db, or sqlite:///traces.db (default: {VARIABLE})")
+    add(command, "--store URL", f"{does} is a file as traces.db, or a postgresql:// address (default: {VARIABLE})")
 
 
 def add_store_options(*commands: Parser) -> None:
@@ -153,6 +164,21 @@ def seconds_of(text: str) -> int | None:
     return None if found is None else int(found[1]) * _SECONDS[found[2]]
 
 
+def _create(args: Namespace, screen: Screen) -> None:
+    """Make a store in a database of PostgreSQL, and let a role use it.
+
+    The database, or the schema of it that ?options=-csearch_path%3DNAME names, must be empty. A store that is there
+    stays as it is: run it again to let another role use it.
+    """
+    address = _database("URL", args.url)
+    from routewright.backends.storage.postgres.schema import create  # an extra
+
+    created = create(address, args.grant_to)
+    said = f"there is a store now: {address}" if created else f"there is a store already: {address}"
+    told = {"store": str(address), "created": created, "granted_to": args.grant_to}
+    screen.report(told, note=said if args.grant_to is None else f"{said}; {args.grant_to} may use it")
+
+
 def _backup(args: Namespace, screen: Screen) -> None:
     """Copy the store, as it is at one moment.
 
@@ -199,12 +225,20 @@ def _check(args: Namespace, screen: Screen) -> int:
     Takes some seconds a gigabyte; others may keep writing. The exit code is 1 for a damaged store, and for keys
     that are refused because they were made with another root secret than the one known here.
     """
-    path = _file(args)
-    found = check(path)
-    digests = live_digests(path) if found.is_readable else []
+    place: object
+    named = _named(args)
+    if is_postgres(named):
+        from routewright.backends.storage.postgres.audit import check as check_database
+
+        place = _database("--store", named)
+        found, digests = check_database(place)
+    else:
+        place = _file(args)
+        found = check(place)
+        digests = [] if found.problems else live_digests(place)
     keys = {"live": len(digests), "of_another_secret": strangers(digests, RootSecret(existing_store(args), os.environ))}
-    named = {
-        "store": str(path),
+    rows = {
+        "store": str(place),
         "version": str(found.version),
         "traces": f"{found.traces:,}",
         "keys": f"{keys['live']:,} live" if keys["live"] else "",
@@ -218,8 +252,8 @@ def _check(args: Namespace, screen: Screen) -> int:
         )
     said = "damaged: restore a backup" if found.problems else "sound, but its keys are refused" if problems else "sound"
     verdict = Line(said, "bad" if problems else "good")
-    told = {"store": str(path), **found._asdict(), "keys": keys}
-    screen.report(told, facts(named), Line(), *(Line(problem, "bad") for problem in problems), verdict)
+    told = {"store": str(place), **found._asdict(), "keys": keys}
+    screen.report(told, facts(rows), Line(), *(Line(problem, "bad") for problem in problems), verdict)
     return INTERNAL if problems else OK
 
 
@@ -234,8 +268,17 @@ def size(count: float) -> str:
 def _upgrade(args: Namespace, screen: Screen) -> None:
     """Upgrade the store to the version that this routewright needs.
 
-    A copy of the old one is left beside it. Stop everything that uses the store first.
+    A copy of an old file is left beside it: stop everything that uses it first. A database may be in use.
     """
+    named = _named(args)
+    if is_postgres(named):
+        address = _database("--store", named)
+        from routewright.backends.storage.postgres.schema import upgrade as upgrade_database  # an extra
+
+        changed = upgrade_database(address)
+        said = "was upgraded" if changed else "is of the present version: there is nothing to do"
+        screen.report({"store": str(address), "upgraded": changed, "backup": None}, note=f"{address} {said}")
+        return
     path = _file(args)
     kept = upgrade(path)
     note = f"{path} is of the present version: there is nothing to do"
@@ -264,13 +307,59 @@ async def _retain(args: Namespace, screen: Screen) -> None:
     screen.report({**kept, "removed": removed}, facts(named))
 
 
-def _file(args: Namespace) -> Path:
-    """The file of the store that is named behind the command or as an option."""
+async def _copy(args: Namespace, screen: Screen) -> int:
+    """Copy all that lasts from a store into an empty database of PostgreSQL.
+
+    If it is stopped, run it again: it goes on where it was. Nobody can use the copy before it is whole. The exit code
+    is 1 where it differs from what was copied.
+    """
+    source, target = opened("FROM", args.source, "", open_storage, _HINT), _database("TO", args.target)
+    from routewright.backends.storage.postgres.copy import copy  # an extra
+
+    if source is None or (isinstance(source, LocalStorage) and not source.path.is_file()):
+        raise NotFound(f"there is no store {args.source}")
+    try:
+        await source.read(SYSTEM_ACCOUNT, RollupKeys())  # counts what is not counted yet
+        assert isinstance(source, LimitingStorage), "those that a URL names are"
+        await source.accounts.look(Caller(SYSTEM_ACCOUNT))  # ends what processes held that are gone
+    finally:
+        await source.aclose()
+    place = source.path if isinstance(source, LocalStorage) else _database("FROM", args.source)
+    rows, problems = copy(place, target, lambda text: None if args.json else screen.note(text))
+    secret = f"set {SECRET} to the secret that its keys were made with"
+    if isinstance(place, Path) and secret_path(place).is_file():
+        secret += f", which {secret_path(place)} holds"
+    verdict = Line("the copy differs: name an empty database, and copy it again while nobody uses it", "bad")
+    if not problems:
+        verdict = Line(f"copied and compared: {sum(rows.values()):,} rows. Before you use it, {secret}", "good")
+    told = {"from": str(place), "to": str(target), "rows": rows, "problems": problems}
+    screen.report(told, *(Line(problem, "bad") for problem in problems), verdict)
+    return INTERNAL if problems else OK
+
+
+def _database(said_by: str, url: str) -> Address:
+    """The address of a store in PostgreSQL. Raises ``ValidationFailed``."""
+    opened(said_by, url, "", open_storage, _HINT)  # the extra is there, too
+    if not is_postgres(url):
+        raise refused(said_by, "is no database in PostgreSQL: a file needs no such step", "write postgresql://...")
+    from routewright.backends.storage.postgres.connection import Address
+
+    return Address(url)
+
+
+def _named(args: Namespace) -> str:
+    """The store that is named behind the command, as an option or in the environment."""
     named = getattr(args, "named", None)
     if named is not None and args.store is not None:
         raise refused("STORE", "is given twice", "give it alone, or as --store")
-    args.store = named or args.store
+    args.store, args.named = named or args.store, None
+    return args.store or os.environ.get(VARIABLE, "")
+
+
+def _file(args: Namespace) -> Path:
+    """The file of the store that is named."""
+    _named(args)
     storage = existing_store(args)
     if not isinstance(storage, LocalStorage):
-        raise refused("--store", "is not in a file of this machine", _HINT)
+        raise refused("--store", "is no file of this machine", "save databases in PostgreSQL with pg_dump")
     return storage.path

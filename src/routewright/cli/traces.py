@@ -15,17 +15,21 @@ import msgspec
 from routewright._core.moment import timestamp
 from routewright._core.money import usd_text
 from routewright._core.request.json_scan import quoted
+from routewright._core.routing.decision import reading_text
 from routewright._core.terms import told
 from routewright.errors import NotFound, StorageCorrupt
 from routewright.trace import TraceStore
 from routewright.wire import (
+    AudioPart,
     Content,
     DecisionInput,
     DecisionSpan,
+    FilePart,
     ImagePart,
     PutFeedback,
     StepSpan,
     SubTraceSpan,
+    TextPart,
     ToolCall,
     Trace,
     TraceItem,
@@ -58,6 +62,8 @@ PAGE = 200
 COUNTED = 10_000
 """So many traces are counted before a person is asked; more are only said to be more."""
 
+KINDS = {ImagePart: "an image", AudioPart: "a recording", FilePart: "a file"}
+"""Parts that are no text."""
 _FILTER = """\
 FILTER is key=value,key>=value ... with the keys status, kind, model, provider, policy_id, goal, strategy, environment,
 cache_hit, fallback_used, error, cost_usd, duration_ms, compromised and metadata.NAME. Operators are = != >= <= > <;
@@ -219,10 +225,15 @@ def _page(trace: Trace, feedback: PutFeedback | None) -> Iterator[Block]:
         yield from (Line(), Line(f"Decision {decision.digest}", "title"))
         if chosen is not None:
             yield from (Line(), candidate_table(decision.candidates, chosen=chosen, served=trace.selected_model))
-        if decision.rejected:
-            most_first = sorted(decision.rejected.items(), key=lambda each: -each[1])
-            said = ", ".join(f"{count:,} by {reason}" for reason, count in most_first)
-            yield from (Line(), facts({"rejected": said}))
+        most_first = sorted(decision.rejected.items(), key=lambda each: -each[1])
+        given = trace.decision_input
+        said = {
+            "prompt": reading_text(decision.reading, decision.instead_of),
+            "explored": "another of the best few was tried first" if given is not None and given.explored else "",
+            "rejected": ", ".join(f"{count:,} by {reason}" for reason, count in most_first),
+        }
+        if any(said.values()):
+            yield from (Line(), facts(said))
     if trace.content is not None:
         yield from _words(trace.content)
 
@@ -294,7 +305,7 @@ def _words(content: Content) -> Iterator[Line]:
     for message in content.messages or ():
         said = message.content
         if said is not None and not isinstance(said, str):
-            said = "\n".join("[an image]" if isinstance(part, ImagePart) else part.text for part in said)
+            said = "\n".join(part.text if isinstance(part, TextPart) else f"[{KINDS[type(part)]}]" for part in said)
         who = message.role if message.name is None else f"{message.role} {message.name}"
         yield from _speech(who, said, message.tool_calls)
     if content.output is not None or content.tool_calls:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import anyio.to_thread
-from msgspec import Struct
 
 from routewright._core.analytics.report import days_of
 from routewright._core.model_name import Named, model_called, named, named_by_id
@@ -21,6 +20,7 @@ from routewright.catalogue import Catalogue
 from routewright.errors import Problem, ValidationFailed
 from routewright.protocols import Clock, Storage
 from routewright.wire import SYSTEM_ACCOUNT, LedgerSum, LedgerSumsOfAll, Model
+from routewright.wire.plain import Struct
 
 from .usage_exports import ExportLine, ExportShape, UsageExport, checked_export, read_usage_export
 

@@ -116,7 +116,8 @@ def _fold(title: str, inside: Html) -> Html:
 
 def _decision(decision: Decision) -> Html:
     candidates, counts = decision.candidates, decision.rejected_counts
-    fit, asked = len(candidates), len(candidates) + sum(counts.values())
+    fit = len(candidates)
+    asked = fit + sum(count for reason, count in counts.items() if reason != "whitelist")
     parts = [
         facts(
             joined([strong(decision.model), *decision.chain], " → "),

@@ -5,6 +5,7 @@ Neither prompts nor accounts are exported unless asked for. Names are in ``semco
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -60,6 +61,8 @@ SCOPE = "routewright"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = 1_000_000
 """Nanoseconds."""
+_ON_SPANS = ("SPAN_ONLY", "SPAN_AND_EVENT", "TRUE")
+"""Values of the conventions' variable that put what was said onto spans. Of its events we send none."""
 _span_id: ContextVar[int | None] = ContextVar("routewright.span_id", default=None)
 """The id for the next span."""
 
@@ -71,8 +74,11 @@ class OpenTelemetry:
         telemetry.watch(router)
 
     Without ``tracer_provider`` it uses the program's own; metrics need a ``meter_provider``. ``semconv``: the version
-    of the semantic conventions, ``1.36`` or ``1.44``. ``account=True`` adds account and key to the spans of calls,
-    ``content=True`` prompts and answers, as far as ``Settings.capture`` keeps them.
+    of the semantic conventions, ``1.36`` or ``1.44``, the one that ``gen_ai_latest_experimental`` in
+    ``OTEL_SEMCONV_STABILITY_OPT_IN`` asks for. ``account=True`` adds account and key to the spans of calls,
+    ``content=True`` prompts and answers, as far as ``Settings.capture`` keeps them. ``content=None``: as
+    ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` says, which is no unless it is ``SPAN_ONLY``,
+    ``SPAN_AND_EVENT`` or ``true``.
     """
 
     def __init__(
@@ -82,7 +88,7 @@ class OpenTelemetry:
         *,
         semconv: Version = "1.44",
         account: bool = False,
-        content: bool = False,
+        content: bool | None = None,
     ) -> None:
         _check(semconv, content=content)
         self._provider = tracer_provider
@@ -97,7 +103,8 @@ class OpenTelemetry:
                     name, row.unit, row.what, explicit_bucket_boundaries_advisory=row.bounds
                 )
         self._account = account
-        self._content = content
+        wanted = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "")
+        self._content = wanted.upper() in _ON_SPANS if content is None else content
 
     @cached_property
     def _tracer(self) -> trace.Tracer:
@@ -299,7 +306,7 @@ def _end(span: Span, at: int, error: str | None) -> None:
     span.end(at)
 
 
-def _check(semconv: object, *, content: bool) -> None:
+def _check(semconv: object, *, content: bool | None) -> None:
     versions = get_args(Version)
     if semconv not in versions:
         raise ValidationFailed.at("semconv", f"is {shown(semconv)}", f"take one of {', '.join(versions)}")

@@ -13,9 +13,10 @@ from typing import Any, Literal, NamedTuple, NoReturn, Self, get_args
 
 from msgspec.structs import replace
 
+from routewright._core.catalogue.models import NO_FILES
 from routewright._core.money import per_million
 from routewright._core.request.json_scan import joined
-from routewright._core.request.problems import shown
+from routewright._core.request.problems import in_json, shown
 from routewright._core.request.rules import MODEL_ID, NUMBERS, is_date, is_name
 from routewright.document import naming, path_of, read
 from routewright.errors import Problem, ValidationFailed
@@ -239,7 +240,12 @@ def _litellm(row: _Row, key: str) -> Listed:
         id=_model_id(row.place, f"{provider}/{tail if slash and provider_of(head) == provider else key}"),
         context_window=row.tokens("max_input_tokens"),
         max_output_tokens=row.tokens("max_output_tokens"),
-        modalities=_modalities(row.says("supports_vision"), row.says("supports_function_calling")),
+        modalities=_modalities(
+            image=row.says("supports_vision"),
+            tool=row.says("supports_function_calling"),
+            audio=row.says("supports_audio_input"),
+            file=row.says("supports_pdf_input") and provider not in NO_FILES,
+        ),
         structured_output=row.says("supports_response_schema"),
         reasoning=row.says("supports_reasoning"),
         pricing_per_1m=_litellm_pricing(row),
@@ -265,6 +271,8 @@ def _litellm_pricing(row: _Row) -> Pricing:
         batch_input_usd=row.usd("input_cost_per_token_batches"),
         batch_output_usd=row.usd("output_cost_per_token_batches"),
         tiers=_rising(row.place, [each.tier(size, _PER_TOKEN, price) for size, each in sized]),
+        audio_input_usd=row.usd("input_cost_per_audio_token"),
+        cache_write_hour_usd=row.usd("cache_creation_input_token_cost_above_1hr"),
     )
 
 
@@ -284,12 +292,16 @@ def _models_dev(row: _Row, source: str, name: str) -> Listed:
     if "text" not in takes or "text" not in gives:
         raise _LeftOut(next(iter(sorted({*takes, *gives} - {"text"})), "no text"))
     limit, tools, released = row.inner("limit", {}), row.fields.get("tool_call"), row.fields.get("release_date")
+    provider = provider_of(source)
     model = Model(
-        id=_model_id(row.place, f"{provider_of(source)}/{name}"),
+        id=_model_id(row.place, f"{provider}/{name}"),
         context_window=limit.tokens("context"),
         max_output_tokens=limit.tokens("output"),
         modalities=_modalities(
-            "image" in takes, tools is True or (isinstance(tools, dict) and tools.get("supported") is True)
+            image="image" in takes,
+            tool=tools is True or (isinstance(tools, dict) and tools.get("supported") is True),
+            audio="audio" in takes,
+            file="pdf" in takes and provider not in NO_FILES,
         ),
         structured_output=row.says("structured_output"),
         reasoning=row.says("reasoning"),
@@ -339,8 +351,8 @@ def _words(value: object) -> set[str]:
     return {each for each in value if isinstance(each, str)} if isinstance(value, list) else set()
 
 
-def _modalities(image: bool, tool: bool) -> tuple[Modality, ...]:
-    return tuple(kind for kind, does in zip(get_args(Modality), (True, image, tool), strict=True) if does)
+def _modalities(**able: bool) -> tuple[Modality, ...]:
+    return tuple(kind for kind in get_args(Modality) if kind == "text" or able[kind])
 
 
 def _is_whole(value: object) -> bool:
@@ -354,4 +366,4 @@ def _model_id(place: str, name: str) -> str:
 
 
 def _refuse(place: str, problem: str, value: object) -> NoReturn:
-    raise ValidationFailed.at(place, f"{problem}, got {shown(value)}")
+    raise ValidationFailed.at(place, f"{problem}, got {in_json(shown(value))}", "mend the list, or take a newer one")

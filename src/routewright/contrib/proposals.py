@@ -31,6 +31,8 @@ PRICES = {
     "batch_input_usd": "batch input",
     "batch_output_usd": "batch output",
     "reasoning_usd": "reasoning",
+    "audio_input_usd": "audio input",
+    "cache_write_hour_usd": "cache write for an hour",
 }
 """The prices of a model, and what people call them."""
 ENDS = "ends"

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from routewright._core.money import NANOS_PER_USD
 from routewright._core.request.json_scan import joined
-from routewright._core.request.problems import shown
+from routewright._core.request.problems import in_json, shown
 from routewright._core.request.read import rebuilt
 from routewright._core.request.rules import is_date, is_day
 from routewright.document import json_document, path_of, text_of
@@ -342,7 +342,7 @@ class _Row(NamedTuple):
         for key in self.form.model:
             value = _at(self.fields, key)
             if value is not None and not isinstance(value, str):
-                raise ValidationFailed.at(self._place(key), f"must be a name, got {shown(value)}")
+                raise _refused(self._place(key), "must be a name", value)
             if value is not None and (name := value.strip()):
                 return name.partition(", ")[0] if key == "line_item" else name
         return ""
@@ -353,7 +353,7 @@ class _Row(NamedTuple):
         for path, value in self._told(keys):
             number, parts = _number(path, value)
             if parts != 1 or not 0 <= number <= MOST_TOKENS:
-                raise ValidationFailed.at(path, f"must be a whole number from 0 to {MOST_TOKENS}, got {shown(value)}")
+                raise _refused(path, f"must be a whole number from 0 to {MOST_TOKENS}", value)
             counts.append(number)
         return sum(counts) if counts else None
 
@@ -366,7 +366,7 @@ class _Row(NamedTuple):
             number, parts = _number(path, value)
             nanos: int = (2 * number * 10**self.form.decimals + parts) // (2 * parts)
             if abs(nanos) > MOST_USD * NANOS_PER_USD:
-                raise ValidationFailed.at(path, f"must be an amount of at most {MOST_USD} dollars, got {shown(value)}")
+                raise _refused(path, f"must be an amount of at most {MOST_USD} dollars", value)
             return nanos
         return None
 
@@ -386,7 +386,7 @@ def _number(path: str, value: object) -> tuple[int, int]:
     text = repr(value) if is_number else value
     found = _NUMBER.fullmatch(text) if isinstance(text, str) else None
     if found is None:
-        raise ValidationFailed.at(path, f"must be a number, got {shown(value)}", "write it plainly, as 1234.56")
+        raise _refused(path, "must be a number", value, "write it plainly, as 1234.56")
     return Decimal(found[1]).as_integer_ratio()
 
 
@@ -398,7 +398,7 @@ def _moment(path: str, value: object) -> datetime:
     if isinstance(text, str) and _UNIX.fullmatch(text.strip()):
         return datetime.fromtimestamp(int(text), UTC)
     if not isinstance(text, str) or not is_date(text.strip()):
-        raise ValidationFailed.at(path, f"must be a day, got {shown(value)}", "write YYYY-MM-DD")
+        raise _refused(path, "must be a day", value, "write YYYY-MM-DD")
     at = datetime.fromisoformat(text.strip())
     try:
         return at.replace(tzinfo=UTC) if at.utcoffset() is None else at.astimezone(UTC)
@@ -419,5 +419,11 @@ def _at(fields: Fields, key: str) -> Any:
 
 def _object(path: str, thing: object) -> dict[str, Any]:
     if not isinstance(thing, dict):
-        raise ValidationFailed.at(path, f"must be an object, got {shown(thing)}")
+        raise _refused(path, "must be an object", thing)
     return thing
+
+
+def _refused(
+    path: str, problem: str, value: object, hint: str = "give the file as it was exported"
+) -> ValidationFailed:
+    return ValidationFailed.at(path, f"{problem}, got {in_json(shown(value))}", hint)

@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from importlib import import_module
 from pathlib import Path
+from typing import Any, Literal
 
 import anyio.to_thread
 
+from routewright._core.request.problems import one_of, shown
 from routewright.catalogue import Catalogue
 from routewright.console import Console
 from routewright.contrib.semconv import Version
 from routewright.errors import Problem, StorageUnavailable, ValidationFailed
+from routewright.learning import Learning
 from routewright.policies import PolicyFile
 from routewright.protocols import Cache, LocalStorage, Storage
 from routewright.router import Router
 from routewright.settings import CacheSettings, Capture, ExecutionLimits, Limits, Retention, Settings, WebhookSettings
-from routewright.storage import open_cache, open_storage
+from routewright.storage import open_cache, open_coordination, open_storage
 from routewright.wire import PutAccount, PutKey
 
 from .plan import Plan, Tls
 
 SERVICE = "routewright"
 """The service name of exported spans, unless ``OTEL_SERVICE_NAME`` gives another."""
+_PROTOCOLS = {"http/protobuf": "http", "grpc": "grpc"}
+"""Packages of OTLP's protocols."""
+_MODULES = {"traces": ("trace_exporter", "OTLPSpanExporter"), "metrics": ("metric_exporter", "OTLPMetricExporter")}
 
 
 def settings_of(plan: Plan) -> Settings:
     """The settings of a Router that shares its limits with all workers. Raises ``ValidationFailed``."""
     given = dict(plan.settings)
     most, stale_after = given.pop("default_max_output_tokens"), given.pop("stale_after_days")
-    retention, capture, cache, webhooks, execution = (
-        given.pop(each) for each in ("retention", "capture", "cache", "webhooks", "execution")
+    predictor: Literal["built-in", "none"] = given.pop("predictor")
+    retention, capture, learning, cache, webhooks, execution = (
+        given.pop(each) for each in ("retention", "capture", "learning", "cache", "webhooks", "execution")
     )
     if retention is not None:
         retention = Retention(**{name: None if days == "forever" else days for name, days in retention.items()})
@@ -40,8 +49,10 @@ def settings_of(plan: Plan) -> Settings:
         execution=ExecutionLimits(**execution),
         retention=retention,
         capture=None if capture is None else Capture(**capture),
+        learning=None if learning is None else Learning(**learning),
         cache=CacheSettings(**cache),
         webhooks=WebhookSettings(**webhooks),
+        predictor=None if predictor == "none" else predictor,
         stale_after_days=None if stale_after == "never" else stale_after,
         **given,
     )
@@ -49,11 +60,15 @@ def settings_of(plan: Plan) -> Settings:
 
 def router_of(plan: Plan, storage: Storage, cache: Cache | None = None) -> Router:
     """The Router, with its models and policies loaded. Raises ``ValidationFailed``."""
+    shared = None  # that of the storage, in this process
+    if plan.coordination != "memory:":
+        shared = open_coordination(plan.coordination, processes=plan.processes or plan.workers)
     router = Router(
         catalogue=None if plan.catalogue is None else Catalogue.load(plan.catalogue),
         policies=() if plan.policies is None else PolicyFile(plan.policies),
         storage=storage,
         cache=cache,
+        coordination=shared,
         settings=settings_of(plan),
     )
     router.models()
@@ -86,11 +101,28 @@ async def opened(plan: Plan) -> AsyncIterator[tuple[Router, Console]]:
             await anyio.to_thread.run_sync(stop_export)
 
 
+def exporter(signal: Literal["traces", "metrics"]) -> Callable[[], Any] | None:
+    """The exporter that the variables of OpenTelemetry choose for a signal; None: ``none``. Raises
+    ``ValidationFailed``."""
+    if os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "otlp") == "none":
+        return None
+    own, shared = f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"
+    variable = own if os.environ.get(own) else shared
+    protocol = os.environ.get(variable) or "http/protobuf"
+    if protocol not in _PROTOCOLS:
+        raise ValidationFailed.at(variable, f"is {shown(protocol)}", one_of(protocol, [*_PROTOCOLS]))
+    place = f"opentelemetry.exporter.otlp.proto.{_PROTOCOLS[protocol]}.{_MODULES[signal][0]}"
+    try:
+        made: Callable[[], Any] = getattr(import_module(place), _MODULES[signal][1])
+    except ModuleNotFoundError as error:
+        hint = f"run: pip install opentelemetry-exporter-otlp-proto-{_PROTOCOLS[protocol]}"
+        raise ValidationFailed.at(variable, f"is {protocol}, which needs {error.name}", hint) from error
+    return made
+
+
 def export(router: Router, semconv: Version) -> Callable[[], None]:
-    """Export spans and metrics of a Router's calls by OTLP, to where ``OTEL_EXPORTER_OTLP_ENDPOINT`` says. Call what is
-    returned once the Router is closed: it sends what waits."""
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    """Export spans and metrics of a Router's calls by OTLP, as OpenTelemetry's variables say. Call what is returned
+    once the Router is closed: it sends what waits."""
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
@@ -101,8 +133,10 @@ def export(router: Router, semconv: Version) -> Callable[[], None]:
 
     resource = Resource({"service.name": SERVICE}).merge(OTELResourceDetector().detect())
     spans = TracerProvider(resource=resource, shutdown_on_exit=False)
-    spans.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    metrics = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())], resource, shutdown_on_exit=False)
+    if (made := exporter("traces")) is not None:
+        spans.add_span_processor(BatchSpanProcessor(made()))
+    readers = [] if (made := exporter("metrics")) is None else [PeriodicExportingMetricReader(made())]
+    metrics = MeterProvider(readers, resource, shutdown_on_exit=False)
     OpenTelemetry(spans, metrics, semconv=semconv).watch(router)
 
     def stop() -> None:

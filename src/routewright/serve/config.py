@@ -9,22 +9,22 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from ipaddress import ip_network
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 import pydantic
-from msgspec import Struct
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
 from routewright._core.attempts.limits import ExecutionLimits
 from routewright._core.request.problems import did_you_mean
+from routewright._core.request.rules import Range
 from routewright._core.webhooks.delivery import MAX_ATTEMPTS
-from routewright.config import STRICT, Name, Share, Strict, Switch, shaped
+from routewright.config import STRICT, Name, Strict, Switch, entry_of, shaped, within
 from routewright.contrib.semconv import Version
 from routewright.document import read
 from routewright.errors import Problem, ValidationFailed
 from routewright.server.limits import ConnectionLimits, HttpLimits
-from routewright.settings import CacheSettings, Limits, Settings, WebhookSettings
+from routewright.settings import CacheSettings, Learning, Limits, Settings, WebhookSettings
 from routewright.wire import Durability, Environment
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -66,23 +66,32 @@ def _is_network(text: str) -> bool:
 Port = Annotated[int, STRICT, _from(0, 65_535)]
 Whole = Annotated[int, STRICT, _from(1, 1 << 40)]
 Number = Annotated[float, STRICT, _must("be above 0", lambda value: 0 < value < float("inf"))]
+Amount = Annotated[float, STRICT, _must("be 0 or above", lambda value: 0 <= value < float("inf"))]
+Share = Annotated[float, STRICT, within(Range(0, 1))]
 Days = Number | Literal["forever"]
 Prefix = Annotated[str, _must("begin with a slash and not end with one, as /llm", _is_prefix)]
 Network = Annotated[Name, _must("be an address, or a network as 10.0.0.0/8", _is_network)]
 
 
-def _entry(name: str, limits: type[Struct]) -> type[Strict]:
-    """The table of a file for a struct of numbers, which checks them itself."""
-    kinds = {int: Annotated[int, STRICT], float: Annotated[float, STRICT]}
-    hints = get_type_hints(limits)
-    defaults = dict(zip(limits.__struct_fields__, limits.__struct_defaults__, strict=True))
-    fields: dict[str, Any] = {each: (kinds[hints[each]], default) for each, default in defaults.items()}
-    return pydantic.create_model(name, __base__=Strict, __doc__=limits.__doc__, **fields)
-
-
-HttpEntry = _entry("HttpEntry", HttpLimits)
-ConnectionsEntry = _entry("ConnectionsEntry", ConnectionLimits)
-ExecutionEntry = _entry("ExecutionEntry", ExecutionLimits)
+HttpEntry = entry_of(HttpLimits)
+ConnectionsEntry = entry_of(ConnectionLimits)
+ExecutionEntry = entry_of(ExecutionLimits)
+CachingEntry = entry_of(
+    CacheSettings,
+    without=("embedder", "comparators"),
+    judge_usd_a_day=(Amount, CacheSettings().judge_usd_a_day),
+    low_hit_rate=(Share, CacheSettings().low_hit_rate),
+)
+LearningEntry = entry_of(
+    Learning,
+    judge_share=(Share, Learning().judge_share),
+    judge_usd_a_day=(Amount, Learning().judge_usd_a_day),
+)
+WebhooksEntry = entry_of(
+    WebhookSettings,
+    without=("transport",),
+    max_attempts=(Annotated[int, STRICT, _must("be 1 to 6", lambda value: 1 <= value <= 6)], MAX_ATTEMPTS),
+)
 
 
 class TlsEntry(Strict):
@@ -106,7 +115,8 @@ class AdminEntry(Strict):
 
 
 class TelemetryEntry(Strict):
-    """OpenTelemetry. Spans and metrics of calls go by OTLP to `OTEL_EXPORTER_OTLP_ENDPOINT`."""
+    """OpenTelemetry. Spans and metrics of calls go by OTLP to `OTEL_EXPORTER_OTLP_ENDPOINT`, with HTTP or, where
+    `OTEL_EXPORTER_OTLP_PROTOCOL` is `grpc`, with gRPC."""
 
     otel: Switch = False
     """Export them. It needs the extra `otel`."""
@@ -132,29 +142,6 @@ class CaptureEntry(Strict):
     """Keep answers."""
 
 
-class CachingEntry(Strict):
-    """How cached answers are checked, for requests that ask for the response cache."""
-
-    judge_usd_a_day: Annotated[float, STRICT, _must("be 0 or above", lambda value: 0 <= value < float("inf"))] = (
-        CacheSettings().judge_usd_a_day
-    )
-    """Dollars a day, in each worker, for a model that says whether a cached answer would have been right; 0: it is not
-    asked."""
-    low_hit_rate: Share = CacheSettings().low_hit_rate
-    """Under this share of hits, over an hour with 100 look-ups, `cache.evicted` is emitted."""
-
-
-class WebhooksEntry(Strict):
-    """How the workers deliver webhooks."""
-
-    deliver: Switch = WebhookSettings().deliver
-    """False: another process does, `routewright webhooks run`."""
-    max_attempts: Annotated[int, STRICT, _must("be 1 to 6", lambda value: 1 <= value <= 6)] = MAX_ATTEMPTS
-    """Attempts in all; the sixth comes four hours after the fifth."""
-    allow_loopback: Switch = WebhookSettings().allow_loopback
-    """For development: deliver to this machine, also over plain http."""
-
-
 class SettingsEntry(Strict):
     """How the Router works inside."""
 
@@ -166,15 +153,26 @@ class SettingsEntry(Strict):
     """Providers that are sent the `traceparent` of calls; `"*"` is all."""
     rollup_keys: tuple[Name, ...] = ()
     """Keys of metadata that usage reports can group by, at most 8."""
+    workload_keys: tuple[Name, ...] = ()
+    """Keys of metadata whose values part calls into workloads, at most 8."""
+    preload_tokens: Switch = Settings().preload_tokens
+    """Load the tables that tokens are counted with before a worker is ready: 75 to 110 MB each. Without, the first
+    count holds up all its requests for a quarter of a second."""
+    predictor: Literal["built-in", "none"] = "none"
+    """`built-in`: read prompts, for the quality that each model may have in its answer."""
+    warm_prefixes: Switch = Settings().warm_prefixes
+    """Price the part of a prompt that is expected in a vendor's cache by the price for that."""
     stale_after_days: Whole | Literal["never"] = Settings().stale_after_days or "never"
     """Days after which prices are reported as old, or `"never"`."""
     retention: RetentionEntry | None = None
     """See below."""
     capture: CaptureEntry | None = None
     """See below."""
-    cache: CachingEntry = CachingEntry()
+    learning: LearningEntry | None = None  # type: ignore[valid-type]
+    """See below. Without the table nothing is learned from prompts."""
+    cache: CachingEntry = CachingEntry()  # type: ignore[valid-type]
     """See below."""
-    webhooks: WebhooksEntry = WebhooksEntry()
+    webhooks: WebhooksEntry = WebhooksEntry()  # type: ignore[valid-type]
     """See below."""
     execution: ExecutionEntry = ExecutionEntry()  # type: ignore[valid-type]
     """See below."""
@@ -191,6 +189,10 @@ class ServeFile(Strict):
     """Speak plain HTTP at an address that other machines reach: for a proxy in front that ends TLS."""
     root_path: Prefix = ""
     """The prefix that a proxy puts before all paths, as `/llm`."""
+    health: Switch = False
+    """Answer `/healthz` and `/readyz` at this address, too, without a key."""
+    cors_origins: tuple[Name, ...] = ()
+    """Web pages of these origins may ask from a browser, as `https://app.example.com`; `"*"`: all."""
     trusted_proxies: tuple[Network, ...] = ()
     """Addresses or networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are trusted."""
     workers: Annotated[int, STRICT, _from(1, 256)] = 1
@@ -198,9 +200,16 @@ class ServeFile(Strict):
     environment: Environment | Literal["both"] = "both"
     """The keys that are accepted: live ones, test ones, or both."""
     store: Name = "sqlite:///routewright.db"
-    """The store: a file such as `routewright.db`, its URL, or `memory:`, which ends with the server."""
+    """The store: a file such as `routewright.db`, its URL, the URL of [a database](../how-to/postgresql.md), or
+    `memory:`, which ends with the server."""
     cache: Name = "memory:"
-    """The response cache: a file such as `cache.db`, which all workers share, its URL, or `memory:`, of each worker."""
+    """The response cache: a file such as `cache.db`, which all workers share, its URL, that of
+    [Redis](../how-to/redis.md) or of a database, or `memory:`, of each worker."""
+    coordination: Name = "memory:"
+    """What several machines count rate limits in, and hear news by: [the URL of Redis](../how-to/redis.md)."""
+    processes: Whole | None = None
+    """Workers of all machines that share the coordination: while it is away, each has its part of every limit. Without
+    it, those of this server."""
     policies: Name | None = None
     """File of policies. Changes take effect within two seconds."""
     catalogue: Name | None = None

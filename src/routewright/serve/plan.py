@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from routewright.contrib.semconv import Version
 from routewright.wire import Account, Environment, Key
+from routewright.wire.secret import without_password
 
 ACCOUNT = "main"
 """The account that the first start creates."""
@@ -76,6 +77,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Its URL."""
     cache: str = "memory:"
     """The URL of the response cache."""
+    coordination: str = "memory:"
+    processes: int | None = None
     seed: Seed | None = None
     workers: int
     root_path: str
@@ -89,6 +92,16 @@ class Plan(Struct, frozen=True, kw_only=True):
     connections: dict[str, Any]
     settings: dict[str, Any]
     """Tables as the configuration has them."""
+    cors_origins: tuple[str, ...] = ()
+    health: bool = False
+
+    def __repr__(self) -> str:
+        return f"Plan({self.address}, store={self.shown_store!r})"
+
+    @property
+    def shown_store(self) -> str:
+        """The store as people name it, without a password."""
+        return without_password(self.store).removeprefix("sqlite:///")
 
     @property
     def in_memory(self) -> bool:

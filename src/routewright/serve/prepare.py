@@ -25,19 +25,22 @@ from routewright.backends.storage.memory import MemoryStorage
 from routewright.console import Console
 from routewright.errors import Problem, RouterError, ValidationFailed
 from routewright.protocols import LocalStorage
+from routewright.root_secret import VARIABLE as SECRET
 from routewright.router import Router
+from routewright.server.cors import checked_origins
 from routewright.server.limits import ConnectionLimits, HttpLimits
-from routewright.storage import open_cache, open_storage, url_of
+from routewright.storage import is_postgres, open_cache, open_coordination, open_storage, url_of
 from routewright.wire import Environment, Key
+from routewright.wire.secret import without_password
 
-from .assembly import router_of, server_context, settings_of
+from .assembly import exporter, router_of, server_context, settings_of
 from .config import ServeFile, Sources, TlsEntry
 from .plan import ACCOUNT, Address, Asked, Begun, Plan, Prepared, Seed, Tls
 
 KEY_NAME = "first"
 """The name of the keys that the first start creates."""
-_EXPORTER = "opentelemetry.exporter.otlp.proto.http"
-_OTHERWISE = {"tls", "admin", "environment", "store", "cache"}
+_EXPORTER = "opentelemetry.sdk"
+_OTHERWISE = {"tls", "admin", "environment", "store", "cache", "coordination"}
 _AS_WRITTEN = {name for name in ServeFile.model_fields if name in Plan.__struct_fields__} - _OTHERWISE
 """Keys that a plan holds as the file does."""
 
@@ -91,6 +94,7 @@ def plan_of(sources: Sources) -> Plan:
             semconv=file.telemetry.semconv if file.telemetry.otel else None,
             store=_url("store", file.store, open_storage),
             cache=_url("cache", file.cache, open_cache),
+            coordination=_url("coordination", file.coordination, open_coordination),
             **as_written,
         )
         _check(plan, file)
@@ -100,11 +104,12 @@ def plan_of(sources: Sources) -> Plan:
 async def begin(plan: Plan) -> Begun:
     """Create the store and the cache. The first start, which finds no account, creates one with the plan ``unlimited``
     and a key for each environment. Raises ``RouterError``."""
-    cache = open_cache(plan.cache)
-    try:
-        await cache.stats(None, SystemClock().time())  # one that cannot be opened would serve misses for ever
-    finally:
-        await cache.aclose()
+    if plan.cache.startswith("sqlite:"):  # one that cannot be opened would serve misses for ever
+        cache = open_cache(plan.cache)
+        try:
+            await cache.get(bytes(16), SystemClock().time())
+        finally:
+            await cache.aclose()
     storage = open_storage(plan.store)
     secret = secrets.token_hex(32) if isinstance(storage, MemoryStorage) else None
     async with Console(storage, secret=secret) as console:
@@ -158,6 +163,9 @@ def _check(plan: Plan, file: ServeFile) -> None:
     if plan.in_memory and workers > 1:
         problem = f"is memory:, which {workers} workers cannot share: each would have keys and limits of its own"
         raise ValidationFailed.of(Problem("store", problem, "name a file, or take one worker"))
+    if is_postgres(plan.store) and not os.environ.get(SECRET):
+        problem = "is not set, and a database keeps no root secret, on which all keys depend"
+        raise ValidationFailed.of(Problem(SECRET, problem, "set it on all machines, as to 'openssl rand -hex 32'"))
     cached_in = _file_of(plan.cache)
     if cached_in is not None and cached_in == _file_of(plan.store):
         raise ValidationFailed.of(Problem("cache", "is the file of the store", "name another file, as cache.db"))
@@ -173,6 +181,9 @@ def _check(plan: Plan, file: ServeFile) -> None:
     if plan.semconv is not None and not _is_installed(_EXPORTER):
         problem = f"needs {_EXPORTER}, which is not installed"
         raise ValidationFailed.of(Problem("telemetry.otel", problem, "run: pip install 'routewright[otel]'"))
+    if plan.semconv is not None:
+        exporter("traces"), exporter("metrics")
+    checked_origins(plan.cors_origins, "cors_origins")
     with _renamed("HttpLimits", "http"), _renamed("ConnectionLimits", "connections"):
         HttpLimits(**plan.http)
         ConnectionLimits(**plan.connections)
@@ -181,8 +192,8 @@ def _check(plan: Plan, file: ServeFile) -> None:
 
 
 def _file_of(url: str) -> str | None:
-    """The file that a URL names; None: it is memory."""
-    return None if url.startswith("memory:") else os.path.realpath(url.removeprefix("sqlite:///"))
+    """The file that a URL names; None: it names none."""
+    return os.path.realpath(url.removeprefix("sqlite:///")) if url.startswith("sqlite:") else None
 
 
 def _is_installed(module: str) -> bool:
@@ -208,7 +219,9 @@ def _facts(plan: Plan, router: Router, config: Path | None) -> dict[str, str]:
     """What ``--check`` prints, by name. Empty ones are left out."""
     storage = open_storage(plan.store)
     if isinstance(storage, LocalStorage):
-        store = plan.store.removeprefix("sqlite:///") + ("" if storage.path.is_file() else ", to be made")
+        store = plan.shown_store + ("" if storage.path.is_file() else ", to be made")
+    elif not plan.in_memory:
+        store = plan.shown_store
     else:
         store = "in memory: it ends with the server"
     policies = [policy.name for policy in router.policies()]
@@ -216,10 +229,13 @@ def _facts(plan: Plan, router: Router, config: Path | None) -> dict[str, str]:
     return {
         "address": f"{'http' if plan.tls is None else 'https'}://{plan.address}{plan.root_path}",
         "admin": "" if plan.admin is None else f"http://{plan.admin} for health checks and metrics, without a key",
+        "health": "/healthz and /readyz at the address, without a key" if plan.health else "",
+        "web pages": ", ".join(plan.cors_origins),
         "workers": str(plan.workers),
         "keys": "live and test" if plan.environment is None else f"of {plan.environment} alone",
         "store": store,
-        "cache": "" if plan.cache.startswith("memory:") else plan.cache.removeprefix("sqlite:///"),
+        "cache": "" if plan.cache.startswith("memory:") else without_password(plan.cache).removeprefix("sqlite:///"),
+        "coordination": "" if plan.coordination == "memory:" else without_password(plan.coordination),
         "certificate": "" if plan.tls is None else plan.tls.cert,
         "policies": "" if plan.policies is None else f"{plan.policies}: {listed(policies) or 'none'}",
         "catalogue": plan.catalogue or "",

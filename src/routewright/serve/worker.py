@@ -118,7 +118,15 @@ class WorkerServer(Listener):
             self._admin = create_admin(router, metrics=metrics)
         self.server_state.observers = [each.refused for each in observers]
         limits = HttpLimits(**plan.http)
-        app = create_app(router, console, environment=plan.environment, limits=limits, observers=observers)
+        app = create_app(
+            router,
+            console,
+            environment=plan.environment,
+            limits=limits,
+            observers=observers,
+            cors_origins=plan.cors_origins,
+            health=plan.health,
+        )
         self.config.app = partial(_serve, app)
 
 

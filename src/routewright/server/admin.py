@@ -20,6 +20,8 @@ from .exchange import JSON, Receive, Scope, Send
 if TYPE_CHECKING:
     from .metrics import Metrics
 
+PROBES = ("/healthz", "/readyz")
+"""Addresses that an application may answer besides (``create_app(health=True)``)."""
 READY_S = 2.0
 """How long the storage may take to be read, and written."""
 MOST_READY_S = 60.0
@@ -86,7 +88,10 @@ class Admin:
     async def _ready(self) -> Said:
         """200 while the Router is open and its storage can be read and written in time, else 503 with the problem."""
         problem = await self._router.problem(within_s=self._ready_s)
-        return _told(200, status="ok") if problem is None else _told(503, status="unavailable", problem=problem)
+        if problem is not None:
+            return _told(503, status="unavailable", problem=problem, means="requests here are refused, or wait")
+        lacks = self._router.degraded
+        return _told(200, status="ok") if lacks is None else _told(200, status="degraded", problem=lacks)
 
     async def _figures(self) -> Said:
         """Figures for Prometheus; 404 without the extra `metrics`."""

@@ -6,83 +6,81 @@ and named in a header; what would change the meaning is refused.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, cast
 
 import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from routewright import Prepared, Stream
-from routewright._core.model_name import model_called, named
-from routewright._core.request.json_scan import decode, joined, scan
-from routewright._core.request.problems import did_you_mean, shown
-from routewright.errors import AuthenticationFailed, RouterError, ValidationFailed
-from routewright.router import Router
+from routewright._core.request.problems import example, shown
+from routewright.errors import AuthenticationFailed, RouterError
 from routewright.wire import (
     Caller,
+    Effort,
+    FileData,
+    FilePart,
     FunctionCall,
     FunctionName,
     ImagePart,
     ImageUrl,
     Message,
+    Model,
     NamedToolChoice,
-    OutputDelta,
     Params,
     Part,
+    Reasoning,
+    ReasoningBudget,
     Role,
-    RouteCompleted,
-    RouteEvent,
-    RouteFallback,
     RouteRequest,
     RouteResponse,
-    RouteStarted,
-    StreamError,
+    Scope,
+    ServiceTier,
     TextPart,
     Tokens,
     Tool,
     ToolCall,
-    ToolCallData,
-    ToolCallDelta,
+    text_of,
 )
 
-from .endpoints import Service
-from .errors import fit, told
+from .door import Block, BlockFrames, Door, answer, asked, framed, input_of, model_at
+from .endpoints import Service, released
+from .errors import fit
 from .exchange import Exchange, while_connected
-from .sse import Frame
+from .fields import Fields, wrong
 from .vendors import (
-    AUTO,
-    FIELD,
+    EFFORTS,
     PLACES,
-    Ignored,
-    Wishes,
     Words,
-    check_placed,
-    places_of,
-    routing_headers,
-    wished,
-    wishes_of,
-    wrong,
+    chooses,
+    content_of,
+    joined_thoughts,
+    mark_of,
+    packed,
+    unpacked,
 )
-
-T = TypeVar("T")
 
 MESSAGES = "/anthropic/v1/messages"
 COUNT_TOKENS = "/anthropic/v1/messages/count_tokens"
 VENDOR = "anthropic"
-_FORM = "output_config.format"
+LISTED_AT = "GET /anthropic/v1/models"
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")
+_FORMS = ("params.response_format", "params.response_format.json_schema")
 WORDS = Words(
     {
         **PLACES,
         "params.max_output_tokens": "max_tokens",
+        "params.extra.anthropic": "",
         "params.stop": "stop_sequences",
-        "params.response_format": _FORM,
-        "params.response_format.json_schema": _FORM,
+        "params.reasoning": "thinking",
+        "params.reasoning.max_tokens": "thinking.budget_tokens",
+        "params.parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+        **dict.fromkeys(_FORMS, "output_config.format"),
         "tool_choice.function": "tool_choice",
     },
-    "GET /v1/models",
+    LISTED_AT,
 )
 _encode = msgspec.json.encode
 
@@ -92,266 +90,177 @@ _encode = msgspec.json.encode
 
 async def messages(service: Service, exchange: Exchange) -> None:
     """Answer with a message, whole or as it comes."""
-    async with _read_request(service, exchange, MESSAGES, capped=True) as (reading, prepared):
-        if prepared.request.stream:
-            frames = MessageFrames(exchange, prepared.stream(), prepared.tokens.estimate, reading.words)
-            await service.send(exchange, prepared, frames)
-        else:
-            response, limits = await service.answer(exchange, prepared)
-            await exchange.json(message_of(response), routing_headers(response) | limits)
+    await answer(service, exchange, MessageDoor(), MESSAGES, MessageFrames)
 
 
 async def count_tokens(service: Service, exchange: Exchange) -> None:
     """Say how many tokens a request's input has for the model that it names, or that would serve it."""
-    async with _read_request(service, exchange, COUNT_TOKENS, capped=False) as (reading, prepared):
-        count = await while_connected(exchange, partial(prepared.count_tokens, reading.names.get(reading.model)))
+    door = MessageDoor()
+    door.capped = False
+    async with asked(service, exchange, door, COUNT_TOKENS) as prepared:
+        named = None if chooses(door.model) else door.model
+        count = await while_connected(exchange, partial(prepared.count_tokens, named))
     low, high = count.low, count.high
     headers = {
         "X-Routewright-Model": count.model,
         "X-Routewright-Input-Tokens": f"{low}" if low == high else f"{low}-{high}",
     }
+    headers |= door.ignored.headers(count.model)
     await exchange.json({"input_tokens": count.estimate}, prepared.headers | headers)
 
 
-@asynccontextmanager
-async def _read_request(
-    service: Service, exchange: Exchange, path: str, *, capped: bool
-) -> AsyncIterator[tuple[Reading, Prepared]]:
-    """The request that was sent. Errors name its fields as the client wrote them; every response has the headers that
-    this vendor's clients look for."""
-    exchange.headers["request-id"] = exchange.request_id
-    reading: Reading | None = None
-    try:
-        caller = await _caller(service, exchange)
-        reading = Reading(service.router, caller, capped=capped)
-        prepared = await service.prepare(exchange, caller, reading.decode, path)
-        exchange.headers |= reading.ignored.headers
-        yield reading, prepared
-    except RouterError as error:
-        if not error.retryable:  # they would try again after any 409 and 500
-            exchange.headers["x-should-retry"] = "false"
-        if reading is None or reading.words is None:
-            raise
-        said = reading.words.error(error)
-    else:
-        return
-    raise said
+async def models(service: Service, exchange: Exchange) -> None:
+    """The models that can be called now."""
+    caller = await MessageDoor().caller(service, exchange, "models:read")
+    known = [_listed(each) for each in service.router.models(caller=caller)]
+    first, last = (known[0]["id"], known[-1]["id"]) if known else (None, None)
+    await exchange.json({"data": known, "has_more": False, "first_id": first, "last_id": last})
 
 
-async def _caller(service: Service, exchange: Exchange) -> Caller:
-    """Who asks, by either header that this vendor's clients send a key in."""
-    key = (exchange.header(b"x-api-key") or "").strip()
-    bearer = (exchange.header(b"authorization") or "").partition(" ")[2].strip()
-    if not key:  # an empty header is none
-        return await service.auth.caller(exchange, "route")
-    if service.auth.takes_keys and bearer not in ("", key):
-        raise AuthenticationFailed("x-api-key and Authorization name two API keys: send one of the two")
-    return await service.auth.caller(exchange, "route", key=f"Bearer {key}")
+async def model(service: Service, exchange: Exchange) -> None:
+    """One model, by any name that a request may give it."""
+    await exchange.json(_listed(await model_at(service, exchange, MessageDoor())))
+
+
+def _listed(model: Model) -> dict[str, Any]:
+    """A model as Anthropic lists it."""
+    created = datetime.fromtimestamp(released(model.released_at), UTC)
+    return {
+        "type": "model",
+        "id": model.id,
+        "display_name": model.display_name or model.id,
+        "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "max_input_tokens": model.context_window,
+        "max_tokens": model.max_output_tokens,
+        "lifecycle": "active" if model.deprecated_at is None else "deprecated",
+        "retires_at": model.deprecated_at,
+    }
 
 
 # Requests.
 
-_MOST_TOKENS = 2**53 - 1
-_KINDS: dict[type, str] = {
-    str: "a string",
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-    list: "an array",
-    dict: "an object",
-    type(None): "null",
-}
-_SHOWN = frozenset(("model", "max_tokens", "temperature", "top_p", "stream"))
-"""Fields whose values errors may show: they hold no words of a prompt."""
+HONOURED = frozenset(
+    "model messages system max_tokens temperature top_p stop_sequences stream tools tool_choice thinking output_config "
+    "output_format cache_control service_tier metadata routewright".split()
+)
+PASSED = frozenset(("top_k",))
+"""Anthropic's own fields, sent as they are to its models. So is ``metadata.user_id``, which is in the trace, too."""
+_TIERS: dict[str | None, ServiceTier | None] = {None: None, "auto": "auto", "standard_only": "default"}
 
 
-class Fields:
-    """Takes a JSON object of a request apart field by field. A null field is not there; fields that nobody took are
-    ignored, and named."""
+class MessageDoor(Door):
+    """One call of the Messages API."""
 
-    def __init__(self, value: object, path: str, ignored: Ignored) -> None:
-        if not isinstance(value, dict):
-            raise _misfit(path, dict, value)
-        self.path = path
-        self.ignored = ignored
-        self._left: dict[str, Any] = {name: each for name, each in value.items() if each is not None}
+    vendor = VENDOR
+    names = WORDS
+    capped = True
+    """``max_tokens`` has to be there, as the API asks of calls that are answered."""
+    shows_thought = False
+    """The answer holds what the model thought: it was asked to think, or may need it back after a tool call. Others
+    look for the text in the first block."""
 
-    def get(self, name: str, kind: type[T]) -> T | None:
-        """Take a field that may be missing. Ask for a number as ``float``."""
-        value: Any = self._left.pop(name, None)
-        if value is None or type(value) is kind or (kind is float and type(value) is int):
-            return cast("T | None", value)
-        raise _misfit(self.at(name), kind, value)
+    async def caller(self, service: Service, exchange: Exchange, scope: Scope = "route") -> Caller:
+        """Who asks, by either header that this vendor's clients send a key in."""
+        exchange.headers["request-id"] = exchange.request_id  # every response has it for them
+        key = (exchange.header(b"x-api-key") or "").strip()
+        bearer = (exchange.header(b"authorization") or "").partition(" ")[2].strip()
+        if not key:  # an empty header is none
+            return await super().caller(service, exchange, scope)
+        if service.auth.takes_keys and bearer not in ("", key):
+            raise AuthenticationFailed("x-api-key and Authorization name two API keys: send one of the two")
+        return await service.auth.caller(exchange, scope, key=f"Bearer {key}")
 
-    def need(self, name: str, kind: type[T], hint: str = "") -> T:
-        """Take a field that has to be there."""
-        value = self.get(name, kind)
-        if value is None:
-            raise self.wrong(name, "is missing", hint)
-        return value
+    def whole(self, response: RouteResponse) -> dict[str, Any]:
+        """An answer as a message."""
+        return message_of(response, shows_thought=self.shows_thought)
 
-    def text(self, name: str) -> str:
-        """Take a string that may not be empty."""
-        text = self.need(name, str)
-        if not text:
-            raise self.wrong(name, "must not be empty")
-        return text
-
-    def one_of(self, name: str, words: Collection[str]) -> str:
-        """Take one of some words."""
-        known = ", ".join(words)
-        word = self.need(name, str, f"one of {known}")
-        if word not in words:
-            raise self.wrong(name, f"must be one of {known}, got {shown(word)}")
-        return word
-
-    def content(self, name: str) -> str | list[Any] | None:
-        """Take a string, or an array of blocks."""
-        value = self._left.pop(name, None)
-        if value is None or isinstance(value, str | list):
-            return value
-        raise self.wrong(name, f"must be a string or an array of blocks, got {_KINDS[type(value)]}")
-
-    def inner(self, name: str) -> Fields | None:
-        """Take an object, to be taken apart in turn."""
-        value = self.get(name, dict)
-        return None if value is None else Fields(value, self.at(name), self.ignored)
-
-    def each(self, name: str) -> list[Fields]:
-        """Take an array of objects."""
-        return _objects(self.get(name, list) or [], self.at(name), self.ignored)
-
-    def at(self, name: str) -> str:
-        """The path to a field."""
-        return joined(self.path, name)
-
-    def wrong(self, name: str, problem: str, hint: str = "") -> ValidationFailed:
-        """The error of a field."""
-        return wrong(self.at(name), problem, hint)
-
-    def forget(self) -> None:
-        """Ignore all that is left, without naming it."""
-        self._left.clear()
-
-    def end(self) -> None:
-        """Ignore all that is left."""
-        for name in self._left:
-            self.ignored.add(name)
-
-
-def _objects(values: list[Any], path: str, ignored: Ignored) -> list[Fields]:
-    return [Fields(each, f"{path}[{place}]", ignored) for place, each in enumerate(values)]
-
-
-def _misfit(path: str, kind: type, value: object) -> ValidationFailed:
-    """The error of a value of another kind. Words of a prompt are not repeated."""
-    got = shown(value) if path in _SHOWN else _KINDS[type(value)]
-    return wrong(path, f"must be {_KINDS[kind]}, got {got}")
-
-
-class Reading:
-    """Reads one body: ``decode`` makes the request, the rest says what it was made of."""
-
-    def __init__(self, router: Router, caller: Caller, *, capped: bool) -> None:
-        """``capped``: ``max_tokens`` has to be there, as the API asks of calls that are answered."""
-        self.model = AUTO
-        """As it was asked for; a name that can only mean one model is that model's id."""
-        self.ignored = Ignored()
-        self.words: Words | None = None
-        """What fields are called; None: there is no route request yet, and errors speak of what was sent."""
-        self.names = router.model_names(caller=caller)
-        """Ids and aliases of models, each with the id that it means."""
-        self._models = partial(router.models, caller=caller)
-        self._capped = capped
-
-    def decode(self, body: bytes) -> RouteRequest:
-        """Raises ``InvalidJson`` and ``ValidationFailed``, which names fields as the Messages API does."""
-        scan(body)
-        tree = _tree(body)
-        fields = Fields(tree, "", self.ignored)
-        check_placed(tree)
-        self.model = self._id_of(fields.need("model", str, "an id, or 'auto'"))
-        wishes = wishes_of(fields.get(FIELD, dict), WORDS)
-        system, turns = system_of(fields.content("system"), self.ignored), fields.each("messages")
-        if not turns:
-            raise wrong("messages", "must hold at least one message")
-        said = [*system, *(message for turn in turns for message in messages_of(turn))]
-        tools = [_tool(each) for each in fields.each("tools")]
-        request = RouteRequest(
+    def read(self, fields: Fields) -> RouteRequest:
+        """Make a request of the fields of the Messages API."""
+        said = self._said(fields)
+        self.turns = [place for place, _ in said]
+        tools, choice = [_tool(each) for each in fields.each("tools")], fields.inner("tool_choice")
+        serial = choice.get("disable_parallel_tool_use", bool)
+        config, thinking = fields.inner("output_config"), fields.inner("thinking")
+        self.shows_thought = bool(tools) or (bool(thinking) and thinking.peek("type") != "disabled")
+        user, top_k = fields.inner("metadata").get("user_id", str), fields.get("top_k", float)
+        passed: dict[str, Any] = {} if top_k is None else {"top_k": top_k}
+        self.ignored.extra = {VENDOR: passed}
+        extra = passed | ({} if user is None else {"metadata": {"user_id": user}})
+        hint = "say how many tokens the answer may have at most"
+        cap = fields.need("max_tokens", float, hint) if self.capped else fields.get("max_tokens", float)
+        return RouteRequest(
             messages=[message for _, message in said],
             tools=tools or None,
-            tool_choice=_choice(fields.inner("tool_choice"), tools),
+            tool_choice=_choice(choice, tools),
             params=Params(
                 temperature=fields.get("temperature", float),
                 top_p=fields.get("top_p", float),
-                max_output_tokens=self._cap(fields),
+                max_output_tokens=cap,
                 stop=_stops(fields.get("stop_sequences", list)),
-                response_format=_form(fields.inner("output_config"), fields.inner("output_format")),
+                reasoning=_reasoning(thinking, config),
+                response_format=self._form(config.inner("format"), fields.inner("output_format")),
+                parallel_tool_calls=None if serial is None else not serial,
+                service_tier=_TIERS[fields.may_be("service_tier", ("auto", "standard_only"))],
+                extra={VENDOR: extra} if extra else None,
             ),
-            metadata=_metadata(fields.inner("metadata"), wishes),
+            metadata=None if user is None else {"user_id": user},
             stream=fields.get("stream", bool) or False,
         )
-        fields.end()
-        made = wished(request, self.model, VENDOR, replace(wishes, metadata=None), self.names)
-        self.words = WORDS.having(self._places(tree, wishes), [place for place, _ in said])
-        return made
 
-    def _places(self, tree: dict[str, Any], wishes: Wishes) -> dict[str, str]:
-        """Where this body says what may be said in several places."""
-        places = places_of(self.model)
-        if wishes.metadata and tree.get("metadata") is None:
-            places["metadata"] = f"{FIELD}.metadata"
-        if (tree.get("output_config") or {}).get("format") is None:
-            places |= dict.fromkeys(("params.response_format", "params.response_format.json_schema"), "output_format")
-        return places
+    def _said(self, fields: Fields) -> list[Placed]:
+        """``system`` and ``messages``, with a mark on the last part that can have one if the body asks for it."""
+        system, turns = _system(fields.content("system")), fields.each("messages")
+        if not turns:
+            raise wrong("messages", "must hold at least one message", example("messages"))
+        said = [*system, *(each for turn in turns for each in _messages(turn))]
+        mark = mark_of(fields)
+        for number, (place, message) in reversed([*enumerate(said)] if mark else []):
+            content = message.content
+            parts: list[Part] = [TextPart(content)] if isinstance(content, str) else content or []
+            if parts and text_of(parts[-1]):
+                parts = [*parts[:-1], replace(parts[-1], cache_control=mark)]
+                said[number] = place, replace(message, content=parts)
+                break
+        return said
 
-    def _cap(self, fields: Fields) -> float | None:
-        cap = fields.get("max_tokens", float)
-        if cap is None and self._capped:
-            raise wrong("max_tokens", "is missing", "say how many tokens the answer may have at most")
-        if cap is not None and not (1 <= cap <= _MOST_TOKENS and cap % 1 == 0):
-            raise wrong("max_tokens", f"must be a whole number of at least 1, got {shown(cap)}")
-        return cap
-
-    def _id_of(self, model: str) -> str:
-        """The model that is meant: also by a name with a date, as this vendor's clients know them."""
-        kind, colon, _ = model.partition(":")
-        if model == AUTO or (colon and kind in (AUTO, "policy")):
-            return model
-        for name in (f"{VENDOR}/{model}", model):
-            if name in self.names:
-                return name
-        meant = model_called(model, [map(named, self._models())], VENDOR, {})
-        if meant is not None:
-            return meant
-        hint = did_you_mean(model, self.names) or "GET /v1/models lists the known ids, 'auto' chooses one"
-        raise wrong("model", f"is {shown(model)}, which is no known model", hint)
+    def _form(self, form: Fields, older: Fields) -> dict[str, Any] | None:
+        """The ``response_format`` that ``output_config.format`` asks for, or ``output_format``, its older name."""
+        if form and older:
+            older.rest()
+            self.ignored.add("output_format")
+        elif older:
+            form, self.places = older, self.places | dict.fromkeys(_FORMS, "output_format")
+        if not form:
+            return None
+        kind = form.need("type", str, "'json_schema'")
+        if kind != "json_schema":
+            raise form.wrong("type", f"must be 'json_schema', got {shown(kind)}", "there is no other")
+        return {"type": kind, "json_schema": {"name": FORM_NAME, "schema": form.need("schema", dict)}}
 
 
-def _tree(body: bytes) -> Any:
-    try:
-        return decode(body)
-    except msgspec.DecodeError:
-        pass  # what was raised may hold words of the body
-    raise wrong("", "a number is out of range", "send one that a double can hold")
-
-
-def _metadata(fields: Fields | None, wishes: Wishes) -> dict[str, Any] | None:
-    """The one field that Anthropic takes, and our own metadata."""
-    user = None if fields is None else fields.get("user_id", str)
-    if fields is not None:
-        fields.end()
-    return ({} if user is None else {"user_id": user}) | (wishes.metadata or {}) or None
+def _reasoning(thinking: Fields, config: Fields) -> Effort | ReasoningBudget | None:
+    """``thinking`` and ``output_config.effort``, which both say how much is thought."""
+    effort = config.may_be("effort", _EFFORTS)
+    asked = None if effort is None else EFFORTS[effort]
+    if not thinking:
+        return asked
+    kind = thinking.one_of("type", ("enabled", "adaptive", "disabled"))
+    thinking.forget("display")  # what there is to read is told
+    if kind == "enabled":
+        hint = "say how many tokens may be thought, or send 'adaptive'"
+        return ReasoningBudget(thinking.need("budget_tokens", float, hint))
+    thinking.forget("budget_tokens")
+    return "none" if kind == "disabled" else asked or "high"
 
 
 def _stops(given: list[Any] | None) -> list[str] | None:
     for at, each in enumerate(given or ()):
         if not isinstance(each, str) or not each:
-            raise wrong(f"stop_sequences[{at}]", "must be a string that is not empty")
+            raise wrong(f"stop_sequences[{at}]", "must be a string that is not empty", "for example 'END'")
     return given or None
 
 
-# Tools, and the form of the answer.
+# Tools.
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 FORM_NAME = "answer"
@@ -365,56 +274,34 @@ def _tool(fields: Fields) -> Tool:
     if kind != "custom":
         hint = "leave it out, or declare a tool of your own with an input_schema"
         raise fields.wrong("type", f"is {shown(kind)}, a tool that only Anthropic's models know", hint)
-    name, description = fields.need("name", str), fields.get("description", str)
-    schema, strict = fields.need("input_schema", dict), fields.get("strict", bool)
-    fields.end()
-    return Tool(name=name, description=description, parameters=schema, strict=strict)
+    return Tool(
+        name=fields.need("name", str),
+        description=fields.get("description", str),
+        parameters=fields.need("input_schema", dict),
+        strict=fields.get("strict", bool),
+        cache_control=mark_of(fields),
+    )
 
 
-def _choice(fields: Fields | None, tools: list[Tool]) -> str | NamedToolChoice | None:
+def _choice(fields: Fields, tools: list[Tool]) -> str | NamedToolChoice | None:
     """``tool_choice``."""
-    if fields is None:
+    if not fields:
         return None
-    known = "auto, any, tool, none"
-    kind = fields.need("type", str, f"one of {known}")
-    name = fields.get("name", str)
-    fields.end()
+    kind = fields.one_of("type", ("auto", "any", "tool", "none"))
     if kind == "tool":
-        if name is None:
-            raise fields.wrong("name", "is missing", "name the tool")
-        if name not in [tool.name for tool in tools]:
-            problem = f"names the tool {shown(name)}, which is not declared"
-            raise fields.wrong("name", problem, "declare it in 'tools'")
-        return NamedToolChoice(FunctionName(name))
-    if kind not in _CHOICES:
-        raise fields.wrong("type", f"must be one of {known}, got {shown(kind)}")
+        return NamedToolChoice(FunctionName(fields.need("name", str, "name the tool")))
     if kind == "any" and not tools:
         raise fields.wrong("type", "is 'any', but there are no tools", "declare 'tools'")
     return _CHOICES[kind] if tools or kind == "none" else None
 
 
-def _form(config: Fields | None, older: Fields | None) -> dict[str, Any] | None:
-    """The ``response_format`` that ``output_config.format`` asks for, or ``output_format``, its older name."""
-    form = None if config is None else config.inner("format")
-    if form is not None and older is not None:
-        older.ignored.add("output_format")
-    if config is not None:
-        config.end()
-    form = form or older
-    if form is None:
-        return None
-    kind = form.need("type", str, "'json_schema'")
-    if kind != "json_schema":
-        raise form.wrong("type", f"must be 'json_schema', got {shown(kind)}")
-    schema = form.need("schema", dict)
-    form.end()
-    return {"type": kind, "json_schema": {"name": FORM_NAME, "schema": schema}}
-
-
 # Turns and blocks as messages. Results of tools become messages of their own, before what else their turn says, as
-# Anthropic has them stand. What a model thought in earlier turns is left out: no other model may be shown it.
+# Anthropic has them stand. What a model thought goes back to its provider alone.
 
+_AT = "at"
+"""In an item of reasoning: how many characters and tool calls of its turn come before it; first, if there are none."""
 MEDIA = ("image/jpeg", "image/png", "image/gif", "image/webp")
+PDF = "application/pdf"
 FAILED = "The tool failed"
 """Stands before the result of a tool that is an error: the common chat format has no field for it."""
 
@@ -428,73 +315,80 @@ class _Turn(Struct):
     parts: list[Part] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     results: list[Placed] = field(default_factory=list)
-
-    @property
-    def content(self) -> str | list[Part] | None:
-        """One text as it is: every model knows that form."""
-        if len(self.parts) == 1 and isinstance(self.parts[0], TextPart):
-            return self.parts[0].text
-        return self.parts or None
+    thoughts: list[Reasoning] = field(default_factory=list)
 
 
-def system_of(given: str | list[Any] | None, ignored: Ignored) -> list[Placed]:
+def _system(given: str | list[Fields] | None) -> list[Placed]:
     """The field ``system`` as a message, or none."""
-    texts = [given] if isinstance(given, str) else []
-    if isinstance(given, list):
-        turn = _read(given, "system", "system", "'system'", ignored)
-        texts = [part.text for part in turn.parts if isinstance(part, TextPart)]
-    return [("system", Message("system", "\n\n".join(texts)))] if any(texts) else []
+    parts: list[Part] = [TextPart(given)] if isinstance(given, str) else _read(given or [], "system", "'system'").parts
+    parts = [part for part in parts if text_of(part)]
+    is_marked = any(part.cache_control is not None for part in parts)
+    content = parts if is_marked else "\n\n".join(map(text_of, parts))
+    return [("system", Message("system", content))] if parts else []
 
 
-def messages_of(fields: Fields) -> list[Placed]:
+def _messages(fields: Fields) -> list[Placed]:
     """One turn as messages. Raises ``ValidationFailed``."""
     role = cast("Role", fields.one_of("role", ("user", "assistant", "system")))
     given = fields.content("content")
-    fields.end()
     if given is None:
         raise fields.wrong("content", "is missing", "send a string or an array of blocks")
     if isinstance(given, str):
         return [(fields.path, Message(role, given))]
     if not given and role != "assistant":
-        raise fields.wrong("content", "must hold at least one block")
-    turn = _read(given, fields.at("content"), role, f"a message of role {role!r}", fields.ignored)
+        raise fields.wrong("content", "must hold at least one block", "send a text")
+    turn = _read(given, role, f"a message of role {role!r}")
     if not turn.parts and not turn.calls:
         return turn.results  # an assistant's turn of thought alone says nothing that may be repeated
-    return [*turn.results, (fields.path, Message(role, turn.content, tool_calls=turn.calls or None))]
+    foreign = [each for each in turn.thoughts if each.provider != VENDOR]
+    thought = joined_thoughts(foreign or turn.thoughts)
+    said = Message(role, content_of(turn.parts), tool_calls=turn.calls or None, reasoning=thought)
+    return [*turn.results, (fields.path, said)]
 
 
-def _read(given: list[Any], path: str, role: str, where: str, ignored: Ignored) -> _Turn:
+def _read(given: list[Fields], role: str, where: str) -> _Turn:
     """The blocks of a content. ``where`` it stands, in words."""
     turn, readers = _Turn(), _BLOCKS[role]
-    for kind, block in [(each.need("type", str), each) for each in _objects(given, path, ignored)]:
+    for kind, block in [(each.need("type", str), each) for each in given]:
         if kind not in readers:
-            known = ", ".join(repr(each) for each in readers if each not in _THOUGHT)
+            known = ", ".join(map(repr, readers))
             hint = f"taken there: {known}; say in a text block what it holds"
             raise block.wrong("type", f"is {shown(kind)}, a block that models are not sent from {where}", hint)
         readers[kind](block, turn)
-        block.end()
     return turn
 
 
 def _text(block: Fields, turn: _Turn) -> None:
-    turn.parts.append(TextPart(block.need("text", str)))
+    turn.parts.append(TextPart(block.need("text", str), mark_of(block)))
+    block.forget("citations")
+
+
+def _address(source: Fields, media: tuple[str, ...], kinds: str) -> str:
+    """Where the source of a block says that its bytes are, or a ``data:`` URL that holds them."""
+    match kind := source.need("type", str, kinds):
+        case "base64":
+            return f"data:{source.one_of('media_type', media)};base64,{source.need('data', str)}"
+        case "url":
+            return source.need("url", str)
+    raise source.wrong("type", f"must be {kinds}, got {shown(kind)}", "send the bytes themselves")
 
 
 def _image(block: Fields, turn: _Turn) -> None:
-    source = block.inner("source")
-    if source is None:
-        raise block.wrong("source", "is missing", "send a source of type 'base64' or 'url'")
-    match kind := source.need("type", str, "'base64' or 'url'"):
-        case "base64":
-            url = f"data:{source.one_of('media_type', MEDIA)};base64,{source.need('data', str)}"
-        case "url":
-            url = source.need("url", str)
-            if not url[:8].lower().startswith(("https://", "http://")):
-                raise source.wrong("url", "must begin with https:// or http://")
-        case _:
-            raise source.wrong("type", f"must be 'base64' or 'url', got {shown(kind)}", "send the image itself")
-    turn.parts.append(ImagePart(ImageUrl(url)))
-    source.end()
+    source = block.object("source")
+    url = _address(source, MEDIA, "'base64' or 'url'")
+    if not url[:8].lower().startswith(("https://", "http://", "data:")):
+        raise source.wrong("url", "must begin with https:// or http://", "or send it as base64")
+    turn.parts.append(ImagePart(ImageUrl(url), mark_of(block)))
+
+
+def _document(block: Fields, turn: _Turn) -> None:
+    source, title, mark = block.object("source"), block.get("title", str), mark_of(block)
+    if source.peek("type") == "text":
+        source.forget("type", "media_type")
+        turn.parts.append(TextPart(source.need("data", str), mark))
+    else:
+        data = _address(source, (PDF,), "'base64', 'url' or 'text'")
+        turn.parts.append(FilePart(FileData(data, title), mark))
 
 
 def _tool_use(block: Fields, turn: _Turn) -> None:
@@ -503,64 +397,104 @@ def _tool_use(block: Fields, turn: _Turn) -> None:
 
 
 def _tool_result(block: Fields, turn: _Turn) -> None:
-    id, given, failed = block.text("tool_use_id"), block.content("content"), block.get("is_error", bool)
-    inner = _Turn([TextPart(given)]) if isinstance(given, str) else _Turn()
+    id, given, mark = block.text("tool_use_id"), block.content("content"), mark_of(block)
+    parts: list[Part] = [TextPart(given)] if isinstance(given, str) else []
     if isinstance(given, list):
-        inner = _read(given, block.at("content"), "tool", "the result of a tool", block.ignored)
-    if failed:
-        match inner.parts:
+        parts = _read(given, "tool", "the result of a tool").parts
+    if block.get("is_error", bool):
+        match parts:
             case [TextPart(said), *rest] if said:
-                inner.parts = [TextPart(f"{FAILED}: {said}"), *rest]
-            case parts:
-                inner.parts = [TextPart(f"{FAILED}."), *parts]
-    turn.results.append((block.path, Message("tool", inner.content or "", tool_call_id=id)))
+                parts = [TextPart(f"{FAILED}: {said}"), *rest]
+            case _:
+                parts = [TextPart(f"{FAILED}."), *parts]
+    if mark is not None and parts:
+        parts[-1] = replace(parts[-1], cache_control=mark)
+    turn.results.append((block.path, Message("tool", content_of(parts) or "", tool_call_id=id)))
 
 
-def _left_out(kind: str, block: Fields, turn: _Turn) -> None:
-    block.ignored.add(kind)
-    block.forget()
+def _thinking(block: Fields, turn: _Turn) -> None:
+    thinking, signature = block.need("thinking", str), block.need("signature", str)
+    _think({"type": "thinking", "thinking": thinking, "signature": signature}, signature, turn)
 
 
-_THOUGHT = ("thinking", "redacted_thinking")
+def _redacted(block: Fields, turn: _Turn) -> None:
+    data = block.need("data", str)
+    _think({"type": "redacted_thinking", "data": data}, data, turn)
+
+
+def _think(block: dict[str, Any], opaque: str, turn: _Turn) -> None:
+    """What a model thought: Anthropic's as it is, another's as we packed it."""
+    before = [sum(len(text_of(part)) for part in turn.parts), len(turn.calls)]
+    own = Reasoning(VENDOR, [block | ({_AT: before} if any(before) else {})])
+    turn.thoughts.append(unpacked(opaque) or own)
+
+
 _BLOCKS: dict[str, dict[str, Callable[[Fields, _Turn], None]]] = {
-    "user": {"text": _text, "image": _image, "tool_result": _tool_result},
-    "assistant": {"text": _text, "tool_use": _tool_use, **{kind: partial(_left_out, kind) for kind in _THOUGHT}},
+    "user": {"text": _text, "image": _image, "document": _document, "tool_result": _tool_result},
+    "assistant": {"text": _text, "tool_use": _tool_use, "thinking": _thinking, "redacted_thinking": _redacted},
     "system": {"text": _text},
-    "tool": {"text": _text, "image": _image},
+    "tool": {"text": _text, "image": _image, "document": _document},
 }
 """What may stand in whose turn, and in the result of a tool."""
 
 
 # Answers.
 
-StopReason = Literal["end_turn", "max_tokens", "tool_use", "refusal"]
-
 UNREAD = "INVALID_JSON"
 """The name under which arguments that are no JSON object are told, as Anthropic's own clients do."""
-_REASONS: dict[str | None, StopReason] = {
+_REASONS: dict[str | None, str] = {
     "length": "max_tokens",
     "budget": "max_tokens",
     "tool_calls": "tool_use",
     "content_filter": "refusal",
 }
 """Any other is a natural end. That a stop sequence ended it is not known here: most vendors do not say."""
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def message_of(response: RouteResponse) -> dict[str, Any]:
+def message_of(response: RouteResponse, *, shows_thought: bool = False) -> dict[str, Any]:
     """An answer as a message."""
-    content: list[dict[str, Any]] = [{"type": "text", "text": response.output}] if response.output else []
-    for call in response.tool_calls or ():
-        arguments = call.function.arguments
-        given = input_of(arguments)
-        block = {"type": "tool_use", "id": call.id, "name": call.function.name}
-        content.append({**block, "input": {UNREAD: arguments} if given is None else given})
+    text, calls = response.output, [_use_of(call) for call in response.tool_calls or ()]
+    content: list[dict[str, Any]] = []
+    said = called = 0
+    for block in blocks_of(response.reasoning) if shows_thought and response.reasoning is not None else ():
+        chars, count = block.get(_AT) or (0, 0)
+        content += [_said(text[said:chars])] if chars > said else []
+        content += [*calls[called:count], _without_place(block)]
+        said, called = max(said, chars), max(called, count)
+    content += [_said(text[said:])] if text[said:] else []
+    content += calls[called:]
     usage = _usage_of(response.routing.tokens)
     return _message(response.trace_id, response.routing.selected_model, content, _stop_reason(response), usage)
 
 
+def _said(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _use_of(call: ToolCall) -> dict[str, Any]:
+    given = input_of(call.function.arguments)
+    return _used(call.id, call.function.name, {UNREAD: call.function.arguments} if given is None else given)
+
+
+def _used(id: str, name: str, given: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "tool_use", "id": id, "name": name, "input": given}
+
+
+def _without_place(block: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in block.items() if name != _AT}
+
+
+def blocks_of(reasoning: Reasoning) -> list[dict[str, Any]]:
+    """What a model thought, as blocks: Anthropic's as they came, another's signed with what goes back to it."""
+    if reasoning.provider == VENDOR:
+        return reasoning.items
+    if reasoning.text:
+        return [{"type": "thinking", "thinking": reasoning.text, "signature": packed(reasoning)}]
+    return [{"type": "redacted_thinking", "data": packed(reasoning)}] if reasoning.items else []
+
+
 def _message(
-    trace_id: str, model: str, content: list[dict[str, Any]], stop_reason: StopReason | None, usage: dict[str, int]
+    trace_id: str, model: str, content: list[dict[str, Any]], stop_reason: str | None, usage: dict[str, int]
 ) -> dict[str, Any]:
     return {
         "type": "message",
@@ -574,175 +508,72 @@ def _message(
     }
 
 
-def _stop_reason(response: RouteResponse) -> StopReason:
+def _stop_reason(response: RouteResponse) -> str:
     """Why the answer ended. With calls in it clients look for ``tool_use``, whatever the vendor calls its end."""
     reason = _REASONS.get(response.finish_reason, "end_turn")
     return "tool_use" if reason == "end_turn" and response.tool_calls else reason
 
 
 def _usage_of(tokens: Tokens) -> dict[str, int]:
-    """Token counts, in parts that do not overlap. What was written to a provider's cache counts as plain input."""
+    """Token counts, in parts that do not overlap."""
     return {
-        "input_tokens": tokens.input - tokens.cached,
+        "input_tokens": tokens.input - tokens.cached - tokens.written,
         "output_tokens": tokens.output,
         "cache_read_input_tokens": tokens.cached,
-        "cache_creation_input_tokens": 0,
+        "cache_creation_input_tokens": tokens.written,
     }
 
 
-def input_of(arguments: str) -> dict[str, Any] | None:
-    """The arguments of a call; None: they are no JSON object."""
-    try:
-        return _decode(arguments.strip() or "{}")
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
+# Streams. A message begins with its first content, once it is known which model serves it.
 
 
-# Streams. A message begins with its first content, once it is known which model serves it. Text and calls are blocks,
-# one after the other; a call whose arguments are not whole when the next begins stays open: some vendors send several
-# at once.
+class MessageFrames(BlockFrames):
+    """The events of one call, as the Messages API sends them."""
+
+    _door: MessageDoor
+
+    def _thoughts(self, reasoning: Reasoning) -> Iterable[dict[str, Any]]:
+        return map(_without_place, blocks_of(reasoning) if self._door.shows_thought else ())
+
+    def _begun(self) -> Iterator[bytes]:
+        usage = _usage_of(Tokens(self._prepared.tokens.estimate))  # corrected at the end
+        yield _event("message_start", message=_message(self.trace_id, self.model, [], None, usage))
+
+    def _opened(self, block: Block) -> Iterator[bytes]:
+        begun = _said("") if block.kind == "text" else _used(block.id, block.name, {})
+        deltas: list[tuple[str, str]] = []
+        if block.kind == "thought":
+            begun = block.thought
+            if begun.get("type") == "thinking":
+                deltas = [(name, begun.get(name, "")) for name in ("thinking", "signature")]
+                begun = begun | {"thinking": "", "signature": ""}
+        yield _event("content_block_start", index=block.index, content_block=begun)
+        for name, piece in deltas:
+            if piece or name == "signature":
+                yield _delta(block, name, **{name: piece})
+
+    def _grew(self, block: Block, piece: str) -> bytes:
+        kind, name = ("text", "text") if block.kind == "text" else ("input_json", "partial_json")
+        return _delta(block, kind, **{name: piece})
+
+    def _ended(self, block: Block) -> Iterator[bytes]:
+        yield _event("content_block_stop", index=block.index)
+
+    def _completed(self, response: RouteResponse) -> Iterator[bytes]:
+        delta = {"stop_reason": _stop_reason(response), "stop_sequence": None}
+        yield _event("message_delta", delta=delta, usage=_usage_of(response.routing.tokens))
+        yield _event("message_stop")
+
+    def _failed(self, error: RouterError) -> bytes:
+        return framed("error", body(error))
 
 
-class _Call(Struct, eq=False):
-    """A tool call that is under way."""
-
-    index: int | None = None
-    """Of its block; None: its name has not come yet."""
-    id: str = ""
-    name: str = ""
-    arguments: str = ""
-    """What was sent of them."""
-    waiting: str = ""
-    """What came before the name, or is to be sent."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Nothing more can belong to it."""
-        return bool(self.arguments) and input_of(self.arguments) is not None
-
-
-class MessageBlocks:
-    """The blocks of one message, as events."""
-
-    def __init__(self) -> None:
-        self._text: int | None = None
-        """The index of the text that is open."""
-        self._calls: dict[int, _Call] = {}
-        self._open: list[_Call] = []
-        self._count = 0
-
-    def say(self, text: str) -> Iterator[bytes]:
-        """A piece of the text."""
-        if self._text is None:
-            yield from self._stop_whole()
-            self._text = self._next()
-            yield _event("content_block_start", index=self._text, content_block={"type": "text", "text": ""})
-        yield _event("content_block_delta", index=self._text, delta={"type": "text_delta", "text": text})
-
-    def call(self, piece: ToolCallData) -> Iterator[bytes]:
-        """A piece of a tool call."""
-        call = self._calls.setdefault(piece.index, _Call())
-        call.id, call.name = call.id or piece.call_id, call.name or piece.name
-        call.waiting += piece.arguments
-        if call.index is None and call.name:
-            yield from self._stop_text()
-            yield from self._stop_whole()
-            call.index = self._next()
-            self._open.append(call)
-            block = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
-            yield _event("content_block_start", index=call.index, content_block=block)
-        if call.index is not None and call.waiting and call in self._open:
-            delta = {"type": "input_json_delta", "partial_json": call.waiting}
-            yield _event("content_block_delta", index=call.index, delta=delta)
-            call.arguments, call.waiting = call.arguments + call.waiting, ""
-
-    def end(self) -> Iterator[bytes]:
-        """Close what is open."""
-        yield from self._stop_text()
-        for call in self._open:
-            yield _event("content_block_stop", index=call.index)
-        self._open.clear()
-
-    def _stop_text(self) -> Iterator[bytes]:
-        if self._text is not None:
-            yield _event("content_block_stop", index=self._text)
-            self._text = None
-
-    def _stop_whole(self) -> Iterator[bytes]:
-        for call in [call for call in self._open if call.is_whole]:
-            self._open.remove(call)
-            yield _event("content_block_stop", index=call.index)
-
-    def _next(self) -> int:
-        self._count += 1
-        return self._count - 1
-
-
-class MessageFrames:
-    """The events of one call, as the Messages API sends them (``sse.Frames``)."""
-
-    def __init__(self, exchange: Exchange, stream: Stream, input_tokens: int, words: Words | None) -> None:
-        """``input_tokens``: an estimate, told first and corrected at the end."""
-        self._words = words
-        self.headers: dict[str, str] = {}
-        self._exchange = exchange
-        self.stream = stream
-        self._input_tokens = input_tokens
-        self._trace_id = self._model = ""
-        self._has_begun = False
-        self._blocks = MessageBlocks()
-        stream.expect_text()  # there are no words for taking back what was said (contract 4)
-
-    async def __aiter__(self) -> AsyncGenerator[Frame, None]:
-        """Give them in order. Raises what the call ends in, if that is no answer."""
-        async with self.stream as stream:
-            async for event in stream:
-                if isinstance(event, StreamError):
-                    stream.raise_failure()
-                events = b"".join(self._events(event))
-                if events:
-                    yield Frame(events)
-
-    def last_words(self, error: Exception) -> bytes:
-        """The event ``error``."""
-        said = told(error, self._exchange.request_id)
-        return _framed("error", body(said if self._words is None else self._words.error(said)))
-
-    def _events(self, event: RouteEvent) -> Iterator[bytes]:
-        match event:
-            case RouteStarted(data=data):
-                self._trace_id, self._model = data.trace_id, data.routing.selected_model
-                self._exchange.trace_id = data.trace_id
-                self.headers |= routing_headers(data)
-            case RouteFallback(data=data):
-                self._model = self.headers["X-Routewright-Model"] = data.to_model
-            case OutputDelta(data=data) if data.text:
-                yield from self._begin()
-                yield from self._blocks.say(data.text)
-            case ToolCallDelta(data=data):
-                yield from self._begin()
-                yield from self._blocks.call(data)
-            case RouteCompleted(data=response):
-                self._model = response.routing.selected_model
-                yield from self._begin()
-                yield from self._blocks.end()
-                delta = {"stop_reason": _stop_reason(response), "stop_sequence": None}
-                yield _event("message_delta", delta=delta, usage=_usage_of(response.routing.tokens))
-                yield _event("message_stop")
-
-    def _begin(self) -> Iterator[bytes]:
-        if not self._has_begun:
-            self._has_begun = True
-            usage = _usage_of(Tokens(self._input_tokens))
-            yield _event("message_start", message=_message(self._trace_id, self._model, [], None, usage))
+def _delta(block: Block, kind: str, **piece: str) -> bytes:
+    return _event("content_block_delta", index=block.index, delta={"type": f"{kind}_delta", **piece})
 
 
 def _event(name: str, **data: Any) -> bytes:
-    return _framed(name, _encode({"type": name, **data}))
-
-
-def _framed(name: str, data: bytes) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (name.encode(), data)
+    return framed(name, _encode({"type": name, **data}))
 
 
 # Errors. Statuses are our own, so that clients raise the class that belongs to each.

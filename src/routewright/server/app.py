@@ -14,8 +14,10 @@ from routewright.errors import RouterError
 from routewright.router import Router
 from routewright.wire import Environment
 
+from .admin import PROBES, READY_S, Admin
 from .auth import Auth, Authenticate
 from .bodies import Bodies
+from .cors import Cors
 from .endpoints import Service
 from .errors import headers_of, stopped, told
 from .exchange import CLIENT_LEFT, JSON, ClientLeft, Exchange, Observer, Receive, Scope, Send
@@ -28,12 +30,22 @@ _log = logging.getLogger(__name__)
 class App:
     """An ASGI application. It needs no lifespan, and works at any mount point."""
 
-    def __init__(self, service: Service, limits: HttpLimits, observers: Sequence[Observer] = ()) -> None:
+    def __init__(
+        self,
+        service: Service,
+        limits: HttpLimits,
+        observers: Sequence[Observer] = (),
+        cors: Cors | None = None,
+        probes: Admin | None = None,
+    ) -> None:
         self._observers = observers
+        self._cors = cors
+        self._probes = probes
         self._service = service
         self._limits = limits
         self._clock = service.router.clock
         self._new_id = service.router.new_id
+        self._begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection, as ASGI has it."""
@@ -44,11 +56,20 @@ class App:
                 await send({"type": "websocket.close", "code": 1000})
             return
         exchange = Exchange(scope, receive, send, self._new_id("req_"), self._clock, self._limits)
+        if self._probes is not None and exchange.path in PROBES:
+            await self._probes(scope, receive, send)
+            return
         try:
+            if self._cors is not None and await self._cors.answers(exchange):
+                return
             endpoint = EXACT.get((exchange.method, exchange.path)) or find(exchange.method, exchange.path)
             exchange.endpoint, exchange.parameter = endpoint.path, endpoint.parameter
             if len(exchange.sent) != len(scope["headers"]):
                 exchange.check_twice()
+            if not self._begun:  # without a lifespan: the first requests wait until servers have said their models
+                with suppress(RouterError):  # it is told where it matters
+                    await self._service.router.__aenter__()
+                self._begun = True
             await endpoint.serve(self._service, exchange)
         except ClientLeft:
             exchange.left = True
@@ -79,6 +100,10 @@ class App:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
+                try:
+                    await self._service.router.warm()
+                except RouterError as error:
+                    _log.error("the first requests may fail: %s", error)
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":
                 try:
@@ -98,6 +123,8 @@ def create_app(
     environment: Environment | None = None,
     limits: HttpLimits | None = None,
     observers: Sequence[Observer] = (),
+    cors_origins: Sequence[str] = (),
+    health: bool = False,
 ) -> App:
     """Put a Router on HTTP: an ASGI application, to be served by uvicorn or mounted in another.
 
@@ -108,11 +135,14 @@ def create_app(
     ``agent`` runs the tasks of ``/v1/agents/run``, with its tools; without one there are the built-in ones.
     ``environment``: the keys that this address takes, ``production`` or ``sandbox``; None: both. ``observers`` are told
     of every request once it has ended, such as ``AccessLog()`` and ``Metrics(router)``; they must not take long.
+    ``cors_origins``: the web pages that may ask from a browser, as ``["https://app.example.com"]``; ``["*"]``: all.
+    ``health``: answer ``/healthz`` and ``/readyz`` here, too, without a key.
     """
     limits = limits or HttpLimits()
     auth = Auth(router, console, authenticate, environment)
     service = Service(router, auth, Bodies(limits.bodies_bytes), agent or Agent(router))
-    return App(service, limits, observers)
+    cors = Cors(cors_origins) if cors_origins else None
+    return App(service, limits, observers, cors, Admin(router, "", READY_S) if health else None)
 
 
 async def _fail(exchange: Exchange, error: Exception) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from datetime import UTC, datetime
 from functools import partial
+from typing import Literal
 
 import msgspec
 from msgspec import Struct, field
@@ -21,10 +23,8 @@ from routewright.trace import TraceStore
 from routewright.wire import (
     Bucket,
     Caller,
-    Candidate,
     Model,
     OutputDelta,
-    Rejection,
     RouteCompleted,
     RouteRequest,
     RouteResponse,
@@ -129,32 +129,36 @@ class UsageQuery(DatesQuery, frozen=True, omit_defaults=True):
     """``hour``, ``day``, ``week`` or ``month``."""
 
 
+class ListedModel(Model, frozen=True, kw_only=True):
+    """A model as ``GET /v1/models`` lists it, with what clients of OpenAI read of one."""
+
+    created: int
+    """The day on which it came out, in Unix seconds; 0: not known."""
+    owned_by: str
+    """Its provider."""
+    object: Literal["model"] = "model"
+
+    @classmethod
+    def of(cls, model: Model) -> ListedModel:
+        """List a model."""
+        return cls(**asdict(model), created=released(model.released_at), owned_by=model.provider)
+
+
+def released(at: str | None) -> int:
+    """The day on which a model came out, in Unix seconds; 0: not known."""
+    if not at:
+        return 0
+    try:
+        day = datetime.fromisoformat(at if len(at) > len("YYYY-MM") else f"{at}-01")
+    except ValueError:
+        return 0
+    return int(day.replace(tzinfo=UTC).timestamp())
+
+
 class Models(Struct, frozen=True):
     """What ``GET /v1/models`` answers (spec 4.2)."""
 
-    models: list[Model]
-
-
-class Decided(Struct, frozen=True, kw_only=True):
-    """What ``POST /v1/decide`` answers: the decision and why, of a call that is not made."""
-
-    model: str
-    """The one that would serve the request."""
-    chain: list[str]
-    """Those that would follow if it failed, in order."""
-    score: float
-    reason: str
-    """One sentence from the decision's own numbers."""
-    output_cap: int | None
-    """Output tokens that the model is to be asked for at most; null: its own limit."""
-    fallback_affordable: bool
-    """False: the budget pays for the chosen model's answer alone."""
-    candidates: list[Candidate]
-    """Every model that fits, best first."""
-    rejected: list[Rejection]
-    """Every model that does not, with the first reason that kept it out."""
-    digest: str
-    """Equal digests are equal decisions."""
+    models: list[ListedModel]
 
 
 async def route(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:
@@ -241,13 +245,12 @@ async def decide(service: Service, exchange: Exchange, caller: Caller, _: NoQuer
     """Choose without calling anything. It counts as a request, and as no tokens."""
     prepared = await service.prepare(exchange, caller)
     decision = await while_connected(exchange, prepared.decide)
-    decided = Decided(**{name: getattr(decision, name) for name in Decided.__struct_fields__})
-    await exchange.json(decided, prepared.headers)
+    await exchange.respond(decision.to_json().encode(), 200, JSON, prepared.headers)
 
 
 async def models(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:
     """The models that can be routed to, with price, window, abilities and availability."""
-    await exchange.json(Models(service.router.models(caller=caller)))
+    await exchange.json(Models([ListedModel.of(each) for each in service.router.models(caller=caller)]))
 
 
 async def policies(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from copy import copy
+from typing import TypeVar
 
 import msgspec
 
 from routewright._core.account import without_keys
-from routewright.errors import AuthenticationFailed, InternalError, RouterError, StorageUnavailable
+from routewright._core.request.problems import in_json, problem_in_json
+from routewright.errors import (
+    AuthenticationFailed,
+    InternalError,
+    Problem,
+    RouterError,
+    StorageUnavailable,
+    ValidationFailed,
+)
 from routewright.wire import error_envelope
+
+E = TypeVar("E", bound=RouterError)
 
 _WORDS = {
     b"create one with Console.create_key": b"the server's operator makes one with 'routewright keys create'",
@@ -44,8 +56,23 @@ def told(error: Exception, request_id: str) -> RouterError:
         message, detail = error.outside
         error = copy(error)
         error.message, error.detail, error.outside = message, detail, None
+    error = retold(error, problem_in_json, in_json)
     error.request_id = request_id
     return error
+
+
+def retold(error: E, problem: Callable[[Problem], Problem], text: Callable[[str], str]) -> E:
+    """A copy of an error in other words."""
+    said = copy(error)
+    if isinstance(said, ValidationFailed) and said.problems:
+        said.problems = [problem(each) for each in said.problems]
+        said.message = "\n".join(map(str, said.problems))
+        said.detail = said.detail | {"problems": [each._asdict() for each in said.problems]}
+        return said
+    said.message = text(error.message)
+    if isinstance(said.detail.get("suggestion"), str):
+        said.detail = said.detail | {"suggestion": text(said.detail["suggestion"])}
+    return said
 
 
 def stopped() -> InternalError:
@@ -67,6 +94,4 @@ def fit(text: bytes) -> bytes:
 
 def headers_of(error: RouterError) -> dict[str, str]:
     """Headers of an error response: limits, ``Retry-After``, how to authenticate."""
-    if isinstance(error, AuthenticationFailed):
-        return {"WWW-Authenticate": "Bearer"}
-    return error.headers
+    return error.headers | ({"WWW-Authenticate": "Bearer"} if isinstance(error, AuthenticationFailed) else {})

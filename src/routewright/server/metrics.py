@@ -97,6 +97,7 @@ FIGURES: dict[str, Figure] = {
         "Look-ups in the response cache: hit, miss, or explored, which is a hit that was answered live to check it",
     ),
     "circuits_open": _gauge("circuits_open", "Models that are not called for a while, for their faults"),
+    "keys_refused": _gauge("keys_refused", "Keys of providers that are not used, since their vendors refused them"),
     "traces_waiting": _gauge("traces_waiting", "Traces that are not in the storage yet"),
     "traces_refused": _counter("traces_refused", "", "Traces that the storage refused"),
     "traces_lost": _counter("traces_lost", "", "Traces that were lost"),
@@ -214,6 +215,7 @@ class Metrics:
         traces, hooks = router.trace_counts, router.hook_counts
         gauges = {
             "circuits_open": router.open_circuits,
+            "keys_refused": router.refused_keys,
             "traces_waiting": traces.waiting,
             "hooks_waiting": hooks.waiting,
         }

@@ -1,65 +1,72 @@
 """The door for clients of OpenAI: chat completions and models, as its SDKs ask for and read them (contract 14).
 
-A body becomes a route request, an answer a completion or chunks of one. Fields that have no meaning here are ignored
-and named in a header; what would change the meaning is refused.
+A body becomes a route request, an answer a completion or chunks of one. Fields that only a vendor knows are sent to the
+vendor; those that have no meaning here are ignored and named in a header; what would change the meaning is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Container, Mapping
-from datetime import UTC, datetime
-from typing import Any, Literal, get_args
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import msgspec
-from msgspec import Struct
-from msgspec.structs import replace
 
-from routewright import Stream
-from routewright._core.request.json_scan import decode, quoted, scan
-from routewright._core.request.problems import did_you_mean, listed, problem_of, shown
+from routewright import Prepared
+from routewright._core.request.problems import did_you_mean, listed, shown
 from routewright._core.request.read import converted
+from routewright._core.request.rules import COST_NOTHING
 from routewright._core.trace.ids import milliseconds_of
-from routewright.errors import NotFound, Problem, RateLimited, RouterError, ValidationFailed
+from routewright.errors import RouterError, ValidationFailed
 from routewright.wire import (
+    AudioPart,
+    FileData,
+    FilePart,
+    FunctionCall,
+    FunctionName,
+    FunctionSpec,
     Goal,
+    ImagePart,
+    ImageUrl,
+    InputAudio,
+    Message,
     Model,
     NamedToolChoice,
     OutputDelta,
+    Params,
+    Part,
+    Reasoning,
+    ReasoningDelta,
+    Role,
     RouteCompleted,
-    RouteFallback,
+    RouteEvent,
     RouteRequest,
     RouteResponse,
-    RouteStarted,
-    StreamError,
+    ServiceTier,
+    TextPart,
     Tokens,
+    Tool,
+    ToolCall,
     ToolCallData,
     ToolCallDelta,
+    Verbosity,
     error_envelope,
 )
 
-from .endpoints import Service
-from .errors import fit, told
+from .door import CallFrames, Door, answer, model_at
+from .endpoints import Service, released
+from .errors import fit
 from .exchange import Exchange
-from .sse import Frame
-from .vendors import (
-    AUTO,
-    FIELD,
-    PLACES,
-    Ignored,
-    Words,
-    check_placed,
-    places_of,
-    routing_headers,
-    wished,
-    wishes_of,
-    wrong,
-)
+from .fields import Fields, wrong
+from .vendors import AUTO, EFFORTS, PLACES, ModelNotFound, Words, chooses, joined_thoughts, mark_of, packed, unpacked
 
-Fields = dict[str, Any]
+Item = dict[str, Any]
+"""An object of an answer."""
 
 PATH = "/openai/v1/chat/completions"
 VENDOR = "openai"
-WORDS = Words(PLACES, "GET /openai/v1/models")
+LISTED_AT = "GET /openai/v1/models"
+WORDS = Words({**PLACES, "params.reasoning": "reasoning_effort"}, LISTED_AT)
 _encode = msgspec.json.encode
 
 
@@ -68,18 +75,7 @@ _encode = msgspec.json.encode
 
 async def completions(service: Service, exchange: Exchange) -> None:
     """Answer a chat, whole or in chunks."""
-    caller = await service.auth.caller(exchange, "route")
-    asked = Asked(service.router.model_names(caller=caller))
-    try:
-        prepared = await service.prepare(exchange, caller, asked.request_of, PATH)
-        if prepared.request.stream:
-            await service.send(exchange, prepared, ChunkFrames(exchange, prepared.stream(), asked))
-            return
-        response, limits = await service.answer(exchange, prepared)
-        headers = routing_headers(response) | limits | limit_headers(limits, exchange.clock.time())
-        await exchange.json(completion_of(response), headers | asked.ignored.headers)
-    except RouterError as error:
-        raise in_words(error, asked.words, exchange.clock.time()) from None
+    await answer(service, exchange, ChatDoor(), PATH, ChunkFrames)
 
 
 async def models(service: Service, exchange: Exchange) -> None:
@@ -87,348 +83,372 @@ async def models(service: Service, exchange: Exchange) -> None:
     caller = await service.auth.caller(exchange, "models:read")
     known = service.router.models(caller=caller)
     callable_now = [model_of(model) for model in known if model.availability.status != "unavailable"]
-    await exchange.json({"object": "list", "data": [*CHOSEN, *callable_now]})
+    await exchange.json({"object": "list", "data": [*CHOSEN.values(), *callable_now]})
 
 
 async def model(service: Service, exchange: Exchange) -> None:
     """One model, by any name that a request may give it."""
-    caller = await service.auth.caller(exchange, "models:read")
-    name = exchange.parameter
-    known = {each["id"]: each for each in CHOSEN}
-    known |= {each.id: model_of(each) for each in service.router.models(caller=caller)}
-    names = service.router.model_names(caller=caller)
-    found = known.get(name) or known.get(f"{VENDOR}/{name}") or known.get(names.get(name, ""))
+    found = CHOSEN.get(exchange.parameter)
     if found is None:
-        hint = did_you_mean(name, known) or did_you_mean(f"{VENDOR}/{name}", known)
-        hint = hint or "GET /openai/v1/models lists those that can be called"
-        raise NotFound(f"there is no model {quoted(name)}; {hint}")
+        found = model_of(await model_at(service, exchange, ChatDoor()))
+    else:
+        await service.auth.caller(exchange, "models:read")
     await exchange.json(found)
 
 
-# Requests.
+# Requests: what both of OpenAI's APIs take.
+
+_COUNTS = ("X-RateLimit-Limit", "X-RateLimit-Remaining")
+_MODES = ("auto", "none", "required")
+_OTHER_TONGUES = frozenset(("anthropic", "google"))
+"""Providers that would refuse OpenAI's fields."""
+
+
+class OpenAIDoor(Door):
+    """One call of an API of OpenAI's."""
+
+    vendor = VENDOR
+    passed: ClassVar[frozenset[str]]
+    """OpenAI's own fields: sent as they are to its models, and to those of hosts that speak as it does."""
+    unanswered: ClassVar[frozenset[str]]
+    """OpenAI's own fields that ask for what answers here have no place for: ignored."""
+    parts: ClassVar[Mapping[str, str]]
+    """The types of a message's parts, each with its name in chat completions."""
+    nests: ClassVar[bool]
+    """What an object of a type holds is in a field of that name, and not beside the type."""
+
+    @property
+    def provider(self) -> str | None:
+        """Of the model that is named; None: none is."""
+        return None if chooses(self.model) else self.known.names.get(self.model, self.model).partition("/")[0]
+
+    def limits(self, told: Mapping[str, str], now: float) -> dict[str, str]:
+        """The window that our headers describe, of requests or of tokens, as OpenAI's clients read it."""
+        resource, reset = told.get("X-RateLimit-Resource"), told.get("X-RateLimit-Reset")
+        if resource is None or reset is None:
+            return {}
+        headers = {f"{name}-{resource.title()}": told[name] for name in _COUNTS}
+        return headers | {f"X-RateLimit-Reset-{resource.title()}": f"{max(0, int(reset) - int(now))}s"}
+
+    @abstractmethod
+    def messages(self, fields: Fields) -> list[Message]:
+        """What was said."""
+
+    @abstractmethod
+    def dials(self, fields: Fields) -> dict[str, Any]:
+        """Fields of ``Params`` that the two APIs call differently."""
+
+    def read(self, fields: Fields) -> RouteRequest:
+        """Make a request of a body's fields."""
+        messages = self.messages(fields)
+        choice, tools = self.choice(fields, [self.tool(each) for each in fields.each("tools")])
+        return RouteRequest(
+            messages=messages,
+            tools=tools or None,
+            tool_choice=choice,
+            metadata=fields.get("metadata", dict),
+            stream=fields.get("stream", bool) or False,
+            params=Params(
+                **self.dials(fields),
+                temperature=fields.get("temperature", float),
+                top_p=fields.get("top_p", float),
+                parallel_tool_calls=fields.get("parallel_tool_calls", bool),
+                service_tier=self._tier(fields),
+                extra=self._extra(fields),
+            ),
+        )
+
+    def _extra(self, fields: Fields) -> dict[str, Item] | None:
+        """The fields that only a vendor knows, for the provider whose models are sent them: OpenAI's own, and for a
+        model that is named those that cost nothing. The others are ignored, and named."""
+        provider, extra = self.provider or VENDOR, {}
+        for name, value in fields.rest().items():
+            is_known = name in self.passed or (self.provider and name in COST_NOTHING and name not in self.unanswered)
+            if is_known and provider not in _OTHER_TONGUES:
+                extra[name] = value
+            else:
+                self.ignored.add(name)
+        self.places[f"params.extra.{provider}"] = ""
+        self.ignored.extra = {provider: extra}
+        return {provider: extra} if extra else None
+
+    def _tier(self, fields: Fields) -> ServiceTier | None:
+        """``service_tier``. Tiers that OpenAI's account settings or contracts name are ignored."""
+        tier = fields.get("service_tier", str)
+        if tier is None or tier in get_args(ServiceTier):
+            return cast("ServiceTier | None", tier)
+        self.ignored.add("service_tier")
+        return None
+
+    def inside(self, fields: Fields, kind: str) -> Fields:
+        """What an object of a type holds."""
+        return fields.object(kind) if self.nests else fields
+
+    def part(self, part: Fields) -> Part:
+        """One part of a message."""
+        kind, mark = self.parts[part.one_of("type", self.parts)], mark_of(part)
+        if kind in ("text", "refusal"):
+            part.forget("annotations", "logprobs")
+            return TextPart(part.need(kind, str, "it must be a string"), mark)
+        if kind == "input_audio":
+            inner = part.object(kind)
+            data, format = inner.need("data", str), inner.one_of("format", ("wav", "mp3"))
+            return AudioPart(InputAudio(data, cast('Literal["wav", "mp3"]', format)), mark)
+        inner = self.inside(part, kind)
+        if inner.get("file_id", str) is not None:
+            hint = "files are not stored here: send its bytes as file_data, data:application/pdf;base64,..."
+            raise inner.wrong("file_id", "names a stored file", hint)
+        if kind == "file":
+            name = "file_data" if inner.peek("file_url") is None else "file_url"
+            data = inner.need(name, str, "send file_data, which holds the file itself")
+            return FilePart(FileData(data, inner.get("filename", str)), mark)
+        url = inner.need("url" if self.nests else kind, str)
+        detail = inner.may_be("detail", ("auto", "low", "high", "original"))
+        if detail == "original":  # which only one vendor knows
+            self.ignored.add("detail")
+            detail = None
+        return ImagePart(ImageUrl(url, cast('Literal["auto", "low", "high"] | None', detail)), mark)
+
+    def tool(self, fields: Fields) -> Tool:
+        """A function of the client's. Tools that OpenAI runs are refused: models of others could not use them."""
+        kind = fields.get("type", str) or "function"
+        if kind != "function":
+            hint = "leave it out, or declare a function of your own: 'function' is taken"
+            raise fields.wrong("type", f"is {shown(kind)}, a tool that only OpenAI runs", hint)
+        mark, inner = mark_of(fields), fields.inner("function")
+        taken = inner or fields
+        spec = FunctionSpec(
+            taken.need("name", str),
+            taken.get("description", str),
+            taken.get("parameters", dict),
+            taken.get("strict", bool),
+        )
+        return (
+            Tool(function=spec, cache_control=mark)
+            if inner
+            else Tool(**msgspec.structs.asdict(spec), cache_control=mark)
+        )
+
+    def choice(self, fields: Fields, tools: list[Tool]) -> tuple[str | NamedToolChoice | None, list[Tool]]:
+        """``tool_choice``, and the tools that it leaves."""
+        if not isinstance(fields.peek("tool_choice"), dict):
+            mode = fields.get("tool_choice", str) if self.nests else fields.may_be("tool_choice", _MODES)
+            return (None if mode == "auto" and not tools else mode), tools
+        choice = fields.object("tool_choice")
+        kind = choice.one_of("type", ("function", "allowed_tools"))
+        inner = self.inside(choice, kind)
+        if kind == "function":
+            return NamedToolChoice(FunctionName(inner.text("name"))), tools
+        mode, kept = inner.one_of("mode", _MODES[::2]), []
+        declared = {tool.function_spec.name: tool for tool in tools}
+        for each in inner.each("tools"):
+            each.forget("type")
+            named = self.inside(each, "function")
+            name = named.text("name")
+            if name not in declared:
+                said = f"declared: {listed([*declared])}" if declared else "there are no tools"
+                problem = f"names the tool {shown(name)}, which is not declared ({said})"
+                raise named.wrong("name", problem, did_you_mean(name, declared) or "declare it in 'tools'")
+            kept.append(declared[name])
+        return mode, kept
+
+
+# Requests: chat completions.
 
 HONOURED = frozenset(
-    "model messages max_tokens max_completion_tokens temperature top_p stop seed response_format tools tool_choice "
-    "stream stream_options metadata n functions function_call routewright".split()
+    "model messages max_tokens max_completion_tokens temperature top_p stop seed response_format reasoning_effort "
+    "verbosity tools tool_choice parallel_tool_calls service_tier stream stream_options metadata n routewright".split()
 )
-AS_EVER: Fields = {
+REFUSED = {
+    "functions": ("has been given up", "send 'tools' instead"),
+    "function_call": ("has been given up", "send 'tool_choice' instead"),
+}
+PASSED = frozenset(
+    "frequency_penalty logit_bias presence_penalty prompt_cache_key prompt_cache_retention safety_identifier "
+    "user".split()
+)
+AS_EVER: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "logit_bias": ({},),
     "logprobs": (False,),
     "modalities": (["text"],),
-    "parallel_tool_calls": (True,),
     "presence_penalty": (0,),
-    "service_tier": ("auto", "default"),
     "store": (False,),
     "top_logprobs": (0,),
-    "verbosity": ("medium",),
 }
-"""Values that ask for nothing: fields that are ignored with these need not be named."""
-_GIVEN_UP = {"functions": "tools", "function_call": "tool_choice"}
-_PARAMS = ("temperature", "top_p", "stop", "seed", "response_format")
-_CAPS = ("max_completion_tokens", "max_tokens")
-_OPTIONS = frozenset(("include_usage", "include_obfuscation"))
+_ROLES = (*get_args(Role), "function")
+_STOPS: Any = str | list[str] | None
+_TEXTS = ("reasoning_content", "reasoning")
+"""Where clients send back what a model thought as text; in ``reasoning_details`` it is as we gave it."""
 
 
-class StreamOptions(Struct, frozen=True):
-    """``stream_options``."""
+class ChatDoor(OpenAIDoor):
+    """One call of chat completions."""
 
-    include_usage: bool | None = None
-    include_obfuscation: bool | None = None
+    names = WORDS
+    refused = REFUSED
+    as_ever = AS_EVER
+    passed = PASSED
+    unanswered = frozenset(
+        "audio logprobs modalities moderation prediction store top_logprobs web_search_options".split()
+    )
+    parts: ClassVar[dict[str, str]] = {name: name for name in ("text", "image_url", "input_audio", "file", "refusal")}
+    nests = True
+    wants_usage = False
+    """A stream ends with what was used."""
 
+    def whole(self, response: RouteResponse) -> Item:
+        """An answer as a chat completion."""
+        return completion_of(response)
 
-class AllowedTools(Struct, frozen=True):
-    """``tool_choice.allowed_tools``: some of the declared tools, and whether one has to be called."""
+    def messages(self, fields: Fields) -> list[Message]:
+        """What was said."""
+        return [self._message(each) for each in fields.each("messages")]
 
-    mode: Literal["auto", "required"]
-    tools: list[NamedToolChoice]
-
-
-class Asked:
-    """One request. ``request_of`` is a ``Decode`` for ``Service.prepare``; the rest is known once it was called."""
-
-    def __init__(self, known: Container[str]) -> None:
-        """``known``: ids and aliases of models."""
-        self.ignored = Ignored()
-        self.wants_usage = False
-        """A stream ends with what was used."""
-        self.words: Words | None = None
-        """What fields are called; None: there is no route request yet, and errors speak of what was sent."""
-        self._known = known
-
-    def request_of(self, body: bytes) -> RouteRequest:
-        """Make a request of a body, right in its types. Raises ``InvalidJson`` and ``ValidationFailed``."""
-        scan(body)
-        given = _decoded(body)
-        _check(given)
-        check_placed(given)
-        cap = _cap(given)
-        words = WORDS.having({"params.max_output_tokens": cap, **places_of(given["model"])})
-        wishes = wishes_of(given.get(FIELD), words)
-        self._note(given)
-        choice = given.get("tool_choice")
-        if type(choice) is dict and choice.get("type") == "allowed_tools":
-            request = _allowed(self._shaped({**given, "tool_choice": None}, cap, words), choice)
-        else:
-            request = self._shaped(given, cap, words)
-        told_apart = wishes.metadata and not request.metadata
-        self.words = words.having({"metadata": f"{FIELD}.metadata"}) if told_apart else words
-        if request.metadata and wishes.metadata:
-            wishes = replace(wishes, metadata=request.metadata | wishes.metadata)
-        return wished(request, given["model"], VENDOR, wishes, self._known)
-
-    def _shaped(self, given: Fields, cap: str, words: Words) -> RouteRequest:
-        """The fields that the route request has, too. A wrong type passes unchanged, and the decoder reports it."""
-        params = {name: given.get(name) for name in _PARAMS} | {"max_output_tokens": given.get(cap)}
-        messages, tools = given.get("messages"), given.get("tools")
-        if type(messages) is list:
-            messages = [message_of(f"messages[{place}]", each, self.ignored) for place, each in enumerate(messages)]
-        if type(tools) is list:
-            tools = [_with(each, _TOOL, "function", _FUNCTION, self.ignored) for each in tools]
-        like = {
-            "messages": messages,
-            "stream": given.get("stream"),
-            "tools": tools,
-            "tool_choice": _with(given.get("tool_choice"), _CHOICE, "function", _NAME, self.ignored),
-            "params": _present(params) or None,
-            "metadata": given.get("metadata"),
-        }
-        try:
-            return msgspec.convert(_present(like), RouteRequest)
-        except msgspec.ValidationError as error:
-            problem = problem_of(error, like, "")
-        raise ValidationFailed.of(words.problem(problem))
-
-    def _note(self, given: Fields) -> None:
-        """Note what is ignored, and what the answer has to heed."""
-        for name, value in given.items():
-            if name not in HONOURED and value is not None and value not in AS_EVER.get(name, ()):
-                self.ignored.add(name)
-        options = given.get("stream_options")
-        if options is None:
-            return
-        options = converted(self.ignored.keep(options, _OPTIONS), StreamOptions, "stream_options")
-        self.wants_usage = options.include_usage is True
-        if options.include_obfuscation:
-            self.ignored.add("include_obfuscation")
-        if not given.get("stream"):
+    def dials(self, fields: Fields) -> dict[str, Any]:
+        """Fields of ``Params``. Refuses several answers, and notes whether a stream ends with what was used."""
+        n, options = fields.take("n"), fields.inner("stream_options")
+        if n is not None and (n != 1 or n is True):
+            hint = "leave it out, and send the request as often as you want answers"
+            raise wrong("n", f"must be 1, got {shown(n)}", hint)
+        self.wants_usage = options.get("include_usage", bool) is True
+        if options.peek("include_obfuscation") is False:
+            options.forget("include_obfuscation")
+        if options and not fields.sent.get("stream"):
             self.ignored.add("stream_options")
+        effort = fields.may_be("reasoning_effort", EFFORTS)
+        return {
+            "max_output_tokens": self._cap(fields),
+            "stop": converted(fields.take("stop"), _STOPS, "stop"),
+            "seed": fields.get("seed", float),
+            "response_format": fields.get("response_format", dict),
+            "reasoning": effort and EFFORTS[effort],
+            "verbosity": fields.may_be("verbosity", get_args(Verbosity)),
+        }
 
+    def _cap(self, fields: Fields) -> float | None:
+        """What caps the output, of two fields. Raises ``ValidationFailed`` where they disagree."""
+        cap, older = fields.get("max_completion_tokens", float), fields.get("max_tokens", float)
+        self.places["params.max_output_tokens"] = "max_completion_tokens" if older is None else "max_tokens"
+        if None not in (cap, older) and cap != older:
+            problem = f"is {shown(cap)}, and max_tokens says {shown(older)}"
+            raise wrong("max_completion_tokens", problem, "send 'max_completion_tokens' alone")
+        return cap if older is None else older
 
-def _decoded(body: bytes) -> Fields:
-    try:
-        given: object = decode(body)
-    except msgspec.ValidationError as error:  # a number that nothing can hold
-        problem = problem_of(error, None, "")
-    else:
-        if type(given) is dict:
-            return given
-        problem = Problem("", f"must be an object, got {shown(given)}", "send model and messages in one JSON object")
-    raise ValidationFailed.of(problem)
-
-
-def _check(given: Fields) -> None:
-    """Refuse what the route request has no field for, and what cannot be ignored."""
-    model, n = given.get("model"), given.get("n")
-    if type(model) is not str:
-        problem = "is missing" if model is None else f"must be a string, got {shown(model)}"
-        raise wrong("model", problem, "send an id from GET /openai/v1/models, 'auto', 'auto:<goal>' or 'policy:<id>'")
-    if n is not None and (n != 1 or n is True):
-        raise wrong(
-            "n", f"must be 1, got {shown(n)}", "leave it out, and send the request as often as you want answers"
+    def _message(self, item: Fields) -> Message:
+        """One message. Raises ``ValidationFailed`` for what has been given up."""
+        role = item.one_of("role", _ROLES)
+        if role == "function":
+            hint = "send role 'tool', with the tool_call_id of the call that it answers"
+            raise item.wrong("role", "is 'function', which has been given up", hint)
+        if item.peek("function_call") is not None:
+            raise item.wrong("function_call", "has been given up", "send it as one of tool_calls, with an id")
+        given = item.content("content")
+        if given is None and isinstance(item.peek("refusal"), str):  # what a model said in refusing is what it said
+            given = item.get("refusal", str)
+        return Message(
+            cast("Role", role),
+            [self.part(each) for each in given] if isinstance(given, list) else given,
+            tool_calls=[self._call(each) for each in item.each("tool_calls")] or None,
+            tool_call_id=item.get("tool_call_id", str),
+            name=item.get("name", str),
+            reasoning=self._thought(item) if role == "assistant" else None,
         )
-    for name, instead in _GIVEN_UP.items():
-        if given.get(name) is not None:
-            raise wrong(name, "has been given up", f"send {instead!r} instead")
 
+    def _call(self, item: Fields) -> ToolCall:
+        item.may_be("type", ("function",))
+        id, function = item.need("id", str), item.object("function")
+        return ToolCall(id, FunctionCall(function.need("name", str), function.need("arguments", str)))
 
-def _cap(given: Fields) -> str:
-    """Which of two fields caps the output. Raises ``ValidationFailed`` where they disagree."""
-    (name, cap), (older, older_cap) = ((name, given.get(name)) for name in _CAPS)
-    if older_cap is None:
-        return name
-    if cap is not None and cap != older_cap:
-        raise wrong(name, f"is {shown(cap)}, and {older} says {shown(older_cap)}", f"send {name!r} alone")
-    return older if cap is None else name
-
-
-def _allowed(request: RouteRequest, choice: Fields) -> RouteRequest:
-    """The request with the tools that a choice allows."""
-    path = "tool_choice.allowed_tools"
-    allowed = converted(choice.get("allowed_tools"), AllowedTools, path)
-    declared = [tool.function_spec.name for tool in request.tools or ()]
-    names = [each.function.name for each in allowed.tools]
-    for place, name in enumerate(names):
-        if name not in declared:
-            said = f"declared: {listed(list(dict.fromkeys(declared)))}" if declared else "there are no tools"
-            problem = f"names the tool {shown(name)}, which is not declared ({said})"
-            raise wrong(f"{path}.tools[{place}].function.name", problem, "declare it in 'tools'")
-    kept = [tool for tool in request.tools or () if tool.function_spec.name in names]
-    return replace(request, tools=kept, tool_choice=allowed.mode)
-
-
-def _present(fields: Fields) -> Fields:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-# Messages and tools, whose shapes are nearly those of the route request.
-
-_MESSAGE = frozenset(("role", "content", "name", "tool_calls", "tool_call_id", "refusal", "function_call"))
-_PARTS = {
-    "text": frozenset(("type", "text")),
-    "refusal": frozenset(("type", "refusal")),
-    "image_url": frozenset(("type", "image_url")),
-}
-_NO_PARTS = {
-    "input_audio": "send what is said in it as text",
-    "file": "send its text, or its pages as image_url parts",
-}
-"""Parts that no model is sent here, and what to send in their place."""
-_IMAGE_URL = frozenset(("url", "detail"))
-_CALL, _CALLED = frozenset(("id", "type", "function")), frozenset(("name", "arguments"))
-_TOOL = frozenset(("type", "function", "name", "description", "parameters", "strict"))
-_FUNCTION = frozenset(("name", "description", "parameters", "strict"))
-_CHOICE, _NAME = frozenset(("type", "function")), frozenset(("name",))
-
-
-def message_of(path: str, given: Any, ignored: Ignored) -> Any:
-    """One message. Raises ``ValidationFailed`` for what has been given up, and for audio and files."""
-    message = ignored.keep(given, _MESSAGE)
-    if type(message) is not dict:
-        return message
-    if message.get("role") == "function":
-        hint = "send role 'tool', with the tool_call_id of the call that it answers"
-        raise wrong(f"{path}.role", "is 'function', which has been given up", hint)
-    if message.get("function_call") is not None:
-        raise wrong(f"{path}.function_call", "has been given up", "send it as one of tool_calls, with an id")
-    made: Fields = {name: each for name, each in message.items() if name not in ("refusal", "function_call")}
-    refusal = message.get("refusal")
-    if type(refusal) is str and made.get("content") is None:  # what a model said in refusing is what it said
-        made["content"] = refusal
-    elif refusal is not None:
-        ignored.add("refusal")
-    if type(made.get("content")) is list:
-        made["content"] = [_part(f"{path}.content[{n}]", part, ignored) for n, part in enumerate(made["content"])]
-    if type(made.get("tool_calls")) is list:
-        made["tool_calls"] = [_with(each, _CALL, "function", _CALLED, ignored) for each in made["tool_calls"]] or None
-    return made
-
-
-def _part(path: str, given: Any, ignored: Ignored) -> Any:
-    kind = given.get("type") if type(given) is dict else None
-    if type(kind) is not str:
-        return given
-    if kind in _NO_PARTS:
-        raise wrong(path, f"is of type {quoted(kind)}, which no model is sent here", _NO_PARTS[kind])
-    if kind not in _PARTS:
-        return given
-    if kind == "image_url":
-        part = _with(given, _PARTS[kind], "image_url", _IMAGE_URL, ignored)
-        image = part.get("image_url")
-        if type(image) is dict and image.get("detail") == "original":  # which only one vendor knows
-            ignored.add("detail")
-            part = {**part, "image_url": {name: each for name, each in image.items() if name != "detail"}}
-        return part
-    part = ignored.keep(given, _PARTS[kind])
-    if kind == "text":
-        return part
-    if type(part.get("refusal")) is not str:
-        raise wrong(f"{path}.refusal", "must be a string")
-    return {"type": "text", "text": part["refusal"]}
-
-
-def _with(given: Any, known: frozenset[str], name: str, inside: frozenset[str], ignored: Ignored) -> Any:
-    """An object's known fields; of those in its field ``name`` the known ones, too."""
-    outer = ignored.keep(given, known)
-    inner = outer.get(name) if type(outer) is dict else None
-    kept = ignored.keep(inner, inside)
-    return outer if kept is inner else {**outer, name: kept}
+    def _thought(self, item: Fields) -> Reasoning | None:
+        """What a model thought. Details are ours or somebody else's; a text alone is what clients send back to hosts
+        that ask for no more, and can only be for the model that is named."""
+        details, provider = item.take("reasoning_details"), self.provider
+        packs = [each.get("data") for each in details if isinstance(each, dict)] if isinstance(details, list) else []
+        found = [each for each in map(unpacked, packs) if each is not None]
+        texts = {name: text for name in _TEXTS if (text := item.take(name)) is not None}
+        if found:
+            return joined_thoughts(found)
+        if details:
+            self.ignored.add("reasoning_details")
+        for name, text in texts.items():
+            if isinstance(text, str) and provider and provider not in (VENDOR, *_OTHER_TONGUES):
+                return Reasoning(provider, [{name: text}], text)
+            if text:
+                self.ignored.add(name)
+        return None
 
 
 # Answers.
 
-FinishReason = Literal["stop", "length", "tool_calls"]
-_FINISH: dict[str | None, FinishReason] = {"length": "length", "budget": "length", "tool_calls": "tool_calls"}
+_FINISH: dict[str | None, str] = {"length": "length", "budget": "length", "tool_calls": "tool_calls"}
 """Why an answer ended, in OpenAI's words; else it stopped of itself."""
-_COUNTS = ("X-RateLimit-Limit", "X-RateLimit-Remaining")
 
 
-def completion_of(response: RouteResponse) -> Fields:
+def completion_of(response: RouteResponse) -> Item:
     """An answer as a chat completion."""
-    trace_id, calls = response.trace_id, response.tool_calls
-    message: Fields = {
+    calls = response.tool_calls
+    message: Item = {
         "role": "assistant",
         "content": None if calls and not response.output else response.output,
         "refusal": None,  # a refusal is an error here
     }
     if calls:
         message["tool_calls"] = calls
+    if response.reasoning is not None:
+        message |= _told_thought(response.reasoning)
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_of(response)}
+    made = _made("chat.completion", response.trace_id, response.routing.selected_model, [choice])
+    return {**made, "usage": _usage_of(response.routing.tokens)}
+
+
+def _made(kind: str, trace_id: str, model: str, choices: list[Item]) -> Item:
+    id, created = f"chatcmpl-{trace_id.removeprefix('tr_')}", created_at(trace_id)
+    return {"id": id, "object": kind, "created": created, "model": model, "choices": choices}
+
+
+def _told_thought(reasoning: Reasoning, place: int = 0) -> Item:
+    """What a model thought: as text, where DeepSeek's clients and others read it, and as details, which clients of
+    OpenRouter send back unchanged."""
+    details = {"type": "reasoning.encrypted", "format": "routewright", "index": place, "data": packed(reasoning)}
     return {
-        "id": _completion_id(trace_id),
-        "object": "chat.completion",
-        "created": _created_at(trace_id),
-        "model": response.routing.selected_model,
-        "choices": [choice],
-        "usage": _usage_of(response.routing.tokens),
+        **({"reasoning_content": reasoning.text} if reasoning.text else {}),
+        **({"reasoning_details": [details]} if reasoning.items else {}),
     }
 
 
-def _finish_of(response: RouteResponse) -> FinishReason:
+def _finish_of(response: RouteResponse) -> str:
     """Why it ended. With tool calls in it clients look for ``tool_calls``, whatever the model's host calls its end."""
     reason = _FINISH.get(response.finish_reason, "stop")
     return "tool_calls" if response.tool_calls and reason == "stop" else reason
 
 
-def _usage_of(tokens: Tokens) -> Fields:
+def _usage_of(tokens: Tokens) -> Item:
     return {
         "prompt_tokens": tokens.input,
         "completion_tokens": tokens.output,
         "total_tokens": tokens.input + tokens.output,
-        "prompt_tokens_details": {"cached_tokens": tokens.cached},
+        "prompt_tokens_details": {"cached_tokens": tokens.cached, "cache_write_tokens": tokens.written},
+        "completion_tokens_details": {"reasoning_tokens": tokens.reasoning},
     }
 
 
-def _completion_id(trace_id: str) -> str:
-    return f"chatcmpl-{trace_id.removeprefix('tr_')}"
-
-
-def _created_at(trace_id: str) -> int:
+def created_at(trace_id: str) -> int:
     """When the call began, in Unix seconds: of a replayed answer, when it was made."""
     return milliseconds_of(trace_id) // 1000
 
 
-def model_of(model: Model) -> Fields:
+def model_of(model: Model) -> Item:
     """A model as OpenAI lists it."""
-    return _listed(model.id, model.provider, _released(model.released_at), model.deprecated_at)
+    return _listed(model.id, model.provider, released(model.released_at), model.deprecated_at)
 
 
-def _listed(id: str, owned_by: str, created: int = 0, shutdown_date: str | None = None) -> Fields:
+def _listed(id: str, owned_by: str, created: int = 0, shutdown_date: str | None = None) -> Item:
     return {"id": id, "object": "model", "created": created, "owned_by": owned_by, "shutdown_date": shutdown_date}
 
 
-CHOSEN = [_listed(name, "routewright") for name in (AUTO, *(f"{AUTO}:{goal}" for goal in get_args(Goal)))]
+CHOSEN = {name: _listed(name, "routewright") for name in (AUTO, *(f"{AUTO}:{goal}" for goal in get_args(Goal)))}
 """Names that leave the choice to the router."""
-
-
-def _released(at: str | None) -> int:
-    """The day on which a model came out, in Unix seconds; 0: not known."""
-    if not at:
-        return 0
-    try:
-        day = datetime.fromisoformat(at if len(at) > len("YYYY-MM") else f"{at}-01")
-    except ValueError:
-        return 0
-    return int(day.replace(tzinfo=UTC).timestamp())
-
-
-def limit_headers(told: Mapping[str, str], now: float) -> dict[str, str]:
-    """The window that our headers describe, of requests or of tokens, as OpenAI's clients read it."""
-    resource, reset = told.get("X-RateLimit-Resource"), told.get("X-RateLimit-Reset")
-    if resource is None or reset is None:
-        return {}
-    headers = {f"{name}-{resource.title()}": told[name] for name in _COUNTS}
-    return headers | {f"X-RateLimit-Reset-{resource.title()}": f"{max(0, int(reset) - int(now))}s"}
 
 
 # Streams.
@@ -436,50 +456,38 @@ def limit_headers(told: Mapping[str, str], now: float) -> dict[str, str]:
 DONE = b"data: [DONE]\n\n"
 
 
-class ChunkFrames:
-    """The chunks of one call (``sse.Frames``). Nothing that was sent can be taken back, so a fault after it is an
-    error."""
+class ChunkFrames(CallFrames):
+    """The chunks of one call."""
 
-    def __init__(self, exchange: Exchange, stream: Stream, asked: Asked) -> None:
-        self.headers = asked.ignored.headers
-        stream.expect_text()
-        self._exchange = exchange
-        self.stream = stream
-        self._asked = asked
-        self._id = self._model = ""
-        self._created = 0
-        self._begun = False
+    _door: ChatDoor
+    _begun = False
+    _thoughts = 0
+
+    def __init__(self, exchange: Exchange, prepared: Prepared, door: ChatDoor) -> None:
+        super().__init__(exchange, prepared, door)
         self._places: dict[int, int] = {}
         """Tool calls by the index that their model gave them: clients see 0, 1 and so on."""
         self._told: set[tuple[int, str]] = set()
         """What was told of each call, and is not repeated: clients join the pieces."""
 
-    async def __aiter__(self) -> AsyncGenerator[Frame, None]:
-        """Give them in order. Raises what the call ends in, if that is no answer."""
-        async with self.stream as stream:
-            async for event in stream:
-                match event:
-                    case RouteStarted(data=data):
-                        self._exchange.trace_id = data.trace_id
-                        self._id, self._created = _completion_id(data.trace_id), _created_at(data.trace_id)
-                        self._model = data.routing.selected_model
-                        limits = limit_headers(stream.headers, self._exchange.clock.time())
-                        self.headers |= routing_headers(data) | limits
-                    case RouteFallback(data=data):
-                        self._model = self.headers["X-Routewright-Model"] = data.to_model
-                    case OutputDelta(data=data):
-                        yield Frame(self._begin("") + self._chunk({"content": data.text}))
-                    case ToolCallDelta(data=data):
-                        yield Frame(self._begin(None) + self._chunk({"tool_calls": [self._piece(data)]}))
-                    case RouteCompleted(data=response):
-                        yield Frame(self._end(response))
-                    case StreamError():
-                        stream.raise_failure()
+    def events(self, event: RouteEvent) -> Iterator[bytes]:
+        """The chunks of an event."""
+        match event:
+            case OutputDelta(data=data):
+                yield self._begin("") + self._chunk({"content": data.text})
+            case ReasoningDelta(data=data):
+                thought = Reasoning(data.provider, data.items, data.text or None)
+                yield self._begin("") + self._chunk(_told_thought(thought, self._thoughts))
+                self._thoughts += 1
+            case ToolCallDelta(data=data):
+                yield self._begin(None) + self._chunk({"tool_calls": [self._piece(data)]})
+            case RouteCompleted(data=response):
+                yield self._begin("") + self._chunk({}, _finish_of(response))
+                if self._door.wants_usage:
+                    yield self._framed([], _usage_of(response.routing.tokens))
+                yield DONE
 
-    def last_words(self, error: Exception) -> bytes:
-        """An error as a chunk, which SDKs raise. No ``[DONE]`` follows: the answer is not whole."""
-        now = self._exchange.clock.time()
-        error = in_words(told(error, self._exchange.request_id), self._asked.words, now)
+    def _failed(self, error: RouterError) -> bytes:
         return b"data: %s\n\n" % envelope(error)
 
     def _begin(self, content: str | None) -> bytes:
@@ -489,36 +497,23 @@ class ChunkFrames:
         self._begun = True
         return self._chunk({"role": "assistant", "content": content})
 
-    def _piece(self, data: ToolCallData) -> Fields:
+    def _piece(self, data: ToolCallData) -> Item:
         place = self._places.setdefault(data.index, len(self._places))
         function = self._once(place, name=data.name) | {"arguments": data.arguments}
         return {"index": place, **self._once(place, id=data.call_id, type="function"), "function": function}
 
-    def _once(self, place: int, **values: str) -> Fields:
+    def _once(self, place: int, **values: str) -> Item:
         """Those of the values that a call has and was not told with."""
         new = {name: value for name, value in values.items() if value and (place, name) not in self._told}
         self._told.update((place, name) for name in new)
         return new
 
-    def _end(self, response: RouteResponse) -> bytes:
-        self._model = response.routing.selected_model
-        last = self._begin("") + self._chunk({}, _finish_of(response))
-        if self._asked.wants_usage:
-            last += self._framed([], _usage_of(response.routing.tokens))
-        return last + DONE
-
-    def _chunk(self, delta: Fields, finish_reason: FinishReason | None = None) -> bytes:
+    def _chunk(self, delta: Item, finish_reason: str | None = None) -> bytes:
         return self._framed([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}], None)
 
-    def _framed(self, choices: list[Fields], usage: Fields | None) -> bytes:
-        chunk: Fields = {
-            "id": self._id,
-            "object": "chat.completion.chunk",
-            "created": self._created,
-            "model": self._model,
-            "choices": choices,
-        }
-        if self._asked.wants_usage:  # null in all chunks but the last
+    def _framed(self, choices: list[Item], usage: Item | None) -> bytes:
+        chunk = _made("chat.completion.chunk", self.trace_id, self.model, choices)
+        if self._door.wants_usage:  # null in all chunks but the last
             chunk["usage"] = usage
         return b"data: %s\n\n" % _encode(chunk)
 
@@ -526,40 +521,27 @@ class ChunkFrames:
 # Errors.
 
 TYPES = {
-    "validation_error": "invalid_request_error",
-    "request_error": "invalid_request_error",
-    "conflict_error": "invalid_request_error",
-    "constraint_error": "invalid_request_error",
     "billing_error": "insufficient_quota",
-    "internal_error": "server_error",
-    "upstream_error": "server_error",
-    "timeout_error": "server_error",
+    **dict.fromkeys(("internal_error", "upstream_error", "timeout_error"), "server_error"),
+    **{f"{kind}_error": "invalid_request_error" for kind in ("validation", "request", "conflict", "constraint")},
 }
 """OpenAI's names for types of errors; the others are the same as ours."""
 
 
 def envelope(error: RouterError) -> bytes:
     """The body of an error response, and the last chunk of a stream that failed. No API key is repeated."""
+    return fit(_encode({"error": error_of(error)}))
+
+
+def error_of(error: RouterError) -> Item:
+    """An error as OpenAI tells it."""
     ours = error_envelope(error).error
     problems = error.problems if isinstance(error, ValidationFailed) else ()
     more = {"request_id": ours.request_id, "trace_id": ours.trace_id, "detail": ours.detail}
-    body = {
+    return {
         "message": ours.message,
         "type": TYPES.get(ours.type, ours.type),
-        "param": problems[0].path or None if problems else None,
+        "param": problems[0].path or None if problems else "model" if isinstance(error, ModelNotFound) else None,
         "code": ours.code,
-        **_present(more),
+        **{name: value for name, value in more.items() if value is not None},
     }
-    return fit(_encode({"error": body}))
-
-
-def in_words(error: RouterError, words: Words | None, now: float) -> RouterError:
-    """The error in the client's own words for fields, with a header that says whether to try again: OpenAI's SDKs
-    would do so after every 409 and 5xx."""
-    said = error if words is None else words.error(error)
-    said.headers = {**error.headers, "X-Should-Retry": "true" if error.retryable else "false"}
-    if error.trace_id is not None:
-        said.headers["X-Routewright-Trace-Id"] = error.trace_id
-    if isinstance(error, RateLimited) and error.detail.get("limit_of") != "concurrency":
-        said.headers |= limit_headers(error.headers, now)
-    return said

@@ -23,13 +23,11 @@ from routewright.errors import (
     MethodNotAllowed,
     NoCandidates,
     NotFound,
-    Problem,
     QuotaExhausted,
     RateLimited,
     RouterError,
     RouterTimeoutError,
     UpstreamFailed,
-    ValidationFailed,
 )
 from routewright.wire import (
     AgentEvent,
@@ -37,6 +35,7 @@ from routewright.wire import (
     AgentResponse,
     CacheReport,
     Caller,
+    Decided,
     FallbackReport,
     LatencyReport,
     Page,
@@ -51,10 +50,12 @@ from routewright.wire import (
     UsageReport,
 )
 
-from . import anthropic, endpoints, openai
-from .endpoints import DatesQuery, Decided, Models, NoQuery, Service, TracesQuery, UsageQuery
+from . import anthropic, endpoints, openai, responses
+from .admin import PROBES
+from .endpoints import DatesQuery, Models, NoQuery, Service, TracesQuery, UsageQuery
 from .errors import envelope
 from .exchange import JSON, Exchange
+from .fields import wrong
 
 Q = TypeVar("Q", bound=Struct)
 
@@ -109,26 +110,26 @@ async def openapi(service: Service, exchange: Exchange) -> None:
 def parameters(raw: bytes, shape: type[Q], most_bytes: int) -> Q:
     """The parameters of a query. Raises ``ValidationFailed`` for what the shape does not have."""
     if len(raw) > most_bytes:
-        raise _wrong("query", f"is {len(raw)} bytes long", f"send at most {most_bytes}")
+        raise wrong("query", f"is {len(raw)} bytes long", f"send at most {most_bytes}")
     pairs = [pair for pair in raw.split(b"&") if pair]
     if len(pairs) > _MOST_PARAMETERS:
-        raise _wrong("query", f"has {len(pairs)} parameters", f"send at most {_MOST_PARAMETERS}")
+        raise wrong("query", f"has {len(pairs)} parameters", f"send at most {_MOST_PARAMETERS}")
     given: dict[str, Any] = {}
     for pair in pairs:
         name, _, value = map(_unquoted, pair.partition(b"="))
         if name in given:
-            raise _wrong(quoted(name), "is given twice", "give it once")
+            raise wrong(quoted(name), "is given twice", "give it once")
         given[name] = value
     known = shape.__struct_encode_fields__
     for name in given:
         if name not in known:
             hint = did_you_mean(name, known) or (f"known: {', '.join(known)}" if known else "it takes none")
-            raise _wrong(quoted(name), "is not a parameter of this address", hint)
+            raise wrong(quoted(name), "is not a parameter of this address", hint)
     for field in fields(shape):
         name, text = field.encode_name, given.get(field.encode_name)
         if text is not None and field.type in (int, int | None):
             if not (len(text) <= 20 and text.isascii() and text.removeprefix("-").isdecimal()):
-                raise _wrong(name, f"must be a whole number, got {shown(text)}", "")
+                raise wrong(name, f"must be a whole number, got {shown(text)}", "for example 50")
             given[name] = int(text)
     return converted(given, shape, "")
 
@@ -138,11 +139,7 @@ def _unquoted(part: bytes) -> str:
         return unquote_to_bytes(part.replace(b"+", b" ")).decode()
     except UnicodeDecodeError:
         pass
-    raise _wrong("query", "is not UTF-8 behind its percent signs", "encode it as UTF-8")
-
-
-def _wrong(name: str, problem: str, hint: str) -> ValidationFailed:
-    return ValidationFailed.of(Problem(name, problem, hint))
+    raise wrong("query", "is not UTF-8 behind its percent signs", "encode it as UTF-8")
 
 
 _CALL = (
@@ -177,19 +174,49 @@ ENDPOINTS: dict[str, dict[str, Serve]] = {
     "/v1/analytics/fallback": {"GET": Operation(endpoints.fallback, "analytics:read", FallbackReport, DatesQuery)},
     "/v1/analytics/latency": {"GET": Operation(endpoints.latency, "analytics:read", LatencyReport, DatesQuery)},
     "/v1/openapi.json": {"GET": openapi},
+    "/v1/chat/completions": {"POST": openai.completions},
+    "/v1/responses": {"POST": responses.responses},
+    "/v1/messages": {"POST": anthropic.messages},
+    "/v1/messages/count_tokens": {"POST": anthropic.count_tokens},
     openai.PATH: {"POST": openai.completions},
+    responses.PATH: {"POST": responses.responses},
     "/openai/v1/models": {"GET": openai.models},
     "/openai/v1/models/{model...}": {"GET": openai.model},
     anthropic.MESSAGES: {"POST": anthropic.messages},
     anthropic.COUNT_TOKENS: {"POST": anthropic.count_tokens},
+    "/anthropic/v1/models": {"GET": anthropic.models},
+    "/anthropic/v1/models/{model...}": {"GET": anthropic.model},
 }
-"""What serves a method at an address. What is an ``Operation`` is described in ``/v1/openapi.json``."""
-_BODIES: dict[str, Callable[[RouterError], bytes]] = {"/openai/": openai.envelope, "/anthropic/": anthropic.body}
+"""What serves a method at an address. What is an ``Operation`` is described whole in ``/v1/openapi.json``."""
+NOT_OFFERED = {
+    "openai": "assistants audio batches completions conversations embeddings evals files fine_tuning images "
+    "moderations realtime responses threads uploads vector_stores videos".split(),
+    "anthropic": "complete files messages skills".split(),
+}
+"""What vendors have below ``/v1`` beside what is served here."""
+_BODIES: dict[str, Callable[[RouterError], bytes]] = {
+    "/openai/": openai.envelope,
+    "/anthropic/": anthropic.body,
+    "/v1/messages": anthropic.body,
+    "/v1/chat/": openai.envelope,
+    **{f"/v1/{name}": openai.envelope for name in NOT_OFFERED["openai"]},
+}
 """How an error's body is written below some addresses; elsewhere it is our own envelope."""
 _NOTHING = (
     "there is nothing at this address; /v1/openapi.json lists what there is below /v1; the base URL of clients of "
     "OpenAI ends with /openai/v1, that of clients of Anthropic with /anthropic"
 )
+_NO_PROBE = "probes are not answered here: start the server with --health, or with --admin-port for a port of their own"
+
+_ELSEWHERE = "ask the vendor itself"
+_INSTEAD = {
+    "completions": "send messages to chat/completions",
+    "complete": "send messages to messages",
+    "messages": "send each message by itself",
+    "responses": "nothing is stored, so that a response cannot be asked for again: send the whole chat as 'input'",
+    "conversations": "nothing is stored: send the whole chat as 'input'",
+}
+"""What to do in the place of what is not offered."""
 
 
 class Endpoint(NamedTuple):
@@ -229,7 +256,11 @@ def _with_parameter(path: str) -> tuple[str, str]:
         rest = path.removeprefix(before)
         if rest and rest != path and (known.endswith("...}") or "/" not in rest):
             return known, rest
-    raise NotFound(_NOTHING)
+    vendor, _, rest = path.lstrip("/").partition("/v1/")
+    name = (rest or path.removeprefix("/v1/")).partition("/")[0]
+    if any(name in names for of, names in NOT_OFFERED.items() if path.startswith("/v1/") or vendor == of):
+        raise NotFound(f"this server answers chats and does not offer {name!r}: {_INSTEAD.get(name, _ELSEWHERE)}")
+    raise NotFound(_NO_PROBE if path in PROBES else _NOTHING)
 
 
 def body_at(path: str, error: RouterError) -> bytes:

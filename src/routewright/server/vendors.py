@@ -1,57 +1,55 @@
 """What the doors for other vendors' clients share (contract 14): how ``model`` is read, the field ``routewright``, the
-headers about routing, and errors that name fields as the client wrote them.
+headers about routing, reasoning as opaque text, and errors that name fields as the client wrote them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
-from copy import copy
-from typing import Any, TypeVar
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from routewright._core.account import holds_key
-from routewright._core.request.json_scan import beneath, joined
-from routewright._core.request.problems import CHOICES, did_you_mean, hint_for, shown
+from routewright._core.model_name import model_called, named, undated
+from routewright._core.request.json_scan import beneath, joined, scan
+from routewright._core.request.problems import did_you_mean, hint_for, shown
 from routewright._core.request.read import converted
-from routewright.errors import Problem, RouterError, ValidationFailed
-from routewright.wire import Budget, CacheOpts, Fallback, Goal, RouteRequest, RouteResponse, StartedData, Strategy
+from routewright.errors import NotFound, Problem, RouterError, ValidationFailed
+from routewright.wire import (
+    Budget,
+    CacheControl,
+    CacheOpts,
+    Caller,
+    Effort,
+    Fallback,
+    Goal,
+    Model,
+    Part,
+    Reasoning,
+    RouteRequest,
+    RouteResponse,
+    StartedData,
+    Strategy,
+    TextPart,
+)
+
+from .endpoints import Service
+from .errors import retold
+from .fields import Fields, Ignored, wrong
 
 E = TypeVar("E", bound=RouterError)
+
+_encode = msgspec.json.encode
+_decode_reasoning = msgspec.json.Decoder(Reasoning).decode
 
 FIELD = "routewright"
 """The field of a vendor's request that holds what only we know."""
 AUTO = "auto"
-MOST_SHOWN = 4
-"""Models that a hint names."""
-MOST_IGNORED, LONGEST_IGNORED = 50, 64
-"""Bounds of the header that names ignored fields."""
-
-
-class Ignored(set[str]):
-    """Names of the fields of a request that were ignored: of many the first, no long ones, and never their values."""
-
-    def add(self, name: str) -> None:
-        """Note one."""
-        if len(self) < MOST_IGNORED and len(name) <= LONGEST_IGNORED and not holds_key(name):
-            super().add(name)
-
-    def keep(self, value: Any, known: frozenset[str]) -> Any:
-        """An object's known fields. The others are noted, unless they are null."""
-        if type(value) is not dict or value.keys() <= known:
-            return value
-        for name, each in value.items():
-            if name not in known and each is not None:
-                self.add(name)
-        return {name: each for name, each in value.items() if name in known}
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The header that tells the client."""
-        told = ", ".join(sorted(name for name in self if name.isascii() and name.isidentifier()))
-        return {"X-Routewright-Ignored": told} if told else {}
 
 
 class Wishes(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -118,27 +116,13 @@ class Words(Struct, frozen=True):
         return _NAME.sub(named, text)
 
     def problem(self, problem: Problem) -> Problem:
-        """One problem. Its own sentence shows the client's value, and stays."""
-        return Problem(self.path(problem.path), problem.problem, self.text(problem.hint))
+        """One problem. Its own sentence shows the client's value, and stays, but for the name of the cap."""
+        said = problem.problem.replace("max_output_tokens=", f"{self.path('params.max_output_tokens')}=")
+        return Problem(self.path(problem.path), said, self.text(problem.hint))
 
     def error(self, error: E) -> E:
         """A copy of the error in the client's words."""
-        told = copy(error)
-        if isinstance(told, ValidationFailed) and told.problems:
-            told.problems = [self.problem(each) for each in told.problems]
-            told.message = "\n".join(map(str, told.problems))
-            told.detail = told.detail | {"problems": [each._asdict() for each in told.problems]}
-            return told
-        told.message = self.text(told.message)
-        suggestion = told.detail.get("suggestion")
-        if isinstance(suggestion, str):
-            told.detail = told.detail | {"suggestion": self.text(suggestion)}
-        return told
-
-
-def wrong(path: str, problem: str, hint: str = "") -> ValidationFailed:
-    """The error of one field."""
-    return ValidationFailed.of(Problem(path, problem, hint))
+        return retold(error, self.problem, self.text)
 
 
 def wishes_of(given: object, words: Words) -> Wishes:
@@ -158,72 +142,113 @@ def wishes_of(given: object, words: Words) -> Wishes:
     raise ValidationFailed.of(*found)
 
 
-def check_placed(given: Mapping[str, Any]) -> None:
+def check_placed(fields: Fields) -> None:
     """Refuse wishes beside the field ``routewright``: to ignore a budget would be to overspend it."""
-    if given.get("idempotency_key") is not None:
-        raise wrong("idempotency_key", "is not a field of this interface", _KEY_HINT)
-    for name in _OURS:
-        if given.get(name) is not None:
-            hint = f'send it as {FIELD}.{name}: {{"{FIELD}": {{"{name}": ...}}}}'
-            raise wrong(name, "is not a field of this interface", hint)
+    for name in ("idempotency_key", *_OURS):
+        if fields.peek(name) is not None:
+            hint = f'send it as {FIELD}.{name}: {{"{FIELD}": {{"{name}": ...}}}}' if name in _OURS else _KEY_HINT
+            raise fields.wrong(name, "is not a field of this interface", hint)
 
 
-def places_of(model: str) -> dict[str, str]:
-    """Fields of the route request that ``model`` stands for (``Words.places``)."""
+class ModelNotFound(NotFound, code="model_not_found"):
+    """There is no such model, in the vendors' own words."""
+
+
+class Known(NamedTuple):
+    """The models that a caller may name."""
+
+    names: Mapping[str, str]
+    """Ids and aliases, each with the id that it means."""
+    models: Callable[[], Iterable[Model]]
+
+    def id_of(self, model: str, vendor: str, listed_at: str) -> str:
+        """The name of a model that is known, of what a client of a vendor calls it: a name without a vendor is this
+        vendor's, one with a date may mean a model without. What leaves the choice to the router stays.
+
+        Raises ``ModelNotFound``.
+        """
+        if not model:
+            raise wrong("model", "must not be empty", "send an id, 'auto', 'auto:<goal>' or 'policy:<id>'")
+        if chooses(model):
+            return model
+        for name in (model, f"{vendor}/{model}") if "/" in model else (f"{vendor}/{model}", model):
+            if name in self.names:
+                return name
+        of, name = model.split("/", 1) if "/" in model else (vendor, model)
+        if f"{of}/{undated(name)}" in self.names:  # the others cost a look at every model
+            return f"{of}/{undated(name)}"
+        meant = model_called(name, [map(named, self.models())], of, {})
+        if meant is not None:
+            return meant
+        hint = did_you_mean(model, self.names) or did_you_mean(f"{vendor}/{model}", self.names)
+        hint = hint or f"{listed_at} lists those that can be called, 'auto' chooses one"
+        raise ModelNotFound(f"there is no model {shown(model)}, or you may not use it; {hint}")
+
+
+NOBODY = Known({}, tuple)
+"""For whom there are no models."""
+
+
+def known_to(service: Service, caller: Caller) -> Known:
+    """The models that a caller may name."""
+    return Known(service.router.model_names(caller=caller), partial(service.router.models, caller=caller))
+
+
+def chooses(model: str) -> bool:
+    """True if the name leaves the choice to the router: ``auto``, ``auto:<goal>`` or ``policy:<id>``."""
     kind, colon, _ = model.partition(":")
-    if kind == "policy" and colon:
+    return model == AUTO or (colon != "" and kind in (AUTO, "policy"))
+
+
+def places_of(model: str, fallback: Fallback | None = None) -> dict[str, str]:
+    """Fields of the route request that ``model`` and the models behind it stand for (``Words.places``)."""
+    if model.startswith("policy:"):
         return {"policy_id": "model"}
-    return {} if kind == AUTO else {"models[0]": "model"}
+    if chooses(model):
+        return {}
+    behind = [] if fallback is None else fallback.models or []
+    places = {f"models[{n + 1}]": f"{FIELD}.fallback.models[{n}]" for n in range(len(behind))}
+    return {"models[0]": "model", **places}
 
 
 def wished(request: RouteRequest, model: str, vendor: str, wishes: Wishes, known: Container[str]) -> RouteRequest:
     """Add to a request what ``model`` and the wishes say about its routing.
 
-    ``model`` is an id, ``auto``, ``auto:<goal>`` or ``policy:<id>``; a name without a vendor means this vendor's, if
-    that is ``known``. Raises ``ValidationFailed`` where the two disagree.
+    ``model`` is a name that is ``known``, or leaves the choice (``chooses``). A named model is the only candidate, but
+    for those that ``fallback.models`` has come after it, in their order. Raises ``ValidationFailed`` where model and
+    wishes disagree.
     """
     if request.stream and wishes.fallback is not None and wishes.fallback.on_partial == "restart":
         hint = "leave it out, and a fault behind the first words ends the stream; POST /v1/route can begin again"
         raise wrong(f"{FIELD}.fallback.on_partial", "has no words in these streams", hint)
-    given = {name: getattr(wishes, name) for name in Wishes.__struct_fields__}
-    told = {name: each for name, each in given.items() if each is not None}
-    kind, colon, rest = model.partition(":")
+    told = {name: each for name in Wishes.__struct_fields__ if (each := getattr(wishes, name)) is not None}
     if model == AUTO:
         return replace(request, **told)
-    field: str
-    value: Any
-    if kind == AUTO and colon:
-        goals = CHOICES["goal"]
-        if rest not in goals:
-            hint = did_you_mean(rest, goals) or f"take auto, or auto:{', auto:'.join(goals)}"
-            raise wrong("model", f"asks for the goal {shown(rest)}", hint)
-        field, value = "goal", rest
-    elif kind == "policy" and colon:
-        field, value = "policy_id", rest
-    else:
-        own = f"{vendor}/{model}"
-        field, value = "models", [own if own in known else model]
-        _check_alone(value[0], wishes)
+    kind, _, rest = model.partition(":")
+    goals, field, value = get_args(Goal), "models", cast("Any", [model])
+    if chooses(model):
+        field, value = "goal" if kind == AUTO else "policy_id", rest
+    if field == "goal" and rest not in goals:
+        hint = f"{did_you_mean(rest, goals)} take auto, or auto:{', auto:'.join(goals)}".lstrip()
+        raise wrong("model", f"asks for the goal {shown(rest)}", hint)
     if told.get(field, value) != value:
         hint = f"say it in one of the two; with {FIELD}.{field} send 'auto'"
         raise wrong("model", f"is {shown(model)}, and {FIELD}.{field} says something else", hint)
-    return replace(request, **told | {field: value})
+    told[field] = value
+    if field == "models" and wishes.fallback is not None and wishes.fallback.models:
+        owned = [(f"{vendor}/{each}", each) for each in wishes.fallback.models]
+        behind = [own if own in known else each for own, each in owned]
+        told["fallback"] = replace(wishes.fallback, models=behind)
+        told["models"] = [model, *[each for each in behind if each != model]]
+        told.setdefault("prefer", model)
+    return replace(request, **told)
 
 
-def _check_alone(name: str, wishes: Wishes) -> None:
-    """Refuse a chain beside one named model, which allows no other, and say how to have both."""
-    chain = [] if wishes.fallback is None else wishes.fallback.models or []
-    if any(each != name for each in chain):
-        several = ", ".join(f'"{each}"' for each in dict.fromkeys([name, *chain][:MOST_SHOWN]))
-        hint = f'send "model": "auto" with "{FIELD}": {{"models": [{several}]}}, and the best of them is asked first'
-        problem = f"stands beside the one model {shown(name)}, which allows no other"
-        raise wrong(f"{FIELD}.fallback.models", problem, hint)
-
-
-def routing_headers(told: RouteResponse | StartedData) -> dict[str, str]:
-    """Headers that say which model serves a request: of a stream as it begins, of an answer also what it took."""
+def routing_headers(told: RouteResponse | StartedData, ignored: Ignored) -> dict[str, str]:
+    """Headers that name the serving model and the ignored fields; for a whole answer also cost and latency."""
     routing = told.routing
     headers = {"X-Routewright-Trace-Id": told.trace_id, "X-Routewright-Model": routing.selected_model}
+    headers |= ignored.headers(routing.selected_model, routing.ignored_params)
     if isinstance(told, RouteResponse):
         headers |= {
             "X-Routewright-Cost-Usd": f"{told.routing.cost_usd:.9f}".rstrip("0").rstrip("."),
@@ -231,3 +256,50 @@ def routing_headers(told: RouteResponse | StartedData) -> dict[str, str]:
             "X-Routewright-Policy-Version": routing.policy_version,
         }
     return headers
+
+
+# Dials that several vendors have.
+
+EFFORTS: dict[str, Effort] = {**{effort: effort for effort in get_args(Effort)}, "xhigh": "max"}
+"""Ours by the vendors' words for how much is thought."""
+
+
+def packed(reasoning: Reasoning) -> str:
+    """Reasoning as one opaque text, which clients send back unchanged. Its readable text is told beside it."""
+    return b64encode(_encode(replace(reasoning, text=None))).decode()
+
+
+def unpacked(text: object) -> Reasoning | None:
+    """The reasoning of an opaque text; None: it is not one of ours."""
+    if isinstance(text, str):
+        with suppress(ValueError, msgspec.DecodeError, RouterError, RecursionError):
+            raw = b64decode(text, validate=True)
+            scan(raw)
+            return _decode_reasoning(raw)
+    return None
+
+
+def joined_thoughts(found: list[Reasoning]) -> Reasoning | None:
+    """What a model thought in one turn, of its pieces."""
+    return replace(found[0], items=[item for each in found for item in each.items]) if found else None
+
+
+# Content.
+
+
+def content_of(parts: list[Part]) -> str | list[Part] | None:
+    """The content of a message. One text is one as it is: every model knows that form."""
+    match parts:
+        case [TextPart(text, None)]:
+            return text
+    return parts or None
+
+
+def mark_of(fields: Fields) -> CacheControl | None:
+    """``cache_control``."""
+    if fields.peek("cache_control") is None:
+        return None
+    given = fields.object("cache_control")
+    given.one_of("type", ("ephemeral",))
+    ttl = given.may_be("ttl", ("5m", "1h"))
+    return CacheControl("ephemeral", cast('Literal["5m", "1h"] | None', ttl))

@@ -8,6 +8,7 @@ from .clock import FakeClock
 from .faulty import CELLS, Cell, FaultyProvider, FaultyServer, FaultyTransport
 from .provider import Pause, ScriptedProvider
 from .survival import SITUATIONS, NotSurvived, Situation, SituationCase, situations
+from .trace import assert_trace
 
 __all__ = [
     "CELLS",
@@ -22,5 +23,6 @@ __all__ = [
     "ScriptedProvider",
     "Situation",
     "SituationCase",
+    "assert_trace",
     "situations",
 ]

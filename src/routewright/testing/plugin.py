@@ -12,7 +12,8 @@ pytest was started, then in pytest's root directory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import pytest
 
 from routewright.errors import Problem, ValidationFailed
 
+from .servers import NotInstalled, PostgresServer, RedisServer, find
 from .survival import SituationCase, situations
 
 _MARKER = "routewright(policies, policy=None, *, catalogue=None, request='Hello')"
@@ -51,6 +53,30 @@ def situation(request: pytest.FixtureRequest) -> SituationCase:
     if isinstance(given, SituationCase):
         return given
     pytest.fail(given, pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """PostgreSQL without syncs. Give each test a ``database()`` of its own."""
+    need("postgres")
+    with PostgresServer(durable=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """Redis, which keeps nothing."""
+    need("redis-server")
+    with RedisServer() as server:
+        yield server
+
+
+def need(program: str) -> None:
+    """Skip the test if a program is missing, or fail it if the environment requires servers."""
+    try:
+        find(program)
+    except NotInstalled as missing:
+        (pytest.fail if os.environ.get("TEST_SERVERS") == "required" else pytest.skip)(str(missing))
 
 
 def _cases(marker: pytest.Mark, test: pytest.Item) -> Sequence[SituationCase | str]:

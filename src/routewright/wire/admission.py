@@ -41,6 +41,8 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """The agent run that the call belongs to."""
     slot: bool = True
     """False for calls of an agent run, which holds one for them."""
+    windows: bool = True
+    """False: its rate limits and its slot are counted elsewhere."""
 
 
 class Grant(Struct, kw_only=True, gc=False):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from msgspec import Struct
+import msgspec
 
 from .account import Durability, Environment
+from .plain import Struct
 from .request import Goal, Message, Strategy, Tool, ToolCall
 from .response import Tokens
 
@@ -162,7 +163,7 @@ class AgentRunCompleted(Struct, frozen=True):
     """The run's tags."""
 
 
-class Checkpoint(Struct, kw_only=True):
+class Checkpoint(msgspec.Struct, kw_only=True):
     """What a run needs to go on after its last finished step. It holds what was said."""
 
     trace_id: str
@@ -188,15 +189,16 @@ class Checkpoint(Struct, kw_only=True):
 
 
 class PutAgentState(Struct, frozen=True, tag=True):
-    """Keep the checkpoint of a run, or a conversation, in place of the one before; without a body, remove it.
-    ``DeleteResults`` removes them all."""
+    """Keep the checkpoint of a run, a conversation, or what was learned of an account, in place of the one before;
+    without a body, remove it. ``DeleteResults`` removes them all."""
 
     id: str
-    """The run's trace id, or ``conversation:<name>``."""
+    """The run's trace id, or ``conversation:<name>``; ``warm:<name>`` for where one is warm, and ``heads``, which hold
+    no text."""
     environment: Environment
     body: bytes | None
     until: float
-    """Unix seconds: it is removed then."""
+    """Unix seconds: it is removed then. Infinite: it is kept however many come after it."""
     claim: str | None = None
     """The idempotency key of the run."""
     durability: Durability = "buffered"
@@ -209,3 +211,5 @@ class AgentState(Struct, frozen=True, tag=True):
     claim: str | None = None
     environment: Environment | None = None
     """None: of either."""
+    informs: bool = False
+    """It informs a decision, which cannot wait: the answer may be of a moment ago, or None."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
-
+from .plain import Struct
 from .response import Tokens
 
 Bucket = Literal["hour", "day", "week", "month"]

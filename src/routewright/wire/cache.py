@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from .account import Environment
+from .plain import PlainData
 from .request import ToolCall
 
 
@@ -68,7 +69,7 @@ class CacheSelection(Struct, frozen=True, kw_only=True):
     """Unix seconds."""
 
 
-class CacheStats(Struct, frozen=True, kw_only=True):
+class CacheStats(PlainData, Struct, frozen=True, kw_only=True):
     """What a cache holds of one account, or of all."""
 
     entries: int = 0

@@ -5,11 +5,10 @@ from __future__ import annotations
 from enum import IntFlag, StrEnum
 from typing import Literal
 
-from msgspec import Struct
-
 from .model import Model
+from .plain import Struct
 from .policy import Policy
-from .request import Goal, Strategy
+from .request import Effort, Goal, Strategy
 
 
 class Reason(StrEnum):
@@ -50,16 +49,42 @@ class Need(IntFlag):
     JSON_OBJECT = 512
     """JSON of any shape."""
     JSON_SCHEMA = 1024
+    AUDIO = 1 << 11
+    FILE = 1 << 12
+    FILE_URL = 1 << 13
+    SERIAL_TOOLS = 1 << 14
+    """Tool calls come one at a time."""
+    REASONING = 1 << 15
+    """An effort is asked for."""
+    NO_REASONING = 1 << 16
+    REASONING_TOKENS = 1 << 17
+    """Thinking is bounded in tokens."""
+    FLEX = 1 << 18
+    """This and the next three are wishes: no model is left out for want of them."""
+    PRIORITY = 1 << 19
+    VERBOSITY = 1 << 20
+    CACHE_CONTROL = 1 << 21
+    REASONING_TOOLS = 1 << 22
+    """This and the next four are asked for beside an effort or a bound."""
+    REASONING_TOOL_CHOICE = 1 << 23
+    REASONING_SAMPLING = 1 << 24
+    REASONING_BRIEF = 1 << 25
+    """Thinking has little room."""
+    REASONING_TOKENS_BRIEF = 1 << 26
 
 
 class Images(Struct, frozen=True, omit_defaults=True):
-    """Images of one size in a prompt."""
+    """Images of one size in a prompt; or a file, a recording, or what a model thought in an earlier turn."""
 
     width: int = 0
     """Pixels; 0: not known."""
     height: int = 0
     detail: Literal["auto", "low", "high"] = "auto"
     count: int = 1
+    tokens: int = 0
+    """Of what is no image, as a guess. 0: it is one."""
+    most: int = 0
+    """At most so many. 0: as many as a window holds."""
 
 
 class TokenBounds(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -83,6 +108,33 @@ class TokenBounds(Struct, frozen=True, omit_defaults=True, gc=False):
     def best(self) -> int:
         """The count if it was taken, else the estimate."""
         return self.estimate if self.o200k is None or self.images else self.o200k
+
+
+class Reading(Struct, frozen=True, omit_defaults=True):
+    """What the built-in predictor reads in a prompt. It holds no text."""
+
+    predictor: str
+    """Id of the weights that it was read with."""
+    cell: tuple[int, ...]
+    """Place on the predictor's grid, all zeros where it says nothing: the qualities of all models follow from it."""
+    difficulty: float
+    """0..1, 0.5 as usual."""
+    topic: str
+    novelty: float
+    """0..1: how far the prompt is from all that the predictor knows. At 1 the catalogue's qualities stand."""
+    language: str = ""
+    """ISO 639-1; empty where it is not known."""
+    policy_class: str = ""
+    """The class of the policy that it matches."""
+    sketch: tuple[int, ...] = ()
+    """A few numbers from -127 to 127 by which heads learn from your traffic; kept only where that is asked for."""
+
+
+class WarmPrefix(Struct, frozen=True):
+    """The beginning of a prompt that a model's vendor is expected to have in its cache."""
+
+    model: str
+    tokens: int
 
 
 class DecisionInput(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -125,6 +177,31 @@ class DecisionInput(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """Version of the scoring rules. Without a default, so that it is always stored."""
     prefer: tuple[str, ...] = ()
     """Tried first, in this order, where they pass: the request's, then the policy's."""
+    wishes: int = 0
+    """Bits of ``Need`` that no model is left out for: expected and worst cost follow a service tier and marks for the
+    vendor's cache."""
+    effort: Effort | None = None
+    """How much is thought before the answer; expected output, cost and time follow it."""
+    thinking_tokens: int | None = None
+    """The bound on thinking, in place of an effort."""
+    hour_cache: bool = False
+    """Marks ask the vendor's cache to keep the prompt for an hour, which may be priced higher."""
+    reading: Reading | None = None
+    """Where ``quality`` comes from the built-in predictor."""
+    workload: tuple[int, int] | None = None
+    """By how many quarter octaves answers of this workload are longer, and take more time, than usual."""
+    warm: tuple[WarmPrefix, ...] = ()
+    """What is expected to cost less, since a vendor has it in its cache."""
+    propensity: int = 0
+    """Under a policy that explores: millionths of chance with which the first model was to be tried first."""
+    explored: bool = False
+    """It was picked to be explored, and stands first among those preferred."""
+
+    @property
+    def own_quality(self) -> tuple[int, ...] | None:
+        """Qualities that your own predictor gave: a policy's floor holds of them. Of those that follow from a reading
+        it does not: its author knew the catalogue's."""
+        return None if self.reading is not None else self.quality
 
 
 class CatalogueSnapshot(Struct, frozen=True, tag="catalogue", tag_field="kind"):
@@ -150,6 +227,8 @@ class PolicySnapshot(Struct, frozen=True, tag="policy", tag_field="kind"):
     """Ids of its own fallbacks, in order; None: it names none."""
     prefer: tuple[str, ...] = ()
     """Ids of the models that it prefers, in order."""
+    classes: tuple[PolicySnapshot, ...] = ()
+    """The whole policy as it is for each of its classes, in order."""
 
 
 class ModelHealth(Struct, frozen=True, omit_defaults=True):
@@ -211,3 +290,29 @@ class Candidate(Struct, frozen=True, gc=False):
     """Quality, cost, latency, stability on 0..1, higher is better."""
     late: bool = False
     """Expected to miss the deadline, so ranked after all others."""
+
+
+class Decided(Struct, frozen=True, kw_only=True):
+    """A decision and why, as ``POST /v1/decide`` answers it and ``Decision.to_dict`` gives it."""
+
+    model: str
+    """The one that would serve the request."""
+    chain: list[str]
+    """Those that would follow if it failed, in order."""
+    score: float
+    reason: str
+    """One sentence from the decision's own numbers."""
+    output_cap: int | None
+    """Output tokens that the model is to be asked for at most; null: its own limit."""
+    fallback_affordable: bool
+    """False: the budget pays for the chosen model's answer alone."""
+    candidates: list[Candidate]
+    """Every model that fits, best first."""
+    rejected: list[Rejection]
+    """Every model that does not, with the first reason that kept it out."""
+    digest: str
+    """Equal digests are equal decisions."""
+    reading: Reading | None = None
+    """What was read in the prompt; null: nothing that could change the choice."""
+    instead_of: str | None = None
+    """The model that would have been chosen without that, if it is another."""

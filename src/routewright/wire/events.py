@@ -5,23 +5,25 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal, get_args
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from .account import Durability, Environment, Expect
 from .agent import AgentRunCompleted
+from .plain import Struct
 from .request import Budget
 from .response import RouteResponse
 from .trace import copied
 
 
-class StartedRouting(Struct, frozen=True):
+class StartedRouting(Struct, frozen=True, omit_defaults=True):
     """What is known of the routing before the first token."""
 
     selected_model: str
     """The one that is asked first."""
     fallback_chain: list[str]
     policy_version: str
+    ignored_params: list[str] = []
+    """Wishes that the vendor of this model has no field for."""
 
 
 class StartedData(Struct, frozen=True):
@@ -52,6 +54,25 @@ class OutputDelta(Struct, frozen=True):
     event: ClassVar[str] = "output.delta"
     id: int
     data: OutputData
+
+
+class ReasoningData(Struct, frozen=True, omit_defaults=True):
+    """What the model thought before what follows, and the attempt it belongs to."""
+
+    text: str
+    """The readable part, perhaps empty."""
+    items: list[dict[str, Any]]
+    """The vendor's own items, as ``reasoning.items`` of the response will have them."""
+    provider: str
+    attempt: int
+
+
+class ReasoningDelta(Struct, frozen=True):
+    """What the model thought, told once the first word or tool call after it comes."""
+
+    event: ClassVar[str] = "reasoning.delta"
+    id: int
+    data: ReasoningData
 
 
 class ToolCallData(Struct, frozen=True, gc=False):
@@ -105,7 +126,7 @@ class StreamError(Struct, frozen=True):
     data: dict[str, Any]
 
 
-RouteEvent = RouteStarted | OutputDelta | ToolCallDelta | RouteFallback | RouteCompleted | StreamError
+RouteEvent = RouteStarted | OutputDelta | ReasoningDelta | ToolCallDelta | RouteFallback | RouteCompleted | StreamError
 
 
 FallbackReason = Literal["upstream_5xx", "timeout", "budget", "safety"]

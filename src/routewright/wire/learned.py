@@ -1,10 +1,9 @@
-"""What attempts taught of models, as processes share it through a storage."""
+"""What attempts taught of models, as processes share it through a storage, and what an account's traffic taught."""
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from .account import Durability
+from .plain import Struct
 
 
 class Learned(Struct, frozen=True, omit_defaults=True):
@@ -18,6 +17,10 @@ class Learned(Struct, frozen=True, omit_defaults=True):
     """Those whose length says something."""
     length: float = 0.0
     length_squared: float = 0.0
+    unusual: float = 0.0
+    """Of the length, what would not be there had the work been as usual; negative: what is missing."""
+    late: float = 0.0
+    """Octaves by which the work, not the model, made answers slower."""
     tokens: float = 0.0
     """That were written after the first one, in ``us`` microseconds."""
     us: float = 0.0
@@ -54,3 +57,32 @@ class LearnedSince(Struct, frozen=True, tag=True):
 
     fleet: str
     epoch: int
+
+
+class HeadFigures(Struct, frozen=True):
+    """How well a head predicts traces that it was not fitted to, beside the built-in predictor alone."""
+
+    traces: int
+    shipped_log_loss: float
+    log_loss: float
+    gain_error: float
+    """The standard error of the gain, over traces."""
+
+    @property
+    def gain(self) -> float:
+        """By how much the log-loss of the head is lower."""
+        return self.shipped_log_loss - self.log_loss
+
+
+class Head(Struct, frozen=True, kw_only=True):
+    """How much better or worse models do in an account's traffic than the built-in predictor says."""
+
+    id: str
+    """Made of the content, as of a snapshot; ``Reading.predictor`` names it behind a ``+``."""
+    made_at: float
+    """Unix seconds."""
+    predictor: str
+    """Id of the weights that it corrects. It says nothing beside others."""
+    models: dict[str, tuple[float, ...]]
+    """By model an offset, then a weight for each number of a sketch, in logits."""
+    figures: HeadFigures

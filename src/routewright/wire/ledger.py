@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
+import msgspec
 
 from .account import Account, Durability, Key
 from .figures import NANOS_PER_USD, in_usd
+from .plain import Struct
 from .response import Tokens
 
 Level = Literal["agent_run", "key", "account", "month"]
@@ -99,7 +100,7 @@ class Purse(Struct, frozen=True, gc=False):
         return 100 * self.spent_nanos / self.limit_nanos if self.limit_nanos else None
 
 
-class Standing(Struct, frozen=True):
+class Standing(msgspec.Struct, frozen=True):
     """How an account and one of its keys stand."""
 
     account: Account | None
@@ -180,7 +181,7 @@ class LedgerRows(Struct, frozen=True, tag=True):
     request_id: str | None = None
 
 
-class KeyStanding(Struct, frozen=True):
+class KeyStanding(msgspec.Struct, frozen=True):
     """How a key stands."""
 
     key: Key
@@ -191,7 +192,7 @@ class KeyStanding(Struct, frozen=True):
     """What was charged this month, and its limit, if there is one."""
 
 
-class AccountStanding(Struct, frozen=True):
+class AccountStanding(msgspec.Struct, frozen=True):
     """How an account stands in a calendar month."""
 
     account: Account

@@ -57,8 +57,35 @@ class Denied(Struct, frozen=True):
     """One for each ``Take``, as they stand."""
 
 
+class Takes(Struct, frozen=True, gc=False):
+    """What one call takes of the rate limits of its account and of its key."""
+
+    id: str
+    """The call's."""
+    account: str
+    parties: tuple[tuple[str, RateLimits], ...]
+    """The account and the key, as far as they have limits."""
+    tokens: int
+    slots: int
+    """1, or 0 for calls of an agent run."""
+    lasts_s: float
+    """The call ends within this time."""
+
+
+class Taken(Struct, frozen=True, gc=False):
+    """A call that was counted."""
+
+    takes: Takes
+    windows: tuple[WindowState, ...]
+    """The rate limits, this call counted in."""
+    places: tuple[tuple[int, int], ...]
+    """Where it was counted, for each party, in the terms of the coordination."""
+
+
 ACCOUNT_TOPIC = "account"
 """Of notices that say which account, or key of it, has changed."""
+CIRCUIT_TOPIC = "circuit"
+"""Of notices that say which model is left alone, and for how long."""
 
 
 class Notice(Struct, frozen=True):

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
-
 from .figures import NANOS_PER_USD
+from .plain import Struct
 
-Modality = Literal["text", "image", "tool"]
+Modality = Literal["text", "image", "tool", "audio", "file"]
 Tokenizer = Literal["o200k_base", "cl100k_base"]
 AvailabilityStatus = Literal["available", "degraded", "unavailable"]
-Feature = Literal["temperature", "top_p", "stop", "seed", "tool_choice", "image_url", "json_object", "json_schema"]
-"""What a request may ask for that not every vendor takes. ``tool_choice``: that a tool is called; ``image_url``: images
-by their address; the last two: kinds of ``response_format``."""
+Feature = Literal[
+    "temperature", "top_p", "stop", "seed", "tool_choice", "image_url", "json_object", "json_schema",
+    "file_url", "parallel_tool_calls", "reasoning", "reasoning_none", "reasoning_tokens", "reasoning_tools",
+    "reasoning_tool_choice", "reasoning_sampling", "reasoning_brief", "reasoning_tokens_brief",
+    "flex", "priority", "verbosity", "cache_control",
+]  # fmt: skip
+"""What a request may ask for that not every vendor takes. ``tool_choice``: that a tool is called; ``image_url`` and
+``file_url``: images and files by their address; ``json_object`` and ``json_schema``: kinds of ``response_format``;
+``parallel_tool_calls``: that calls come one at a time; ``reasoning``: an effort; ``reasoning_none``: that it does not
+think; ``reasoning_tokens``: a bound on thinking. Beside an effort or a bound, ``reasoning_tools``: tools;
+``reasoning_tool_choice``: that one is called; ``reasoning_sampling``: a temperature but 1, or a ``top_p`` under 0.95;
+``reasoning_brief``: an effort under an output cap of 1,024 tokens or less; ``reasoning_tokens_brief``: a bound under
+such a cap, or of less than that. The last four are wishes: without them a model is not left out."""
 
 
 class PriceTier(Struct, frozen=True, omit_defaults=True):
@@ -26,6 +35,16 @@ class PriceTier(Struct, frozen=True, omit_defaults=True):
     """None: other than the shorter inputs' in the proportion of the input prices."""
     cache_write_usd: float | None = None
     """None: likewise."""
+
+
+class ServicePrice(Struct, frozen=True, omit_defaults=True):
+    """Prices of a service tier."""
+
+    tier: Literal["flex", "priority"]
+    input_usd: float
+    output_usd: float
+    cached_input_usd: float | None = None
+    cache_write_usd: float | None = None
 
 
 class Pricing(Struct, frozen=True, omit_defaults=True):
@@ -41,6 +60,12 @@ class Pricing(Struct, frozen=True, omit_defaults=True):
     tiers: tuple[PriceTier, ...] = ()
     reasoning_usd: float | None = None
     """Of tokens thought before the answer. None: as output."""
+    audio_input_usd: float | None = None
+    """Of recordings. None: unknown, so that no audio is sent where money is limited."""
+    cache_write_hour_usd: float | None = None
+    """Of what the vendor's cache keeps for an hour. None: 1.6 times ``cache_write_usd``, as Anthropic has it."""
+    service_tiers: tuple[ServicePrice, ...] = ()
+    """Other prices of calls in these tiers. The flex tier of vendors who price it as batches needs no entry."""
 
 
 class PriceChange(Struct, frozen=True):
@@ -52,7 +77,8 @@ class PriceChange(Struct, frozen=True):
 
 
 class Availability(Struct, frozen=True):
-    """Whether the model can be called now: ``degraded`` if most calls of late failed. Regions ``[]`` means unknown."""
+    """Whether the model can be called now: ``degraded`` if most calls of late failed, or a key of its provider was
+    refused. Regions ``[]`` means unknown."""
 
     status: AvailabilityStatus = "available"
     regions: tuple[str, ...] = ()
@@ -79,7 +105,7 @@ class Model(Struct, frozen=True, kw_only=True):
     """Prices in the place of ``pricing_per_1m`` from their days on, the earliest first. Default: none are known."""
     availability: Availability = Availability()
     deprecated_at: str | None = None
-    """RFC 3339 date or timestamp from which the vendor no longer serves it."""
+    """RFC 3339 timestamp from which the vendor no longer serves it; a catalogue may give a date."""
 
     provider_model_id: str = ""
     """The name on the provider's wire. Default: what stands after the first slash of ``id``."""
@@ -111,9 +137,9 @@ class Model(Struct, frozen=True, kw_only=True):
     """Words of one's own, by which policies may pick it. Default: none."""
 
 
-CostPart = Literal["input", "cached", "written", "output", "reasoning"]
-"""Kinds of tokens that are priced apart. ``input`` is what was neither read from a cache nor written to it,
-``output`` what was not thought before the answer."""
+CostPart = Literal["input", "cached", "written", "written_hour", "audio", "output", "reasoning"]
+"""Kinds of tokens that are priced apart. ``input`` is text that was neither read from a cache nor written to it,
+``written_hour`` what was written to be kept for an hour, ``output`` what was not thought before the answer."""
 
 
 class BillLine(Struct, frozen=True):

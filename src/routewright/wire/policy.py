@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
-
-from .request import Budget, CacheOpts, Goal, OnPartial, Strategy
+from .plain import Struct
+from .request import Budget, CacheOpts, Goal, OnPartial, Params, Strategy
 
 Stage = Literal["input", "output"]
 """Where a text is checked: on its way to a model, or on its way back."""
@@ -46,9 +45,13 @@ class PolicyFallback(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     """A policy's chain. ``on_refusal="fallback"`` asks another provider when one refuses the content."""
 
     models: list[str] | None = None
+    """The chain, in this order: ids and aliases of models that the policy allows; ``[]`` for none."""
     max_retries: float | None = None
+    """Further tries of one model."""
     on_partial: OnPartial | None = None
+    """What follows when a model fails within its answer."""
     on_refusal: Literal["fail", "fallback"] = "fail"
+    """``fallback``: ask the next model when a provider's moderation refuses."""
     hedge: bool = False
     """Ask the next model, too, where the first shows no life for longer than it usually takes."""
 
@@ -57,18 +60,24 @@ class PolicyWeights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """What counts how much in the score, in per cent: whole numbers that make 100."""
 
     quality: float
+    """Of the answer, by the catalogue or your own prediction."""
     cost: float
+    """Expected, of the request."""
     latency: float
+    """Expected, to the whole answer."""
     stability: float
+    """Share of calls that succeed."""
 
 
 class PolicyGuardrail(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a policy redacts or blocks: kinds of data, words, or both."""
 
     patterns: list[PatternKind] | None = None
+    """Kinds of data to look for."""
     deny: list[str] | None = None
-    """Words and phrases."""
+    """Words and phrases to look for, in any case."""
     action: GuardrailAction
+    """What is done with what is found."""
     stages: list[Stage] | None = None
     """Default: input and output."""
 
@@ -76,19 +85,28 @@ class PolicyGuardrail(Struct, frozen=True, kw_only=True, omit_defaults=True, for
 Capability = Literal["image", "tools", "json", "reasoning"]
 
 
-class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Named rules. Goal and strategy override a request's; limits and lists can only be narrowed by it."""
+class PolicyMatch(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What the built-in predictor has to read in a prompt: all that is given here."""
 
-    name: str
-    """Without ``@``, which parts the name from the date in ``policy_version``."""
-    id: str = ""
-    """Default: ``pol_`` and 26 characters made from the name."""
-    created_at: str | None = None
-    """RFC 3339. Default: when the storage first saw this content."""
+    topic: str | None = None
+    """What the prompt is about: ``code``, ``math`` ..."""
+    difficulty: str | None = None
+    """A comparison with a number from 0 to 1: ``>0.7``, ``<=0.3``."""
+    novelty: str | None = None
+    """The same, of how much of the prompt the predictor does not know: ``>0.9``."""
+    language: str | None = None
+    """Of the prompt, as ISO 639-1: ``de``."""
+
+
+class PolicyRules(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a policy can ask for. Limits and lists can only be narrowed by a request."""
+
     goal: Goal | None = None
+    """In the place of the request's."""
     strategy: Strategy | None = None
+    """In the place of the request's."""
     weights: PolicyWeights | None = None
-    """In the place of the table that goal and strategy stand for."""
+    """In the place of goal and strategy, which must then be left out."""
     models: list[str] | None = None
     """What is allowed: ids, aliases, globs (``openai/*``), ``provider:openai``, ``tag:eu``, ``capability:image``."""
     exclude: list[str] | None = None
@@ -104,8 +122,40 @@ class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkno
     prefer: list[str] | None = None
     """Ids and aliases of models that are tried first, in this order, after those that the request prefers."""
     fallback: PolicyFallback | None = None
+    """The chain, in the place of ours."""
+    params: Params | None = None
+    """What a request is sent with that says nothing else; ``max_output_tokens`` is a limit. Of ``extra`` the request's
+    own fields hold."""
     budget: Budget | None = None
+    """The most that a request may use."""
     cache: bool | CacheOpts | None = None
+    """Whether and how answers may come from the cache. A request may switch it off or tighten it."""
     timeout_ms: float | None = None
+    """For everything."""
     guardrails: list[PolicyGuardrail] | None = None
-    """In this order: each sees what the one before has left."""
+    """What is redacted or blocked, in this order: each sees what the one before has left."""
+    explore_models: float | None = None
+    """Share of requests, up to 0.2, that try another good model first, so that you can learn from your own traffic. It
+    adds at most this share to what the policy's requests are expected to cost."""
+
+
+class PolicyClass(PolicyRules, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Rules for the prompts that match: what it sets stands in the place of the policy's, the rest stays."""
+
+    match: PolicyMatch
+    """Which prompts it is for."""
+    name: str = ""
+    """What ``explain`` calls it. Default: what it matches."""
+
+
+class Policy(PolicyRules, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Named rules. Goal and strategy override a request's; limits and lists can only be narrowed by it."""
+
+    name: str
+    """How requests call it; without ``@``, which parts the name from the date in ``policy_version``."""
+    id: str = ""
+    """The other way to call it. Default: ``pol_`` and 26 characters made from the name."""
+    created_at: str | None = None
+    """RFC 3339. Default: when the storage first saw this content."""
+    classes: list[PolicyClass] | None = None
+    """Other rules for some prompts: the first of these that matches."""

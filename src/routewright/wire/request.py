@@ -7,15 +7,28 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import field
+
+from routewright.errors import ValidationFailed
+
+from .plain import Struct
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
-class TextPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
+class CacheControl(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Asks the vendor to keep the prompt up to here in its own cache. A wish: vendors without such marks get none."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+    """How long, counted from the last use. Default: the vendor's, mostly five minutes."""
+
+
+class TextPart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="text"):
     """A run of text inside a message."""
 
     text: str
+    cache_control: CacheControl | None = None
 
 
 class ImageUrl(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -27,13 +40,60 @@ class ImageUrl(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     """How closely the model looks."""
 
 
-class ImagePart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="image_url"):
+class ImagePart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="image_url"):
     """An image inside a message."""
 
     image_url: ImageUrl
+    cache_control: CacheControl | None = None
 
 
-Part = TextPart | ImagePart
+class InputAudio(Struct, frozen=True, forbid_unknown_fields=True):
+    """Recorded speech or sound."""
+
+    data: str
+    """Base64."""
+    format: Literal["wav", "mp3"]
+
+
+class AudioPart(
+    Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="input_audio"
+):
+    """Audio inside a message, for models with the modality ``audio``."""
+
+    input_audio: InputAudio
+    cache_control: CacheControl | None = None
+
+
+class FileData(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A PDF document: its bytes, or an address that is passed on to the provider, never fetched here."""
+
+    file_data: str
+    """Begins with ``data:application/pdf;base64,`` or ``https://``."""
+    filename: str | None = None
+    """What the model is told that it is called."""
+
+
+class FilePart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="file"):
+    """A document inside a message, for models with the modality ``file``."""
+
+    file: FileData
+    cache_control: CacheControl | None = None
+
+
+Part = TextPart | ImagePart | AudioPart | FilePart
+
+
+def text_of(part: Part) -> str:
+    """The text of a part; of another the data or address that it stands for."""
+    match part:
+        case TextPart():
+            return part.text
+        case ImagePart():
+            return part.image_url.url
+        case AudioPart():
+            return part.input_audio.data
+        case FilePart():
+            return part.file.file_data
 
 
 class FunctionCall(Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,6 +111,20 @@ class ToolCall(Struct, frozen=True, forbid_unknown_fields=True):
     type: Literal["function"] = "function"
 
 
+class Reasoning(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a model thought, in the form in which its vendor wants it back in the next turn of a tool loop.
+
+    Copy it unchanged from a response into the assistant message. Only the provider that made it is sent it.
+    """
+
+    provider: str
+    """Name of the provider whose model thought it."""
+    items: list[dict[str, Any]]
+    """The vendor's own items, signatures included."""
+    text: str | None = None
+    """The readable part, if the vendor gives any. Not sent back."""
+
+
 class Message(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One turn of a chat. ``content`` is null only where an assistant turn carries tool calls."""
 
@@ -63,6 +137,8 @@ class Message(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     """Of the role ``tool``: the ``id`` of the call that it answers."""
     name: str | None = None
     """Who speaks."""
+    reasoning: Reasoning | None = None
+    """Of the role ``assistant``: what the model thought, as its response gave it."""
 
 
 class FunctionSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -91,6 +167,8 @@ class Tool(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A JSON schema of an object."""
     strict: bool | None = None
     """Whether arguments are held to the schema by the letter."""
+    cache_control: CacheControl | None = None
+    """Keep all tools up to this one in the vendor's cache."""
 
     @property
     def function_spec(self) -> FunctionSpec:
@@ -116,6 +194,9 @@ class NamedToolChoice(Struct, frozen=True, forbid_unknown_fields=True):
 Goal = Literal["cost", "quality", "stability"]
 Strategy = Literal["balanced", "cost-optimized", "quality-first", "latency-optimized"]
 OnPartial = Literal["restart", "error"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "max"]
+ServiceTier = Literal["auto", "default", "flex", "priority"]
+Verbosity = Literal["low", "medium", "high"]
 
 
 class Fallback(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -155,6 +236,13 @@ class CacheOpts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     """Keeps entries apart."""
 
 
+class ReasoningBudget(Struct, frozen=True, forbid_unknown_fields=True):
+    """A bound on what a model thinks before it answers."""
+
+    max_tokens: float
+    """Tokens. Models whose vendor takes no such bound are left out."""
+
+
 class Params(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Sampling parameters that are passed on to the model."""
 
@@ -170,6 +258,16 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     """For answers that are alike where the rest is."""
     response_format: dict[str, Any] | None = None
     """``text``, ``json_object``, or ``json_schema`` with a schema."""
+    reasoning: Effort | ReasoningBudget | None = None
+    """How much the model thinks before it answers. Models that cannot do as asked are left out."""
+    parallel_tool_calls: bool | None = None
+    """False: at most one tool call an answer, by models that can promise it."""
+    service_tier: ServiceTier | None = None
+    """How the vendor schedules and prices the call. A wish: ignored, and named, where the vendor has no such tier."""
+    verbosity: Verbosity | None = None
+    """How long answers are. A wish, too."""
+    extra: dict[str, dict[str, Any]] | None = None
+    """Fields of one vendor, by the name of the provider: sent as they are, to that provider alone."""
 
 
 class RouteRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -207,3 +305,14 @@ class RouteRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """At most 64 bytes in UTF-8: under one key the same call is made and billed once in 24 hours."""
     prefer: str | list[str] | None = None
     """Models that are tried first, in this order, where they pass every constraint: an id, an alias, or a list."""
+
+    @classmethod
+    def _made_of(cls, value: Any, source: Any) -> Any:
+        """As the Router reads it: null is absent, and problems have hints, in the words of HTTP."""
+        from routewright._core.request.problems import problem_in_json
+        from routewright._core.request.read import converted
+
+        try:
+            return converted(value, cls, "")
+        except ValidationFailed as error:
+            raise ValueError("\n".join(str(problem_in_json(each)) for each in error.problems)) from None

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from msgspec import Struct
+from msgspec import field
 
 from routewright.errors import RouterError
 
-from .request import ToolCall
+from .plain import Struct
+from .request import Reasoning, ToolCall
 
 
-class Tokens(Struct, frozen=True, gc=False):
+class Tokens(Struct, frozen=True, gc=False, omit_defaults=True):
     """Token counts of a call; ``cached`` are those of ``input`` that the provider read from its prompt cache."""
 
-    input: int = 0
-    output: int = 0
-    cached: int = 0
+    # zeros that are written all the same: of fields without a default value nothing is left out
+    input: int = field(default_factory=int)
+    output: int = field(default_factory=int)
+    cached: int = field(default_factory=int)
+    reasoning: int = 0
+    """Of ``output``, what was thought before the answer. In responses, where there is any."""
+    written: int = 0
+    """Of ``input``, what was written to the provider's prompt cache. In responses, where there is any."""
 
 
-class Routing(Struct, frozen=True, gc=False):
+class Routing(Struct, frozen=True, omit_defaults=True):
     """How the request was served (spec 2.2)."""
 
     selected_model: str
@@ -36,6 +42,10 @@ class Routing(Struct, frozen=True, gc=False):
     """The whole call, as the router saw it."""
     cache_hit: bool
     tokens: Tokens
+    ignored_params: list[str] = []
+    """Wishes that the model's vendor has no field for, such as ``verbosity``."""
+    saved_usd: float = 0.0
+    """What the vendor's cache saved: ``tokens.cached`` at the full price, less what they cost. If anything."""
 
 
 class WindowUsage(Struct, frozen=True, gc=False):
@@ -47,7 +57,7 @@ class WindowUsage(Struct, frozen=True, gc=False):
     """When all of that limit is free again if nobody asks for more, in Unix seconds."""
 
 
-class RouteResponse(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class RouteResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The fuller response shape with the short form's fields (spec 2.2)."""
 
     trace_id: str
@@ -65,6 +75,8 @@ class RouteResponse(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     finish_reason: str | None = None
     """Why the answer ended: ``stop``, ``length``, ``tool_calls``, ``budget`` where the budget's cap cut it, or
     ``other`` for a vendor's word that nobody knows."""
+    reasoning: Reasoning | None = None
+    """What the model thought, if its vendor gave anything to send back with the next turn."""
 
 
 _T = TypeVar("_T")
@@ -97,5 +109,4 @@ class Page(Struct, Generic[_T], frozen=True):
 
 def error_envelope(error: RouterError) -> ErrorEnvelope:
     """Put an error into the shape callers see. Addresses of upstreams are left out."""
-    message, detail = error.outside or (error.message, error.detail)
-    return ErrorEnvelope(ErrorBody(error.code, message, error.type, error.request_id, error.trace_id, detail))
+    return ErrorEnvelope(ErrorBody(**error.body["error"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Self
 
 HIDDEN = "***"
@@ -50,3 +51,8 @@ class Secret(str):
 
     def __reduce_ex__(self, protocol: Any, /) -> tuple[Any, ...]:
         return Secret, (HIDDEN,)
+
+
+def without_password(url: str) -> str:
+    """A URL that may be shown, even if it is none."""
+    return re.sub(r"(?<=password=)[^&]*", HIDDEN, re.sub(r"^((?>[\w+]*:?/*))[^@]*:.*@", r"\1", url, flags=re.DOTALL))

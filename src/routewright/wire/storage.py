@@ -77,6 +77,10 @@ class PutTrace(Struct, frozen=True, tag=True):
     durability: Durability = "buffered"
 
 
+JUDGE = "judge"
+"""Comment of feedback that a judge gave."""
+
+
 class PutFeedback(Struct, frozen=True, tag=True):
     """Keep what a user thought of an answer, 0..1, in place of what was said before."""
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-from msgspec import Struct
+import msgspec
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from .account import Environment
-from .decision import Candidate, DecisionInput
+from .decision import Candidate, DecisionInput, Reading
+from .plain import Struct
 from .policy import GuardrailAction, Stage
 from .request import Message, ToolCall
 from .response import Tokens
@@ -19,7 +21,7 @@ TraceStatus = Literal["running", "completed", "partial", "failed", "budget_excee
 FAILED: Collection[TraceStatus] = ("failed", "budget_exceeded")
 """How a request ends in an error."""
 SpanStatus = Literal["ok", "error", "cancelled"]
-_T = TypeVar("_T", bound=Struct)
+_T = TypeVar("_T", bound=msgspec.Struct)
 
 
 class _Span(Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -54,6 +56,10 @@ class DecisionSpan(_Span, frozen=True, tag="decision"):
     """Of the decision: taken again, it is the same."""
     token_count: Literal["bounds", "estimated", "exact"] = "bounds"
     """What is known of the input's tokens, in the vocabulary of the chosen model."""
+    reading: Reading | None = None
+    """What was read in the prompt, where that could change the choice."""
+    instead_of: str | None = None
+    """The model that would have been chosen without it, if it is another."""
 
 
 class CacheSpan(_Span, frozen=True, tag="cache"):
@@ -116,6 +122,8 @@ class ModelSpan(_Span, frozen=True, tag="model"):
     """It ran beside an attempt that showed no life. Of the two the slower one was left: its status is ``cancelled``."""
     probe: bool = False
     """The model had been left alone for its faults; this was to show whether it is well again."""
+    saved_usd: float | UnsetType = UNSET
+    """What the vendor's cache saved: ``tokens.cached`` at the full price, less what they cost. Left out if nothing."""
 
 
 class FallbackSpan(_Span, frozen=True, tag="fallback"):
@@ -305,7 +313,7 @@ def _own(value: Any) -> Any:
             return [_own(item) for item in value]
         case dict():
             return {key: _own(item) for key, item in value.items()}
-        case Struct():
+        case msgspec.Struct():
             fields = {name: getattr(value, name) for name in value.__struct_fields__}
             return replace(
                 value, **{name: _own(held) for name, held in fields.items() if isinstance(held, list | dict | Content)}

@@ -59,6 +59,8 @@ class UpstreamCall(Struct, frozen=True):
     """False: the answer is wanted whole, and a provider may fetch it so."""
     traceparent: str | None = None
     """The header of that name to send, so that spans of the provider's follow from this call; None: none."""
+    repeats: bool = False
+    """The prompt will be sent again with more behind it, so it is worth keeping in the vendor's cache."""
 
     def __repr__(self) -> str:
         # no prompt: a repr ends up in logs
@@ -84,6 +86,15 @@ class ToolDelta(Struct, frozen=True, gc=False):
     name: str = ""
 
 
+class Thought(Struct, frozen=True):
+    """A piece of what the model thinks before or between its words. Not part of the answer."""
+
+    text: str = ""
+    """Readable text, perhaps a summary; empty where the vendor gives none."""
+    item: dict[str, Any] | None = None
+    """A whole item in the vendor's own form, to be sent back with the next turn; given once it is complete."""
+
+
 class Usage(Struct, frozen=True, gc=False):
     """Tokens as the provider counted them. ``output`` includes ``reasoning``; ``input`` includes ``cached`` and
     ``written``, which have no token in common."""
@@ -95,6 +106,12 @@ class Usage(Struct, frozen=True, gc=False):
     reasoning: int = 0
     written: int = 0
     """Written to the vendor's prompt cache."""
+    written_hour: int = 0
+    """Of ``written``, what is kept for an hour, which some vendors price higher."""
+    audio: int = 0
+    """Of ``input``, recordings that were neither read from the cache nor written to it."""
+    tier: str = ""
+    """The service tier that served the call (``default``, ``flex``, ``priority``); empty if the vendor did not say."""
 
 
 class Finish(Struct, frozen=True, gc=False):
@@ -105,4 +122,4 @@ class Finish(Struct, frozen=True, gc=False):
     reason: str
 
 
-Chunk = Delta | ToolDelta | Usage | Finish
+Chunk = Delta | ToolDelta | Thought | Usage | Finish

@@ -10,7 +10,7 @@ from .clients import PIXEL
 
 IDS = st.text("abcXYZ019_-", min_size=1, max_size=20)
 WORDS = st.text(st.characters(codec="utf-8"), max_size=30)
-CACHED = st.sampled_from([{}, {"cache_control": {"type": "ephemeral"}}])
+CACHED = st.booleans().map(lambda is_marked: {"cache_control": {"type": "ephemeral"}} if is_marked else {})
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | WORDS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),

@@ -34,7 +34,8 @@ def failure(site: Site, key: str | None = None, **asked: Any) -> anthropic.APISt
 @pytest.mark.parametrize(
     ("asked", "error", "kind", "code"),
     [
-        ({"model": "nope"}, anthropic.BadRequestError, "invalid_request_error", "validation_failed"),
+        ({"model": "nope"}, anthropic.NotFoundError, "not_found_error", "model_not_found"),
+        ({"max_tokens": 0}, anthropic.BadRequestError, "invalid_request_error", "validation_failed"),
         (LIMITED, anthropic.UnprocessableEntityError, "invalid_request_error", "router.budget_exceeded"),
         (
             {"extra_headers": {"Authorization": "Bearer no"}},
@@ -69,10 +70,22 @@ def test_an_empty_account_has_to_pay_first() -> None:
     assert (caught.status_code, caught.type) == (402, "billing_error")
 
 
+def test_an_error_lists_twenty_rejected_models_first_those_that_could_be_called() -> None:
+    site = scripted(ScriptedProvider([], models=[model()]))
+    caught = failure(site, site.key(), **LIMITED)
+    assert caught.error_code == "router.budget_exceeded"
+    rejected = caught.body["error"]["details"]["rejected_candidates"]  # type: ignore[index]
+    assert len(rejected) == 20
+    assert (rejected[0]["model"], rejected[0]["reason"]) == ("test/one", "budget_cost")
+    assert {each["reason"] for each in rejected[1:]} <= {"disabled", "deprecated", "provider_unavailable"}
+    assert len(str(caught)) < 3_000
+
+
 def test_what_is_not_there_is_not_found() -> None:
     with sdk(sandbox()) as client, pytest.raises(anthropic.NotFoundError) as caught:
-        client.models.list()
+        client.messages.batches.list()
     assert caught.value.type == "not_found_error"
+    assert "does not offer 'messages'" in caught.value.message
 
 
 def test_a_body_over_the_limit_is_too_large() -> None:

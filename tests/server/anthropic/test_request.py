@@ -7,19 +7,31 @@ from typing import Any
 import msgspec
 import pytest
 
-from routewright import Caller, Router
+from routewright import Router
+from routewright._core.request.rules import completed
 from routewright.errors import ValidationFailed
-from routewright.server.anthropic import FAILED, Reading
-from routewright.server.vendors import MOST_IGNORED
-from routewright.wire import Message, RouteRequest, TextPart
+from routewright.server.anthropic import FAILED, MessageDoor, blocks_of
+from routewright.server.fields import MOST_IGNORED
+from routewright.server.vendors import Known
+from routewright.wire import (
+    CacheControl,
+    FileData,
+    FilePart,
+    Message,
+    Reasoning,
+    ReasoningBudget,
+    RouteRequest,
+    TextPart,
+)
 
 from .clients import ASKED, PIXEL, WEATHER
 
 ROUTER = Router.sandbox()
+KNOWN = Known(ROUTER.model_names(), ROUTER.models)
 
 
 def reading_of(**fields: Any) -> tuple[RouteRequest, set[str]]:
-    reading = Reading(ROUTER, Caller(), capped=True)
+    reading = MessageDoor(KNOWN)
     return reading.decode(msgspec.json.encode({**ASKED, **fields})), reading.ignored
 
 
@@ -32,9 +44,10 @@ def turns_of(*turns: tuple[str, Any]) -> list[Message]:
 
 
 def refusal(**fields: Any) -> str:
+    door = MessageDoor(KNOWN)
     with pytest.raises(ValidationFailed) as caught:
-        request_of(**fields)
-    return caught.value.message
+        completed(door.decode(msgspec.json.encode({**ASKED, **fields})))
+    return door.in_words(caught.value, 0.0).message
 
 
 def test_sampling_goes_under_its_names_here() -> None:
@@ -46,11 +59,9 @@ def test_sampling_goes_under_its_names_here() -> None:
 
 
 def test_system_blocks_become_one_message_before_the_others() -> None:
-    cached = {"cache_control": {"type": "ephemeral"}}
-    request, ignored = reading_of(system=[{"type": "text", "text": "A"}, {"type": "text", "text": "B", **cached}])
+    request, ignored = reading_of(system=[{"type": "text", "text": "A"}, {"type": "text", "text": "B", "new": 1}])
     assert request.messages[0] == Message("system", "A\n\nB")
-    assert ignored == {"cache_control"}
-    assert request_of(system="").messages == request_of().messages
+    assert ignored == {"new"}
 
 
 def test_a_system_message_among_the_turns_stays_there() -> None:
@@ -120,8 +131,11 @@ def test_the_image_of_a_tool_is_kept() -> None:
     assert [part.__struct_config__.tag for part in content] == ["text", "image_url"]
 
 
-def test_thought_is_left_out_and_named() -> None:
-    thought = [{"type": "thinking", "thinking": "hm", "signature": "x"}, {"type": "redacted_thinking", "data": "y"}]
+def test_thought_goes_back_to_who_thought_it() -> None:
+    thought: list[dict[str, Any]] = [
+        {"type": "thinking", "thinking": "hm", "signature": "x"},
+        {"type": "redacted_thinking", "data": "y"},
+    ]
     request, ignored = reading_of(
         messages=[
             {"role": "user", "content": "a"},
@@ -131,7 +145,84 @@ def test_thought_is_left_out_and_named() -> None:
         ]
     )
     assert [message.content for message in request.messages] == ["a", "b", "c"]
-    assert ignored == {"thinking", "redacted_thinking"}
+    assert request.messages[1].reasoning == Reasoning("anthropic", thought)
+    assert ignored == set()
+
+
+def test_thought_of_another_vendor_comes_back_as_it_was_packed() -> None:
+    texts, silent = Reasoning("google", [{"a": 1}], "Hm."), Reasoning("google", [{"b": 2}])
+    blocks = [*blocks_of(texts), *blocks_of(silent)]
+    assert [block["type"] for block in blocks] == ["thinking", "redacted_thinking"]
+    said = {"role": "assistant", "content": [*blocks, {"type": "text", "text": "Yes."}]}
+    request = request_of(messages=[{"role": "user", "content": "a"}, said])
+    assert request.messages[1].reasoning == Reasoning("google", [{"a": 1}, {"b": 2}])
+
+
+@pytest.mark.parametrize(
+    ("fields", "reasoning"),
+    [
+        ({}, None),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2048}}, ReasoningBudget(2048)),
+        ({"thinking": {"type": "adaptive"}}, "high"),
+        ({"thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": "low"}}, "low"),
+        ({"thinking": {"type": "disabled"}, "output_config": {"effort": "low"}}, "none"),
+        ({"output_config": {"effort": "xhigh"}}, "max"),
+    ],
+)
+def test_thinking_and_effort_say_how_much_is_thought(fields: dict[str, Any], reasoning: Any) -> None:
+    request, ignored = reading_of(**fields)
+    assert request.params is not None
+    assert request.params.reasoning == reasoning
+    assert ignored == set()
+
+
+def test_marks_for_the_cache_stay_where_they_were_set() -> None:
+    mark, hour = {"cache_control": {"type": "ephemeral"}}, {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    request, ignored = reading_of(
+        system=[{"type": "text", "text": "Be brief."}, {"type": "text", "text": "Be kind.", **hour}],
+        tools=[{**WEATHER, **mark}],
+        messages=[
+            {"role": "user", "content": [{"type": "text", "text": "a", **mark}]},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "weather", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "Rain", **mark}]},
+        ],
+    )
+    short, long = CacheControl("ephemeral"), CacheControl("ephemeral", "1h")
+    assert request.tools is not None
+    assert request.tools[0].cache_control == short
+    system, asked, _, result = request.messages
+    assert system.content == [TextPart("Be brief."), TextPart("Be kind.", long)]
+    assert asked.content == [TextPart("a", short)]
+    assert result.content == [TextPart("Rain", short)]
+    assert ignored == set()
+
+
+def test_one_mark_for_all_is_set_on_the_last_part() -> None:
+    request = request_of(cache_control={"type": "ephemeral"}, system="Be brief.")
+    assert request.messages[-1].content == [TextPart("Hi", CacheControl("ephemeral"))]
+    assert request.messages[0].content == "Be brief."
+
+
+def test_documents_are_files_or_text() -> None:
+    sources: list[dict[str, Any]] = [
+        {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="},
+        {"type": "url", "url": "https://example.com/a.pdf"},
+        {"type": "text", "media_type": "text/plain", "data": "Once"},
+    ]
+    blocks = [{"type": "document", "source": source, "title": "a.pdf"} for source in sources]
+    (message,) = turns_of(("user", blocks))
+    assert message.content == [
+        FilePart(FileData("data:application/pdf;base64,JVBERi0=", "a.pdf")),
+        FilePart(FileData("https://example.com/a.pdf", "a.pdf")),
+        TextPart("Once"),
+    ]
+
+
+@pytest.mark.parametrize(("tier", "ours"), [("auto", "auto"), ("standard_only", "default"), (None, None)])
+def test_service_tiers_have_their_words_here(tier: str | None, ours: str | None) -> None:
+    params = request_of(service_tier=tier).params
+    assert params is not None
+    assert params.service_tier == ours
 
 
 def test_tools_keep_name_description_schema_and_strictness() -> None:
@@ -147,7 +238,9 @@ def test_tools_keep_name_description_schema_and_strictness() -> None:
 def test_tool_choice_has_its_word_here(kind: str, choice: str) -> None:
     request, ignored = reading_of(tools=[WEATHER], tool_choice={"type": kind, "disable_parallel_tool_use": True})
     assert request.tool_choice == choice
-    assert ignored == {"disable_parallel_tool_use"}
+    assert request.params is not None
+    assert request.params.parallel_tool_calls is False
+    assert ignored == set()
 
 
 def test_a_named_tool_is_chosen_by_its_name() -> None:
@@ -200,10 +293,10 @@ def test_the_forms_of_model(model: str, field: str, value: Any) -> None:
 
 
 def test_what_is_not_heeded_is_named_and_null_is_not_there() -> None:
-    _, ignored = reading_of(
-        top_k=3, thinking={"type": "enabled", "budget_tokens": 1024}, mcp_servers=[], new_thing=1, container=None
-    )
-    assert ignored == {"top_k", "thinking", "mcp_servers", "new_thing"}
+    request, ignored = reading_of(top_k=3, metadata={"user_id": "u"}, mcp_servers=[], new_thing=1, container=None)
+    assert ignored == {"mcp_servers", "new_thing"}
+    assert request.params is not None
+    assert request.params.extra == {"anthropic": {"top_k": 3, "metadata": {"user_id": "u"}}}
 
 
 def test_names_of_ignored_fields_are_bounded_and_no_keys() -> None:
@@ -220,9 +313,15 @@ def test_names_of_ignored_fields_are_bounded_and_no_keys() -> None:
         ({"max_tokens": 0}, "max_tokens: must be a whole number of at least 1, got 0"),
         ({"max_tokens": 1.5}, "max_tokens: must be a whole number of at least 1, got 1.5"),
         ({"max_tokens": "9"}, "max_tokens: must be a number, got '9'"),
-        ({"max_tokens": True}, "max_tokens: must be a number, got true"),
+        ({"max_tokens": True}, "max_tokens: must be a number, got True"),
         ({"model": None}, "model: is missing"),
-        ({"model": "claude-sonet"}, "model: is 'claude-sonet', which is no known model"),
+        ({"model": ""}, "model: must not be empty"),
+        ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens: is missing"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens: must be a whole number"),
+        ({"thinking": {"type": "some"}}, "thinking.type: must be one of enabled, adaptive, disabled, got 'some'"),
+        ({"output_config": {"effort": "some"}}, "output_config.effort: must be one of low, medium, high, xhigh, max"),
+        ({"cache_control": {"type": "x"}}, "cache_control.type: must be 'ephemeral', got 'x'"),
+        ({"service_tier": "x"}, "service_tier: must be one of auto, standard_only, got 'x'"),
         ({"model": "auto:speed"}, "model: asks for the goal 'speed'"),
         ({"messages": None}, "messages: must hold at least one message"),
         ({"messages": []}, "messages: must hold at least one message"),
@@ -241,6 +340,14 @@ def test_names_of_ignored_fields_are_bounded_and_no_keys() -> None:
         ({"tools": [{"type": "web_search_20250305", "name": "w"}]}, "tools[0].type: is 'web_search_20250305', a tool"),
         ({"tool_choice": {"type": "any"}}, "tool_choice.type: is 'any', but there are no tools"),
         ({"tool_choice": {"type": "some"}}, "tool_choice.type: must be one of auto, any, tool, none, got 'some'"),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 1000}},
+            "thinking.budget_tokens: is 1000, which leaves nothing of max_tokens=100",
+        ),
+        (
+            {"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "wether"}},
+            "which is not declared (declared: 'weather'); did you mean 'weather'?",
+        ),
         ({"tool_choice": {"type": "tool", "name": "x"}}, "tool_choice.name: names the tool 'x', which is not declared"),
         ({"stop_sequences": [""]}, "stop_sequences[0]: must be a string that is not empty"),
         ({"stream": "yes"}, "stream: must be true or false, got 'yes'"),
@@ -256,7 +363,7 @@ def test_what_is_wrong_is_told_by_its_name_here(fields: dict[str, Any], said: st
 @pytest.mark.parametrize(
     ("block", "said"),
     [
-        ({"type": "document", "source": {}}, "type: is 'document', a block that models are not sent"),
+        ({"type": "document", "source": {"type": "file", "file_id": "f"}}, "source.type: must be 'base64', 'url'"),
         ({"type": "server_tool_use"}, "type: is 'server_tool_use'"),
         ({"type": "tool_use", "id": "a", "name": "b", "input": {}}, "type: is 'tool_use'"),
         ({"type": "image", "source": {"type": "file", "file_id": "f"}}, "source.type: must be 'base64' or 'url'"),
@@ -294,6 +401,6 @@ def test_no_words_of_a_prompt_are_in_an_error() -> None:
 
 
 def test_a_number_that_nothing_can_hold_is_refused() -> None:
-    reading = Reading(ROUTER, Caller(), capped=True)
+    reading = MessageDoor(KNOWN)
     with pytest.raises(ValidationFailed, match="out of range"):
         reading.decode(b'{"model": "auto", "max_tokens": 1e999, "messages": []}')

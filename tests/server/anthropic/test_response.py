@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -26,8 +27,20 @@ from routewright.errors import (
     UpstreamFailed,
     ValidationFailed,
 )
-from routewright.server.anthropic import MessageBlocks, body, message_of
-from routewright.wire import FunctionCall, RouteResponse, Routing, Tokens, ToolCall, ToolCallData, WindowUsage
+from routewright.server.anthropic import MessageDoor, MessageFrames, body, message_of
+from routewright.wire import (
+    FunctionCall,
+    OutputData,
+    OutputDelta,
+    RouteCompleted,
+    RouteResponse,
+    Routing,
+    Tokens,
+    ToolCall,
+    ToolCallData,
+    ToolCallDelta,
+    WindowUsage,
+)
 
 
 def response(output: str = "Hi", finish: str | None = "stop", *arguments: str) -> RouteResponse:
@@ -109,9 +122,12 @@ def piece(index: int, arguments: str = "", id: str = "", name: str = "") -> Tool
 
 def blocks_of(*said: str | ToolCallData) -> list[dict[str, Any]]:
     """The blocks that a client puts together; checks that they begin, go on and stop in order."""
-    blocks = MessageBlocks()
-    events = [e for each in said for e in (blocks.say(each) if isinstance(each, str) else blocks.call(each))]
-    return put_together([*events, *blocks.end()])
+    idle: Any = SimpleNamespace(expect_text=lambda: None)
+    prepared: Any = SimpleNamespace(stream=lambda: idle, tokens=SimpleNamespace(estimate=1))
+    frames = MessageFrames(idle, prepared, MessageDoor())
+    deltas = [OutputDelta(1, OutputData(each, 1)) if isinstance(each, str) else ToolCallDelta(1, each) for each in said]
+    events = [event for each in (*deltas, RouteCompleted(1, response())) for event in frames.events(each)]
+    return put_together(event for event in events if event.startswith(b"event: content_block"))
 
 
 def put_together(events: Iterable[bytes]) -> list[dict[str, Any]]:

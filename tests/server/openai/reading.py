@@ -9,18 +9,20 @@ import pytest
 
 from routewright._core.request.rules import completed
 from routewright.errors import Problem, ValidationFailed
-from routewright.server.openai import Asked, in_words
-from routewright.wire import RouteRequest
+from routewright.server.openai import ChatDoor
+from routewright.server.vendors import Known
+from routewright.wire import Model, RouteRequest
 
 from .clients import CHAT
 
 CALL: dict[str, Any] = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
-KNOWN = {"openai/gpt-4.1", "anthropic/claude-x", "fast"}
+IDS = ("openai/gpt-4.1", "openai/o3", "anthropic/claude-x", "deepseek/chat")
+KNOWN = Known({**dict(zip(IDS, IDS, strict=True)), "fast": "openai/o3"}, lambda: [Model(id=id) for id in IDS])
 
 
-def made(body: object) -> tuple[RouteRequest, Asked]:
-    asked = Asked(KNOWN)
-    return completed(asked.request_of(json.dumps(body).encode())), asked
+def made(body: object) -> tuple[RouteRequest, ChatDoor]:
+    asked = ChatDoor(KNOWN)
+    return completed(asked.decode(json.dumps(body).encode())), asked
 
 
 def request(**fields: Any) -> RouteRequest:
@@ -32,10 +34,10 @@ def ignored(**fields: Any) -> set[str]:
 
 
 def refused(body: object) -> Problem:
-    asked = Asked(KNOWN)
+    asked = ChatDoor(KNOWN)
     with pytest.raises(ValidationFailed) as caught:
-        completed(asked.request_of(json.dumps(body).encode()))
-    told = in_words(caught.value, asked.words, 0.0)
+        completed(asked.decode(json.dumps(body).encode()))
+    told = asked.in_words(caught.value, 0.0)
     assert isinstance(told, ValidationFailed)
     assert told.message == "\n".join(map(str, told.problems))
     return told.problems[0]

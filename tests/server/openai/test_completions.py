@@ -76,7 +76,8 @@ def test_on_the_wire_it_has_every_field_that_typed_clients_require() -> None:
             "prompt_tokens": 9,
             "completion_tokens": 2,
             "total_tokens": 11,
-            "prompt_tokens_details": {"cached_tokens": 3},
+            "prompt_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 0},
         },
     }
 
@@ -84,11 +85,13 @@ def test_on_the_wire_it_has_every_field_that_typed_clients_require() -> None:
 def test_headers_say_how_it_was_routed_and_what_is_left() -> None:
     site = Site()
     with raw(site) as client:
-        headers = client.post("/chat/completions", json={**CHAT, "model": "gpt-4.1", "user": "ann", "top_k": 5}).headers
+        headers = client.post(
+            "/chat/completions", json={**CHAT, "model": "gpt-4.1", "user": "ann", "store": True}
+        ).headers
     assert headers["content-type"] == "application/json"
     assert headers["x-routewright-model"] == "openai/gpt-4.1"
     assert float(headers["x-routewright-cost-usd"]) > 0
-    assert headers["x-routewright-ignored"] == "top_k, user"
+    assert headers["x-routewright-ignored"] == "store"
     assert headers["x-ratelimit-limit"] == headers["x-ratelimit-limit-requests"] == "3000"
     assert headers["x-ratelimit-remaining"] == headers["x-ratelimit-remaining-requests"] == "2999"
     assert 0 < int(headers["x-ratelimit-reset-requests"].removesuffix("s")) <= 61

@@ -6,7 +6,19 @@ from typing import Any
 
 import pytest
 
-from routewright.wire import FunctionName, ImagePart, NamedToolChoice, TextPart
+from routewright.server.vendors import packed
+from routewright.wire import (
+    AudioPart,
+    CacheControl,
+    FileData,
+    FilePart,
+    FunctionName,
+    ImagePart,
+    InputAudio,
+    NamedToolChoice,
+    Reasoning,
+    TextPart,
+)
 
 from .clients import CHAT, HI, TOOL
 from .reading import CALL, fault, made, request
@@ -51,8 +63,17 @@ def test_no_tool_calls_are_none() -> None:
     [
         ({"role": "function", "name": "f", "content": "1"}, ".role", "tool_call_id"),
         ({"role": "assistant", "function_call": {"name": "f", "arguments": ""}}, ".function_call", "tool_calls"),
-        ({"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}, ".content[0]", "as text"),
-        ({"role": "user", "content": [{"type": "file", "file": {}}]}, ".content[0]", "image_url"),
+        (
+            {"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]},
+            ".content[0].input_audio.data",
+            "missing",
+        ),
+        ({"role": "user", "content": [{"type": "file", "file": {}}]}, ".content[0].file.file_data", "missing"),
+        (
+            {"role": "user", "content": [{"type": "file", "file": {"file_id": "file-1"}}]},
+            ".content[0].file.file_id",
+            "file_data",
+        ),
         ({"role": "user", "content": [{"type": "video"}]}, ".content[0].type", "text, image_url"),
         ({"role": "user", "content": [{"type": "refusal"}]}, ".content[0].refusal", "a string"),
         ({"role": "user", "content": [{"type": "text"}]}, ".content[0].text", "missing"),
@@ -169,7 +190,55 @@ def test_what_langchain_sends_is_understood() -> None:
     found, asked = made(body)
     assert found.stream
     assert asked.wants_usage
-    assert asked.ignored == {"parallel_tool_calls"}
+    assert found.params is not None
+    assert found.params.parallel_tool_calls is False
+    assert asked.ignored == set()
+
+
+def test_sound_and_documents_are_sent_on() -> None:
+    sound = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
+    document = {"type": "file", "file": {"file_data": "data:application/pdf;base64,JVBERi0=", "filename": "a.pdf"}}
+    marked = {"type": "text", "text": "What is it?", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    found = request(messages=[{"role": "user", "content": [sound, {**document, "file_id": None}, marked]}])
+    assert found.messages[0].content == [
+        AudioPart(InputAudio("UklGRg==", "wav")),
+        FilePart(FileData("data:application/pdf;base64,JVBERi0=", "a.pdf")),
+        TextPart("What is it?", CacheControl("ephemeral", "1h")),
+    ]
+
+
+def test_thought_comes_back_for_the_provider_that_made_it() -> None:
+    thought = Reasoning("google", [{"signature": "s"}], "Hm.")
+    details = [{"type": "reasoning.encrypted", "data": packed(thought)}]
+    said = {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm.", "reasoning_details": details}
+    found, asked = made({**CHAT, "messages": [said]})
+    assert found.messages[0].reasoning == Reasoning("google", [{"signature": "s"}])
+    assert asked.ignored == set()
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "found", "ignored"),
+    [
+        (
+            "deepseek/chat",
+            {"reasoning_content": "Hm."},
+            Reasoning("deepseek", [{"reasoning_content": "Hm."}], "Hm."),
+            "",
+        ),
+        ("deepseek/chat", {"reasoning": "Hm."}, Reasoning("deepseek", [{"reasoning": "Hm."}], "Hm."), ""),
+        ("auto", {"reasoning_content": "Hm."}, None, "reasoning_content"),
+        ("gpt-4.1", {"reasoning_content": "Hm."}, None, "reasoning_content"),
+        ("auto", {"reasoning_details": [{"type": "reasoning.text", "text": "Hm."}]}, None, "reasoning_details"),
+        ("auto", {"reasoning_details": 5}, None, "reasoning_details"),
+        ("auto", {"reasoning_details": []}, None, ""),
+    ],
+)
+def test_other_thought_is_for_the_named_host_or_ignored(
+    model: str, fields: dict[str, Any], found: Reasoning | None, ignored: str
+) -> None:
+    request, asked = made({"model": model, "messages": [{"role": "assistant", "content": "Yes.", **fields}]})
+    assert request.messages[0].reasoning == found
+    assert asked.ignored == ({ignored} if ignored else set())
 
 
 def _image(url: str) -> dict[str, Any]:

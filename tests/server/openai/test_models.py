@@ -54,4 +54,4 @@ def test_a_model_that_there_is_not_is_not_found() -> None:
     with sdk(Site()) as client, pytest.raises(NotFoundError) as caught:
         client.models.retrieve("gpt-4.l")
     assert "did you mean 'openai/gpt-4.1'?" in caught.value.message
-    assert caught.value.code == "not_found"
+    assert caught.value.code == "model_not_found"

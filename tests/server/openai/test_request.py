@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from routewright._core.request.rules import completed
 from routewright.errors import InvalidJson, RouterError, ValidationFailed
-from routewright.server.openai import AS_EVER, Asked, envelope, in_words
+from routewright.server.openai import AS_EVER, ChatDoor, envelope
+from routewright.server.vendors import ModelNotFound
 from routewright.wire import Budget
 
 from .bodies import BODIES
@@ -32,11 +33,17 @@ def test_every_honoured_field_finds_its_place() -> None:
         stop=["a", "b"],
         seed=3,
         response_format={"type": "json_object"},
+        reasoning_effort="xhigh",
+        parallel_tool_calls=False,
+        service_tier="flex",
+        verbosity="low",
+        user="ann",
+        top_k=4,
         tools=[TOOL],
         tool_choice="auto",
         stream=True,
         metadata={"team": "blue"},
-        routewright={"budget": {"maxCostUsd": 0.5}, "strategy": "balanced", "timeout_ms": 900},
+        routewright={"strategy": "balanced", "timeout_ms": 900},
     )
     assert found.models == ["openai/gpt-4.1"]
     assert found.params is not None
@@ -47,11 +54,17 @@ def test_every_honoured_field_finds_its_place() -> None:
         "stop": ["a", "b"],
         "seed": 3,
         "response_format": {"type": "json_object"},
+        "reasoning": "max",
+        "parallel_tool_calls": False,
+        "service_tier": "flex",
+        "verbosity": "low",
+        "extra": {"openai": {"user": "ann", "top_k": 4}},
     }
     assert found.tools is not None
     assert found.tools[0].function_spec.name == "weather"
     assert (found.tool_choice, found.stream, found.metadata) == ("auto", True, {"team": "blue"})
-    assert (found.budget, found.timeout_ms) == (Budget(max_cost_usd=0.5), 900)
+    assert (found.strategy, found.timeout_ms) == ("balanced", 900)
+    assert request(routewright={"budget": {"maxCostUsd": 0.5}}).budget == Budget(max_cost_usd=0.5)
 
 
 @pytest.mark.parametrize(
@@ -92,15 +105,34 @@ def test_usage_is_told_where_it_is_asked_for() -> None:
 
 def test_what_is_ignored_is_named() -> None:
     fields: dict[str, Any] = {
-        "frequency_penalty": 0.5,
         "logprobs": True,
-        "parallel_tool_calls": False,
-        "reasoning_effort": "high",
-        "user": "ann",
+        "prediction": {"type": "content", "content": "x"},
+        "service_tier": "scale",
+        "store": True,
         "something_new": {"deep": [1]},
         "functions": None,
     }
     assert ignored(**fields) == {*fields} - {"functions"}
+
+
+@pytest.mark.parametrize(
+    ("model", "wishes", "extra", "named"),
+    [
+        ("auto", None, {"openai": {"user": "ann"}}, {"plugins", "top_k"}),
+        ("policy:house", None, {"openai": {"user": "ann"}}, {"plugins", "top_k"}),
+        ("gpt-4.1", None, {"openai": {"user": "ann", "top_k": 5}}, {"plugins"}),
+        ("deepseek/chat", None, {"deepseek": {"user": "ann", "top_k": 5}}, {"plugins"}),
+        ("fast", None, {"openai": {"user": "ann", "top_k": 5}}, {"plugins"}),
+        ("gpt-4.1", {"budget": {"maxCostUsd": 1}}, {"openai": {"user": "ann", "top_k": 5}}, {"plugins"}),
+        ("anthropic/claude-x", None, None, {"plugins", "top_k", "user"}),
+    ],
+)
+def test_what_only_a_vendor_knows_is_for_the_named_model_or_openais(
+    model: str, wishes: Any, extra: Any, named: set[str]
+) -> None:
+    found, asked = made({**CHAT, "model": model, "user": "ann", "top_k": 5, "plugins": [], "routewright": wishes})
+    assert (None if found.params is None else found.params.extra) == extra
+    assert asked.ignored == named
 
 
 def test_what_is_as_ever_is_not_named() -> None:
@@ -111,7 +143,7 @@ def test_what_is_as_ever_is_not_named() -> None:
 
 def test_what_is_ignored_inside_is_named_too() -> None:
     messages = [
-        {"role": "system", "content": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]},
+        {"role": "system", "content": "Be brief.", "cache_control": {"type": "ephemeral"}},
         {"role": "assistant", "content": "Yes.", "reasoning_content": "hm", "audio": None, "refusal": "never"},
         {
             "role": "assistant",
@@ -121,9 +153,10 @@ def test_what_is_ignored_inside_is_named_too() -> None:
         {"role": "tool", "tool_call_id": "c1", "content": "Fine."},
         {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x/y", "detail": "original"}}]},
     ]
-    tool = {**TOOL, "cache_control": {}, "function": {**TOOL["function"], "title": "Weather"}}
+    tool = {**TOOL, "defer_loading": True, "function": {**TOOL["function"], "title": "Weather"}}
     assert ignored(messages=messages, tools=[tool], stream_options={"include_usage": True, "novel": 1}) == {
         "cache_control",
+        "defer_loading",
         "detail",
         "index",
         "novel",
@@ -138,7 +171,7 @@ def test_what_is_ignored_inside_is_named_too() -> None:
 def test_the_header_of_what_is_ignored_stays_short_and_is_one_line() -> None:
     names = {f"field_{number}": 1 for number in range(5_000)}
     odd = {"a\r\nSet-Cookie: x": 1, "ü": 1, "b" * 65: 1, "": 1, "with space": 1}
-    (header,) = made({**odd, **CHAT, **names})[1].ignored.headers.values()
+    (header,) = made({**odd, **CHAT, **names})[1].ignored.headers().values()
     assert len(header) < 1_000
     assert set(header.split(", ")) <= {*names}
 
@@ -207,10 +240,10 @@ def test_a_body_is_one_strict_object() -> None:
     assert "an array" in str(refused([]))
     for body in (b"", b"{", b'{"model": NaN}', b"\xff\xfe{}"):
         with pytest.raises(InvalidJson):
-            Asked(KNOWN).request_of(body)
+            ChatDoor(KNOWN).decode(body)
     for body in (b'{"model": "a", "model": "b"}', b'{"x": 1e999}', b'{"x": "\\ud800"}', b"[" * 70 + b"]" * 70):
         with pytest.raises(ValidationFailed):
-            Asked(KNOWN).request_of(body)
+            ChatDoor(KNOWN).decode(body)
 
 
 def test_no_text_of_a_message_is_repeated() -> None:
@@ -257,11 +290,11 @@ def test_messages_speak_of_the_clients_fields(ours: str, theirs: str) -> None:
 
 @given(BODIES)
 def test_any_body_is_a_request_or_refused_with_a_place(body: dict[str, Any]) -> None:
-    asked = Asked(KNOWN)
+    asked = ChatDoor(KNOWN)
     try:
-        found = completed(asked.request_of(json.dumps(body).encode()))
-    except ValidationFailed as error:
-        told = in_words(error, asked.words, 0.0)
+        found = completed(asked.decode(json.dumps(body).encode()))
+    except (ModelNotFound, ValidationFailed) as error:
+        told = asked.in_words(error, 0.0)
         said = json.loads(envelope(told))["error"]
         assert said["message"]
         assert said["type"] == "invalid_request_error"
@@ -269,10 +302,10 @@ def test_any_body_is_a_request_or_refused_with_a_place(body: dict[str, Any]) -> 
         assert not said["param"].startswith(("params", "policy_id", "models", "goal", "budget"))
     else:
         assert completed(found) == found
-    assert asked.ignored.headers.get("X-Routewright-Ignored", "").isprintable()
+    assert asked.ignored.headers().get("X-Routewright-Ignored", "").isprintable()
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_refused_or_read(body: bytes) -> None:
     with suppress(ValidationFailed):
-        Asked(KNOWN).request_of(body)
+        ChatDoor(KNOWN).decode(body)

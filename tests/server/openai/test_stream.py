@@ -75,7 +75,8 @@ def test_usage_comes_last_where_it_is_asked_for() -> None:
         "prompt_tokens": 4,
         "completion_tokens": 2,
         "total_tokens": 6,
-        "prompt_tokens_details": {"cached_tokens": 1},
+        "prompt_tokens_details": {"cached_tokens": 1, "cache_write_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
     assert done == "[DONE]"
 
@@ -239,7 +240,7 @@ def test_a_failure_before_it_keeps_its_status() -> None:
 def test_what_is_wrong_with_a_streamed_request_is_told_plainly() -> None:
     with raw(Site()) as client:
         answer = client.post("/chat/completions", json={**CHAT, "stream": True, "model": "gpt-99"})
-    assert answer.status_code == 400
+    assert answer.status_code == 404
     assert answer.json()["error"]["param"] == "model"
 
 

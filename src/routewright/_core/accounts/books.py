@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from math import inf
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -180,7 +181,10 @@ class Books:
 
     def keep(self, claim: bytes, environment: Environment, until: float, kept: Kept) -> None:
         """Keep an answer."""
-        _put(self._kept, claim, (environment, until, kept), self._newest)
+        self._kept[claim] = environment, until, kept
+        self._kept.move_to_end(claim)
+        if len(self._kept) > self._newest:
+            self._kept.popitem(last=False)
 
     def emit(self, event: StoredEvent) -> None:
         """Keep an event."""
@@ -219,7 +223,8 @@ class Books:
         if put.body is not None:
             self._states[name] = put
             if len(self._states) > self._newest:
-                self._states.popitem(last=False)
+                oldest = next((each for each, state in self._states.items() if state.until < inf), name)
+                del self._states[oldest]
         return Written(created)
 
     def _state(self, asked: AgentState) -> bytes | None:

@@ -93,15 +93,8 @@ def settle(state: State, shelf: Shelf, facts: Facts, now: float) -> Booked:
                 keeps = None
             if is_void:
                 rows = tuple([replace(row, charge_nanos=0) for row in rows])
-    charge = cost = run_nanos = 0
-    for row in rows:
-        charge += row.charge_nanos
-        cost += row.cost_nanos
     runs = bool(purses) and purses[0].startswith(RUN)
-    if runs and rows:
-        run_nanos = max(cost, facts.run_nanos or 0)
-    if rows and (expired is not None or (hold is not None and hold.nanos and (runs or charge > hold.nanos))):
-        rows = _with_overrun(rows, charge, run_nanos if runs else None, hold, expired)
+    rows, charge, run_nanos = charged(rows, facts, 0 if hold is None else hold.nanos, expired, runs=runs)
     if runs and expired is not None:
         run_nanos -= expired.most
     end = End(call, facts.tokens, charge, run_nanos)
@@ -110,6 +103,22 @@ def settle(state: State, shelf: Shelf, facts: Facts, now: float) -> Booked:
     state.end(end)
     events = [] if payer is None or not charge else _crossed(state, shelf, facts, payer, purses)
     return Booked(end, rows, purses, keeps, is_void, events)
+
+
+def charged(
+    rows: Sequence[LedgerRow], facts: Facts, held: int, expired: Expired | None = None, *, runs: bool
+) -> tuple[Sequence[LedgerRow], int, int]:
+    """The rows of a call for which so much was held, the last with its overrun; what it is charged; and, if it belongs
+    to a run, what that counts."""
+    charge = cost = run_nanos = 0
+    for row in rows:
+        charge += row.charge_nanos
+        cost += row.cost_nanos
+    if runs and rows:
+        run_nanos = max(cost, facts.run_nanos or 0)
+    if rows and (expired is not None or (held and (runs or charge > held))):
+        rows = _with_overrun(rows, charge, run_nanos if runs else None, held, expired)
+    return rows, charge, run_nanos
 
 
 def correct(state: State, shelf: Shelf, account: str, write: Correct) -> Booked:
@@ -165,10 +174,9 @@ def _payers(shelf: Shelf, facts: Facts) -> tuple[str, ...]:
 
 
 def _with_overrun(
-    rows: Sequence[LedgerRow], charge: int, run_nanos: int | None, hold: Hold | None, expired: Expired | None
+    rows: Sequence[LedgerRow], charge: int, run_nanos: int | None, held: int, expired: Expired | None
 ) -> Sequence[LedgerRow]:
     """The rows of a call; the last says by how much they come to more than was held for them, in any purse."""
-    held = 0 if hold is None else hold.nanos
     excess = charge - held
     if run_nanos is not None:  # a run kept what had expired
         excess = max(excess, run_nanos - held - (0 if expired is None else expired.most))

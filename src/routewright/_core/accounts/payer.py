@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from routewright._core.account import is_live, is_made, stray_key, unknown_key
-from routewright._core.limits.window import Window
-from routewright.wire import Account, Key, Level, RateLimits, RunLimit, Take
+from collections.abc import Sequence
+
+from routewright._core.account import is_live, is_made, limits_of, stray_key, unknown_key
+from routewright._core.allowance import refusal
+from routewright._core.limits.window import Window, denied
+from routewright.errors import RateLimited
+from routewright.wire import WINDOW_S, Account, Caller, Key, Level, RateLimits, RunLimit, Take
 
 RUN = "run:"
 """How the names of purses of agent runs begin."""
@@ -12,6 +16,7 @@ MONTH = len("2026-11")
 """So much of a timestamp says the month."""
 BALANCE = -1
 """Stands for the limit of a prepaid account's balance, which credit changes."""
+_NO_LIMITS = RateLimits()
 _LEVELS: dict[str, Level] = {"run": "agent_run", "key": "key", "account": "account", "month": "month"}
 
 
@@ -74,6 +79,25 @@ def purses_of(
 def level_of(purse: str) -> Level:
     """The level of a purse, from its name."""
     return _LEVELS[purse.partition(":")[0]]
+
+
+def parties_of(caller: Caller, account: Account | None, key: Key | None) -> list[tuple[str, RateLimits]]:
+    """The account and the key of a caller with their rate limits, each if it has any."""
+    parties = [(f"account:{caller.environment}:{caller.account}", limits_of(account))]
+    if key is not None and key.limits is not None:
+        parties.append((f"key:{caller.account}\0{key.id}", key.limits))
+    return [each for each in parties if each[1] != _NO_LIMITS]
+
+
+def refused(
+    windows: Sequence[tuple[str, Window, RateLimits]], tokens: int, at: float, now: float, *, slots: bool
+) -> RateLimited:
+    """The error that says which limit is waited for longest, where one of them has no room ``at`` the windows' time;
+    ``now`` in Unix seconds."""
+    takes = [(take, window) for name, window, limits in windows for take in takes_of(name, limits, tokens, slots=slots)]
+    for _, window in takes:
+        window.age(at - WINDOW_S)
+    return refusal([take for take, _ in takes], denied(takes, at), now)
 
 
 def takes_of(name: str, limits: RateLimits, tokens: int, *, slots: bool) -> list[Take]:

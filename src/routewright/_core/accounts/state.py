@@ -20,9 +20,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
-from routewright._core.account import limits_of
-from routewright._core.allowance import refusal
-from routewright._core.limits.window import Window, denied
+from routewright._core.limits.window import Window
 from routewright._core.moment import timestamp
 from routewright._core.request.json_scan import quoted
 from routewright.errors import IdempotencyKeyReused, RateLimited, RouterTimeoutError
@@ -45,7 +43,7 @@ from routewright.wire import (
 )
 
 from .hold import End, Hold, Tick, Widened
-from .payer import BALANCE, MONTH, RUN, Payer, Sums, check_key, level_of, purses_of, takes_of
+from .payer import BALANCE, MONTH, RUN, Payer, Sums, check_key, level_of, parties_of, purses_of, refused
 
 KEPT_S = 24 * 3600
 """How long an answer is kept under an idempotency key, from the end of its call on."""
@@ -181,12 +179,7 @@ class State:
         account = self._books.account(caller.account)
         key = None if caller.key_id is None else self._books.key(caller.account, caller.key_id)
         payer = Payer(account, key, day)
-        named = [(f"account:{caller.environment}:{caller.account}", limits_of(account))]
-        if key is not None and key.limits is not None:
-            named.append((f"key:{caller.account}\0{key.id}", key.limits))
-        for name, limits in named:
-            if (limits.requests_per_min, limits.tokens_per_min, limits.concurrency) != (None, None, None):
-                payer.windows.append((name, self._window(name), limits))
+        payer.windows = [(name, self._window(name), limits) for name, limits in parties_of(caller, account, key)]
         payer.parties = tuple(name for name, _, _ in payer.windows)
         if caller.environment == "production":
             month = timestamp(day * _DAY_S)[:MONTH]
@@ -249,7 +242,7 @@ class State:
         payer = None if mine is None else mine.get((caller.environment, caller.key_id))
         payer = payer or self.payer(caller, ask.at)
         states: list[WindowState] = []
-        for _, window, limits in payer.windows:
+        for _, window, limits in payer.windows if ask.windows else ():
             states += window.states(limits, self.at)
         limited = payer.limited or (ask.run is not None and ask.caller.environment == "production")
         return Grant(id=hold.id, caller=ask.caller, nanos=hold.nanos, is_limited=limited, windows=tuple(states))
@@ -274,14 +267,14 @@ class State:
             taken = self._taken(caller.account, claim, ask.claim, now)
             if taken is not None:
                 return taken
-        slots = 1 if ask.slot else 0
+        slots = 1 if ask.slot and ask.windows else 0
         cut = self.at - WINDOW_S
-        for _, window, limits in payer.windows:
+        for _, window, limits in payer.windows if ask.windows else ():
             times = window.times
             if times and times[window.head] <= cut:
                 window.age(cut)
             if not window.admits(limits, ask.tokens, slots):
-                self._refuse(payer, ask, now)
+                raise refused(payer.windows, ask.tokens, self.at, now, slots=ask.slot)
         run = ask.run if caller.environment == "production" else None
         purses, nanos = payer.purses, ask.nanos
         if run is not None:
@@ -295,8 +288,9 @@ class State:
         names = payer.names if ask.run is None else tuple([sums.name for sums, _ in purses])
         fingerprint = "" if ask.claim is None else ask.claim.fingerprint
         hold = Hold(
-            ask.id, caller.account, caller.key_id, ask.at, self.at + ask.lasts_s, payer.parties, ask.tokens, slots,
-            nanos, names, claim, fingerprint, owner, self.at, run,
+            ask.id, caller.account, caller.key_id, ask.at, self.at + ask.lasts_s,
+            payer.parties if ask.windows else (), ask.tokens, slots, nanos, names, claim, fingerprint, owner, self.at,
+            run,
         )  # fmt: skip
         self._hold(hold, payer.all if ask.run is None else [sums for sums, _ in purses])
         return hold
@@ -327,18 +321,6 @@ class State:
                 "take a new key for a new request"
             )
         return Wait(claim, None) if kept is None else Replay(kept.result)
-
-    def _refuse(self, payer: Payer, ask: Ask, now: float) -> None:
-        """Raise the ``RateLimited`` that says which limit is waited for longest."""
-        takes = [
-            (take, window)
-            for name, window, limits in payer.windows
-            for take in takes_of(name, limits, ask.tokens, slots=ask.slot)
-        ]
-        cut = self.at - WINDOW_S
-        for _, window in takes:
-            window.age(cut)
-        raise refusal([take for take, _ in takes], denied(takes, self.at), now)
 
     def _short(self, purses: Sequence[tuple[Sums, int | None]], nanos: int, own: int) -> Wait | Short | None:
         """Why an amount is not to be had; ``own`` is held already. None: it is."""

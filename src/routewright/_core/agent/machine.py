@@ -139,7 +139,9 @@ class AgentRun:
             finish_reason=response.finish_reason,
             trace_id=response.trace_id,
         )
-        state.messages.append(Message("assistant", response.output or None, calls or None))
+        state.messages.append(
+            Message("assistant", response.output or None, calls or None, reasoning=response.reasoning)
+        )
         if not calls:
             self._end("completed")
             return

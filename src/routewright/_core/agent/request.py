@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from routewright._core.request.json_scan import decode, is_unicode, joined, quoted, scan
-from routewright._core.request.problems import did_you_mean, shown
+from routewright._core.request.problems import did_you_mean, example, shown
 from routewright._core.request.read import converted
 from routewright._core.request.rules import MAX_KEY_BYTES, MAX_PROBLEMS, check_metadata, check_numbers, check_tools
 from routewright.errors import Problem, ValidationFailed
@@ -34,12 +34,7 @@ _MEANT = {
 def sent_run(body: bytes, idempotency_key: str | None) -> AgentRequest:
     """Make the request of a JSON body and the key of its header. Raises ``InvalidJson`` and ``ValidationFailed``."""
     scan(body)
-    document = decode(body)
-    if isinstance(document, dict):
-        unknown = [name for name in document if name not in _FIELDS][:MAX_PROBLEMS]
-        if unknown:
-            raise ValidationFailed.of(*(Problem(joined("", name), "is not a field", _hint(name)) for name in unknown))
-    request: AgentRequest = converted(document, AgentRequest, "")
+    request = run_of(decode(body))
     if idempotency_key is not None:
         if request.idempotency_key not in (None, idempotency_key):
             said = f"is {shown(idempotency_key)}, and the body says {shown(request.idempotency_key)}"
@@ -48,12 +43,23 @@ def sent_run(body: bytes, idempotency_key: str | None) -> AgentRequest:
     return checked_run(request)
 
 
+def run_of(document: object) -> AgentRequest:
+    """Make the request of plain values, right in its types. Raises ``ValidationFailed``."""
+    if isinstance(document, dict):
+        unknown = [name for name in document if name not in _FIELDS][:MAX_PROBLEMS]
+        if unknown:
+            raise ValidationFailed.of(*(Problem(joined("", name), "is not a field", _hint(name)) for name in unknown))
+    return converted(document, AgentRequest, "")
+
+
 def checked_run(request: AgentRequest) -> AgentRequest:
     """Raise ``ValidationFailed`` for what breaks a rule."""
     found: list[Problem] = []
     task: Any = request.task
     if not isinstance(task, str) or not task.strip(BLANK) or len(task) > MOST_TASK or not is_unicode(task):
-        found.append(Problem("task", f"must be a text of 1 to {MOST_TASK} characters, got {shown(task)}", ""))
+        found.append(
+            Problem("task", f"must be a text of 1 to {MOST_TASK} characters, got {shown(task)}", example("task"))
+        )
     check_numbers(AgentRequest, "", request, found)
     names = Counter(tool if isinstance(tool, str) else tool.function_spec.name for tool in request.tools or [])
     check_tools([tool for tool in request.tools or [] if isinstance(tool, Tool)], None, found)

@@ -10,7 +10,7 @@ from msgspec.structs import asdict, astuple
 
 from routewright._core.money import usd
 from routewright._core.request.json_scan import is_unicode
-from routewright._core.request.problems import did_you_mean, shown
+from routewright._core.request.problems import one_of, shown
 from routewright._core.request.rules import is_day
 from routewright.errors import ValidationFailed
 from routewright.wire import (
@@ -64,7 +64,7 @@ def days_of(
         last = max(first, today)
     first = first or date.fromordinal(max(1, last.toordinal() - DAYS + 1))
     if first > last:
-        raise ValidationFailed.at(names[0], f"is {first}, after {last}, the {names[1]}")
+        raise ValidationFailed.at(names[0], f"is {first}, after {last}, the {names[1]}", "swap them")
     days = (last - first).days + 1
     if days > MAX_DAYS:
         raise ValidationFailed.at(
@@ -77,7 +77,7 @@ def check_bucket(bucket: object, first: str, last: str) -> None:
     """Refuse an unknown bucket, and hours over many days. Raises ``ValidationFailed``."""
     known = get_args(Bucket)
     if bucket not in known:
-        raise ValidationFailed.at("bucket", f"is {shown(bucket)}", _one_of(bucket, known))
+        raise ValidationFailed.at("bucket", f"is {shown(bucket)}", one_of(bucket, known))
     days = (date.fromisoformat(last) - date.fromisoformat(first)).days + 1
     if bucket == "hour" and days > MAX_HOURLY_DAYS:
         raise ValidationFailed.at(
@@ -104,7 +104,7 @@ def check_group(group_by: object, keys: Collection[str]) -> None:
     """Refuse a group that usage is not counted by; ``keys`` are its metadata. Raises ``ValidationFailed``."""
     known = [*GROUPS, *(METADATA + key for key in keys)]
     if group_by not in known:
-        hint = f"{_one_of(group_by, known)}; Settings(rollup_keys=...) says what else is counted from then on"
+        hint = f"{one_of(group_by, known)}; Settings(rollup_keys=...) says what else is counted from then on"
         raise ValidationFailed.at("group_by", f"is {shown(group_by)}", hint)
 
 
@@ -233,7 +233,3 @@ def _day(path: str, given: str | date | None) -> date | None:
     if not isinstance(given, date):
         raise ValidationFailed.at(path, f"is {shown(given)}", "write YYYY-MM-DD")
     return given
-
-
-def _one_of(given: object, known: Sequence[str]) -> str:
-    return f"{did_you_mean(given, known)} one of {', '.join(known)}".lstrip()

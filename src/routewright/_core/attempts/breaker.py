@@ -1,7 +1,7 @@
 """When is a model left alone, and when is it tried again? One circuit a model and one a credential (contract 4).
 
     CLOSED     fault that trips ──> OPEN          success ──> CLOSED, and the row of faults begins anew
-               Retry-After that nobody waits out ──> OPEN until then
+               Retry-After that nobody waits out, or another process left it alone ──> OPEN until then
     OPEN       ask, once due ─────> HALF_OPEN     fault, late success ──> OPEN, at most due later
     HALF_OPEN  probe succeeds ────> CLOSED        probe fails ──> OPEN, for longer      probe is left ──> OPEN, due now
                probe is lost ─────> HALF_OPEN, with another in its place
@@ -114,6 +114,13 @@ class Circuit:
         self.due = max(self.due, asked_until)
         return later
 
+    def heard(self, now: float, seconds: float) -> bool:
+        """Another process opened its own, for so long. This one probes by itself then."""
+        if self.state is not State.CLOSED:
+            return False
+        self._open(now, min(seconds, LONGEST_RETRY_AFTER_S))
+        return True
+
     def left(self, now: float) -> bool:
         """The probe said nothing: its caller left. Another may go at once."""
         if self.state is not State.HALF_OPEN:
@@ -203,6 +210,11 @@ class Circuits:
         circuit = self._models.get(row) or self._models.setdefault(row, Circuit(self._limits))
         moved = circuit.failed(now, probe=probe, retry_after=retry_after, alone=alone)
         return self._told((probe and self._left(self._credentials.get(self._providers[row]), now)) or moved)
+
+    def heard(self, row: int, now: float, seconds: float) -> bool:
+        """Say that another process leaves a model alone; True if a circuit moved."""
+        circuit = self._models.get(row) or self._models.setdefault(row, Circuit(self._limits))
+        return self._told(circuit.heard(now, seconds))
 
     def left(self, row: int, now: float) -> bool:
         """Say that a probe was left without a word on the provider; True if a circuit moved."""

@@ -8,7 +8,7 @@ has left its published value by a step, be it by what was seen or by fading.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from math import ceil, log, log2, sqrt
 
@@ -17,10 +17,11 @@ from msgspec.structs import replace
 
 from routewright._core.routing.outlook import UNKNOWN, Outlook
 from routewright._core.routing.pool import Pool
-from routewright.wire import HealthSnapshot, Learned, ModelHealth, Usage
+from routewright.wire import HealthSnapshot, Learned, ModelHealth
 
 from .learned import HALF_LIFE_S, SUMS
 from .quantile import Quantiles
+from .workload import Entry
 
 PRIOR_GOOD, PRIOR_BAD = 19.0, 1.0
 """What is believed of a model that was never called: one failure in twenty."""
@@ -61,20 +62,16 @@ STEPS: dict[str, float | None] = {
 }
 """By how much each figure may differ from the published one: a hundredth, a factor, or nothing."""
 
-Entry = tuple[int, float, float, float | None, Usage, bool, Hashable | None, bool]
-"""An answer as the journal holds it: the row of its model, when it ended (monotonic seconds), how long it took in
-seconds, and its first token, where that is known; its usage; whether its length says something, since the model ended
-it by itself and its usage is known; whose call it answered; whether it was the first attempt of a request."""
-
 
 class Sums:
     """Sums over the attempts at one model. What comes later weighs more, which is how the earlier fades."""
 
-    __slots__ = ("answers", "bad", "first", "good", "length", "length_squared", "origin", "tokens", "us", "whole")
+    __slots__ = ("first", "origin", "whole", *SUMS)
 
     def __init__(self, now: float) -> None:
         self.origin = now
         self.good = self.bad = self.answers = self.length = self.length_squared = self.tokens = self.us = 0.0
+        self.unusual = self.late = 0.0
         self.first = Quantiles(ERROR)
         self.whole = Quantiles(ERROR)
 
@@ -124,15 +121,24 @@ class Health:
         self._looks: deque[tuple[float, int]] = deque()
         """When each row is to be looked at next, the soonest first."""
 
+    def learn_from(self, other: Health, rows: Mapping[int, int], now: float) -> None:
+        """Take over what another one knows. ``rows``: those of its pool, by the rows of the same models in this one."""
+        self._sums = {row: other._sums[theirs] for row, theirs in rows.items() if theirs in other._sums}
+        self._looks.extend((now + LOOK_EVERY_S, row) for row in self._sums)
+        self._news.update(self._sums)
+
     def failed(self, row: int, now: float) -> None:
         """An attempt failed by the provider's fault. ``now`` in monotonic seconds."""
         known = self._known(row, now)
         weight = known.weight(now)  # first: it may bring the sums down
         known.bad += weight
 
-    def answered(self, row: int, now: float, answers: Sequence[Entry], outlook: Outlook) -> None:
+    def answered(
+        self, row: int, now: float, answers: Sequence[Entry], outlook: Outlook, unusual: float = 0.0, late: float = 0.0
+    ) -> None:
         """Attempts at one model brought answers, all at about the same time: they are weighed alike. Of an answer whose
-        first token's time is not known it is taken to have come as the model's usually do, at another pace."""
+        first token's time is not known it is taken to have come as the model's usually do, at another pace.
+        ``unusual``: tokens of their lengths that are due to the work; ``late``: octaves of their times."""
         known = self._known(row, now)
         weight = known.weight(now)  # first: it may bring the sums down
         usual_ms, usual_us = outlook.ttft_ms[row], outlook.us_per_token[row] / 1000
@@ -160,9 +166,11 @@ class Health:
         known.good += weight * len(answers)
         known.tokens += weight * tokens
         known.us += weight * 1000 * after_first_ms
+        known.late += weight * late
         known.answers += weight * answered
         known.length += weight * length
         known.length_squared += weight * squared
+        known.unusual += weight * unusual
 
     def publish(self, now: float, closed: Mapping[int, int]) -> dict[int, ModelHealth]:
         """The rows that moved, with their figures as they are now, which count as published from now on. ``closed``:
@@ -256,12 +264,14 @@ def figures_of(seen: Sums, weight: float, pool: Pool, row: int) -> ModelHealth:
     bound = share - DEVIATIONS * sqrt(share * (1 - share) / tries)
     length, p90 = _length(seen, weight, pool.output[row])
     first, whole = seen.first, seen.whole
+    late = 2 ** (seen.late / seen.good) if seen.good else 1.0
+    ttft_ms = first.at(0.5, pool.ttft_ms[row] * late, PRIOR_ANSWERS * weight) / late if first.weights else None
     enough = whole.total / weight >= LEAST_SEEN
     return ModelHealth(
         stability=round(1000 * bound),
-        ttft_ms=round(first.at(0.5, pool.ttft_ms[row], PRIOR_ANSWERS * weight)) if first.weights else None,
+        ttft_ms=None if ttft_ms is None else round(ttft_ms),
         ttft_p95_ms=round(first.at(0.95)) if enough else None,
-        us_per_token=_speed(seen, weight, pool.us_per_token[row]) if seen.tokens else None,
+        us_per_token=_speed(seen, weight, pool.us_per_token[row], late) if seen.tokens else None,
         latency_p50_ms=round(whole.at(0.5)) if enough else None,
         latency_p95_ms=round(whole.at(0.95)) if enough else None,
         output_tokens=length,
@@ -270,15 +280,16 @@ def figures_of(seen: Sums, weight: float, pool: Pool, row: int) -> ModelHealth:
 
 
 def _length(seen: Sums, weight: float, prior: int) -> tuple[int, int]:
-    """Mean and 90th percentile of an answer's tokens."""
+    """Mean of an answer's tokens on usual work, and their 90th percentile on all that the model was given."""
     answers = PRIOR_ANSWERS + seen.answers / weight
     mean = (PRIOR_ANSWERS * prior + seen.length / weight) / answers
     # The prior's spread is as wide as its mean, which puts its 90th percentile at about 2.3 times the mean.
     squared = (PRIOR_ANSWERS * 2 * prior**2 + seen.length_squared / weight) / answers
-    return round(mean), round(mean + P90_DEVIATIONS * sqrt(max(0.0, squared - mean * mean)))
+    usual = mean - seen.unusual / weight / answers
+    return round(usual), round(mean + P90_DEVIATIONS * sqrt(max(0.0, squared - mean * mean)))
 
 
-def _speed(seen: Sums, weight: float, prior: int) -> int:
+def _speed(seen: Sums, weight: float, prior: int, late: float) -> int:
     """Microseconds a token, in steps."""
-    us = (PRIOR_SPEED_TOKENS * prior + seen.us / weight) / (PRIOR_SPEED_TOKENS + seen.tokens / weight)
+    us = (PRIOR_SPEED_TOKENS * prior + seen.us / late / weight) / (PRIOR_SPEED_TOKENS + seen.tokens / weight)
     return max(1, round(2 ** (round(log2(max(us, 1.0)) * _SPEED_STEPS) / _SPEED_STEPS)))

@@ -1,7 +1,7 @@
 """Answers that wait to be booked. Who brings one only appends it, without a lock; they are booked together, in order.
 
-Booking serves all that learns from answers: health, circuits, the retry budget and the counts of error bursts. It comes
-before anything is read from these that an answer could have changed.
+Booking serves all that learns from answers: workloads, health, circuits, the retry budget and the counts of error
+bursts. It comes before anything is read from these that an answer could have changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from routewright._core.routing.outlook import Outlook
 
 from .breaker import Circuits
 from .budgets import PARTS, RetryBudget
-from .health import Entry, Health
+from .health import Health
+from .workload import Entry, Workloads
 
 T = TypeVar("T")
 
@@ -31,10 +32,11 @@ _ROW, _WHOSE = itemgetter(0), itemgetter(6)
 class Journal:
     """``append`` may be called by anybody at any time, ``fold`` by one thread at a time."""
 
-    __slots__ = ("_bursts", "_circuits", "_entries", "_heeded", "_retries", "health")
+    __slots__ = ("_bursts", "_circuits", "_entries", "_heeded", "_retries", "health", "workloads")
 
     def __init__(self, health: Health, circuits: Circuits, retries: RetryBudget, bursts: ErrorBursts) -> None:
         self.health = health
+        self.workloads = Workloads()
         self._circuits = circuits
         self._retries = retries
         self._bursts = bursts
@@ -71,24 +73,32 @@ class Journal:
         self._heeded = 0
         for run in _runs(entries, 1):
             now = run[-1][1]
-            for row, answers in _by(_ROW, run).items():
-                self.health.answered(row, now, answers, outlook)
+            self._learn(run, now, outlook)
             self._count(run, now)
 
     def probed(self, entry: Entry, outlook: Outlook) -> bool:
         """Book the answer of a probe at once, after all that waits; True if a circuit moved."""
         self.fold(outlook)
         row, now = entry[:2]
-        self.health.answered(row, now, [entry], outlook)
+        self._learn([entry], now, outlook)
         self._count([entry], now)
         return self._circuits.succeeded(row, now, probe=True)
+
+    def _learn(self, run: list[Entry], now: float, outlook: Outlook) -> None:
+        for row, answers in _by(_ROW, run).items():
+            unusual, late = 0.0, 0.0
+            for own in _by(_WHOSE, answers).values():
+                more, later = self.workloads.answered(row, now, own, outlook.pool)
+                unusual += more
+                late += later
+            self.health.answered(row, now, answers, outlook, unusual, late)
 
     def _count(self, run: list[Entry], now: float) -> None:
         for asked in _runs([entry for entry in run if entry[7]], PARTS):
             self._retries.asked(asked[-1][1], len(asked))
         for whose, answers in _by(_WHOSE, run).items():
             if whose is not None:
-                self._bursts.answered(whose, now, len(answers))
+                self._bursts.answered(whose[:2], now, len(answers))  # of its account and environment
 
 
 def _by(name: Callable[[Entry], T], run: list[Entry]) -> dict[T, list[Entry]]:

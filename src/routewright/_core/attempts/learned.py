@@ -11,7 +11,7 @@ from routewright.wire import Learned, LearnedModel
 EPOCH_S = 2.0
 HALF_LIFE_S = 300.0
 """After this long an observation counts half."""
-SUMS = ("good", "bad", "answers", "length", "length_squared", "tokens", "us")
+SUMS = ("good", "bad", "answers", "length", "length_squared", "unusual", "late", "tokens", "us")
 
 
 def epoch_at(at: float) -> int:

@@ -60,6 +60,8 @@ class Rules(NamedTuple):
     on_partial: OnPartial = "restart"
     on_refusal_fall_back: bool = False
     hedged: bool = False
+    retries: Sequence[int | None] | None = None
+    """Further tries of each row's model, as its provider has it; None: as the decision's input says."""
 
 
 class Traffic(Protocol):
@@ -187,14 +189,15 @@ class Attempts(Struct, eq=False):
         *,
         touched: bool,
         retry_after: float | None = None,
+        retry: bool | None = None,
         repair: TokenBounds | None = None,
         jitter: float = 0.0,
     ) -> None:
         """Tell that an attempt ended in a fault, before its usage is estimated.
 
-        ``touched``: the provider had begun to answer, so it may bill. ``repair``: what asking the same model to repair
-        its answer would add to the prompt; None: it cannot be repaired. ``jitter`` in [0, 1) lengthens pauses, lest
-        callers retry in step.
+        ``touched``: the provider had begun to answer, so it may bill. ``retry``: whether another try may help, if the
+        provider said so; None: as its kind says. ``repair``: what asking the same model to repair its answer would add
+        to the prompt; None: it cannot be repaired. ``jitter`` in [0, 1) lengthens pauses, lest callers retry in step.
         """
         self.running.remove(attempt)
         attempt.fault, rule = kind, self._rule(kind)
@@ -213,7 +216,7 @@ class Attempts(Struct, eq=False):
             self.end = self._failure
         elif rule.repair and repair is not None and self._may_repair(now):
             self._repair = repair
-        elif rule.retry and self._may_retry(retry_after, now, jitter):
+        elif (rule.retry if retry is None else retry) and self._may_retry(retry_after, now, jitter):
             pass
         elif rule.fall_back:
             self._move_on()
@@ -347,8 +350,11 @@ class Attempts(Struct, eq=False):
 
     def _may_retry(self, retry_after: float | None, now: float, jitter: float) -> bool:
         """Set the pause before another try of the same model; False if moving on serves better."""
-        limits = self.rules.limits
-        if self._tries > self.plan.given.max_retries or (retry_after or 0.0) > limits.retry_after_s:
+        limits, own = self.rules.limits, self.rules.retries
+        most = None if own is None else own[self.plan.legs[self._place].row]
+        if most is None:
+            most = self.plan.given.max_retries
+        if self._tries > most or (retry_after or 0.0) > limits.retry_after_s:
             return False
         longest = self._longest_pause or PAUSE_FACTOR * limits.backoff_s
         drawn = limits.backoff_s + jitter * (longest - limits.backoff_s)
@@ -395,7 +401,8 @@ class Attempts(Struct, eq=False):
 
     def _worst(self, attempt: Attempt) -> tuple[int, int]:
         """The most nano-dollars and tokens that an attempt can have used."""
-        leg, prices = attempt.leg, attempt.prices
+        leg = attempt.leg
+        prices = leg.prices_held if leg.is_dialled else attempt.prices
         high, cap = leg.length(self._shown(attempt.repair))[1], attempt.cap or leg.max_output
         return call_nanos(dearest_at(prices, high), high, cap) if prices else 0, high + cap
 

@@ -5,6 +5,7 @@ Resolves names and aliases, and finds the models that their vendors retire.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from hashlib import blake2b
@@ -21,7 +22,7 @@ from routewright._core.request.read import rebuilt
 from routewright._core.request.rules import MODEL_ID, check_date, check_day, check_names, check_numbers, check_text
 from routewright._core.routing.quality import DEFAULT_QUALITY
 from routewright.errors import Problem, ValidationFailed
-from routewright.wire import Availability, CatalogueSnapshot, Model, PriceChange, PriceTier, Pricing
+from routewright.wire import Availability, CatalogueSnapshot, Model, PriceChange, PriceTier, Pricing, ServicePrice
 
 _BORROWED = (
     "context_window modalities max_output_tokens structured_output unsupported reasoning tokenizer quality ttft_s "
@@ -36,10 +37,15 @@ _DEFAULTS = {
     "disabled": False,
 }
 """Values of fields that nobody gives."""
+NO_FILES = ("xai", "zai")
+"""Whose chat completions take no documents in a message, whatever their models read otherwise."""
 _EMPTY = Model(id="")
 _IN_FILES = {"prices": "it is 'pricing_per_1m' here, a Pricing", "regions": "it is 'availability' here"}
 """Fields of files that have another name here."""
 _FIELDS = Model.__struct_fields__
+_PACKING = frozenset("instruct it latest gguf mlx awq gptq".split())
+"""Words in names that say how a model is packed, or that it is for chat."""
+_QUANTISED = re.compile(r"[-:_.](ud-)?(i?q\d\w*|fp\d+|bf16|f16|int\d+|\d+bit|mxfp4|nvfp4)$")
 
 PER_OCTAVE = 0.1
 """The distance of twice the price, where 1 is that between the worst quality and the best."""
@@ -73,7 +79,7 @@ def overlay(base: Sequence[Model], added: Iterable[Mapping[str, Any]]) -> tuple[
 
 def models_of(given: object) -> tuple[Model, ...]:
     """Check a list of models. Raises ``ValidationFailed``."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
+    if isinstance(given, str | Model) or not isinstance(given, Iterable):
         hint = "put it into a list" if given is not None else "leave it out, or pass [Model(id=...)]"
         raise ValidationFailed.at("models", f"{shown(given)} is not a list of Model", hint)
     models = tuple(given)
@@ -87,6 +93,29 @@ def given_fields(model: Model) -> dict[str, Any]:
     _checked_kind(model)
     fields = {name: getattr(model, name) for name in _FIELDS}
     return {name: value for name, value in fields.items() if name == "id" or value != getattr(_EMPTY, name)}
+
+
+def under_catalogue(found: Sequence[Model], known: Sequence[Model]) -> tuple[Model, ...]:
+    """What a server says of its models, under what a catalogue says of the same ids. The quality of a model that the
+    catalogue knows from elsewhere is the least that it has there; its speed is not taken, since it is the host's."""
+    rows = {model.id: model for model in known}
+    quality: dict[str, float] = {}
+    for model in known:
+        if model.quality is not None:
+            name = _plain_name(model.id)
+            quality[name] = min(model.quality, quality.get(name, 1.0))
+    made: list[Model] = []
+    for model in found:
+        said = given_fields(rows[model.id]) if model.id in rows else {}
+        said = {name: value for name, value in said.items() if value != _DEFAULTS.get(name)}
+        made.append(replace(model, **{"quality": quality.get(_plain_name(model.id)), **said}))
+    return tuple(made)
+
+
+def _plain_name(model_id: str) -> str:
+    """What remains of a name without its host, its publisher, signs, and words on how it is packed."""
+    name = _QUANTISED.sub("", model_id.rpartition("/")[2].lower())
+    return "".join(word for word in re.split(r"[^a-z0-9]+", name) if word not in _PACKING)
 
 
 def unavailable(models: Sequence[Model], served: frozenset[str]) -> tuple[Model, ...]:
@@ -188,6 +217,8 @@ def _check_pricing(path: str, pricing: Pricing, found: Problems) -> None:
     check_numbers(Pricing, f"{path}.", pricing, found)
     for place, tier in enumerate(pricing.tiers):
         check_numbers(PriceTier, f"{path}.tiers[{place}].", tier, found)
+    for place, service in enumerate(pricing.service_tiers):
+        check_numbers(ServicePrice, f"{path}.service_tiers[{place}].", service, found)
 
 
 def _check_changes(path: str, changes: Sequence[PriceChange], found: Problems) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, get_args
 
 from routewright._core.money import MOST_USD_PER_1M, PICOS_PER_NANO, PICOS_PER_USD_1M, nanos, price_picos
-from routewright.wire import CostPart, Model, Pricing, Usage
+from routewright.wire import CostPart, Model, Pricing, ServicePrice, Usage
 
 
 class Price(NamedTuple):
@@ -20,9 +20,17 @@ class Price(NamedTuple):
     """Input written to the cache, which some vendors charge for unasked."""
     reasoning: int
     """Output spent on reasoning before the answer."""
+    audio: int | None = None
+    """Recordings. None: as other input."""
+    written_hour: int | None = None
+    """Input written to the cache for an hour. None: ``hour_price``."""
 
 
 _DEAREST = MOST_USD_PER_1M * PICOS_PER_USD_1M
+_FLEX_AS_BATCHES = ("openai", "azure", "google")
+"""Providers whose flex tier costs what a batch does, by their price lists."""
+_FLEX_AS_EVER = ("groq",)
+"""Providers whose flex tier costs what other calls do."""
 COST_PARTS: tuple[CostPart, ...] = get_args(CostPart)
 
 Prices = tuple[Price, ...]
@@ -41,14 +49,18 @@ def prices_of(listed: Pricing | None) -> Prices:
         return ()
     full, output = price_picos(listed.input_usd), price_picos(listed.output_usd)
     cached, written = _or(listed.cached_input_usd, full), _or(listed.cache_write_usd, full)
-    base = Price(-1, full, output, cached, written, _or(listed.reasoning_usd, output))
+    audio, hour = (
+        None if usd is None else price_picos(usd) for usd in (listed.audio_input_usd, listed.cache_write_hour_usd)
+    )
+    base = Price(-1, full, output, cached, written, _or(listed.reasoning_usd, output), audio, hour)
     tiers: list[Price] = []
     for tier in listed.tiers:  # what a tier leaves open changes in proportion to the prices it gives
         full, output = price_picos(tier.input_usd), price_picos(tier.output_usd)
         cached = _or(tier.cached_input_usd, _scaled(base.cached, full, base.input))
         written = _or(tier.cache_write_usd, _scaled(base.written, full, base.input))
         reasoning = _scaled(base.reasoning, output, base.output)
-        tiers.append(Price(tier.above_tokens, full, output, cached, written, reasoning))
+        more = [None if each is None else _scaled(each, full, base.input) for each in (audio, hour)]
+        tiers.append(Price(tier.above_tokens, full, output, cached, written, reasoning, *more))
     return (*sorted(tiers, reverse=True), base)
 
 
@@ -56,7 +68,35 @@ def batch_prices_of(listed: Pricing | None) -> Prices:
     """The prices of calls in a batch; those that are not listed are in proportion to those of other calls."""
     if listed is None or listed.batch_input_usd is None or listed.batch_output_usd is None:
         return ()
-    full, output = price_picos(listed.batch_input_usd), price_picos(listed.batch_output_usd)
+    return _in_proportion(listed, price_picos(listed.batch_input_usd), price_picos(listed.batch_output_usd))
+
+
+def service_prices_of(listed: Pricing, service: ServicePrice) -> Prices:
+    """The prices of a service tier; those that are not listed are in proportion to those of other calls."""
+    prices = _in_proportion(listed, price_picos(service.input_usd), price_picos(service.output_usd))
+    base, known = prices[-1], (service.cached_input_usd, service.cache_write_usd)
+    cached, written = (None if usd is None else price_picos(usd) for usd in known)
+    return tuple(
+        price._replace(
+            cached=price.cached if cached is None else _scaled(cached, price.input, base.input),
+            written=price.written if written is None else _scaled(written, price.input, base.input),
+        )
+        for price in prices
+    )
+
+
+def tier_prices(provider: str, listed: Pricing | None, tier: str) -> Prices:
+    """The prices of a service tier: nothing if they are unknown."""
+    if listed is None or tier in ("", "default") or (tier == "flex" and provider in _FLEX_AS_EVER):
+        return prices_of(listed)
+    for each in listed.service_tiers:
+        if each.tier == tier:
+            return service_prices_of(listed, each)
+    return batch_prices_of(listed) if tier == "flex" and provider in _FLEX_AS_BATCHES else ()
+
+
+def _in_proportion(listed: Pricing, full: int, output: int) -> Prices:
+    """All prices, if those of input and output were these."""
     prices = prices_of(listed)
     base = prices[-1]
     return tuple(
@@ -67,6 +107,7 @@ def batch_prices_of(listed: Pricing | None) -> Prices:
             _scaled(price.cached, full, base.input),
             _scaled(price.written, full, base.input),
             _scaled(price.reasoning, output, base.output),
+            *(None if each is None else _scaled(each, full, base.input) for each in (price.audio, price.written_hour)),
         )
         for price in prices
     )
@@ -112,12 +153,22 @@ def call_nanos(price: Price, input_tokens: int, output_tokens: int) -> int:
     return nanos(input_tokens * price.input + output_tokens * price.output)
 
 
+def hour_price(price: Price) -> int:
+    """What a token costs that the vendor's cache keeps for an hour: where it is not listed, 1.6 times what it costs for
+    five minutes, if that is more than other input."""
+    if price.written_hour is not None:
+        return price.written_hour
+    return -(-price.written * 8 // 5) if price.written > price.input else price.written
+
+
 def charges(price: Price, usage: Usage) -> tuple[tuple[int, int], ...]:
     """The parts of a usage that are priced apart, in the order of ``COST_PARTS``: tokens, and pico-dollars each."""
     return (
-        (usage.input - usage.cached - usage.written, price.input),
+        (usage.input - usage.cached - usage.written - usage.audio, price.input),
         (usage.cached, price.cached),
-        (usage.written, price.written),
+        (usage.written - usage.written_hour, price.written),
+        (usage.written_hour, hour_price(price)),
+        (usage.audio, price.input if price.audio is None else price.audio),
         (usage.output - usage.reasoning, price.output),
         (usage.reasoning, price.reasoning),
     )
@@ -128,9 +179,17 @@ def usage_nanos(prices: Prices, usage: Usage) -> int:
     if not prices:
         return 0
     price = prices[0] if len(prices) == 1 else price_at(prices, usage.input)
-    if not (usage.cached or usage.written or usage.reasoning):  # the same, quicker
+    if not (usage.cached or usage.written or usage.reasoning or usage.audio):  # the same, quicker
         return -(-(usage.input * price.input + usage.output * price.output) // PICOS_PER_NANO)
     return nanos(sum([tokens * picos for tokens, picos in charges(price, usage)]))
+
+
+def saved_nanos(prices: Prices, usage: Usage) -> int:
+    """What input from the vendor's cache cost less than other input, rounded down."""
+    if not prices:
+        return 0
+    price = price_at(prices, usage.input)
+    return max(0, usage.cached * (price.input - price.cached)) // PICOS_PER_NANO
 
 
 def range_nanos(prices: Prices, inputs: tuple[int, int], outputs: tuple[int, int]) -> tuple[int, int]:
@@ -147,8 +206,9 @@ def range_nanos(prices: Prices, inputs: tuple[int, int], outputs: tuple[int, int
 
 def adds_up(usage: Usage) -> bool:
     """True if the parts of a usage are no more than the whole, and none is negative."""
-    fresh, said = usage.input - usage.cached - usage.written, usage.output - usage.reasoning
-    return min(usage.cached, usage.written, usage.reasoning, fresh, said) >= 0
+    fresh, said = usage.input - usage.cached - usage.written - usage.audio, usage.output - usage.reasoning
+    briefly = usage.written - usage.written_hour
+    return min(usage.cached, usage.written_hour, briefly, usage.audio, usage.reasoning, fresh, said) >= 0
 
 
 def affordable_output(price: Price, input_tokens: int, room_nanos: int) -> int:

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from routewright._core.request.json_scan import is_unicode
 from routewright.protocols import Redactor
-from routewright.wire import Content, FunctionCall, Message, Redact, TextPart, ToolCall
+from routewright.wire import AudioPart, Content, FilePart, FunctionCall, ImagePart, Message, Redact, TextPart, ToolCall
 
 from .detectors import PATTERNS
 from .gate import STAGES, Ruled
 from .texts import redacted
 
 WITHHELD = "[withheld: the redactor failed]"
-IMAGE = "[image]"
+_NAMED = {ImagePart: "[image]", AudioPart: "[recording]", FilePart: "[file]"}
 
 _patterns = Ruled("redactor", [*PATTERNS.values()], "redact", STAGES)
 
@@ -35,7 +35,8 @@ def kept(
     output: str | None,
     tool_calls: Sequence[ToolCall] | None,
 ) -> Content:
-    """The content to keep of a prompt and an answer; None stays None. Images are not kept."""
+    """The content to keep of a prompt and an answer; None stays None. Images, recordings,
+    files and what a model thought are not kept."""
     return Content(
         messages=None if messages is None else [_message(redact, message) for message in messages],
         output=None if output is None else _text(redact, output),
@@ -46,7 +47,9 @@ def kept(
 def _message(redact: Redactor, message: Message) -> Message:
     content = message.content
     if isinstance(content, list):
-        content = [TextPart(_text(redact, part.text) if isinstance(part, TextPart) else IMAGE) for part in content]
+        content = [
+            TextPart(_text(redact, part.text) if isinstance(part, TextPart) else _NAMED[type(part)]) for part in content
+        ]
     elif content is not None:
         content = _text(redact, content)
     calls, answers, name = message.tool_calls, message.tool_call_id, message.name
@@ -56,6 +59,7 @@ def _message(redact: Redactor, message: Message) -> Message:
         tool_calls=None if calls is None else [_call(redact, call) for call in calls],
         tool_call_id=None if answers is None else _text(redact, answers),
         name=None if name is None else _text(redact, name),
+        reasoning=None,
     )
 
 

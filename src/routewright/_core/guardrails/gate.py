@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from routewright._core.request.json_scan import is_unicode, quoted
 from routewright._core.request.problems import shown
@@ -310,6 +311,9 @@ class RequestGate(PassageGate):
 
     def __init__(self, request: RouteRequest, guardrails: Iterable[Guardrail]) -> None:
         super().__init__(passages_of(request), guardrails, "input")
+        if any(message.reasoning is not None for message in request.messages):
+            # signed, so that nothing in them can be redacted; they repeat what was taken out of the other texts
+            request = replace(request, messages=[replace(each, reasoning=None) for each in request.messages])
         self._given = request
 
     @property

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from routewright._core.structured_output import unfenced
-from routewright.wire import FunctionCall, Message, Redact, Redaction, RouteRequest, TextPart, Verdict
+from routewright.wire import FilePart, FunctionCall, Message, Redact, Redaction, RouteRequest, TextPart, Verdict
 
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|-?\d[\d.eE+-]*+', re.DOTALL)
 _ESCAPES = re.compile(r"(?:\\(?:u[0-9A-Fa-f]{4}|[\"\\/bfnrt]))+")
@@ -126,8 +126,13 @@ def passages_of(request: RouteRequest) -> list[Passage]:
             found.append(json_passage(content) if is_result else plain_passage(content))
         elif content is not None:
             found += [plain_passage(part.text) for part in content if isinstance(part, TextPart)]
+            found += [plain_passage(part.file.filename or "") for part in content if isinstance(part, FilePart)]
         found += [json_passage(call.function.arguments) for call in message.tool_calls or ()]
     return found
+
+
+def _renamed(part: FilePart, texts: Iterator[str]) -> FilePart:
+    return replace(part, file=replace(part.file, filename=next(texts) or None))
 
 
 def with_passages(request: RouteRequest, passages: Iterable[Passage]) -> RouteRequest:
@@ -139,7 +144,13 @@ def with_passages(request: RouteRequest, passages: Iterable[Passage]) -> RouteRe
         if isinstance(content, str):
             content = next(texts)
         elif content is not None:
-            content = [TextPart(next(texts)) if isinstance(part, TextPart) else part for part in content]
+            content = [replace(part, text=next(texts)) if isinstance(part, TextPart) else part for part in content]
+            content = [
+                replace(part, file=replace(part.file, filename=next(texts) or None))
+                if isinstance(part, FilePart)
+                else part
+                for part in content
+            ]
         if calls is not None:
             calls = [replace(call, function=FunctionCall(call.function.name, next(texts))) for call in calls]
         messages.append(replace(message, content=content, tool_calls=calls))

@@ -67,13 +67,15 @@ class Window:
         self.requests.append(1)
         self.tokens.append(tokens)
 
-    def correct(self, at: float, by: int) -> None:
-        """Change the tokens that were taken ``at`` a time, if they still count."""
+    def correct(self, at: float, by: int, requests: int = 0) -> None:
+        """Change the tokens that were taken ``at`` a time, and the requests, if they still count."""
         times = self.times
         place = bisect_left(times, at, self.head)
         if place < len(times) and times[place] == at:
             self.tokens[place] += by
             self.used_tokens += by
+            self.requests[place] += requests
+            self.used_requests += requests
 
     def age(self, cut: float) -> None:
         """Drop what was taken until ``cut``."""

@@ -58,7 +58,8 @@ _TOO_DEEP = Flaw(f"nests more than {MAX_DEPTH} arrays and objects", "flatten it"
 
 def no_json(value: object) -> Flaw:
     """The flaw of a value that JSON has no form for."""
-    return Flaw(f"{type(value).__name__} is not JSON", "pass strings, numbers, booleans, null, lists and dicts")
+    more = "; functions as route(tools=[...]), and the name of one as tool_choice" if callable(value) else ""
+    return Flaw(f"{type(value).__name__} is not JSON", f"pass strings, numbers, bools, None, lists and dicts{more}")
 
 
 def scan(body: bytes) -> None:
@@ -116,7 +117,7 @@ def flaw_in(value: object, depth: int = MAX_DEPTH) -> tuple[str, Flaw] | None:
     for key, child in value.items() if isinstance(value, dict) else enumerate(value):
         if not isinstance(key, str):
             if is_dict:
-                return "", Flaw(f"has a key that is not a string but {type(key).__name__}", "JSON keys are strings")
+                return "", Flaw(f"has a key that is not a string but {type(key).__name__}", "make every key a string")
         elif not is_unicode(key):
             return joined("", key), _SURROGATE
         if child.isascii() if type(child) is str else type(child) in _SOUND:  # as most are
@@ -170,7 +171,7 @@ def _flaw_of(value: object) -> Flaw | None:
     if isinstance(value, str):
         return None if is_unicode(value) else _SURROGATE
     if isinstance(value, float):
-        return None if math.isfinite(value) else Flaw(f"{value} is not JSON", "send null, or leave it out")
+        return None if math.isfinite(value) else Flaw(f"{value} is not JSON", "send None, or leave it out")
     if value is None:
         return None
     if isinstance(value, int):
@@ -198,7 +199,7 @@ def _judge(body: bytes) -> None:
         refused = InvalidJson, Problem("", problem, "encode it as UTF-8")
     except json.JSONDecodeError as error:
         problem = f"the body is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
-        refused = InvalidJson, Problem("", problem, "")
+        refused = InvalidJson, Problem("", problem, "send one JSON object, with keys and texts in double quotes")
     except RecursionError:
         refused = ValidationFailed, Problem("", _TOO_DEEP.problem, _TOO_DEEP.hint)
     if refused is not None:  # raised behind the ``except``, and held by no name here: its frames hold the body

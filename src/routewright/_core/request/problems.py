@@ -1,48 +1,31 @@
-"""Makes a ``Problem`` with path, value and remedy from msgspec's errors and from wrong values."""
+"""Makes a ``Problem`` with path, value and remedy from msgspec's errors and from wrong values.
+
+Words are Python's (``None``, ``True``, ``a list``); ``in_json`` makes them those of JSON for HTTP and files.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from functools import lru_cache
 from itertools import islice
-from typing import Any, get_args
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
+from msgspec.structs import fields
 
 from routewright.errors import Problem
 from routewright.wire import (
     AvailabilityStatus,
+    Bucket,
     Budget,
-    CacheOpts,
-    Capability,
     Fallback,
-    FunctionCall,
-    FunctionName,
-    FunctionSpec,
-    Goal,
-    GuardrailAction,
-    ImagePart,
-    ImageUrl,
-    Message,
     Modality,
     ModelStrategy,
-    NamedToolChoice,
-    OnPartial,
-    Params,
-    PatternKind,
     Policy,
-    PolicyFallback,
-    PolicyGuardrail,
-    PolicyWeights,
-    Role,
     RouteRequest,
-    Stage,
-    Strategy,
-    TextPart,
     Tokenizer,
-    Tool,
-    ToolCall,
 )
 
 from .json_scan import beneath, decode, joined, quoted
@@ -53,69 +36,57 @@ Problems = list[Problem]
 EXACT = 2**53 - 1
 """Beyond it a whole number may change silently on its way through JSON."""
 
-_PART = "messages[].content[]"
-_CALL = "messages[].tool_calls[]"
 _FORMAT = "params.response_format"
 
-_STRUCTS: dict[str, type[msgspec.Struct]] = {
-    "": RouteRequest,
-    "messages[]": Message,
-    f"{_PART}.image_url": ImageUrl,
-    _CALL: ToolCall,
-    f"{_CALL}.function": FunctionCall,
-    "fallback": Fallback,
-    "budget": Budget,
-    "cache": CacheOpts,
-    "tools[]": Tool,
-    "tools[].function": FunctionSpec,
-    "tool_choice": NamedToolChoice,
-    "tool_choice.function": FunctionName,
-    "params": Params,
-    "model_strategy": ModelStrategy,
-    "policies[]": Policy,
-    "policies[].weights": PolicyWeights,
-    "policies[].fallback": PolicyFallback,
-    "policies[].budget": Budget,
-    "policies[].cache": CacheOpts,
-    "policies[].guardrails[]": PolicyGuardrail,
-}
-
-FIELDS: dict[str, tuple[str, ...]] = {
-    **{place: kind.__struct_encode_fields__ for place, kind in _STRUCTS.items()},
-    _PART: ("type", *TextPart.__struct_encode_fields__, *ImagePart.__struct_encode_fields__),
-    _FORMAT: ("type", "json_schema"),
-    f"{_FORMAT}.json_schema": ("name", "description", "schema", "strict"),
-}
-"""Known fields by place, which is a path without its indices."""
-
-CHOICES: dict[str, tuple[str, ...]] = {
-    "goal": get_args(Goal),
-    "strategy": get_args(Strategy),
-    "messages[].role": get_args(Role),
-    f"{_PART}.type": ("text", "image_url"),
-    f"{_PART}.image_url.detail": ("auto", "low", "high"),
-    f"{_CALL}.type": ("function",),
-    "fallback.on_partial": get_args(OnPartial),
-    "cache.mode": ("semantic", "exact"),
-    "tools[].type": ("function",),
-    "tool_choice.type": ("function",),
-    f"{_FORMAT}.type": ("text", "json_object", "json_schema"),
-    "policies[].goal": get_args(Goal),
-    "policies[].strategy": get_args(Strategy),
-    "policies[].capabilities[]": get_args(Capability),
-    "policies[].fallback.on_partial": get_args(OnPartial),
-    "policies[].fallback.on_refusal": ("fail", "fallback"),
-    "policies[].cache.mode": ("semantic", "exact"),
-    "policies[].guardrails[].patterns[]": get_args(PatternKind),
-    "policies[].guardrails[].action": get_args(GuardrailAction),
-    "policies[].guardrails[].stages[]": get_args(Stage),
-    "model_strategy.goal": get_args(Goal),
-    "model_strategy.strategy": get_args(Strategy),
+FORMATS = ("text", "json_object", "json_schema")
+_FIELDS = {_FORMAT: ("type", "json_schema"), f"{_FORMAT}.json_schema": ("name", "description", "schema", "strict")}
+_CHOICES = {
+    f"{_FORMAT}.type": FORMATS,
+    "bucket": get_args(Bucket),
+    "tool_choice.allowed_tools.mode": ("auto", "required"),
     "models[].modalities[]": get_args(Modality),
     "models[].tokenizer": get_args(Tokenizer),
     "models[].availability.status": get_args(AvailabilityStatus),
 }
-"""Allowed words by place."""
+_ROOTS: dict[str, type[msgspec.Struct]] = {"": RouteRequest, "model_strategy": ModelStrategy, "policies[]": Policy}
+
+
+class Places(NamedTuple):
+    """What is known of places, which are paths without their indices."""
+
+    fields: dict[str, tuple[str, ...]]
+    choices: dict[str, tuple[str, ...]]
+    """Allowed words."""
+
+    def note(self, place: str, kind: Any) -> None:
+        """Add what a type may hold at a place, and at those inside it."""
+        origin, args = get_origin(kind), get_args(kind)
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            known, config = self.fields.get(place, ()), kind.__struct_config__
+            if config.tag_field is not None:
+                known, tags = known or (config.tag_field,), f"{place}.{config.tag_field}"
+                self.choices[tags] = (*self.choices.get(tags, ()), str(config.tag))
+            self.fields[place] = (*dict.fromkeys((*known, *kind.__struct_encode_fields__)),)
+            for field in fields(kind):
+                self.note(joined(place, field.encode_name), field.type)
+        elif origin is Literal:
+            self.choices[place] = args
+        elif origin is list:
+            self.note(f"{place}[]", args[0])
+        elif origin is not dict:
+            for each in args:
+                self.note(place, each)
+
+
+@lru_cache
+def known_places() -> Places:
+    """The fields and words of requests and policies, made when the first mistake is told: reading their types takes
+    milliseconds."""
+    made = Places({**_FIELDS}, {**_CHOICES})
+    for place, kind in _ROOTS.items():
+        made.note(place, kind)
+    return made
+
 
 MEANT = {
     "max_tokens": "'params.max_output_tokens' caps the answer, 'budget.maxTokens' the whole call",
@@ -129,24 +100,69 @@ MEANT = {
     **dict.fromkeys(
         (
             *("top_k", "n", "logprobs", "top_logprobs", "logit_bias", "presence_penalty", "frequency_penalty"),
-            *("reasoning_effort", "verbosity", "parallel_tool_calls", "service_tier", "stream_options", "user"),
+            *("prompt_cache_key", "safety_identifier", "user"),
         ),
-        "no provider is sent it; leave it out",
+        "send it to one provider, as 'params.extra': {\"<provider>\": {...}}",
     ),
+    **dict.fromkeys(("reasoning_effort", "thinking", "effort"), "it is 'params.reasoning' here"),
+    "stream_options": "usage is always told; leave it out",
+    "params.reasoning.effort": "write reasoning: 'high'",
+    "tool_choice.name": 'write {"type": "function", "function": {"name": ...}}, or the name alone',
 }
-"""Fields of other interfaces, and what they are here."""
+"""Fields of other interfaces, and what they are here: of the top and ``params``, and others with their place."""
 
 _EXAMPLES = {
     "messages": '[{"role": "user", "content": "Hello"}]',
     "models": '["openai/gpt-4.1"]',
+    "prefer": '"openai/gpt-4.1"',
     "fallback": '{"models": ["openai/gpt-4.1"]}',
     "budget": '{"maxCostUsd": 0.01}',
+    "cache": 'True, or {"mode": "exact"}',
+    "tools": '[{"type": "function", "function": {"name": "weather"}}]',
+    "tool_choice": '"auto"',
+    "params": '{"temperature": 0.7}',
+    "metadata": '{"team": "support"}',
+    "response_format": '{"type": "json_object"}',
+    "image_url": '{"url": "https://example.com/cat.png"}',
+    "function": '{"name": "weather"}',
+    "stop": '["END"]',
+    "task": '"Compare these two offers"',
+    "model_strategy": '{"goal": "quality"}',
+    **dict.fromkeys(("maxCostUsd", "max_cost_usd", "total_budget_usd"), "0.01"),
+    **dict.fromkeys(("maxTokens", "max_tokens"), "8000"),
+    **dict.fromkeys(("timeout_ms", "per_step_timeout_ms", "max_latency_ms"), "30000"),
+    **dict.fromkeys(("context_window", "above_tokens"), "128000"),
+    **dict.fromkeys(("ttl_seconds", "tokens_per_s"), "3600"),
+    **dict.fromkeys(("max_output_tokens",), "1000"),
+    **dict.fromkeys(("max_error", "explore"), "0.01"),
+    "max_steps": "8",
 }
-"""A value for a place."""
+"""A value for a place, or for the last name of one."""
 
-_GROUPS = ("", "params", "budget", "fallback", "cache")
-_WORDS = {"str": "a string", "int": "a number", "float": "a number", "bool": "a boolean"}
-_WORDS |= {"array": "an array", "list": "an array", "tuple": "an array", "object": "an object", "dict": "an object"}
+_GROUPS = ("cache", "fallback", "budget", "params", "")  # where two of them have a field, the last is meant
+_WORDS = {"str": "a string", "int": "a number", "float": "a number", "bool": "a bool", "null": "None"}
+_WORDS |= {"array": "a list", "list": "a list", "tuple": "a tuple", "object": "a dict", "dict": "a dict"}
+_SAMPLES = {"a string": '"text"', "a number": "1", "a bool": "True or False", "a list": "[]", "a dict": "{}"}
+"""A value of each kind."""
+_JSON = {"None": "null", "True": "true", "False": "false", "a dict": "an object", "a list": "an array"}
+_JSON |= {"a tuple": "an array", "a bool": "a boolean", "dicts": "objects"}
+ATTRIBUTES = {
+    f"{place}.{field.encode_name}": f"{place}.{field.name}"
+    for place, kind in (("budget", Budget), ("fallback", Fallback))
+    for field in fields(kind)
+    if field.encode_name != field.name
+}
+"""Fields that JSON and dicts spell in another way than structs."""
+BOTH = {attr: f"{attr} ({spelled.rpartition('.')[2]} in a dict)" for spelled, attr in ATTRIBUTES.items()}
+"""What such fields are called where it is not known whether a dict or a struct was passed, by their attributes."""
+_JSON |= {BOTH[attribute]: spelled for spelled, attribute in ATTRIBUTES.items()}  # before what they begin with
+_JSON |= {attribute: spelled for spelled, attribute in ATTRIBUTES.items()}
+_QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+_PYTHON = re.compile(rf"(?<!\w)(?:{_QUOTED}|{'|'.join(map(re.escape, _JSON))})(?!\w)")
+"""A word of ``_JSON``, or a text in quotes."""
+_BETWEEN = re.compile(r"[\W_]+")
+_CLOSE = 0.75
+"""How much alike a misspelt word and a known one are at least, from 0 to 1."""
 _LONGEST_WORD = 100  # comparing is quadratic
 _MOST_COMPARED = 500  # and names beyond these cost an error more time than its hint is worth
 _UNSEEN = object()
@@ -155,7 +171,7 @@ _SAID = (".content", ".text", ".arguments")
 """Ends of the paths of a message's texts."""
 
 _INDEX = re.compile(r"\[[^\[\]]*\]")
-_STEP = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
+STEP = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`")
 _EXPECTED = re.compile(r"Expected `(.*?)`(?:, got `(.*)`)?")
@@ -172,22 +188,23 @@ def problem_of(error: msgspec.ValidationError, source: object, prefix: str) -> P
     if unknown := _UNKNOWN.fullmatch(what):
         return Problem(joined(path, unknown[1]), "is not a field", hint_for(unknown[1], place))
     if missing := _MISSING.fullmatch(what):
-        return Problem(joined(path, missing[1]), "is missing", example(joined(place, missing[1])))
+        return Problem(joined(path, missing[1]), "is missing", example(joined(place, missing[1])) or "add it")
     if where.startswith("`key`"):
-        return Problem(path, "has a key that is not a string", "JSON keys are strings")
+        return Problem(path, "has a key that is not a string", "make every key a string")
     value: Any = source
     try:
-        for name, index in _STEP.findall(inside):
+        for name, index in STEP.findall(inside):
             value = value[name] if name else value[int(index)]
     except (LookupError, TypeError, ValueError):
         value = _UNSEEN
-    if place in CHOICES and isinstance(value, str):
+    if place in known_places().choices and isinstance(value, str):
         return no_choice(path, value)
-    if expected := _EXPECTED.fullmatch(what):
-        words = dict.fromkeys(_WORDS.get(word, word) for word in expected[1].split(" | ") if word != "null")
-        got = _got(path, value, expected[2])
-        return Problem(path, f"must be {' or '.join(words)}, got {got}", example(place))
-    return Problem(path, what[:1].lower() + what[1:], "")
+    expected = _EXPECTED.fullmatch(what)
+    if expected is None:
+        return Problem(path, what[:1].lower() + what[1:], example(place) or "take another value")
+    words = [*dict.fromkeys(_WORDS.get(word, word) for word in expected[1].split(" | ") if word != "null")]
+    problem = f"must be {' or '.join(words)}, got {_got(path, value, expected[2])}"
+    return Problem(path, problem, example(place, _SAMPLES.get(words[0], "a value of that kind")))
 
 
 def _got(path: str, value: object, kind: str | None) -> str:
@@ -199,6 +216,13 @@ def _got(path: str, value: object, kind: str | None) -> str:
     return shown(value)
 
 
+def as_attribute(problem: Problem, prefix: str = "") -> Problem:
+    """The problem of a struct, which spells its fields in another way than JSON. ``prefix``: what stands before its
+    path."""
+    inner = problem.path.removeprefix(prefix)
+    return problem._replace(path=prefix + ATTRIBUTES[inner]) if inner in ATTRIBUTES else problem
+
+
 def unshaped(body: bytes) -> object:
     """Decode without a shape, to show values in errors."""
     try:
@@ -207,36 +231,54 @@ def unshaped(body: bytes) -> object:
         return _UNSEEN
 
 
-def no_choice(path: str, value: object) -> Problem:
-    """The problem of a value that is none of the ``CHOICES`` at its place."""
-    choices = CHOICES[_INDEX.sub("[]", path)]
-    allowed = f"one of {', '.join(choices)}" if len(choices) > 1 else repr(choices[0])
-    return Problem(path, f"must be {allowed}, got {shown(value)}", did_you_mean(value, choices))
+def no_choice(path: str, value: object, choices: Sequence[str] | None = None) -> Problem:
+    """The problem of a value that is none of the choices. None: those of its place."""
+    choices = known_places().choices[_INDEX.sub("[]", path)] if choices is None else choices
+    if len(choices) == 1:
+        return Problem(path, f"must be {choices[0]!r}, got {shown(value)}", "there is no other")
+    meant = "max" if value == "xhigh" else value  # as vendors call it
+    hint = did_you_mean(meant, choices) or f"for example {choices[0]!r}"
+    return Problem(path, f"must be one of {', '.join(choices)}, got {shown(value)}", hint)
 
 
 def hint_for(name: str, place: str, known: Sequence[str] | None = None) -> str:
-    """Guess what an unknown field was meant to be. ``known``: the fields of its place, if not all of ``FIELDS``."""
-    if place in ("", "params") and name in MEANT:
-        return MEANT[name]
-    known = FIELDS.get(place, ()) if known is None else known
+    """Guess what an unknown field was meant to be. ``known``: the fields of its place, if not all."""
+    if meant := MEANT.get(name if place in ("", "params") else f"{place}.{name}"):
+        return meant
+    known = known_places().fields.get(place, ()) if known is None else known
     if spelled := _respelled(name, known):
-        return f"JSON and dicts spell it {spelled!r}" if place else f"did you mean {spelled!r}?"
-    for group in _GROUPS:
-        if group != place and (spelled := _respelled(name, FIELDS[group])):
-            return f"it is {joined(group, spelled)!r} here"
-    return did_you_mean(name, known) or (f"known: {', '.join(known)}" if known else "")
+        return f"it is spelled {spelled!r}{' in a dict' if f'{place}.{spelled}' in ATTRIBUTES else ''}"
+    others = {each: joined(group, each) for group in _GROUPS if group != place for each in known_places().fields[group]}
+    if spelled := _respelled(name, others):
+        return f"it is {others[spelled]!r} here"
+    near = nearest(name, others)  # told without quotes, in which doors would take it for a value
+    rest = f"known: {', '.join(known)}" if known else "leave it out"
+    return did_you_mean(name, known) or (f"did you mean {others[near]}?" if near else rest)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known name that a misspelt one most likely means; None if none is close."""
-    if len(word) > _LONGEST_WORD:
+    """The known name that a misspelt one most likely means; None if none is close. Of ids of models only what follows
+    the provider is compared, since providers make strangers alike; those of the same provider go first."""
+    low = word.lower()
+    if len(word) > _LONGEST_WORD or not (tail := _tail(low)):
         return None
-    spelled = {name.lower(): name for name in known}
-    if len(spelled) > _MOST_COMPARED:  # people rarely get the first letter wrong
-        alike = ((low, name) for low, name in spelled.items() if low[:1] == word[:1].lower())
-        spelled = dict(islice(alike, _MOST_COMPARED))
-    close = get_close_matches(word.lower(), spelled, n=1)
-    return spelled[close[0]] if close else None
+    tails: dict[str, list[str]] = {}
+    for name in known:
+        tails.setdefault(_tail(name.lower()), []).append(name)
+    if len(tails) > _MOST_COMPARED:  # people rarely get the first letter wrong
+        tails = dict(islice(((each, names) for each, names in tails.items() if each[:1] == tail[:1]), _MOST_COMPARED))
+    close, provider = get_close_matches(tail, tails, n=len(tails) or 1, cutoff=_CLOSE), f"{low.partition('/')[0]}/"
+    close = sorted(close, key=lambda each: not any(name.lower().startswith(provider) for name in tails[each]))[:1]
+    if not close:  # letters that changed places, or words too many or too few
+        words = {*_BETWEEN.split(tail)}
+        split = {each: {*_BETWEEN.split(each)} for each in tails}
+        close = [each for each, own in split.items() if own <= words or words <= own or sorted(each) == sorted(tail)]
+    names = {name.lower(): name for each in close for name in tails[each]}
+    return names[get_close_matches(low, names, n=1, cutoff=0)[0]] if names else None
+
+
+def _tail(name: str) -> str:
+    return name if "*" in name else name.rpartition("/")[2]
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
@@ -245,25 +287,44 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     return f"did you mean {near!r}?" if near else ""
 
 
-def example(place: str) -> str:
-    """A hint with a value for a place; empty if its name says enough."""
-    if place in _EXAMPLES:
-        return f"for example {_EXAMPLES[place]}"
-    return f"one of {', '.join(CHOICES[place])}" if place in CHOICES else ""
+def one_of(word: object, known: Sequence[str]) -> str:
+    """A hint with all known words, and the nearest first."""
+    return f"{did_you_mean(word, known)} one of {', '.join(known)}".lstrip()
+
+
+def example(place: str, sample: str = "") -> str:
+    """A hint with a value for a place: ``sample`` if none is known; empty without one."""
+    if choices := known_places().choices.get(place):
+        return f"one of {', '.join(choices)}"
+    name = place.rpartition(".")[2]
+    value = _EXAMPLES.get(name.removesuffix("[]"), sample)
+    if name.endswith("[]") and value.startswith("["):
+        value = value[1:-1]
+    return f"for example {value}" if value else ""
 
 
 def shown(value: object) -> str:
-    """A value as JSON, in short: strings cut, arrays and objects only named."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
+    """A value in Python's words, in short: strings cut, lists and dicts only named."""
+    if value is None or isinstance(value, bool):
+        return str(value)
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, (int, float)):
-        return f"{value:.15g}" if abs(value) <= EXACT or not isinstance(value, int) else "a huge number"
+        if abs(value) <= EXACT or not isinstance(value, int):
+            return f"{value:.15g}" if abs(value) <= EXACT else f"{value:.17g}"
+        return "a huge number"
     kind = type(value).__name__
     return _WORDS.get(kind, kind)
+
+
+def in_json(text: str) -> str:
+    """Python's words in a text, and the fields that have two spellings, as JSON has them. Texts in quotes stay."""
+    return _PYTHON.sub(lambda found: _JSON.get(found[0], found[0]), text)
+
+
+def problem_in_json(problem: Problem) -> Problem:
+    """The same in JSON's words."""
+    return Problem(problem.path, in_json(problem.problem), in_json(problem.hint))
 
 
 def listed(names: Sequence[str]) -> str:

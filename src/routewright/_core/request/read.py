@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from math import inf
 from numbers import Integral, Real
+from operator import attrgetter
 from typing import Any, TypeVar, get_args
 from uuid import UUID
 
@@ -17,24 +18,39 @@ from msgspec.structs import replace
 from routewright._core.tokens.estimate import WHOLE_CHARACTERS
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import (
+    AudioPart,
     Budget,
+    CacheControl,
     CacheOpts,
     Fallback,
+    FilePart,
     Goal,
     ImagePart,
     Message,
     NamedToolChoice,
     Need,
     Params,
+    ReasoningBudget,
     Role,
     RouteRequest,
     Strategy,
+    TextPart,
     Tool,
 )
 
 from .json_scan import Flaw, beneath, finite, flaw_in, is_unicode, joined, no_json, quoted, scan
-from .problems import hint_for, problem_of, shown, unshaped
-from .rules import LONGEST_TIMEOUT_MS, MAX_MESSAGES, MAX_METADATA_BYTES, check_numbers, completed
+from .problems import STEP, as_attribute, hint_for, problem_of, shown, unshaped
+from .rules import (
+    LONGEST_TIMEOUT_MS,
+    MAX_MESSAGES,
+    MAX_METADATA_BYTES,
+    NUMBERS,
+    RETRIES,
+    TIMEOUT_S,
+    Range,
+    check_numbers,
+    completed,
+)
 
 T = TypeVar("T")
 Tags = Mapping[str, Any]
@@ -42,9 +58,16 @@ Tags = Mapping[str, Any]
 MISFITS = (msgspec.ValidationError, AttributeError, TypeError, UnicodeEncodeError, RecursionError)
 """What ``msgspec.convert`` raises."""
 
+STREAMED = Problem(
+    "stream", "is True, and this gives whole answers", "call router.stream(...), which gives the answer piece by piece"
+)
 _NO_JSON = (Flaw, bytes, bytearray, memoryview, datetime, date, time, timedelta, UUID, Decimal)
 _NUMBERS = frozenset((int, float, type(None)))
-_ARGUMENTS = tuple(name for name in RouteRequest.__struct_fields__ if name not in ("messages", "stream"))
+_ARGUMENTS = (
+    *(name for name in RouteRequest.__struct_fields__ if name not in ("messages", "stream")),
+    "timeout",
+    "max_retries",
+)
 _SHAPES: dict[str, Any] = {
     "models": list[str],
     "prefer": str | list[str],
@@ -55,8 +78,17 @@ _SHAPES: dict[str, Any] = {
     "tool_choice": str | NamedToolChoice,
     "params": Params,
 }
+_NUMBERS_OF_PARAMS = attrgetter(*NUMBERS[Params])
+_WORDS_OF_PARAMS = attrgetter(*(name for name in Params.__struct_fields__ if name not in NUMBERS[Params]))
 _IMAGE, _TOOLS, _JSON, _TEMPERATURE, _TOP_P, _STOP, _SEED = map(int, list(Need)[:7])  # flags are slow to combine
-_TOOL_CHOICE, _IMAGE_URL, _JSON_OBJECT, _JSON_SCHEMA = map(int, list(Need)[7:])
+_TOOL_CHOICE, _IMAGE_URL, _JSON_OBJECT, _JSON_SCHEMA, _AUDIO, _FILE, _FILE_URL = map(int, list(Need)[7:14])
+_SERIAL_TOOLS, _REASONING, _NO_REASONING, _REASONING_TOKENS = map(int, list(Need)[14:18])
+_FLEX, _PRIORITY, _VERBOSITY, _CACHE_CONTROL, _REASONING_TOOLS, _REASONING_TOOL_CHOICE = map(int, list(Need)[18:24])
+_REASONING_SAMPLING, _REASONING_BRIEF, _REASONING_TOKENS_BRIEF = map(int, list(Need)[24:])
+BRIEF_TOKENS = 1024
+"""Some models do not think in fewer, and need a larger output cap."""
+_LEAST_TOP_P = 0.95
+"""Some models that think take none below."""
 _PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 _GOALS, _STRATEGIES = get_args(Goal), get_args(Strategy)
 _DECODER = Decoder(RouteRequest, float_hook=finite)
@@ -73,8 +105,7 @@ def shaped_request(body: bytes) -> RouteRequest:
     try:
         return _DECODER.decode(body)
     except msgspec.ValidationError as error:
-        problem = problem_of(error, unshaped(body), "")
-    raise ValidationFailed.of(problem)
+        return _without_nulls(unshaped(body), RouteRequest, "", error)
 
 
 def as_request(
@@ -83,9 +114,18 @@ def as_request(
 ) -> RouteRequest:
     """Make one request of the four things a caller may pass, with keyword arguments on top.
 
-    Dicts are in wire spelling; structs may stand wherever a dict may. Raises ``ValidationFailed``.
+    Dicts are in wire spelling; structs may stand wherever a dict may. Raises ``ValidationFailed``, which spells the
+    fields of structs as their attributes.
     """
-    return checked(_request_of(value, _arguments(overrides) if overrides else {}))
+    try:
+        return checked(_overridden(_request_of(value), overrides))
+    except ValidationFailed as error:
+        whole = isinstance(value, RouteRequest)
+        structs = {name for name, given in overrides.items() if isinstance(given, msgspec.Struct)}
+        found = [
+            as_attribute(each) if whole or each.path.partition(".")[0] in structs else each for each in error.problems
+        ]
+    raise ValidationFailed.of(*found)
 
 
 def plain_turns(value: object) -> tuple[list[Message], str] | None:
@@ -123,15 +163,12 @@ def sent_request(
         if not overrides:
             return _plainly(made) or completed(made)
     else:
-        made = _request_of(value, {})
-    if overrides:
-        given = _arguments(overrides)
-        key = given.get("idempotency_key")
-        if key is not None and made.idempotency_key not in (None, key):
-            said = f"is {shown(key)}, and the body says {shown(made.idempotency_key)}"
-            raise ValidationFailed.of(Problem("Idempotency-Key", said, "send one of the two"))
-        made = replace(made, **given)
-    return checked(made)
+        made = _request_of(value)
+    key = overrides.get("idempotency_key")
+    if key is not None and made.idempotency_key not in (None, key):
+        said = f"is {shown(key)}, and the body says {shown(made.idempotency_key)}"
+        raise ValidationFailed.of(Problem("Idempotency-Key", said, "send one of the two"))
+    return checked(_overridden(made, overrides))
 
 
 def checked(request: RouteRequest) -> RouteRequest:
@@ -148,8 +185,19 @@ def as_budget(value: Budget | Mapping[str, Any]) -> Budget:
     budget, found = rebuilt(value, Budget, "budget"), list[Problem]()
     check_numbers(Budget, "budget.", budget, found)
     if found:
-        raise ValidationFailed.of(*found)
+        raise ValidationFailed.of(*(map(as_attribute, found) if isinstance(value, Budget) else found))
     return budget
+
+
+def prompt_of(request: RouteRequest) -> str:
+    """The text of the last turn of the user; empty if there is none."""
+    for message in reversed(request.messages):
+        if message.role == "user":
+            content = message.content or ""
+            if isinstance(content, str):
+                return content
+            return "\n".join([part.text for part in content if isinstance(part, TextPart)])
+    return ""
 
 
 def needs_of(request: RouteRequest) -> int:
@@ -158,6 +206,10 @@ def needs_of(request: RouteRequest) -> int:
     for part in (part for m in request.messages if type(m.content) is list for part in m.content):
         if isinstance(part, ImagePart):
             needs |= _IMAGE if part.image_url.url[:5].lower() == "data:" else _IMAGE | _IMAGE_URL
+        elif isinstance(part, FilePart):
+            needs |= _FILE if part.file.file_data[:5].lower() == "data:" else _FILE | _FILE_URL
+        elif isinstance(part, AudioPart):
+            needs |= _AUDIO
     if request.tool_choice not in (None, "auto", "none"):
         needs |= _TOOL_CHOICE
     params = request.params
@@ -176,7 +228,57 @@ def needs_of(request: RouteRequest) -> int:
             needs |= _JSON | _JSON_OBJECT
         case "json_schema":
             needs |= _JSON | _JSON_SCHEMA
-    return needs
+    if params.parallel_tool_calls is False and request.tools:
+        needs |= _SERIAL_TOOLS
+    if params.reasoning == "none":
+        return needs | _NO_REASONING
+    return needs if params.reasoning is None else needs | _thinking_needs(params, params.reasoning, needs)
+
+
+def _thinking_needs(params: Params, asked: str | ReasoningBudget, needs: int) -> int:
+    """The abilities that thinking as it is asked for needs, beside the request's other needs."""
+    cap, made, brief = params.max_output_tokens, _REASONING, _REASONING_BRIEF
+    if isinstance(asked, ReasoningBudget):
+        made, brief = _REASONING | _REASONING_TOKENS, _REASONING_TOKENS_BRIEF
+        if asked.max_tokens < BRIEF_TOKENS:
+            made |= brief
+    if cap is not None and cap <= BRIEF_TOKENS:
+        made |= brief
+    if needs & _TOOLS:
+        made |= _REASONING_TOOLS
+    if needs & _TOOL_CHOICE:
+        made |= _REASONING_TOOL_CHOICE
+    if needs & _TEMPERATURE or (params.top_p is not None and params.top_p < _LEAST_TOP_P):
+        made |= _REASONING_SAMPLING
+    return made
+
+
+def wishes_of(request: RouteRequest) -> int:
+    """What a checked request asks of the vendor that no model is left out for, as bits of ``Need``."""
+    wishes, params = 0, request.params
+    if any(each is not None for each in _marks(request)):
+        wishes = _CACHE_CONTROL
+    if params is not None:
+        if params.service_tier == "flex":
+            wishes |= _FLEX
+        elif params.service_tier == "priority":
+            wishes |= _PRIORITY
+        if params.verbosity is not None:
+            wishes |= _VERBOSITY
+    return wishes
+
+
+def keeps_an_hour(request: RouteRequest) -> bool:
+    """True if a mark asks the vendor's cache to keep the prompt for an hour."""
+    return any(each is not None and each.ttl == "1h" for each in _marks(request))
+
+
+def _marks(request: RouteRequest) -> Iterator[CacheControl | None]:
+    for tool in request.tools or ():
+        yield tool.cache_control
+    for message in request.messages:
+        if type(message.content) is list:
+            yield from (part.cache_control for part in message.content)
 
 
 class _Turns(msgspec.Struct):
@@ -185,18 +287,17 @@ class _Turns(msgspec.Struct):
     messages: list[Message]
 
 
-def _request_of(value: object, given: dict[str, Any]) -> RouteRequest:
+def _request_of(value: object) -> RouteRequest:
     if type(value) is list:
-        return RouteRequest(_messages_of(value), **given)
+        return RouteRequest(_messages_of(value))
     if isinstance(value, str):
-        return RouteRequest([Message("user", value)], **given)
+        return RouteRequest([Message("user", value)])
     if isinstance(value, RouteRequest):
-        return replace(value, **given) if given else value
+        return value
     if isinstance(value, Mapping):
-        made = converted(value, RouteRequest, "")
-        return replace(made, **given) if given else made
+        return converted(value, RouteRequest, "")
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
-        return RouteRequest(_messages_of(list(value)), **given)
+        return RouteRequest(_messages_of(list(value)))
     hint = "pass a string, a list of messages, a dict or a RouteRequest"
     raise ValidationFailed.of(Problem("", f"{shown(value)} is not a request", hint))
 
@@ -208,13 +309,53 @@ def _messages_of(value: list[Any]) -> list[Message]:
         return converted(value, list[Message], "messages")  # which says where, or knows it after all
 
 
+def timeout_ms_of(seconds: object) -> int:
+    """The argument ``timeout`` in milliseconds. Raises ``ValidationFailed``."""
+    return round(_number("timeout", seconds, TIMEOUT_S, "it is in seconds, and timeout_ms in milliseconds") * 1000)
+
+
+def checked_retries(retries: object) -> int:
+    """The argument ``max_retries``. Raises ``ValidationFailed``."""
+    return int(_number("max_retries", retries, RETRIES, "further tries of one model; then the chain follows"))
+
+
+def _number(name: str, value: object, allowed: Range, hint: str) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not allowed.admits(value):
+        raise ValidationFailed.of(Problem(name, f"must be {allowed}, got {shown(value)}", hint))
+    return value
+
+
+def _overridden(made: RouteRequest, overrides: Mapping[str, Any]) -> RouteRequest:
+    """The request with arguments over its fields. ``timeout`` and ``max_retries`` are other words for two of these, and
+    must agree with what else says them."""
+    if not overrides:
+        return made
+    given = _arguments(overrides)
+    seconds, retries = given.pop("timeout", None), given.pop("max_retries", None)
+    made = replace(made, **given)
+    if seconds is not None:
+        timeout_ms = timeout_ms_of(seconds)
+        _check_agrees("timeout", f"{seconds} s", "timeout_ms", made.timeout_ms, timeout_ms)
+        made = replace(made, timeout_ms=timeout_ms)
+    if retries is not None:
+        fallback, retries = made.fallback or Fallback(), checked_retries(retries)
+        if isinstance(fallback, Fallback):  # any other type is refused later
+            _check_agrees("max_retries", retries, "fallback.maxRetries", fallback.max_retries, retries)
+            made = replace(made, fallback=replace(fallback, max_retries=retries))
+    return made
+
+
+def _check_agrees(name: str, given: object, field: str, value: object, meant: int) -> None:
+    if value is not None and value != meant:
+        raise ValidationFailed.of(Problem(name, f"is {given}, and {field} is {shown(value)}", "give one of the two"))
+
+
 def _arguments(overrides: Mapping[str, Any]) -> dict[str, Any]:
     for name in overrides:
         if name == "messages":
             raise ValidationFailed.of(Problem(name, "is given twice", "the messages are the first argument"))
         if name == "stream":
-            hint = "call router.stream(...), which gives the answer piece by piece"
-            raise ValidationFailed.of(Problem(name, "is not an argument", hint))
+            raise ValidationFailed.of(STREAMED._replace(problem="is not an argument"))
         if name not in _ARGUMENTS:
             raise ValidationFailed.of(Problem(joined("", name), "is not an argument", hint_for(name, "", _ARGUMENTS)))
     return {
@@ -276,6 +417,7 @@ def _are_plain(messages: list[Message]) -> bool:
             or message.tool_calls is not None
             or message.tool_call_id is not None
             or message.name is not None
+            or message.reasoning is not None
         ):
             return False
     return True
@@ -301,20 +443,11 @@ def _has_plain_types(request: Any) -> bool:
             budget is None
             or (type(budget) is Budget and {type(budget.max_cost_usd), type(budget.max_tokens)} <= _NUMBERS)
         )
-        and (fallback is None or _is_plain_fallback(fallback))
+        and (fallback is None or (type(fallback) is Fallback and fallback.models is None))
+        and (fallback is None or (fallback.on_partial is None and _is_number(fallback.max_retries)))
         and (params is None or _is_plain_params(params))
         and type(request.messages) is list
         and _are_plain(request.messages)
-    )
-
-
-def _is_plain_fallback(fallback: Any) -> bool:
-    """True if it says at most how often to try again."""
-    return (
-        type(fallback) is Fallback
-        and fallback.models is None
-        and fallback.on_partial is None
-        and _is_number(fallback.max_retries)
     )
 
 
@@ -322,9 +455,8 @@ def _is_plain_params(params: Any) -> bool:
     """True if all that it says is numbers."""
     return (
         type(params) is Params
-        and params.stop is None
-        and params.response_format is None
-        and all(map(_is_number, (params.temperature, params.top_p, params.max_output_tokens, params.seed)))
+        and {*map(type, _WORDS_OF_PARAMS(params))} == {type(None)}
+        and all(map(_is_number, _NUMBERS_OF_PARAMS(params)))
     )
 
 
@@ -358,7 +490,7 @@ def rebuilt(value: object, shape: type[T], path: str) -> T:
         problem = "nests too deep to be read, or holds a value that contains itself"
         raise ValidationFailed.of(Problem(path, problem, "flatten it")) from None
     except TypeError as error:  # a struct as a key
-        raise ValidationFailed.of(Problem(path, f"holds what is not JSON: {error}", "JSON keys are strings")) from None
+        raise ValidationFailed.at(path, f"holds what is not JSON: {error}", "make every key a string") from None
     except Exception as error:  # of a class of the caller's
         problem = f"holds a value that fails with {type(error).__name__}"
         raise ValidationFailed.of(Problem(path, problem, "pass plain dicts, strings and numbers")) from error
@@ -368,10 +500,33 @@ def rebuilt(value: object, shape: type[T], path: str) -> T:
     try:
         return msgspec.convert(tree, shape)
     except msgspec.ValidationError as misfit:
-        wrong = problem_of(misfit, tree, path)
+        return _without_nulls(tree, shape, path, misfit)
     except UnicodeEncodeError as misfit:
         wrong = Problem(path, f"holds half of a surrogate pair: {quoted(misfit.object)}", "send valid Unicode")
     raise ValidationFailed.of(wrong)
+
+
+def _without_nulls(tree: Any, shape: type[T], path: str, misfit: msgspec.ValidationError) -> T:
+    """Make the shape of values in which some fields are None that may only be left out: None means the same. Raises
+    ``ValidationFailed``, with the first other ``misfit``."""
+    while True:
+        what, _, where = str(misfit).rpartition(" - at ")
+        *outer, last = [name for name, _ in STEP.findall(where.strip("`"))] or [""]
+        holders = [tree]  # all objects at such a place
+        for name in outer:
+            if name:
+                holders = [held.get(name) for held in holders if isinstance(held, dict)]
+            else:
+                holders = [each for held in holders if isinstance(held, list) for each in held]
+        found = [held for held in holders if isinstance(held, dict) and last in held and held[last] is None]
+        if not what.endswith("got `null`") or not found:
+            raise ValidationFailed.of(problem_of(misfit, tree, path))
+        for each in found:
+            del each[last]
+        try:
+            return msgspec.convert(tree, shape)
+        except msgspec.ValidationError as next_misfit:
+            misfit = next_misfit
 
 
 def _stand_in(value: object) -> object:

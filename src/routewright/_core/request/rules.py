@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from sys import float_info
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 from msgspec.json import encode
@@ -19,25 +19,32 @@ from routewright._core.money import MOST_TOKENS, MOST_USD_PER_1M
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import (
     AgentRequest,
+    AudioPart,
     Budget,
     CacheOpts,
     Fallback,
+    FilePart,
+    Goal,
     ImagePart,
     Message,
     Model,
     NamedToolChoice,
     Params,
     Policy,
+    PolicyClass,
     PolicyFallback,
     PolicyWeights,
     PriceTier,
     Pricing,
+    ReasoningBudget,
     RouteRequest,
+    ServicePrice,
+    Strategy,
     Tool,
 )
 
 from .json_scan import joined, quoted
-from .problems import CHOICES, EXACT, FIELDS, Problems, did_you_mean, example, hint_for, listed, no_choice, shown
+from .problems import EXACT, FORMATS, Problems, did_you_mean, example, hint_for, known_places, listed, no_choice, shown
 
 MAX_MESSAGES = 1_000
 MAX_STOPS = 4
@@ -55,6 +62,22 @@ TOOL_MODES = ("auto", "none", "required")
 MODEL_ID = re.compile(r"[^/\s\x00-\x1f\x7f]+/[^\s\x00-\x1f\x7f]+")
 FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 IMAGE_SCHEMES = ("https://", "http://", "data:image/")
+FILE_SCHEMES = ("data:application/pdf;base64,", "https://")
+_CAPS = frozenset(
+    "max_tokens max_completion_tokens max_output_tokens maxOutputTokens max_new_tokens num_predict n best_of "
+    "candidateCount candidate_count".split()
+)
+"""What bounds an answer, in any vendor's words: set by us at any depth."""
+_SET_BY_US = _CAPS | frozenset(
+    "model models messages input prompt contents system systemInstruction system_instruction instructions stream "
+    "stream_options tools tool_choice toolConfig tool_config functions function_call".split()
+)
+COST_NOTHING = frozenset(
+    "frequency_penalty keep_alive labels logit_bias logprobs metadata min_p presence_penalty "
+    "prompt_cache_key prompt_cache_retention repetition_penalty safety_identifier safety_settings safetySettings store "
+    "top_a top_k top_logprobs user".split()
+)
+"""Fields of vendors that change no cost."""
 
 
 class Range(NamedTuple):
@@ -71,6 +94,11 @@ class Range(NamedTuple):
             return False
         return not self.whole or value % 1 == 0
 
+    @property
+    def sample(self) -> str:
+        """A number that is admitted."""
+        return f"{self.low if self.low > 0 and not self.above else min(self.high, max(self.low + 1, 1)):g}"
+
     def __str__(self) -> str:
         kind = "a whole number" if self.whole else "a number"
         if self.above:
@@ -83,10 +111,14 @@ COUNT = Range(1, EXACT, whole=True)
 _SHARE = Range(0, 1)
 LONGEST_TIMEOUT_MS = 3_600_000
 _TIMEOUT = Range(1, LONGEST_TIMEOUT_MS, whole=True)
-_RETRIES = Range(0, 5, whole=True)
+TIMEOUT_S = Range(0.001, LONGEST_TIMEOUT_MS // 1000)
+RETRIES = Range(0, 5, whole=True)
 _TOKENS = Range(1, MOST_TOKENS, whole=True)
 _USD_PER_1M = Range(0, MOST_USD_PER_1M)
 
+_POLICY = {
+    "min_quality": _SHARE, "max_latency_ms": _TIMEOUT, "timeout_ms": _TIMEOUT, "explore_models": Range(0, 0.2),
+}  # fmt: skip
 NUMBERS: dict[type[msgspec.Struct], dict[str, Range]] = {
     RouteRequest: {"timeout_ms": _TIMEOUT},
     AgentRequest: {
@@ -94,8 +126,9 @@ NUMBERS: dict[type[msgspec.Struct], dict[str, Range]] = {
         "per_step_timeout_ms": _TIMEOUT,
         "total_budget_usd": Range(0),
     },
-    Fallback: {"max_retries": _RETRIES},
+    Fallback: {"max_retries": RETRIES},
     Budget: {"max_cost_usd": Range(0), "max_tokens": COUNT},
+    ReasoningBudget: {"max_tokens": COUNT},
     CacheOpts: {"max_error": _SHARE, "threshold": _SHARE, "ttl_seconds": Range(0, above=True), "explore": _SHARE},
     Params: {
         "temperature": Range(0, 2),
@@ -103,9 +136,10 @@ NUMBERS: dict[type[msgspec.Struct], dict[str, Range]] = {
         "max_output_tokens": COUNT,
         "seed": Range(-EXACT, EXACT, whole=True),
     },
-    Policy: {"min_quality": _SHARE, "max_latency_ms": _TIMEOUT, "timeout_ms": _TIMEOUT},
+    Policy: _POLICY,
+    PolicyClass: _POLICY,
     PolicyWeights: dict.fromkeys(PolicyWeights.__struct_fields__, Range(0, 100, whole=True)),
-    PolicyFallback: {"max_retries": _RETRIES},
+    PolicyFallback: {"max_retries": RETRIES},
     Model: {
         "context_window": _TOKENS,
         "max_output_tokens": _TOKENS,
@@ -114,6 +148,7 @@ NUMBERS: dict[type[msgspec.Struct], dict[str, Range]] = {
         "tokens_per_s": Range(0.001, 1_000_000),
     },
     Pricing: {name: _USD_PER_1M for name in Pricing.__struct_fields__ if name.endswith("_usd")},
+    ServicePrice: {name: _USD_PER_1M for name in ServicePrice.__struct_fields__ if name.endswith("_usd")},
     PriceTier: {
         "above_tokens": _TOKENS,
         **{name: _USD_PER_1M for name in PriceTier.__struct_fields__ if name.endswith("_usd")},
@@ -132,7 +167,8 @@ def check_numbers(kind: type[msgspec.Struct], prefix: str, holder: object, found
     for name, wire_name, allowed in _NUMBERS[kind]:
         value = getattr(holder, name)
         if value is not None and not allowed.admits(value):
-            found.append(Problem(prefix + wire_name, f"must be {allowed}, got {shown(value)}", ""))
+            path = prefix + wire_name
+            found.append(Problem(path, f"must be {allowed}, got {shown(value)}", example(path, allowed.sample)))
 
 
 def completed(request: RouteRequest) -> RouteRequest:
@@ -155,7 +191,7 @@ def completed(request: RouteRequest) -> RouteRequest:
     if request.tools is not None or request.tool_choice is not None:
         check_tools(request.tools or [], request.tool_choice, found)
     if request.params is not None:
-        _check_params(request.params, found)
+        check_params(request.params, found)
     if request.metadata is not None:
         check_metadata(request.metadata, found)
     if found:
@@ -172,9 +208,9 @@ def completed(request: RouteRequest) -> RouteRequest:
 
 
 def _check_scalars(request: RouteRequest, found: Problems) -> None:
-    if request.goal is not None and request.goal not in CHOICES["goal"]:
+    if request.goal is not None and request.goal not in get_args(Goal):
         found.append(no_choice("goal", request.goal))
-    if request.strategy is not None and request.strategy not in CHOICES["strategy"]:
+    if request.strategy is not None and request.strategy not in get_args(Strategy):
         found.append(no_choice("strategy", request.strategy))
     if request.policy_id == "":
         found.append(_empty("policy_id"))
@@ -195,7 +231,7 @@ def is_name(text: str) -> bool:
 def check_text(path: str, text: str, found: Problems) -> None:
     """Refuse a name that is blank, too long or not printable."""
     if not is_name(text):
-        found.append(Problem(path, f"must be {A_NAME}, got {quoted(text)}", ""))
+        found.append(Problem(path, f"must be {A_NAME}, got {quoted(text)}", "take a short one, on one line"))
 
 
 def check_names(names: Mapping[str, str]) -> None:
@@ -233,18 +269,19 @@ def check_day(path: str, text: str, found: Problems) -> None:
 
 
 def _empty(path: str) -> Problem:
-    return Problem(path, "must not be empty", "")
+    return Problem(path, "must not be empty", "fill it in")
 
 
 def _check_messages(messages: list[Message], found: Problems) -> None:
     if not messages:
         found.append(Problem("messages", "must hold at least one message", example("messages")))
     elif len(messages) > MAX_MESSAGES:
-        found.append(Problem("messages", f"holds {len(messages)} messages, at most {MAX_MESSAGES} are allowed", ""))
+        problem = f"holds {len(messages)} messages, at most {MAX_MESSAGES} are allowed"
+        found.append(Problem("messages", problem, "drop the oldest"))
     else:
         for index, message in enumerate(messages):
-            more = message.tool_calls, message.tool_call_id, message.name
-            if type(message.content) is not str or message.role == "tool" or more != (None, None, None):
+            more = message.tool_calls, message.tool_call_id, message.name, message.reasoning
+            if type(message.content) is not str or message.role == "tool" or more != (None, None, None, None):
                 _check_message(f"messages[{index}]", message, found)
 
 
@@ -255,23 +292,32 @@ def _check_message(path: str, message: Message, found: Problems) -> None:
         found.append(Problem(f"{path}.content", "is missing", hint))
     if isinstance(content, list):
         if not content:
-            found.append(Problem(f"{path}.content", "must hold at least one part", ""))
+            found.append(Problem(f"{path}.content", "must hold at least one part", "send a text instead"))
         for index, part in enumerate(content):
             if isinstance(part, ImagePart) and not part.image_url.url[:11].lower().startswith(IMAGE_SCHEMES):
                 problem = "must begin with https://, http:// or data:image/"  # the image itself is not to be in logs
-                found.append(Problem(f"{path}.content[{index}].image_url.url", problem, ""))
+                hint = "give an address of the image, or the image itself as a data: URL"
+                found.append(Problem(f"{path}.content[{index}].image_url.url", problem, hint))
+            elif isinstance(part, FilePart) and not part.file.file_data[:28].lower().startswith(FILE_SCHEMES):
+                problem = f"must begin with {' or '.join(FILE_SCHEMES)}"
+                hint = "send a PDF as base64 or its address; of other files send the text"
+                found.append(Problem(f"{path}.content[{index}].file.file_data", problem, hint))
+            elif isinstance(part, AudioPart) and not part.input_audio.data:
+                found.append(_empty(f"{path}.content[{index}].input_audio.data"))
     if calls is not None:
-        if role != "assistant":
-            found.append(Problem(f"{path}.tool_calls", _no_place(role), "use 'assistant'"))
         if not calls:
             found.append(
                 Problem(f"{path}.tool_calls", "must hold at least one call", "leave it out where there is none")
             )
+        elif role != "assistant":
+            found.append(Problem(f"{path}.tool_calls", _no_place(role), "use 'assistant'"))
         for index, call in enumerate(calls):
             if not call.id:
                 found.append(_empty(f"{path}.tool_calls[{index}].id"))
             if not call.function.name:
                 found.append(_empty(f"{path}.tool_calls[{index}].function.name"))
+    if message.reasoning is not None and role != "assistant":
+        found.append(Problem(f"{path}.reasoning", _no_place(role), "use 'assistant'"))
     if message.name == "":
         found.append(_empty(f"{path}.name"))
     if role == "tool" and not message.tool_call_id:
@@ -311,8 +357,7 @@ def check_choice(path: str, words: Sequence[object], known: Sequence[str], found
         found.append(Problem(path, "must name at least one", f"one of {', '.join(known)}"))
     for index, word in enumerate(words):
         if word not in known:
-            problem = f"must be one of {', '.join(known)}, got {shown(word)}"
-            found.append(Problem(f"{path}[{index}]", problem, did_you_mean(word, known)))
+            found.append(no_choice(f"{path}[{index}]", word, known))
         elif word in words[:index]:
             found.append(Problem(f"{path}[{index}]", f"names {shown(word)} again", "name each once"))
 
@@ -320,14 +365,14 @@ def check_choice(path: str, words: Sequence[object], known: Sequence[str], found
 def check_phrases(path: str, phrases: Sequence[object], found: Problems) -> None:
     """Check a deny-list."""
     if not 1 <= len(phrases) <= MAX_PHRASES:
-        found.append(Problem(path, f"holds {len(phrases)} phrases, must hold 1 to {MAX_PHRASES}", ""))
+        found.append(Problem(path, f"holds {len(phrases)} phrases, must hold 1 to {MAX_PHRASES}", "split a longer one"))
     for index, phrase in enumerate(phrases):
         if len(found) >= MAX_PROBLEMS:
             return
         if isinstance(phrase, str):
             check_text(f"{path}[{index}]", " ".join(phrase.split()), found)
         else:
-            found.append(Problem(f"{path}[{index}]", f"must be a string, got {shown(phrase)}", ""))
+            found.append(Problem(f"{path}[{index}]", f"must be a string, got {shown(phrase)}", 'for example "x-ray"'))
 
 
 def check_cache(path: str, cache: CacheOpts, found: Problems) -> None:
@@ -349,7 +394,7 @@ def check_tools(tools: list[Tool], choice: str | NamedToolChoice | None, found: 
             hint = "put name, description, parameters and strict into 'function', or leave 'function' out"
             found.append(Problem(path, "mixes the nested and the flat form", hint))
         elif tool.function is None and tool.name is None:
-            hint = "a tool is {'type': 'function', 'function': {'name': ...}}"
+            hint = 'a tool is {"type": "function", "function": {"name": ...}}'
             found.append(Problem(path, "has no name", hint))
         else:
             _check_function_name(f"{path}.function.name" if tool.function else f"{path}.name", name, found)
@@ -369,7 +414,9 @@ def _check_declared(path: str, name: str, declared: dict[str, None], found: Prob
         return
     known = f"declared: {listed([*declared])}" if declared else "there are no tools"
     problem = f"names the tool {quoted(name)}, which is not declared ({known})"
-    found.append(Problem(path, problem, did_you_mean(name, (*declared, *TOOL_MODES))))
+    modes = TOOL_MODES if path == "tool_choice" else ()
+    other = f"name one, or take {', '.join(map(repr, TOOL_MODES))}" if modes else "declare it in 'tools'"
+    found.append(Problem(path, problem, did_you_mean(name, (*declared, *modes)) or other))
 
 
 def _check_function_name(path: str, name: object, found: Problems) -> None:
@@ -378,37 +425,60 @@ def _check_function_name(path: str, name: object, found: Problems) -> None:
         found.append(Problem(path, f"must be a name, got {shown(name)}", hint))
 
 
-def _check_params(params: Params, found: Problems) -> None:
+def check_params(params: Params, found: Problems) -> None:
+    """Check the parameters of a request or policy."""
     check_numbers(Params, "params.", params, found)
     stops = params.stop if isinstance(params.stop, list) else [params.stop]
     if len(stops) > MAX_STOPS:
-        found.append(Problem("params.stop", f"holds {len(stops)} strings, at most {MAX_STOPS} are allowed", ""))
+        problem = f"holds {len(stops)} strings, at most {MAX_STOPS} are allowed"
+        found.append(Problem("params.stop", problem, "keep the likeliest"))
     if "" in stops:
         found.append(_empty("params.stop" if params.stop == "" else f"params.stop[{stops.index('')}]"))
     if params.response_format is not None:
         _check_format("params.response_format", params.response_format, found)
+    if isinstance(params.reasoning, ReasoningBudget):
+        check_numbers(ReasoningBudget, "params.reasoning.", params.reasoning, found)
+        cap = params.max_output_tokens
+        if cap is not None and params.reasoning.max_tokens >= cap:
+            said = f"is {params.reasoning.max_tokens:g}, which leaves nothing of max_output_tokens={cap:g}"
+            found.append(Problem("params.reasoning.max_tokens", said, "thinking counts as output: allow more of that"))
+    for provider, own in (params.extra or {}).items():
+        for key in (*own, *(inner for value in own.values() if isinstance(value, dict) for inner in value)):
+            if key in (_SET_BY_US if key in own else _CAPS):
+                hint = "leave it out; the request's own fields and 'params' say it"
+                found.append(Problem(f"params.extra.{provider}.{key}", "is set by the router", hint))
+
+
+def check_costs_nothing(params: Params | None) -> None:
+    """Refuse fields of vendors that may cost more than is reckoned with. Raises ``ValidationFailed``."""
+    for provider, own in () if params is None or params.extra is None else params.extra.items():
+        for key in own:
+            if key not in COST_NOTHING:
+                hint = f"where money is limited only these pass: {', '.join(sorted(COST_NOTHING))}"
+                problem = "may cost what no budget reckons with"
+                raise ValidationFailed.of(Problem(f"params.extra.{provider}.{key}", problem, hint))
 
 
 def _check_format(path: str, form: dict[str, Any], found: Problems) -> None:
     _check_fields(path, form, found)
     kind, inner, path_in = form.get("type"), form.get("json_schema"), f"{path}.json_schema"
-    if kind not in CHOICES[f"{path}.type"]:
+    if kind not in FORMATS:
         found.append(no_choice(f"{path}.type", kind))
     elif kind != "json_schema" and inner is not None:
-        found.append(Problem(path_in, "goes with type 'json_schema' only", ""))
+        found.append(Problem(path_in, "goes with type 'json_schema' only", "set that type, or leave it out"))
     elif kind == "json_schema" and not isinstance(inner, dict):
-        found.append(Problem(path_in, f"must be an object, got {shown(inner)}", "give {'name': ..., 'schema': {...}}"))
+        found.append(Problem(path_in, f"must be a dict, got {shown(inner)}", 'give {"name": ..., "schema": {...}}'))
     elif isinstance(inner, dict):
         _check_fields(path_in, inner, found)
         _check_function_name(f"{path_in}.name", inner.get("name"), found)
         if not isinstance(inner.get("schema"), dict):
             problem = f"must be a JSON schema object, got {shown(inner.get('schema'))}"
-            found.append(Problem(f"{path_in}.schema", problem, ""))
+            found.append(Problem(f"{path_in}.schema", problem, 'for example {"type": "object"}'))
 
 
 def _check_fields(place: str, value: dict[str, Any], found: Problems) -> None:
     for key in value:
-        if len(found) < MAX_PROBLEMS and key not in FIELDS[place]:
+        if len(found) < MAX_PROBLEMS and key not in known_places().fields[place]:
             found.append(Problem(joined(place, key), "is not a field", hint_for(key, place)))
 
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from routewright._core.catalogue.models import snapshot
 from routewright.wire import DecisionInput, HealthSnapshot, Model, ModelHealth
 
 from .constraints import Bar, Eligible, Kind
-from .order import Order, OwnOrder
-from .outlook import Outlook
+from .dials import Dials
+from .order import Order, OwnOrder, WarmOrder
+from .outlook import UNKNOWN, USUAL, Outlook, Workload
 from .plan import Leg, Plan
 from .pool import Pool
 from .scale import size_class
@@ -28,9 +31,15 @@ _KEPT_ROWS = 1 << 17
 """... they have many rows: some 300 bytes each."""
 CHANGES_KEPT = 64
 BOARDS_KEPT = 4
+DIALLED_KEPT = 16
+"""Sets of dials whose pools are remembered."""
 
-OrderKey = tuple[tuple[int, int, int, int], int, int | None, int, str, tuple[str, ...], bool, int | None, int | None]
-"""A ``RequestClass``, a ``Kind`` and a ``Bar`` in one, which is quicker to look up."""
+OrderKey = tuple[
+    tuple[int, int, int, int], int, int | None, Workload, int, str, tuple[str, ...], bool, int | None, int | None,
+    tuple[int, ...] | None,
+]  # fmt: skip
+"""A ``RequestClass``, a ``Kind`` and a ``Bar`` in one, which is quicker to look up, and the qualities that follow from
+a reading of the prompt."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -97,6 +106,9 @@ class Boards:
         """What the environment would have to hold for a provider to be there, by its name."""
         self._latest: tuple[Board, ...] = ()
         self._eligible: Kept[Kind, Eligible] = Kept(_KEPT)
+        self._dialled: Kept[Dials, Boards] = Kept(DIALLED_KEPT)
+        self._follows: tuple[Board, Board] | None = None
+        """Of boards for dials: the latest, and the plain one that it has the health of."""
 
     def of(self, health: HealthSnapshot) -> Board:
         """The board of one health; compiled anew, in a millisecond or so, if it is none of the last few."""
@@ -108,6 +120,35 @@ class Boards:
     def keep(self, board: Board) -> Board:
         """Remember a board as the latest."""
         self._latest = (board, *self._latest[: BOARDS_KEPT - 1])
+        return board
+
+    def dialled(self, dials: Dials) -> Boards:
+        """The boards of the same catalogue for requests with these dials."""
+        if dials.tools and not self.pool.shy:
+            dials = dials._replace(tools=False)
+        if dials == self.pool.dials:
+            return self
+        found = self._dialled[dials]
+        if found is None:
+            found = Boards(self.pool.dialled(dials), self.aliases, self.variables)
+            found._eligible = self._eligible
+            self._dialled.put(dials, found)
+        return found
+
+    def after(self, plain: Board) -> Board:
+        """The board for these dials at the health of a plain one, made from the one before where not much moved."""
+        follows = self._follows
+        if follows is not None and follows[1] is plain:
+            return follows[0]
+        moved = None
+        if follows is not None and follows[1].lineage is plain.lineage:
+            moved = plain.since(follows[1].version)
+        if follows is None or moved is None:
+            board = self.of(plain.outlook.health)
+        else:
+            known, ids = plain.outlook.health.models, self.pool.ids
+            board = follows[0].moved(plain.outlook.health, {row: known.get(ids[row], UNKNOWN) for row in moved.rows})
+        self._follows = board, plain
         return board
 
     def eligible(self, kind: Kind) -> Eligible:
@@ -150,6 +191,11 @@ class Board:
         """Id of the health snapshot."""
         return self.outlook.health.id
 
+    def dialled(self, dials: Dials) -> Board:
+        """The board for requests with these dials; from a plain board only, or its own."""
+        boards = self.boards.dialled(dials)
+        return self if boards is self.boards else boards.after(self)
+
     def moved(self, health: HealthSnapshot, seen: Mapping[int, ModelHealth]) -> Board:
         """The board of a health that differs from this one's in some rows alone."""
         outlook = self.outlook.moved(health, seen)
@@ -174,27 +220,26 @@ class Board:
         """The board of other models at the same health, for questions of what would be."""
         before = self.outlook.pool
         pool = Pool(snapshot(tuple(models), before.snapshot.as_of), before.as_of)
-        return Boards(pool, self.boards.aliases).of(self.outlook.health)
+        return Boards(pool.dialled(before.dials), self.boards.aliases).of(self.outlook.health)
 
     def order(self, given: DecisionInput) -> Order:
-        """The order that serves an input; made for it alone only where the request brings its own qualities."""
+        """The order that serves an input; made for it alone only for qualities of its own, or a warm prompt. Those that
+        follow from a reading are the same for many requests."""
+        if given.warm:
+            return WarmOrder(self.order(replace(given, warm=())), self.outlook, given)
         cap = given.max_output_tokens
         key = (
             given.weights or WEIGHTS[given.strategy][given.goal],
-            size_class(given.tokens.estimate), None if cap is None else size_class(cap),
+            size_class(given.tokens.estimate), None if cap is None else size_class(cap), given.workload or USUAL,
             given.needs, given.as_of, given.regions, given.models is not None,
-            given.min_quality, given.max_latency_ms,
+            given.min_quality, given.max_latency_ms, None if given.reading is None else given.quality,
         )  # fmt: skip
-        if given.quality is not None:
-            return self._own_order(key, given.quality)
+        if (own := given.own_quality) is not None:
+            return self._own_order(key, own)
         found = self.lineage.orders[key]
         if found is not None and found.version == self.version:
             return found.value
         return self._order(key, found)
-
-    def eligible(self, kind: Kind) -> Eligible:
-        """Answers to the catalogue's own questions for one kind of request."""
-        return self.boards.eligible(kind)
 
     def _order(self, key: OrderKey, found: Dated[Order] | None) -> Order:
         """Let an order follow what moved since, or compile it; one of a later board is left in its place."""
@@ -202,18 +247,18 @@ class Board:
         if found is not None and (moved := self.since(found.version)) is not None:
             order = found.value.follow(self.outlook, moved.rows)
         if order is None:
-            cls, kind, bar = RequestClass(Weights(*key[0]), *key[1:3]), Kind(*key[3:7]), Bar(*key[7:])
-            order = Order.compiled(Ranking(cls), self.outlook, self.eligible(kind), bar)
+            cls, kind, bar = RequestClass(Weights(*key[0]), *key[1:4]), Kind(*key[4:8]), Bar(*key[8:10])
+            order = Order.compiled(Ranking(cls, key[10]), self.outlook, self.boards.eligible(kind), bar)
         if found is None or found.version < self.version:
             self.lineage.orders.put(key, Dated(self.version, order))
         return order
 
     def _own_order(self, key: OrderKey, quality: tuple[int, ...]) -> Order:
-        cls, kind, bar = RequestClass(Weights(*key[0]), *key[1:3]), Kind(*key[3:7]), Bar(*key[7:])
+        cls, kind, bar = RequestClass(Weights(*key[0]), *key[1:4]), Kind(*key[4:8]), Bar(*key[8:10])
         ranking, found = Ranking(cls), self._columns.get(cls)
         if found is None:
             if len(self._columns) >= _KEPT_ROWS // max(1, len(self.pool)) + 1:
                 self._columns.clear()
-            found = self._columns[cls] = ranking.columns(self.outlook), {}
+            found = self._columns[cls] = Columns(self.outlook, cls), {}
         columns, legs = found
-        return OwnOrder(ranking, columns, self.outlook, self.eligible(kind), bar, quality, legs)
+        return OwnOrder(ranking, columns, self.outlook, self.boards.eligible(kind), bar, quality, legs)

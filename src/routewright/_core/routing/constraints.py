@@ -15,11 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from routewright._core.money import PICOS_PER_NANO, nanos, usd
-from routewright._core.tokens.estimate import Length, length
+from routewright._core.tokens.estimate import Length, length, within_window
+from routewright._core.tokens.images import UNBOUNDED
 from routewright.wire import DecisionInput, Need, Reason
 
 from .outlook import Outlook
-from .pool import Pool
+from .pool import THINKING, Pool
 from .scale import BoolArray, IntArray
 
 REASONS: tuple[Reason, ...] = tuple(Reason)
@@ -28,10 +29,10 @@ PASSES = len(REASONS)
 _COLUMN = {reason: column for column, reason in enumerate(REASONS)}
 _CONTEXT, _BUDGET_TOKENS, _BUDGET_COST = map(REASONS.index, (Reason.CONTEXT, Reason.BUDGET_TOKENS, Reason.BUDGET_COST))
 _NEEDS = (
-    (Need.IMAGE | Need.IMAGE_URL, Reason.MODALITY),
-    (Need.TOOLS | Need.TOOL_CHOICE, Reason.TOOLS),
+    (Need.IMAGE | Need.IMAGE_URL | Need.AUDIO | Need.FILE | Need.FILE_URL, Reason.MODALITY),
+    (Need.TOOLS | Need.TOOL_CHOICE | Need.SERIAL_TOOLS, Reason.TOOLS),
     (Need.JSON | Need.JSON_OBJECT | Need.JSON_SCHEMA, Reason.RESPONSE_FORMAT),
-    (Need.TEMPERATURE | Need.TOP_P | Need.STOP | Need.SEED, Reason.PARAMS),
+    (Need.TEMPERATURE | Need.TOP_P | Need.STOP | Need.SEED | Need.NO_REASONING | THINKING, Reason.PARAMS),
 )
 
 
@@ -123,8 +124,11 @@ class Ask:
 
     def input(self, row: int) -> Length:
         """The input as a row counts it."""
-        measure = self.outlook.pool.measure[row]
-        return (self._lengths.get(measure) or self._measured(measure)) if self.vary else self.bounds
+        if not self.vary:
+            return self.bounds
+        pool = self.outlook.pool
+        measure = pool.measure[row]
+        return within_window(self._lengths.get(measure) or self._measured(measure), pool.models[row].context_window)
 
     def _measured(self, measure: int) -> Length:
         found = self._lengths[measure] = length(self.text, self.outlook.pool.measures[measure])
@@ -134,8 +138,7 @@ class Ask:
         """Ask the context and budget questions of one row. Raises ``CountTokens`` where the bounds leave it open."""
         low, high, filling = self.bounds
         if self.vary:
-            measure = self.outlook.pool.measure[row]
-            low, high, filling = self._lengths.get(measure) or self._measured(measure)
+            low, high, filling = self.input(row)
         column = self._failure(row, high, filling)
         if column == PASSES:
             return True
@@ -200,26 +203,20 @@ class Ask:
 
     def worst_usd(self, row: int) -> float | None:
         """What a budget must hold for a row, in dollars; None where its price is unknown."""
-        if not self.outlook.pool.prices[row]:
+        if not self.outlook.pool.held[row]:
             return None
         return usd(nanos(self.worst_picos(row, self.high(row))))
 
     def affordable_at_best(self) -> BoolArray:
         """Rows that a budget does not rule out at first sight: at the shortest input, which is never dearer than a
         longer one. Shape (n,)."""
-        outlook, low = self.outlook, self.text.low
-        held = outlook.held_output(self.output)
-        kept = np.ones(len(outlook.pool), dtype=np.bool_)
+        pool, low, held = self.outlook.pool, self.text.low, self.outlook.held_output(self.output)
+        kept = np.ones(len(pool), dtype=np.bool_)
         if self.budget_tokens is not None:
             kept &= held <= self.budget_tokens - low
         if self.budget_picos is not None:
-            kept &= self.picos_at_best() <= self.budget_picos
+            kept &= pool.picos(pool.worst, low, held) <= self.budget_picos
         return kept
-
-    def picos_at_best(self) -> IntArray:
-        """What each row costs at the shortest input and the held output, in pico-dollars. Shape (n,)."""
-        pool = self.outlook.pool
-        return pool.picos(pool.worst, self.text.low, self.outlook.held_output(self.output))
 
     def held_output(self, row: int) -> int:
         """Output tokens for which a budget must have room: what was asked for, else the 90th percentile."""
@@ -274,6 +271,8 @@ def _own_failures(given: DecisionInput, ask: Ask) -> Iterator[tuple[Reason, Bool
     if not ask.fits_all():
         lengths = np.array(ask.lengths, dtype=np.int64)[pool.measured]  # (n, 3), columns follow Length
         high = lengths[:, 1]
+        if high.max() >= UNBOUNDED:
+            high = np.where(high >= UNBOUNDED, np.maximum(pool.declared_windows, lengths[:, 2]), high)
         output = outlook.expected_output(None) if ask.output is None else ask.output
         too_long = lengths[:, 2] + output > pool.windows
         yield Reason.CONTEXT, too_long if ask.output is None else too_long | (ask.output > pool.max_outputs)

@@ -82,6 +82,12 @@ def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan
         plan.passed_over = tuple((model, reasons[pool.row[model]]) for model in missed)
     elif given.models is None and not closed and ask.fits_all():
         plan.counts = order.eligible.counts
+    if given.reading is not None and given.quality is not None:
+        try:
+            blind = decide(replace(given, reading=None, quality=None), board).legs[0].id
+        except CountTokens:  # it meets other models first
+            return plan
+        plan.instead_of = blind if blind != plan.legs[0].id else ""
     return plan
 
 
@@ -109,7 +115,8 @@ def _preferred(given: DecisionInput, board: Board, order: Order) -> list[Key]:
 
 def _named(models: Iterable[str], given: DecisionInput, board: Board, order: Order) -> list[int]:
     """The rows of models that a caller names, in that order, that no snapshot rules out: free offers among them."""
-    able, row_of = board.eligible(Kind(given.needs, given.as_of, given.regions, named=True)).passed, board.pool.row
+    kind, row_of = Kind(given.needs, given.as_of, given.regions, named=True), board.pool.row
+    able = board.boards.eligible(kind).passed
     rows = dict.fromkeys(row_of[model] for model in models if model in row_of)
     return [row for row in rows if able[row] and order.clears(board.outlook, row)]
 
@@ -182,7 +189,7 @@ def _compile(given: DecisionInput, board: Board) -> Plan | None:
     except NoCandidates:
         return None
     lists = given.models is not None or given.fallback is not None
-    own = given.quality is not None or (lists and given.policy is None) or given.prefer
+    own = given.own_quality is not None or (lists and given.policy is None) or given.prefer
     if plan.legs[0].row in outlook.open or own:
         return None  # a probe, or what clients choose at will
     keys = [*order.among(pool, given.models)]
@@ -249,7 +256,7 @@ def least_nanos(given: DecisionInput, board: Board) -> int | None:
     """The least budget with which a model fits, whatever the input's own; None: none has a price that fits otherwise.
     Exact once the tokens are counted; else enough."""
     pool, ask = board.pool, Ask(replace(given, budget_nanos=None), board.outlook)
-    rows = [row for row in _rows(given, board).tolist() if pool.prices[row] and ask.failure(row) == PASSES]
+    rows = [row for row in _rows(given, board).tolist() if pool.held[row] and ask.failure(row) == PASSES]
     return min((nanos(ask.worst_picos(row, ask.high(row))) for row in rows), default=None)
 
 

@@ -14,8 +14,9 @@ import numpy as np
 from msgspec.structs import astuple
 
 from routewright._core.money import usd
-from routewright.wire import Candidate, DecisionInput, Reason, Rejection
+from routewright.wire import Candidate, Decided, DecisionInput, Reading, Reason, Rejection
 from routewright.wire.figures import usd_short
+from routewright.wire.plain import PlainData
 
 from .board import Board
 from .budget import own_room, plan_output
@@ -32,6 +33,8 @@ NAMED = 3
 """Models named in the table for each reason of rejection."""
 FEW = 64
 """Rows that are asked one by one before arithmetic over the whole pool pays."""
+_FIRST_FIELDS = DecisionInput.__struct_fields__.index("prefer")
+"""Fields that decisions had from the beginning; the later ones count in a digest only where they say something."""
 _WHITELIST, _CIRCUIT_OPEN = REASONS.index(Reason.WHITELIST), REASONS.index(Reason.CIRCUIT_OPEN)
 
 
@@ -40,13 +43,15 @@ def decision_of(given: DecisionInput, board: Board) -> Decision:
     return Decision(decide(given, board), given, board)
 
 
-class Decision:
+class Decision(PlainData):
     """Which model serves a request, which ones follow if it fails, and why.
 
-    Plain facts cost nothing; ``candidates``, ``rejected``, ``reason`` and ``digest`` are worked out when they are read.
+    Plain facts cost nothing; ``candidates``, ``rejected``, ``reason`` and ``digest`` are worked out when they are read,
+    and all of them for ``to_dict`` and ``to_json``.
     """
 
     __slots__ = ("_best", "_boards", "_counts", "_health", "_output", "_plan", "input")
+    _shape = Decided
 
     def __init__(self, plan: Plan, given: DecisionInput, board: Board | None) -> None:
         """``given``: the input of this very request; a plan may serve several. Without its board only what a trace
@@ -68,6 +73,10 @@ class Decision:
         from routewright.contrib.notebook import decision_html  # which nothing else needs
 
         return decision_html(self)
+
+    @property
+    def _plain(self) -> Decided:
+        return Decided(**{name: getattr(self, name) for name in Decided.__struct_fields__})
 
     @property
     def model(self) -> str:
@@ -145,7 +154,11 @@ class Decision:
         if given.weights is not None:
             aim = "weights " + " ".join(map("{}={}".format, Weights._fields, given.weights))
         cost = "price unknown" if nanos == UNKNOWN_COST else f"cost {usd_short(usd(nanos))}"
+        warm = next((each.tokens for each in given.warm if each.model == model), None)
+        cost += "" if warm is None else f" with {warm} tokens in a cache"
         preferred = ", which is preferred," if model in given.prefer else ""
+        if given.explored and model == given.prefer[0]:
+            preferred = ", which is explored,"
         sentence = (
             f"{aim}: {model}{preferred} scored {-score / SCORE:.2f} "
             f"(quality {-quality / MICRO:.2f}, {cost}, p50 {late_ms / 1000:.1f} s)"
@@ -153,9 +166,11 @@ class Decision:
         if len(plan.front) > 1:
             second = plan.front[1]
             sentence += f"; runner-up {plan.ids[second[-1]]} {-second[0] / SCORE:.2f}"
-        if counts := self._rejections():
+        counts = dict(self._rejections())
+        asked = len(plan.ids) - counts.pop(Reason.WHITELIST, 0)  # others were not asked for
+        if counts:
             listed = ", ".join([f"{count} " + reason for reason, count in counts.items()])
-            sentence += f"; {sum(counts.values())} of {len(plan.ids)} rejected ({listed})"
+            sentence += f"; {sum(counts.values())} of {asked} rejected ({listed})"
         if plan.passed_over:
             passed_over = ", ".join(f"{model} ({why})" for model, why in plan.passed_over)
             sentence += f"; preferred, but rejected: {passed_over}"
@@ -182,6 +197,16 @@ class Decision:
         if self._output is None:
             self._output = plan_output(self._plan, self.input.tokens, own_room(self.input))
         return self._output
+
+    @property
+    def reading(self) -> Reading | None:
+        """What was read in the prompt; None: nothing that could change the choice."""
+        return self.input.reading
+
+    @property
+    def instead_of(self) -> str | None:
+        """The model that would have been chosen without that, if it is another."""
+        return self._plan.instead_of or None
 
     def _shown(self) -> list[Candidate]:
         if self._best is None:
@@ -231,9 +256,23 @@ class Decision:
 def digest_of(given: DecisionInput, models: list[str], output: OutputPlan, score: int) -> str:
     """Fingerprint of a decision's input and of its plan: the models in order, the output cap, the first one's score."""
     every_field = astuple(given)  # which ones an encoder leaves out is no matter of their values alone
-    if not given.prefer:  # the last one, which decisions had not always
+    while len(every_field) > _FIRST_FIELDS and not every_field[-1]:
         every_field = every_field[:-1]
     return blake2b(msgspec.json.encode([every_field, [*models, *output, score]]), digest_size=16).hexdigest()
+
+
+def reading_text(reading: Reading | None, instead_of: str | None) -> str:
+    """What was read in the prompt, and what that changed; empty where nothing was read."""
+    if reading is None:
+        return ""
+    said = f"topic {reading.topic}, difficulty {reading.difficulty:.2f}, novelty {reading.novelty:.2f}"
+    if reading.language:
+        said += f", language {reading.language}"
+    if reading.policy_class:
+        said += f"; the policy's class {reading.policy_class!r}"
+    if head := reading.predictor.partition("+")[2]:
+        said += f"; qualities moved by {head}"
+    return f"{said}; without reading it: {instead_of}" if instead_of else said
 
 
 def explain(decision: Decision) -> str:
@@ -241,7 +280,7 @@ def explain(decision: Decision) -> str:
     shown, chain = decision.candidates[:SHOWN], decision.chain
     roles = {model: f"fallback {number}" for number, model in enumerate(chain, 1)}
     roles |= {candidate.model: "runner-up" for candidate in decision.front[1:2]} | {decision.model: "chosen"}
-    rows = [("", "model", "score", "quality", "cost", "latency", "stability")]
+    rows = [("", "model", "score", "quality", "est. cost", "est. latency", "stability")]
     for each in shown:
         cost = "unknown" if each.cost_usd is None else usd_short(each.cost_usd)
         latency = f"{each.latency_s:.1f} s{' late' if each.late else ''}"
@@ -254,7 +293,16 @@ def explain(decision: Decision) -> str:
         lines.append("  ".join([role.ljust(widths[0]), model.ljust(widths[1]), *aligned]).rstrip())
     if further := len(decision.candidates) - len(shown):
         lines.append(f"  and {further} more that fit")
+    if decision.input.warm:
+        warm = ", ".join(f"{each.model} ({each.tokens} tokens)" for each in decision.input.warm)
+        lines.append(f"  expected in a vendor's cache: {warm}")
     lines += ["", f"fallbacks: {', then '.join(chain) or 'none'}"]
+    told = ("are {:.0%} as long as usual", "take {:.0%} of the usual time")
+    work = zip(told, decision.input.workload or (), strict=False)
+    if said := [how.format(2 ** (step / 4)) for how, step in work if step]:
+        lines.append(f"this workload's answers {' and '.join(said)}")
+    if read := reading_text(decision.reading, decision.instead_of):
+        lines.append(f"prompt: {read}")
     if decision.output_cap is not None:
         after = "" if decision.fallback_affordable else "; the budget pays for no fallback after it"
         lines.append(f"output cap: {decision.output_cap} tokens{after}")

@@ -3,22 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
+import numpy as np
 from msgspec.structs import astuple, replace
 
 from routewright._core.catalogue.models import resolve, resolve_within
 from routewright._core.money import budget_nanos
-from routewright._core.request.read import needs_of
-from routewright.wire import DecisionInput, Policy, PolicySnapshot, RouteRequest, TokenBounds
+from routewright._core.request.read import keeps_an_hour, needs_of, wishes_of
+from routewright.wire import (
+    DecisionInput,
+    Policy,
+    PolicySnapshot,
+    Reading,
+    ReasoningBudget,
+    RouteRequest,
+    TokenBounds,
+    WarmPrefix,
+)
 
+from .dials import Asks
+from .outlook import Workload
 from .pool import Pool
-from .quality import micro
+from .predict import LARGEST_CELL, Predictor
+from .quality import MICRO, micro, on_grid
+from .scale import IntArray
 
 RULES = 2
 """Version of the scoring rules, in every ``DecisionInput``: other rules cannot replay it."""
-DEFAULT_RETRIES = 1
-DEFAULT_TIMEOUT_MS = 60_000
+
+
+class Defaults(NamedTuple):
+    """What holds for requests that name none, under policies that name none."""
+
+    output_cap: int
+    timeout_ms: int = 60_000
+    max_retries: int = 1
+
+
+def asked_of(request: RouteRequest) -> Asks:
+    """What a checked request asks for."""
+    needs, wishes, params = needs_of(request), wishes_of(request), request.params
+    hour = bool(wishes) and keeps_an_hour(request)
+    if params is None:
+        return Asks(needs, None, wishes, None, None, hour)
+    cap, reasoning = params.max_output_tokens, params.reasoning
+    bound = int(reasoning.max_tokens) if isinstance(reasoning, ReasoningBudget) else None
+    effort = reasoning if isinstance(reasoning, str) else None
+    return Asks(needs, None if cap is None else int(cap), wishes, effort, bound, hour)
 
 
 def with_ids(request: RouteRequest, aliases: Mapping[str, str], known: Mapping[str, int]) -> RouteRequest:
@@ -42,17 +75,23 @@ def input_of(
     request: RouteRequest,
     tokens: TokenBounds,
     *,
+    asks: Asks | None,
     pool: Pool,
     health: str,
     policy: PolicySnapshot | None,
     as_of: str,
-    default_output_cap: int,
+    defaults: Defaults,
+    work: Workload | None = None,
+    warm: tuple[WarmPrefix, ...] = (),
+    reading: Reading | None = None,
+    quality: tuple[int, ...] | None = None,
 ) -> DecisionInput:
-    """Make the input from a checked request that names ids and that its policy has been laid over."""
-    params, budget, fallback = request.params, request.budget, request.fallback
+    """Make the input from a checked request that names ids and that its policy has been laid over. ``asks``: as
+    ``asked_of`` says; None for plain text. ``warm``: what is expected to be in vendors' caches. ``quality``: what
+    follows from the ``reading``."""
+    budget, fallback = request.budget, request.fallback
     chain = None if fallback is None else fallback.models
     retries = None if fallback is None else fallback.max_retries
-    output = None if params is None else params.max_output_tokens
     cost = None if budget is None else budget.max_cost_usd
     total = None if budget is None else budget.max_tokens
     return DecisionInput(
@@ -61,19 +100,22 @@ def input_of(
         policy=None if policy is None else policy.id,
         as_of=as_of,
         tokens=tokens,
-        needs=needs_of(request),
         goal=request.goal or "cost",
         strategy=request.strategy or "balanced",
         models=None if request.models is None else tuple(request.models),
         fallback=None if chain is None else tuple(chain),
-        max_retries=DEFAULT_RETRIES if retries is None else int(retries),
-        max_output_tokens=None if output is None else int(output),
-        default_output_cap=default_output_cap,
+        max_retries=defaults.max_retries if retries is None else int(retries),
+        default_output_cap=defaults.output_cap,
         budget_nanos=None if cost is None else budget_nanos(cost),
         budget_tokens=None if total is None else int(total),
-        timeout_ms=int(request.timeout_ms or DEFAULT_TIMEOUT_MS),
+        timeout_ms=int(request.timeout_ms or defaults.timeout_ms),
         rules=RULES,
         prefer=tuple(request.prefer or ()),
+        workload=work,
+        warm=warm,
+        reading=reading,
+        quality=quality,
+        **({} if asks is None else asks._asdict()),
         **({} if policy is None else _own_rules(policy.policy)),
     )
 
@@ -92,3 +134,26 @@ def _own_rules(policy: Policy) -> dict[str, Any]:
 def quality_column(qualities: Iterable[float]) -> tuple[int, ...]:
     """A predictor's qualities as the decision keeps them, in millionths. What is no number counts as nothing."""
     return tuple(0 if quality != quality else micro(float(quality)) for quality in qualities)
+
+
+def predicted_column(predictor: Predictor, cell: tuple[int, ...], pool: Pool) -> IntArray:
+    """What the built-in predictor says of a cell, in millionths. Shape (n,).
+
+    It is told the steps that priors stand on: models that cannot be told apart move alike, and stay in the order of
+    their priors.
+    """
+    steps = on_grid(pool.quality)
+    models = [replace(model, quality=step / MICRO) for model, step in zip(pool.models, steps.tolist(), strict=True)]
+    column = predictor.column(cell, models)
+    if column is None:
+        return pool.quality
+    moved: IntArray = np.array(column, dtype=np.int64)
+    ordered = np.clip(moved + (pool.quality - steps) // 100, 0, MICRO)
+    return np.where(on_grid(ordered) == on_grid(moved), ordered, moved)
+
+
+def quality_spans(predictor: Predictor, pool: Pool) -> list[tuple[int, ...]]:
+    """The steps of the grid on which each model stands, one per row: by its prior, then by the readings at the corners
+    of the predictor's grid, between which all others lie."""
+    ends = [predicted_column(predictor, cell, pool) for cell in product(*[(-most, most) for most in LARGEST_CELL])]
+    return [*map(tuple, (on_grid(np.array([pool.quality, *ends])) // 100).T.tolist())]

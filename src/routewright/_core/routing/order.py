@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge
 
 import numpy as np
+
+from routewright.wire import DecisionInput
 
 from .constraints import NO_BAR, Bar, Eligible
 from .outlook import Outlook
@@ -16,7 +19,11 @@ from .scoring import Columns, Key, Ranking
 
 
 class Order:
-    """One for all requests of a class; ``OwnOrder`` for a request that brings its own qualities."""
+    """One for all requests of a class, and of one reading of their prompts; ``OwnOrder`` for a request that brings its
+    own qualities."""
+
+    _quality: Sequence[int] | None = None
+    """The request's own. Without them a policy's floor holds of the catalogue's, whatever was read in a prompt."""
 
     def __init__(
         self,
@@ -47,10 +54,12 @@ class Order:
     @classmethod
     def compiled(cls, ranking: Ranking, outlook: Outlook, eligible: Eligible, bar: Bar) -> Order:
         """Put all rows in order at once."""
-        pool, columns = outlook.pool, ranking.columns(outlook)
+        pool, columns = outlook.pool, Columns(outlook, ranking.cls)
         if bar != NO_BAR:
             eligible = eligible.above(bar, pool.quality, columns.latency_ms)
-        keys = columns.keys(pool.quality, np.flatnonzero(eligible.passed))
+        predicted = ranking.predicted
+        quality = pool.quality if predicted is None else np.array(predicted, dtype=np.int64)
+        keys = columns.keys(quality, np.flatnonzero(eligible.passed))
         of, one_provider = {key[-1]: key for key in keys}, _is_one(pool, (key[-1] for key in keys))
         return cls(ranking, eligible, bar, keys, of, one_provider=one_provider, legs={})
 
@@ -104,8 +113,17 @@ class Order:
         floor, ceiling = self.bar
         if floor is None and ceiling is None:
             return True
-        key = self.key(outlook, row)
-        return (floor is None or -key[1] >= floor) and (ceiling is None or key[3] <= ceiling)
+        if floor is not None and (self._quality or outlook.pool.qualities)[row] < floor:
+            return False
+        return ceiling is None or self.key(outlook, row)[3] <= ceiling
+
+    def is_swayed(self, spans: Sequence[tuple[int, ...]]) -> bool:
+        """True if a reading of the prompt could change which row is best (``quality_spans``): those that could be best
+        do not all move alike."""
+        weight = self.ranking.cls.weights.quality
+        rest = {row: -key[0] - weight * spans[row][0] for row, key in self.of.items()}
+        surely = max([score + weight * min(spans[row]) for row, score in rest.items()], default=0)
+        return len({spans[row] for row, score in rest.items() if score + weight * max(spans[row]) >= surely}) > 1
 
     def legs(self, outlook: Outlook, rows: Iterable[int]) -> tuple[Leg, ...]:
         """What a plan needs of some rows, in their order."""
@@ -138,7 +156,7 @@ class OwnOrder(Order):
         self._rows: list[int] = rows[eligible.passed[rows]].tolist()
         self._columns = columns
         self._outlook = outlook
-        self._quality = quality
+        self._quality: Sequence[int] = quality
         one_provider = _is_one(outlook.pool, self._rows)
         super().__init__(ranking, eligible, bar, [], {}, one_provider=one_provider, legs=legs)
 
@@ -152,6 +170,28 @@ class OwnOrder(Order):
     def key(self, outlook: Outlook, row: int) -> Key:
         """As in ``Order``."""
         return self._columns.key(row, self._scores[row], self._quality[row])
+
+
+class WarmOrder(Order):
+    """Another order, in which models cost less that have a part of one request's prompt in their vendors' caches."""
+
+    def __init__(self, order: Order, outlook: Outlook, given: DecisionInput) -> None:
+        self.__dict__.update(order.__dict__)
+        self._order = order
+        row_of, tokens = outlook.pool.row, given.tokens.best
+        warm = {row_of[each.model]: each.tokens for each in given.warm if each.model in row_of}
+        keys = [order.ranking.warmed(order.key(outlook, row), outlook, warm[row], tokens) for row in warm]
+        self._warm = {key[-1]: key for key in keys}
+
+    def among(self, pool: Pool, models: Iterable[str] | None) -> Iterator[Key]:
+        """As in ``Order``."""
+        allowed = self._warm.keys() if models is None else self._warm.keys() & {*map(pool.row.get, models)}
+        warm = sorted(self._warm[row] for row in allowed if self.eligible.passed[row])
+        return merge(warm, (key for key in self._order.among(pool, models) if key[-1] not in self._warm))
+
+    def key(self, outlook: Outlook, row: int) -> Key:
+        """As in ``Order``."""
+        return self._warm.get(row) or self._order.key(outlook, row)
 
 
 def _room(outlook: Outlook, row: int) -> tuple[int, int]:

@@ -9,10 +9,13 @@ import numpy as np
 
 from routewright.wire import HealthSnapshot, ModelHealth
 
-from .pool import LEAST_P90, Pool, p90_of
-from .scale import IntArray
+from .pool import Pool, p90_of
+from .scale import RATIOS, IntArray, scaled
 
 UNKNOWN = ModelHealth()
+Workload = tuple[int, int]
+"""Quarter octaves by which answers of the work are longer, and take more time, than usual."""
+USUAL: Workload = (0, 0)
 
 
 class Outlook:
@@ -59,12 +62,20 @@ class Outlook:
     def _expect(self, row: int, seen: ModelHealth) -> None:
         """Take a row's figures from what was seen of it."""
         pool, output, p90 = self.pool, seen.output_tokens, seen.output_p90
+        ttft_ms, ttft_p95_ms, latency_p95_ms = seen.ttft_ms, seen.ttft_p95_ms, seen.latency_p95_ms
+        if pool.usual_output is not pool.output:  # what was seen is of calls that asked for no effort
+            now, usual, delay_ms = pool.output[row], pool.usual_output[row], pool.delay_ms[row]
+            output = None if output is None else output * now // usual
+            p90 = None if p90 is None else p90 * now // usual
+            ttft_ms, ttft_p95_ms, latency_p95_ms = (
+                None if ms is None else max(1, ms + delay_ms) for ms in (ttft_ms, ttft_p95_ms, latency_p95_ms)
+            )
         mean = self.output[row] = pool.output[row] if output is None else min(output, pool.window[row] // 2)
-        most = pool.max_output[row]
-        self.output_p90[row] = p90_of(mean, most) if p90 is None else min(max(LEAST_P90, p90), most)
-        self.ttft_ms[row] = pool.ttft_ms[row] if seen.ttft_ms is None else seen.ttft_ms
-        self.ttft_p95_ms[row] = seen.ttft_p95_ms
-        self.latency_p95_ms[row] = seen.latency_p95_ms
+        most, least = pool.max_output[row], pool.least_p90[row]
+        self.output_p90[row] = p90_of(mean, most, least) if p90 is None else min(max(least, p90), most)
+        self.ttft_ms[row] = pool.ttft_ms[row] if ttft_ms is None else ttft_ms
+        self.ttft_p95_ms[row] = ttft_p95_ms
+        self.latency_p95_ms[row] = latency_p95_ms
         self.us_per_token[row] = pool.us_per_token[row] if seen.us_per_token is None else seen.us_per_token
         self.stability[row] = seen.stability
         if seen.open:
@@ -77,9 +88,9 @@ class Outlook:
             found = self._columns[name] = np.array(getattr(self, name), dtype=np.int64)
         return found
 
-    def expected_output(self, cap: int | None) -> IntArray:
+    def expected_output(self, cap: int | None, work: Workload = USUAL) -> IntArray:
         """Expected tokens of an answer that may be ``cap`` long. Shape (n,)."""
-        output = self.column("output")
+        output = scaled(self.column("output"), work[0])
         return output if cap is None else np.minimum(output, cap)
 
     def held_output(self, cap: int | None) -> IntArray:
@@ -110,21 +121,22 @@ class Outlook:
         top_input, top_output = self.pool.top
         return input_tokens * top_input + (self.most_p90 if cap is None else cap) * top_output <= picos
 
-    def latency_ms(self, cap: int | None) -> IntArray:
+    def latency_ms(self, cap: int | None, work: Workload = USUAL) -> IntArray:
         """Expected time to the whole answer. What is thought in silence is part of the time to the first token.
         Shape (n,)."""
-        visible = np.maximum(0, self.column("output") - np.array(self.pool.silent, dtype=np.int64))
+        visible = scaled(np.maximum(0, self.column("output") - np.array(self.pool.silent, dtype=np.int64)), work[0])
         streamed = visible if cap is None else np.minimum(visible, cap)
-        return self.column("ttft_ms") + self.column("us_per_token") * streamed // 1000
+        return scaled(self.column("ttft_ms") + self.column("us_per_token") * streamed // 1000, work[1])
 
-    def expected_ms(self, row: int, cap: int | None) -> int:
+    def expected_ms(self, row: int, cap: int | None, work: Workload = USUAL) -> int:
         """As ``latency_ms``, of one row."""
-        visible = max(0, self.output[row] - self.pool.silent[row])
-        return self.ttft_ms[row] + self.us_per_token[row] * (visible if cap is None else min(visible, cap)) // 1000
+        visible = scaled(max(0, self.output[row] - self.pool.silent[row]), work[0])
+        streamed = visible if cap is None else min(visible, cap)
+        return scaled(self.ttft_ms[row] + self.us_per_token[row] * streamed // 1000, work[1])
 
-    def output_within(self, row: int, latency_ms: int) -> int:
+    def output_within(self, row: int, latency_ms: int, work: Workload = USUAL) -> int:
         """The longest answer that a row is expected to have written by then; negative if it writes none."""
-        left_ms = latency_ms - self.ttft_ms[row]
+        left_ms = (latency_ms << 10) // RATIOS[work[1]] - self.ttft_ms[row]
         return -1 if left_ms < 0 else (left_ms * 1000 + 999) // max(1, self.us_per_token[row])
 
     def _room(self, row: int) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 
 from routewright._core.catalogue.prices import Price, Prices, dearest_at
 from routewright._core.money import PICOS_PER_NANO
-from routewright._core.tokens.estimate import Length, Measure, length
+from routewright._core.tokens.estimate import Length, Measure, length, within_window
 from routewright.wire import Candidate, DecisionInput, Reason, TokenBounds
 
 from .outlook import Outlook
@@ -30,9 +30,9 @@ class Leg:
     """One model of a plan: its names, prices and numbers."""
 
     __slots__ = (
-        "dearest", "declared_window", "expected_ms", "flat", "held", "id", "latency_p95_ms", "max_output", "measure",
-        "output", "patience_s", "prices", "prices_held", "provider", "reasoning", "row", "ttft_ms", "ttft_p95_ms",
-        "us_per_token", "whole_patience_s", "window",
+        "able", "dearest", "declared_window", "expected_ms", "flat", "held", "id", "is_dialled", "latency_p95_ms",
+        "max_output", "measure", "output", "patience_s", "prices", "prices_held", "provider", "reasoning",
+        "row", "ttft_ms", "ttft_p95_ms", "us_per_token", "whole_patience_s", "window",
     )  # fmt: skip
 
     def __init__(self, outlook: Outlook, row: int, cap: int | None) -> None:
@@ -47,6 +47,8 @@ class Leg:
         """The price at any length; None where the length decides, or none is known."""
         self.prices_held: Prices = pool.held[row]
         """What a budget has to hold: the prices of the day and of the next."""
+        self.is_dialled = bool(pool.dials.tier or pool.dials.hour or pool.dials.audio)
+        """The request's dials may make its tokens dearer than ``prices`` says."""
         self.dearest: Price | None = pool.flat_dearest[row]
         """The worst of them at any length; None where the length decides."""
         self.max_output = pool.max_output[row]
@@ -55,6 +57,8 @@ class Leg:
         """None where ``window`` is only taken for it."""
         self.measure: Measure = pool.measures[pool.measure[row]]
         """How the model counts its input."""
+        self.able = int(pool.able[row])
+        """Bits of ``Need`` that it serves."""
         self.reasoning = bool(pool.models[row].reasoning)
         self.output = outlook.output[row]
         """Expected length of an answer in tokens."""
@@ -78,7 +82,7 @@ class Leg:
     def length(self, tokens: TokenBounds) -> Length:
         """The input as the model counts it: the fewest tokens, the most, and what is taken to fill its window."""
         if tokens.counted or tokens.images:
-            return length(tokens, self.measure)
+            return within_window(length(tokens, self.measure), self.declared_window)
         return tokens.low, tokens.high, tokens.high
 
     def worst_price(self, input_tokens: int) -> Price:
@@ -98,7 +102,7 @@ class NamedLeg(Leg):
     __slots__ = ()
 
     def __init__(self, model: str, provider: str) -> None:
-        self.id, self.provider = model, provider
+        self.id, self.provider, self.able = model, provider, -1  # it ignores nothing
 
 
 class OutputPlan(NamedTuple):
@@ -112,9 +116,9 @@ class Plan:
     """The chosen model and those that follow it. Never changed once it is made."""
 
     __slots__ = (
-        "ample", "costs", "counts", "failed", "flat_to", "front", "given", "ids", "is_shared", "legs", "line",
-        "max_high", "max_latency_ms", "p90", "passed_over", "reached", "rich", "shown", "told", "walked", "watched",
-        "worst_held", "worst_input", "worst_output",
+        "ample", "costs", "counts", "failed", "flat_to", "front", "given", "ids", "instead_of", "is_shared",
+        "is_swayed", "legs", "line", "max_high", "max_latency_ms", "p90", "passed_over", "reached", "rich", "shown",
+        "told", "walked", "watched", "worst_held", "worst_input", "worst_output",
     )  # fmt: skip
 
     def __init__(self, given: DecisionInput, legs: tuple[Leg, ...], front: tuple[Key, ...], ids: Sequence[str]) -> None:
@@ -153,6 +157,10 @@ class Plan:
         """The reason that one of its calls has worked out, and the counts in it: the same for all with these counts."""
         self.shown: list[Candidate] | None = None
         """The best few, for all calls that it covers."""
+        self.is_swayed: bool | None = None
+        """A reading of the prompt could change it. None until somebody has looked: prompts are read meanwhile."""
+        self.instead_of = ""
+        """The model that the catalogue's qualities alone would have chosen, where a reading changed that."""
         self.line: tuple[Any, bool] | None = None
         """The ``ChoiceLine`` of one of its calls: its candidates are those of all calls that it covers. True: so is all
         of it, for those without a budget."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from datetime import date, timedelta
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 from msgspec.structs import replace
 
-from routewright._core.catalogue.prices import Price, Prices, dearest_at, price_at, prices_of, pricing_on
+from routewright._core.catalogue.prices import Price, Prices, dearest_at, price_at, pricing_on, tier_prices
 from routewright._core.money import MOST_TOKENS, PICOS_PER_NANO
+from routewright._core.request.read import BRIEF_TOKENS
 from routewright._core.tokens.estimate import Measure, measure_of
 from routewright.wire import CatalogueSnapshot, Feature, Model, Need
 
+from .dials import PLAIN, Dials
 from .quality import DEFAULT_QUALITY, micro, on_grid
 from .scale import IntArray
 
@@ -29,17 +31,13 @@ P90_PERCENT = 250
 LEAST_P90 = 256
 """No expected output is taken to be shorter where a budget has to hold it (contract 3)."""
 
+_OTHERWISE = {"parallel_tool_calls": Need.SERIAL_TOOLS, "reasoning_none": Need.NO_REASONING}
 FEATURES: dict[Feature, Need] = {
-    "temperature": Need.TEMPERATURE,
-    "top_p": Need.TOP_P,
-    "stop": Need.STOP,
-    "seed": Need.SEED,
-    "tool_choice": Need.TOOL_CHOICE,
-    "image_url": Need.IMAGE_URL,
-    "json_object": Need.JSON_OBJECT,
-    "json_schema": Need.JSON_SCHEMA,
+    feature: _OTHERWISE.get(feature) or Need[feature.upper()] for feature in get_args(Feature)
 }
 """What a model is able to unless it is said to lack it."""
+THINKING = Need(sum(need for feature, need in FEATURES.items() if feature.startswith("reasoning")) - Need.NO_REASONING)
+"""What only models that reason are able to."""
 
 _UNPRICED = Price(-1, 0, 0, 0, 0, 0)
 _UNKNOWN = Price(-1, *[10**30] * 5)
@@ -61,6 +59,25 @@ class Columns(NamedTuple):
         )
 
 
+class Worst(NamedTuple):
+    """The most that a token of one model costs: ``steps`` up to each length at which that changes, the longest inputs
+    first, ``flat`` at any length, if it is one, and ``short`` below ``first_tier``, which is -1 where there is none."""
+
+    steps: Prices
+    flat: Price | None
+    short: Price
+    first_tier: int
+
+    @classmethod
+    def of(cls, prices: Prices) -> Worst:
+        """Find it in all prices that may hold."""
+        above = sorted({price.above for price in prices}, reverse=True)
+        steps = tuple(dearest_at(prices, tokens + 1)._replace(above=tokens) for tokens in above) or (_UNKNOWN,)
+        flat = steps[0] if len(steps) == 1 else None
+        short = (flat or dearest_at(prices, 1)) if prices else _UNPRICED
+        return cls(steps, flat, short, min((each for each in above if each >= 0), default=-1))
+
+
 class Pool:
     """All models of a snapshot at the prices of a day, ``YYYY-MM-DD``. Every list and array has one entry per model, in
     the snapshot's order."""
@@ -68,6 +85,8 @@ class Pool:
     def __init__(self, snapshot: CatalogueSnapshot, as_of: str) -> None:
         self.snapshot = snapshot
         self.as_of = as_of
+        self.dials = PLAIN
+        """What requests ask for that it is made for."""
         self.dated = any(model.price_changes for model in snapshot.models)
         """Another day may have other prices."""
         models = tuple(_priced_on(model, as_of) for model in snapshot.models)
@@ -77,29 +96,11 @@ class Pool:
         self.provider: list[str] = [m.provider for m in models]
         self.window: list[int] = [m.context_window or DEFAULT_WINDOW for m in models]
         self.max_output: list[int] = [m.max_output_tokens or m.context_window or DEFAULT_WINDOW for m in models]
-        self.prices: list[Prices] = [prices_of(m.pricing_per_1m) for m in models]
-        self.base = Columns.of([prices[-1] if prices else _UNPRICED for prices in self.prices])
-        """Prices of short inputs."""
-        self.held: list[Prices] = self._two_days() if self.dated else self.prices
-        """What a budget has to hold: the prices of the day and of the next."""
-        self._steps: list[Prices] = [_steps(prices) for prices in self.held]
-        self.flat_dearest = [steps[0] if len(steps) == 1 else None for steps in self._steps]
-        """The worst that a token can cost at any length; None where the length decides."""
-        self.worst = Columns.of([dearest_at(prices, 1) if prices else _UNPRICED for prices in self.held])
-        """The most that a token costs in short inputs: a fresh one is not always the dearest."""
-        tiers = [[price.above for price in prices if price.above >= 0] for prices in self.held]
-        tiered = [row for row, above in enumerate(tiers) if above]
-        self.tiered = np.array(tiered, dtype=np.int64)
-        """Rows whose price depends on the input's length. Shape (k,)."""
-        self.first_tier = np.array([min(tiers[row]) for row in tiered], dtype=np.int64)
-        """Input tokens above which their price changes. Shape (k,)."""
-        self.priced = np.array([bool(prices) for prices in self.prices], dtype=np.bool_)
-        self.top: tuple[int, int] | None = None
-        """The dearest token of input and of output that any model has; None where the price of one is unknown."""
-        if self.priced.all():
-            worst = [dearest_at(prices, 1 << 62) for prices in self.held]
-            self.top = max((each.input for each in worst), default=0), max((each.output for each in worst), default=0)
+        able = [_abilities(m) for m in models]
+        self.able = np.array(able, dtype=np.int64)
+        self._ables = able
         self.windows = np.array(self.window, dtype=np.int64)
+        self.declared_windows = np.array([m.context_window or 1 << 40 for m in models], dtype=np.int64)
         self.max_outputs = np.array(self.max_output, dtype=np.int64)
         self.least_window = min(self.window, default=0)
         self.least_max_output = min(self.max_output, default=0)
@@ -110,7 +111,6 @@ class Pool:
         """Which of these each model does."""
         self.measured = np.array(self.measure, dtype=np.int64)
 
-        self.able = np.array([_abilities(m) for m in models], dtype=np.int64)
         self.quality = np.array([micro(DEFAULT_QUALITY if m.quality is None else m.quality) for m in models], np.int64)
         self.qualities: list[int] = self.quality.tolist()
         self.levels: list[int] = (on_grid(self.quality) // 100).tolist()
@@ -131,17 +131,97 @@ class Pool:
             round(max(0.0, t - DEFAULT_TTFT_S) * s) if m.reasoning else 0
             for m, t, s in zip(models, ttft_s, speed, strict=True)
         ]
-        self.output: list[int] = [
+        self.usual_output: list[int] = [
             min(ANSWER_TOKENS + (max(THINKING_TOKENS, silent) if m.reasoning else 0), most, window // 2)
             for m, silent, most, window in zip(models, self.silent, self.max_output, self.window, strict=True)
         ]
-        self.output_p90: list[int] = [
-            p90_of(mean, most) for mean, most in zip(self.output, self.max_output, strict=True)
-        ]
-        """Output tokens that a budget has to hold until a model's own was learned."""
+        """Expected of requests that ask for no effort."""
+        self.shy = frozenset(row for row, m in enumerate(models) if m.reasoning and able[row] & _TOOLED == _SHY)
+        """Rows that take tools only while they do not think."""
+        self.prices: list[Prices] = [self._prices(row, model) for row, model in enumerate(models)]
+        self.held: list[Prices] = [*map(self._two_days, range(len(models)))] if self.dated else self.prices
+        """What a budget has to hold: the prices of the day and of the next."""
+        self._worsts = [Worst.of(prices) for prices in self.held]
+        self._tabulate()
+        self._think()
 
     def __len__(self) -> int:
         return len(self.models)
+
+    def dialled(self, dials: Dials) -> Pool:
+        """The pool for requests with these dials, made of the plain one. What they do not move is shared."""
+        pool = Pool.__new__(Pool)
+        pool.__dict__.update(self.__dict__, dials=dials)
+        if dials.tier or dials.marks or dials.hour or dials.audio:
+            pool.prices, pool.held, pool._worsts = self.prices.copy(), self.held.copy(), self._worsts.copy()
+            for row, model in enumerate(self.models):
+                pool._price(row, model)
+            pool._tabulate()
+        if dials.effort is not None or dials.thinking_tokens is not None or dials.tools:
+            pool._think()
+        return pool
+
+    def _price(self, row: int, model: Model) -> None:
+        """Give a row the prices of the dials. A vendor may serve a call in its usual tier all the same."""
+        usual = held = self.held[row]
+        if self._has_tier(row):
+            self.prices[row] = self._prices(row, model)
+            held = self._two_days(row)
+            held += usual if held else ()
+        held = self.dials.held(model.pricing_per_1m, held)
+        if held != usual:
+            self.held[row], self._worsts[row] = held, Worst.of(held)
+
+    def _tabulate(self) -> None:
+        self.base = Columns.of(
+            [self.expected(row, prices[-1]) if prices else _UNPRICED for row, prices in enumerate(self.prices)]
+        )
+        """Prices of short inputs."""
+        worst = self._worsts
+        self.flat_dearest = [each.flat for each in worst]
+        """The worst that a token can cost at any length; None where the length decides."""
+        self.worst = Columns.of([each.short for each in worst])
+        """The most that a token costs in short inputs: a fresh one is not always the dearest."""
+        tiered = [row for row, each in enumerate(worst) if each.first_tier >= 0]
+        self.tiered = np.array(tiered, dtype=np.int64)
+        """Rows whose price depends on the input's length. Shape (k,)."""
+        self.first_tier = np.array([worst[row].first_tier for row in tiered], dtype=np.int64)
+        """Input tokens above which their price changes. Shape (k,)."""
+        self.priced = np.array([*map(bool, self.held)], dtype=np.bool_)
+        self.top: tuple[int, int] | None = None
+        """The dearest token of input and of output that any model has; None where the price of one is unknown."""
+        if self.priced.all():
+            most = [each.steps[0] for each in worst]
+            self.top = max((each.input for each in most), default=0), max((each.output for each in most), default=0)
+
+    def _think(self) -> None:
+        """Expect models to think as much as is asked for. Those that take no tools while they think do not where tools
+        are given."""
+        dials = self.dials
+        self.quiet: frozenset[int] = self.shy if dials.tools else frozenset()
+        """Rows that are told not to think, though nobody asks for that."""
+        self.output: list[int] = self.usual_output
+        self.delay_ms: list[int] = [0] * len(self)
+        """How much later the first token comes for the effort that is asked for; negative: sooner."""
+        if dials.effort is not None or dials.thinking_tokens is not None or self.quiet:
+            self.output, self.silent, self.ttft_ms = self.output.copy(), self.silent.copy(), self.ttft_ms.copy()
+            for row, model in enumerate(self.models):
+                if model.reasoning:
+                    silent, usual = self.silent[row], max(THINKING_TOKENS, self.silent[row])
+                    thought = 0 if row in self.quiet else dials.thought(usual)
+                    self.silent[row] = silent * thought // usual
+                    self.delay_ms[row] = (self.silent[row] - silent) * self.us_per_token[row] // 1000
+                    self.ttft_ms[row] += self.delay_ms[row]
+                    self.output[row] = min(ANSWER_TOKENS + thought, self.max_output[row], self.window[row] // 2)
+        brief = 0 if dials.effort in (None, "none") else _BRIEF
+        if dials.thinking_tokens is not None:
+            brief = _BRIEF_BOUND
+        self.least_p90 = [LEAST_P90 if able & brief == brief else BRIEF_TOKENS + 1 for able in self._ables]
+        """The least output that a budget has to hold: some models take no smaller cap while they think."""
+        self.output_p90: list[int] = [
+            p90_of(*each) for each in zip(self.output, self.max_output, self.least_p90, strict=True)
+        ]
+        """Output tokens that a budget has to hold until a model's own was learned."""
 
     def holds(self, day: str) -> bool:
         """Whether its prices are those of a day."""
@@ -151,18 +231,36 @@ class Pool:
         """What a model costs on a day; None: the pool's own."""
         if day is None or self.holds(day):
             return self.prices[row]
-        return prices_of(pricing_on(self.snapshot.models[row], day))
+        return self._prices(row, _priced_on(self.snapshot.models[row], day))
+
+    def _prices(self, row: int, model: Model) -> Prices:
+        """A vendor without the tier ignores it; of one that has it, nothing is known where no price of it is."""
+        return tier_prices(model.provider, model.pricing_per_1m, self.dials.tier if self._has_tier(row) else "")
+
+    def _has_tier(self, row: int) -> bool:
+        return bool(self._ables[row] & _TIER_BITS.get(self.dials.tier, 0))
+
+    def prices_served(self, row: int, tier: str, day: str) -> Prices:
+        """What a model costs on a day in the tier in which a vendor says that it served a call."""
+        model = _priced_on(self.snapshot.models[row], day)
+        return tier_prices(model.provider, model.pricing_per_1m, tier) or self.prices_on(row, day)
 
     def dearest(self, row: int, input_tokens: int) -> Price:
         """The worst that inputs up to this long can cost a token, on the pool's day or the next, into which a call may
         last; beyond every budget where the price is unknown."""
-        return self.flat_dearest[row] or price_at(self._steps[row], input_tokens)
+        return self.flat_dearest[row] or price_at(self._worsts[row].steps, input_tokens)
 
-    def _two_days(self) -> list[Prices]:
+    def _two_days(self, row: int) -> Prices:
         """The prices of the day and of the next; none where the day's are unknown."""
-        morrow = (date.fromisoformat(self.as_of) + timedelta(days=1)).isoformat()
-        both = zip(self.prices, self.snapshot.models, strict=True)
-        return [prices and prices + prices_of(pricing_on(model, morrow)) for prices, model in both]
+        prices = self.prices[row]
+        if not (self.dated and prices):
+            return prices
+        return prices + self.prices_on(row, (date.fromisoformat(self.as_of) + timedelta(days=1)).isoformat())
+
+    def expected(self, row: int, price: Price) -> Price:
+        """What inputs are expected to cost: to write a marked prompt to the vendor's cache, at first."""
+        marked = self.dials.marks and self._ables[row] & _MARKS
+        return price._replace(input=price.written) if marked and price.written > price.input else price
 
     def picos(self, prices: Columns, input_tokens: IntArray | int, output_tokens: IntArray) -> IntArray:
         """Cost of a call in pico-dollars, shape (n,); 0 where unpriced."""
@@ -176,40 +274,43 @@ class Pool:
         if reached:
             prices = Columns(prices.input.copy(), prices.output.copy())
             for row in reached:
-                price = price_at(self.prices[row], input_tokens)
+                price = self.expected(row, price_at(self.prices[row], input_tokens))
                 prices.input[row], prices.output[row] = price.input, price.output
         return -(-self.picos(prices, input_tokens, output_tokens) // PICOS_PER_NANO)
 
 
-def p90_of(mean: int, most: int) -> int:
+def p90_of(mean: int, most: int, least: int) -> int:
     """The 90th percentile of an answer's length as it usually is for a mean, as far as the model can write it."""
-    return min(max(LEAST_P90, mean * P90_PERCENT // 100), most)
+    return min(max(least, mean * P90_PERCENT // 100), most)
 
 
 def _priced_on(model: Model, day: str) -> Model:
     return replace(model, pricing_per_1m=pricing_on(model, day)) if model.price_changes else model
 
 
-def _steps(prices: Prices) -> Prices:
-    """The dearest price up to each length at which it changes, the longest inputs first."""
-    above = sorted({price.above for price in prices}, reverse=True)
-    return tuple(dearest_at(prices, tokens + 1)._replace(above=tokens) for tokens in above) or (_UNKNOWN,)
-
-
 def _abilities(model: Model) -> int:
-    able = Need.NONE
-    modalities = model.modalities or ()
-    if "image" in modalities:
-        able |= Need.IMAGE
-    if "tool" in modalities:
-        able |= Need.TOOLS
-    if model.structured_output:
-        able |= Need.JSON
-    lacking = model.unsupported or ()
-    for feature, need in FEATURES.items():
-        if feature not in lacking:
-            able |= need
-    return int(able)
+    able = _EVERY_FEATURE
+    for feature in model.unsupported or ():
+        able &= ~_FEATURE_BITS[feature]
+    if not model.reasoning:  # and so does as asked where it is not to think
+        able = able & ~_THINKING_BITS | _NOT_THINKING
+    for modality in model.modalities or ():
+        able |= _MODALITY_BITS.get(modality, 0)
+    if not able & (_TOOLS_THINKING | _NOT_THINKING):  # then no tools at all
+        able &= ~_MODALITY_BITS["tool"]
+    return able | int(Need.JSON) if model.structured_output else able
+
+
+_FEATURE_BITS = {feature: int(need) for feature, need in FEATURES.items()}  # flags are slow to combine
+_EVERY_FEATURE = sum(_FEATURE_BITS.values())
+_THINKING_BITS, _TOOLS_THINKING, _NOT_THINKING = map(int, (THINKING, Need.REASONING_TOOLS, Need.NO_REASONING))
+_MARKS = int(Need.CACHE_CONTROL)
+_BRIEF, _BRIEF_BOUND = map(int, (Need.REASONING_BRIEF, Need.REASONING_TOKENS_BRIEF))
+_TOOLED, _SHY = map(int, (Need.TOOLS | Need.REASONING_TOOLS, Need.TOOLS))
+_TIER_BITS = {"flex": int(Need.FLEX), "priority": int(Need.PRIORITY)}
+_MODALITY_BITS = {
+    "image": int(Need.IMAGE), "tool": int(Need.TOOLS), "audio": int(Need.AUDIO), "file": int(Need.FILE)
+}  # fmt: skip
 
 
 def _ordinal(deprecated_at: str | None) -> int:

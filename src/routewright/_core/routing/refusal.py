@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from routewright._core.catalogue.prices import affordable_output
 from routewright._core.money import budget_nanos, nanos, sayable, usd_text
 from routewright._core.policy import Laid
-from routewright._core.request.problems import listed
+from routewright._core.request.problems import BOTH, listed
 from routewright._core.request.rules import NUMBERS
 from routewright._core.selector import Known, lacking, picking
 from routewright._core.tokens.estimate import MESSAGE_TOKENS, PRIMING_TOKENS, length
@@ -21,8 +21,8 @@ from routewright.wire import Budget, DecisionInput, Need, Policy, PolicySnapshot
 
 from .board import Board
 from .constraints import REASONS, Ask, Eligible, count_reasons, failures, first_failures, named_reasons
-from .outlook import Outlook
-from .pool import THINKING_TOKENS, Pool
+from .outlook import USUAL, Outlook
+from .pool import THINKING, THINKING_TOKENS, Pool
 from .quality import quality_text
 from .scale import BoolArray, class_size, size_class
 
@@ -41,7 +41,10 @@ _FIXED = {Reason.DEPRECATED, Reason.PROVIDER_UNAVAILABLE}
 _BUDGET = {Reason.BUDGET_COST, Reason.BUDGET_TOKENS}
 _PARTS_OF_NEEDS = {
     Need.IMAGE: Need.IMAGE_URL,
-    Need.TOOLS: Need.TOOL_CHOICE,
+    Need.FILE: Need.FILE_URL,
+    Need.TOOLS: Need.TOOL_CHOICE | Need.SERIAL_TOOLS | Need.REASONING_TOOLS | Need.REASONING_TOOL_CHOICE,
+    Need.TOOL_CHOICE: Need.REASONING_TOOL_CHOICE,
+    Need.REASONING: THINKING & ~Need.REASONING,
     Need.JSON: Need.JSON_OBJECT | Need.JSON_SCHEMA,
 }
 """Needs that make no sense without another."""
@@ -55,6 +58,13 @@ _NO_NEED = {
     Need.TOP_P: "drop params.top_p",
     Need.STOP: "drop params.stop",
     Need.SEED: "drop params.seed",
+    Need.AUDIO: "send no audio",
+    Need.FILE: "send no files",
+    Need.FILE_URL: "send files as data: URLs",
+    Need.SERIAL_TOOLS: "drop params.parallel_tool_calls",
+    Need.REASONING: "drop params.reasoning",
+    Need.NO_REASONING: "drop params.reasoning",
+    Need.REASONING_TOKENS: "give params.reasoning a word instead of max_tokens",
 }
 _MILLION = 10**6
 _MOST_MS = int(NUMBERS[Policy]["max_latency_ms"].high)
@@ -187,7 +197,7 @@ class Search:
         if reasons & _FIXED or self.outlook.pool.disabled[row]:
             return None
         named = self._made_eligible(row, reasons)
-        starts = [named, _without_images(named)] if named.needs & Need.IMAGE else [named]
+        starts = [named, _without(named, int(Need.IMAGE))] if named.needs & Need.IMAGE else [named]
         found: list[Way] = []
         for start in starts:
             for fitted in _fit_window(start, self.outlook, row):
@@ -221,7 +231,7 @@ class Search:
             late_ms,
             lost,
             (changed.budget_tokens or 0) - (given.budget_tokens or 0),
-            ask.worst_picos(row, ask.high(row)) if pool.prices[row] else 0,
+            ask.worst_picos(row, ask.high(row)) if pool.held[row] else 0,
             row,
         )
         return Way(pool.ids[row], changed, tuple(said for said, _ in words), effort)
@@ -234,7 +244,8 @@ class Search:
         if changed.regions != given.regions:
             dropped = [region for region in given.regions if region not in changed.regions]
             yield f"drop {', '.join(dropped)} from the regions of {by}", True
-        for need in _dropped_needs(given.needs & ~changed.needs):
+        undone = given.needs & ~changed.needs
+        for need in Need(_sensible(undone, undone)):
             yield _NO_NEED[need], False
         if changed.min_quality != given.min_quality:
             yield f"lower min_quality of {by} to {quality_text(changed.min_quality or 0)}", True
@@ -249,18 +260,18 @@ class Search:
             yield f"{verb} max_latency_ms of {by}{bound}", True
         if (tokens := changed.budget_tokens) != given.budget_tokens:
             also = limits.max_tokens is not None and (tokens is None or tokens > limits.max_tokens)
-            yield f"raise budget.maxTokens to {tokens}{f', also in {by},' if also else ''}", also
+            yield f"raise {BOTH['budget.max_tokens']} to {tokens}{f', also in {by},' if also else ''}", also
         if (cost := changed.budget_nanos) != given.budget_nanos:
             most = None if limits.max_cost_usd is None else budget_nanos(limits.max_cost_usd)
             also = most is not None and (cost is None or cost > most)
-            said = "drop budget.maxCostUsd (or give the model a price: none is known)"
+            said = "drop budget.max_cost_usd (or give the model a price: none is known)"
             if cost is not None:
-                said = f"raise budget.maxCostUsd to {usd_text(cost)}"
+                said = f"raise {BOTH['budget.max_cost_usd']} to {usd_text(cost)}"
             yield f"{said}{f', also in {by},' if also else ''}", also
 
     def _present(self, row: int, changed: DecisionInput) -> int:
         """Tokens for which a row's window needs room now, without the images that a change leaves out."""
-        given = self.given if changed.needs & Need.IMAGE else _without_images(self.given)
+        given = _without(self.given, self.given.needs & ~changed.needs)
         return Ask(given, self.outlook).input(row)[2]
 
     def _naming(self, row: int, changed: DecisionInput) -> Iterator[tuple[str, bool]]:
@@ -294,37 +305,41 @@ class Search:
             # those preferred and the fallbacks have to be on a whitelist, too
             models = tuple(dict.fromkeys((*(models or (*given.prefer, *(given.fallback or ()))), pool.ids[row])))
         served, needs = pool.models[row].availability.regions, given.needs & able
+        lost = _sensible(given.needs & ~able, ~able)
+        if lost & (THINKING & ~Need.REASONING_TOKENS):
+            needs &= ~int(Need.REASONING)  # of what it does not take beside thinking, thinking is the least
         if given.needs & ~able & (Need.JSON_OBJECT | Need.JSON_SCHEMA):
             needs &= ~int(Need.JSON)  # JSON of another kind is no substitute
-        quality = int(pool.quality[row]) if given.quality is None else given.quality[row]
+        quality = int(pool.quality[row]) if given.own_quality is None else given.own_quality[row]
         changed = replace(
             given,
             models=models,
             regions=tuple(region for region in given.regions if region in served),
-            needs=_consistent(needs),
+            needs=_sensible(needs, ~needs),
             min_quality=None if floor is None else min(floor, quality),
         )
-        return changed if able & Need.IMAGE else _without_images(changed)
+        return _without(changed, given.needs & ~able)
 
 
-def _without_images(given: DecisionInput) -> DecisionInput:
-    return replace(given, needs=_consistent(given.needs & ~int(Need.IMAGE)), tokens=replace(given.tokens, images=()))
+def _without(given: DecisionInput, lost: int) -> DecisionInput:
+    """The input without the images, or the files and recordings, that are among what is ``lost``."""
+    lost &= Need.IMAGE | Need.FILE | Need.AUDIO
+    if not lost:
+        return given
+    kept = tuple(
+        each
+        for each in given.tokens.images
+        if (each.tokens and each.most) or not lost & (Need.FILE | Need.AUDIO if each.tokens else Need.IMAGE)
+    )
+    return replace(given, needs=_sensible(given.needs & ~lost, lost), tokens=replace(given.tokens, images=kept))
 
 
-def _consistent(needs: int) -> int:
-    """Needs without those whose whole is missing: the address of no image, the choice of no tool."""
+def _sensible(needs: int, lost: int) -> int:
+    """Needs without those that go with one that is lost: the address of no image, the choice of no tool."""
     for whole, part in _PARTS_OF_NEEDS.items():
-        if not needs & whole:
+        if lost & whole:
             needs &= ~int(part)
     return needs
-
-
-def _dropped_needs(dropped: int) -> list[Need]:
-    """The needs to drop by name: the others go with these."""
-    for whole, part in _PARTS_OF_NEEDS.items():
-        if dropped & whole:
-            dropped &= ~int(part)
-    return list(Need(dropped))
 
 
 def _fit_window(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[DecisionInput]:
@@ -386,10 +401,10 @@ def _fit_limits(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[De
     high, outputs = ask.high(row), []
     if given.budget_tokens is not None:
         outputs.append(given.budget_tokens - high)
-    if given.budget_nanos is not None and pool.prices[row]:
+    if given.budget_nanos is not None and pool.held[row]:
         outputs.append(affordable_output(pool.dearest(row, high), high, given.budget_nanos))
     if given.max_latency_ms is not None:
-        outputs.append(outlook.output_within(row, given.max_latency_ms))
+        outputs.append(outlook.output_within(row, given.max_latency_ms, given.workload or USUAL))
     most = min(given.max_output_tokens or pool.max_output[row], ask.room(row), pool.max_output[row])
     for output in outputs:
         if least_output(pool, row) <= output <= most and output != given.max_output_tokens:
@@ -401,7 +416,8 @@ def _fit_limits(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[De
 
 def least_output(pool: Pool, row: int) -> int:
     """The shortest answer that is suggested for the sake of a limit. Less than a model thinks would leave no words."""
-    return LEAST_OUTPUT + (THINKING_TOKENS if pool.models[row].reasoning else 0)
+    thinks = pool.models[row].reasoning and row not in pool.quiet
+    return LEAST_OUTPUT + (pool.dials.thought(THINKING_TOKENS) if thinks else 0)
 
 
 def _raised(given: DecisionInput, outlook: Outlook, row: int) -> DecisionInput:
@@ -409,12 +425,13 @@ def _raised(given: DecisionInput, outlook: Outlook, row: int) -> DecisionInput:
     ask, cap, ceiling = Ask(given, outlook), given.max_output_tokens, given.max_latency_ms
     high = ask.high(row)
     tokens, worst = high + ask.held_output(row), nanos(ask.worst_picos(row, high))
-    latency_ms = outlook.expected_ms(row, None if cap is None else class_size(size_class(cap)))
+    cap = None if cap is None else class_size(size_class(cap))
+    latency_ms = outlook.expected_ms(row, cap, given.workload or USUAL)
     raised: dict[str, int | None] = {}
     if ceiling is not None and latency_ms > ceiling:
         raised["max_latency_ms"] = latency_ms if latency_ms <= _MOST_MS else None
     if given.budget_tokens is not None and tokens > given.budget_tokens:
         raised["budget_tokens"] = tokens
     if given.budget_nanos is not None and worst > given.budget_nanos:
-        raised["budget_nanos"] = sayable(worst) if outlook.pool.prices[row] else None
+        raised["budget_nanos"] = sayable(worst) if outlook.pool.held[row] else None
     return replace(given, **raised) if raised else given

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from math import frexp, isqrt
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,10 @@ IntArray = NDArray[np.int64]
 
 STEPS = 64
 """Steps an octave of ``log2_steps``."""
+MOST_STEPS = 12
+"""Quarter octaves by which a figure is scaled at most."""
+RATIOS = {step: isqrt(isqrt(1 << (40 + step))) for step in range(-MOST_STEPS, MOST_STEPS + 1)}
+"""``2 ** (step / 4)`` in 1024ths, rounded down."""
 SIZE_STEPS = 4
 """Size classes an octave."""
 
@@ -43,6 +48,14 @@ def log2_step(value: int) -> int:
     """As ``log2_steps``, of one number."""
     mantissa, exponent = frexp(value if value > 1 else 1)
     return (exponent - 1) * STEPS + bisect_right(_EDGES, mantissa) - 1
+
+
+T = TypeVar("T", int, IntArray)
+
+
+def scaled(value: T, step: int) -> T:
+    """A number, or several, as many quarter octaves larger, rounded up."""
+    return (value * RATIOS[step] + 1023) >> 10
 
 
 def size_class(tokens: int) -> int:

@@ -15,9 +15,9 @@ from routewright._core.catalogue.prices import price_at
 from routewright._core.money import MOST_TOKENS, PICOS_PER_NANO, usd
 from routewright.wire import Candidate, Goal, Strategy
 
-from .outlook import Outlook
+from .outlook import USUAL, Outlook, Workload
 from .quality import MICRO, level_of, on_grid
-from .scale import IntArray, class_size, log2_step, log2_steps
+from .scale import IntArray, class_size, log2_step, log2_steps, scaled
 
 TERM = 10_000
 """A utility of 1."""
@@ -78,6 +78,7 @@ class RequestClass(NamedTuple):
     """Size class of the input, a quarter octave wide."""
     output_cap: int | None
     """Size class of ``max_output_tokens``; None without one."""
+    work: Workload = USUAL
 
     @property
     def cap(self) -> int | None:
@@ -86,12 +87,17 @@ class RequestClass(NamedTuple):
 
 
 class Ranking:
-    """How the rows of an outlook stand in one class of request: row by row, or all at once by columns."""
+    """How the rows of an outlook stand in one class of request: row by row, or all at once by columns. ``predicted``:
+    qualities in millionths, one per row, in the place of the pool's."""
 
-    __slots__ = ("_cap", "_latency", "_size", "_weights", "cls")
+    __slots__ = ("_cap", "_levels", "_size", "_weights", "cls", "predicted")
 
-    def __init__(self, cls: RequestClass) -> None:
+    def __init__(self, cls: RequestClass, predicted: tuple[int, ...] | None = None) -> None:
         self.cls = cls
+        self.predicted = predicted
+        self._levels: list[int] | None = None
+        if predicted is not None:
+            self._levels = (on_grid(np.array(predicted, dtype=np.int64)) // 100).tolist()
         self._weights = cls.weights
         self._size = class_size(cls.input_size)
         self._cap = cls.cap
@@ -99,25 +105,34 @@ class Ranking:
     def key(self, outlook: Outlook, row: int) -> Key:
         """The place of one row."""
         pool, cap, size = outlook.pool, self._cap, self._size
-        output = outlook.output[row]
+        work = self.cls.work
+        output = scaled(outlook.output[row], work[0])
         if cap is not None and cap < output:
             output = cap
         cost, nanos = 0, UNKNOWN_COST
         if prices := pool.prices[row]:
-            price = price_at(prices, size)
+            price = pool.expected(row, price_at(prices, size))
             picos = price.input * (size if size < MOST_TOKENS else MOST_TOKENS)
             picos += price.output * (output if output < MOST_TOKENS else MOST_TOKENS)
             nanos = -(-picos // PICOS_PER_NANO)
             cost = _utility(nanos, _DEAR, _CHEAP)
-        late_ms, stability = outlook.expected_ms(row, cap), outlook.stability[row]
+        late_ms, stability = outlook.expected_ms(row, cap, work), outlook.stability[row]
         by_quality, by_cost, by_latency, by_stability = self._weights
-        score = by_quality * pool.levels[row] + by_cost * cost
+        levels, qualities = self._levels or pool.levels, self.predicted or pool.qualities
+        score = by_quality * levels[row] + by_cost * cost
         score += by_latency * _utility(late_ms, _SLOW, _QUICK) + by_stability * _steadiness(stability)
-        return -score, -pool.qualities[row], nanos, late_ms, -stability, pool.id_ranks[row], row
+        return -score, -qualities[row], nanos, late_ms, -stability, pool.id_ranks[row], row
 
-    def columns(self, outlook: Outlook) -> Columns:
-        """The same for all rows, but for their quality."""
-        return Columns(outlook, self.cls)
+    def warmed(self, key: Key, outlook: Outlook, cached: int, tokens: int) -> Key:
+        """The place of a row of whose input its vendor has so many tokens in its cache: only the cost is lower."""
+        row, before, size, pool = key[-1], key[2], min(self._size, MOST_TOKENS), outlook.pool
+        if not pool.prices[row]:
+            return key
+        price = pool.expected(row, price_at(pool.prices[row], size))
+        saved = min(size, cached * size // max(1, tokens)) * max(0, price.input - price.cached) // PICOS_PER_NANO
+        nanos = max(0, before - saved)
+        gain = _utility(nanos, _DEAR, _CHEAP) - _utility(before, _DEAR, _CHEAP)
+        return key[0] - self._weights.cost * gain, key[1], nanos, *key[3:]
 
 
 class Columns:
@@ -125,9 +140,9 @@ class Columns:
 
     def __init__(self, outlook: Outlook, cls: RequestClass) -> None:
         pool, cap, weights = outlook.pool, cls.cap, cls.weights
-        nanos = pool.expected_nanos(class_size(cls.input_size), outlook.expected_output(cap))
+        nanos = pool.expected_nanos(class_size(cls.input_size), outlook.expected_output(cap, cls.work))
         stability = outlook.column("stability")
-        self.latency_ms = outlook.latency_ms(cap)
+        self.latency_ms = outlook.latency_ms(cap, cls.work)
         self._quality_weight = weights.quality
         self._without_quality = (
             weights.cost * np.where(pool.priced, _utilities(nanos, _DEAR, _CHEAP), 0)

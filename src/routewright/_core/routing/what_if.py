@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from routewright._core.attempts.health import health_snapshot
@@ -18,6 +17,7 @@ from routewright._core.money import NANOS_PER_USD, usd_text
 from routewright._core.policy import Laid
 from routewright.errors import NoCandidates
 from routewright.wire import Availability, DecisionInput, Model, ModelHealth, PriceTier, Pricing, Reason
+from routewright.wire.plain import Struct
 
 from .board import Board, Boards
 from .constraints import Ask, failures
@@ -103,6 +103,8 @@ class PolicyCheck(Struct, frozen=True, kw_only=True):
     policy: str
     id: str
     version: str
+    policy_class: str = ""
+    """One of its classes, whatever the prompt; empty: the policy, as it is for the prompt."""
     allowed: int
     """Models that the policy's own lists leave."""
     fitting: int = 0

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from routewright.protocols import TokenCounter
 from routewright.wire import RouteRequest, TextPart, TokenBounds
 
-from .images import Rule, estimate_of, filling_of, images_of, rule_of, tokens_of
+from .images import UNBOUNDED, Rule, estimate_of, filling_of, images_of, rule_of, tokens_of
 
 Vocabulary = Literal["o200k_base", "cl100k_base"]
 
@@ -199,12 +199,14 @@ def bounds_of(request: RouteRequest) -> TokenBounds:
             content = message.content
             if type(content) is not str or message.name is not None or message.tool_calls is not None:
                 break
+            if message.reasoning is not None:
+                break
             texts.append(content)
     if len(texts) == len(messages):  # turns of text, as most are
         around = PRIMING_TOKENS + MESSAGE_TOKENS * len(texts)
     else:
         texts, around = prompt_texts(request), overhead(request)
-        parts = any(type(message.content) is list for message in messages)
+        parts = any(type(message.content) is list or message.reasoning is not None for message in messages)
     text = texts[0] if len(texts) == 1 else "".join(texts)
     if len(text) <= WHOLE_CHARACTERS:
         bounds = bounds_of_text(text, around)
@@ -305,6 +307,12 @@ def length(bounds: TokenBounds, measure: Measure) -> Length:
         return text
     low, most = tokens_of(bounds.images, rules)
     return text[0] + low, text[1] + most, text[2] + filling_of(bounds.images, rules)
+
+
+def within_window(found: Length, window: int | None) -> Length:
+    """The length of an input whose files nobody looked into: its model's declared window bounds what is paid for."""
+    low, most, filling = found
+    return (low, max(window, filling), filling) if most >= UNBOUNDED and window is not None else found
 
 
 def _most(margin: Margin, count: int, single: int) -> int:

@@ -12,7 +12,10 @@ from itertools import chain
 from math import isqrt
 from typing import NamedTuple
 
-from routewright.wire import ImagePart, Images, Message
+from msgspec import json
+from msgspec.structs import replace
+
+from routewright.wire import AudioPart, FilePart, ImagePart, Images, Message
 
 Range = tuple[int, int]
 """The fewest and the most tokens."""
@@ -26,6 +29,13 @@ ESTIMATE = 1_000
 LEAST = 1
 ASSUMED = (2_048, 2_048)
 """Size of an unknown image where a window has to hold it: what overflows a window costs no money."""
+UNBOUNDED = 1 << 40
+"""Tokens of a file or recording that is not looked into: a model's window alone bounds them."""
+PAGE_CHARACTERS, PAGE_TOKENS, SOME_PAGES = 80_000, 2_000, 5
+"""Of a PDF, as a guess: base64 of a page, tokens of a page, pages where only an address is known."""
+AUDIO_CHARACTERS = {"wav": 1_300, "mp3": 650}
+"""Base64 of a token of sound, as a guess: 16 kHz mono, 128 kbit/s, 32 tokens a second."""
+THOUGHT_BYTES = 4
 MOST_SIDE = 65_535
 MOST_SIZES = 64
 """Of one prompt: further images count as of unknown size, since each size costs a run of every vendor's formula."""
@@ -186,6 +196,9 @@ def tokens_of(images: Iterable[Images], rules: tuple[Rule, ...]) -> Range:
     """Fewest and most tokens of all images together."""
     low = high = 0
     for image in images:
+        if image.tokens:
+            high += image.count * (image.most or UNBOUNDED)
+            continue
         sizes = ((image.width, image.height),) if image.width else _LARGEST
         ranges = [rule.tokens(*size, image.detail) for rule in rules for size in sizes]
         low += image.count * (min(least for least, _ in ranges) if image.width else LEAST)
@@ -197,6 +210,9 @@ def filling_of(images: Iterable[Images], rules: tuple[Rule, ...]) -> int:
     """Tokens of all images for which a window needs room."""
     total = 0
     for image in images:
+        if image.tokens:
+            total += image.count * image.tokens
+            continue
         size = (image.width, image.height) if image.width else ASSUMED
         total += image.count * max(rule.tokens(*size, image.detail)[1] for rule in rules)
     return total
@@ -204,16 +220,22 @@ def filling_of(images: Iterable[Images], rules: tuple[Rule, ...]) -> int:
 
 def estimate_of(images: Iterable[Images]) -> int:
     """Tokens of all images by a rule in the middle, for scores."""
-    return sum(
-        image.count * (_MEDIAN.tokens(image.width, image.height, image.detail)[1] if image.width else ESTIMATE)
-        for image in images
-    )
+    total = 0
+    for each in images:
+        size = each.tokens or ESTIMATE
+        if each.width:
+            size = _MEDIAN.tokens(each.width, each.height, each.detail)[1]
+        total += each.count * size
+    return total
 
 
 def images_of(messages: Iterable[Message]) -> tuple[Images, ...]:
-    """The images of a prompt, equal ones together, in the order in which they first come."""
+    """The images of a prompt, equal ones together, in the order in which they first come, and what else is no text."""
     found: dict[Images, int] = {}
+    thought = 0
     for message in messages:
+        if message.reasoning is not None:
+            thought += len(json.encode(message.reasoning.items))
         if type(message.content) is list:
             for part in message.content:
                 if isinstance(part, ImagePart):
@@ -222,7 +244,17 @@ def images_of(messages: Iterable[Message]) -> tuple[Images, ...]:
                     if image not in found and len(found) >= MOST_SIZES:
                         image = Images(0, 0, image.detail)
                     found[image] = found.get(image, 0) + 1
-    return tuple(Images(each.width, each.height, each.detail, count) for each, count in found.items())
+                elif isinstance(part, FilePart):
+                    data = part.file.file_data
+                    pages = len(data) // PAGE_CHARACTERS + 1 if data[:5].lower() == "data:" else SOME_PAGES
+                    file = Images(tokens=pages * PAGE_TOKENS)
+                    found[file] = found.get(file, 0) + 1
+                elif isinstance(part, AudioPart):
+                    heard = Images(tokens=len(part.input_audio.data) // AUDIO_CHARACTERS[part.input_audio.format] + 1)
+                    found[heard] = found.get(heard, 0) + 1
+    if thought:
+        found[Images(tokens=max(1, thought // THOUGHT_BYTES), most=thought)] = 1
+    return tuple(replace(each, count=count) for each, count in found.items())
 
 
 def size_of(url: str) -> tuple[int, int] | None:

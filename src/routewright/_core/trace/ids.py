@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from routewright._core.request.json_scan import is_unicode, quoted
-from routewright.errors import Problem, ValidationFailed
+from routewright.errors import ValidationFailed
 
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 LENGTH = 26
@@ -67,7 +67,7 @@ def normalise_trace_id(text: object) -> str:
     Raises ``ValidationFailed`` for what is no string, or none that a storage can look for.
     """
     if not isinstance(text, str):
-        raise ValidationFailed.of(Problem("trace_id", f"must be a string, got {type(text).__name__}", ""))
+        raise ValidationFailed.at("trace_id", f"must be a string, got {type(text).__name__}", "pass answer.trace.id")
     if not is_unicode(text):
-        raise ValidationFailed.of(Problem("trace_id", f"holds half of a surrogate pair: {quoted(text)}", ""))
+        raise ValidationFailed.at("trace_id", f"holds half of a surrogate pair: {quoted(text)}", "pass it as it was")
     return "tr_" + text[4:] if text.startswith("trc_") else text

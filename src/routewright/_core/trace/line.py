@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import Raw, Struct, json, msgpack
+from msgspec import UNSET, Raw, Struct, json, msgpack
 
 from routewright._core.guardrails.gate import Hit
 from routewright._core.money import usd
@@ -61,6 +61,8 @@ class AttemptLine(Struct, array_like=True, gc=False):
     """Guardrail hits in its answer."""
     hits_ms: float = 0.0
     """When they were found, from the start of the call."""
+    saved_nanos: int = 0
+    """What its vendor's cache saved."""
 
 
 class ChoiceLine(Struct, array_like=True, gc=False):
@@ -76,6 +78,8 @@ class ChoiceLine(Struct, array_like=True, gc=False):
     rejected: dict[str, int]
     token_count: Any
     took_ms: float
+    instead_of: str = ""
+    """The model that would have been chosen without a reading of the prompt, if it is another."""
 
 
 class LookLine(Struct, array_like=True, gc=False):
@@ -213,6 +217,8 @@ def _decision_span(choice: ChoiceLine, given: DecisionInput) -> DecisionSpan:
         rejected=choice.rejected.copy(),  # the line may be that of many calls
         digest=digest_of(given, choice.models, output, choice.score),
         token_count=choice.token_count,
+        reading=given.reading,
+        instead_of=choice.instead_of or None,
     )
 
 
@@ -290,4 +296,5 @@ def _model_span(span_id: int, attempt: AttemptLine) -> ModelSpan:
         repair=bool(flags & REPAIR),
         hedge=bool(flags & HEDGE),
         probe=bool(flags & PROBE),
+        saved_usd=usd(attempt.saved_nanos) if attempt.saved_nanos else UNSET,
     )

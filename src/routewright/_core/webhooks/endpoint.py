@@ -9,7 +9,7 @@ from typing import NamedTuple, get_args
 from msgspec.structs import replace
 
 from routewright._core.derive import seal, unseal
-from routewright._core.request.problems import did_you_mean, listed
+from routewright._core.request.problems import one_of
 from routewright._core.terms import told
 from routewright.errors import ValidationFailed
 from routewright.wire import Endpoint, EventType, SealedSecret, StoredEvent
@@ -59,8 +59,7 @@ def checked_events(given: object) -> tuple[EventType, ...]:
     asked = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     for each in asked:
         if each not in known:
-            hint = did_you_mean(each, known) if isinstance(each, str) else ""
-            raise ValidationFailed.at("events", f"{told(each)} is no event type", hint or f"take {listed(known)}")
+            raise ValidationFailed.at("events", f"{told(each)} is no event type", one_of(each, known))
     if not asked:
         raise ValidationFailed.at("events", "are none", "leave them out for all, or disable the endpoint")
     return tuple(each for each in known if each in asked)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
-from cachetools import LRUCache
-from msgspec import DecodeError, Struct, msgpack
-from msgspec.structs import replace
+from msgspec import msgpack
 
 from routewright._core.cache.selection import is_tagged
 from routewright.backends.clock import SystemClock
@@ -25,22 +23,14 @@ from routewright.protocols import Clock, Vector
 from routewright.threads import Threads
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats, Observation
 
-from .entries import MAX_BYTES, MAX_ENTRIES, check_bounds
-from .search import Vectors, unpacked, vector_of
+from .entries import MAX_BYTES, MAX_ENTRIES, OBSERVATIONS, check_bounds, entry_of, narrowed, row_of
+from .mirrors import AT_ONCE, Mirrors
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 BUSY_S = 1.0
 """How long to wait for another process that writes. An answer that is not kept is only a miss."""
-ROW_BYTES = 400
-"""Room that an entry takes in the file beside its texts and its vector."""
-AT_ONCE = 500
-"""Rows removed in one transaction, so that others get their turn."""
-MIRRORED = 50_000_000
-"""Numbers of embeddings, in all partitions, that are kept in memory to be searched: 200 MB."""
-OBSERVATIONS = 5_000
-"""Observations kept of a space. The oldest go."""
 APPLICATION_ID, VERSION = 0x52774361, 3  # "RwCa"
 TABLES = (
     """CREATE TABLE entries (
@@ -59,7 +49,7 @@ TABLES = (
     "CREATE TABLE learned (seq INTEGER PRIMARY KEY, space TEXT NOT NULL, body BLOB NOT NULL)",
     "CREATE INDEX by_space ON learned (space, seq)",
 )
-_encoder, _decoder, _observation = msgpack.Encoder(), msgpack.Decoder(CacheEntry), msgpack.Decoder(Observation)
+_observation = msgpack.Decoder(Observation)
 
 
 class _Connection:
@@ -155,17 +145,6 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.commit()
 
 
-class _Mirror(Struct):
-    """The embeddings of a partition by row number, up to the last row that was read."""
-
-    vectors: Vectors[int]
-    last: int = 0
-
-    def size(self) -> int:
-        """Numbers in it, and one row more. A mirror that is alone may be larger than ``MIRRORED``."""
-        return min((len(self.vectors) + 1) * self.vectors.dimension, MIRRORED)
-
-
 class SqliteCache:
     """Keeps answers in a file, which is made at first use.
 
@@ -193,20 +172,23 @@ class SqliteCache:
         self._gets = _Connection(self.path, self._clock, "gets")
         self._searches = _Connection(self.path, self._clock, "searches")
         self._writes = _Connection(self.path, self._clock, "writes")
-        self._mirrors: LRUCache[tuple[bytes, int], _Mirror] = LRUCache(MIRRORED, _Mirror.size)
+        self._mirrors = Mirrors()
         self._mirrored: sqlite3.Connection | None = None
         """Where the mirrors were read. Another connection may be to a new file, with other rows."""
-        self.is_starting = False
-        """A partition is being read into memory. Searches wait for that."""
 
     def __repr__(self) -> str:
         return f"SqliteCache({str(self.path)!r})"
+
+    @property
+    def is_starting(self) -> bool:
+        """True while a partition is read into memory."""
+        return self._mirrors.is_starting
 
     async def get(self, key: bytes, now: float) -> CacheEntry | None:
         """The entry of exactly this request (``protocols.Cache``)."""
         sql = "SELECT body FROM entries WHERE key = ? AND expires_at > ?"
         rows = await self._gets.rows(sql, key, now)
-        return _entry(rows[0][0]) if rows else None
+        return entry_of(rows[0][0]) if rows else None
 
     async def nearest(self, partition: bytes, vector: Vector, now: float, limit: int) -> Sequence[CacheMatch]:
         """The most similar entries of a partition (``protocols.Cache``)."""
@@ -215,52 +197,29 @@ class SqliteCache:
     def _nearest(
         self, partition: bytes, vector: Vector, now: float, limit: int, connection: sqlite3.Connection
     ) -> list[CacheMatch]:
-        query, many = vector_of(vector), limit
-        vectors = self._read_vectors(connection, partition, len(query))
-        while near := vectors.nearest(query, many):
-            marks = ", ".join("?" * len(near))
-            sql = f"SELECT seq, body FROM entries WHERE seq IN ({marks}) AND partition = ? AND expires_at > ?"
-            rows = connection.execute(sql, (*(seq for seq, _ in near), partition, now))
-            found = {seq: entry for seq, body in rows if (entry := _entry(body))}
-            gone = [seq for seq, _ in near if seq not in found]
-            if not gone:
-                break
-            for seq in gone:
-                vectors.remove(seq)
-            many = max(many, min(2 * many, AT_ONCE))  # many may be gone
-        return [CacheMatch(found[seq], similarity) for seq, similarity in near[:limit]]
-
-    def _read_vectors(self, connection: sqlite3.Connection, partition: bytes, dimension: int) -> Vectors[int]:
         if connection is not self._mirrored:
-            self._mirrors.clear()
+            self._mirrors = Mirrors()
             self._mirrored = connection
-        (total,) = connection.execute("SELECT entries FROM totals").fetchone()
-        mirror = self._mirrors.get((partition, dimension))
-        if mirror is None or len(mirror.vectors) > 2 * total + AT_ONCE:  # most are of entries that are gone
-            mirror = _Mirror(Vectors(dimension))
-            self.is_starting = True
-        sql = "SELECT seq, vector FROM entries WHERE partition = ? AND vector IS NOT NULL AND seq > ? ORDER BY seq"
-        try:
-            for seq, packed in connection.execute(sql, (partition, mirror.last)):
-                row, mirror.last = unpacked(packed), seq
-                if row is not None and len(row) == dimension:
-                    mirror.vectors.add(seq, row)
-        finally:
-            self.is_starting = False
-        self._mirrors[partition, dimension] = mirror
-        return mirror.vectors
+
+        def read(after: int) -> tuple[int, Iterable[tuple[int, bytes]]]:
+            (total,) = connection.execute("SELECT entries FROM totals").fetchone()
+            sql = "SELECT seq, vector FROM entries WHERE partition = ? AND vector IS NOT NULL AND seq > ? ORDER BY seq"
+            return total, connection.execute(sql, (partition, after))
+
+        def look(numbers: Sequence[int]) -> dict[int, CacheEntry]:
+            marks = ", ".join("?" * len(numbers))
+            sql = f"SELECT seq, body FROM entries WHERE seq IN ({marks}) AND partition = ? AND expires_at > ?"
+            rows = connection.execute(sql, (*numbers, partition, now))
+            return {seq: entry for seq, body in rows if (entry := entry_of(body))}
+
+        return self._mirrors.nearest(partition, vector, limit, read, look)
 
     async def put(self, entry: CacheEntry) -> None:
         """Keep an answer (``protocols.Cache``)."""
         await self._writes.run(partial(self._put, entry))
 
     def _put(self, entry: CacheEntry, to: sqlite3.Connection) -> None:
-        body, now = _encoder.encode(replace(entry, vector=None)), entry.created_at
-        size = ROW_BYTES + len(body) + len(entry.vector or b"") + len(entry.metadata or b"")
-        row = (
-            *(None, entry.key, entry.account, entry.environment, entry.partition, entry.id, entry.namespace),
-            *(now, entry.expires_at, size, entry.cost_nanos, entry.metadata, entry.vector, body),
-        )
+        (size, row), now = row_of(entry), entry.created_at
         over = "SELECT seq FROM entries WHERE expires_at <= ? LIMIT ?"
         soonest = "SELECT seq FROM entries WHERE seq <> ? ORDER BY expires_at, seq LIMIT 1"
         to.execute("BEGIN IMMEDIATE")
@@ -268,16 +227,14 @@ class SqliteCache:
         to.execute(f"DELETE FROM entries WHERE seq IN ({over})", (now, AT_ONCE))
         if size > self._bounds[0] or entry.expires_at <= now:
             return
-        new = to.execute(f"INSERT INTO entries VALUES (?{', ?' * (len(row) - 1)})", row).lastrowid
+        new = to.execute(f"INSERT INTO entries VALUES (NULL{', ?' * len(row)})", row).lastrowid
         while to.execute("SELECT 1 FROM totals WHERE bytes > ? OR entries > ?", self._bounds).fetchone():
             to.execute(f"DELETE FROM entries WHERE seq = ({soonest})", (new,))
 
     async def remove(self, which: CacheSelection) -> int:
         """Remove entries, and return how many (``protocols.Cache``)."""
-        names = ("account", "environment", "key", "partition", "id", "namespace")
-        narrowed = {f"{name} = ?": getattr(which, name) for name in names} | {"created_at < ?": which.made_before}
-        given = {sql: value for sql, value in narrowed.items() if value is not None}
-        chosen = " AND ".join(given)
+        given = narrowed(which)
+        chosen = " AND ".join(f"{compared} ?" for compared in given)
         sql = f"SELECT seq, expires_at, metadata FROM entries WHERE {chosen} AND seq > ? ORDER BY seq LIMIT ?"
         now, removed, last, tag = self._clock.time(), 0, 0, which.metadata
 
@@ -312,7 +269,7 @@ class SqliteCache:
             since = after if after <= to.execute(end).fetchone()[0] else 0  # else it is a new file
             rows = to.execute("SELECT body FROM learned WHERE space = ? AND seq > ? ORDER BY seq", (space, since))
             others = [_observation.decode(body) for (body,) in rows]
-            mine = [(space, _encoder.encode(each)) for each in new]
+            mine = [(space, msgpack.encode(each)) for each in new]
             to.executemany("INSERT INTO learned (space, body) VALUES (?, ?)", mine)
             old = "SELECT seq FROM learned WHERE space = ? ORDER BY seq DESC LIMIT -1 OFFSET ?"
             to.execute(f"DELETE FROM learned WHERE seq IN ({old})", (space, OBSERVATIONS))
@@ -324,11 +281,3 @@ class SqliteCache:
         """Close the file. It is opened again if it is used again."""
         for connection in (self._gets, self._searches, self._writes):
             await connection.aclose()
-
-
-def _entry(body: bytes) -> CacheEntry | None:
-    """The entry of a row; None if it is damaged."""
-    try:
-        return _decoder.decode(body)
-    except (DecodeError, TypeError, ValueError):
-        return None

@@ -53,7 +53,7 @@ class OpenAIEmbedder:
     ) -> None:
         check_arguments(model, base_url)
         if dimensions is not None and dimensions < 1:
-            raise ValidationFailed.at("dimensions", f"must be 1 or more, got {dimensions}")
+            raise ValidationFailed.at("dimensions", f"must be 1 or more, got {dimensions}", "for example 256")
         own = Endpoint(name="embedder", base_url=base_url, needs_key=False) if base_url else None
         endpoint: Endpoint = own or HOSTS["openai"]
         self._key = keys_of(api_key, endpoint, os.environ)[0]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import anyio.lowlevel
 import msgspec
@@ -15,7 +16,7 @@ from routewright.errors import ProviderFault
 from routewright.protocols import Response
 from routewright.wire import Chunk, Delta, Finish, ToolDelta, Usage
 
-from .faults import Redact, conceal
+from .faults import CUT, Redact, conceal, fault_in_answer, malformed
 
 EVENTS = "text/event-stream"
 MAX_ANSWER_BYTES = 32 << 20
@@ -23,24 +24,54 @@ SLICE_BYTES = 4096
 """How much of a stream is read before other tasks get a turn, if it holds no event."""
 
 
-class Reader(Protocol):
+class Reader(ABC):
     """Turns one answer into chunks, in a vendor's protocol. Raises ``ProviderFault`` for a broken or cut-off answer.
 
     What came before a fault, its usage above all, is given before the fault is raised.
     """
 
+    # what an answer has, in the words of the protocol
+    holder = "choices"
+    content = "text"
+    ending = "finish reason"
+
+    def __init__(self, provider: str, tier: str = "") -> None:
+        """``tier``: the service tier, if it is known."""
+        self._provider = provider
+        self._tier = tier
+        self._tools = ToolCalls()
+        self._started = False
+        """It had a part that holds an answer, if an empty one."""
+        self._spoke = False
+        self._reason: str | None = None
+
+    @abstractmethod
+    def take(self, document: bytes | str) -> Iterator[Chunk]:
+        """Give the chunks of a document, usage last."""
+
     def add(self, event: SseEvent) -> Iterator[Chunk]:
         """Give the chunks of one event of a stream; an empty ``Delta`` as a sign of life if it has none. A ``Finish``
         is the end: the caller asks for nothing after it."""
-        ...
-
-    def end(self) -> Finish:
-        """Return the end of a stream that is over without an end marker."""
-        ...
+        if event.event == "error":
+            raise fault_in_answer(self._provider, event.data)
+        yield from self.take(event.data)
 
     def read(self, document: bytes) -> Iterator[Chunk]:
         """Give the chunks of a whole answer, ``Finish`` last."""
-        ...
+        yield from self.take(document)
+        if not self._started:
+            raise malformed(self._provider, f"no {self.holder}", document)
+        yield self.end()
+
+    def end(self) -> Finish:
+        """Return the end of a stream that is over; raises if the answer is empty or not whole."""
+        if self._reason is None:
+            raise ProviderFault("truncated", f"{self._provider} ended the answer without a {self.ending}", status=200)
+        if self._tools and self._reason == "stop":
+            self._reason = "tool_calls"  # a host's word where one tool was demanded
+        if not self._spoke and not self._tools and self._reason not in CUT:
+            raise malformed(self._provider, f"neither {self.content} nor tool calls")
+        return Finish(self._reason)
 
 
 async def whole(reader: Reader, response: Response, redact: Redact) -> AsyncGenerator[Chunk, None]:

@@ -10,35 +10,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Unpack
 
 import msgspec
 
 from routewright._core.request.json_scan import object_in
-from routewright._core.sse import SseEvent
 from routewright.errors import ProviderFault, ValidationFailed
-from routewright.protocols import Clock, Transport
 from routewright.wire import (
+    AudioPart,
     Chunk,
     Delta,
     FaultKind,
-    Feature,
+    FilePart,
     Finish,
-    ImageUrl,
+    ImagePart,
     Message,
-    Model,
     TextPart,
+    Thought,
     Tool,
+    ToolCall,
     ToolDelta,
     UpstreamCall,
     Usage,
 )
-from routewright.wire.secret import Secret
 
-from .answer import Function, Piece, ToolCalls, count_of, usage_last
+from .answer import Function, Piece, Reader, count_of, usage_last
+from .dials import Json, asked_of, merged, thinking_of, tier_of, with_extra
 from .endpoint import Endpoint, check_arguments, wire_name
-from .faults import CUT, decoded, ended, fault_in_answer, malformed, written
-from .http import HttpProvider
+from .faults import decoded, ended, fault_in_answer, malformed, written
+from .features import CLAUDE_THINKING, NO_PREFILL, NO_SAMPLING, ONE_OF_TWO, THINKS, claude_of
+from .http import HttpOptions, HttpProvider
 
 ANTHROPIC = Endpoint(
     name="anthropic",
@@ -53,25 +54,17 @@ DEFAULT_MAX_TOKENS = 4096
 """The cap, which has to be sent, if neither the call nor the model has one."""
 
 _MEDIA = ("image/jpeg", "image/png", "image/gif", "image/webp")
+_PDF = "application/pdf"
 _DATA_URL = re.compile(r"data:([^;,]*);base64,", re.IGNORECASE)
 _NO_ID_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
 _TOOL_CHOICES = {"auto": "auto", "none": "none", "required": "any"}
+_TIERS = {"auto": "auto", "default": "standard_only"}
 _SHOWN_CHARS = 40
-
-# What Claude models do not take, by the version in their name. From Anthropic's documentation of November 2026.
-_CLAUDE = re.compile(r"claude-(?P<family>[a-z]+)?-?(?:(?P<major>\d+)(?:[.-](?P<minor>\d{1,2}))?(?!\d))?")
-_NEWEST = (99, 0)
-"""The version of a Claude whose name has none."""
-_ONE_OF_TWO = (4, 1)
-"""From here on ``temperature`` and ``top_p`` are not taken together."""
-_NO_PREFILL = (4, 6)
-"""From here on the caller cannot begin the answer for the model."""
-_NO_SAMPLING = (4, 7)
-"""From here on neither is taken, except for the value that changes nothing."""
-_NO_FORCED_TOOL = (5, 1)
-"""From here on a tool call cannot be demanded, except of Haiku."""
-
-Json = dict[str, Any]
+_SYSTEM = ("system", "developer")
+_THOUGHTS = ("thinking", "redacted_thinking")
+_THOUGHT_FIELDS = ("type", "thinking", "signature", "data")
+_AT = "at"
+"""Added to a block of thought that does not come first: how many characters and tool calls came before it."""
 
 
 class AnthropicProvider(HttpProvider):
@@ -80,9 +73,16 @@ class AnthropicProvider(HttpProvider):
         AnthropicProvider()                                    # key from ANTHROPIC_API_KEY
         AnthropicProvider("your-key", name="mine", base_url="https://llm.example.com", models=[...])
 
-    Keys and ``headers`` are those of ``OpenAIProvider``; ``base_url`` is written with or without ``/v1``. If neither
-    the call nor the model has a cap for the answer, 4,096 tokens are asked for.
+    Keys, ``headers``, ``proxy``, ``verify``, ``timeout`` and ``max_retries`` are those of ``OpenAIProvider``;
+    ``base_url`` is written with or without ``/v1``. If neither the call nor the model has a cap for the answer, 4,096
+    tokens are asked for.
     """
+
+    _vendor = ANTHROPIC.name
+    quotas = tuple(
+        (f"anthropic-ratelimit-{what}-remaining", f"anthropic-ratelimit-{what}-reset")
+        for what in ("requests", "tokens", "input-tokens", "output-tokens")
+    )
 
     def __init__(
         self,
@@ -90,24 +90,16 @@ class AnthropicProvider(HttpProvider):
         *,
         name: str = "anthropic",
         base_url: str | None = None,
-        models: Sequence[Model] = (),
-        transport: Transport | None = None,
-        headers: Mapping[str, str | Secret] | None = None,
-        environ: Mapping[str, str] | None = None,
-        clock: Clock | None = None,
+        **options: Unpack[HttpOptions],
     ) -> None:
-        check_arguments(name, base_url, headers)
+        check_arguments(name, base_url)
         endpoint = ANTHROPIC
         if name != ANTHROPIC.name:
             if base_url is None:
                 hint = f"give base_url=..., or leave the name at {ANTHROPIC.name!r}"
                 raise ValidationFailed.at("name", f"no host is known as {name!r}", hint)
             endpoint = Endpoint(name=name, base_url=base_url, needs_key=False)
-        super().__init__(endpoint, api_key, base_url, models, transport, headers, environ, clock)
-
-    def unsupported(self, model: Model) -> tuple[Feature, ...]:
-        """What a model does not take: no seed at all; more of Claudes, by their version."""
-        return lacks(model)
+        super().__init__(endpoint, api_key, base_url, **options)
 
     def _address(self, call: UpstreamCall) -> str:
         return f"{self._url.removesuffix('/v1')}/v1/messages"
@@ -116,70 +108,85 @@ class AnthropicProvider(HttpProvider):
         return {"anthropic-version": VERSION} | ({"x-api-key": key} if key else {})
 
     def _body(self, call: UpstreamCall) -> bytes:
-        return msgspec.json.encode(message_body(call))
+        return msgspec.json.encode(message_body(call, self.name))
 
-    def _reader(self, call: UpstreamCall) -> Blocks:
+    def _reader(self, call: UpstreamCall, headers: Mapping[str, str]) -> Blocks:
         return Blocks(self.name, may_be_silent=call.messages[-1].role == "tool")
-
-
-def lacks(model: Model) -> tuple[Feature, ...]:
-    """What cannot be asked of a model. Of models that are no Claudes only what the protocol itself lacks is known."""
-    lacking: list[Feature] = ["seed", "json_object"]
-    family, version = _claude(model)
-    if version >= _NO_SAMPLING:
-        lacking += ["temperature", "top_p"]
-    if version >= _NO_FORCED_TOOL and family != "haiku":
-        lacking.append("tool_choice")
-    return tuple(lacking)
-
-
-def _claude(model: Model) -> tuple[str, tuple[int, int]]:
-    """Family and version; (0, 0) for a model that is no Claude."""
-    found = _CLAUDE.search(wire_name(model))
-    if found is None:
-        return "", (0, 0)
-    version = _NEWEST if found["major"] is None else (int(found["major"]), int(found["minor"] or 0))
-    return found["family"] or "", version
 
 
 # --- requests
 
 
-def message_body(call: UpstreamCall) -> Json:
+def message_body(call: UpstreamCall, provider: str = ANTHROPIC.name) -> Json:
     """The JSON body. Raises ``ProviderFault("request")``, with nothing of the prompt, if the protocol cannot express
     the call."""
+    cap = call.max_output_tokens or call.model.max_output_tokens or DEFAULT_MAX_TOKENS
+    asked, version = asked_of(call), claude_of(call.model)[1]
+    thinking = {} if asked is None else thinking_of(CLAUDE_THINKING, call.model, version).fields(asked, cap)
+    if thinking.get("thinking", {}).get("type") == "enabled" and _broke_off(call, provider):
+        thinking = {}  # in the middle of a tool loop it goes on as it began
+    told = bool(thinking) and asked != "none"
+    thinks = told or (not thinking and version >= THINKS)
     body: Json = {
         "model": wire_name(call.model),
-        "max_tokens": call.max_output_tokens or call.model.max_output_tokens or DEFAULT_MAX_TOKENS,
-        "messages": _turns(call),
+        "max_tokens": cap,
+        "messages": _turns(call, provider if thinks else None, may_begin=not told),
     }
-    system: list[str] = []
-    for block in (block for message in call.messages if _is_system(message) for block in _content(message)):
-        if block["type"] != "text":
-            raise _unsayable("takes no images in system messages")
-        system.append(block["text"])
-    if system:
-        body["system"] = "\n\n".join(system)
+    system = [block for message in call.messages if message.role in _SYSTEM for block in _content(message)]
+    if any(block["type"] != "text" for block in system):
+        raise _unsayable("takes no images, documents and sound in system messages")
+    if any("cache_control" in block for block in system):
+        body["system"] = system
+    elif system:
+        body["system"] = "\n\n".join(block["text"] for block in system)
     if call.stream:
         body["stream"] = True
     if call.tools:
         body["tools"] = [_tool(tool) for tool in call.tools]
-        choice = call.tool_choice
-        if isinstance(choice, str) and choice in _TOOL_CHOICES:
-            body["tool_choice"] = {"type": _TOOL_CHOICES[choice]}
-        elif choice is not None:
-            body["tool_choice"] = {"type": "tool", "name": choice if isinstance(choice, str) else choice.function.name}
-    return body | _sampling(call) | _stops(call.params.stop) | _output(call.params.response_format)
+        body |= _calling(call)
+    if call.repeats:
+        _keep(body)
+    if call.params.service_tier in _TIERS:
+        body["service_tier"] = _TIERS[call.params.service_tier]
+    body |= _sampling(call, told=told) | _stops(call.params.stop)
+    return with_extra(merged(body | _output(call.params.response_format), thinking), call, provider)
 
 
-def _is_system(message: Message) -> bool:
-    return message.role in ("system", "developer")
+def _keep(body: Json) -> None:
+    """Has the prompt kept in the cache, unless the caller has marked what is to be kept."""
+    system, last = body.get("system", ""), body["messages"][-1]
+    blocks = [block for turn in body["messages"] for block in turn["content"]] + body.get("tools", [])
+    if last["role"] == "user" and isinstance(system, str) and not any("cache_control" in block for block in blocks):
+        last["content"][-1]["cache_control"] = {"type": "ephemeral"}
 
 
-def _turns(call: UpstreamCall) -> list[Json]:
+def _calling(call: UpstreamCall) -> Json:
+    """Which tools are called, and whether several at once."""
+    choice, serial = call.tool_choice, call.params.parallel_tool_calls is False
+    if choice is None or (isinstance(choice, str) and choice in _TOOL_CHOICES):
+        made: Json = {"type": _TOOL_CHOICES[choice or "auto"]}
+    else:
+        made = {"type": "tool", "name": choice if isinstance(choice, str) else choice.function.name}
+    if serial and made["type"] != "none":
+        made["disable_parallel_tool_use"] = True
+    return {"tool_choice": made} if choice is not None or serial else {}
+
+
+def _broke_off(call: UpstreamCall, provider: str) -> bool:
+    """True if the model is given results of tools whose calls are there without the thought before them."""
+    for message in reversed(call.messages):
+        if message.role == "user":
+            break
+        if message.tool_calls and not (message.reasoning and message.reasoning.provider == provider):
+            return True
+    return False
+
+
+def _turns(call: UpstreamCall, thinker: str | None, *, may_begin: bool) -> list[Json]:
+    """The conversation. ``thinker``: whose thought goes with it; ``may_begin``: the caller may begin the answer."""
     turns: list[Json] = []
     for message in call.messages:
-        blocks = [] if _is_system(message) else [*_blocks(message)]
+        blocks = [] if message.role in _SYSTEM else [*_blocks(message, thinker)]
         role = "assistant" if message.role == "assistant" else "user"
         if blocks and turns and turns[-1]["role"] == role:
             turns[-1]["content"] += blocks
@@ -190,7 +197,7 @@ def _turns(call: UpstreamCall) -> list[Json]:
     for turn in turns:
         turn["content"].sort(key=lambda block: block["type"] != "tool_result")  # results come first, or are refused
     if turns[-1]["role"] == "assistant":
-        if _claude(call.model)[1] >= _NO_PREFILL:
+        if not may_begin or claude_of(call.model)[1] >= NO_PREFILL:
             raise _unsayable("takes for this model no conversation that ends with the assistant's words")
         last = turns[-1]["content"][-1]
         if last["type"] == "text":
@@ -198,39 +205,81 @@ def _turns(call: UpstreamCall) -> list[Json]:
     return turns
 
 
-def _blocks(message: Message) -> Iterator[Json]:
+def _blocks(message: Message, thinker: str | None) -> Iterator[Json]:
     if message.role == "tool":
         result: Json = {"type": "tool_result", "tool_use_id": _plain_id(message.tool_call_id or "")}
-        if content := [*_content(message)]:
+        content = [*_content(message)]
+        marks = [block.pop("cache_control") for block in content if "cache_control" in block]
+        if content:
             result["content"] = content
-        yield result
+        yield result | ({"cache_control": marks[-1]} if marks else {})
         return
-    yield from _content(message)
-    for call in message.tool_calls or ():
-        arguments = object_in(call.function.arguments or "{}")
-        if arguments is None:
-            raise _unsayable("takes tool calls whose arguments are a JSON object only")
-        yield {"type": "tool_use", "id": _plain_id(call.id), "name": call.function.name, "input": arguments}
+    thought = message.reasoning
+    if thought is None or thought.provider != thinker:
+        yield from _content(message)
+        yield from map(_use, message.tool_calls or ())
+        return
+    text, calls = message.content if isinstance(message.content, str) else "", [*(message.tool_calls or ())]
+    said = called = 0
+    for item in (item for item in thought.items if item.get("type") in _THOUGHTS):  # each in its place
+        chars, count = _place_of(item)
+        chars, count = max(said, chars), max(called, count)  # a client may have made it up
+        yield from _text_block(text[said:chars])
+        yield from map(_use, calls[called:count])
+        said, called = chars, count
+        yield {name: item[name] for name in _THOUGHT_FIELDS if name in item}
+    yield from _text_block(text[said:]) if text else _content(message)
+    yield from map(_use, calls[called:])
+
+
+def _place_of(item: Json) -> tuple[int, int]:
+    match item.get(_AT):
+        case [int(chars), int(calls)]:
+            return chars, calls
+    return 0, 0
+
+
+def _use(call: ToolCall) -> Json:
+    arguments = object_in(call.function.arguments or "{}")
+    if arguments is None:
+        raise _unsayable("takes tool calls whose arguments are a JSON object only")
+    return {"type": "tool_use", "id": _plain_id(call.id), "name": call.function.name, "input": arguments}
 
 
 def _content(message: Message) -> Iterator[Json]:
-    parts = [TextPart(message.content)] if isinstance(message.content, str) else message.content or ()
-    for part in parts:
-        if not isinstance(part, TextPart):
-            yield {"type": "image", "source": _source(part.image_url)}
-        elif part.text.strip():
-            yield {"type": "text", "text": part.text}
+    if isinstance(message.content, str):
+        yield from _text_block(message.content)
+        return
+    for part in message.content or ():
+        mark = part.cache_control
+        for block in _text_block(part.text) if isinstance(part, TextPart) else (_attached(part),):
+            yield block if mark is None else block | {"cache_control": mark}
 
 
-def _source(image: ImageUrl) -> Json:
-    if image.url[:5].lower() != "data:":
-        return {"type": "url", "url": image.url}
-    found = _DATA_URL.match(image.url)
+def _text_block(text: str) -> Iterator[Json]:
+    if text.strip():
+        yield {"type": "text", "text": text}
+
+
+def _attached(part: ImagePart | AudioPart | FilePart) -> Json:
+    match part:
+        case ImagePart():
+            return {"type": "image", "source": _source(part.image_url.url, _MEDIA, "images")}
+        case FilePart():
+            named = {} if part.file.filename is None else {"title": part.file.filename}
+            return {"type": "document", "source": _source(part.file.file_data, (_PDF,), "documents")} | named
+    raise _unsayable("takes no sound")
+
+
+def _source(url: str, kinds: tuple[str, ...], what: str) -> Json:
+    if url[:5].lower() != "data:":
+        return {"type": "url", "url": url}
+    found = _DATA_URL.match(url)
     media = found[1].lower() if found else ""
-    if found is None or media not in _MEDIA:
+    if found is None or media not in kinds:
         given = media[:_SHOWN_CHARS] or "another data: URL"
-        raise _unsayable(f"takes images as base64 of {', '.join(_MEDIA)}, got {given!r}")
-    return {"type": "base64", "media_type": media, "data": image.url[found.end() :]}
+        raise _unsayable(f"takes {what} as base64 of {', '.join(kinds)}, got {given!r}")
+    return {"type": "base64", "media_type": media, "data": url[found.end() :]}
 
 
 def _plain_id(id: str) -> str:
@@ -246,17 +295,20 @@ def _tool(tool: Tool) -> Json:
         made["description"] = spec.description
     if spec.strict:
         made |= {"strict": True, "input_schema": _closed(schema, "a strict tool")}
+    if tool.cache_control is not None:
+        made["cache_control"] = tool.cache_control
     return made
 
 
-def _sampling(call: UpstreamCall) -> dict[str, float]:
-    """Temperature and ``top_p``. A 1, which asks for nothing, is left out if the model would refuse it."""
+def _sampling(call: UpstreamCall, *, told: bool) -> dict[str, float]:
+    """Temperature and ``top_p``. A 1, which asks for nothing, is left out if the model would refuse it. ``told``: the
+    model is told to think."""
     named = {"temperature": call.params.temperature, "top_p": call.params.top_p}
     given = {name: value for name, value in named.items() if value is not None}
     if given.get("temperature", 0) > 1:
         raise _unsayable(f"takes a temperature from 0 to 1, got {given['temperature']}")
-    version = _claude(call.model)[1]
-    if version >= _NO_SAMPLING or (len(given) == 2 and version >= _ONE_OF_TWO):
+    version = claude_of(call.model)[1]
+    if told or version >= NO_SAMPLING or (len(given) == 2 and version >= ONE_OF_TWO):
         given = {name: value for name, value in given.items() if value != 1}
         if len(given) == 2:
             both = f"{given['temperature']} and {given['top_p']}"
@@ -363,7 +415,8 @@ class Counts:
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
-        self._thought = 0
+        self._thought = self._hour = 0
+        self._tier = ""
         self._told: Usage | None = None
 
     def add(self, usage: Any) -> Usage | None:
@@ -377,54 +430,51 @@ class Counts:
                 counts[name] = count  # some hosts count the input at one end only, and say 0 at the other
         if isinstance(details, dict):
             self._thought = count_of(details.get("thinking_tokens")) or self._thought
+        if isinstance(usage.get("cache_creation"), dict):
+            self._hour = count_of(usage["cache_creation"].get("ephemeral_1h_input_tokens")) or self._hour
+        self._tier = tier_of(usage.get("service_tier")) or self._tier
         fresh, made = counts.get("input_tokens"), counts.get("output_tokens")
         if fresh is None or made is None:
             return None
         cached, kept = counts.get("cache_read_input_tokens", 0), counts.get("cache_creation_input_tokens", 0)
-        told, self._told = self._told, Usage(fresh + cached + kept, made, cached, min(self._thought, made), kept)
+        thought, hour = min(self._thought, made), min(self._hour, kept)
+        given = fresh + cached + kept
+        told, self._told = self._told, Usage(given, made, cached, thought, kept, hour, tier=self._tier)
         return None if told == self._told else self._told
 
 
-class Blocks:
-    """Reads one answer (``answer.Reader``). Thought, signatures, citations and pings are signs of life."""
+class Blocks(Reader):
+    """Reads one answer. Signatures, citations and pings are signs of life."""
+
+    ending = "stop reason"
 
     def __init__(self, provider: str, *, may_be_silent: bool = False) -> None:
         """``may_be_silent``: the model was given the results of its tools, and may have nothing to add."""
-        self._provider = provider
+        super().__init__(provider)
         self._may_be_silent = may_be_silent
         self._counts = Counts()
-        self._calls = ToolCalls()
         self._begun = 0
-        self._open: dict[int, int] = {}
-        """The number of each tool call, by the index of its block, while that is open."""
-        self._inputs: dict[int, Any] = {}
-        """The arguments a block began with, until a piece of them comes; most often none."""
-        self._spoke = False
-        self._reason: str | None = None
-        """Once it is known, only usage can follow."""
+        self._open: dict[int, Json] = {}
+        """Blocks that are open, by their index: a thought with its texts in lists; a tool call with its number and,
+        until a piece of them comes, the arguments that it began with, most often none."""
+        self._chars = 0
 
-    def add(self, event: SseEvent) -> Iterator[Chunk]:
-        """Give the chunks of an event (``answer.Reader``)."""
-        if event.event == "error":
-            raise fault_in_answer(self._provider, event.data)
-        fields = decoded(_DECODER, self._provider, event.data, "not an object")
+    def take(self, document: bytes | str) -> Iterator[Chunk]:
+        """Give the chunks of an event."""
+        fields = decoded(_DECODER, self._provider, document, "not an object")
         if fields.get("error"):
-            raise fault_in_answer(self._provider, event.data)
+            raise fault_in_answer(self._provider, written(document))
         yield from usage_last(self._take(fields), None)
 
     def end(self) -> Finish:
-        """Return the end; raises if the answer is empty or not whole. By Anthropic's contract only the end mark follows
-        a reason, so a stream that was cut between the two is whole."""
-        if self._reason is None:
-            raise ProviderFault("truncated", f"{self._provider} ended the answer without a stop reason", status=200)
-        reason = ended(self._provider, self._reason)
-        is_empty = not self._spoke and not self._calls and reason not in CUT
-        if is_empty and self._reason != "stop_sequence" and not self._may_be_silent:
-            raise malformed(self._provider, "neither text nor tool calls")
-        return Finish(reason)
+        """Return the end. By Anthropic's contract only the end mark follows a reason, so a stream that was cut between
+        the two is whole."""
+        self._spoke = self._spoke or self._may_be_silent or self._reason == "stop_sequence"
+        self._reason = self._reason and ended(self._provider, self._reason)
+        return super().end()
 
     def read(self, document: bytes) -> Iterator[Chunk]:
-        """Give the chunks of a whole answer (``answer.Reader``), its usage first."""
+        """Give the chunks of a whole answer, its usage first."""
         message = decoded(_DECODER, self._provider, document, "not an object")
         yield from self._count(message.get("usage"))
         if message.get("error"):
@@ -436,7 +486,7 @@ class Blocks:
             yield from self._start(index, self._fields(block))
             yield from self._stop(index)
         self._reason = self._text(message.get("stop_reason")) or None
-        if self._reason is None and not self._spoke and not self._calls:
+        if self._reason is None and not self._spoke and not self._tools:
             raise malformed(self._provider, "neither text nor tool calls", document)
         yield self.end()
 
@@ -467,34 +517,53 @@ class Blocks:
         if block.get("type") == "text":
             yield from self._say(block.get("text"))
         elif block.get("type") == "tool_use":
-            place, number = self._place(index), self._begun
-            self._open[place], self._inputs[place] = number, block.get("input")
+            number = self._begun
+            self._open[self._place(index)] = {"type": "tool_use", "number": number, "input": block.get("input")}
             self._begun += 1
             name, id = self._text(block.get("name")), self._text(block.get("id"))
-            yield self._calls.add(Piece(number, id, Function(name)))
+            yield self._tools.add(Piece(number, id, Function(name)))
+        elif block.get("type") in _THOUGHTS:
+            grows: Json = {name: [self._text(block[name])] for name in ("thinking", "signature") if name in block}
+            self._open[self._place(index)] = {**block, **grows}
+            yield from self._think(block.get("thinking"))
 
     def _continue(self, index: Any, piece: Json) -> Iterator[Chunk]:
         if piece.get("type") == "text_delta":
             yield from self._say(piece.get("text"))
         elif piece.get("type") == "input_json_delta":
-            place, text = self._place(index), self._text(piece.get("partial_json"))
-            if text and place in self._open:
-                self._inputs.pop(place, None)
-                yield self._add(self._open[place], text)
+            block, text = self._open.get(self._place(index), {}), self._text(piece.get("partial_json"))
+            if text and block.get("type") == "tool_use":
+                block.pop("input", None)
+                yield self._add(block["number"], text)
+        elif piece.get("type") in ("thinking_delta", "signature_delta"):
+            name = "thinking" if piece["type"] == "thinking_delta" else "signature"
+            block, text = self._open.get(self._place(index), {}), self._text(piece.get(name))
+            if block.get("type") in _THOUGHTS:
+                block.setdefault(name, []).append(text)
+            if name == "thinking":
+                yield from self._think(text)
 
     def _stop(self, index: Any) -> Iterator[Chunk]:
-        place = self._place(index)
-        number = self._open.pop(place, None)
-        if number is not None and place in self._inputs:
-            yield self._add(number, msgspec.json.encode(self._inputs.pop(place) or {}).decode())
+        block = self._open.pop(self._place(index), {})
+        if block.get("type") in _THOUGHTS:
+            before = [self._chars, self._begun]
+            whole = {name: "".join(each) if isinstance(each, list) else each for name, each in block.items()}
+            yield Thought(item=whole | ({_AT: before} if any(before) else {}))
+        elif "input" in block:
+            yield self._add(block["number"], msgspec.json.encode(block["input"] or {}).decode())
 
     def _add(self, number: int, arguments: str) -> ToolDelta:
-        return self._calls.add(Piece(number, None, Function(None, arguments)))
+        return self._tools.add(Piece(number, None, Function(None, arguments)))
 
     def _say(self, text: Any) -> Iterator[Delta]:
         self._spoke = True
         if said := self._text(text):
+            self._chars += len(said)
             yield Delta(said)
+
+    def _think(self, text: Any) -> Iterator[Thought]:
+        if thought := self._text(text):
+            yield Thought(thought)
 
     def _fields(self, value: Any) -> Json:
         return value if isinstance(value, dict) else self._refuse("an object")

@@ -77,14 +77,15 @@ def check_arguments(name: object, base_url: object = None, headers: object = Non
 def address_of(endpoint: Endpoint, base_url: str | None, environ: Mapping[str, str]) -> str:
     """The address of a vendor: the given one, else the environment's, else the usual one. Raises ``ValidationFailed``
     for one that is not an address, or has credentials in it."""
-    url, source = base_url or endpoint.base_url, "base_url"
-    if not base_url and (variable := endpoint.url_variable):
-        given = environ.get(variable, "").strip()
-        if given:
-            url, source = given if endpoint.needs_key else complete_url(given, endpoint.base_url), variable
-        elif not url:
-            hint = f"set {variable}, or give base_url=..."
-            raise ValidationFailed.at(source, f"{endpoint.name} has an address of your own only", hint)
+    variable, source, given = endpoint.url_variable, "base_url", base_url
+    if not given and variable:
+        source, given = variable, environ.get(variable, "").strip()
+    if given and variable and not endpoint.needs_key:  # a server of one's own
+        given = complete_url(given, endpoint.base_url)
+    url = given or endpoint.base_url
+    if not url and variable:
+        hint = f"set {variable}, or give base_url=..."
+        raise ValidationFailed.at("base_url", f"{endpoint.name} has an address of your own only", hint)
     url, path = _checked_url(url, source), endpoint.url_path
     here = urlsplit(url).path
     return url + path.removeprefix(here) if f"{path}/".startswith(f"{here}/") else url
@@ -162,7 +163,7 @@ def keys_of(given: object, endpoint: Endpoint, environ: Mapping[str, str]) -> li
     elif not isinstance(given, str):
         if not isinstance(given, Sequence) or isinstance(given, bytes | bytearray):
             problem = f"must be a string or a list of them, got {type(given).__name__}"
-            raise ValidationFailed.at(source, problem)
+            raise ValidationFailed.at(source, problem, "pass the key as its vendor shows it")
         written = [*given]
         for place, key in enumerate(given):
             if not isinstance(key, str) or not Secret(key).reveal().strip():

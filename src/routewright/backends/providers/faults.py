@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC
+from contextlib import suppress
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import isfinite
 from typing import Any, NamedTuple, TypeVar
@@ -23,6 +24,9 @@ _START_CHARS = 2 * BODY_CHARS
 MAX_RETRY_AFTER_S = 86_400.0
 CUT = ("length", "content_filter")
 """Finish reasons of answers that may be empty."""
+_SHOULD_RETRY = {"true": True, "false": False}
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
+_DURATION_S = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
 _WORDS = ("message", "msg", "detail", "error")
 """The fields in which an error says what it is; the first that is there counts."""
 
@@ -38,7 +42,8 @@ def fault_of_answer(provider: str, status: int, headers: Mapping[str, str], body
     message = f"{provider} answered {status}" + (f" {error.code}" if error.code not in ("", str(status)) else "")
     wait = retry_after(headers)
     wait = error.retry_after if wait is None else wait
-    return ProviderFault(kind, message, status=status, retry_after=wait, body=start_of(body))
+    retry = _SHOULD_RETRY.get(headers.get("x-should-retry", ""))
+    return ProviderFault(kind, message, status=status, retry_after=wait, body=start_of(body), retry=retry)
 
 
 def fault_in_answer(provider: str, body: str) -> ProviderFault:
@@ -95,14 +100,22 @@ def conceal(fault: ProviderFault, redact: Redact) -> None:
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds to wait, 0 to a day, from ``retry-after-ms`` or ``retry-after``; None if they make no sense."""
-    milliseconds, value = _number(headers.get("retry-after-ms", "")), headers.get("retry-after", "")
-    seconds = _number(value) if milliseconds is None else milliseconds / 1000
-    if seconds is None:
-        until, now = _http_date(value), _http_date(headers.get("date", ""))  # by the server's own clock, if it says
-        if until is None:
-            return None
-        seconds = max(until - (time.time() if now is None else now), 0.0)
-    return min(seconds, MAX_RETRY_AFTER_S)
+    milliseconds = _number(headers.get("retry-after-ms", ""))
+    seconds = seconds_until(headers, "retry-after") if milliseconds is None else milliseconds / 1000
+    return None if seconds is None else min(seconds, MAX_RETRY_AFTER_S)
+
+
+def seconds_until(headers: Mapping[str, str], name: str) -> float | None:
+    """Seconds from now to what a header names, in any vendor's form: seconds, a duration ("6m0s", "20ms"), a date. None
+    if it makes no sense."""
+    value = headers.get(name, "")
+    seconds = _number(value)
+    if seconds is not None:
+        return seconds
+    if value and (found := _DURATION.fullmatch(value)):
+        return sum(float(part or 0) * unit for part, unit in zip(found.groups(), _DURATION_S, strict=True))
+    until, now = _date(value), _date(headers.get("date", ""))  # by the server's own clock, if it says
+    return None if until is None else max(until - (time.time() if now is None else now), 0.0)
 
 
 class _Told(NamedTuple):
@@ -171,9 +184,9 @@ def _number(text: str) -> float | None:
     return value if isfinite(value) and value >= 0 else None
 
 
-def _http_date(text: str) -> float | None:
-    try:
-        date = parsedate_to_datetime(text)
-        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, TypeError, OverflowError):
-        return None
+def _date(text: str) -> float | None:
+    for read in (parsedate_to_datetime, datetime.fromisoformat):
+        with suppress(ValueError, TypeError, OverflowError):
+            date = read(text)
+            return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+    return None

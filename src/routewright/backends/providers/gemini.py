@@ -9,37 +9,35 @@ import base64
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 
 from routewright._core.request.json_scan import object_in
-from routewright._core.sse import SseEvent
 from routewright.errors import ProviderFault
-from routewright.protocols import Clock, Transport
 from routewright.wire import (
+    AudioPart,
     Chunk,
     Delta,
     FaultKind,
-    Feature,
-    Finish,
+    FilePart,
     FunctionSpec,
-    ImageUrl,
     Message,
-    Model,
     Part,
     TextPart,
+    Thought,
     ToolDelta,
     UpstreamCall,
     Usage,
 )
-from routewright.wire.secret import Secret
 
-from .answer import Function, Piece, ToolCalls, count_of, usage_last
+from .answer import Function, Piece, Reader, count_of, usage_last
+from .dials import Json, asked_of, merged, thinking_of, tier_of, with_extra
 from .endpoint import Endpoint, wire_name
-from .faults import CUT, decoded, ended, fault_in_answer, malformed, written
-from .http import HttpProvider
+from .faults import decoded, ended, fault_in_answer, malformed, written
+from .features import GEMINI_THINKING, SIGNING, generation_of
+from .http import HttpOptions, HttpProvider
 
 GOOGLE = Endpoint(
     name="google",
@@ -51,13 +49,9 @@ MOST_STOPS = 5
 INSTRUCTIONS = ("system", "developer")
 UNSIGNED = "skip_thought_signature_validator"
 """Google's word for a call whose thought nobody signed: Gemini 3 and later refuse a history in which there is none."""
-NEWEST = (99, 0)
-_FETCHES = (2, 5)
-"""From here on images are fetched by their address."""
-_SIGNING = (3, 0)
-"""From here on thoughts are signed, images have a resolution of their own, and results may hold images."""
-_SAMPLES_ALONE = (3, 6)
-"""From here on sampling is the model's own: what is asked for is ignored, or refused."""
+_SIGNATURE = "thoughtSignature"
+_CALL, _AT = "call", "at"
+"""Of an item: the number of the call that is signed, or how many characters of text there are up to the signed end."""
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 _VERSIONED = re.compile(r"/v\d\w*$")
 _KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp", ".bmp": "image/bmp"}
@@ -66,8 +60,8 @@ _UNEXPLAINED = ("OTHER", "IMAGE_OTHER")
 """Finish reasons of an answer that broke off, where Google does not say why."""
 _UNSPECIFIED = ("FINISH_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED")
 _WORD = re.compile(r"[A-Z][A-Z_]{0,63}")
-
-Json = dict[str, Any]
+_PDF = "application/pdf"
+_TIERS = {"default": "standard", "flex": "flex", "priority": "priority"}
 
 
 class GeminiProvider(HttpProvider):
@@ -77,8 +71,12 @@ class GeminiProvider(HttpProvider):
         GeminiProvider(["AIza1...", "AIza2..."])        # the next one where a key is refused or at its limit
 
     System and developer messages go before the conversation, wherever they stand in it. Conversations with tool calls
-    go on here, whichever model made the calls. Keys and ``headers`` are as ``OpenAIProvider`` has them.
+    go on here, whichever model made the calls. Keys, ``headers``, ``proxy``, ``verify``, ``timeout`` and
+    ``max_retries`` are those of ``OpenAIProvider``.
     """
+
+    _vendor = GOOGLE.name
+    quotas = ()  # Google's answers say nothing of them
 
     def __init__(
         self,
@@ -86,20 +84,9 @@ class GeminiProvider(HttpProvider):
         *,
         name: str = "google",
         base_url: str | None = None,
-        models: Sequence[Model] = (),
-        transport: Transport | None = None,
-        headers: Mapping[str, str | Secret] | None = None,
-        environ: Mapping[str, str] | None = None,
-        clock: Clock | None = None,
+        **options: Unpack[HttpOptions],
     ) -> None:
-        super().__init__(replace(GOOGLE, name=name), api_key, base_url, models, transport, headers, environ, clock)
-
-    def unsupported(self, model: Model) -> tuple[Feature, ...]:
-        """Sampling if the model ignores it; images by their address if it fetches none."""
-        generation = generation_of(model)
-        alone = generation >= _SAMPLES_ALONE or "gemini-3.5-flash-lite" in wire_name(model)
-        sampling: tuple[Feature, ...] = ("temperature", "top_p") if alone else ()
-        return sampling if generation >= _FETCHES else (*sampling, "image_url")
+        super().__init__(replace(GOOGLE, name=name), api_key, base_url, **options)
 
     def _address(self, call: UpstreamCall) -> str:
         """One address a model, and another for streams; v1beta unless the base URL names a version."""
@@ -111,27 +98,18 @@ class GeminiProvider(HttpProvider):
         return {"x-goog-api-key": key} if key else {}
 
     def _body(self, call: UpstreamCall) -> bytes:
-        return msgspec.json.encode(content_body(call))
+        return msgspec.json.encode(content_body(call, self.name))
 
-    def _reader(self, call: UpstreamCall) -> GeneratedContent:
-        return GeneratedContent(self.name)
-
-
-def generation_of(model: Model) -> tuple[int, int]:
-    """The version of Gemini in a model's name; the newest if it has none, (0, 0) if it is no Gemini."""
-    name = wire_name(model)
-    numbers = re.search(r"gemini-(\d+)(?:\.(\d+))?", name)
-    if numbers is None:
-        return NEWEST if "gemini" in name else (0, 0)
-    return int(numbers[1]), int(numbers[2] or 0)
+    def _reader(self, call: UpstreamCall, headers: Mapping[str, str]) -> GeneratedContent:
+        return GeneratedContent(self.name, tier_of(headers.get("x-gemini-service-tier")))
 
 
 # --- requests
 
 
-def content_body(call: UpstreamCall) -> Json:
+def content_body(call: UpstreamCall, provider: str = GOOGLE.name) -> Json:
     """The JSON body. Raises ``ProviderFault("request")`` if the protocol cannot express the call."""
-    body: Json = {"contents": _contents(call)}
+    body: Json = {"contents": _contents(call, provider)}
     if instructions := [*_instructions(call.messages)]:
         body["systemInstruction"] = {"parts": instructions}
     if call.tools:
@@ -141,14 +119,16 @@ def content_body(call: UpstreamCall) -> Json:
             body["toolConfig"] = {"functionCallingConfig": mode}
     if config := _config(call):
         body["generationConfig"] = config
-    return body
+    if call.params.service_tier in _TIERS:
+        body["serviceTier"] = _TIERS[call.params.service_tier]
+    return with_extra(body, call, provider)
 
 
 def _instructions(messages: Sequence[Message]) -> Iterator[Json]:
     for message in messages:
         for part in _parts(message.content) if message.role in INSTRUCTIONS else ():
             if not isinstance(part, TextPart):
-                raise _unsayable("takes no images in system messages")
+                raise _unsayable("takes nothing but text in system messages")
             yield {"text": part.text}
 
 
@@ -185,12 +165,16 @@ def _config(call: UpstreamCall) -> Json:
         "responseMimeType": "application/json" if is_json else None,
         "responseJsonSchema": (form.get("json_schema") or {}).get("schema") if is_json else None,
     }
-    return {name: value for name, value in named.items() if value is not None}
+    config = {name: value for name, value in named.items() if value is not None}
+    if (asked := asked_of(call)) is None:
+        return config
+    thinking = thinking_of(GEMINI_THINKING, call.model, generation_of(call.model))
+    return merged(config, thinking.fields(asked, call.max_output_tokens))
 
 
-def _contents(call: UpstreamCall) -> list[Json]:
+def _contents(call: UpstreamCall, provider: str) -> list[Json]:
     """The turns of a conversation; consecutive messages of one role are one turn."""
-    signing, contents = generation_of(call.model) >= _SIGNING, list[Json]()
+    signing, contents = generation_of(call.model) >= SIGNING, list[Json]()
     called: dict[str, str] = {}  # functions, by the id of the last call that had it
     for message in call.messages:
         if message.role in INSTRUCTIONS:
@@ -202,7 +186,10 @@ def _contents(call: UpstreamCall) -> list[Json]:
         if message.role == "tool":
             parts.append(_result(message, called, signing))
             continue
-        said = [_part(part, signing) for part in _parts(message.content)]
+        signed = message.reasoning
+        own = signed.items if signed is not None and signed.provider == provider else ()
+        items = [item for item in own if isinstance(item.get(_SIGNATURE), str)]
+        said = _signed(message.content, items) or [_part(part, signing) for part in _parts(message.content)]
         calls: list[Json] = []
         for each in message.tool_calls or ():
             called[each.id] = each.function.name
@@ -210,18 +197,40 @@ def _contents(call: UpstreamCall) -> list[Json]:
             if arguments is None:
                 raise _unsayable("takes no tool call whose arguments are not a JSON object")
             calls.append({"functionCall": {"id": each.id, "name": each.function.name, "args": arguments}})
-        if calls and signing and not any("functionCall" in part for part in parts):  # the first call stands for all
-            calls[0]["thoughtSignature"] = UNSIGNED
+        for item in items:
+            if isinstance(number := item.get(_CALL), int) and 0 <= number < len(calls):
+                calls[number][_SIGNATURE] = item[_SIGNATURE]
+        is_signed = any(_SIGNATURE in each for each in calls)
+        if calls and signing and not is_signed and not any("functionCall" in part for part in parts):
+            calls[0][_SIGNATURE] = UNSIGNED  # the first call stands for all
         parts += [part for part in said if part != {"text": ""}] + calls or said
     if not contents:
         raise _unsayable("needs a message that is not a system message")
     return contents
 
 
+def _signed(content: str | list[Part] | None, items: Sequence[Json]) -> list[Json]:
+    """A text in pieces, each with the signature at its end; empty if no text is signed."""
+    ends = [(item[_AT], item[_SIGNATURE]) for item in items if isinstance(item.get(_AT), int)]
+    if not ends or isinstance(content, list):
+        return []
+    text, said, start = content or "", list[Json](), 0
+    for end, signature in ends:  # which a client may have made up
+        end = min(max(end, start), len(text))
+        said.append({"text": text[start:end], _SIGNATURE: signature})
+        start = end
+    return [*said, *([{"text": text[start:]}] if text[start:] else [])]
+
+
 def _part(part: Part, signing: bool) -> Json:
-    if isinstance(part, TextPart):
-        return {"text": part.text}
-    image, detail = image_of(part.image_url), part.image_url.detail
+    match part:
+        case TextPart():
+            return {"text": part.text}
+        case AudioPart():
+            return {"inlineData": {"mimeType": f"audio/{part.input_audio.format}", "data": part.input_audio.data}}
+        case FilePart():
+            return sent_as(part.file.file_data, _PDF)
+    image, detail = sent_as(part.image_url.url), part.image_url.detail
     if signing and detail in ("low", "high"):
         image["mediaResolution"] = {"level": f"MEDIA_RESOLUTION_{detail.upper()}"}
     return image
@@ -233,36 +242,35 @@ def _result(message: Message, called: Mapping[str, str], signing: bool) -> Json:
     name = called.get(id) or message.name
     if not name:
         raise _unsayable("takes no result of a call that the conversation does not hold")
-    texts, images = list[str](), list[Json]()
+    texts, shown = list[str](), list[Json]()
     for part in _parts(message.content):
         if isinstance(part, TextPart):
             texts.append(part.text)
             continue
-        image = image_of(part.image_url)
-        if not signing or "inlineData" not in image:
-            raise _unsayable("takes images in results from Gemini 3 on, and as data: URLs only")
-        images.append(image)
+        made = _part(part, signing=False)
+        if not signing or "inlineData" not in made or isinstance(part, AudioPart):
+            raise _unsayable("takes images and documents in results from Gemini 3 on, and as data: URLs only")
+        shown.append(made)
     text = "".join(texts)
     response: Json = {"id": id, "name": name, "response": object_in(text) or {"output": text}}
-    return {"functionResponse": response | ({"parts": images} if images else {})}
+    return {"functionResponse": response | ({"parts": shown} if shown else {})}
 
 
-def image_of(image: ImageUrl) -> Json:
-    """An image as it is sent: its bytes, or its address."""
-    url = image.url
+def sent_as(url: str, kind: str = "") -> Json:
+    """An image or a document as it is sent: its bytes, or its address. ``kind``: its type where that is known."""
     if url[:5].lower() == "data:":
         head, comma, data = url[5:].partition(",")
-        kind, *options = head.split(";")
+        told, *options = head.split(";")
         if not comma or not data:
             raise _unsayable("takes no data: URL without data")
         if "base64" not in (option.strip().lower() for option in options):
             data = base64.b64encode(unquote_to_bytes(data)).decode()
-        return {"inlineData": {"mimeType": kind.lower(), "data": data}}
+        return {"inlineData": {"mimeType": told.lower(), "data": data}}
     if url[:6].lower() != "https:":
-        raise _unsayable("takes images by https:// addresses and data: URLs only")
+        raise _unsayable("takes images and documents by https:// addresses and data: URLs only")
     path = re.split("[?#]", url, maxsplit=1)[0].lower()
-    kinds = [kind for end, kind in _KINDS.items() if path.endswith(end)]
-    return {"fileData": {"fileUri": url} | ({"mimeType": kinds[0]} if kinds else {})}
+    kind = kind or next((kind for end, kind in _KINDS.items() if path.endswith(end)), "")
+    return {"fileData": {"fileUri": url} | ({"mimeType": kind} if kind else {})}
 
 
 def _parts(content: str | list[Part] | None) -> list[Part]:
@@ -287,6 +295,7 @@ class _Call(msgspec.Struct):
 class _Part(msgspec.Struct, rename="camel"):
     text: str | None = None
     thought: bool | None = None
+    thought_signature: str | None = None
     function_call: _Call | None = None
 
 
@@ -314,44 +323,19 @@ class _Document(msgspec.Struct, rename="camel"):
 _decoder = msgspec.json.Decoder(_Document)
 
 
-class GeneratedContent:
-    """Reads one answer (``answer.Reader``). A stream ends with its connection: the last reason counts."""
+class GeneratedContent(Reader):
+    """Reads one answer. A stream ends with its connection: the last reason counts."""
 
-    def __init__(self, provider: str) -> None:
-        self._provider = provider
-        self._started = False
-        """It had a candidate."""
-        self._reason: str | None = None
-        self._spoke = False
-        self._tools = ToolCalls()
-        self._usage: Usage | None = None
+    holder = "candidates"
+    _chars = _called = 0
+    _usage: Usage | None = None
 
-    def add(self, event: SseEvent) -> Iterator[Chunk]:
-        """Give the chunks of an event (``answer.Reader``)."""
-        if event.event == "error":
-            raise fault_in_answer(self._provider, event.data)
-        yield from self._take(event.data)
-
-    def read(self, document: bytes) -> Iterator[Chunk]:
-        """Give the chunks of a whole answer (``answer.Reader``)."""
-        yield from self._take(document)
-        if not self._started:
-            raise malformed(self._provider, "no candidates", document)
-        yield self.end()
-
-    def end(self) -> Finish:
-        """Return the end; raises if the answer is empty or not whole."""
-        if self._reason is None:
-            raise self._fault(FaultKind.TRUNCATED, "ended the answer without a finish reason")
-        if self._tools and self._reason == "stop":
-            return Finish("tool_calls")
-        if not self._spoke and not self._tools and self._reason not in CUT:
-            raise malformed(self._provider, "neither text nor function calls")
-        return Finish(self._reason)
-
-    def _take(self, document: bytes | str) -> Iterator[Chunk]:
+    def take(self, document: bytes | str) -> Iterator[Chunk]:
+        """Give the chunks of a document, usage last."""
         content = decoded(_decoder, self._provider, document, "no generated content")
         usage = read_usage(content.usage_metadata)
+        if usage is not None and self._tier:
+            usage = msgspec.structs.replace(usage, tier=self._tier)
         told, self._usage = self._usage, usage or self._usage
         return usage_last(self._said(content, document), None if usage == told else usage)
 
@@ -370,15 +354,29 @@ class GeneratedContent:
         self._started = True
         parts = candidate.content.parts if candidate.content else None
         for part in parts or ():
-            if part.function_call is not None:
-                yield self._call(part.function_call)
-            elif part.text and not part.thought:
-                self._spoke = True
-                yield Delta(part.text)
+            yield from self._part(part)
         if candidate.finish_reason in _UNEXPLAINED:
             raise self._fault(FaultKind.TRUNCATED, f"broke off with {candidate.finish_reason!r}")
         if candidate.finish_reason:
             self._reason = ended(self._provider, candidate.finish_reason)
+
+    def _part(self, part: _Part) -> Iterator[Chunk]:
+        signature, is_said = part.thought_signature, bool(part.text) and not part.thought
+        if part.function_call is not None:
+            if signature:
+                yield Thought(item={_SIGNATURE: signature, _CALL: self._called})
+            self._called += 1
+            yield self._call(part.function_call)
+            return
+        if is_said:
+            self._chars += len(part.text or "")
+        if signature:
+            yield Thought(item={_SIGNATURE: signature, _AT: self._chars})
+        if is_said:
+            self._spoke = True
+            yield Delta(part.text or "")
+        elif part.text:
+            yield Thought(part.text)
 
     def _call(self, call: _Call) -> ToolDelta:
         if not call.name:
@@ -397,8 +395,16 @@ def read_usage(usage: Any) -> Usage | None:
     text, thoughts = _count(usage, "candidatesTokenCount"), _count(usage, "thoughtsTokenCount")
     if prompt is None or results is None or text is None or thoughts is None:
         return None
-    cached = _count(usage, "cachedContentTokenCount") or 0
-    return Usage(prompt + results, text + thoughts, min(cached, prompt), thoughts)
+    cached = min(_count(usage, "cachedContentTokenCount") or 0, prompt)
+    audio = max(_sound(usage, "promptTokensDetails") - _sound(usage, "cacheTokensDetails"), 0)
+    return Usage(prompt + results, text + thoughts, cached, thoughts, audio=min(audio, prompt - cached))
+
+
+def _sound(usage: Json, name: str) -> int:
+    """Tokens of recordings, in counts by kind."""
+    rows = usage.get(name)
+    found = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return sum(_count(row, "tokenCount") or 0 for row in found if row.get("modality") == "AUDIO")
 
 
 def _count(usage: Json, name: str) -> int | None:

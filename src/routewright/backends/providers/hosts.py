@@ -6,12 +6,31 @@ Where nothing is documented, the setting is the one that no host refuses.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from routewright.wire import Feature
+from routewright.wire import Feature, Model
 
-from .endpoint import Endpoint
+from .dials import Thinking, at, thinking_of
+from .endpoint import Endpoint, wire_name
+
+DIALS: tuple[Feature, ...] = ("parallel_tool_calls", "flex", "priority", "verbosity", "cache_control", "file_url")
+"""What a host takes only if its row says so."""
+_LOW_TO_HIGH = "low medium high"
+_TIERS = {word: word for word in ("auto", "default", "flex", "priority")}
+Oddity = Literal[
+    "audio_as_url",  # audio is sent as ``data:`` URLs, not as base64
+    "cache_breakpoints",  # marks of the prompt cache are sent in OpenAI's form, not as ``cache_control``
+    "images_in_results",  # tool results keep their images; for others a user message shows them after the results
+    "no_names",  # names are left out of messages
+    "no_text_parts",  # text in parts is joined
+    "no_tool_by_name",  # in place of a tool's name as the choice only that tool is sent, and a call is required
+    "short_ids",  # ids of tool calls are changed to nine letters and digits
+    "strict_turns",  # consecutive messages of one role are joined, and system messages come first
+    "thought_needed",  # tool calls go with a blank thought, which the common chat format has no field for
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,25 +42,25 @@ class Host(Endpoint):
     key_header: Literal["authorization", "api-key"] = "authorization"
     developer_role: bool = False
     """Takes the role ``developer``; else it is sent as ``system``."""
-    message_names: bool = True
-    """Takes names in messages; else they are left out."""
-    text_in_parts: bool = True
-    """Takes text in parts; else the parts are joined."""
-    turns_of_one_role: bool = True
-    """Takes consecutive messages of one role, and system messages anywhere; else those of one role are joined, and
-    system messages come first."""
-    any_call_id: bool = True
-    """Takes any id of a tool call; else only nine letters and digits, and other ids are changed to that."""
-    images_in_results: bool = False
-    """Takes images in tool results; else a user message shows them after the results."""
-    thought_needed: bool = False
-    """Refuses tool calls of a model that reasons if its thought does not come back with them. The common chat format
-    has no field for thought, so a blank is sent."""
-    tool_by_name: bool = True
-    """Takes a tool's name as the choice; else only that tool is sent, and a call is required."""
+    oddities: tuple[Oddity, ...] = ()
+    """What it takes in another way than most do."""
     usage_on_request: bool = False
     """Reports the usage of streams if ``stream_options`` asks for it. Where False, it reports usage unasked, or refuses
     the field. A host that refuses it all the same is not asked again."""
+    thinking: tuple[Thinking, ...] = (Thinking(words=_LOW_TO_HIGH),)
+    """How its models that reason are told how much to think, by their names; the first row that fits counts."""
+    thought: Literal["", "reasoning_content", "reasoning", "reasoning_details", "content"] = ""
+    """The field of a message in which it takes back what a model thought; empty: it does not want it."""
+    takes: Mapping[Feature, str] = field(default_factory=dict)
+    """Which of ``DIALS`` it takes, each with an expression that is found in the names of the models it takes it for."""
+    tiers: Mapping[str, str] = field(default_factory=dict)
+    """Its words for the service tiers, by ours; the others are left out."""
+    cache_ttl: bool = False
+    """Takes how long to keep what is marked."""
+    files: bool = False
+    """Takes documents."""
+    file_body: dict[str, Any] = field(default_factory=dict)
+    """Sent beside documents."""
     unsupported: tuple[Feature, ...] = ()
     """What the host does not take, or takes and ignores."""
     unsupported_reasoning: tuple[Feature, ...] = ()
@@ -49,9 +68,44 @@ class Host(Endpoint):
     extra_body: dict[str, Any] = field(default_factory=dict)
     """Sent with every request."""
 
+    def lacking(self, model: Model) -> frozenset[Feature]:
+        """What cannot be asked of a model."""
+        name = wire_name(model)
+        dials = (each for each in DIALS if each not in self.takes or not re.search(self.takes[each], name))
+        thinks = (*self.unsupported_reasoning, *thinking_of(self.thinking, model).lacking) if model.reasoning else ()
+        return frozenset((*self.unsupported, *thinks, *dials))
+
+
+_NO_EFFORT = {"reasoning_effort": "none"}
+_NO_THINKING = {"thinking": {"type": "disabled"}}
+_THINKING = {"thinking": {"type": "enabled"}}
+_TEMPLATE = "chat_template_kwargs.enable_thinking"
+# Which efforts a model knows is on its page; from GPT-5.4 on tools are taken beside thought by the Responses API alone.
+_OPENAI_THINKING = (
+    Thinking(models=r"gpt-5-pro", words="high"),
+    Thinking(models=r"gpt-5\.[4-9]-pro", words="medium high xhigh", tools=False),
+    Thinking(models=r"gpt-5\.\d-pro", words="medium high xhigh"),
+    Thinking(models=r"gpt-5(\.1)?-codex(?!-max)", words=_LOW_TO_HIGH),
+    Thinking(models=r"codex", words="low medium high xhigh"),
+    Thinking(models=r"gpt-5(?!\.)", words="minimal low medium high"),
+    Thinking(models=r"gpt-5\.1", words=_LOW_TO_HIGH, off=_NO_EFFORT),
+    Thinking(models=r"gpt-5\.[23]", words="low medium high xhigh", off=_NO_EFFORT),
+    Thinking(models=r"gpt-5\.[45]", words="low medium high xhigh", off=_NO_EFFORT, tools=False),
+    Thinking(models=r"gpt-5\.|gpt-6-(sol|luna)", words="low medium high xhigh max", off=_NO_EFFORT, tools=False),
+    Thinking(models=r"gpt-([6-9]|1\d)", words="low medium high xhigh max", tools=False),
+    Thinking(words=_LOW_TO_HIGH),
+)
+_NEW_GPT = r"gpt-([5-9]|1\d)(?!\d)"
+_TEMPLATED = Thinking(words=_LOW_TO_HIGH, on=at(_TEMPLATE, True), off=at(_TEMPLATE, False))
+_GPT_OSS = Thinking(models="gpt-oss", words=_LOW_TO_HIGH)
+_OPENROUTER = Thinking(
+    words="minimal low medium high xhigh", effort="reasoning.effort", off=at("reasoning.effort", "none")
+)
+_SWITCHED = Thinking(on={"enable_thinking": True}, off={"enable_thinking": False}, bound="thinking_budget")
 
 _TABLE = (
-    # Data residency; Reasoning models. Regional addresses cost 10 % more for models released since March 2026.
+    # Data residency; Reasoning models; Flex processing; Fast mode; Prompt caching; File inputs. Regional addresses cost
+    # 10 % more for models released since March 2026.
     Host(
         name="openai",
         base_url="https://api.openai.com/v1",
@@ -62,8 +116,20 @@ _TABLE = (
         developer_role=True,
         usage_on_request=True,
         unsupported_reasoning=("temperature", "top_p"),
+        thinking=_OPENAI_THINKING,
+        takes={
+            "parallel_tool_calls": r"^(?!o\d)",
+            "flex": rf"^o[34]|{_NEW_GPT}",
+            "priority": "",
+            "verbosity": _NEW_GPT,
+            "cache_control": r"gpt-(5\.[6-9]|[6-9]|1\d)(?!\d)",
+        },
+        tiers=_TIERS,
+        oddities=("cache_breakpoints",),
+        files=True,
     ),
-    # Azure OpenAI v1 API; Content filtering. The name of a deployment stands in for the model's.
+    # Azure OpenAI v1 API; Content filtering; Flex processing; Priority processing. The name of a deployment stands in
+    # for the model's.
     Host(
         name="azure",
         base_url="",
@@ -75,18 +141,27 @@ _TABLE = (
         developer_role=True,
         usage_on_request=True,
         unsupported_reasoning=("temperature", "top_p"),
+        thinking=_OPENAI_THINKING,
+        takes={"parallel_tool_calls": r"^(?!o\d)", "flex": "", "priority": "", "verbosity": _NEW_GPT},
+        tiers=_TIERS,
+        files=True,
     ),
     # Chat completion API reference (fields it does not know are refused; "Tool call id was ... but must be a-z, A-Z,
-    # 0-9, with a length of 9", says the API, and "Unexpected role 'user' after role 'tool'"); Regional inference.
+    # 0-9, with a length of 9", says the API, and "Unexpected role 'user' after role 'tool'"); Regional inference;
+    # Reasoning.
     Host(
         name="mistral",
         base_url="https://api.mistral.ai/v1",
         key_variables=("MISTRAL_API_KEY",),
         regions={"eu": "https://api.eu.mistral.ai/v1"},
         seed_field="random_seed",
-        message_names=False,
-        any_call_id=False,
-        images_in_results=True,
+        oddities=("images_in_results", "no_names", "short_ids"),
+        thinking=(
+            Thinking(models="magistral"),
+            Thinking(words="high", off=_NO_EFFORT),
+        ),
+        thought="content",
+        takes={"parallel_tool_calls": ""},
     ),
     # Thinking mode (temperature and top_p are not heeded; "Thinking mode does not support this tool_choice", says the
     # API, and "The `reasoning_content` in the thinking mode must be passed back"); Create chat completion (there is no
@@ -96,21 +171,28 @@ _TABLE = (
         base_url="https://api.deepseek.com",
         key_variables=("DEEPSEEK_API_KEY",),
         usage_on_request=True,
-        text_in_parts=False,
-        thought_needed=True,
+        oddities=("no_text_parts", "thought_needed"),
         unsupported=("seed", "json_schema"),
         unsupported_reasoning=("temperature", "top_p", "tool_choice"),
+        thinking=(Thinking(words="low high max", on=_THINKING, off=_NO_THINKING),),
+        thought="reasoning_content",
     ),
-    # OpenAI compatibility (names in messages are refused).
+    # OpenAI compatibility (names in messages are refused); Reasoning; Service tiers.
     Host(
         name="groq",
         base_url="https://api.groq.com/openai/v1",
         key_variables=("GROQ_API_KEY",),
         cap_field="max_completion_tokens",
-        message_names=False,
+        oddities=("no_names",),
         usage_on_request=True,
+        thinking=(
+            _GPT_OSS,
+            Thinking(models="qwen", on={"reasoning_effort": "default", "reasoning_format": "parsed"}, off=_NO_EFFORT),
+        ),
+        takes={"parallel_tool_calls": "", "flex": ""},
+        tiers={"auto": "auto", "default": "on_demand", "flex": "flex"},
     ),
-    # Reasoning (stop is refused); Regional endpoints (10 % more, and the newest models only).
+    # Reasoning (stop is refused); Priority processing; Regional endpoints (10 % more, and the newest models only).
     Host(
         name="xai",
         base_url="https://api.x.ai/v1",
@@ -119,15 +201,34 @@ _TABLE = (
         cap_field="max_completion_tokens",
         usage_on_request=True,
         unsupported_reasoning=("stop",),
+        thinking=(
+            Thinking(models=r"grok-4\.3", words=_LOW_TO_HIGH, off=_NO_EFFORT),
+            Thinking(models=r"grok-4\.[56]", words=_LOW_TO_HIGH),
+            Thinking(models=r"grok-(4\.[7-9]|[5-9])", words="low medium high xhigh"),
+        ),
+        takes={"parallel_tool_calls": "", "priority": ""},
+        tiers={"default": "default", "priority": "priority"},
     ),
-    # OpenAI compatibility.
-    Host(name="togetherai", base_url="https://api.together.ai/v1", key_variables=("TOGETHER_API_KEY",)),
+    # OpenAI compatibility; Reasoning.
+    Host(
+        name="togetherai",
+        base_url="https://api.together.ai/v1",
+        key_variables=("TOGETHER_API_KEY",),
+        thinking=(
+            _GPT_OSS,
+            Thinking(models=r"GLM-5\.3|Kimi-K3", words="low medium high max"),
+            Thinking(models="MiniMax"),
+            Thinking(on=at("reasoning.enabled", True), off=at("reasoning.enabled", False)),
+        ),
+        thought="reasoning_content",
+    ),
     Host(
         name="deepinfra",
         base_url="https://api.deepinfra.com/v1/openai",
         key_variables=("DEEPINFRA_API_KEY", "DEEPINFRA_TOKEN"),
+        thinking=(_GPT_OSS, Thinking(words=_LOW_TO_HIGH, off=_NO_EFFORT)),
     ),
-    # Chat completions; Image inputs (as data alone).
+    # Chat completions; Reasoning; Image inputs (as data alone).
     Host(
         name="cerebras",
         base_url="https://api.cerebras.ai/v1",
@@ -135,6 +236,9 @@ _TABLE = (
         cap_field="max_completion_tokens",
         developer_role=True,
         unsupported=("image_url",),
+        thinking=(_GPT_OSS, Thinking(models="qwen", words=_LOW_TO_HIGH, off=_NO_EFFORT)),
+        thought="reasoning",
+        takes={"parallel_tool_calls": ""},
     ),
     # Chat completions (neither a seed nor tools; "After the (optional) system message(s), user or tool message(s)
     # should alternate with assistant message(s)", says the API).
@@ -142,24 +246,31 @@ _TABLE = (
         name="perplexity",
         base_url="https://api.perplexity.ai",
         key_variables=("PERPLEXITY_API_KEY", "PPLX_API_KEY"),
-        turns_of_one_role=False,
+        oddities=("strict_turns",),
         unsupported=("seed", "tool_choice"),
+        thinking=(Thinking(words="minimal low medium high"),),
     ),
     # Create chat completion (images as data or files); Model parameters (sampling is fixed where a model thinks;
     # "tool_choice 'required' is incompatible with thinking enabled", says the API, and "thinking is enabled but
-    # reasoning_content is missing in assistant tool call message").
+    # reasoning_content is missing in assistant tool call message"); Thinking effort (K3 and K2.7 always think).
     Host(
         name="moonshotai",
         base_url="https://api.moonshot.ai/v1",
         key_variables=("MOONSHOT_API_KEY",),
         regions={"intl": "https://api.moonshot.ai/v1", "cn": "https://api.moonshot.cn/v1"},
         cap_field="max_completion_tokens",
-        thought_needed=True,
+        oddities=("thought_needed",),
         unsupported=("image_url",),
         unsupported_reasoning=("temperature", "top_p", "tool_choice"),
+        thinking=(
+            Thinking(models="kimi-k3", words="low high max"),
+            Thinking(models=r"kimi-k2\.[56]", on=_THINKING, off=_NO_THINKING),
+        ),
+        thought="reasoning_content",
     ),
     # OpenAI compatible - Chat; Select region ("The tool_choice parameter does not support being set to required or
-    # object in thinking mode", says the API).
+    # object in thinking mode", says the API); Deep thinking; API compatibility upgrades (max_completion_tokens bounds
+    # thought and answer together, max_tokens for some models the answer alone); Context cache.
     Host(
         name="alibaba",
         base_url="https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
@@ -172,16 +283,32 @@ _TABLE = (
         },
         usage_on_request=True,
         unsupported_reasoning=("tool_choice",),
+        cap_field="max_completion_tokens",
+        thinking=(
+            Thinking(models="coder"),
+            Thinking(models="thinking|qwq|qvq", bound="thinking_budget"),
+            replace(_SWITCHED, models=r"qwen3\.8", words="low medium xhigh"),
+            _SWITCHED,
+        ),
+        thought="reasoning_content",
+        takes={"parallel_tool_calls": "", "cache_control": ""},
+        oddities=("audio_as_url",),
     ),
-    # Chat completion (the model chooses tools by itself; there is no seed).
+    # Chat completion (the model chooses tools by itself; there is no seed); Thinking mode.
     Host(
         name="zai",
         base_url="https://api.z.ai/api/paas/v4",
         key_variables=("ZAI_API_KEY",),
         regions={"intl": "https://api.z.ai/api/paas/v4", "cn": "https://open.bigmodel.cn/api/paas/v4"},
         unsupported=("seed", "tool_choice", "json_schema"),
+        thinking=(
+            Thinking(models=r"glm-5\.3", words="low high max", on=_THINKING),
+            Thinking(models=r"glm-5\.2", words="low high max", on=_THINKING, off=_NO_THINKING),
+            Thinking(on=_THINKING, off=_NO_THINKING),
+        ),
+        thought="reasoning_content",
     ),
-    # OpenAI API compatible; Error codes.
+    # OpenAI API compatible; Error codes. M2 always thinks.
     Host(
         name="minimax",
         base_url="https://api.minimax.io/v1",
@@ -189,27 +316,63 @@ _TABLE = (
         regions={"intl": "https://api.minimax.io/v1", "cn": "https://api.minimaxi.com/v1"},
         cap_field="max_completion_tokens",
         extra_body={"reasoning_split": True},  # else thoughts stand inside the answer
+        thinking=(Thinking(models="M3", on=at("thinking.type", "adaptive"), off=_NO_THINKING),),
+        thought="reasoning_details",
     ),
-    # Using Cohere models via the OpenAI SDK (tool_choice is not among what is supported).
+    # Using Cohere models via the OpenAI SDK (tool_choice is not among what is supported; of the
+    # efforts none and high are).
     Host(
         name="cohere",
         base_url="https://api.cohere.ai/compatibility/v1",
         key_variables=("COHERE_API_KEY", "CO_API_KEY"),
         developer_role=True,
         unsupported=("tool_choice",),
+        thinking=(Thinking(words="high", off=_NO_EFFORT),),
     ),
-    Host(name="stepfun", base_url="https://api.stepfun.com/v1", key_variables=("STEPFUN_API_KEY",)),
-    Host(name="xiaomi", base_url="https://api.xiaomimimo.com/v1", key_variables=("XIAOMI_API_KEY", "MIMO_API_KEY")),
+    Host(
+        name="stepfun",
+        base_url="https://api.stepfun.com/v1",
+        key_variables=("STEPFUN_API_KEY",),
+        thinking=(Thinking(models=r"step-3\.7", words=_LOW_TO_HIGH),),
+    ),
+    Host(
+        name="xiaomi",
+        base_url="https://api.xiaomimimo.com/v1",
+        key_variables=("XIAOMI_API_KEY", "MIMO_API_KEY"),
+        cap_field="max_completion_tokens",
+        thinking=(Thinking(on=_THINKING, off=_NO_THINKING),),
+        thought="reasoning_content",
+        oddities=("audio_as_url",),
+    ),
     Host(name="upstage", base_url="https://api.upstage.ai/v1/solar", key_variables=("UPSTAGE_API_KEY",)),
     Host(name="inception", base_url="https://api.inceptionlabs.ai/v1", key_variables=("INCEPTION_API_KEY",)),
-    Host(name="ai21", base_url="https://api.ai21.com/studio/v1", key_variables=("AI21_API_KEY",)),
-    # Usage accounting (streams report it unasked); Provider routing; In-region routing.
+    Host(
+        name="ai21",
+        base_url="https://api.ai21.com/studio/v1",
+        key_variables=("AI21_API_KEY",),
+        thinking=(),
+    ),
+    # Usage accounting (streams report it unasked); Provider routing; In-region routing; Reasoning tokens; Prompt
+    # caching; PDF inputs. Which models cannot be kept from thinking is known there alone.
     Host(
         name="openrouter",
         base_url="https://openrouter.ai/api/v1",
         key_variables=("OPENROUTER_API_KEY",),
         regions={"eu": "https://eu.openrouter.ai/api/v1", "us": "https://us.openrouter.ai/api/v1"},
         extra_body={"provider": {"require_parameters": True}},  # else some hosts behind it leave out what they lack
+        thinking=(
+            replace(
+                _OPENROUTER,
+                models=r"^anthropic/claude-(\w+-)?[34](\.[0-6])?(?![.\d])|^google/gemini-2\.5|^qwen/",
+                bound="reasoning.max_tokens",
+            ),
+            _OPENROUTER,
+        ),
+        thought="reasoning_details",
+        takes={"parallel_tool_calls": "", "verbosity": rf"^openai/{_NEW_GPT}", "cache_control": "", "file_url": ""},
+        cache_ttl=True,
+        files=True,
+        file_body={"plugins": [{"id": "file-parser", "pdf": {"engine": "native"}}]},  # the other engines are billed
     ),
     # OpenAI compatibility.
     Host(
@@ -220,6 +383,8 @@ _TABLE = (
         needs_key=False,
         usage_on_request=True,
         unsupported=("tool_choice", "image_url"),
+        thinking=(_GPT_OSS, Thinking(words=_LOW_TO_HIGH, off=_NO_EFFORT)),
+        thought="reasoning",
     ),
     # OpenAI-compatible server; Tool calling.
     Host(
@@ -229,6 +394,9 @@ _TABLE = (
         url_variable="VLLM_BASE_URL",
         needs_key=False,
         usage_on_request=True,
+        thinking=(_GPT_OSS, _TEMPLATED),
+        thought="reasoning",
+        takes={"parallel_tool_calls": ""},
     ),
     # llama.cpp HTTP server (a tool's name is taken for "auto").
     Host(
@@ -237,8 +405,24 @@ _TABLE = (
         key_variables=("LLAMACPP_API_KEY",),
         url_variable="LLAMACPP_BASE_URL",
         needs_key=False,
-        tool_by_name=False,
+        oddities=("no_tool_by_name",),
         usage_on_request=True,
+        thinking=(_GPT_OSS, _TEMPLATED),
+        thought="reasoning_content",
+        takes={"parallel_tool_calls": ""},
+    ),
+    # OpenAI compatibility endpoints; Authentication; Tool use (a tool's name is not among the choices); Structured
+    # output ("'response_format.type' must be 'json_schema' or 'text'", says the API); Image input (as data alone). Not
+    # every model is kept from thinking by "none".
+    Host(
+        name="lmstudio",
+        base_url="http://127.0.0.1:1234/v1",
+        key_variables=("LM_API_TOKEN", "LMSTUDIO_API_KEY"),
+        url_variable="LMSTUDIO_BASE_URL",
+        needs_key=False,
+        oddities=("no_tool_by_name",),
+        usage_on_request=True,
+        unsupported=("image_url", "json_object"),
     ),
 )
 

@@ -12,22 +12,24 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from routewright._core.attempts.faults import kind_of_status
 from routewright._core.catalogue.models import models_of
 from routewright.backends.clock import SystemClock
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.protocols import Clock
-from routewright.wire import Chunk, FaultKind, Feature, Model, UpstreamCall
+from routewright.wire import Chunk, FaultKind, Feature, Model, ServiceTier, UpstreamCall
 from routewright.wire.secret import Secret
 
 from .answer import read_whole
+from .dials import Thinking, at
 from .endpoint import Redactor, check_arguments, wire_name
 from .faults import conceal, retry_after, start_of
-from .hosts import Host
+from .hosts import DIALS, Host
 from .openai import Completion, request_body
 
 _OFFLINE = "LITELLM_LOCAL_MODEL_COST_MAP"
@@ -62,8 +64,27 @@ _KINDS = {
     "ContextWindowExceededError": FaultKind.CONTEXT_OVERFLOW,
 }
 """By the class that says more than its status."""
-_FEATURES: tuple[Feature, ...] = ("temperature", "top_p", "stop", "seed", "tool_choice")
-"""As it calls them too."""
+_SAME: tuple[Feature, ...] = "temperature", "top_p", "stop", "seed", "tool_choice", "parallel_tool_calls"
+_FEATURES: dict[Feature, str] = {
+    **{each: each for each in _SAME},
+    "reasoning": "reasoning_effort",
+    "reasoning_none": "reasoning_effort",
+    "reasoning_tokens": "thinking",
+    "flex": "service_tier",
+    "priority": "service_tier",
+    "verbosity": "verbosity",
+}
+"""The arguments by which it is asked for them."""
+_THINKING = (
+    Thinking(
+        words="minimal low medium high",
+        off={"reasoning_effort": "none"},
+        bound="thinking.budget_tokens",
+        bounded=at("thinking.type", "enabled"),
+        least=1024,
+    ),
+)
+"""Its own words, which it turns into each vendor's."""
 _SECRETS = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
 """Variables whose values are hidden, since it finds its keys by itself."""
 _SHORTEST_S = 0.001
@@ -94,14 +115,24 @@ class LiteLLMProvider:
     ) -> None:
         check_arguments(name)
         if not isinstance(api_key, str | None):
-            raise ValidationFailed.at("api_key", f"must be a string, got {type(api_key).__name__}")
+            raise ValidationFailed.at("api_key", f"must be a string, got {type(api_key).__name__}", "or leave it out")
         self.name = name
         self._vendor = vendor or name
         self._models = models_of(models)
         self._key = Secret(api_key or "")
         self._options = dict(options or {})
         self._clock = SystemClock() if clock is None else clock
-        self._dialect = Host(name=name, base_url="", usage_on_request=True)
+        self._dialect = Host(
+            name=name,
+            base_url="",
+            usage_on_request=True,
+            thinking=_THINKING,
+            thought="reasoning_content",
+            takes=dict.fromkeys(DIALS, ""),
+            tiers={tier: tier for tier in get_args(ServiceTier)},
+            cache_ttl=True,
+            files=True,
+        )
         named = (os.environ if environ is None else environ).items()
         own = [self._key, *(value for value in self._options.values() if isinstance(value, Secret))]
         self._redact = Redactor([*own, *(Secret(value) for name, value in named if _SECRETS.search(name.upper()))])
@@ -122,7 +153,9 @@ class LiteLLMProvider:
             known = litellm.get_supported_openai_params(model=wire_name(model), custom_llm_provider=self._vendor)
         except Exception:  # it is asked again with the call, and says then what is wrong
             known = None
-        return () if known is None else tuple(feature for feature in _FEATURES if feature not in known)
+        lacking = _THINKING[0].lacking if model.reasoning else ()
+        unknown = [] if known is None else [each for each, argument in _FEATURES.items() if argument not in known]
+        return (*unknown, *lacking)
 
     @asynccontextmanager
     async def open(self, call: UpstreamCall) -> AsyncIterator[AsyncIterator[Chunk]]:
@@ -151,7 +184,9 @@ class LiteLLMProvider:
         raise fault  # out here, so that it does not drag along what litellm says
 
     def _arguments(self, call: UpstreamCall) -> dict[str, Any]:
-        body: dict[str, Any] = msgspec.to_builtins(request_body(call, self._dialect))
+        extra = (call.params.extra or {}).get(self.name)
+        plain = replace(call, params=replace(call.params, extra=None))
+        body: dict[str, Any] = msgspec.to_builtins(request_body(plain, self._dialect))
         given = {**self._options, **({"api_key": self._key} if self._key.reveal() else {})}
         opened: dict[str, Any] = {
             name: value.reveal() if isinstance(value, Secret) else value for name, value in given.items()
@@ -162,12 +197,14 @@ class LiteLLMProvider:
             "num_retries": 0,
             "max_retries": 0,
         }
+        if extra:  # never as arguments: those name hosts and keys
+            own["extra_body"] = {**(opened.get("extra_body") or {}), **extra}
         if call.traceparent is not None:
             own["extra_headers"] = {**(opened.get("extra_headers") or {}), "traceparent": call.traceparent}
         return opened | body | own
 
     async def _chunks(self, answer: Any, call: UpstreamCall) -> AsyncGenerator[Chunk, None]:
-        reader = Completion(self.name)
+        reader = Completion(self.name, self._dialect.thought)
         try:
             if not call.stream:
                 for chunk in read_whole(reader, _document(answer)):

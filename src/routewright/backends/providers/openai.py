@@ -8,45 +8,55 @@ from base64 import b32encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Unpack
+from urllib.parse import urlsplit
 
 import msgspec
 
+from routewright._core.catalogue.models import models_of
 from routewright._core.sse import SseEvent
 from routewright.errors import ProviderFault, ValidationFailed
-from routewright.protocols import Clock, Transport
 from routewright.wire import (
+    AudioPart,
     Chunk,
     Delta,
     FaultKind,
     Feature,
+    FilePart,
     Finish,
     FunctionName,
-    ImagePart,
     Message,
     Model,
     NamedToolChoice,
     Part,
     TextPart,
+    Thought,
     UpstreamCall,
     Usage,
 )
-from routewright.wire.secret import Secret
 
-from .answer import Piece, ToolCalls, count_of, usage_last
+from .answer import Piece, Reader, count_of, usage_last
+from .dials import asked_of, merged, thinking_of, tier_of, with_extra
+from .discovery import SERVERS
 from .endpoint import address_in_region, check_arguments, wire_name
-from .faults import CUT, decoded, ended, fault_in_answer, malformed, written
+from .faults import decoded, ended, fault_in_answer, written
 from .hosts import HOSTS, Host
-from .http import HttpProvider
+from .http import HttpOptions, HttpProvider
 
 _OTHERS = {"anthropic": "AnthropicProvider", "google": "GeminiProvider"}
 """Who serves the vendors that are known and do not speak this protocol."""
 _USAGE_FIELD = "stream_options"
 _TOOL_CHOICES = ("auto", "none", "required")
 _SHORT_ID = re.compile("[a-zA-Z0-9]{9}")
-_SHOWN_BELOW = "(images, which are shown below)"
-"""Takes the place of a tool result that holds nothing but images."""
+_SHOWN_BELOW = "(attachments, which are shown below)"
+"""Takes the place of a tool result that holds no text."""
+_FILE_NAME = "document.pdf"
+"""Of documents without a name, which has to be sent."""
 _DONE = "[DONE]"
+_GROWING = ("text", "summary", "data")
+"""The fields of ``reasoning_details`` that come in pieces."""
+_LISTED_BYTES = 16 << 20
+"""The longest answer about a server's models."""
 _WRITTEN = ("cache_write_tokens", "cache_creation_input_tokens", "cache_creation_tokens")
 """Prompt tokens that were written to the vendor's cache: the words of OpenAI and OpenRouter, of Alibaba, and of proxies
 in front of Anthropic."""
@@ -60,10 +70,17 @@ class OpenAIProvider(HttpProvider):
         OpenAIProvider("sk-...", name="mine", base_url="https://llm.example.com/v1", models=[...])
         OpenAIProvider(["sk-1...", "sk-2..."])              # the next one where a key is refused or at its limit
         OpenAIProvider(region="eu")                         # kept to a region where the host has one of that name
+        OpenAIProvider(proxy="http://proxy:3128", verify="corporate-ca.pem")
+
+    Without ``models`` it serves those of the catalogue under its name, and Ollama, vLLM, llama.cpp and LM Studio those
+    that they have: they are asked before the first call.
 
     Keys are read when the provider is made; a variable may hold several, separated by commas. If the host needs a key
     and there is none, that raises ``ValidationFailed``. ``headers`` are sent with every request, and kept as secret as
-    the keys.
+    the keys. ``proxy`` and ``verify`` are as ``AutoTransport`` has them; left out, the environment's proxies and
+    certificates count. ``timeout`` is the longest wait in seconds for the next piece of an answer, which may be all of
+    it; then the next model is asked. ``max_retries``: how often the Router tries a model of this provider again, where
+    the request and its policy do not say. None: the Router's own.
     """
 
     def __init__(
@@ -73,28 +90,61 @@ class OpenAIProvider(HttpProvider):
         name: str = "openai",
         base_url: str | None = None,
         region: str | None = None,
-        models: Sequence[Model] = (),
-        transport: Transport | None = None,
-        headers: Mapping[str, str | Secret] | None = None,
         host: Host | None = None,
-        environ: Mapping[str, str] | None = None,
-        clock: Clock | None = None,
+        **options: Unpack[HttpOptions],
     ) -> None:
-        check_arguments(name, base_url, headers)
+        check_arguments(name, base_url)
         if not isinstance(host, Host | None):
             hint = "name a known one as name=..., or pass base_url=..."
             raise ValidationFailed.at("host", f"must be a Host, got {type(host).__name__}", hint)
-        self._host = host or _host(name, base_url)
+        self._host = replace(host or _host(name, base_url), name=name)
         self._refuses_usage = False
         """The host has refused to be asked for the usage of a stream, and is asked no more."""
-        endpoint, address = replace(self._host, name=name), address_in_region(self._host, region, base_url)
-        super().__init__(endpoint, api_key, address, models, transport, headers, environ, clock)
+        super().__init__(self._host, api_key, address_in_region(self._host, region, base_url), **options)
         self.region = region
         """Where all calls are served, as policies name it (``protocols.RegionalProvider``)."""
+        self._server = None if self._models else SERVERS.get(name if host is None else host.name)
+        self._learned: dict[str, Model | None] = {}
+
+    @property
+    def discovers(self) -> bool:
+        """True for a server of one's own whose models were not given (``protocols.DiscoveringProvider``)."""
+        return self._server is not None
+
+    async def discover(self) -> None:
+        """Ask a server of one's own for its models (``protocols.DiscoveringProvider``)."""
+        if self._server is None:
+            return
+        try:
+            found = await self._server.list(self.name, self._ask, self._learned)
+        except (ProviderFault, msgspec.MsgspecError, LookupError, TypeError) as error:
+            said = (error.public or error.message) if isinstance(error, ProviderFault) else ""
+            why = said or "it answers as another kind of server"
+            hint = f"start it with '{self._server.start}', or set {self._host.url_variable}"
+            if "proxy" in why:
+                hint = f"set NO_PROXY={urlsplit(self._url).hostname} if it is reached without the proxy"
+            raise self._unlisted(f"cannot be asked for its models ({why})", hint) from error
+        if not found:
+            raise self._unlisted("has no models", f"get one with '{self._server.get}'")
+        by_id = {model.id: model for model in found}
+        self._models = models_of([by_id[model_id] for model_id in sorted(by_id)])
+
+    def _unlisted(self, what: str, hint: str) -> ProviderFault:
+        return ProviderFault("connect", f"{self.name} at {self._url} {what}: {hint}", public=f"{self.name} {what}")
+
+    async def _ask(self, path: str, body: object = None) -> Any:
+        """Ask the server something besides calls (``discovery.Ask``)."""
+        root = self._url.removesuffix("/v1") if path.startswith("/") else f"{self._url}/"
+        headers = self._headers_of(next(self._keys.turn("")))
+        method, sent = ("GET", None) if body is None else ("POST", msgspec.json.encode(body))
+        async with self._transport.request(method, root + path, headers=headers, body=sent) as response:
+            if response.status != 200:
+                raise ProviderFault("request", f"status {response.status} at {path}", status=response.status)
+            return msgspec.json.decode(await response.read(_LISTED_BYTES))
 
     def unsupported(self, model: Model) -> tuple[Feature, ...]:
-        """What the host does not take, and what it does not take for models that reason."""
-        return (*self._host.unsupported, *(self._host.unsupported_reasoning if model.reasoning else ()))
+        """What the host does not take for a model (``protocols.ParticularProvider``)."""
+        return tuple(sorted(self._host.lacking(model)))
 
     def _address(self, call: UpstreamCall) -> str:
         return f"{self._url}/chat/completions"
@@ -111,8 +161,8 @@ class OpenAIProvider(HttpProvider):
             body.pop(_USAGE_FIELD, None)
         return msgspec.json.encode(body)
 
-    def _reader(self, call: UpstreamCall) -> Completion:
-        return Completion(self._host.name)
+    def _reader(self, call: UpstreamCall, headers: Mapping[str, str]) -> Completion:
+        return Completion(self._host.name, self._host.thought)
 
     def _learns(self, fault: ProviderFault) -> bool:
         if fault.kind is not FaultKind.REQUEST or _USAGE_FIELD not in (fault.body or ""):
@@ -139,7 +189,7 @@ def _host(name: str, base_url: str | None) -> Host:
 
 
 def request_body(call: UpstreamCall, host: Host) -> dict[str, Any]:
-    """The JSON body of a call in the host's dialect."""
+    """The JSON body of a call in the host's dialect. Raises ``ProviderFault("request")`` if it cannot express it."""
     body: dict[str, Any] = {"model": wire_name(call.model), "messages": _messages(call, host), **host.extra_body}
     if call.max_output_tokens is not None:
         body[host.cap_field] = call.max_output_tokens
@@ -147,6 +197,9 @@ def request_body(call: UpstreamCall, host: Host) -> dict[str, Any]:
         body["stream"] = True
         if host.usage_on_request:
             body[_USAGE_FIELD] = {"include_usage": True}
+    parts = (part for message in call.messages if isinstance(message.content, list) for part in message.content)
+    if host.file_body and any(isinstance(part, FilePart) for part in parts):
+        body |= host.file_body
     if call.tools:
         body |= _tools(call, host)
     params, lacking = call.params, call.model.unsupported or ()  # a model that lacks it does it of itself
@@ -157,17 +210,39 @@ def request_body(call: UpstreamCall, host: Host) -> dict[str, Any]:
         host.seed_field: _whole(params.seed),
         "response_format": params.response_format,
     }
-    return body | {name: value for name, value in named.items() if value is not None}
+    body |= {name: value for name, value in named.items() if value is not None}
+    return with_extra(merged(body, _dials(call, host)), call, host.name)
+
+
+def _dials(call: UpstreamCall, host: Host) -> dict[str, Any]:
+    """What the caller asks for beyond sampling, as far as the host takes it."""
+    params, asked = call.params, asked_of(call)
+    said = {} if asked is None else thinking_of(host.thinking, call.model).fields(asked, call.max_output_tokens)
+    wishes = (params.parallel_tool_calls, params.verbosity, params.service_tier)
+    if wishes == (None, None, None):
+        return said
+    lacking = host.lacking(call.model)
+    if params.parallel_tool_calls is not None and call.tools and "parallel_tool_calls" not in lacking:
+        said["parallel_tool_calls"] = params.parallel_tool_calls
+    if params.verbosity is not None and "verbosity" not in lacking:
+        said["verbosity"] = params.verbosity
+    tier = params.service_tier
+    if tier is not None and tier in host.tiers and tier not in lacking:
+        said["service_tier"] = host.tiers[tier]
+    return said
 
 
 def _tools(call: UpstreamCall, host: Host) -> dict[str, Any]:
     tools, choice = call.tools or [], call.tool_choice
     if isinstance(choice, str) and choice not in _TOOL_CHOICES:
         choice = NamedToolChoice(FunctionName(choice))
-    if isinstance(choice, NamedToolChoice) and not host.tool_by_name:
+    if isinstance(choice, NamedToolChoice) and "no_tool_by_name" in host.oddities:
         tools, choice = [tool for tool in tools if tool.function_spec.name == choice.function.name], "required"
-    said = {"tools": [{"type": "function", "function": tool.function_spec} for tool in tools]}
-    return said if choice is None else said | {"tool_choice": choice}
+    made: list[dict[str, Any]] = [{"type": "function", "function": tool.function_spec} for tool in tools]
+    for each, tool in zip(made, tools, strict=True):
+        if tool.cache_control and host.cache_ttl:
+            each["cache_control"] = tool.cache_control
+    return {"tools": made} if choice is None else {"tools": made, "tool_choice": choice}
 
 
 def _whole(value: float | None) -> float | None:
@@ -176,29 +251,76 @@ def _whole(value: float | None) -> float | None:
 
 
 def _messages(call: UpstreamCall, host: Host) -> list[Message] | list[dict[str, Any]]:
-    """The messages as the host takes them: ``Host`` says what has to change."""
+    """The messages as the host takes them: its ``oddities`` say what has to change."""
     messages, changed = call.messages, msgspec.structs.replace
-    if not host.any_call_id:
+    if "short_ids" in host.oddities:
         messages = [_with_short_ids(message) for message in messages]
-    if not host.images_in_results:
-        messages = _with_images_apart(messages)
+    if "images_in_results" not in host.oddities:
+        messages = _with_text_alone_in_results(messages)
     if not host.developer_role:
         messages = [changed(each, role="system") if each.role == "developer" else each for each in messages]
-    if not host.message_names:
+    if "no_names" in host.oddities:
         messages = [each if each.name is None else changed(each, name=None) for each in messages]
-    if not host.turns_of_one_role:
+    if "strict_turns" in host.oddities:
         messages = _in_turns(messages)
-    if not host.text_in_parts:
+    if "no_text_parts" in host.oddities:
         messages = [changed(each, content=_put_together(each.content)) for each in messages]
-    if not (host.thought_needed and call.model.reasoning and any(message.tool_calls for message in messages)):
+    needed = "thought_needed" in host.oddities and call.model.reasoning and any(each.tool_calls for each in messages)
+    if not needed and all(map(_is_sent_as_it_is, messages)):
         return messages
-    plain: list[dict[str, Any]] = [msgspec.to_builtins(message) for message in messages]
+    marked = "cache_control" not in host.lacking(call.model)
+    plain = [_plain(message, host, marked=marked) for message in messages]
     blank = {"reasoning_content": " "}  # some hosts refuse an empty text
-    return [each | blank if each["role"] == "assistant" else each for each in plain]
+    return [blank | each if needed and each["role"] == "assistant" else each for each in plain]
 
 
-def _with_images_apart(messages: list[Message]) -> list[Message]:
-    """Move images in tool results to a user message behind all results of a turn: nothing may stand between those."""
+def _is_sent_as_it_is(message: Message) -> bool:
+    if message.reasoning is not None:
+        return False
+    if not isinstance(message.content, list):
+        return True
+    return all(part.cache_control is None and not isinstance(part, AudioPart | FilePart) for part in message.content)
+
+
+def _plain(message: Message, host: Host, *, marked: bool) -> dict[str, Any]:
+    """A message as the host takes it, with what the host's own model thought. ``marked``: it takes marks."""
+    said: dict[str, Any] = msgspec.to_builtins(message)
+    said.pop("reasoning", None)
+    if isinstance(message.content, list):
+        said["content"] = [_part(part, host, marked=marked) for part in message.content]
+    if message.reasoning is None or message.reasoning.provider != host.name or not host.thought:
+        return said
+    given = [item.get(host.thought) for item in message.reasoning.items]
+    if host.thought == "reasoning_details":
+        pieces = [piece for each in given for piece in _listed(each) if str(piece.get("type")).startswith("reasoning.")]
+        return said | ({host.thought: _joined(pieces)} if pieces else {})
+    text = "".join(each for each in given if isinstance(each, str))
+    if text and host.thought == "content":
+        content = said.get("content") or []
+        rest = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        return said | {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": text}]}, *rest]}
+    return said | ({host.thought: text} if text else {})
+
+
+def _part(part: Part, host: Host, *, marked: bool) -> dict[str, Any]:
+    said: dict[str, Any] = msgspec.to_builtins(part)
+    mark = said.pop("cache_control", None)
+    if isinstance(part, FilePart):
+        if not host.files:
+            raise ProviderFault(FaultKind.REQUEST, f"{host.name} takes no documents in chat completions")
+        said["file"].setdefault("filename", _FILE_NAME)
+    elif isinstance(part, AudioPart) and "audio_as_url" in host.oddities:
+        said["input_audio"]["data"] = f"data:audio/{part.input_audio.format};base64,{part.input_audio.data}"
+    if mark is None or not marked:
+        return said
+    if "cache_breakpoints" in host.oddities:
+        return said | {"prompt_cache_breakpoint": {"mode": "explicit"}}
+    return said | {"cache_control": mark if host.cache_ttl else {"type": mark["type"]}}
+
+
+def _with_text_alone_in_results(messages: list[Message]) -> list[Message]:
+    """Move all but text in tool results to a user message behind all results of a turn: nothing may stand between
+    those."""
     made: list[Message] = []
     shown: list[Part] = []
     for message in messages:
@@ -206,10 +328,10 @@ def _with_images_apart(messages: list[Message]) -> list[Message]:
             made.append(Message("user", shown))
             shown = []
         if message.role == "tool" and isinstance(message.content, list):
-            images = [part for part in message.content if isinstance(part, ImagePart)]
+            others = [part for part in message.content if not isinstance(part, TextPart)]
             texts = [part for part in message.content if isinstance(part, TextPart) and part.text]
-            if images:
-                shown += [TextPart(f"Images of the tool call {message.tool_call_id}:"), *images]
+            if others:
+                shown += [TextPart(f"Attachments of the tool call {message.tool_call_id}:"), *others]
                 kept = texts[0].text if len(texts) == 1 else [*texts]
                 message = msgspec.structs.replace(message, content=kept or _SHOWN_BELOW)
         made.append(message)
@@ -233,7 +355,7 @@ def _parts(content: str | list[Part] | None) -> list[Part]:
 
 
 def _put_together(content: str | list[Part] | None) -> str | list[Part] | None:
-    """Text in parts as one text, a paragraph each; unchanged if there are images."""
+    """Text in parts as one text, a paragraph each; unchanged if there are parts of other kinds."""
     texts = [part.text for part in content if isinstance(part, TextPart)] if isinstance(content, list) else []
     return content if content is None or len(texts) < len(content) else "\n\n".join(texts)
 
@@ -274,9 +396,41 @@ class _Part(msgspec.Struct):
     @property
     def thinks(self) -> bool:
         """True if it holds thought, in any host's field for that."""
-        parts = self.content if isinstance(self.content, list) else ()
         named = self.reasoning or self.reasoning_content or self.reasoning_details
-        return bool(named) or any(part.get("type") == "thinking" for part in parts)
+        return bool(named) or any(part.get("type") == "thinking" for part in self._kinds)
+
+    @property
+    def thought(self) -> str:
+        """The readable part of what it holds of thought."""
+        for named in (self.reasoning_content, self.reasoning):
+            if named and isinstance(named, str):
+                return named
+        pieces = [piece for part in self._kinds for piece in _listed(part.get("thinking"))]
+        pieces += _listed(self.reasoning_details)
+        texts = (piece.get("text") or piece.get("summary") for piece in pieces)
+        return "".join(text for text in texts if isinstance(text, str))
+
+    @property
+    def _kinds(self) -> list[dict[str, Any]]:
+        return self.content if isinstance(self.content, list) else []
+
+
+def _listed(value: Any) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _joined(details: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Pieces of ``reasoning_details`` as whole ones: those of one kind and number are one, their texts in a row."""
+    made: dict[Any, dict[str, Any]] = {}
+    for place, piece in enumerate(details):
+        number = piece.get("index")
+        key = (str(piece.get("type")), place if number is None else f"#{number}")
+        whole = made.setdefault(key, {})
+        for name, value in piece.items():
+            grows = name in _GROWING and isinstance(value, str) and isinstance(whole.get(name), str)
+            if grows or value is not None or name not in whole:
+                whole[name] = whole[name] + value if grows else value
+    return [*made.values()]
 
 
 class _Choice(msgspec.Struct):
@@ -306,41 +460,32 @@ class _Document(msgspec.Struct):
     """Groq's own, in the first and last event of a stream."""
     base_resp: _BaseResp | None = None
     """MiniMax's own: an error unless its code is 0."""
+    service_tier: Any = None
 
 
 _decoder = msgspec.json.Decoder(_Document)
 
 
-class Completion:
-    """Reads one answer (``answer.Reader``). The chunk that ends it is kept for last."""
+class Completion(Reader):
+    """Reads one answer. The chunk that ends it is kept for last."""
 
-    def __init__(self, provider: str) -> None:
-        self._provider = provider
-        self._started = False
-        """It had a choice."""
-        self._reason: str | None = None
-        """Once it is known, only usage can follow."""
-        self._spoke = False
-        """It had text, perhaps an empty one."""
-        self._said = False
-        self._thought = False
-        self._tools = ToolCalls()
+    content = "content"
+
+    def __init__(self, provider: str, thought: str = "") -> None:
+        """``thought``: the field in which the host takes back what its model thought."""
+        super().__init__(provider)
+        self._field = thought
+        self._thoughts: list[str] = []
+        """Texts since the last item; the next are the same of ``reasoning_details``."""
+        self._details: list[dict[str, Any]] = []
+        self._thought = self._blank = False
 
     def add(self, event: SseEvent) -> Iterator[Chunk]:
-        """Give the chunks of an event (``answer.Reader``)."""
+        """Give the chunks of an event, which may be the mark of the end."""
         if event.data.startswith(_DONE):
             yield self.end()
-            return
-        if event.event == "error":
-            raise fault_in_answer(self._provider, event.data)
-        yield from self.take(event.data)
-
-    def read(self, document: bytes) -> Iterator[Chunk]:
-        """Give the chunks of a whole answer (``answer.Reader``)."""
-        yield from self.take(document)
-        if not self._started:
-            raise malformed(self._provider, "no choices", document)
-        yield self.end()
+        else:
+            yield from super().add(event)
 
     def take(self, document: bytes | str) -> Iterator[Chunk]:
         """Give the chunks of a document, usage last."""
@@ -350,18 +495,15 @@ class Completion:
             usage = read_usage(completion.x_groq.usage)
         for choice in completion.choices or ():
             usage = read_usage(choice.usage) or usage
+        self._tier = tier_of(completion.service_tier) or self._tier
+        if usage is not None and self._tier:
+            usage = msgspec.structs.replace(usage, tier=self._tier)
         return usage_last(self._chunks(completion, document), usage)
 
     def end(self) -> Finish:
-        """Return the end; raises if the answer is empty or not whole."""
-        if self._reason is None:
-            raise ProviderFault("truncated", f"{self._provider} ended the answer without a finish reason", status=200)
-        if self._tools and self._reason == "stop":
-            self._reason = "tool_calls"  # a host's word where one tool was demanded
-        spoke = self._said if self._thought else self._spoke  # an empty text beside thought is a host's filler
-        if not spoke and not self._tools and self._reason not in CUT:
-            raise malformed(self._provider, "neither content nor tool calls")
-        return Finish(self._reason)
+        """Return the end. An empty text is an answer, but beside thought it is a host's filler."""
+        self._spoke = self._spoke or (self._blank and not self._thought)
+        return super().end()
 
     def _chunks(self, completion: _Document, document: bytes | str) -> Iterator[Chunk]:
         groq, minimax = completion.x_groq, completion.base_resp
@@ -379,12 +521,21 @@ class Completion:
         if part.refusal:
             raise ProviderFault("refused", f"{self._provider} refused to answer", status=200)
         text = part.text
-        self._spoke = self._spoke or text is not None
-        if text:
-            self._said = True
-            yield Delta(text)
-        elif part.thinks:
+        if part.thinks:
             self._thought = True
+            self._details += _listed(part.reasoning_details)
+            if thought := part.thought:
+                self._thoughts.append(thought)
+                yield Thought(thought)
+        if self._thought and (text or part.tool_calls or choice.finish_reason):
+            whole = _joined(self._details) if self._field == "reasoning_details" else "".join(self._thoughts)
+            self._thoughts, self._details = [], []
+            if whole and self._field:
+                yield Thought(item={self._field: whole})
+        self._blank = self._blank or text == ""
+        if text:
+            self._spoke = True
+            yield Delta(text)
         for call in part.tool_calls or ():
             yield self._tools.add(call)
         if choice.finish_reason:
@@ -411,7 +562,9 @@ def read_usage(usage: Any) -> Usage | None:
         reasoning = _count(usage, "reasoning_tokens")
         given, made = given + _count(usage, "citation_tokens"), made + reasoning
     cached = min(cached, given)
-    return Usage(given, made, cached, min(reasoning, made), min(kept, given - cached))
+    kept = min(kept, given - cached)
+    audio = min(_count(details, "audio_tokens"), given - cached - kept)
+    return Usage(given, made, cached, min(reasoning, made), kept, audio=audio)
 
 
 def _count(counts: Any, *names: str) -> int:

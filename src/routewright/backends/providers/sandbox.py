@@ -1,13 +1,13 @@
 """Canned answers for every model of the catalogue: no key, no network, no waiting, never billed.
 
-Where a request demands JSON of a schema, the answer is a small value that fits it.
+Where a request demands JSON of a schema, the answer is a small value of that shape.
 """
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from math import ceil, inf, isfinite
 from typing import Any
@@ -22,6 +22,7 @@ from routewright.wire import (
     Chunk,
     Delta,
     FaultKind,
+    Feature,
     Finish,
     FunctionSpec,
     Message,
@@ -54,6 +55,8 @@ _FORMATS = {
     "hostname": "example.com",
     "ipv4": "192.0.2.1",
     "ipv6": "2001:db8::1",
+    "ipv4network": "192.0.2.0/24",
+    "ipv6network": "2001:db8::/32",
     "uri": "https://example.com/",
     "uuid": "00000000-0000-4000-8000-000000000000",
 }
@@ -81,6 +84,12 @@ class SandboxProvider:
         """Every model of the catalogue."""
         return self._models
 
+    def unsupported(self, model: Model) -> Collection[Feature]:
+        """What the model's own vendor does not take (``protocols.ParticularProvider``)."""
+        from .features import unsupported_at  # the tables of all vendors, which only a call needs
+
+        return unsupported_at(model.provider, model)
+
     def open(self, call: UpstreamCall) -> RunningFunction:
         """Start one call (``protocols.Provider``)."""
         return RunningFunction(self._reply, call, True, self._threads)
@@ -89,29 +98,20 @@ class SandboxProvider:
         """Nothing is held."""
 
     def _reply(self, call: UpstreamCall) -> Reply:
-        kind = self._next_fault(call.model.id)
+        kind = self._faults.get(call.model.id, self._faults.get("*"))
+        if isinstance(kind, list):
+            kind = kind.pop(0) if kind else None
         if kind is not None:
             raise ProviderFault(kind, "injected by the sandbox")
         if callable(self._answers):
             return self._answers(call)
         return list(_chunks(call, self._answers.get(last_user_text(call.messages))))
 
-    def _next_fault(self, model: str) -> FaultKind | None:
-        kinds = self._faults.get(model, self._faults.get("*"))
-        if isinstance(kinds, list):
-            return kinds.pop(0) if kinds else None
-        return kinds
-
 
 def last_user_text(messages: Sequence[Message]) -> str:
     """The text of the last user message; empty if there is none."""
-    for message in reversed(messages):
-        if message.role == "user":
-            content = message.content or ""
-            if isinstance(content, str):
-                return content
-            return "".join(part.text for part in content if isinstance(part, TextPart))
-    return ""
+    content = next((message.content for message in reversed(messages) if message.role == "user"), None) or ""
+    return content if isinstance(content, str) else "".join(part.text for part in content if isinstance(part, TextPart))
 
 
 def _checked_faults(faults: object, models: Sequence[Model]) -> dict[str, FaultKind | list[FaultKind]]:
@@ -136,7 +136,7 @@ def _chunks(call: UpstreamCall, answer: str | None) -> Iterable[Chunk]:
     asked = bounds_of(RouteRequest(call.messages, tools=call.tools)).estimate
     demanded = _demanded_tool(call) if answer is None else None
     if demanded is not None:
-        arguments = json.dumps(example_of(demanded.parameters or {}))
+        arguments = json.dumps(example_of({"type": "object"} | (demanded.parameters or {})))
         yield ToolDelta(0, arguments, "call_sandbox", demanded.name)
         yield Usage(asked, estimate_text(arguments))
         yield Finish("tool_calls")
@@ -152,11 +152,9 @@ def _chunks(call: UpstreamCall, answer: str | None) -> Iterable[Chunk]:
 def _demanded_tool(call: UpstreamCall) -> FunctionSpec | None:
     if not call.tools or call.tool_choice in (None, "auto", "none"):
         return None
-    declared = {tool.function_spec.name: tool.function_spec for tool in call.tools}
-    choice = call.tool_choice
-    if choice == "required":
-        return call.tools[0].function_spec
-    return declared[choice if isinstance(choice, str) else choice.function.name]
+    choice, specs = call.tool_choice, [tool.function_spec for tool in call.tools]
+    name = choice if isinstance(choice, str) else choice.function.name
+    return specs[0] if choice == "required" else next(spec for spec in specs if spec.name == name)
 
 
 def _canned(call: UpstreamCall) -> str:
@@ -181,12 +179,13 @@ def _cut(text: str, cap: int | None) -> tuple[str, str]:
 
 
 def example_of(schema: Any) -> Any:
-    """A small value that fits a JSON schema's plain parts: const, enum, local references, anyOf, type, properties,
-    required, items, bounds, the least sizes, and the common formats. Anything beyond these and the limits above is left
-    out; null for a schema that is wrong."""
+    """A small value of a JSON schema's shape: const, enum, local references, anyOf, oneOf, allOf, type, properties,
+    required, items and their least number, the bounds of numbers and lengths, and the common formats. Anything beyond
+    these and the limits above is left out, so that a text need not match its ``pattern``; null for a schema that is
+    wrong."""
     try:
         return _Example(schema).value(schema, 0)
-    except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError):
+    except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RuntimeError):
         return None
 
 
@@ -210,8 +209,10 @@ class _Example:
             return self.value(self._referred(schema["$ref"]), depth + 1)
         for word in ("anyOf", "oneOf", "allOf"):
             if options := schema.get(word):
-                is_optional = word != "allOf" and {"type": "null"} in options
-                return None if is_optional else self.value(options[0], depth + 1)
+                rest = {name: each for name, each in schema.items() if name != word}
+                if word != "allOf" and {"type": "null"} in options:
+                    return None
+                return self.value(self._all_of([rest, *(options if word == "allOf" else options[:1])]), depth + 1)
         kind = schema.get("type", "object" if "properties" in schema else "string")
         match kind[0] if isinstance(kind, list) else kind:
             case "object":
@@ -223,15 +224,28 @@ class _Example:
                 items += [schema.get("items")] * (min(schema.get("minItems", 0), self._left) - len(items))
                 return [self.value(each, depth + 1) for each in items if self._left > 0]
             case "integer":
-                return ceil(_number(schema))
+                return _number(schema, ceil)
             case "number":
-                return _number(schema)
+                return _number(schema, float)
             case "boolean":
                 return False
             case "null":
                 return None
         size = min(max(len(_WORD), schema.get("minLength", 0)), schema.get("maxLength", inf), MOST_CHARACTERS)
         return _FORMATS.get(schema.get("format", "")) or (_WORD * -(-size // len(_WORD)))[:size]
+
+    def _all_of(self, schemas: Iterable[Any]) -> dict[str, Any]:
+        """One schema for what fits them all, of their plain parts."""
+        made: dict[str, Any] = {}
+        for each in schemas:
+            if isinstance(each, Mapping):
+                each = {**each, **self._referred(each["$ref"])} if "$ref" in each else each
+                properties = {**made.get("properties", {}), **each.get("properties", {})}
+                required = [*made.get("required", ()), *each.get("required", ())]
+                made |= {name: value for name, value in each.items() if name != "$ref"}
+                made |= {"properties": properties} if properties else {}
+                made |= {"required": required} if required else {}
+        return made
 
     def _referred(self, pointer: str) -> Any:
         """A place in the same schema."""
@@ -241,7 +255,7 @@ class _Example:
         return place
 
 
-def _number(schema: Mapping[str, Any]) -> Any:
+def _number(schema: Mapping[str, Any], made: Callable[[Any], Any]) -> Any:
     """Zero, or a value near the bounds and within them."""
     low, above = schema.get("minimum", -inf), schema.get("exclusiveMinimum", -inf)
     high, below = schema.get("maximum", inf), schema.get("exclusiveMaximum", inf)
@@ -250,4 +264,4 @@ def _number(schema: Mapping[str, Any]) -> Any:
     tries += [sum(ends) / len(ends)] if ends else []
     if step := schema.get("multipleOf"):
         tries = [ceil(each / step) * step for each in tries]
-    return next((each for each in tries if low <= each <= high and above < each < below), 0)
+    return next((each for each in map(made, tries) if low <= each <= high and above < each < below), 0)

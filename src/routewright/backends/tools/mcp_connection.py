@@ -111,7 +111,8 @@ class Connection:
             cursor = page.next_cursor
             if cursor is None:
                 return self.listing.finish()
-        raise ValidationFailed.at("tools", f"the MCP server {self.name} lists them on more than {MOST_PAGES} pages")
+        problem = f"the MCP server {self.name} lists them on more than {MOST_PAGES} pages"
+        raise ValidationFailed.at("tools", problem, "have it list fewer")
 
 
 class _Screen(JSONRPCDispatcher[TransportContext]):
@@ -135,7 +136,8 @@ def _opening_error(server: str, error: Exception) -> Exception:
     if isinstance(error, ValidationFailed | ToolFailed):
         return error
     if isinstance(error, ValidationError):
-        return ValidationFailed.at("tools", f"the MCP server {server} gives answers that the protocol does not allow")
+        problem = f"the MCP server {server} gives answers that the protocol does not allow"
+        return ValidationFailed.at("tools", problem, "update the server")
     what = bounded(error.message) if isinstance(error, MCPError) else type(error).__name__
     if isinstance(error, FileNotFoundError | PermissionError):
         what = f"cannot start {shown(error.filename)}: {error.strerror}"

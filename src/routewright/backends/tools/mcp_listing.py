@@ -42,7 +42,8 @@ class Listing:
         if spec.name in self.specs:
             raise self._refusal(spec.name, "is listed twice")
         if len(self.specs) == MOST_TOOLS:
-            raise ValidationFailed.at("tools", f"the MCP server {self._server} lists more than {MOST_TOOLS} tools")
+            problem = f"the MCP server {self._server} lists more than {MOST_TOOLS} tools"
+            raise ValidationFailed.at("tools", problem, "have it list fewer")
         self.specs[spec.name] = spec
 
     def finish(self) -> None:

@@ -11,18 +11,31 @@ from routewright.fork import Guard, importing
 from routewright.protocols import Response, Transport
 
 from .connections import DEFAULT_LIMITS, TransportLimits
+from .network import Network, Verify
 
-__all__ = ["AutoTransport", "TransportLimits"]
+__all__ = ["AutoTransport", "TransportLimits", "Verify"]
 
 
 class AutoTransport:
     """Sends each request by the transport of the running loop: aiohttp on asyncio, httpx2 on trio.
 
-    Both are imported when first used; httpx2 comes with the extra ``trio``.
+    Both are imported when first used; httpx2 comes with the extra ``trio``. ``proxy`` is an address such as
+    ``http://user:password@host:port``; None: those of ``HTTPS_PROXY``, ``HTTP_PROXY``, ``ALL_PROXY`` and ``NO_PROXY``.
+    ``verify``: whose certificates are trusted; True: the system's authorities, or those of ``SSL_CERT_FILE`` or
+    ``SSL_CERT_DIR``; a path: those of a PEM file or folder; an ``ssl.SSLContext``; False: anybody's. The environment is
+    read here, once.
     """
 
-    def __init__(self, limits: TransportLimits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        limits: TransportLimits = DEFAULT_LIMITS,
+        *,
+        proxy: str | None = None,
+        verify: Verify = True,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         self._limits = limits
+        self._network = Network(proxy, verify, environ)
         self._guard = Guard()
         self._asyncio: Transport | None = None
         self._trio: Transport | None = None
@@ -48,12 +61,12 @@ class AutoTransport:
             except ModuleNotFoundError as missing:
                 raise ProviderFault("request", str(missing)) from missing
             with self._guard.lock:
-                self._trio = self._trio or Httpx2Transport(self._limits)
+                self._trio = self._trio or Httpx2Transport(self._limits, self._network)
             return self._trio
         with importing.lock:
             from .aiohttp import AiohttpTransport
         with self._guard.lock:
-            self._asyncio = self._asyncio or AiohttpTransport(self._limits)
+            self._asyncio = self._asyncio or AiohttpTransport(self._limits, self._network)
         return self._asyncio
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import socket
+import ssl
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -16,7 +17,8 @@ import aiohttp
 
 from routewright.errors import ProviderFault
 
-from .connections import DEFAULT_LIMITS, Answer, LoopPool, LoopPools, TransportLimits, broken, unconnected
+from .connections import DEFAULT_LIMITS, Answer, LoopPool, LoopPools, TransportLimits, broken, refused_by, unconnected
+from .network import Network, Proxy
 
 _CONNECT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ClientSSLError, aiohttp.ConnectionTimeoutError)
 _BROKEN_ERRORS = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
@@ -27,9 +29,11 @@ _WARNS_OVER_BYTES = 1 << 20
 class AiohttpTransport:
     """Sends requests over one aiohttp session an event loop."""
 
-    def __init__(self, limits: TransportLimits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: TransportLimits = DEFAULT_LIMITS, network: Network | None = None) -> None:
+        network = Network() if network is None else network
         self._answer_bytes = limits.answer_bytes
-        self._pools = LoopPools(lambda loop: _Pool(loop, limits), asyncio.get_running_loop)
+        self._proxy_of = network.proxy_of
+        self._pools = LoopPools(lambda loop: _Pool(loop, limits, network.tls), asyncio.get_running_loop)
 
     @asynccontextmanager
     async def request(
@@ -37,11 +41,19 @@ class AiohttpTransport:
     ) -> AsyncIterator[Answer]:
         """Send one request; its answer is there for the length of the context."""
         data = io.BytesIO(body) if body is not None and len(body) > _WARNS_OVER_BYTES else body
-        session, fault = self._pools.get().session, None
+        session, fault, proxy, more = self._pools.get().session, None, None, dict[str, Any]()
+        if self._proxy_of is not None:
+            (scheme, netloc, *_) = urlsplit(url)
+            if proxy := self._proxy_of(scheme, netloc):
+                headers, more = _through(proxy, scheme, headers)
         try:
-            response = await session.request(method, url, headers=headers, data=data, allow_redirects=False)
+            response = await session.request(method, url, headers=headers, data=data, allow_redirects=False, **more)
         except _BROKEN_ERRORS as exc:
-            fault = _fault(exc, url)
+            fault = _fault(exc, url, proxy)
+        else:
+            if proxy is not None and response.status == 407:  # of an http address
+                response.close()
+                fault = refused_by(proxy, urlsplit(url).netloc, 407)
         if fault is not None:
             raise fault  # out here, so that it does not drag along what aiohttp attached to its own
 
@@ -49,7 +61,7 @@ class AiohttpTransport:
             try:
                 return await response.content.readany()
             except _BROKEN_ERRORS as exc:
-                broke = _fault(exc, url)
+                broke = _fault(exc, url, proxy)
             raise broke
 
         try:
@@ -66,14 +78,14 @@ class AiohttpTransport:
 class _Pool(LoopPool):
     loop: asyncio.AbstractEventLoop
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, limits: TransportLimits) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, limits: TransportLimits, tls: ssl.SSLContext | None) -> None:
         super().__init__(loop)
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self.session = aiohttp.ClientSession(
             connector=_Connector(
                 limit=limits.connections,
                 keepalive_timeout=limits.keepalive_s,
-                ssl=limits.ssl_context or True,
+                ssl=tls or True,
                 socket_factory=partial(_make_socket, self._sockets),
             ),
             cookie_jar=aiohttp.DummyCookieJar(),  # one caller's cookies are not another's
@@ -134,10 +146,19 @@ class _Connector(aiohttp.TCPConnector):
         """Do nothing: the pool ends its connections, and must not where they belong to a parent process."""
 
 
-def _fault(exc: BaseException, url: str) -> ProviderFault:
+def _through(proxy: Proxy, scheme: str, headers: Mapping[str, str]) -> tuple[Mapping[str, str], dict[str, Any]]:
+    """The headers of a request, and what aiohttp is told besides. A tunnel's proxy sees none of the request's."""
+    if scheme == "http":
+        return {**headers, **proxy.headers}, {"proxy": proxy.url}
+    return headers, {"proxy": proxy.url, "proxy_headers": proxy.headers}
+
+
+def _fault(exc: BaseException, url: str, proxy: Proxy | None) -> ProviderFault:
     host, what = urlsplit(url).netloc.rpartition("@")[2], type(exc).__name__
+    if proxy is not None and isinstance(exc, aiohttp.ClientHttpProxyError):
+        return refused_by(proxy, host, exc.status)
     if not isinstance(exc, _CONNECT_ERRORS):
         return broken(host, what)
     # what is behind it, without the words that aiohttp puts around that
     why = getattr(exc, "certificate_error", None) or getattr(exc, "os_error", None) or exc
-    return unconnected(host, f"{what}: {why}", exc)
+    return unconnected(host, f"{what}: {why}", exc, proxy)

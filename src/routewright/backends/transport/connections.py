@@ -18,6 +18,8 @@ from typing import Any, Generic, TypeVar
 
 from routewright.errors import ProviderFault
 
+from .network import Proxy
+
 _PIECE_BYTES = 1 << 16
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 _WORD = re.compile(r"[a-z0-9-]{1,16}")
@@ -28,6 +30,8 @@ _REMEDIES = {
     errno.ENOMEM: "this machine is short of memory",
 }
 """Errors for which this process is to blame, and no provider."""
+
+_PROXY_HINT = "check the proxy's address, user and password in proxy=... or HTTPS_PROXY, and who signs its certificates"
 
 Receive = Callable[[], Awaitable[bytes]]
 """Waits for the next raw bytes of a body; empty at its end."""
@@ -47,8 +51,6 @@ class TransportLimits:
     """How long an idle connection is kept for the next request."""
     answer_bytes: int = 32 << 20
     """The longest body that is read, counted after decompression."""
-    ssl_context: ssl.SSLContext | None = None
-    """None: certificates and names are verified against the system's authorities."""
 
 
 DEFAULT_LIMITS = TransportLimits()
@@ -57,7 +59,7 @@ DEFAULT_LIMITS = TransportLimits()
 # --- faults
 
 
-def unconnected(host: str, said: str, error: BaseException) -> ProviderFault:
+def unconnected(host: str, said: str, error: BaseException, proxy: Proxy | None = None) -> ProviderFault:
     """The fault of a connection that could not be made. ``said`` is the driver's message, which may name addresses."""
     causes = [*_causes(error)]
     for each in causes:
@@ -65,8 +67,19 @@ def unconnected(host: str, said: str, error: BaseException) -> ProviderFault:
             lack = f"{each.strerror}; {_REMEDIES[each.errno]}"
             return ProviderFault("local", f"this process could open no connection: {lack}")
     why, hint = next(filter(None, map(_reason, causes)), ("", ""))
-    public = f"no connection: {why}" if why else "no connection"
-    return ProviderFault("connect", f"no connection to {host}: {said}", public=public, hint=hint)
+    public, through = "no connection", ""
+    if proxy is not None:
+        public, through, hint = f"{public} through the proxy", f" through the proxy {proxy.place}", _PROXY_HINT
+    public = f"{public}: {why}" if why else public
+    return ProviderFault("connect", f"no connection to {host}{through}: {said}", public=public, hint=hint)
+
+
+def refused_by(proxy: Proxy, host: str, status: int) -> ProviderFault:
+    """The fault of a proxy that answered instead of passing a request on. After a 407 another try does not help."""
+    why = "wants a user and password that it knows" if status == 407 else "did not pass the request on"
+    said = f"the proxy {proxy.place} answered {status} for {host}: it {why}"
+    public = f"no connection through the proxy: it answered {status}"
+    return ProviderFault("connect", said, public=public, hint=_PROXY_HINT, retry=False if status == 407 else None)
 
 
 def broken(host: str, what: str) -> ProviderFault:

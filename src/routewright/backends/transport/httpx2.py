@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 
 from routewright.errors import ProviderFault
 
-from .connections import DEFAULT_LIMITS, Answer, LoopPool, LoopPools, TransportLimits, broken, unconnected
+from .connections import DEFAULT_LIMITS, Answer, LoopPool, LoopPools, TransportLimits, broken, refused_by, unconnected
+from .network import Network, Proxy
 
 try:
     import httpcore2
@@ -27,15 +28,24 @@ except ModuleNotFoundError as exc:
     ) from exc
 
 _CONNECT_ERRORS = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.PoolTimeout)
-_BROKEN_ERRORS = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError, OSError, ssl.SSLError)
+_BROKEN_ERRORS = (
+    httpcore2.NetworkError,
+    httpcore2.TimeoutException,
+    httpcore2.ProtocolError,
+    httpcore2.ProxyError,
+    OSError,
+    ssl.SSLError,
+)
 
 
 class Httpx2Transport:
     """Sends requests over one connection pool a trio run."""
 
-    def __init__(self, limits: TransportLimits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: TransportLimits = DEFAULT_LIMITS, network: Network | None = None) -> None:
+        network = Network() if network is None else network
         self._limits = limits
-        self._pools = LoopPools(lambda loop: _Pool(loop, limits), trio.lowlevel.current_trio_token)
+        self._proxy_of = network.proxy_of
+        self._pools = LoopPools(lambda loop: _Pool(loop, limits, network.tls), trio.lowlevel.current_trio_token)
 
     @asynccontextmanager
     async def request(
@@ -43,7 +53,8 @@ class Httpx2Transport:
     ) -> AsyncIterator[Answer]:
         """Send one request; its answer is there for the length of the context."""
         sent = {name.lower(): value for name, value in headers.items()}
-        sent.setdefault("host", urlsplit(url).netloc.rpartition("@")[2])
+        scheme, netloc, *_ = urlsplit(url)
+        sent.setdefault("host", netloc.rpartition("@")[2])
         sent.setdefault("user-agent", "routewright")
         sent.setdefault("accept-encoding", "gzip, deflate")
         if body is not None:
@@ -52,11 +63,16 @@ class Httpx2Transport:
         request = httpcore2.Request(
             method, httpcore2.URL(url), headers=list(sent.items()), content=body, extensions=timeouts
         )
-        connections, fault = self._pools.get().connections, None
+        proxy = None if self._proxy_of is None else self._proxy_of(scheme, netloc)
+        connections, fault = self._pools.get().connections(proxy), None
         try:
             response = await connections.handle_async_request(request)
         except _BROKEN_ERRORS as exc:
-            fault = _fault(exc, request)
+            fault = _fault(exc, request, proxy)
+        else:
+            if proxy is not None and response.status == 407:  # of an http address
+                await response.aclose()
+                fault = refused_by(proxy, netloc, 407)
         if fault is not None:
             raise fault  # out here, so that it does not drag along what the server sent
         raw = cast("AsyncGenerator[bytes, None]", aiter(cast("AsyncIterable[bytes]", response.stream)))
@@ -65,7 +81,7 @@ class Httpx2Transport:
             try:
                 return await anext(raw, b"")
             except _BROKEN_ERRORS as exc:
-                broke = _fault(exc, request)
+                broke = _fault(exc, request, proxy)
             raise broke
 
         try:
@@ -82,29 +98,47 @@ class Httpx2Transport:
         await self._pools.aclose()
 
 
-def _fault(exc: Exception, request: httpcore2.Request) -> ProviderFault:
+def _fault(exc: Exception, request: httpcore2.Request, proxy: Proxy | None) -> ProviderFault:
     host, what = request.url.host.decode("ascii", "replace"), type(exc).__name__
+    if proxy is not None and isinstance(exc, httpcore2.ProxyError):
+        return refused_by(proxy, host, int(str(exc)[:3]))
     if not isinstance(exc, _CONNECT_ERRORS):
         return broken(host, what)
     # what it says, or the first error behind it that says something: trio names a bad certificate only there
     why: BaseException | None = exc
     while isinstance(why, Exception) and not str(why):
         why = why.__cause__ or why.__context__
-    return unconnected(host, f"{what}: {why}" if isinstance(why, Exception) else what, exc)
+    return unconnected(host, f"{what}: {why}" if isinstance(why, Exception) else what, exc, proxy)
 
 
 class _Pool(LoopPool):
     loop: trio.lowlevel.TrioToken
 
-    def __init__(self, loop: trio.lowlevel.TrioToken, limits: TransportLimits) -> None:
+    def __init__(self, loop: trio.lowlevel.TrioToken, limits: TransportLimits, tls: ssl.SSLContext | None) -> None:
         super().__init__(loop)
-        self._network = _Network()
-        self.connections = httpcore2.AsyncConnectionPool(
-            ssl_context=limits.ssl_context or _verifying_context(),
-            max_connections=limits.connections,
-            keepalive_expiry=limits.keepalive_s,
-            network_backend=self._network,
-        )
+        self._sockets = _Sockets()
+        self._settings = {
+            "ssl_context": tls or _verifying_context(),
+            "max_connections": limits.connections,
+            "keepalive_expiry": limits.keepalive_s,
+            "network_backend": self._sockets,
+        }
+        self._pools: dict[Proxy | None, httpcore2.AsyncConnectionPool] = {}
+
+    def connections(self, proxy: Proxy | None) -> httpcore2.AsyncConnectionPool:
+        """Those that are made directly, or through a proxy."""
+        pool = self._pools.get(proxy)
+        if pool is None:
+            made: dict[str, Any] = self._settings
+            if proxy is None:
+                pool = httpcore2.AsyncConnectionPool(**made)
+            else:
+                tls = made["ssl_context"] if proxy.url.startswith("https:") else None
+                pool = httpcore2.AsyncHTTPProxy(
+                    proxy.url, proxy_headers=list(proxy.headers.items()), proxy_ssl_context=tls, **made
+                )
+            self._pools[proxy] = pool
+        return pool
 
     def loop_is_over(self) -> bool:
         return False  # a run that ends closes the pool first
@@ -116,14 +150,15 @@ class _Pool(LoopPool):
         self.loop.run_sync_soon(callback)
 
     async def close_connections(self) -> None:
-        await self.connections.aclose()
+        for pool in self._pools.values():
+            await pool.aclose()
 
     def abort_connections(self) -> None:
-        for made in self._network.sockets:
+        for made in self._sockets.made:
             made.close()
 
     def abandon_connections(self) -> None:
-        for made in self._network.sockets:
+        for made in self._sockets.made:
             if made.fileno() != -1:
                 os.close(made.detach())
 
@@ -133,14 +168,14 @@ def _verifying_context() -> ssl.SSLContext:
     return ssl.create_default_context()  # reads the authorities from disk: 10 ms
 
 
-class _Network(httpcore2.TrioBackend):
+class _Sockets(httpcore2.TrioBackend):
     """Remembers the sockets, so that they can be closed without waiting."""
 
     def __init__(self) -> None:
-        self.sockets: weakref.WeakSet[trio.socket.SocketType] = weakref.WeakSet()
+        self.made: weakref.WeakSet[trio.socket.SocketType] = weakref.WeakSet()
 
     async def connect_tcp(self, *args: Any, **more: Any) -> httpcore2.AsyncNetworkStream:
         """Connect as the backend does."""
         stream = await super().connect_tcp(*args, **more)
-        self.sockets.add(stream.get_extra_info("socket"))
+        self.made.add(stream.get_extra_info("socket"))
         return stream

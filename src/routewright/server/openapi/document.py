@@ -18,7 +18,7 @@ from routewright import __version__, errors
 from routewright.docstrings import summary
 from routewright.errors import RouterError
 from routewright.server import routes
-from routewright.server.routes import ENDPOINTS, Operation
+from routewright.server.routes import ENDPOINTS, Operation, Serve
 from routewright.wire import ErrorEnvelope, RouteRequest, StreamError, error_envelope
 
 from .examples import ERRORS, EVENTS, OPERATIONS, REQUEST_ID, Shown
@@ -26,6 +26,13 @@ from .schemas import LIMITS, Schema, field_schemas, schemas_of, text_of
 
 MOUNTS = 16
 """Mount points whose documents are kept."""
+DOORS = {
+    path: (method.lower(), serve)
+    for path, methods in ENDPOINTS.items()
+    for method, serve in methods.items()
+    if path.startswith("/v1/") and not isinstance(serve, Operation) and serve is not routes.openapi
+}
+"""What is served here for clients of other vendors."""
 SELF = "/v1/openapi.json"
 
 _ABOUT = """Routes chat requests across many language models: explainable decisions, hard budgets, traces.
@@ -116,6 +123,8 @@ def _document() -> bytes:
     paths: dict[str, Any] = {}
     for path, method, operation in operations:
         paths.setdefault(path, {})[method] = _described(path, operation, by_type)
+    for path, (method, serve) in DOORS.items():
+        paths[path] = {method: _door(path, serve)}
     paths[SELF] = {"get": _of_itself()}
     of_requests = _by_status(kind for kind in _all() if kind not in NO_REQUESTS)
     told = {
@@ -162,13 +171,8 @@ def told_operations() -> list[Told]:
 
 def _described(path: str, operation: Operation, schemas: Mapping[Any, Schema]) -> dict[str, Any]:
     shown, takes_key = OPERATIONS[path], errors.IdempotencyKeyReused in operation.raises
-    told: dict[str, Any] = {
-        "operationId": operation.act.__name__,
-        "tags": [path.split("/")[2]],
-        "summary": summary(operation.act),
-        "description": f"The API key needs the scope `{operation.scope}`.",
-        "security": [{"bearer": [operation.scope]}],
-    }
+    scope = operation.scope
+    told = _head(path, operation.act.__name__, operation.act, f"The API key needs the scope `{scope}`.", scope)
     if parameters := _parameters(path, operation, shown, takes_key=takes_key):
         told["parameters"] = parameters
     kinds = [*_ALWAYS, *operation.raises]
@@ -181,6 +185,16 @@ def _described(path: str, operation: Operation, schemas: Mapping[Any, Schema]) -
     of_call = (*_LIMITED, *(("X-Routewright-Cache",) if path == "/v1/route" else ())) if takes_key else ()
     success = _success(operation, shown, schemas, headers=_headers(*of_call))
     return {**told, "responses": {"200": success, **_references(kinds)}}
+
+
+def _head(path: str, id: str, serve: Any, said: str, scope: str) -> dict[str, Any]:
+    return {
+        "operationId": id,
+        "tags": [path.split("/")[2]],
+        "summary": summary(serve),
+        "description": said,
+        "security": [{"bearer": [scope]}],
+    }
 
 
 def _parameters(path: str, operation: Operation, shown: Shown, *, takes_key: bool) -> list[dict[str, Any]]:
@@ -250,10 +264,7 @@ def _data_of(event: type[Struct]) -> Any:
 def _of_itself() -> dict[str, Any]:
     described = {"description": "The document.", "headers": _headers("ETag")}
     return {
-        "operationId": routes.openapi.__name__,
-        "tags": ["openapi"],
-        "summary": summary(routes.openapi),
-        "description": "No API key is needed.",
+        **_head("/v1/openapi", "openapi", routes.openapi, "No API key is needed.", ""),
         "security": [],
         "parameters": [
             {"name": "If-None-Match", "in": "header", "description": "An `ETag` from before.", "schema": _TEXT}
@@ -262,6 +273,32 @@ def _of_itself() -> dict[str, Any]:
             "200": {**described, "content": {"application/json": {"schema": {"type": "object"}}}},
             "304": {**described, "description": "It is the one that the client has."},
             **_references([errors.ValidationFailed, errors.InternalError]),
+        },
+    }
+
+
+def _door(path: str, serve: Serve) -> dict[str, Any]:
+    """An operation that a vendor describes: its body and its answer are as the vendor's API has them."""
+    asked = "input" if path.endswith("responses") else "messages"
+    body = {"type": "object", "required": ["model", asked], "properties": {"model": {**_TEXT, "minLength": 1}}}
+    shown: dict[str, Any] = {"model": "auto", asked: [{"role": "user", "content": "Hello"}]}
+    if "messages" in path:
+        shown["max_tokens"] = 100
+    answer = {"schema": {"type": "object"}, "examples": {}}
+    said = "Fields, events and errors are the vendor's own. The API key needs the scope `route`."
+    return {
+        **_head(path, path.removeprefix("/v1/").replace("/", "_"), serve, said, "route"),
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": body, "examples": {"plain": {"value": shown}}}},
+        },
+        "responses": {
+            "200": {
+                "description": "The answer; with `stream` true, where there is one, the vendor's server-sent events.",
+                "headers": _headers(*_LIMITED),
+                "content": {"application/json": answer},
+            },
+            "default": {"description": "An error in the vendor's envelope."},
         },
     }
 

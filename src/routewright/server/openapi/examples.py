@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from routewright import errors, wire
-from routewright.server.endpoints import Decided, Models
+from routewright.server.endpoints import ListedModel, Models
 
 Example = dict[str, Any]
 
@@ -58,7 +58,7 @@ _TEXT = "Air scatters blue light more than red."
 _TOKENS = wire.Tokens(14, 9, 0)
 _REASON = (
     "goal=quality strategy=balanced: openai/gpt-4.1 scored 0.45 (quality 0.31, cost $0.0032, p50 5.0 s);"
-    " runner-up openai/gpt-4.1-mini 0.44; 158 of 160 rejected (158 whitelist)"
+    " runner-up openai/gpt-4.1-mini 0.44"
 )
 _ANSWER = wire.RouteResponse(
     trace_id=_TRACE_ID,
@@ -73,7 +73,7 @@ _ANSWER = wire.RouteResponse(
 _CHOSEN = wire.Candidate(_SECOND, 0.45, 0.314, 0.0032, 5.0, 0.901, (0.3594, 0.4985, 0.7343, 0.802))
 _NEXT = wire.Candidate(_FIRST, 0.44, 0.215, 0.00064, 5.0, 0.901, (0.2357, 0.6387, 0.7343, 0.802))
 _DIGEST = "22206a01c5804dc9d6f001a1395787b3"
-_DECIDED = Decided(
+_DECIDED = wire.Decided(
     model=_SECOND,
     chain=[_FIRST],
     score=_CHOSEN.score,
@@ -195,7 +195,7 @@ OPERATIONS: dict[str, Shown] = {
     "/v1/agents/run": Shown(_RUN, {"plain": _TASK}),
     "/v1/route": Shown(_ANSWER, {"plain": _PLAIN, "bounded": _BOUNDED, "preferred": _PREFERRED, "tools": _TOOLS}),
     "/v1/decide": Shown(_DECIDED, {"bounded": _BOUNDED}),
-    "/v1/models": Shown(Models([_MODEL])),
+    "/v1/models": Shown(Models([ListedModel.of(_MODEL)])),
     "/v1/policies": Shown([_POLICY]),
     "/v1/traces": Shown(
         wire.Page([_WHOLE_TRACE.item]),
@@ -253,7 +253,7 @@ _REJECTED = {
     "suggestion": "raise budget.maxCostUsd to 0.0016 to admit openai/gpt-4.1-mini",
 }
 ERRORS: tuple[errors.RouterError, ...] = (
-    errors.ValidationFailed.of(errors.Problem("goal", "must be one of cost, quality, stability, got 'speed'", "")),
+    errors.ValidationFailed.at("goal", "must be one of cost, quality, stability, got 'speed'", "for example 'cost'"),
     errors.InvalidJson.of(errors.Problem("", "the body is empty", "send one JSON object")),
     errors.CursorExpired("the cursor is older than 24 hours: begin again without one"),
     errors.AuthenticationFailed("an API key is missing: send 'Authorization: Bearer sk_...'"),

@@ -12,13 +12,14 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.inspect import StructType, Type, multi_type_info
+from msgspec.structs import fields
 
 from routewright import wire
 from routewright._core.agent.request import BLANK, MOST_TASK
 from routewright._core.analytics.rollup import GROUPS
-from routewright._core.request.problems import CHOICES
+from routewright._core.request.problems import FORMATS
 from routewright._core.request.rules import FUNCTION_NAME, MAX_KEY_BYTES, MAX_MESSAGES, MAX_STOPS, NUMBERS, Range
 from routewright._core.trace import filter
 from routewright.docstrings import field_docs, prose
@@ -46,14 +47,22 @@ _CALLED: Final = {"properties": {"tool_calls": {"type": "array"}}, "required": [
 _TURN: Final = {
     "if": {"properties": {"role": {"const": "tool"}}},
     "then": {
-        "properties": {**_SAID["properties"], "tool_calls": _NULL, "tool_call_id": {"type": "string"}},
+        "properties": {
+            **_SAID["properties"],
+            "tool_calls": _NULL,
+            "tool_call_id": {"type": "string"},
+            "reasoning": _NULL,
+        },
         "required": ["content", "tool_call_id"],
     },
     "else": {
         "properties": {"tool_call_id": _NULL},
         "if": {"properties": {"role": {"const": "assistant"}}},
         "then": {"anyOf": [_SAID, _CALLED]},
-        "else": {"properties": {**_SAID["properties"], "tool_calls": _NULL}, "required": ["content"]},
+        "else": {
+            "properties": {**_SAID["properties"], "tool_calls": _NULL, "reasoning": _NULL},
+            "required": ["content"],
+        },
     },
 }
 """What goes together in a message. Said as conditions, here and below: beside alternatives at the top of a schema many
@@ -70,7 +79,6 @@ _ONE_BOUND: Final = {
     "then": {"properties": {"threshold": _NULL}},
 }
 
-_FORMATS: Final = CHOICES["params.response_format.type"]
 _JSON_SCHEMA: Final = {
     "type": "object",
     "properties": {
@@ -83,7 +91,7 @@ _JSON_SCHEMA: Final = {
     "additionalProperties": False,
 }
 _RESPONSE_FORMAT: Final = {
-    "properties": {"type": {"type": "string", "enum": [*_FORMATS]}, "json_schema": {"type": ["object", "null"]}},
+    "properties": {"type": {"type": "string", "enum": [*FORMATS]}, "json_schema": {"type": ["object", "null"]}},
     "required": ["type"],
     "additionalProperties": False,
     "if": {"properties": {"type": {"const": "json_schema"}}},
@@ -99,6 +107,12 @@ _FILTER: Final = {
     "maxLength": filter.MAX_CHARS,
     "pattern": f"^(?:{_TERM}(?:,{_TERM}){{0,{filter.MAX_TERMS - 1}}})?$",
 }
+
+
+def _any_case(text: str) -> str:
+    """A pattern of a text whose letters may be capitals."""
+    return "".join(f"[{each}{each.upper()}]" if each.isalpha() else each for each in text)
+
 
 LIMITS: dict[type, Limits] = {
     wire.RouteRequest: {
@@ -120,7 +134,11 @@ LIMITS: dict[type, Limits] = {
         "name": _SOME,
         WHOLE: _TURN,
     },
-    wire.ImageUrl: {"url": {"pattern": "^([hH][tT][tT][pP][sS]?://|[dD][aA][tT][aA]:[iI][mM][aA][gG][eE]/)"}},
+    wire.ImageUrl: {"url": {"pattern": f"^({_any_case('http')}[sS]?://|{_any_case('data:image/')})"}},
+    wire.FileData: {
+        "file_data": {"pattern": f"^({_any_case('https://')}|{_any_case('data:application/pdf;base64,')})"}
+    },
+    wire.InputAudio: {"data": _SOME},
     wire.ToolCall: {"id": _SOME},
     wire.FunctionCall: {"name": _SOME},
     wire.FunctionName: {"name": _NAME},
@@ -187,7 +205,7 @@ def schemas_of(asked: Iterable[Any], answered: Iterable[Any]) -> Schemas:
     for name, schema in components.items():
         title = schema.get("title", "").partition("[")[0]
         if title in kinds:
-            described = _described(schema, kinds[title], may_lack=title in free)
+            described = _described(schema, kinds[title], asked=title in free)
         else:
             described = {**_plain(schema), "description": text_of(schema.get("description", ""))}
         made[name.replace("_", "")] = described
@@ -197,7 +215,7 @@ def schemas_of(asked: Iterable[Any], answered: Iterable[Any]) -> Schemas:
 def field_schemas(kind: type[Struct]) -> dict[str, Schema]:
     """Schemas of the fields of a struct of plain values, by their names on the wire, without null."""
     schema = msgspec.json.schema_components([kind])[1][kind.__name__]
-    found = _described(schema, kind, may_lack=True)["properties"]
+    found = _described(schema, kind, asked=True)["properties"]
     for each in found.values():
         if isinstance(each.get("type"), list):
             (each["type"],) = [kind for kind in each["type"] if kind != "null"]
@@ -235,19 +253,22 @@ def text_of(doc: str, kind: type | None = None) -> str:
     return _CODE.sub(lambda code: _WORD.sub(lambda name: wires.get(name[0], name[0]), code[0]), said)
 
 
-def _described(schema: Schema, kind: type[Struct], *, may_lack: bool) -> Schema:
-    """The schema of a struct. ``may_lack``: fields with a default may be left out."""
+def _described(schema: Schema, kind: type[Struct], *, asked: bool) -> Schema:
+    """The schema of a struct. ``asked``: it is in a request, where a field with a default may be left out or null."""
     docs, ranges, config = field_docs(kind), NUMBERS.get(kind, {}), kind.__struct_config__
     limits: Limits = {}
     for each in reversed(kind.__mro__):
         limits |= LIMITS.get(each, {})
-    may_lack = may_lack or config.omit_defaults
+    may_lack = asked or config.omit_defaults
+    unset = {field.encode_name for field in fields(kind) if field.default is UNSET}
+    always = [name for name, each in schema["properties"].items() if not may_lack or "default" not in each]
     names = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
     properties = {}
     for written, raw in schema["properties"].items():
         name = names.get(written, "")  # the tag of a union is no field
         bounds = {**(_bounds(ranges[name]) if name in ranges else {}), **limits.get(name, {})}
-        properties[written] = made = _bounded(_plain(raw), bounds)
+        may_be_null = asked and written not in schema.get("required", ())
+        properties[written] = made = _bounded(_plain(_or_null(raw) if may_be_null else raw), bounds)
         if name in docs:
             made["description"] = text_of(docs[name], kind)
         if not may_lack:
@@ -256,11 +277,17 @@ def _described(schema: Schema, kind: type[Struct], *, may_lack: bool) -> Schema:
         "type": "object",
         "description": text_of(inspect.cleandoc(kind.__doc__ or ""), kind),
         "properties": properties,
-        "required": schema["required"] if may_lack else [*properties],
+        "required": schema["required"] if asked else [name for name in always if name not in unset],
         **({"additionalProperties": False} if config.forbid_unknown_fields else {}),
         **limits.get(WHOLE, {}),
     }
     return {word: value for word, value in whole.items() if value not in ([], "")}
+
+
+def _or_null(schema: Schema) -> Schema:
+    """The schema, which takes null too."""
+    kinds = schema.get("anyOf", [schema])
+    return schema if _NULL in kinds else {"anyOf": [*kinds, _NULL]}
 
 
 def _bounded(schema: Schema, bounds: Schema) -> Schema:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from random import Random
 from typing import Any
 
@@ -242,6 +243,7 @@ class AgentStates(Suite):
         await _put(storage, PutAgentState("tr_1", "sandbox", b"canned", 100.0))
         assert await self._state(storage, id="tr_1", environment="production") == b"two"
         assert await self._state(storage, claim="key") == b"two"
+        assert await self._state(storage, id="tr_1", environment="production", informs=True) in (b"two", None)
         assert await self._state(storage, id="tr_1", environment="sandbox") == b"canned"
         for asked in ({"id": "tr_2"}, {"claim": "other"}, {"claim": "key", "environment": "sandbox"}):
             assert await self._state(storage, **asked) is None
@@ -253,7 +255,7 @@ class AgentStates(Suite):
     async def test_states_go_with_their_time_and_with_the_results_of_their_account(self, storage: Storage) -> None:
         for number in range(3):
             await _put(storage, PutAgentState(f"tr_{number}", "production", b"x", 100.0 + number))
-        await _put(storage, PutAgentState("tr_3", "sandbox", b"x", 200.0))
+        await _put(storage, PutAgentState("tr_3", "sandbox", b"x", inf))
         await storage.sweep(101.0)
         there = [await self._state(storage, id=f"tr_{number}") for number in range(4)]
         assert there == [None, None, b"x", b"x"]

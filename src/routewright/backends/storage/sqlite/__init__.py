@@ -14,10 +14,17 @@ import anyio
 
 from routewright._core.request.problems import shown
 from routewright.backends.clock import SystemClock
+from routewright.backends.storage.tables.books.upkeep import is_due, remove_events, remove_marks, remove_results
+from routewright.backends.storage.tables.read import answer, page
+from routewright.backends.storage.tables.roll import roll
+from routewright.backends.storage.tables.shared import forget_unseen
+from routewright.backends.storage.tables.upkeep import old_traces, remove_old, remove_snapshots
+from routewright.backends.storage.tables.write import Writes
 from routewright.errors import RouterError, StorageCorrupt, ValidationFailed
 from routewright.protocols import Clock
 from routewright.threads import Threads
 from routewright.wire import (
+    AgentState,
     CacheCounts,
     CurrentRetention,
     DeleteResults,
@@ -40,24 +47,18 @@ from routewright.wire import (
 )
 
 from .accounts import SqliteAccounts
-from .books.upkeep import is_due, remove_events, remove_marks, remove_results
 from .connection import Connect, Connection, connect, file_of
 from .connections import Connections, Reading
 from .desk import ASK, Desk
 from .faults import fault_of, is_transient, translated
 from .keeper import Keeper
-from .read import answer, page
-from .roll import roll
-from .shared import forget_unseen
-from .upkeep import old_traces, remove_old, remove_snapshots
-from .write import Writes
 from .writer import Writer
 
 T = TypeVar("T")
 
 READERS = 16
 """So many read at a time in each event loop; more wait."""
-_QUICK = (TraceById, FeedbackByTrace, SnapshotById, CurrentRetention, KeyByDigest, LearnedSince)
+_QUICK = (TraceById, FeedbackByTrace, SnapshotById, CurrentRetention, KeyByDigest)
 """Queries that a few pages answer: a thread would take longer than they do."""
 
 
@@ -124,8 +125,9 @@ class SqliteStorage:
             while await self._writer.do(roll):
                 pass
         ask = partial(answer, account, query)
-        if isinstance(query, _QUICK) and not self._inline:
-            is_shown = not isinstance(query, LearnedSince)  # that one only informs a decision, which cannot wait
+        informs = isinstance(query, LearnedSince) or (isinstance(query, AgentState) and query.informs)
+        if (informs or isinstance(query, _QUICK)) and not self._inline:
+            is_shown = not informs  # a decision cannot wait
             try:
                 found = self._connections.read(ask, patient=False)
             except sqlite3.Error as error:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from routewright.backends.storage.tables.books.write import put_event
+from routewright.backends.storage.tables.traces import TraceRows, remove_traces, rows_of_draft
+from routewright.backends.storage.tables.write import Writes
 from routewright.errors import RouterError
 from routewright.protocols import Clock, Facts
 from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit, Short, Snapshot, StoredEvent
 
-from .books.write import put_event
 from .connection import Connection
 from .desk import ASK, SETTLE, Asking
-from .traces import TraceRows, remove_traces, rows_of_draft
-from .write import Writes
 from .writer import Request, Writer
 
 KNOWN_S = 2.0

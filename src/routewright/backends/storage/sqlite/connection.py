@@ -11,22 +11,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from routewright._core.request.problems import shown
+from routewright.backends.storage.tables.connection import Cursor
 from routewright.errors import ValidationFailed
 
 _BESIDE = "-journal"
 """The longest of what SQLite adds to the name of a file."""
-
-
-class Cursor(Protocol):
-    """The rows of a statement."""
-
-    def fetchone(self) -> Any:
-        """One row; None: there is none left."""
-        ...
-
-    def fetchall(self) -> list[Any]:
-        """All rows."""
-        ...
 
 
 class Statements(Protocol):

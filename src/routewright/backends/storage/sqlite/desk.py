@@ -13,19 +13,19 @@ from math import inf
 from pathlib import Path
 
 from routewright._core.accounts.hold import End, Hold, Tick, Widened
-from routewright._core.accounts.ledger import Booked, correct, settle
+from routewright._core.accounts.ledger import Booked
 from routewright._core.accounts.state import Wait, scope_of
 from routewright._core.accounts.waiting import Waiting
 from routewright._core.moment import timestamp
+from routewright.backends.storage.tables.books.shelf import TableShelf
+from routewright.backends.storage.tables.traces import TraceRows, add_traces
 from routewright.errors import RouterError
 from routewright.loop import Reply, Signal
 from routewright.protocols import Clock, Facts
-from routewright.wire import AddCredit, Ask, Correct, Grant, LedgerRow, Replay, Short, Snapshot, Written
+from routewright.wire import AddCredit, Ask, Correct, Grant, Replay, Short, Snapshot, Written
 
-from .books.shelf import TableShelf
 from .connection import Connection
 from .log import Log
-from .traces import TraceRows, add_traces
 
 FEW = 1_000
 """So many accounts, keys and purses may stay in memory while nobody uses them: some 3 MB."""
@@ -238,15 +238,8 @@ class Desk:
 
     def settle(self, facts: Facts) -> Booked:
         """Book what a call came to. Returns what ``ledger.settle`` does; its trace is the caller's to write."""
-        booked = settle(self.state, self.shelf, facts, self._clock.time())
-        account = facts.caller.account
+        booked = self.shelf.settle(facts, self._clock.time())
         self._tick.ends.append(booked.end)
-        if booked.rows:
-            self.shelf.book(account, booked.rows, booked.purses)
-        if booked.events:
-            self.shelf.emit(booked.events)
-        if booked.keeps is not None:
-            self.shelf.keep(account, *booked.keeps)
         return booked
 
     def release(self, call: str, tokens: int | None) -> None:
@@ -270,22 +263,14 @@ class Desk:
 
     def credit(self, account: str, given: AddCredit) -> bool:
         """Add to a balance. False: that was done before."""
-        if 0 in self.shelf.attempts(account, given.id):
+        if not self.shelf.credit(account, given):
             return False
-        row = LedgerRow(
-            request_id=given.id, attempt=0, kind="credit", at=given.at, credit_nanos=given.nanos, note=given.note
-        )
-        self.shelf.book(account, [row], ("account",))
-        self.shelf.grant(account, given.nanos)
         self.changed(account)
         return True
 
     def correct(self, account: str, write: Correct) -> Written:
         """Book a correction."""
-        booked = correct(self.state, self.shelf, account, write)
+        booked = self.shelf.correct(account, write)
         if booked.rows:
             self._tick.ends.append(booked.end)
-            self.shelf.book(account, booked.rows, booked.purses)
-            self.shelf.emit(booked.events)
-            self.shelf.flush_rows()  # the next correction of the call asks how many it has
         return Written(bool(booked.rows), events=tuple(booked.events))

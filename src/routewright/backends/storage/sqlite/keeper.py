@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
+from routewright.backends.storage.tables.roll import roll
 from routewright.errors import RouterError
 from routewright.fork import Guard, renew_in_children
 
 from .connection import Connection
 from .connections import Connections
-from .roll import roll
 
 try:
     import fcntl

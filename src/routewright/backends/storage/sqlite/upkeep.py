@@ -8,111 +8,36 @@ import stat
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
-from routewright._core.batch import UNNAMED_S
-from routewright._core.moment import timestamp
+from routewright.backends.storage.tables.books.audit import LIVE_DIGESTS, SHOWN, Check, problems_of
 from routewright.errors import NotFound, StorageCorrupt, StorageUnavailable, ValidationFailed
-from routewright.wire import Environment, TraceItems
 
-from .books.audit import problems_of
-from .connection import Connection, connect, make_file
+from .connection import connect, make_file
 from .faults import fault_of, is_damage, is_transient, translated
 from .log import begin
-from .read import retention_of, whole
 from .schema import MIGRATIONS, known_version, migrate, version_of
-from .selection import rows_of
-from .traces import STORED, Stored, forget
 
-SOME = 100
-"""Traces that one transaction removes."""
 BUSY_MS = 5_000
 """How long backup, check and upgrade wait for another process."""
-SHOWN = 20
-"""Problems of a store that are told of, the first."""
-MANY = 20_000
-"""Traces that are looked for at a time."""
 
-_ACCOUNTS = """
-WITH RECURSIVE found(name) AS (
-    SELECT min(account) FROM trace
-    UNION ALL
-    SELECT (SELECT min(account) FROM trace WHERE account > name) FROM found WHERE name IS NOT NULL
-)
-SELECT name FROM found WHERE name IS NOT NULL
-"""
 _BODIES = "SELECT trace.n, trace.id, body.trace, body.content FROM trace LEFT JOIN body USING (n)"
 _ENTRIES = """
 SELECT name, at, entry.requests, entry.tokens FROM party JOIN entry ON entry.party = party.id AND n >= first
 ORDER BY party, n
 """
-_LIVE_DIGESTS = "SELECT digest FROM key WHERE compromised_from IS NULL"
-_FREE_SNAPSHOTS = """
-DELETE FROM snapshot WHERE named <= 0 AND at < ?
-AND NOT EXISTS (SELECT 1 FROM snapshot AS later WHERE later.base = snapshot.id)
-RETURNING typeof(body) <> 'null'
-"""
-
-
-class Old(NamedTuple):
-    """Traces of an account that are past their time: numbers of their rows."""
-
-    account: str
-    environment: Environment
-    until: str
-    rows: list[int]
-
-
-def old_traces(now: float, connection: Connection) -> list[Old]:
-    """Find traces that are past their time, ``SOME`` at most a piece, but not more than ``MANY`` of an account: ask
-    again until there are none."""
-    kept = retention_of(connection)
-    ages: list[tuple[Environment, float | None]] = [("production", kept.production_s), ("sandbox", kept.sandbox_s)]
-    found: list[Old] = []
-    for (account,) in connection.execute(_ACCOUNTS).fetchall():
-        for environment, age in ages:
-            if age is None:
-                continue
-            until = timestamp(max(0.0, now - age))
-            asked = TraceItems(environment=environment, until=until)
-            rows = [n for (n,) in rows_of(connection, "trace.n", account, asked, MANY, order="ASC")]
-            pieces = (rows[place : place + SOME] for place in range(0, len(rows), SOME))
-            found += [Old(account, environment, until, piece) for piece in pieces]
-    return found
-
-
-def remove_old(old: Old, connection: Connection) -> int:
-    """Remove them, and leave the roll-ups as they are. A number may meanwhile be that of another trace."""
-    marks = ", ".join("?" * len(old.rows))
-    sql = f"SELECT {STORED} FROM trace WHERE n IN ({marks}) AND account = ? AND environment = ? AND created_at < ?"
-    rows = connection.execute(sql, (*old.rows, old.account, old.environment, old.until)).fetchall()
-    forget(connection, old.account, [Stored.of(row) for row in rows])
-    return len(rows)
-
-
-def remove_snapshots(now: float, connection: Connection) -> list[bool]:
-    """Remove snapshots that nothing needs, and say of each whether it was ever put; ask again until there are none,
-    since each may free the one before it."""
-    # not by "IS NOT NULL", which SQLite 3.40 takes to be always true behind RETURNING
-    return [bool(put) for (put,) in connection.execute(_FREE_SNAPSHOTS, (now - UNNAMED_S,)).fetchall()]
-
-
-class Check(NamedTuple):
-    """What a check of a store found."""
-
-    version: int
-    traces: int
-    """0, as the version, where it is too damaged to tell."""
-    bytes: int
-    problems: list[str]
-    """Empty: it is sound."""
-
-    @property
-    def is_readable(self) -> bool:
-        """Whether more can be asked of it: it is sound, and of the present version."""
-        return not self.problems and self.version == len(MIGRATIONS)
+_TYPES = {
+    "purse": ("name", "spent, granted, told"),
+    "ledger": ("name", "cost, charge, credit"),
+}
+"""Of tables with money what their rows are called, and which columns hold whole numbers."""
+MISTAKEN = {
+    table: f"SELECT account, {name} FROM {table} WHERE typeof(account) <> 'text' OR typeof({name}) <> 'text'"
+    + "".join(f" OR typeof({each}) <> 'integer'" for each in numbers.split(", "))
+    for table, (name, numbers) in _TYPES.items()
+}
+"""These look at all accounts, too."""
 
 
 def backup(path: Path, target: Path) -> None:
@@ -186,7 +111,7 @@ def check(path: Path) -> Check:
             said = connection.execute(f"PRAGMA integrity_check({SHOWN})").fetchall()
             problems += [problem for (problem,) in said if problem != "ok"]
             if version == len(MIGRATIONS) and not problems:
-                problems += islice(chain(_unreadable(connection), problems_of(connection)), SHOWN)
+                problems += islice(problems_of(connection.execute, _BODIES, MISTAKEN), SHOWN)
             traces = connection.execute("SELECT count(*) FROM trace").fetchone()[0]
         except sqlite3.Error as error:
             if not is_damage(error):
@@ -200,7 +125,7 @@ def live_digests(path: Path) -> list[str]:
     _check_there(path)
     with translated(path), closing(connect(str(path))) as connection:
         connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
-        return [digest for (digest,) in connection.execute(_LIVE_DIGESTS).fetchall()]
+        return [digest for (digest,) in connection.execute(LIVE_DIGESTS).fetchall()]
 
 
 def upgrade(path: Path) -> Path | None:
@@ -251,17 +176,6 @@ def _free_name(path: Path, end: str) -> Path:
     ends = (end, *(f"{end}.{number}" for number in range(2, 1_000)))
     names = (path.with_name(f"{path.name}.{each}") for each in ends)
     return next(name for name in names if not name.exists())
-
-
-def _unreadable(connection: sqlite3.Connection) -> Iterator[str]:
-    """Traces that cannot be read back."""
-    for n, trace_id, body, content in connection.execute(_BODIES):
-        try:
-            readable = whole(trace_id, body, content=content).id == trace_id
-        except StorageCorrupt:
-            readable = False
-        if not readable:
-            yield f"trace {trace_id!r} (row {n}) cannot be read"
 
 
 def _check_there(path: Path) -> None:

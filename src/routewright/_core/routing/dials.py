@@ -1,0 +1,104 @@
+"""What a request asks of a vendor that moves cost, length and time: effort, service tier, marks for its cache, audio.
+
+A pool is made for plain requests, and once more for each set of dials that is asked for: effort changes how long a
+model is expected to think, a tier and marks change what its tokens cost. All else of a decision stays as it is.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from routewright._core.catalogue.prices import Price, Prices, hour_price
+from routewright._core.money import MOST_TOKENS
+from routewright.wire import DecisionInput, Effort, Need, Pricing, Usage
+
+EFFORT_PERCENT: dict[Effort, int] = {"none": 0, "minimal": 10, "low": 35, "medium": 100, "high": 250, "max": 500}
+"""Tokens thought, in per cent of what the model thinks when nobody asks for an effort."""
+WISHES = {
+    Need.FLEX: "service_tier",
+    Need.PRIORITY: "service_tier",
+    Need.VERBOSITY: "verbosity",
+    Need.CACHE_CONTROL: "cache_control",
+}
+"""What a request calls the wishes that no model is left out for."""
+_TOOLS, _AUDIO, _FLEX, _PRIORITY, _MARKS = map(
+    int, (Need.TOOLS, Need.AUDIO, Need.FLEX, Need.PRIORITY, Need.CACHE_CONTROL)
+)  # flags are slow to combine
+
+
+class Dials(NamedTuple):
+    """One set of dials. There are few: a bound on thinking is rounded up to a power of two."""
+
+    effort: Effort | None = None
+    thinking_tokens: int | None = None
+    tier: str = ""
+    """``flex`` or ``priority``."""
+    marks: bool = False
+    """Marks ask the vendor's cache to keep a part of the prompt ..."""
+    hour: bool = False
+    """... for an hour."""
+    audio: bool = False
+    tools: bool = False
+    """Tools are given, and nobody asks for an effort: models that take none while they think are kept from it."""
+
+    def thought(self, usual: int) -> int:
+        """Tokens that a model is expected to think that thinks ``usual`` of its own accord."""
+        if self.thinking_tokens is not None:
+            return min(self.thinking_tokens, max(usual, self.thinking_tokens // 2))
+        return usual if self.effort is None else usual * EFFORT_PERCENT[self.effort] // 100
+
+    def as_usual(self, usage: Usage) -> Usage:
+        """The usage that the model would have had if nobody had asked for an effort, as far as that can be told."""
+        percent = 100 if self.effort is None else EFFORT_PERCENT[self.effort]
+        thought = usage.reasoning * 100 // percent if percent else 0
+        return replace(usage, output=min(usage.output - usage.reasoning + thought, MOST_TOKENS), reasoning=thought)
+
+    def held(self, listed: Pricing | None, prices: Prices) -> Prices:
+        """The prices for which a budget needs room."""
+        if self.audio and (listed is None or listed.audio_input_usd is None):
+            return ()
+        return tuple(map(self._dearest, prices)) if self.hour or self.audio else prices
+
+    def _dearest(self, price: Price) -> Price:
+        given = price.input if price.audio is None or not self.audio else max(price.input, price.audio)
+        written = max(price.written, hour_price(price) if self.hour else 0)
+        same = given == price.input and written == price.written
+        return price if same else price._replace(input=given, written=written)
+
+
+PLAIN = Dials()
+
+
+class Asks(NamedTuple):
+    """What a request asks of a model beside text. Requests that ask for the same are of one class."""
+
+    needs: int = 0
+    """Bits of ``Need``."""
+    max_output_tokens: int | None = None
+    wishes: int = 0
+    effort: Effort | None = None
+    thinking_tokens: int | None = None
+    hour_cache: bool = False
+
+    def ignored_by(self, able: int) -> list[str]:
+        """Wishes that a model's vendor has no field for, by what requests call them."""
+        ignored = self.wishes & ~able
+        return [param for need, param in WISHES.items() if ignored & need] if ignored else []
+
+
+def dials_of(given: DecisionInput | Asks) -> Dials:
+    """Those that cost, length and time of a decision follow."""
+    needs, wishes, effort, bound = given.needs, given.wishes, given.effort, given.thinking_tokens
+    if not (wishes or effort or bound or needs & (_AUDIO | _TOOLS)):
+        return PLAIN
+    return Dials(
+        effort,
+        None if bound is None else 1 << max(bound - 1, 0).bit_length(),
+        "flex" if wishes & _FLEX else "priority" if wishes & _PRIORITY else "",
+        bool(wishes & _MARKS),
+        given.hour_cache,
+        bool(needs & _AUDIO),
+        bool(needs & _TOOLS) and effort is None and bound is None,
+    )

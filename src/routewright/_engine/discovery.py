@@ -1,0 +1,118 @@
+"""Asks servers which models they have: before the first decision, and now and again as long as the Router lives."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+
+import anyio
+import anyio.to_thread
+
+from routewright._core.attempts.faults import raised_in
+from routewright.errors import ProviderFault
+from routewright.fork import Guard
+from routewright.loop import Signal
+from routewright.protocols import Clock, DiscoveringProvider
+
+from .worker import Worker
+
+FIRST_S, ALONE_S = 1.0, 5.0
+"""How long first calls wait for what servers say: where other providers can serve them, and where none can."""
+LONGEST_S = 10.0
+"""How long a server may take to say what it has."""
+EVERY_S = 30.0
+RETRY_S = 5.0
+"""The pause after a server had nothing to say."""
+
+_log = logging.getLogger(__name__)
+
+
+class Discovery:
+    """What the servers of some providers have. Asking them is begun by whoever needs it first, and shared by all."""
+
+    def __init__(
+        self,
+        providers: Sequence[DiscoveringProvider],
+        clock: Clock,
+        patience_s: float,
+        changed: weakref.WeakMethod[Callable[[], bool]],
+    ) -> None:
+        """``patience_s``: how long first calls wait. ``changed`` is called when a server has other models, and again as
+        long as it returns False; the Router that owns it is not kept alive."""
+        said = {each.name: f"{each.name} has not said yet which models it has" for each in providers}
+        self.problems = {name: ProviderFault("connect", why) for name, why in said.items()}
+        """Why a provider has no models, by its name."""
+        self.providers = providers
+        self.looked = Signal()
+        """Set once all have answered and are known by what they said."""
+        self.looked.is_set = not providers
+        self._clock = clock
+        self._patience_s = patience_s
+        self._changed = changed
+        self._guard = Guard()
+        self._wait_until: float | None = None
+
+    def begin(self, worker: Worker) -> None:
+        """Begin to ask, if nobody did."""
+        with self._guard.lock:
+            if self._wait_until is None and self.providers:
+                worker.start_daemon(self._keep_asking)
+                self._wait_until = self._clock.monotonic() + self._patience_s
+
+    async def wait(self) -> None:
+        """Wait until all have answered, for a short time from the beginning on."""
+        if self._left_s > 0:
+            with self._clock.deadline(self._clock.monotonic() + self._left_s):
+                await self.looked.wait()
+
+    def block(self) -> None:
+        """Do the same in a plain function. Virtual time would stand still, so that there is nothing to wait for."""
+        if self._left_s > 0 and not self._clock.virtual:
+            self.looked.block(self._left_s)
+
+    @property
+    def _left_s(self) -> float:
+        if self.looked.is_set or self._wait_until is None:
+            return 0.0
+        return self._wait_until - self._clock.monotonic()
+
+    async def _keep_asking(self) -> None:
+        has_news = False
+        while True:
+            has_news |= await self._ask_all()
+            changed = self._changed()
+            if changed is None:
+                return
+            if has_news and self._clock.virtual:
+                has_news = not changed()
+            elif has_news:  # it may wait for this thread
+                has_news = not await anyio.to_thread.run_sync(changed, abandon_on_cancel=True)
+            del changed
+            self.looked.set()
+            await self._clock.sleep(RETRY_S if self.problems else EVERY_S)
+
+    async def _ask_all(self) -> bool:
+        """Ask all of them at once. True if one of them has other models than before."""
+        before = [each.models() for each in self.providers]
+        async with anyio.create_task_group() as group:
+            for provider in self.providers:
+                group.start_soon(self._ask, provider)
+        return before != [each.models() for each in self.providers]
+
+    async def _ask(self, provider: DiscoveringProvider) -> None:
+        problem = ProviderFault("timeout", f"{provider.name} did not say within {LONGEST_S:g} s which models it has")
+        try:
+            with self._clock.deadline(self._clock.monotonic() + LONGEST_S) as limit:
+                await provider.discover()
+            if not limit.expired:
+                self.problems.pop(provider.name, None)
+                return
+        except ProviderFault as fault:
+            problem = fault
+        except Exception as error:  # its words may be a key
+            problem = ProviderFault("local", f"discover() of {provider.name} failed: {raised_in(error)}")
+        known = self.problems.get(provider.name)
+        self.problems[provider.name] = problem
+        if known is None or known.message != problem.message:
+            _log.warning("%s", problem.message)

@@ -1,0 +1,167 @@
+"""Rate limits of a coordination that counts, in front of the storage's accounts, which do everything else.
+
+While the coordination is away, this process goes on with its part of every limit, counted from what it took before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from math import inf
+from typing import NamedTuple
+
+from cachetools import LRUCache
+from msgspec.structs import asdict, replace
+
+from routewright._core.accounts.payer import check_key, parties_of, refused
+from routewright._core.limits.window import Window
+from routewright.errors import RateLimited
+from routewright.fork import Guard, renew_in_children
+from routewright.protocols import Accounts, Clock, CountingCoordination, Facts
+from routewright.wire import WINDOW_S, Ask, Grant, RateLimits, Replay, Short, StoredEvent, Taken, Takes, WindowState
+
+PATIENCE_S, RETRY_S = 0.25, 1.0
+"""How long a call waits for the coordination, and how often one tries it while it is away."""
+MOST_WINDOWS = 10_000
+_log = logging.getLogger(__name__)
+
+
+class _Held(NamedTuple):
+    takes: Takes
+    taken: Taken | None
+    """None: the coordination was away."""
+    at: float
+    windows: list[tuple[str, Window, RateLimits]]
+    """What this process counts by itself."""
+
+
+class SharedLimits:
+    """``Accounts`` whose windows and slots are those of a coordination. A forked child begins with none held."""
+
+    def __init__(self, accounts: Accounts, coordination: CountingCoordination, clock: Clock) -> None:
+        self._accounts = accounts
+        self._coordination = coordination
+        self._clock = clock
+        self.left, self.look, self.widen = accounts.left, accounts.look, accounts.widen
+        self._guard = Guard()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Begin with nothing held: the parent's calls go on there."""
+        self._held: dict[str, _Held] = {}
+        self._windows: LRUCache[str, Window] = LRUCache(MOST_WINDOWS)
+        self._at, self._away_until = 0.0, -inf
+        self.is_away = False
+        """The coordination did not answer when it was asked last."""
+
+    async def admit(self, ask: Ask) -> Grant | Replay | Short:
+        """As ``protocols.Accounts`` says."""
+        accounts, asked = self._accounts, replace(ask, windows=False)
+        if ask.id in self._held:
+            return await accounts.admit(asked)
+        left = accounts.left(ask.caller) or await accounts.look(ask.caller)
+        if left.key is not None:
+            check_key(left.key, left.key.id)
+        parties, slots = tuple(parties_of(ask.caller, left.account, left.key)), int(ask.slot)
+        takes = Takes(ask.id, ask.caller.account, parties, ask.tokens, slots, ask.lasts_s)
+        found: Grant | Replay | Short | None = None
+        if ask.claim is None and parties:  # with a key a replay takes nothing, even where there is no room
+            windows = await self._take(takes)
+            try:
+                found = await accounts.admit(replace(asked, waits_s=0.0))
+            finally:
+                if not isinstance(found, Grant):
+                    self._end(ask.id, 0, void=True)
+            if isinstance(found, Grant):
+                found.windows = windows
+            if not isinstance(found, Short) or not found.waits or not ask.waits_s:
+                return found
+        found = await accounts.admit(asked)  # who waits for others counts from the end of that on
+        if isinstance(found, Replay):
+            return found
+        try:
+            windows = await self._take(takes)
+        except BaseException:
+            if isinstance(found, Grant):
+                accounts.release(found)
+            raise
+        if isinstance(found, Grant):
+            found.windows = windows
+        else:  # it is not its rate limits that refuse it
+            self._end(ask.id, 0, void=True)
+        return found
+
+    async def settle(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
+        """As ``protocols.Accounts`` says."""
+        self._end(facts.id, facts.tokens)
+        return await self._accounts.settle(grant, facts)
+
+    def release(self, grant: Grant, tokens: int | None = 0) -> None:
+        """As ``protocols.Accounts`` says."""
+        self._end(grant.id, tokens)
+        self._accounts.release(grant, tokens)
+
+    async def _take(self, takes: Takes) -> tuple[WindowState, ...]:
+        """Count a call, and return its windows. Raises ``RateLimited``."""
+        taken = await self._asked(takes) if takes.parties else None
+        windows, states = list[tuple[str, Window, RateLimits]](), list[WindowState]()
+        with self._guard.lock:
+            self._at = now = max(self._at, self._clock.monotonic())
+            for name, limits in takes.parties:
+                window = self._windows.get(name) or self._windows.setdefault(name, Window())
+                window.age(now - WINDOW_S)
+                windows.append((name, window, self._part(limits)))
+            if taken is None and not all(each.admits(part, takes.tokens, takes.slots) for _, each, part in windows):
+                raise refused(windows, takes.tokens, now, self._clock.time(), slots=bool(takes.slots))
+            for _, window, part in windows:
+                window.take(now, takes.tokens)
+                window.slots += takes.slots
+                states += window.states(part, now)
+            self._held[takes.id] = _Held(takes, taken, now, windows)
+        return tuple(states) if taken is None else taken.windows
+
+    async def _asked(self, takes: Takes) -> Taken | None:
+        """What the coordination says; None: it is away. Raises ``RateLimited``."""
+        now, why = self._clock.monotonic(), f"no answer within {PATIENCE_S:g} s"
+        if now < self._away_until:
+            return None
+        if self.is_away:
+            self._away_until = now + RETRY_S  # meanwhile nobody else waits for it
+        try:
+            with self._clock.deadline(now + PATIENCE_S):
+                taken = await self._coordination.take(takes)
+                self._back()
+                return taken
+        except RateLimited:
+            self._back()
+            raise
+        except Exception as error:  # its message may hold secrets
+            why = type(error).__name__
+        self._away_until = self._clock.monotonic() + RETRY_S
+        if not self.is_away:
+            self.is_away, part = True, f"1/{self._coordination.processes} of every rate limit"
+            _log.warning("%r is away (%s): this process goes on with %s", self._coordination, why, part)
+        return None
+
+    def _back(self) -> None:
+        if self.is_away:
+            self.is_away, self._away_until = False, -inf
+            _log.warning("%r is back: rate limits are counted there again", self._coordination)
+
+    def _part(self, limits: RateLimits) -> RateLimits:
+        """This process's part of limits; something of each that is above 0."""
+        given = {name: most for name, most in asdict(limits).items() if most is not None}
+        many = self._coordination.processes
+        return RateLimits(**{name: min(most, max(1, most // many)) for name, most in given.items()})
+
+    def _end(self, call: str, tokens: int | None, *, void: bool = False) -> None:
+        """Give back what a call holds, once; what it used stays counted."""
+        with self._guard.lock:
+            held = self._held.pop(call, None)
+            if held is None:
+                return
+            for _, window, _ in held.windows:
+                window.correct(held.at, 0 if tokens is None else tokens - held.takes.tokens, -void)
+                window.slots -= held.takes.slots
+        if held.taken is not None:
+            self._coordination.end(held.taken, tokens, void=void)

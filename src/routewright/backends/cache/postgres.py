@@ -1,0 +1,171 @@
+"""``PostgresCache``: cached answers in a database, shared by all machines that use it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+
+from msgspec import json, msgpack
+
+from routewright._core.cache.selection import is_tagged
+from routewright.backends.clock import SystemClock
+from routewright.backends.storage.postgres.connection import Database, array_of
+from routewright.backends.storage.postgres.schema import Store
+from routewright.fork import Guard, renew_in_children
+from routewright.protocols import Clock, Vector
+from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats, Observation
+
+from .entries import MAX_BYTES, MAX_ENTRIES, OBSERVATIONS, check_bounds, entry_of, narrowed, row_of
+from .mirrors import AT_ONCE, Mirrors
+
+PAGE_BYTES = 4_000_000
+"""Embeddings that are read at a time."""
+_GET = "SELECT (SELECT body FROM cache_entry WHERE key = $1 AND expires_at > $2)"
+_ROW = ", ".join(f"${place}" for place in range(3, 16))
+_PUT = f"SELECT put_answer(ROW(NULL, {_ROW})::cache_entry, $1, $2)"
+_VECTORS = """
+SELECT framed(coalesce((SELECT entries FROM cache_size), 0), '')
+    || coalesce(string_agg(framed(n, vector), '' ORDER BY n), '')
+FROM (
+    SELECT n, vector FROM cache_entry
+    WHERE partition = $1 AND vector IS NOT NULL AND octet_length(vector) = $2 AND n > $3 ORDER BY n LIMIT $4
+) AS page
+"""
+_LOOK = """
+SELECT string_agg(framed(n, body), '') FROM cache_entry WHERE n = ANY($1) AND partition = $2 AND expires_at > $3
+"""
+_SELECTED = """
+SELECT string_agg(framed(n, coalesce(metadata, '')), '' ORDER BY n)
+FROM (SELECT n, metadata FROM cache_entry WHERE n > $1 AND {} ORDER BY n LIMIT $2) AS page
+"""
+_STATS = """
+SELECT json_build_object('entries', count(*), 'size_bytes', coalesce(sum(size), 0), 'oldest_at', min(created_at),
+    'partitions', count(DISTINCT partition), 'saves_nanos', coalesce(sum(cost_nanos), 0))
+FROM cache_entry WHERE expires_at > $1 AND account = coalesce($2, account)
+"""
+_LEAD = """
+WITH led AS (
+    INSERT INTO cache_lead (key, token, until) VALUES ($1, $2, clock_timestamp() + make_interval(secs => $3))
+    ON CONFLICT (key) DO UPDATE SET token = excluded.token, until = excluded.until
+    WHERE cache_lead.until <= clock_timestamp() RETURNING key
+) SELECT count(*) FROM led
+"""
+_END = "WITH ended AS (DELETE FROM cache_lead WHERE key = $1 AND token = $2 RETURNING key) SELECT count(*) FROM ended"
+
+
+class PostgresCache:
+    """Keeps answers in a PostgreSQL database that ``routewright store create`` has prepared.
+
+        router = Router(cache=PostgresCache("postgresql://routewright@db.example/routewright"))
+
+    Any number of processes and machines may share it. A full cache drops the entries that expire soonest, and a crash
+    of the server leaves none. Similar questions are searched for in a copy of the embeddings in memory. Of several
+    processes that miss the same answer one makes the call, and the others wait for it. ``clock``: with a ``FakeClock``
+    nothing runs in threads.
+    """
+
+    def __init__(
+        self, url: str, *, max_bytes: int = MAX_BYTES, max_entries: int = MAX_ENTRIES, clock: Clock | None = None
+    ) -> None:
+        check_bounds("PostgresCache", max_bytes=max_bytes, max_entries=max_entries)
+        self._bounds = max_entries, max_bytes
+        self._clock = clock or SystemClock()
+        inline = self._clock.virtual
+        self._server = Database(Store(url), "answers in PostgreSQL", 8, inline=inline)
+        self._searches = Database(Store(url), "searches in PostgreSQL", 1, inline=inline)
+        self._guard = Guard()
+        renew_in_children(self)
+
+    def __repr__(self) -> str:
+        return f"PostgresCache({self._server!r})"
+
+    def renew(self) -> None:
+        """Begin with no embeddings: another thread of the parent may have been reading some."""
+        self._mirrors = Mirrors()
+        self._token = os.urandom(16)
+
+    @property
+    def is_starting(self) -> bool:
+        """True while a partition is read into memory."""
+        return self._mirrors.is_starting
+
+    async def get(self, key: bytes, now: float) -> CacheEntry | None:
+        """The entry of exactly this request (``protocols.Cache``)."""
+        return entry_of(await self._server.value(_GET, key, now))
+
+    async def nearest(self, partition: bytes, vector: Vector, now: float, limit: int) -> Sequence[CacheMatch]:
+        """The most similar entries of a partition (``protocols.Cache``)."""
+        return await self._searches.run(partial(self._nearest, partition, vector, now, limit))
+
+    def _nearest(self, partition: bytes, vector: Vector, now: float, limit: int) -> list[CacheMatch]:
+        ask, width = self._searches.value_now, 4 * len(vector)
+        many = max(1, PAGE_BYTES // max(1, width))
+
+        def read(after: int) -> tuple[int, Iterable[tuple[int, bytes]]]:
+            (total, _), *page = _frames(ask(_VECTORS, partition, width, after, many))
+            return total, page if len(page) < many else more(page)
+
+        def more(page: list[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+            while page:
+                yield from page
+                page = [*_frames(ask(_VECTORS, partition, width, page[-1][0], many))][1:]
+
+        def look(numbers: Sequence[int]) -> dict[int, CacheEntry]:
+            rows = _frames(ask(_LOOK, _array(numbers), partition, now))
+            return {number: entry for number, body in rows if (entry := entry_of(body))}
+
+        with self._guard.lock:
+            return self._mirrors.nearest(partition, vector, limit, read, look)
+
+    async def put(self, entry: CacheEntry) -> None:
+        """Keep an answer (``protocols.Cache``)."""
+        await self._server.value(_PUT, *self._bounds, *row_of(entry)[1])
+
+    async def remove(self, which: CacheSelection) -> int:
+        """Remove entries, and return how many (``protocols.Cache``)."""
+        given = narrowed(which)
+        sql = _SELECTED.format(" AND ".join(f"{compared} ${place}" for place, compared in enumerate(given, 3)))
+        removed, last, rows, now = 0, 0, [(0, b"")], self._clock.time()
+        while rows:
+            rows = [*_frames(await self._server.value(sql, last, AT_ONCE, *given.values()))]
+            meant = [n for n, metadata in rows if which.metadata is None or is_tagged(metadata, which.metadata)]
+            if meant:
+                drop = "SELECT drop_answers($1, $2)"
+                removed += int.from_bytes(await self._server.value(drop, _array(meant), now))
+            last = rows[-1][0] if rows else last
+        return removed
+
+    async def stats(self, account: str | None, now: float) -> CacheStats:
+        """Count the entries of an account, or of all (``protocols.Cache``)."""
+        return json.decode(await self._server.value(_STATS, now, account), type=CacheStats)
+
+    async def learned(self, space: str, new: Sequence[Observation], after: int) -> tuple[Sequence[Observation], int]:
+        """Add observations; return those that others added since ``after``, and their end (``protocols.Cache``)."""
+        told = array_of([msgpack.encode(each) for each in new])
+        sql = "SELECT exchange_lessons($1, $2, $3, $4)"
+        (end, _), *others = _frames(await self._server.value(sql, space, told, after, OBSERVATIONS))
+        return [msgpack.decode(body, type=Observation) for _, body in others], end
+
+    async def lead(self, key: bytes, seconds: float) -> bool:
+        """Begin to make the answer of a request, or end it (``protocols.Cache``)."""
+        given = (_LEAD, key, self._token, seconds) if seconds > 0 else (_END, key, self._token)
+        return int.from_bytes(await self._server.value(*given)) > 0
+
+    async def aclose(self) -> None:
+        """Give the connections back. They are opened again if it is used again."""
+        await self._server.run(self._server.pool.close)
+        await self._searches.run(self._searches.pool.close)
+
+
+def _array(numbers: Sequence[int]) -> str:
+    return f"{{{','.join(map(str, numbers))}}}"
+
+
+def _frames(raw: bytes) -> Iterator[tuple[int, bytes]]:
+    """Numbers and what stands under them, as ``framed`` in SQL packs them."""
+    at = 0
+    while at < len(raw):
+        begin = at + 12
+        at = begin + int.from_bytes(raw[at + 8 : begin])
+        yield int.from_bytes(raw[begin - 12 : begin - 4]), raw[begin:at]

@@ -1,0 +1,376 @@
+"""``RedisCoordination``: news between machines, and rate limits that all of them count together.
+
+One thread a process takes all that was asked in the meantime, as one script for each account, whose keys are one hash
+slot. The script admits by the server's clock. Where it refuses, it returns what stands in the way, and
+``_core/limits/window`` says how long to wait for that.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, Literal, NamedTuple
+from urllib.parse import quote
+
+from msgspec import msgpack
+from msgspec.structs import astuple
+
+from routewright._core.accounts.payer import refused
+from routewright._core.limits.window import Window
+from routewright._core.request.problems import shown
+from routewright.backends.clock import SystemClock
+from routewright.backends.redis import Server
+from routewright.errors import InternalError, RouterError, StorageUnavailable, ValidationFailed
+from routewright.fork import Guard, renew_in_children
+from routewright.loop import Reply, give
+from routewright.protocols import Clock
+from routewright.threads import Threads
+from routewright.wire import WINDOW_S, Heard, Notice, Taken, Takes, WindowState
+
+UNITS = 1 << 20
+"""A second in the script's whole numbers: floats hold each of them exactly, and so do differences of them."""
+WINDOW = int(WINDOW_S * UNITS)
+IDLE_S, PAUSE_S = 2.0, 0.05
+"""After so long without work the thread ends; between two tries to give back what was ended while the server was
+away."""
+MOST_AT_ONCE, MOST_UNSENT = 256, 10_000
+HEAR_S, BLOCK_S, LOOK_S = 5.0, 1.0, 0.1
+"""How long a listener waits for news, and the server until it says that there is none; between two looks in virtual
+time."""
+NEWS, MOST_NEWS = "rw:news", 1_000
+SCRIPT = """
+-- KEYS: of each party its window, then its slots. A window has an entry for each script that admitted something, by
+-- number: time, requests, tokens. 'h' and 'n' are the first and last number, 'r' and 't' the sums, 'l' the last time.
+local now, length, lease, steps = unpack(cmsgpack.unpack(ARGV[1]))
+local call, clock, windows, answers = redis.call, redis.call('TIME'), {}, {}
+if now < 0 then now = clock[1] * 1048576 + math.floor(clock[2] * 1.048576) end
+
+local function opened(party)
+  local w = windows[party]
+  if w then return w end
+  w = {key = KEYS[2 * party - 1], slots_key = KEYS[2 * party], new_requests = 0, new_tokens = 0}
+  local kept = call('HMGET', w.key, 'h', 'n', 'r', 't', 'l')
+  for place, start in ipairs({1, 0, 0, 0, 0}) do kept[place] = tonumber(kept[place] or start) end
+  w.first, w.last, w.requests, w.tokens, w.at = unpack(kept)
+  if w.at > now + length then w.first, w.requests, w.tokens, w.at = w.last + 1, 0, 0, 0 end  -- by a clock ahead of this
+  w.now = math.max(now, w.at)
+  while w.first <= w.last do
+    local at, requests, tokens = cmsgpack.unpack(call('HGET', w.key, w.first))
+    if at > w.now - length then break end
+    call('HDEL', w.key, w.first)
+    w.first, w.requests, w.tokens = w.first + 1, w.requests - requests, w.tokens - tokens
+  end
+  call('ZREMRANGEBYSCORE', w.slots_key, '-inf', now)
+  call('ZREMRANGEBYSCORE', w.slots_key, now + lease + 1048576, '+inf')  -- by such a clock
+  w.slots, windows[party] = call('ZCARD', w.slots_key), w
+  return w
+end
+
+local function hold(w, id)
+  w.slots = w.slots + call('ZADD', w.slots_key, now + lease, id)
+  call('PEXPIRE', w.slots_key, math.floor(lease / 1048.576) + 1000)
+end
+
+local function fits(used, amount, limit)  -- as in window.py
+  if amount < 1 or limit < 0 then return amount == 0 or limit < 0 end
+  return used + amount <= limit or (used == 0 and limit > 0)
+end
+
+local function facts(w, tokens, most_requests, most_tokens)  -- with the entries that have to leave before one more fits
+  local found, requests, left, number = {w.now, w.slots, w.requests, w.tokens, w.at, 0}, 0, 0, w.first
+  if not fits(w.requests, 1, most_requests) then requests = w.requests + 1 - most_requests end
+  if not fits(w.tokens, tokens, most_tokens) then left = w.tokens + math.min(tokens - most_tokens, 0) end
+  while number <= w.last and (requests > 0 or left > 0) do
+    local at, r, t = cmsgpack.unpack(call('HGET', w.key, number))
+    found[#found + 1], found[#found + 2], found[#found + 3] = at, r, t
+    number, requests, left = number + 1, requests - r, left - t
+  end
+  return found
+end
+
+local function take(id, tokens, slots, parties)
+  local answer, admitted = {1}, true
+  for _, party in ipairs(parties) do
+    local w = opened(party[1])
+    admitted = admitted and fits(w.requests, 1, party[2]) and fits(w.tokens, tokens, party[3])
+      and fits(w.slots, slots, party[4])
+  end
+  for _, party in ipairs(parties) do
+    local w = opened(party[1])
+    if admitted then
+      w.requests, w.tokens, w.at = w.requests + 1, w.tokens + tokens, w.now
+      w.new_requests, w.new_tokens = w.new_requests + 1, w.new_tokens + tokens
+      if slots == 1 then hold(w, id) end
+      answer[#answer + 1] = {w.now, w.slots, w.requests, w.tokens, w.at, w.last + 1}
+    else
+      answer[1], answer[#answer + 1] = 0, facts(w, tokens, party[2], party[3])
+    end
+  end
+  answers[#answers + 1] = answer
+end
+
+local function change(kind, id, by_tokens, by_requests, parties)
+  for _, party in ipairs(parties) do
+    local w = opened(party[1])
+    if kind == 'beat' then hold(w, id) else w.slots = w.slots - call('ZREM', w.slots_key, id) end
+    local at, requests, tokens = cmsgpack.unpack(call('HGET', w.key, party[2]) or cmsgpack.pack(0))
+    if at == party[3] and party[2] >= w.first then  -- it still counts
+      call('HSET', w.key, party[2], cmsgpack.pack(at, requests + by_requests, tokens + by_tokens))
+      w.requests, w.tokens = w.requests + by_requests, w.tokens + by_tokens
+    end
+  end
+end
+
+for _, step in ipairs(steps) do
+  if step[1] == 'take' then take(unpack(step, 2)) else change(unpack(step)) end
+end
+for _, w in pairs(windows) do
+  if w.new_requests > 0 then
+    w.last = w.last + 1
+    call('HSET', w.key, w.last, cmsgpack.pack(w.at, w.new_requests, w.new_tokens))
+  end
+  call('HSET', w.key, 'h', w.first, 'n', w.last, 'r', w.requests, 't', w.tokens, 'l', w.at)
+  call('PEXPIRE', w.key, math.floor(length / 1048.576) + 1000)
+end
+return cmsgpack.pack(answers)
+"""
+_log = logging.getLogger(__name__)
+
+
+class _Step(NamedTuple):
+    """What is to be done for a call."""
+
+    kind: Literal["take", "end", "beat"]
+    """``beat`` says that it runs."""
+    takes: Takes
+    reply: Reply[Taken] | None = None
+    """Of ``take``."""
+    of: Taken | Reply[Taken] | None = None
+    """What ``end`` ends."""
+    tokens: int = 0
+    """By how many the tokens are to be corrected, and the requests."""
+    requests: int = 0
+
+    def encoded(self, names: dict[str, int]) -> Any:
+        """As the script reads it, with the places of its parties among the keys. None: there is nothing to do."""
+        takes, taken = self.takes, self.of.result if isinstance(self.of, Reply) else self.of
+        if not takes.parties or (self.reply is not None and self.reply.is_left) or (self.kind == "end" and not taken):
+            return None
+        rows: Any = [(0, -1)] * len(takes.parties) if taken is None else taken.places
+        if self.reply is not None:
+            rows = [[-1 if each is None else each for each in astuple(limits)] for _, limits in takes.parties]
+        places = [
+            (names.setdefault(name, len(names) + 1), *row) for (name, _), row in zip(takes.parties, rows, strict=True)
+        ]
+        by = (self.tokens, self.requests) if self.reply is None else (takes.tokens, takes.slots)
+        return self.kind, takes.id, *by, places
+
+
+class RedisCoordination:
+    """News between machines, and rate limits and slots that their processes count together, in Redis or Valkey.
+
+        router = Router(storage=storage, coordination=RedisCoordination("redis://redis.internal", processes=8))
+
+    ``processes``: how many share it. While it is away, each goes on with its part of every limit. ``lease_s``: the
+    slots of a process that dies are free after this time. URLs are those of ``open_coordination``. ``clock``: the time
+    of a ``FakeClock`` counts in place of the server's, and everything is done in the caller's thread.
+    """
+
+    def __init__(self, url: str, *, processes: int = 1, lease_s: float = 30.0, clock: Clock | None = None) -> None:
+        if type(processes) is not int or processes < 1:
+            raise ValidationFailed.at("processes", f"is {shown(processes)}", "take a whole number above 0")
+        self.processes = processes
+        """How many processes share it."""
+        self._lease_s = lease_s
+        self._clock = clock or SystemClock()
+        self._inline = self._clock.virtual
+        self._server = Server(url, inline=self._inline)
+        self._news = Threads("news of Redis", 8)
+        self._guard = Guard()
+        renew_in_children(self)
+
+    def __repr__(self) -> str:
+        return f"RedisCoordination({self._server!r}, processes={self.processes})"
+
+    def renew(self) -> None:
+        """Begin with nothing held: the parent's calls go on there."""
+        self._waiting: SimpleQueue[_Step] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._slots: dict[str, tuple[Takes, float]] = {}
+        """Those held here, and when their calls should be over."""
+        self._beats_at = 0.0
+
+    async def announce(self, notice: Notice) -> None:
+        """Publish news (``protocols.Coordination``)."""
+        said: dict[Any, Any] = {"topic": notice.topic, "said": notice.said}
+        await self._server.run(lambda client: client.xadd(NEWS, said, maxlen=MOST_NEWS))
+
+    async def hear(self, after: int | None) -> Heard:
+        """News since ``after``, of the last thousand (``protocols.Coordination``)."""
+        if after is None:
+            newest = await self._server.run(lambda client: client.xrevrange(NEWS, count=1))
+            return Heard((), _number(newest[0][0]) if newest else 0)
+        block, until = None if self._inline else int(BLOCK_S * 1000), self._clock.monotonic() + HEAR_S
+        ask = partial(self._server.call, partial(_since, after, block), BLOCK_S)
+        while not (heard := ask() if self._inline else await self._news.run(ask)).notices:
+            if self._clock.monotonic() >= until:
+                break
+            await self._clock.sleep(LOOK_S if self._inline else 0.0)
+        return heard
+
+    async def take(self, takes: Takes) -> Taken:
+        """Count a call (``protocols.CountingCoordination``)."""
+        reply = Reply[Taken](awaited=not self._inline)
+        try:
+            self._put(_Step("take", takes, reply))
+            if not self._inline:
+                return await reply.wait()
+        except BaseException as error:
+            reply.is_left = True
+            if not isinstance(error, RouterError):  # it is cancelled: what it took, or is about to take, goes back
+                self._put(_void(takes, reply))
+            raise
+        if reply.error is not None:
+            raise reply.error
+        assert reply.result is not None, "it is answered or failed"
+        return reply.result
+
+    def end(self, taken: Taken, tokens: int | None, *, void: bool = False) -> None:
+        """End a call (``protocols.CountingCoordination``)."""
+        by = 0 if tokens is None else tokens - taken.takes.tokens
+        with suppress(RuntimeError):  # no thread can be started now: who takes next starts it
+            self._put(_Step("end", taken.takes, None, taken, by, -void))
+
+    async def aclose(self) -> None:
+        """Close the connections, once what was ended is sent. They are opened again if it is used again."""
+        if self._thread is not None:
+            await self.take(Takes("", "", (), 0, 0, 0.0))
+        self._server.close()
+
+    def _put(self, step: _Step) -> None:
+        with self._guard.lock:
+            if self._inline:
+                self._do([step])
+                return
+            self._waiting.put(step)
+            if self._thread is None:
+                thread = threading.Thread(target=self._work, name="routewright-redis", daemon=True)
+                thread.start()
+                self._thread = thread
+
+    def _work(self) -> None:
+        while (steps := self._next()) is not None:
+            try:
+                self._do(steps)
+            except Exception as error:  # a defect fails these calls, but not the thread
+                _log.exception("RedisCoordination failed")
+                left = [step.reply for step in steps if step.reply is not None and not step.reply.is_given]
+                for reply in left:
+                    reply.error = InternalError(f"RedisCoordination failed with {type(error).__name__}")
+                give(left)
+            del steps
+
+    def _next(self) -> list[_Step] | None:
+        """What came meanwhile; nothing where only slots are to be renewed. None ends the thread."""
+        steps: list[_Step] = []
+        until_s = max(0.0, min(IDLE_S, self._beats_at - time.monotonic())) if self._slots else IDLE_S
+        with suppress(Empty):
+            steps.append(self._waiting.get(timeout=until_s))
+            while len(steps) < MOST_AT_ONCE:
+                steps.append(self._waiting.get_nowait())
+        with self._guard.lock:
+            if not steps and not self._slots and self._waiting.empty():
+                self._thread = None
+                return None
+        return steps
+
+    def _do(self, steps: list[_Step]) -> None:
+        """Do these, with a script an account in one round trip, and answer them."""
+        now, scripts = self._clock.monotonic(), dict[str, tuple[dict[str, int], list[_Step], list[Any]]]()
+        replies = {step.reply: step.takes for step in steps if step.reply is not None}
+        for step in steps:
+            if step.kind == "end":
+                self._slots.pop(step.takes.id, None)
+        if now >= self._beats_at:
+            self._beats_at = now + self._lease_s / 3
+            self._slots = {name: held for name, held in self._slots.items() if now < held[1]}
+            steps = [*(_Step("beat", takes) for takes, _ in self._slots.values()), *steps]
+        for step in steps:
+            names, mine, encoded = scripts.setdefault(step.takes.account, ({}, [], []))
+            if (said := step.encoded(names)) is not None:
+                mine.append(step)
+                encoded.append(said)
+        at = round(self._clock.time() * UNITS) if self._inline else -1
+        header, accounts = (at, WINDOW, int(self._lease_s * UNITS)), [each for each in scripts if scripts[each][1]]
+        calls = [(_keys(each, scripts[each][0]), msgpack.encode((*header, scripts[each][2]))) for each in accounts]
+        try:
+            answers = self._server.evaluate(SCRIPT, calls) if calls else []
+        except StorageUnavailable as error:
+            answers = [error] * len(calls)
+        for account, answer in zip(accounts, answers, strict=True):
+            self._answer(scripts[account][1], answer)
+        for lost in give(replies):  # nobody is there to give it back
+            self._waiting.put(_void(replies[lost], lost))
+        if not self._inline and any(isinstance(each, StorageUnavailable) for each in answers):
+            time.sleep(PAUSE_S)
+
+    def _answer(self, steps: list[_Step], answer: Any) -> None:
+        """Take in what a script returned. Where it failed it may have run, or run later, so that slots are given back,
+        which may be done twice; tokens stay as they were taken."""
+        asked = [(step.takes, step.reply) for step in steps if step.reply is not None]
+        if not isinstance(answer, StorageUnavailable):
+            for (takes, reply), told in zip(asked, msgpack.decode(answer), strict=True):
+                self._read(takes, reply, *told)
+            return
+        for _, reply in asked:
+            reply.error = answer
+        for step in steps if not self._inline and self._waiting.qsize() < MOST_UNSENT else ():
+            if step.kind != "beat":
+                nowhere = Taken(step.takes, (), ((0, -1),) * len(step.takes.parties))
+                self._waiting.put(_Step("end", step.takes, None, nowhere))
+
+    def _read(self, takes: Takes, reply: Reply[Taken], admitted: int, *facts: Sequence[int]) -> None:
+        """Answer a call by what the script says of each party: its time, slots, requests and tokens, its last entry's
+        time, the number of this call's entry, and the first entries."""
+        now, windows, states = max(fact[0] for fact in facts) / UNITS, list[Any](), list[WindowState]()
+        for (name, limits), (_, slots, requests, tokens, last, _, *first) in zip(takes.parties, facts, strict=True):
+            window = Window()
+            window.slots, window.used_requests, window.used_tokens = slots, requests, tokens
+            entries = [*first, last, requests - sum(first[1::3]), tokens - sum(first[2::3])][: None if last else 0]
+            window.times = [at / UNITS for at in entries[::3]]
+            window.requests, window.tokens = entries[1::3], entries[2::3]
+            windows.append((name, window, limits))
+            states += window.states(limits, now) if admitted else ()
+        if not admitted:
+            reply.error = refused(windows, takes.tokens, now, self._clock.time(), slots=bool(takes.slots))
+            return
+        reply.result = Taken(takes, tuple(states), tuple([(fact[5], fact[0]) for fact in facts]))
+        if takes.slots:
+            self._slots[takes.id] = takes, self._clock.monotonic() + takes.lasts_s
+
+
+def _void(takes: Takes, taken: Reply[Taken]) -> _Step:
+    return _Step("end", takes, None, taken, -takes.tokens, -1)
+
+
+def _keys(account: str, names: dict[str, int]) -> list[str]:
+    tag = quote(account, safe="")
+    return [f"rw:{{{tag}}}:{kind}:{quote(name, safe=':')}" for name in names for kind in ("window", "slots")]
+
+
+def _since(after: int, block_ms: int | None, client: Any) -> Heard:
+    found = client.xread({NEWS: f"{after // UNITS}-{after % UNITS}"}, block=block_ms)
+    entries = found[0][1] if found else ()
+    notices = [Notice(said[b"topic"].decode(), said[b"said"].decode()) for _, said in entries]
+    return Heard(tuple(notices), _number(entries[-1][0]) if entries else after)
+
+
+def _number(entry: bytes) -> int:
+    """The id of an entry of a stream, milliseconds and a number within them, as one number."""
+    ms, _, place = entry.partition(b"-")
+    return int(ms) * UNITS + int(place)

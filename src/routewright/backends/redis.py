@@ -1,0 +1,124 @@
+"""Runs commands in Redis or Valkey at the address of a URL: one server, a cluster, or the master that sentinels name.
+
+The driver is synchronous and called in threads, so that asyncio, trio and several loops are alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from routewright.errors import StorageUnavailable, ValidationFailed
+from routewright.fork import Guard
+from routewright.threads import Threads
+
+try:
+    from redis import Redis, RedisError, cluster, sentinel
+    from redis.backoff import NoBackoff
+    from redis.exceptions import NoScriptError, RedisClusterException
+    from redis.retry import Retry
+except ModuleNotFoundError as exc:
+    raise ModuleNotFoundError(
+        f"{__name__} needs the extra 'redis' ({exc.name} is missing): pip install 'routewright[redis]'", name=exc.name
+    ) from exc
+
+T = TypeVar("T")
+_digest = lru_cache(lambda script: hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest())
+TIMEOUT_S = 0.25
+"""Limit of each connect, and of each reply."""
+HINT = (
+    "write redis://host:6379/0, redis+cluster://host:port,host:port or redis+sentinel://host:port,host:port/service, "
+    "with rediss for TLS; the password may stand in REDIS_PASSWORD, or in a file: ?password_file=/path"
+)
+
+
+class Server:
+    """Raises ``StorageUnavailable`` alone, and never shows a password. ``inline``: runs in the caller's thread."""
+
+    def __init__(self, url: str, *, inline: bool) -> None:
+        try:
+            self._url = parts = urlsplit(url)
+            hosts = [urlsplit(f"//{each}") for each in parts.netloc.rpartition("@")[2].split(",")]
+            scheme, _, self._kind = parts.scheme.partition("+")
+            self._path, self._options = parts.path.strip("/"), parse_qs(parts.query, strict_parsing=bool(parts.query))
+            one = len(hosts) == 1 and (self._path or "0").isdecimal()
+            fits = {"": one, "cluster": not self._path, "sentinel": bool(self._path)}[self._kind]
+            port = 26379 if self._kind == "sentinel" else 6379
+            self._hosts = [(each.hostname or "", each.port or port) for each in hosts]
+        except (ValueError, AttributeError, KeyError):  # their words may hold the password
+            fits, scheme = False, ""
+        known = scheme in ("redis", "rediss") and self._options.keys() <= {"password_file"}
+        if not fits or not known or not all(host for host, _ in self._hosts):
+            raise ValidationFailed.at("url", "is no address of Redis", HINT)
+        self._address = f"{parts.scheme}://{','.join(f'{host}:{port}' for host, port in self._hosts)}"
+        self._inline = inline
+        self._clients: dict[float, Any] = {}
+        self._guard = Guard()
+        self._threads = Threads("calls to Redis", 8)
+
+    def __repr__(self) -> str:
+        return repr(self._address)
+
+    async def run(self, ask: Callable[[Any], T]) -> T:
+        """Call it with the client, in a thread."""
+        return self.call(ask) if self._inline else await self._threads.run(self.call, ask)
+
+    def call(self, ask: Callable[[Any], T], blocks_s: float = 0.0) -> T:
+        """The same in this thread. ``blocks_s``: so much longer the server may take to answer."""
+        try:
+            with self._guard.lock:
+                client = self._clients.get(blocks_s) or self._clients.setdefault(blocks_s, self._connect(blocks_s))
+            return ask(client)
+        except (RedisError, RedisClusterException, OSError) as error:
+            raise self._fault(error) from None
+
+    def evaluate(self, script: str, calls: Sequence[tuple[Sequence[str], bytes]]) -> list[Any]:
+        """Run a script for each keys and argument, in one round trip; what it returns, or a ``StorageUnavailable``."""
+        # pipelines of a cluster take no digest
+        named = ("EVAL", script) if self._kind == "cluster" else ("EVALSHA", _digest(script))
+
+        def ask(client: Any) -> list[Any]:
+            with client.pipeline(transaction=False) as pipe:
+                for keys, argument in calls:
+                    pipe.execute_command(*named, len(keys), *keys, argument)
+                found = pipe.execute(raise_on_error=False)
+            for place, (keys, argument) in enumerate(calls):
+                if isinstance(found[place], NoScriptError):  # it was restarted
+                    found[place] = client.eval(script, len(keys), *keys, argument)
+            return [self._fault(each) if isinstance(each, Exception) else each for each in found]
+
+        return self.call(ask)
+
+    def close(self) -> None:
+        """Close the connections. They are made again when they are needed."""
+        with self._guard.lock:
+            clients, self._clients = self._clients, {}
+        for client in clients.values():
+            client.close()
+
+    def _connect(self, blocks_s: float) -> Any:
+        common: dict[str, Any] = {"socket_timeout": TIMEOUT_S + blocks_s, "socket_connect_timeout": TIMEOUT_S}
+        common["retry"] = Retry(NoBackoff(), 0)  # what was not answered may have been done
+        if self._url.scheme.startswith("rediss"):
+            common["ssl"] = True
+        password = unquote(self._url.password or "") or None
+        for name in self._options.get("password_file", ()) if password is None else ():
+            password = Path(name).read_text("utf-8").partition("\n")[0].strip()
+        user = unquote(self._url.username or "") or None
+        signed = common | {"username": user, "password": password or os.environ.get("REDIS_PASSWORD") or None}
+        kind: Any = {"": Redis, "cluster": cluster.RedisCluster, "sentinel": sentinel.Sentinel}[self._kind]
+        if self._kind == "cluster":
+            return kind(startup_nodes=[cluster.ClusterNode(*each) for each in self._hosts], **signed)  # type: ignore[no-untyped-call]
+        if self._kind == "sentinel":
+            return kind(self._hosts, sentinel_kwargs=common, **signed).master_for(self._path)
+        return kind(*self._hosts[0], int(self._path or 0), **signed)
+
+    def _fault(self, error: Exception) -> StorageUnavailable:
+        fault = StorageUnavailable(f"{self._address} cannot be used now: {type(error).__name__}")
+        fault.__cause__ = error  # its words may be anything
+        return fault

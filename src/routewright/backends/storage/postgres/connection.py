@@ -1,0 +1,316 @@
+"""Connections to a PostgreSQL server: how one is made, what it is told, and what its errors are called here.
+
+Statements of ``tables/`` are written for SQLite and PostgreSQL alike. What still differs is translated here.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache, partial
+from select import POLLIN, POLLOUT, poll
+from typing import Any, TypeVar
+
+from routewright.errors import (
+    InternalError,
+    RouterError,
+    StorageCorrupt,
+    StorageFull,
+    StorageReadOnly,
+    StorageUnavailable,
+    StorageVersion,
+    ValidationFailed,
+)
+from routewright.fork import renew_in_children
+from routewright.threads import Threads
+
+try:
+    import psycopg
+    from psycopg import pq
+    from psycopg.adapt import Buffer, Loader
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+    from psycopg.pq.abc import PGresult
+    from psycopg.types.string import StrDumper
+except ImportError as error:
+    raise ImportError(
+        "PostgreSQL needs the extra postgres: run pip install 'routewright[postgres]'", name=error.name
+    ) from error
+
+T = TypeVar("T")
+CONNECT_S = 2
+"""How long to wait for a connection: the least that libpq takes."""
+PATIENCE_S = 2.5
+"""How long the server may take for one step of the accounts."""
+MOST_IDLE = 16
+"""Connections that a process keeps for questions. More are opened as they are needed, and closed again."""
+AGAIN_S = 0.25
+"""So long after a connection failed the next are refused at once."""
+LOCK = "SELECT lock_accounts(%s)"
+
+_DIALECT = (
+    (re.compile(r" INDEXED BY \w+"), ""),
+    # for each tag, in their order: else all traces are read, and then sorted
+    (
+        re.compile(r"\bCROSS JOIN trace ON (.+?) WHERE\b"),
+        r"CROSS JOIN LATERAL (SELECT * FROM trace WHERE \1 LIMIT 1) AS trace WHERE",
+    ),
+    (re.compile(r"CAST\((\w+) AS TEXT\), '\$\.(\w+)'"), r"\1, '\2'"),
+    (re.compile("%"), "%%"),
+    (re.compile(r"\?"), "%s"),
+)
+_KINDS: tuple[tuple[str, type[RouterError], str], ...] = (
+    ("53100", StorageFull, "the server's disk is full: free some room there"),
+    ("25006", StorageReadOnly, "the server takes no writes: it is a replica, so name the primary"),
+    ("42501", StorageReadOnly, "the role lacks a right: see 'routewright store create'"),
+    ("42P01", StorageVersion, "there is no store yet: run 'routewright store create'"),
+    ("42883", StorageVersion, "the store is of an older version: run 'routewright store upgrade'"),
+    ("42703", StorageCorrupt, "this database is of something else: name another one"),
+    ("08", StorageUnavailable, "the connection was lost"),
+    ("40", StorageUnavailable, "it collided with another transaction"),
+    ("53", StorageUnavailable, "the server has no more connections or memory"),
+    ("55", StorageUnavailable, "another transaction holds what it needs"),
+    ("57", StorageUnavailable, "the server stopped it"),
+    ("58", StorageUnavailable, "the server's disk failed"),
+)
+"""What errors mean, by SQLSTATE or its class."""
+NO_PARTITION, LOST = "23514", "08"
+IDLE = pq.TransactionStatus.IDLE
+
+
+class Address:
+    """Where a database is. Its password is nowhere shown."""
+
+    def __init__(self, url: str) -> None:
+        given: dict[str, Any] = {"port": "none"}
+        with suppress(psycopg.Error):  # its words hold the password
+            given = {**conninfo_to_dict(url)}
+        shown: dict[str, Any] = {name: given[name] for name in ("host", "hostaddr", "port", "dbname") if name in given}
+        if "@" in "".join(shown.values()) or re.search("[^0-9,]", given.get("port", "")):
+            hint = "write postgresql://user@host:5432/database, with %40 for @ and %2F for / in a password"
+            raise ValidationFailed.at("url", "is no address of a PostgreSQL database", hint)
+        defaults: dict[str, Any] = {"connect_timeout": CONNECT_S, "tcp_user_timeout": 10_000}
+        self._conninfo = make_conninfo("", **defaults | {"application_name": "routewright"} | given)
+        self._shown = make_conninfo(**shown) or "the default database"
+        self._refused_until, self._refusal = 0.0, ""
+
+    def __str__(self) -> str:
+        return self._shown
+
+    def connect(self) -> Connection:
+        """A new connection, which commits by itself. Raises kinds of ``StorageUnavailable``."""
+        if time.monotonic() < self._refused_until:
+            raise StorageUnavailable(self._refusal)
+        try:
+            connection = Connection.connect(self._conninfo, autocommit=True, prepare_threshold=None)
+        except psycopg.Error as error:
+            why = str(error).rpartition(" failed: ")[2].partition("\n")[0].removeprefix("FATAL:").strip()
+            self._refusal = f"{self}: cannot connect: {why}"
+            self._refused_until = time.monotonic() + AGAIN_S
+            raise StorageUnavailable(self._refusal) from None
+        connection.adapters.register_dumper(str, _Text)
+        connection.adapters.register_loader("text", _Texts)
+        connection.adapters.register_loader("numeric", _Numbers)
+        return connection
+
+    def fault_of(self, error: psycopg.Error) -> RouterError:
+        """What to raise in the place of an error of the driver's."""
+        code = error.sqlstate or f"{LOST}000"
+        for known, kind, what in _KINDS:
+            if code.startswith(known):
+                said = "" if error.diag.message_primary is None else f" ({error.diag.message_primary})"
+                return kind(f"{self}: {what}{said}")
+        return InternalError(f"{self}: PostgreSQL refused a statement ({code}: {error.diag.message_primary})")
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Raise errors of the driver in this library's words."""
+        try:
+            yield
+        except psycopg.Error as error:
+            raise self.fault_of(error) from error
+
+
+class Connection(psycopg.Connection[Any]):
+    """Is closed with its last reference, in the process that opened it."""
+
+    def __del__(self, *_: Any) -> None:
+        """Without psycopg's warning: libpq's part closes the connection, unless this is a forked child."""
+
+
+class Pool:
+    """Connections that are open and not used. A forked child has none: its parent goes on with them."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Begin with none."""
+        self._idle: deque[Connection] = deque()
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """One for the time being. Raises kinds of ``StorageUnavailable``."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._address.connect()
+        try:
+            yield connection
+        finally:
+            if connection.closed or connection.info.transaction_status != IDLE or len(self._idle) >= MOST_IDLE:
+                connection.close()
+            else:
+                self._idle.append(connection)
+
+    def close(self) -> None:
+        """Close those that nobody uses."""
+        while self._idle:
+            self._idle.pop().close()
+
+
+class Database:
+    """Asks a database in threads, of which each event loop has ``most``; ``inline``: in the caller's thread."""
+
+    def __init__(self, address: Address, kind: str, most: int, *, inline: bool) -> None:
+        self.address = address
+        self.pool = Pool(self.address)
+        self._threads = Threads(kind, most)
+        self._inline = inline
+
+    def __repr__(self) -> str:
+        return repr(str(self.address))
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Call it in a thread."""
+        return work() if self._inline else await self._threads.run(work)
+
+    async def value(self, sql: str, *given: bytes | str | float | None) -> bytes:
+        """What ``value_now`` gives, in a thread."""
+        return await self.run(partial(self.value_now, sql, *given))
+
+    def value_now(self, sql: str, *given: bytes | str | float | None) -> bytes:
+        """The one value of a statement, in PostgreSQL's binary format; empty: it is null. A statement whose connection
+        was closed meanwhile is sent again. Raises kinds of ``StorageUnavailable``."""
+        sent = [each if each is None or isinstance(each, bytes) else safe(str(each)).encode() for each in given]
+        formats = [int(isinstance(each, bytes)) for each in given]
+        for is_last in (False, True):
+            with self.address.translated(), self.pool.connection() as connection:
+                try:
+                    return call(connection, sql.encode(), sent, formats, result_format=1)
+                except psycopg.OperationalError:
+                    if is_last or not connection.closed:
+                        raise
+            self.pool.close()  # the others were closed, too
+        raise AssertionError("the last try returns or raises")
+
+
+class Tables:
+    """Runs statements of ``tables/`` in a transaction of a connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.raw = connection
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> psycopg.Cursor[Any]:
+        """Run one."""
+        return self.raw.execute(_translated(sql), parameters)
+
+    def executemany(self, sql: str, parameters: Sequence[Sequence[Any]], /) -> None:
+        """Run one once for each, in one round trip."""
+        if parameters:
+            with self.raw.cursor() as cursor:
+                cursor.executemany(_translated(sql), parameters)
+
+
+@lru_cache(maxsize=1_000)
+def _translated(sql: str) -> str:
+    for pattern, by in _DIALECT:
+        sql = pattern.sub(by, sql)
+    return sql
+
+
+def call(
+    connection: Connection,
+    sql: bytes,
+    parameters: Sequence[bytes | None],
+    formats: Sequence[int],
+    result_format: int = 0,
+) -> bytes:
+    """The one value that a statement gives, in a transaction of its own. Faster than a cursor, and never waits for
+    longer than ``PATIENCE_S``: then the connection is of no use any more. Raises ``psycopg.Error``."""
+    wire, until = connection.pgconn, time.monotonic() + PATIENCE_S
+    wire.send_query_params(sql, parameters, param_formats=formats, result_format=result_format)
+    poller = poll()
+    poller.register(wire.socket, POLLIN | POLLOUT)
+    while wire.flush():
+        _await(poller, until)
+        wire.consume_input()
+    poller.modify(wire.socket, POLLIN)
+    found: PGresult | None = None
+    while True:
+        while wire.is_busy():
+            _await(poller, until)
+            wire.consume_input()
+        result = wire.get_result()
+        if result is None:
+            break
+        found = result
+    if found is None or found.status != pq.ExecStatus.TUPLES_OK:
+        raise _error_of(found)
+    return found.get_value(0, 0) or b""
+
+
+def _await(poller: Any, until: float) -> None:
+    left = until - time.monotonic()
+    if left <= 0 or not poller.poll(left * 1000):
+        raise psycopg.OperationalError(f"the server did not answer within {PATIENCE_S:g} s")
+
+
+def _error_of(result: PGresult | None) -> psycopg.Error:
+    if result is None:
+        return psycopg.OperationalError("the connection was lost")
+    return psycopg.errors.error_from_result(result)
+
+
+def array_of(items: Sequence[bytes | None]) -> bytes:
+    """A ``bytea[]`` in PostgreSQL's binary format."""
+    parts = [_ARRAY_HEAD, len(items).to_bytes(4), b"\0\0\0\1"] if items else [b"\0\0\0\0\0\0\0\0\0\0\0\x11"]
+    for each in items:
+        parts.append(b"\xff\xff\xff\xff" if each is None else len(each).to_bytes(4) + each)
+    return b"".join(parts)
+
+
+_ARRAY_HEAD = b"\0\0\0\1\0\0\0\1\0\0\0\x11"
+"""One dimension, with nulls, of type ``bytea``."""
+
+
+def safe(text: str) -> str:
+    """A text as PostgreSQL can keep it, which knows no NUL; its place in the order stays."""
+    if "\0" in text or "\1" in text:
+        return text.replace("\1", "\1\2").replace("\0", "\1\1")
+    return text
+
+
+def unsafe(text: str) -> str:
+    """The text that was made ``safe``."""
+    return text.replace("\1\1", "\0").replace("\1\2", "\1") if "\1" in text else text
+
+
+class _Text(StrDumper):
+    def dump(self, obj: str) -> Buffer | None:
+        return safe(obj).encode()
+
+
+class _Texts(Loader):
+    def load(self, data: Buffer) -> str:
+        return unsafe(bytes(data).decode())
+
+
+class _Numbers(Loader):
+    """Sums of whole numbers."""
+
+    def load(self, data: Buffer) -> int:
+        return int(bytes(data))

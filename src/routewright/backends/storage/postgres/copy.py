@@ -1,0 +1,204 @@
+"""Copies all that lasts from another store into an empty database, table by table.
+
+Each piece of rows is one transaction with the place where the next begins, so that a copy that was stopped goes on.
+No program can use the target before the copy is complete and compared.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import psycopg
+
+from routewright.backends.clock import SystemClock
+from routewright.backends.storage.sqlite import desk as sqlite
+from routewright.backends.storage.sqlite.connection import connect
+from routewright.backends.storage.sqlite.faults import translated
+from routewright.backends.storage.sqlite.schema import check_version, id_of
+from routewright.backends.storage.tables.connection import Statements
+from routewright.errors import StorageUnavailable, ValidationFailed
+
+from .connection import Address, Connection, Tables
+from .desk import Desk
+from .schema import alone, finish, make_tables, version_of
+
+PIECE = 1_000
+"""Rows of a transaction."""
+LEASE_S = 30.0
+_FROM = {
+    "setting": "(SELECT * FROM setting WHERE name <> 'id') AS setting",  # the id is of a store, not of what it keeps
+    "body": "trace JOIN body USING (n)",
+}
+"""Where rows come from, unless that is the table alone."""
+_FROM_FILE = _FROM | {"kept": "claim JOIN kept USING (account, claim, n)"}
+_TABLES = """
+setting name; policy_version content; learned fleet, model; snapshot id; account account; key account, id;
+purse account, name; ledger account, at, name; kept account, claim; uncounted n;
+usage account, per, group_by, environment, start, value; cache_use account, environment, day, age;
+fallback_use account, environment, day, kind, name; latency account, environment, day, model, strategy;
+trace account, created_at, id; body account, created_at, id; tag account, key, value, created_at, id;
+feedback account, trace_id; agent_state account, environment, id; incident id; told account, once;
+event account, id; delivery endpoint, event; endpoint id; subscription type, endpoint
+"""  # subscriptions last, so that nothing is delivered anew
+_KEYS: dict[str, str] = dict(each.split(maxsplit=1) for each in _TABLES.split(";"))
+"""The tables in their order, and the columns that their pieces follow each other by."""
+_SUMS = {
+    "purse": "SELECT account, sum(spent), sum(granted) FROM purse GROUP BY account",
+    "ledger": "SELECT account, sum(cost), sum(charge), sum(credit) FROM ledger GROUP BY account",
+}
+_NUMBERS = """
+SELECT setval('trace_n', (SELECT coalesce(max(n & ((1::bigint << 40) - 1)), 0) + 1 FROM trace), false),
+    setval(pg_get_serial_sequence('event', 'n'), (SELECT coalesce(max(n), 0) + 1 FROM event), false),
+    setval(pg_get_serial_sequence('uncounted', 'n'), (SELECT coalesce(max(n), 0) + 1 FROM uncounted), false)
+"""
+_BEGUN = "SELECT to_regclass('copying') IS NOT NULL"
+_BEGIN = """
+CREATE TABLE copying (name text PRIMARY KEY, after bytea, rows bigint NOT NULL, done boolean NOT NULL);
+DELETE FROM store
+"""
+_PLACE = "SELECT after, rows, done FROM copying WHERE name = %s"
+_GO_ON = """
+INSERT INTO copying VALUES (%s, %s, %s, %s)
+ON CONFLICT (name) DO UPDATE SET after = excluded.after, rows = excluded.rows, done = excluded.done
+"""
+_BYTEA = 17
+_EPOCH = date(1970, 1, 1).toordinal()
+
+
+class _Source(NamedTuple):
+    id: bytes
+    holds: int
+    """Calls that run."""
+    statements: Statements
+    places: dict[str, str]
+
+
+def copy(source: Path | Address, target: Address, tell: Callable[[str], object]) -> tuple[dict[str, int], list[str]]:
+    """Copy a store that nobody uses. Returns the rows of each table, which ``tell`` is told at once, and how the copy
+    differs from its source: if in nothing, it is done, and may be used. Raises ``ValidationFailed`` for a target that
+    is not empty, and kinds of ``StorageUnavailable``: then the same call goes on where it stopped."""
+    with _opened(source) as found, target.translated(), target.connect() as connection:
+        if found.holds:
+            hint = f"stop what uses it, and {LEASE_S:g} s later copy it again"
+            raise StorageUnavailable(f"{source} is in use: {found.holds} calls hold money or limits there; {hint}")
+        alone(target, lambda within: _begin(target, within, found.id))
+        connection.execute("SET synchronous_commit = off")  # a piece is lost with the place behind it, or not at all
+        rows = {}
+        for name in _KEYS:
+            rows[name] = _copy_table(name, found, connection)
+            tell(f"{name}: {rows[name]:,} rows")
+        problems = [*_differences(found, Tables(connection))]
+        if not problems:
+            alone(target, _end)
+        return rows, problems
+
+
+@contextmanager
+def _opened(source: Path | Address) -> Iterator[_Source]:
+    """A store as it is at one moment."""
+    if isinstance(source, Address):
+        with source.translated(), source.connect() as connection:
+            version_of(source, connection)
+            connection.isolation_level, connection.read_only = psycopg.IsolationLevel.REPEATABLE_READ, True
+            with connection.transaction():
+                held = "SELECT id, (SELECT count(*) FROM hold) + (SELECT count(*) FROM naming) FROM store"
+                ((name, holds),) = connection.execute(held).fetchall()
+                yield _Source(name, holds, Tables(connection), _FROM)
+        return
+    with translated(source), closing(connect(str(source))) as file:
+        check_version(file, source)
+        file.execute("BEGIN IMMEDIATE")
+        accounts = sqlite.Desk(source, SystemClock(), LEASE_S)
+        accounts.open(file)
+        holds = len(accounts.state.holds)
+        file.execute("ROLLBACK")
+        file.execute("BEGIN")
+        yield _Source(id_of(file) or b"", holds, file, _FROM_FILE)
+
+
+def _begin(target: Address, connection: Connection, source: bytes) -> None:
+    """Prepare the target, or see that it is the unfinished copy of that source."""
+    made = make_tables(target, connection)
+    if connection.execute(_BEGUN).fetchone() == (True,):
+        if connection.execute(_PLACE, ("",)).fetchone() != (source, 0, False):
+            raise ValidationFailed.at("target", f"{target} is an unfinished copy of another store", "name an empty one")
+        return
+    filled = [] if made else [name for name in _KEYS if connection.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone()]
+    if filled:
+        raise ValidationFailed.at("target", f"{target} is not empty: it has rows in {filled[0]}", "name an empty one")
+    connection.execute(_BEGIN)
+    connection.execute(_GO_ON, ("", source, 0, False))
+
+
+def _copy_table(name: str, source: _Source, target: Connection) -> int:
+    """Copy what is missing of a table, and say how many rows it has."""
+    after, rows, done = target.execute(_PLACE, (name,)).fetchone() or (None, 0, False)
+    wanted = target.execute(f"SELECT * FROM {name} LIMIT 0").description or ()
+    known: Any = source.statements.execute(f"SELECT * FROM {name} LIMIT 0")
+    there = {each[0] for each in known.description}
+    columns = [each for each in wanted if each.name in there]
+    keys = _KEYS[name].split(", ")
+    names = ", ".join(each.name for each in columns)
+    select = f"SELECT {_KEYS[name]}, {names} FROM {source.places.get(name, name)} "
+    pages = f"ORDER BY {_KEYS[name]} LIMIT {PIECE}"
+    behind = f"WHERE ({_KEYS[name]}) > ({', '.join('?' * len(keys))}) "
+    while not done:
+        last = () if after is None else msgspec.msgpack.decode(after)
+        found = source.statements.execute(select + (behind if last else "") + pages, last).fetchall()
+        piece = [_row(name, each[: len(keys)], each[len(keys) :], columns) for each in found]
+        done = len(found) < PIECE
+        after = msgspec.msgpack.encode(found[-1][: len(keys)]) if found else after
+        with target.transaction():
+            if name in ("trace", "tag"):
+                place = keys.index("created_at")
+                target.execute("SELECT make_days(%s)", (sorted({each[place][:10] for each in found}),))
+            with target.cursor() as cursor, cursor.copy(f"COPY {name} ({names}) FROM STDIN") as taken:
+                for row in piece:
+                    taken.write_row(row)
+            rows += len(piece)
+            target.execute(_GO_ON, (name, after, rows, done))
+    return rows
+
+
+def _row(name: str, key: Sequence[Any], row: Sequence[Any], columns: Sequence[psycopg.Column]) -> list[Any]:
+    """A row as PostgreSQL keeps it."""
+    values: list[Any] = [
+        value.encode() if column.type_code == _BYTEA and isinstance(value, str) else value
+        for value, column in zip(row, columns, strict=True)
+    ]
+    if name in ("trace", "body"):  # the day in the upper bits of n
+        values[0] = (date.fromisoformat(key[1][:10]).toordinal() - _EPOCH) << 40 | values[0] & (1 << 40) - 1
+    return values
+
+
+def _differences(source: _Source, target: Statements) -> Iterator[str]:
+    for name in _KEYS:
+        due = source.statements.execute(f"SELECT count(*) FROM {source.places.get(name, name)}").fetchone()[0]
+        there = target.execute(f"SELECT count(*) FROM {_FROM.get(name, name)}").fetchone()[0]
+        if due != there:
+            yield f"{name} has {due:,} rows, and in the copy {there:,}: the source was changed meanwhile"
+    for name, sql in _SUMS.items():
+        mine, theirs = (
+            {account: sums for account, *sums in each.execute(sql).fetchall()} for each in (source.statements, target)
+        )
+        for account in sorted({*mine, *theirs}):
+            if mine.get(account) != theirs.get(account):
+                yield f"{name} of {account!r} comes to {mine.get(account)}, and in the copy to {theirs.get(account)}"
+
+
+def _end(connection: Connection) -> None:
+    """Make a store of the copy."""
+    now = time.time()
+    desk = Desk(Tables(connection), now, now)
+    for (account,) in connection.execute("SELECT account FROM account UNION SELECT account FROM key").fetchall():
+        desk.changed(account)  # their limits stand beside them
+    connection.execute(_NUMBERS)
+    connection.execute("DROP TABLE copying")
+    connection.execute("ANALYZE")
+    finish(connection)

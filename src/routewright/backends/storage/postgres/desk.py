@@ -1,0 +1,175 @@
+"""Accounts by the rules of ``_core/accounts``, inside a transaction that has their locks.
+
+``tick`` (accounts.sql) does what is frequent in one step. Everything else is done here: calls whose hold expired,
+traces that take the place of others, thresholds that are crossed, terms, credit and corrections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from routewright._core.account import limits_of
+from routewright._core.accounts.hold import Hold
+from routewright._core.accounts.ledger import Booked
+from routewright._core.accounts.payer import BALANCE, MONTH, level_of, purses_of
+from routewright._core.accounts.state import State, scope_of
+from routewright._core.moment import timestamp
+from routewright.backends.storage.tables.books.bodies import account_of, key_of
+from routewright.backends.storage.tables.books.shelf import TableShelf
+from routewright.protocols import Facts
+from routewright.wire import AddCredit, Correct, Environment, Purse, RunLimit, Standing, Stands, Written
+
+from .connection import LOCK, Tables
+
+_HOLD = """
+SELECT id, account, key_id, came_at, ends_at, parties, tokens, slots, nanos, purses, claim, fingerprint, owner,
+    taken_at, run, run_limit, late FROM hold WHERE
+"""
+_KEPT = "SELECT claim, fingerprint, call, result, until FROM kept WHERE account = ? AND claim = ANY (?)"
+_PUT_KEPT = """
+INSERT INTO kept (account, claim, environment, fingerprint, call, until, result) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (account, claim) DO UPDATE SET environment = excluded.environment, fingerprint = excluded.fingerprint,
+    call = excluded.call, until = excluded.until, result = excluded.result
+"""
+_ACCOUNT = "UPDATE account SET requests = ?, tokens = ?, slots = ?, prepaid = ?, monthly = ? WHERE account = ?"
+_KEY = "UPDATE key SET requests = ?, tokens = ?, slots = ?, budget = ?, monthly = ? WHERE account = ? AND id = ?"
+_PURSES = "SELECT name, spent, granted, reserved FROM purse WHERE account = ? AND name = ANY (?)"
+
+
+class Shelf(TableShelf):
+    """The ledger in PostgreSQL, whose answers lie in one table."""
+
+    def look_up(self, account: str, claims: Sequence[bytes]) -> None:
+        """As ``TableShelf`` says."""
+        self._flush_kept()
+        self._found.update(dict.fromkeys(claims))
+        for claim, *row in self.connection.execute(_KEPT, (account, list(claims))).fetchall():
+            self._found[claim] = row
+
+    def delete_results(self, account: str, environments: Sequence[Environment]) -> int:
+        """As ``TableShelf`` says."""
+        sql = "DELETE FROM kept WHERE account = ? AND environment = ANY (?) RETURNING 1"
+        return len(self.connection.execute(sql, (account, list(environments))).fetchall())
+
+    def _flush_kept(self) -> None:
+        self.connection.executemany(_PUT_KEPT, self._kept)
+        self._kept = []
+
+
+class Desk:
+    """The accounts in one transaction: ``at`` its moment on the clock of windows and leases, ``now`` in Unix time."""
+
+    def __init__(self, tables: Tables, at: float, now: float) -> None:
+        self._tables = tables
+        self._at = at
+        self._now = now
+        self.shelf = Shelf()
+        self.shelf.begin(tables)
+        self._state: State = self.shelf.state
+        self._state.begin(0, at, at)
+        self.deletes = False
+
+    def lock(self, *accounts: str) -> None:
+        """Wait for everybody else who changes something of these accounts."""
+        self._tables.raw.execute(LOCK, (list(accounts),))
+
+    def settle(self, facts: Facts) -> Booked:
+        """Book what a call came to, whatever became of its hold."""
+        account = facts.caller.account
+        hold = self._load("account = ? AND id = ?", account, facts.id)
+        if facts.claim is not None:
+            self._load("account = ? AND claim = ?", account, scope_of(facts.caller, facts.claim.key))
+        booked = self.shelf.settle(facts, self._now)
+        if hold:
+            self._end(account, facts.id, facts.tokens)
+        self._flush()
+        return booked
+
+    def expire(self, but: int) -> list[str]:
+        """End the holds of processes that were silent for a lease, ``but`` one. Returns the accounts."""
+        sql = "SELECT DISTINCT account FROM hold JOIN owner ON owner.id = owner WHERE until < %s AND owner.id <> %s"
+        accounts = [name for (name,) in self._tables.raw.execute(sql, (self._at, but)).fetchall()]
+        self.lock(*accounts)
+        sql = "DELETE FROM owner WHERE until < %s AND id <> %s RETURNING id"  # one of us does it
+        silent = [owner for (owner,) in self._tables.raw.execute(sql, (self._at, but)).fetchall()]
+        self._load("owner = ANY (?)", silent)
+        return self._expire([*self._state.holds.values()])
+
+    def expire_overdue(self, owner: int, lease_s: float) -> list[str]:
+        """End holds of a process whose calls should have ended a lease ago. Returns their ids."""
+        overdue, before = "owner = ? AND ends_at < ?", self._at - lease_s
+        found = self._tables.execute(f"SELECT account FROM hold WHERE {overdue}", (owner, before)).fetchall()
+        self.lock(*(name for (name,) in found))
+        self._load(overdue, owner, before)
+        lost = [*self._state.holds.values()]
+        self._expire(lost)
+        return [hold.id for hold in lost]
+
+    def _expire(self, holds: Sequence[Hold]) -> list[str]:
+        for hold in holds:
+            self.shelf.expire(hold)
+            self._end(hold.account, hold.id, None)
+        self._flush()
+        return [hold.account for hold in holds]
+
+    def standing(self, account: str, asked: Stands) -> Standing:
+        """How an account stands, with the purses that a call would be paid from."""
+        terms = self.shelf.account(account)
+        key = None if asked.key_id is None else self.shelf.key(account, asked.key_id)
+        limits = purses_of(terms, key, asked.at[:MONTH], asked.run)
+        rows = self._tables.execute(_PURSES, (account, [*limits])).fetchall()
+        sums = {name: (spent, granted, reserved) for name, spent, granted, reserved in rows}
+        purses = []
+        for name, limit in limits.items():
+            spent, granted, reserved = sums.get(name, (0, 0, 0))
+            purses.append(Purse(level_of(name), name, granted if limit == BALANCE else limit, spent, reserved))
+        return Standing(terms, key, tuple(purses))
+
+    # What batches ask of it (``tables/books/write.Desk``)
+
+    def changed(self, account: str) -> None:
+        """The terms of an account were changed: keep the limits beside them."""
+        for (body,) in self._tables.execute("SELECT body FROM account WHERE account = ?", (account,)).fetchall():
+            terms = account_of(body)
+            limits = limits_of(terms)
+            row = limits.requests_per_min, limits.tokens_per_min, limits.concurrency, terms.prepaid, terms.monthly_nanos
+            self._tables.execute(_ACCOUNT, (*row, account))
+        rows: list[tuple[Any, ...]] = []
+        for (body,) in self._tables.execute("SELECT body FROM key WHERE account = ?", (account,)).fetchall():
+            key, mine = key_of(body), key_of(body).limits
+            counts = (None,) * 3 if mine is None else (mine.requests_per_min, mine.tokens_per_min, mine.concurrency)
+            rows.append((*counts, key.budget_nanos, key.monthly_nanos, account, key.id))
+        self._tables.executemany(_KEY, rows)
+
+    def credit(self, account: str, given: AddCredit) -> bool:
+        """Add to a balance. False: that was done before."""
+        credited = self.shelf.credit(account, given)
+        self._flush()
+        return credited
+
+    def correct(self, account: str, write: Correct) -> Written:
+        """Book a correction."""
+        booked = self.shelf.correct(account, write)
+        self._flush()
+        return Written(bool(booked.rows), events=tuple(booked.events))
+
+    def _load(self, where: str, *given: Any) -> bool:
+        """Have some holds in memory. True: there are any."""
+        rows = self._tables.execute(_HOLD + where, given).fetchall()
+        for *columns, run, run_limit, late in rows:
+            hold = Hold(*columns)
+            hold.parties, hold.purses = tuple(hold.parties), tuple(hold.purses)
+            if run is not None:
+                hold.run = RunLimit(run, run_limit)
+            if late:
+                self._state.expired[hold.id] = self._at
+            if hold.id not in self._state.holds:
+                self._state.load(self._at, (), {}, [hold])
+        return bool(rows)
+
+    def _end(self, account: str, call: str, tokens: int | None) -> None:
+        self._tables.raw.execute("SELECT end_hold(%s, %s, %s)", (account, call, tokens))
+
+    def _flush(self) -> None:
+        self.shelf.flush(timestamp(self._now))

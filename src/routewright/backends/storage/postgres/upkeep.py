@@ -1,0 +1,189 @@
+"""What is done to a store in PostgreSQL now and then: counting traces, and removing what is past its time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+
+from routewright._core.accounts.books import WEEK_S
+from routewright._core.moment import timestamp
+from routewright._core.webhooks.outbox import KEPT_S
+from routewright.backends.storage.tables.books.upkeep import OLD_DELIVERIES, OLD_EVENTS, SOME, remove_marks
+from routewright.backends.storage.tables.read import DAY_S, retention_of
+from routewright.backends.storage.tables.roll import roll
+from routewright.backends.storage.tables.shared import forget_unseen
+from routewright.backends.storage.tables.upkeep import Old, old_traces, remove_old, remove_snapshots
+from routewright.errors import RouterError
+from routewright.fork import Guard, renew_in_children
+from routewright.protocols import Clock
+
+from .connection import Tables
+from .desk import Desk
+
+EVERY_S = 2.0
+"""How often traces are counted while they come."""
+ROLLING = "_rolling"
+"""Locked by the process that counts traces, and by the one that removes what is old."""
+_log = logging.getLogger(__name__)
+_TAKEN = """
+WITH taken AS (DELETE FROM uncounted WHERE n < ? RETURNING *)
+SELECT account, shape, sum(traces), sum(cost), sum(charged), sum(input), sum(output), sum(cached)
+FROM taken GROUP BY account, shape ORDER BY account
+"""
+_NAME = """
+WITH taken AS (DELETE FROM naming RETURNING *)
+INSERT INTO snapshot (id, depth, named, at) SELECT id, 0, sum(named), 0 FROM taken GROUP BY id
+ON CONFLICT (id) DO UPDATE SET named = snapshot.named + excluded.named
+"""
+_DAYS = "SELECT substr(relname, 7) FROM pg_class WHERE relname LIKE 'trace\\_%' AND relispartition ORDER BY 1"
+_RESULTS = "DELETE FROM kept WHERE (account, claim) IN (SELECT account, claim FROM kept WHERE until <= ? LIMIT ?)"
+
+
+class Transact(Protocol):
+    """Does some work in a transaction, under the locks of accounts."""
+
+    def __call__(self, work: Callable[[Tables, Desk], Any], locked: Sequence[str] = (), /) -> Any:
+        """Give what the work gives."""
+        ...
+
+
+def count(transact: Transact) -> None:
+    """Count the traces that are not counted yet."""
+    while transact(_count, [ROLLING]):
+        pass
+
+
+def _count(tables: Tables, _: Desk) -> bool:
+    tables.execute(_NAME)
+    return roll(tables, _TAKEN)
+
+
+class Keeper:
+    """Counts traces in the background, so that a report has few left to count, and prepares the next day. One process
+    of all does it; each ends its thread when nothing was written for a while."""
+
+    def __init__(self, transact: Transact, clock: Clock, *, inline: bool) -> None:
+        self._transact = transact
+        self._clock = clock
+        self._inline = inline
+        self._guard = Guard()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Begin with nothing to do."""
+        self._thread: threading.Thread | None = None
+        self._ends = threading.Event()
+        self._wrote = False
+        self._day = ""
+
+    def wrote(self) -> None:
+        """Traces were written."""
+        self._wrote = True
+        if self._thread is not None or self._inline:
+            return
+        with self._guard.lock:
+            if self._thread is None:
+                self._ends = threading.Event()
+                thread = threading.Thread(target=self._keep, name="routewright-postgres-keeper", daemon=True)
+                with suppress(RuntimeError):  # reports count by themselves
+                    thread.start()
+                    self._thread = thread
+
+    def close(self) -> None:
+        """End the thread."""
+        thread, self._thread = self._thread, None
+        self._ends.set()
+        if thread is not None:
+            thread.join(EVERY_S)
+
+    def _keep(self) -> None:
+        while not self._ends.wait(EVERY_S) and self._wrote:
+            self._wrote = False
+            tomorrow = timestamp(self._clock.time() + DAY_S)[:10]
+            try:
+                while self._transact(_count_alone):
+                    pass
+                if tomorrow != self._day:
+                    self._transact(partial(_make_day, tomorrow))
+                    self._day = tomorrow
+            except RouterError as error:
+                _log.debug("traces were not counted: %s", error)
+        with self._guard.lock:
+            if self._thread is threading.current_thread():
+                self._thread = None
+
+
+def _make_day(day: str, tables: Tables, _: Desk) -> None:
+    tables.execute("SELECT make_days(?)", ([day],))
+
+
+def _count_alone(tables: Tables, desk: Desk) -> bool:
+    """Count some traces, unless another process does just now. True: there are more."""
+    sql = "SELECT pg_try_advisory_xact_lock(hashtextextended(?, 25))"
+    ((is_alone,),) = tables.execute(sql, (ROLLING,)).fetchall()
+    return is_alone and _count(tables, desk)
+
+
+def sweep(transact: Transact, now: float) -> int:
+    """Remove what is past its time (Unix seconds), in pieces, and say how many things."""
+    count(transact)
+    transact(partial(_forget, now))
+    removed: int = 0
+    for remove in (_remove_results, _remove_events):
+        while found := transact(partial(remove, now)):
+            removed += found
+    removed += transact(partial(_drop_days, now), [ROLLING])
+    while old := transact(lambda tables, _: old_traces(now, tables, WEEK_S)):
+        for each in old:
+            removed += transact(partial(_remove_old, each), [each.account])
+    count(transact)
+    while freed := transact(lambda tables, _: remove_snapshots(now, tables)):
+        removed += sum(freed)
+    return removed
+
+
+def _forget(now: float, tables: Tables, _: Desk) -> None:
+    forget_unseen(now, tables)
+    remove_marks(now, tables)
+    before = now - 3_600.0
+    idle = tables.execute("DELETE FROM party WHERE last < ? AND slots = 0 RETURNING name", (before,)).fetchall()
+    names = [name for (name,) in idle]
+    tables.execute("DELETE FROM entry WHERE party = ANY (?) AND at < ?", (names, before))
+    tables.execute("DELETE FROM notice WHERE at < now() - interval '1 minute'")
+    tables.execute("DELETE FROM cache_lead WHERE until < now()")
+
+
+def _remove_results(now: float, tables: Tables, _: Desk) -> int:
+    removed: int = tables.execute(_RESULTS, (now, SOME)).rowcount
+    return removed
+
+
+def _remove_events(now: float, tables: Tables, _: Desk) -> int:
+    week_before = timestamp(max(0.0, now - WEEK_S))
+    deliveries = tables.execute(OLD_DELIVERIES, (now - KEPT_S, SOME)).fetchall()
+    return len(deliveries) + len(tables.execute(OLD_EVENTS, (week_before, SOME)).fetchall())
+
+
+def _remove_old(old: Old, tables: Tables, _: Desk) -> int:
+    return remove_old(old, tables)
+
+
+def _drop_days(now: float, tables: Tables, _: Desk) -> int:
+    """Drop the partitions of days of which no trace is kept any more."""
+    kept = retention_of(tables)
+    if kept.production_s is None or kept.sandbox_s is None or max(kept.production_s, kept.sandbox_s) < WEEK_S:
+        return 0
+    until = timestamp(max(0.0, now - max(kept.production_s, kept.sandbox_s)))[:10].replace("-", "_")
+    days = [day.replace("_", "-") for (day,) in tables.execute(_DAYS).fetchall() if day < until]
+    dropped: int = 0
+    for day in days:
+        ((traces,),) = tables.execute("SELECT drop_day(?)", (day,)).fetchall()
+        dropped += traces
+    if days:  # a call puts the snapshots that it names within the six hours before it
+        sql = "UPDATE snapshot SET named = 0 WHERE at > 0 AND at < ?"
+        tables.execute(sql, (now - max(kept.production_s, kept.sandbox_s) - 2 * DAY_S,))
+    return dropped

@@ -1,0 +1,119 @@
+"""Why an ask does not fit: a ``State`` is made of the facts that ``tick`` (accounts.sql) gives, and asked."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Sequence
+from typing import Any
+
+from routewright._core.account import limits_of
+from routewright._core.accounts.hold import Hold
+from routewright._core.accounts.state import Kept, State, Wait, scope_of
+from routewright._core.limits.window import Window
+from routewright.backends.storage.tables.books.bodies import account_of, key_of
+from routewright.errors import InternalError
+from routewright.wire import Account, Ask, Key, Left, Replay, Short, WindowState
+
+from .connection import unsafe
+
+
+class Terms:
+    """The terms of a caller, as bodies of their rows."""
+
+    def __init__(self, bodies: dict[str, str | None]) -> None:
+        account, key = bodies["account"], bodies["key"]
+        self.account: Account | None = None if account is None else account_of(account.encode())
+        self.key: Key | None = None if key is None else key_of(key.encode())
+
+
+class _Facts:
+    """As ``Books`` says, of one ask."""
+
+    def __init__(self, terms: Terms, facts: dict[str, Any]) -> None:
+        self._terms = terms
+        self._kept = facts["kept"]
+        self.purses = {unsafe(name): sums for name, *sums in facts["purses"] or ()}
+
+    def account(self, name: str) -> Account | None:
+        return self._terms.account
+
+    def key(self, account: str, key_id: str) -> Key | None:
+        return self._terms.key
+
+    def sums(self, account: str, purse: str) -> tuple[int, int]:
+        spent, granted, _ = self.purses.get(purse, (0, 0, 0))
+        return spent, granted
+
+    def kept(self, account: str, claim: bytes, now: float) -> Kept | None:
+        if self._kept is None:
+            return None
+        return Kept(self._kept["fingerprint"], unsafe(self._kept["call"]), b64decode(self._kept["result"]))
+
+
+def verdict(
+    ask: Ask, kind: str, terms: Terms, facts: dict[str, Any], at: float, now: float
+) -> Replay | Wait | Short | Left | None:
+    """What an ask that was given nothing is answered. Raises what ``State.admit`` does."""
+    books, caller = _Facts(terms, facts), ask.caller
+    state = State(books)
+    state.begin(0, at, at)
+    payer = state.payer(caller, ask.at)
+    known = [each for each in facts["windows"] if each is not None]
+    for (_, window, _), each in zip(payer.windows if ask.windows else (), known, strict=True):
+        _fill(window, each)
+    for name, (_, _, reserved) in books.purses.items():
+        state.purse(caller.account, name).reserved = reserved
+    claim = None if ask.claim is None else scope_of(caller, ask.claim.key)
+    if facts["held"] is not None:
+        held = facts["held"]
+        state.holds[ask.id] = _hold(ask, tuple(map(unsafe, held["purses"])), held["nanos"])
+    elif claim is not None and facts["running"] is not None:
+        state.claims[claim] = _hold(ask, (), 0, facts["running"])
+    for name in facts["queued"]:
+        state.queued[caller.account, unsafe(name)] = 1
+    if kind == "looks":
+        return state.look(caller, ask.at, ask.run)
+    if kind == "widens":
+        return None
+    found = state.admit(ask, 0, now)
+    if isinstance(found, Hold):
+        raise InternalError("PostgreSQL refused what the rules admit: 'routewright store check' says what is damaged")
+    return found
+
+
+def _fill(window: Window, known: dict[str, Any]) -> None:
+    """Have a window as full as it is, with entries only where somebody asks for them."""
+    entries: dict[float, list[int]] = {known["last"]: [known["requests"], known["tokens"]]}
+    for place, what in enumerate(("requests", "tokens")):
+        at, need = known[f"{what}_at"], known[f"{what}_need"]
+        if at is not None and at != known["last"]:
+            entries.setdefault(at, [0, 0])[place] = need
+            entries[known["last"]][place] -= need
+    if known["requests"] or known["tokens"]:
+        for at in sorted(entries):
+            requests, tokens = entries[at]
+            window.times.append(at)
+            window.requests.append(requests)
+            window.tokens.append(tokens)
+    window.used_requests, window.used_tokens, window.slots = known["requests"], known["tokens"], known["slots"]
+
+
+def _hold(ask: Ask, purses: tuple[str, ...], nanos: int, fingerprint: str = "") -> Hold:
+    caller = ask.caller
+    return Hold(
+        ask.id, caller.account, caller.key_id, ask.at, 0.0, (), 0, 0, nanos, purses, None, fingerprint, run=ask.run
+    )
+
+
+def windows_of(terms: Terms, used: Sequence[Any], at: float) -> tuple[WindowState, ...]:
+    """What a grant says of its rate limits: those of the account and of the key, as they are ``used``."""
+    limits = limits_of(terms.account), None if terms.key is None else terms.key.limits
+    states: list[WindowState] = []
+    for mine, known in zip(limits, used, strict=True):
+        if mine is not None and known is not None:
+            window = Window()
+            requests, tokens, last = known
+            window.times, window.requests, window.tokens = [last], [requests], [tokens]
+            window.used_requests, window.used_tokens = requests, tokens
+            states += window.states(mine, at)
+    return tuple(states)

@@ -1,0 +1,370 @@
+"""The thread of a process that asks PostgreSQL: all calls that have come are one ``tick`` (accounts.sql).
+
+What comes while the server works is the next tick, so that the busier it is, the more calls share a round trip and a
+sync. The thread begins with the first request, ends when it had nothing to do for a while, and begins anew in a forked
+child.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from math import inf
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from msgspec.structs import replace
+
+from routewright._core.accounts.state import Wait
+from routewright._core.moment import timestamp
+from routewright.errors import RouterError, StorageUnavailable
+from routewright.fork import Guard, renew_in_children
+from routewright.loop import Reply, give
+from routewright.protocols import Clock
+from routewright.wire import Ask, Caller, Grant, Left, RunLimit
+
+from .asking import LOOK_S, MOST_AT_ONCE, Asking, Ending, Queues, Work
+from .connection import Tables
+from .desk import Desk
+from .rows import ask_of, caller_of, end_of, month_of, release_of, trace_of
+from .server import Server
+from .verdict import Terms, verdict, windows_of
+
+IDLE_S = 2.0
+"""After so long without a request the thread ends."""
+MOST_WAITING = 10_000
+MOST_RELEASES = 10_000
+"""Releases that wait for the server. One that is dropped is ended a lease after its call should be over."""
+MOST_KNOWN = 10_000
+_log = logging.getLogger(__name__)
+Request = Asking | Ending | Work
+
+
+class Writer:
+    """Asks the server what callers may take, and tells it how calls ended. With ``inline`` that happens in the caller's
+    thread, since the clock is virtual."""
+
+    def __init__(self, make_server: Callable[[], Server], clock: Clock, lease_s: float, *, inline: bool) -> None:
+        self._make_server = make_server
+        self._clock = clock
+        self._lease_s = lease_s
+        self._inline = inline
+        self._guard = Guard()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Begin with nothing held: the parent's calls go on there."""
+        self._server = self._make_server()
+        self.owner = random.SystemRandom().getrandbits(62)
+        self._waiting: SimpleQueue[Request] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._held: dict[str, Ask] = {}
+        """Calls that hold something, as they were asked for."""
+        self._queues = Queues()
+        self._lost: list[Ending] = []
+        """Releases that the server does not know of."""
+        self._spoke_at = -inf
+        self.known: dict[tuple[Caller, RunLimit | None], tuple[Left, float]] = {}
+        """What callers have left, and when that was so, monotonic."""
+
+    # In any thread
+
+    def put(self, request: Request) -> None:
+        """Queue a request."""
+        if self._inline:
+            with self._guard.lock:
+                self._run([request])
+                while self._queues.is_ready:
+                    self._run([])
+            return
+        self._waiting.put(request)
+        if self._thread is None:
+            with self._guard.lock:
+                if self._thread is None:
+                    thread = threading.Thread(target=self._work, name="routewright-postgres", daemon=True)
+                    try:
+                        thread.start()
+                    except RuntimeError as error:  # the next request tries again
+                        request.is_left = True
+                        raise StorageUnavailable(f"{self._server} cannot be asked now: {error}") from error
+                    self._thread = thread
+
+    def widening(self, grant: Grant, nanos: int) -> Asking | None:
+        """The ask for another amount. None: the call has ended."""
+        ask = self._held.get(grant.id)
+        return None if ask is None else Asking(replace(ask, nanos=nanos, waits_s=0.0), "widens", inline=self._inline)
+
+    def forget(self, account: str) -> None:
+        """The terms or sums of an account were changed: nobody goes by what was known, and who waits is tried again."""
+        for who in [*self.known]:
+            if who[0].account == account:
+                self.known.pop(who, None)
+        self.put(Work(lambda: self._queues.free(account), awaited=False))
+
+    def look_again(self) -> None:
+        """With a virtual clock: see to those who wait."""
+        self.put(Work(self._queues.look, awaited=False))
+
+    def leave(self, asking: Asking) -> None:
+        """Nobody waits for an ask any more: what it was given, or is about to be, goes back."""
+        asking.is_left = True
+
+        def leave() -> None:
+            self._queues.leave(asking)
+            self._give_back(asking)
+
+        with suppress(StorageUnavailable):
+            self.put(Work(leave, awaited=False))
+
+    async def tidy(self) -> None:
+        """End what others abandoned, and holds that were lost here."""
+        await self._done(Work(self._tidy, awaited=not self._inline))
+
+    async def close(self) -> None:
+        """Give the connection back, once what was asked for so far is done."""
+        await self._done(Work(self._hang_up, awaited=not self._inline))
+
+    async def _done(self, work: Work) -> None:
+        self.put(work)
+        if not self._inline:
+            await work.wait()
+        elif work.error is not None:
+            raise work.error
+
+    # In its own thread
+
+    def _work(self) -> None:
+        while (requests := self._take()) is not None:
+            self._run(requests)
+            del requests  # what they hold must not stay while nothing happens
+
+    def _take(self) -> list[Request] | None:
+        """What has come, or nothing where there is something else to do. None: the thread ends."""
+        wait_s, now = IDLE_S, time.monotonic()
+        if self._held:
+            wait_s = min(wait_s, self._spoke_at + self._lease_s / 4 - now)
+        if self._queues:
+            wait_s = 0.0 if self._queues.is_ready else min(wait_s, LOOK_S, self._queues.gives_up_at - now)
+        try:
+            taken = [self._waiting.get(timeout=wait_s) if wait_s > 0 else self._waiting.get_nowait()]
+        except Empty:
+            with self._guard.lock:
+                if self._held or self._queues or self._lost or not self._waiting.empty():
+                    return []
+                self._thread = None
+            return None
+        with suppress(Empty):
+            while len(taken) < MOST_AT_ONCE:
+                taken.append(self._waiting.get_nowait())
+        return taken
+
+    def _run(self, requests: Sequence[Request]) -> None:
+        """Do requests, and try again who waits."""
+        for request in requests:
+            if isinstance(request, Work):
+                self._do(request)
+        ends = [*self._lost, *(each for each in requests if isinstance(each, Ending))]
+        asks = [each for each in requests if isinstance(each, Asking) and not each.is_left]
+        self._lost = []
+        tried = self._queues.tried(self._now()) if self._queues else []
+        self._try([each for each in ends if each.is_plain], tried, asks)
+        for ending in ends:
+            if not ending.is_plain:
+                self._settle(ending)
+
+    def _try(self, ends: Sequence[Ending], tried: Sequence[Asking], asks: Sequence[Asking]) -> None:
+        """A tick. A defect fails the requests, but not the thread, which every call depends on; of several each is
+        tried by itself, to find the one to blame."""
+        try:
+            self._tick(ends, tried, asks)
+            return
+        except Exception as error:
+            fault = self._server.fault_of(error)
+        if not isinstance(fault, StorageUnavailable) and len(ends) + len(tried) + len(asks) > 1:
+            for ending in [each for each in ends if not each.is_given]:
+                self._try([ending], [], [])
+            for asking in [each for each in (*tried, *asks) if not each.is_done]:
+                self._try([], [], [asking])
+            return
+        _log.debug("the accounts of %s cannot be asked: %s", self._server, fault)
+        left: list[Reply[Any]] = []
+        for ending in ends:
+            if ending.facts is None and not ending.is_given:
+                self._lost = [*self._lost, ending][:MOST_RELEASES]
+            elif not ending.is_given:
+                ending.error = fault
+                left.append(ending)
+        for asking in (*tried, *asks):
+            if not asking.is_done:
+                self._queues.leave(asking)
+                self._give_back(asking)  # it may have been granted
+                asking.answer(fault)
+                left.append(asking)
+        self._answer(left)
+
+    def _tick(
+        self, ends: Sequence[Ending], tried: Sequence[Asking], asks: Sequence[Asking], *, expires: bool = True
+    ) -> None:
+        """End calls, then take what others ask for. ``expires``: where a process is gone, what it held is free."""
+        if not (ends or tried or asks or (self._held and time.monotonic() - self._spoke_at >= self._lease_s / 4)):
+            return
+        blobs: list[bytes | None] = []
+        traces: list[dict[str, Any]] = []
+        ended: list[dict[str, Any]] = []
+        for place, ending in enumerate(ends):
+            if ending.facts is None or ending.grant is None:
+                ended.append(release_of(place, ending.account, ending.call, ending.tokens))
+                continue
+            ended.append(end_of(place, ending.grant, ending.facts, blobs))
+            if ending.trace is not None:
+                traces.append(trace_of(ending.trace, blobs) | {"end": place})
+        callers: dict[tuple[Caller, str, bool], int] = {}
+        asked: list[dict[str, Any]] = []
+        askings, now = [*tried, *asks], self._now()
+        for place, asking in enumerate(askings):
+            ask, is_new = asking.ask, place >= len(tried)
+            caller = callers.setdefault((ask.caller, month_of(ask.at), ask.windows), len(callers))
+            waits = ask.waits_s > 0 and (is_new or asking.until > now)
+            behind = self._queues.behind(ask.caller.account, tried) if is_new and self._queues else []
+            again = ask.id in self._held
+            asked.append(ask_of(place, ask, caller, asking.kind, again=again, waits=waits, behind=behind))
+        settings = {
+            "owner": self.owner, "lease": self._lease_s, "at": self._server.now, "now": self._server.now,
+            "accounts": sorted({ending.account for ending in ends} | {who.account for who, *_ in callers}),
+            "today": timestamp(self._clock.time()), "beats": bool(self._held or askings),
+        }  # fmt: skip
+        self._server.put_snapshots(ends)
+        said = [caller_of(place, *who) for who, place in callers.items()]
+        answer = self._server.tick((settings, ended, said, asked, traces), blobs)
+        self._spoke_at = time.monotonic()
+        terms = [*map(Terms, answer["terms"])]
+        for (who, *_), mine, least in zip(callers, terms, answer["left"] or (), strict=True):
+            self._note((who, None), Left(mine.account, mine.key, least))
+        self._take_ends(ends, {*answer["ended"]})
+        if answer["silent"] and expires:
+            self._expire()
+        refused: list[Asking] = []
+        for asking, facts, each in zip(askings, answer["answers"], asked, strict=True):
+            if "nanos" in facts:
+                self._grant(asking, facts, terms[each["caller"]], answer["at"])
+            elif answer["silent"] and expires:
+                refused.append(asking)
+            else:
+                facts["queued"] = [*(facts["queued"] or ()), *each["behind"]]
+                self._refuse(asking, facts, terms[each["caller"]], answer["at"], answer["now"])
+        self._answer([each for each in askings if each.is_done])
+        if refused:
+            first = [each for each in tried if each in refused]
+            self._tick((), first, [each for each in refused if each not in first], expires=False)
+
+    def _take_ends(self, ends: Sequence[Ending], ended: set[int]) -> None:
+        done: list[Ending] = []
+        for place, ending in enumerate(ends):
+            if place in ended or ending.facts is None:  # a release of what is not held is none
+                ending.result = ()
+                self._ended(ending)
+                done.append(ending)
+            else:
+                self._settle(ending)
+        self._answer(done)
+
+    def _settle(self, ending: Ending) -> None:
+        """Book a call that ``tick`` leaves alone."""
+        try:
+            ending.result = self._server.settle(ending)
+            self._ended(ending)
+        except Exception as error:
+            ending.error = self._server.fault_of(error)
+        self._answer([ending])
+
+    def _ended(self, ending: Ending) -> None:
+        self._held.pop(ending.call, None)
+        self._queues.free(ending.account)
+
+    def _do(self, work: Work) -> None:
+        try:
+            work.result = work.do()
+        except Exception as error:
+            work.error = self._server.fault_of(error)
+        self._answer([work])
+
+    def _tidy(self) -> None:
+        for lost in self._server.transact(lambda _, desk: desk.expire_overdue(self.owner, self._lease_s)):
+            _log.error("call %s held money or limits long after its end, which is a defect: they are free", lost)
+            self._held.pop(lost, None)
+        self._expire()
+
+    def _expire(self) -> None:
+        """End what processes held that were silent for a lease."""
+        for account in self._server.transact(lambda _, desk: desk.expire(self.owner)):
+            self._queues.free(account)
+
+    def _hang_up(self) -> None:
+        def forget(tables: Tables, _: Desk) -> None:
+            tables.execute("DELETE FROM owner WHERE id = ?", (self.owner,))
+
+        if not self._held and self._spoke_at > -inf:
+            with suppress(Exception):  # its lease ends
+                self._server.transact(forget)
+        self._server.close()
+
+    def _grant(self, asking: Asking, facts: dict[str, Any], terms: Terms, at: float) -> None:
+        ask = asking.ask
+        self._held[ask.id] = ask
+        self._queues.leave(asking)
+        if facts["run_left"] is not None:
+            left, _ = self.known[ask.caller, None]
+            least = facts["run_left"] if left.nanos is None else min(facts["run_left"], left.nanos)
+            self._note((ask.caller, ask.run), Left(left.account, left.key, least))
+        windows = windows_of(terms, facts["windows"], at)
+        limited = facts["is_limited"]
+        asking.answer(Grant(id=ask.id, caller=ask.caller, nanos=facts["nanos"], is_limited=limited, windows=windows))
+        if asking.is_left:
+            self._give_back(asking)
+
+    def _refuse(self, asking: Asking, facts: dict[str, Any], terms: Terms, at: float, now: float) -> None:
+        """Answer an ask that does not fit, or let it wait."""
+        found: Any
+        try:
+            found = verdict(asking.ask, asking.kind, terms, facts, at, now)
+        except RouterError as error:
+            found = error
+        if isinstance(found, Left):
+            self._note((asking.ask.caller, asking.ask.run), found)
+        if isinstance(found, Wait):
+            waits, monotonic = found, self._now()
+            if asking.number == 0 and len(self._queues) >= MOST_WAITING:
+                found = waits.turn_away()
+            elif asking.ask.waits_s <= 0 or asking.until <= monotonic:
+                found = waits.give_up()
+            else:
+                self._queues.wait(asking, waits, monotonic)
+                return
+        self._queues.leave(asking)
+        asking.answer(found)
+
+    def _give_back(self, asking: Asking) -> None:
+        self._lost.append(Ending(asking.ask.caller.account, asking.ask.id, None))
+
+    def _note(self, who: tuple[Caller, RunLimit | None], left: Left) -> None:
+        if len(self.known) >= MOST_KNOWN:
+            self.known.clear()
+        self.known[who] = left, self._now()
+
+    def _now(self) -> float:
+        return self._clock.monotonic() if self._inline else time.monotonic()
+
+    def _answer(self, replies: Sequence[Reply[Any]]) -> None:
+        if self._inline:
+            for reply in replies:
+                reply.is_given = True
+                if isinstance(reply, Asking):
+                    reply.answered.set()
+        elif replies:
+            for lost in give(replies):
+                if isinstance(lost, Asking) and isinstance(lost.result, Grant):  # nobody is there to give it back
+                    self._give_back(lost)

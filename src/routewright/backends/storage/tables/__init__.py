@@ -1,0 +1,1 @@
+"""What is kept, as tables: the statements that every storage over SQL shares."""

@@ -1,0 +1,135 @@
+"""Do the books of a store add up? Every purse is what its rows come to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from routewright._core.account import compromised_from
+from routewright._core.request.problems import shown
+from routewright.backends.storage.tables.read import whole
+from routewright.errors import RouterError, StorageCorrupt
+
+from .bodies import account_of, event_of, incident_of, key_of, names_of
+
+SHOWN = 20
+"""Problems of a store that are told of, the first."""
+Rows = Callable[[str], Iterable[Any]]
+"""The rows of a statement, one by one: there may be millions."""
+Purses = Counter[tuple[str, str]]
+"""Amounts by account and purse."""
+
+BODIES = "SELECT account, account, body FROM account"
+KEYS = "SELECT account, id, digest, compromised_from, body FROM key"
+EVENTS = "SELECT account, id, body FROM event"
+PURSES = "SELECT account, name, spent, granted FROM purse WHERE name NOT LIKE 'told:%'"
+CHARGES = "SELECT account, name, charge, purses FROM ledger WHERE purses IS NOT NULL"
+CREDITS = "SELECT account, credit FROM ledger WHERE kind = 'credit'"
+LIVE_DIGESTS = "SELECT digest FROM key WHERE compromised_from IS NULL"
+"""All of these look at all accounts."""
+_INCIDENTS = "SELECT '_system', id, body FROM incident"
+
+
+class Check(NamedTuple):
+    """What a check of a store found."""
+
+    version: int
+    traces: int
+    """0, as the version, where it is too damaged to tell."""
+    bytes: int
+    problems: list[str]
+    """Empty: it is sound."""
+
+
+def problems_of(rows: Rows, bodies: str, mistaken: Mapping[str, str]) -> Iterator[str]:
+    """What is wrong, each in a sentence. ``bodies`` gives number, id, body and content of traces, ``mistaken`` by table
+    the rows that hold something else in the place of money."""
+    yield from _traces(rows, bodies)
+    yield from _unreadable(rows, BODIES, "account", lambda name, body: account_of(body).name == name)
+    yield from _unreadable(rows, EVENTS, "event", lambda name, body: event_of(body).id == name)
+    yield from _unreadable(rows, _INCIDENTS, "incident", lambda name, body: incident_of(body).id == name)
+    yield from _keys(rows)
+    odd = [*_mistaken(rows, mistaken)]
+    yield from odd or _purses(rows)
+
+
+def _traces(rows: Rows, sql: str) -> Iterator[str]:
+    for n, trace_id, body, content in rows(sql):
+        try:
+            readable = whole(trace_id, body, content=content).id == trace_id
+        except StorageCorrupt:
+            readable = False
+        if not readable:
+            yield f"trace {trace_id!r} (row {n}) cannot be read"
+
+
+def _unreadable(rows: Rows, sql: str, what: str, is_whole: Callable[[str, bytes], bool]) -> Iterator[str]:
+    for account, name, body in rows(sql):
+        if not _holds(is_whole, name, body):
+            yield f"{what} {shown(name)} of {shown(account)} cannot be read"
+
+
+def _keys(rows: Rows) -> Iterator[str]:
+    for account, name, digest, since, body in rows(KEYS):
+
+        def is_whole(name: str, body: bytes, digest: str = digest, since: str | None = since) -> bool:
+            key = key_of(body)
+            revoked = None if key.revoked_at is None else compromised_from(key.revoked_at)
+            return (key.id, key.digest, revoked) == (name, digest, since)
+
+        if not _holds(is_whole, name, body):
+            yield f"key {shown(name)} of {shown(account)} cannot be read"
+
+
+def _mistaken(rows: Rows, mistaken: Mapping[str, str]) -> Iterator[str]:
+    """Rows with something else in the place of money, which cannot be added up."""
+    for table, sql in mistaken.items():
+        for account, name in rows(sql):
+            yield f"{table} {shown(name)} of {shown(account)} holds what is no whole number of nano-dollars"
+
+
+def _purses(rows: Rows) -> Iterator[str]:
+    """Purses that are not what they come to. What a run has spent is not known to the nano, so it is not looked at."""
+    found = {(account, name): amounts for account, name, *amounts in rows(PURSES)}
+    spent, granted = _spent(rows), _granted(rows)
+    for whose in sorted({*found, *spent, *granted}):
+        account, name = whose
+        was = dict(zip(("spent", "granted"), found.get(whose, (0, 0)), strict=True))
+        due = {"spent": spent[whose], "granted": granted[whose]}
+        if name.startswith("run:"):
+            due["spent"] = was["spent"]
+        for what in was:
+            if was[what] != due[what]:
+                yield f"purse {shown(name)} of {shown(account)} has {what} {was[what]}, and it comes to {due[what]}"
+
+
+def _spent(rows: Rows) -> Purses:
+    spent: Purses = Counter()
+    for account, _, charge, purses in rows(CHARGES):
+        for name in _names(purses):
+            spent[account, name] += charge
+    return spent
+
+
+def _granted(rows: Rows) -> Purses:
+    granted: Purses = Counter()
+    for account, credit in rows(CREDITS):
+        granted[account, "account"] += credit
+    return granted
+
+
+def _names(purses: str) -> list[str]:
+    try:
+        return names_of(purses)
+    except RouterError:
+        return []  # which then do not add up
+
+
+def _holds(is_whole: Callable[[str, bytes], bool], name: str, body: bytes) -> bool:
+    try:
+        return is_whole(name, body)
+    except (RouterError, msgspec.MsgspecError, ValueError, TypeError):
+        return False

@@ -1,0 +1,182 @@
+"""Webhook endpoints and deliveries in their tables. A trigger begins the deliveries of each new event."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from routewright._core.moment import timestamp
+from routewright._core.webhooks.outbox import KEPT_S, OF_WEBHOOKS
+from routewright.backends.storage.tables.connection import Statements
+from routewright.wire import (
+    SYSTEM_ACCOUNT,
+    ClaimDeliveries,
+    Claimed,
+    ClaimedDelivery,
+    DeleteEndpoint,
+    Deliveries,
+    Delivery,
+    DeliveryAttempt,
+    EndAttempt,
+    Endpoint,
+    Endpoints,
+    PutEndpoint,
+    ReplayDeliveries,
+    Written,
+)
+
+from .bodies import encode, event_of
+
+_endpoint = msgspec.json.Decoder(Endpoint).decode
+_attempts = msgspec.json.Decoder(tuple[DeliveryAttempt, ...]).decode
+
+DUE = "SELECT id FROM endpoint INDEXED BY endpoint_due WHERE due <= ? ORDER BY turn, id"
+ANY = "SELECT 1 FROM endpoint LIMIT 1"
+ENDPOINT = "SELECT body FROM endpoint WHERE id = ?"
+TURN = "SELECT coalesce(max(turn), 0) FROM endpoint"
+SERVED = "UPDATE endpoint SET turn = ? WHERE id = ?"
+NEXT = "SELECT id, due FROM endpoint INDEXED BY endpoint_due WHERE due IS NOT NULL ORDER BY due, id LIMIT ?"
+_PUT = """
+INSERT INTO endpoint (id, account, body) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET body = excluded.body
+"""
+_CLAIM = """
+UPDATE delivery SET state = 'in_flight', due = ?, lease = ? WHERE endpoint = ? AND event IN (
+    SELECT event FROM delivery INDEXED BY delivery_pending
+    WHERE endpoint = ? AND due IS NOT NULL AND due <= ? ORDER BY event LIMIT ?
+) RETURNING event, tries
+"""
+ENDPOINTS = "SELECT body FROM endpoint"
+EVENT = "SELECT body FROM event WHERE id = ? AND account IN (?, '_system')"
+"""These eight look at all accounts."""
+_END = """
+UPDATE delivery SET state = ?, due = ?, lease = NULL, tries = tries + ?, ended_at = ?,
+    attempts = CASE WHEN CAST(? AS INTEGER) = 0 THEN attempts
+    ELSE substr(attempts, 1, length(attempts) - 1) || substr(?, CASE WHEN length(attempts) > 2 THEN 1 ELSE 2 END) END
+WHERE endpoint = ? AND event = ? AND lease = ? RETURNING 1
+"""
+_STOP = """
+UPDATE delivery SET state = 'failed_delivery', due = NULL, lease = NULL, ended_at = ?
+WHERE endpoint = ? AND due IS NOT NULL
+"""
+_FAIL = """
+UPDATE delivery SET state = 'failed_delivery', due = NULL, lease = NULL, ended_at = ? WHERE endpoint = ? AND event = ?
+"""
+_REPLAY = """
+UPDATE delivery SET state = 'waiting', tries = 0, ended_at = NULL, due = ?
+WHERE endpoint = ? AND account = ? AND (ended_at IS NULL OR ended_at > ?) AND state <> 'in_flight' AND {}
+AND endpoint IN (SELECT endpoint FROM subscription) RETURNING 1
+"""
+_PAGE = """
+SELECT event, type, endpoint, state, attempts, due, ended_at FROM delivery INDEXED BY delivery_by_account
+WHERE account = ? AND (CAST(? AS TEXT) IS NULL OR endpoint = ?) AND (CAST(? AS TEXT) IS NULL OR state = ?)
+AND (event, endpoint) < (?, ?)
+ORDER BY event DESC, endpoint DESC LIMIT ?
+"""
+OLD = "FROM delivery WHERE ended_at <= ?"
+"""Looks at all accounts."""
+FORGET = (
+    """DELETE FROM delivery WHERE account = ? AND endpoint IN (
+    SELECT id FROM endpoint WHERE json_extract(CAST(body AS TEXT), '$.environment') = ?)""",
+    "DELETE FROM event WHERE account = ? AND json_extract(CAST(body AS TEXT), '$.environment') = ?",
+)
+"""What goes when an account's data is deleted, an environment at a time."""
+
+
+def endpoints(connection: Statements, account: str, query: Endpoints) -> list[Endpoint]:
+    """The account's endpoints, oldest first; under ``SYSTEM_ACCOUNT`` those of all, if they are asked for."""
+    if query.of_all and account == SYSTEM_ACCOUNT:
+        rows = connection.execute(ENDPOINTS).fetchall()
+    else:
+        rows = connection.execute("SELECT body FROM endpoint WHERE account = ?", (account,)).fetchall()
+    return sorted((_endpoint(body) for (body,) in rows), key=lambda each: (each.created_at, each.id))
+
+
+def taken(connection: Statements, id: str) -> Endpoint | None:
+    """The endpoint that has an id, whichever account it is of."""
+    row = connection.execute(ENDPOINT, (id,)).fetchone()
+    return None if row is None else _endpoint(row[0])
+
+
+def write(connection: Statements, account: str, asked: OF_WEBHOOKS) -> Written:
+    """Apply one write that was checked."""
+    match asked:
+        case PutEndpoint(new):
+            created = taken(connection, new.id) is None
+            connection.execute(_PUT, (new.id, account, encode(new)))
+            connection.execute("DELETE FROM subscription WHERE endpoint = ?", (new.id,))
+            if new.disabled_at is None:
+                rows = [(type, account, new.environment, new.id) for type in new.events]
+                connection.executemany("INSERT INTO subscription VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", rows)
+            else:
+                connection.execute(_STOP, (asked.at, new.id))
+            return Written(created)
+        case DeleteEndpoint(id):
+            gone = "DELETE FROM endpoint WHERE id = ? AND account = ? RETURNING 1"
+            there = connection.execute(gone, (id, account)).fetchall()
+            for table in ("subscription", "delivery") if there else ():
+                connection.execute(f"DELETE FROM {table} WHERE endpoint = ?", (id,))
+            return Written(created=False, count=len(there))
+        case ClaimDeliveries():
+            if connection.execute(ANY).fetchone() is None:
+                return Written(created=False, count=0)
+            claimed = _claim(connection, asked)
+            return Written(created=False, count=len(claimed.deliveries), claimed=claimed)
+        case EndAttempt():
+            attempt = b"" if asked.attempt is None else b",%b]" % encode(asked.attempt)
+            ended_at = asked.at if asked.next_at is None else None
+            found = (asked.endpoint_id, asked.event_id, asked.lease)
+            tried = int(asked.attempt is not None)
+            row = (asked.state, asked.next_at, tried, ended_at, tried, attempt, *found)
+            return Written(created=False, count=len(connection.execute(_END, row).fetchall()))
+        case ReplayDeliveries(endpoint_id, event_id, at):
+            which = "state <> 'delivered'" if event_id is None else "event = ?"
+            given = (at, endpoint_id, account, at - KEPT_S, *(() if event_id is None else (event_id,)))
+            return Written(created=False, count=len(connection.execute(_REPLAY.format(which), given).fetchall()))
+
+
+def deliveries_page(
+    connection: Statements, account: str, query: Deliveries, after: str | None, limit: int
+) -> list[Delivery]:
+    """Deliveries, newest event first, behind the key ``after``."""
+    event, _, endpoint_id = ("~", "", "") if after is None else after.partition("/")
+    named = query.endpoint_id, query.endpoint_id, query.state, query.state
+    given = (account, *named, event, endpoint_id, max(0, limit))
+    return [_delivery(*row) for row in connection.execute(_PAGE, given).fetchall()]
+
+
+def _claim(connection: Statements, asked: ClaimDeliveries) -> Claimed:
+    taken: list[ClaimedDelivery] = []
+    left, blocked, turn = asked.failing_limit, set[str](), connection.execute(TURN).fetchone()[0]
+    for (id,) in connection.execute(DUE, (asked.at,)).fetchall():
+        room = min(asked.room.get(id, asked.each), asked.limit - len(taken))
+        if id in asked.failing:
+            room = min(room, left)
+        if room <= 0:
+            blocked.add(id)
+            continue
+        to = _endpoint(connection.execute(ENDPOINT, (id,)).fetchone()[0])
+        rows = connection.execute(_CLAIM, (asked.until, asked.lease, id, id, asked.at, room)).fetchall()
+        left -= len(rows) if id in asked.failing else 0
+        turn += 1
+        connection.execute(SERVED, (turn, id))
+        for event, tries in sorted(rows):
+            found = connection.execute(EVENT, (event, to.account)).fetchone()
+            if found is None:  # it is a week old: nobody delivered
+                connection.execute(_FAIL, (asked.at, id, event))
+            else:
+                taken.append(ClaimedDelivery(event_of(found[0]), to, tries))
+    others = connection.execute(NEXT, (len(blocked) + 1,)).fetchall()
+    return Claimed(tuple(taken), next((due for id, due in others if id not in blocked), None))
+
+
+def _delivery(event: str, type: str, to: str, state: Any, attempts: bytes, due: Any, ended_at: Any) -> Delivery:
+    return Delivery(
+        event_id=event,
+        event_type=type,
+        endpoint_id=to,
+        state=state,
+        attempts=_attempts(attempts),
+        next_attempt_at=timestamp(due) if state == "waiting" and due else None,
+        ended_at=None if ended_at is None else timestamp(ended_at),
+    )

@@ -1,0 +1,224 @@
+"""The ledger in its tables: the ``Shelf`` of ``_core/accounts/ledger.py``, within one transaction.
+
+Rows of a transaction are gathered, and written many a statement; whatever asks for rows of a call writes them first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from routewright._core.accounts.hold import Hold
+from routewright._core.accounts.ledger import Booked, correct, expired_row, settle
+from routewright._core.accounts.state import Expired, Kept, State
+from routewright.backends.storage.tables.connection import Statements
+from routewright.backends.storage.tables.many import insert, rows_where
+from routewright.protocols import Facts
+from routewright.wire import Account, AddCredit, Correct, Environment, Key, LedgerRow, StoredEvent
+
+from .bodies import ROW, account_of, columns_of, encode, key_of, name_of, names_of, text_of
+
+_ACCOUNT = "SELECT body FROM account WHERE account = ?"
+_KEY = "SELECT body FROM key WHERE account = ? AND id = ?"
+_SUMS = "SELECT spent, granted FROM purse WHERE account = ? AND name = ?"
+_CHARGE = """
+INSERT INTO purse (account, name, spent, granted, told, at) VALUES {}
+ON CONFLICT (account, name) DO UPDATE
+SET spent = purse.spent + excluded.spent, granted = purse.granted + excluded.granted, at = excluded.at
+"""
+_TOLD = "SELECT told FROM purse WHERE account = ? AND name = ?"
+_PUT_TOLD = """
+INSERT INTO purse (account, name, spent, granted, told, at) VALUES (?, ?, 0, 0, ?, NULL)
+ON CONFLICT (account, name) DO UPDATE SET told = excluded.told
+"""
+_KEPT = """
+SELECT claim.claim, fingerprint, call, result, until FROM claim JOIN kept USING (n)
+WHERE claim.account = ? AND claim.claim IN ({})
+"""
+_PUT_KEPT = "INSERT INTO kept (n, account, claim, environment, fingerprint, call, until, result) VALUES {}"
+_PUT_CLAIM = "INSERT INTO claim (account, claim, n) VALUES {} ON CONFLICT (account, claim) DO UPDATE SET n = excluded.n"
+_RESULTS = "SELECT n FROM claim WHERE account = ?"
+_LAST_KEPT = "SELECT coalesce(max(n), 0) FROM kept"
+_NAMES = "SELECT name FROM ledger INDEXED BY ledger_by_name WHERE account = ? AND name > ? AND name < ?"
+_EXPIRED = (
+    "SELECT most, purses FROM ledger INDEXED BY ledger_by_name WHERE account = ? AND name = ? AND kind = 'expired'"
+)
+PUT_ROWS = f"INTO ledger (account, {ROW}, purses) VALUES {{}}"
+_DROP_ROW = "DELETE FROM ledger WHERE account = ? AND name = ?"
+_PUT_EVENT = "INSERT INTO event (account, id, created_at, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_AFTER_ANY = "U"
+"""Behind every number."""
+
+
+class TableShelf:
+    """As ``Shelf`` says. ``begin`` is called for each transaction."""
+
+    connection: Statements
+
+    def __init__(self) -> None:
+        self.state = State(self)
+        self._rows: list[tuple[Any, ...]] = []
+        self._kept: list[tuple[Any, ...]] = []
+        self._found: dict[bytes, list[Any] | None] = {}
+        """Answers that were looked for in this transaction."""
+
+    def account(self, name: str) -> Account | None:
+        """As ``Books`` says."""
+        row = self.connection.execute(_ACCOUNT, (name,)).fetchone()
+        return None if row is None else account_of(row[0])
+
+    def key(self, account: str, key_id: str) -> Key | None:
+        """As ``Books`` says."""
+        row = self.connection.execute(_KEY, (account, key_id)).fetchone()
+        return None if row is None else key_of(row[0])
+
+    def sums(self, account: str, purse: str) -> tuple[int, int]:
+        """As ``Books`` says."""
+        row = self.connection.execute(_SUMS, (account, purse)).fetchone()
+        return (0, 0) if row is None else tuple(row)
+
+    def kept(self, account: str, claim: bytes, now: float) -> Kept | None:
+        """As ``Books`` says."""
+        if claim not in self._found:
+            self.look_up(account, [claim])
+        row = self._found[claim]
+        return None if row is None or row[-1] <= now else Kept(*row[:-1])
+
+    def look_up(self, account: str, claims: Sequence[bytes]) -> None:
+        """Read the answers that are kept under idempotency keys."""
+        if self._kept:
+            self._flush_kept()
+        self._found.update(dict.fromkeys(claims))
+        for claim, *row in rows_where(self.connection, _KEPT, claims, account):
+            self._found[claim] = row
+
+    def attempts(self, account: str, call: str) -> set[int]:
+        """As ``Shelf`` says."""
+        self.flush_rows()
+        first = name_of(call, "")
+        names = self.connection.execute(_NAMES, (account, first, first + _AFTER_ANY)).fetchall()
+        parts = (name.rpartition("/") for (name,) in names)
+        return {int(attempt) for request_id, _, attempt in parts if request_id == call}
+
+    def unbook(self, account: str, call: str) -> Expired | None:
+        """As ``Shelf`` says."""
+        self.flush_rows()
+        named = account, name_of(call, 0)
+        row = self.connection.execute(_EXPIRED, named).fetchone()
+        if row is None:
+            return None
+        expired = Expired(row[0], tuple(names_of(row[1] or "[]")))  # first, since it may be damaged
+        self.connection.execute(_DROP_ROW, named)
+        return expired
+
+    def told(self, account: str, name: str) -> int:
+        """As ``Shelf`` says."""
+        row = self.connection.execute(_TOLD, (account, name)).fetchone()
+        return 0 if row is None else row[0]
+
+    def put_told(self, account: str, name: str, threshold: int) -> None:
+        """As ``Shelf`` says."""
+        self.connection.execute(_PUT_TOLD, (account, name, threshold))
+
+    def begin(self, connection: Statements) -> None:
+        """Begin a transaction: others may have written since the last."""
+        self.connection = connection
+        self._found.clear()
+
+    # What is written
+
+    def settle(self, facts: Facts, now: float) -> Booked:
+        """Book what a call came to. Its trace is the caller's to write."""
+        booked, account = settle(self.state, self, facts, now), facts.caller.account
+        if booked.rows:
+            self.book(account, booked.rows, booked.purses)
+        if booked.events:
+            self.emit(booked.events)
+        if booked.keeps is not None:
+            self.keep(account, *booked.keeps)
+        return booked
+
+    def credit(self, account: str, given: AddCredit) -> bool:
+        """Add to a balance. False: that was done before."""
+        if 0 in self.attempts(account, given.id):
+            return False
+        row = LedgerRow(
+            request_id=given.id, attempt=0, kind="credit", at=given.at, credit_nanos=given.nanos, note=given.note
+        )
+        self.book(account, [row], ("account",))
+        self.grant(account, given.nanos)
+        return True
+
+    def correct(self, account: str, write: Correct) -> Booked:
+        """Book a correction."""
+        booked = correct(self.state, self, account, write)
+        if booked.rows:
+            self.book(account, booked.rows, booked.purses)
+            self.emit(booked.events)
+            self.flush_rows()  # the next correction of the call asks how many it has
+        return booked
+
+    def book(self, account: str, rows: Sequence[LedgerRow], purses: tuple[str, ...]) -> None:
+        """Keep rows that are new."""
+        names = text_of(purses) if purses else None
+        self._rows += [(account, *columns_of(row), names) for row in rows]
+
+    def keep(self, account: str, claim: bytes, environment: Environment, until: float, kept: Kept) -> None:
+        """Keep an answer."""
+        self._found.pop(claim, None)
+        self._kept.append((account, claim, environment, kept.fingerprint, kept.call, until, kept.result))
+
+    def delete_results(self, account: str, environments: Sequence[Environment]) -> int:
+        """Remove the answers under all idempotency keys of an account, and say how many."""
+        numbers = [n for (n,) in self.connection.execute(_RESULTS, (account,)).fetchall()]
+        sql = f"SELECT n, claim FROM kept WHERE environment IN ({', '.join('?' * len(environments))}) AND n IN ({{}})"
+        found = rows_where(self.connection, sql, numbers, *environments)
+        sql = "DELETE FROM kept WHERE account = ? AND n = ?"
+        self.connection.executemany(sql, [(account, n) for n, _ in found])
+        sql = "DELETE FROM claim WHERE account = ? AND claim = ?"
+        self.connection.executemany(sql, [(account, claim) for _, claim in found])
+        return len(found)
+
+    def emit(self, events: Sequence[StoredEvent]) -> None:
+        """Keep events."""
+        rows = [(event.account, event.id, event.created_at, encode(event)) for event in events]
+        self.connection.executemany(_PUT_EVENT, rows)
+
+    def expire(self, hold: Hold) -> None:
+        """End a hold whose owner is gone."""
+        self.state.expire(hold.id)
+        row = expired_row(hold, self.unbook(hold.account, hold.id)) if hold.nanos else None
+        if row is not None:
+            self.book(hold.account, [row], hold.purses)
+
+    def grant(self, account: str, nanos: int) -> None:
+        """Add to what an account was granted."""
+        insert(self.connection, _CHARGE, [(account, "account", 0, nanos, 0, None)])
+
+    def flush(self, at: str) -> None:
+        """Write what was gathered; ``at``: when, as a timestamp."""
+        if self._kept:
+            self._flush_kept()
+        self.flush_rows()
+        charged = self.state.charged
+        if charged:
+            rows = [(each.account, each.name, each.charged, 0, 0, at if each.is_of_run else None) for each in charged]
+            insert(self.connection, _CHARGE, rows)
+            self.state.booked()
+
+    def drop(self) -> None:
+        """Forget what was gathered: the transaction failed."""
+        self._rows, self._kept = [], []
+        self.state.booked()
+
+    def flush_rows(self) -> None:
+        """Write the rows that were gathered."""
+        if self._rows:
+            insert(self.connection, f"INSERT {PUT_ROWS}", self._rows)
+            self._rows = []
+
+    def _flush_kept(self) -> None:
+        n = self.connection.execute(_LAST_KEPT).fetchone()[0] + 1
+        insert(self.connection, _PUT_KEPT, [(n + place, *row) for place, row in enumerate(self._kept)])
+        insert(self.connection, _PUT_CLAIM, [(row[0], row[1], n + place) for place, row in enumerate(self._kept)])
+        self._kept = []

@@ -1,0 +1,30 @@
+"""What the statements of ``tables/`` need of a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+
+class Cursor(Protocol):
+    """The rows of a statement."""
+
+    def fetchone(self) -> Any:
+        """One row; None: there is none left."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """All rows."""
+        ...
+
+
+class Statements(Protocol):
+    """Runs statements of the dialect that SQLite and PostgreSQL share. Values stand for question marks."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Cursor:
+        """Run one."""
+        ...
+
+    def executemany(self, sql: str, parameters: Sequence[Sequence[Any]], /) -> Any:
+        """Run one once for each."""
+        ...

@@ -1,0 +1,149 @@
+"""A selection of traces as SQL. Every value is a parameter; the columns and operators of a filter stand in two tables.
+
+Pages walk an index in the order of time: that of all traces of the account, or that of those with some metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from routewright._core.request.problems import shown
+from routewright._core.trace.filter import COMPARE, KEYS, METADATA, texts_meant
+from routewright.errors import UnsupportedWrite
+from routewright.wire import Selection, Term
+
+from .connection import Statements
+
+CREATED_AT_CHARS = len("2026-11-22T09:30:00.000Z")
+_PROBED = 1_000
+"""How far rows are counted to find the rarer term."""
+
+_COLUMNS = {key: f"trace.{key}" for key in KEYS}
+_OPERATORS = {op: op for op in COMPARE}
+"""What SQL may be made of: of a term that no parser made, anything else is refused."""
+
+_OF_ALL = "trace INDEXED BY trace_by_time WHERE trace.account = ?"
+_OF_ONE = "trace INDEXED BY trace_by_id WHERE trace.account = ? AND trace.id = ?"
+_OF_STATUS = (
+    "trace INDEXED BY trace_by_status WHERE trace.account = ? AND trace.status = ? AND trace.status <> 'completed'"
+)
+_TAGGED = (
+    "tag CROSS JOIN trace INDEXED BY trace_by_time "
+    "ON trace.account = tag.account AND trace.created_at = tag.created_at AND trace.id = tag.id "
+    "WHERE tag.account = ? AND tag.key = ? AND tag.value = ?"
+)
+_HAS_TAG = (
+    "EXISTS (SELECT 1 FROM tag AS own WHERE own.account = trace.account AND own.key = ? AND own.value IN ({}) "
+    "AND own.created_at = trace.created_at AND own.id = trace.id)"
+)
+_HAS_NUMBER = (
+    "EXISTS (SELECT 1 FROM tag AS own INDEXED BY tag_number WHERE own.account = trace.account AND own.key = ? "
+    "AND own.created_at = trace.created_at AND own.id = trace.id AND own.number {} ?)"
+)
+
+
+_REVOKED = "SELECT 1 FROM key INDEXED BY key_revoked WHERE account = ? AND compromised_from IS NOT NULL LIMIT 1"
+_COMPROMISED = (
+    "(trace.compromised OR EXISTS (SELECT 1 FROM key WHERE key.account = trace.account AND key.id = trace.key_id "
+    "AND key.compromised_from <= trace.created_at)) {} ?"
+)
+"""For accounts that have revoked keys; the others need not look for any."""
+
+
+class Clause(NamedTuple):
+    """A piece of SQL and its parameters."""
+
+    sql: str
+    parameters: tuple[Any, ...] = ()
+
+
+def rows_of(
+    connection: Statements,
+    columns: str,
+    account: str,
+    asked: Selection,
+    limit: int,
+    *,
+    after: str | None = None,
+    trace_id: str | None = None,
+    order: Literal["ASC", "DESC"] = "DESC",
+) -> list[Any]:
+    """Columns of the rows of ``trace`` that were asked for, in the order of time, behind the key ``after``."""
+    leading = None if trace_id is not None else _leading(connection, account, asked.terms)
+    at = "tag" if leading is not None and leading.key != "status" else "trace"
+    clauses = [_source(account, trace_id, leading)]
+    if after is not None:
+        than = "<" if order == "DESC" else ">"
+        behind = after[:CREATED_AT_CHARS], after[CREATED_AT_CHARS:]
+        clauses.append(Clause(f"({at}.created_at, {at}.id) {than} (?, ?)", behind))
+    if asked.since is not None:
+        clauses.append(Clause(f"{at}.created_at >= ?", (asked.since,)))
+    if asked.until is not None:
+        clauses.append(Clause(f"{at}.created_at < ?", (asked.until,)))
+    if asked.environment is not None:
+        clauses.append(Clause("trace.environment = ?", (asked.environment,)))
+    clauses += [_clause(connection, account, term) for term in asked.terms if term is not leading]
+    where = " AND ".join(clause.sql for clause in clauses)
+    parameters = [value for clause in clauses for value in clause.parameters]
+    sql = f"SELECT {columns} FROM {where} ORDER BY {at}.created_at {order}, {at}.id {order} LIMIT ?"
+    return connection.execute(sql, (*parameters, max(0, limit))).fetchall()
+
+
+def _source(account: str, trace_id: str | None, leading: Term | None) -> Clause:
+    if trace_id is not None:
+        return Clause(_OF_ONE, (account, trace_id))
+    if leading is None:
+        return Clause(_OF_ALL, (account,))
+    if leading.key == "status":
+        return Clause(_OF_STATUS, (account, leading.value))
+    return Clause(_TAGGED, (account, leading.key.removeprefix(METADATA), leading.value))
+
+
+def _leading(connection: Statements, account: str, terms: tuple[Term, ...]) -> Term | None:
+    """The term whose own index is walked along: some metadata, or a status that is not the usual one. Of several the
+    rarest."""
+    indexed = [term for term in terms if _is_indexed(term)]
+    if len(indexed) < 2:
+        return indexed[0] if indexed else None
+    return min(indexed, key=lambda term: _frequency(connection, account, term))
+
+
+def _is_indexed(term: Term) -> bool:
+    if term.op != "=":
+        return False
+    if term.key == "status":
+        return term.value != "completed"
+    return term.key.startswith(METADATA) and len(_values(term)) == 1
+
+
+def _frequency(connection: Statements, account: str, term: Term) -> int:
+    sql, parameters = _source(account, None, term)
+    if term.key != "status":
+        sql, parameters = "tag WHERE account = ? AND key = ? AND value = ?", parameters
+    counted = f"SELECT 1 FROM {sql} LIMIT {_PROBED}"
+    return int(connection.execute(f"SELECT count(*) FROM ({counted}) AS probed", parameters).fetchone()[0])
+
+
+def _clause(connection: Statements, account: str, term: Term) -> Clause:
+    operator = _sql(_OPERATORS, term.op)
+    if term.key == "compromised" and connection.execute(_REVOKED, (account,)).fetchone() is not None:
+        return Clause(_COMPROMISED.format(operator), (term.value,))
+    if not term.key.startswith(METADATA):
+        return Clause(f"{_sql(_COLUMNS, term.key)} {operator} ?", (term.value,))
+    key = term.key.removeprefix(METADATA)
+    if term.op not in ("=", "!="):
+        return Clause(_HAS_NUMBER.format(operator), (key, term.value))
+    values = _values(term)
+    exists = _HAS_TAG.format(", ".join("?" * len(values)))
+    return Clause(exists if term.op == "=" else f"NOT {exists}", (key, *values))
+
+
+def _sql(table: Mapping[Any, str], name: str) -> str:
+    if name not in table:
+        raise UnsupportedWrite(f"SqliteStorage knows no term with {shown(name)}")
+    return table[name]
+
+
+def _values(term: Term) -> tuple[str, ...]:
+    return texts_meant(str(term.value))

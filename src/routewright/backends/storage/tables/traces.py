@@ -1,0 +1,287 @@
+"""Traces in their tables: narrow rows with what filters ask for, bodies apart, and what is not counted yet."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from routewright._core.analytics.rollup import (
+    MOST_MS,
+    MOST_NANOS,
+    MOST_TOKENS,
+    bucket_of,
+    counted_of,
+    latency_in,
+    shape_of,
+)
+from routewright._core.money import usd
+from routewright._core.trace.filter import number_of, text_of
+from routewright._core.trace.line import CallLine, item_of
+from routewright.errors import StorageCorrupt
+from routewright.protocols import TraceDraft
+from routewright.wire import Counted, DeleteTraces, Environment, PutTrace, Tokens, Trace, TraceItem, Written
+
+from .connection import Statements
+from .many import insert, rows_where
+from .read import BODY, whole
+from .selection import rows_of
+
+STORED = f"trace.n, trace.id, trace.model, {BODY}, (SELECT body.rollup_keys FROM body WHERE body.n = trace.n)"
+"""The columns of a ``Stored``."""
+_encode = msgspec.json.Encoder().encode
+_pack = msgspec.msgpack.Encoder().encode
+_decode = msgspec.json.decode
+COLUMNS = (
+    "account created_at id environment status kind model "
+    "provider policy_id goal strategy error cache_hit "
+    "fallback_used compromised cost_usd duration_ms key_id"
+).split()
+_PUT_TRACE = f"INSERT INTO trace (n, {', '.join(COLUMNS)}) VALUES {{}}"
+_PUT_BODY = "INSERT INTO body (n, trace, content, rollup_keys) VALUES {}"
+_LAST = "SELECT max(coalesce((SELECT max(n) FROM trace), 0), coalesce((SELECT max(n) FROM body), 0))"
+_COUNT = "INSERT INTO uncounted (account, shape, traces, cost, charged, input, output, cached) VALUES {}"
+_PUT_TAG = "INSERT INTO tag (account, key, value, created_at, id, number) VALUES {} ON CONFLICT DO NOTHING"
+_DELETE_TAG = "DELETE FROM tag WHERE account = ? AND key = ? AND value = ? AND created_at = ? AND id = ?"
+_NAME = """
+INSERT INTO snapshot (id, depth, named, at) VALUES {}
+ON CONFLICT (id) DO UPDATE SET named = snapshot.named + excluded.named
+"""
+BY_IDS = "FROM trace INDEXED BY trace_by_id WHERE account = ? AND id IN ({})"
+
+
+class TraceRows(NamedTuple):
+    """A trace as it goes into its tables, but for its number."""
+
+    id: str
+    environment: Environment
+    columns: tuple[Any, ...]
+    body: tuple[bytes, bytes | None, bytes | None]
+    tags: list[tuple[Any, ...]]
+    named: tuple[str, ...]
+    """Snapshots."""
+    counted: tuple[Any, ...]
+
+
+class Stored(NamedTuple):
+    """A row of ``trace``."""
+
+    n: int
+    id: str
+    model: str
+    """Whose usage it was counted as; of what version 0.1 wrote that is nobody's where the call failed."""
+    trace: Trace | None
+    """Without its content. None: it is damaged, and nobody knows any more what it was counted as."""
+    rollup_keys: tuple[str, ...]
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> Stored:
+        """The row of ``STORED`` columns."""
+        n, trace_id, model, body, keys = row
+        try:
+            return cls(n, trace_id, model, whole(trace_id, body), () if keys is None else tuple(_decode(keys)))
+        except StorageCorrupt:
+            return cls(n, trace_id, model, None, ())
+
+
+def forget(connection: Statements, account: str, rows: Sequence[Stored]) -> None:
+    """Remove traces and what belongs to them. They stay counted."""
+    owned = [(account, row.id) for row in rows]
+    connection.executemany("DELETE FROM feedback WHERE account = ? AND trace_id = ?", owned)
+    _remove(connection, account, rows)
+
+
+def _remove(connection: Statements, account: str, rows: Sequence[Stored]) -> None:
+    """Remove traces, but not what was said of them."""
+    traces = [row.trace for row in rows if row.trace is not None]
+    connection.executemany(_DELETE_TAG, [tag[:5] for trace in traces for tag in _tags(account, trace)])
+    damaged = [(account, row.id) for row in rows if row.trace is None]
+    connection.executemany("DELETE FROM tag WHERE account = ? AND id = ?", damaged)
+    connection.executemany("DELETE FROM trace WHERE account = ? AND n = ?", [(account, row.n) for row in rows])
+    connection.executemany("DELETE FROM body WHERE n = ?", [(row.n,) for row in rows])
+    _name(connection, map(_names, traces), -1)
+
+
+def _count_out(connection: Statements, account: str, rows: Sequence[Stored]) -> None:
+    found = [(row, row.trace) for row in rows if row.trace is not None]
+    counted = [_counted(account, counted_of(trace, row.model), row.rollup_keys, -1) for row, trace in found]
+    insert(connection, _COUNT, counted)
+
+
+def put_traces(
+    connection: Statements,
+    account: str,
+    writes: Sequence[PutTrace],
+    known: dict[str, Environment],
+    add: Callable[[Statements, Sequence[TraceRows]], None],
+) -> list[Written]:
+    """Put traces of different ids; ``known`` are those that are there, and then also these."""
+    results = [Written(write.trace.id not in known) for write in writes]
+    replaced = [write.trace.id for write in writes if write.trace.id in known]
+    if replaced:
+        remove_traces(connection, account, replaced)
+    known.update((write.trace.id, write.trace.environment) for write in writes)
+    add(connection, [_rows_of_put(account, write) for write in writes])
+    return results
+
+
+def remove_traces(connection: Statements, account: str, ids: Sequence[str]) -> None:
+    """Remove traces that others replace, and count them no more."""
+    before = [Stored.of(row) for row in rows_where(connection, f"SELECT {STORED} {BY_IDS}", ids, account)]
+    _remove(connection, account, before)
+    _count_out(connection, account, before)
+
+
+def add_traces(connection: Statements, traces: Sequence[TraceRows]) -> None:
+    """Put traces that are new."""
+    n = connection.execute(_LAST).fetchone()[0] + 1
+    insert(connection, _PUT_TRACE, [(n + place, *each.columns) for place, each in enumerate(traces)])
+    insert(connection, _PUT_BODY, [(n + place, *each.body) for place, each in enumerate(traces)])
+    insert(connection, _PUT_TAG, [tag for each in traces for tag in each.tags])
+    insert(connection, _COUNT, [each.counted for each in traces])
+    _name(connection, [each.named for each in traces], 1)
+
+
+def _rows_of_put(account: str, write: PutTrace) -> TraceRows:
+    given: Any = write.trace  # or a draft (``SqliteStorage.takes_drafts``)
+    return (
+        rows_of_trace(account, given, write.rollup_keys) if isinstance(given, Trace) else rows_of_draft(account, given)
+    )
+
+
+def rows_of_trace(account: str, trace: Trace, rollup_keys: Sequence[str], counted: Counted | None = None) -> TraceRows:
+    """A trace as it goes into its tables."""
+    content = trace.content
+    if content is not None:
+        trace = replace(trace, content=None)
+    columns = (
+        account, trace.created_at, trace.id, trace.environment, trace.status, trace.kind, trace.model or "",
+        trace.provider or "", trace.policy_id or "", trace.goal, trace.strategy, trace.error or "", trace.cache_hit,
+        trace.fallback_used, trace.compromised, trace.cost_usd, trace.duration_ms, trace.key_id,
+    )  # fmt: skip
+    return TraceRows(
+        trace.id,
+        trace.environment,
+        columns,
+        (_encode(trace), None if content is None else _encode(content), _encode(rollup_keys) if rollup_keys else None),
+        [*_tags(account, trace)] if trace.metadata else [],
+        _names(trace),
+        _counted(account, counted_of(trace) if counted is None else counted, rollup_keys, 1),
+    )
+
+
+def rows_of_draft(account: str, draft: TraceDraft) -> TraceRows:
+    """The same of a call that has just ended, without making its trace."""
+    line, rollup_keys = draft.line, draft.rollup_keys
+    if not isinstance(line, CallLine) or draft.text_bytes:
+        return rows_of_trace(account, draft.trace, rollup_keys, draft.counted)
+    try:
+        body = _pack(line)
+    except OverflowError:  # a number that has no room in 64 bits, as a budget of the caller's may
+        return rows_of_trace(account, draft.trace, rollup_keys, draft.counted)
+    given, model = line.given, line.model or ""
+    columns = (
+        account, line.created_at, line.id, line.environment, line.status, "route", model,
+        model.partition("/")[0], line.policy_id or "", given.goal, given.strategy, line.error or "",
+        line.looked is not None and line.looked.hit, line.fallback_used, False, usd(line.cost_nanos),
+        line.duration_ms, line.key_id,
+    )  # fmt: skip
+    return TraceRows(
+        line.id,
+        line.environment,
+        columns,
+        (body, None, _encode(rollup_keys) if rollup_keys else None),
+        [] if line.metadata is None else [*_tags(account, item_of(line))],
+        (given.catalogue, given.health) if given.policy is None else (given.catalogue, given.health, given.policy),
+        _counted(account, draft.counted, rollup_keys, 1),
+    )
+
+
+def _counted(account: str, counted: Counted, rollup_keys: Sequence[str], sign: int) -> tuple[Any, ...]:
+    """A row of ``uncounted``: what is counted of a trace, amounts apart."""
+    tokens = counted.tokens
+    return (
+        account,
+        _plain_shape(counted) if _is_plain(counted, rollup_keys) else _shape(counted, rollup_keys),
+        sign,
+        sign * min(counted.cost_nanos, MOST_NANOS),
+        sign * min(counted.charged_nanos, MOST_NANOS),
+        sign * min(tokens.input, MOST_TOKENS),
+        sign * min(tokens.output, MOST_TOKENS),
+        sign * min(tokens.cached, MOST_TOKENS),
+    )
+
+
+def _is_plain(counted: Counted, rollup_keys: Sequence[str]) -> bool:
+    return not (counted.metadata or rollup_keys or counted.lookups or counted.kind == "agent")
+
+
+def _plain_shape(counted: Counted) -> bytes:
+    """The shape of a trace that has no metadata: one of few, so that each is encoded once."""
+    latency = counted.latency
+    return _known_shape(
+        counted.environment,
+        counted.created_at[:13],
+        counted.is_error,
+        counted.model,
+        counted.was_tried,
+        tuple(counted.ended),
+        counted.fallback,
+        None if latency is None else (*latency[:2], latency_in(bucket_of(min(latency[2], MOST_MS)))),
+    )
+
+
+@lru_cache(maxsize=4_096)
+def _known_shape(
+    environment: Environment,
+    hour: str,
+    is_error: bool,
+    model: str,
+    was_tried: bool,
+    ended: tuple[tuple[str, bool], ...],
+    fallback: str | None,
+    latency: tuple[str, str, float] | None,
+) -> bytes:
+    counted = Counted(
+        environment=environment, created_at=hour, is_error=is_error, model=model, cost_nanos=0, charged_nanos=0,
+        tokens=Tokens(), metadata={}, was_tried=was_tried, ended=ended, fallback=fallback, latency=latency,
+    )  # fmt: skip
+    return _shape(counted, ())
+
+
+def _shape(counted: Counted, rollup_keys: Sequence[str]) -> bytes:
+    return _encode((shape_of(counted, rollup_keys), rollup_keys))
+
+
+def _tags(account: str, trace: TraceItem) -> Iterator[tuple[Any, ...]]:
+    for key, value in trace.metadata.items():
+        text = text_of(value)
+        if text is not None:
+            yield account, key, text, trace.created_at, trace.id, number_of(value)
+
+
+def delete(connection: Statements, account: str, which: DeleteTraces) -> Written:
+    """Remove traces, oldest first, and count them no more."""
+    rows = rows_of(connection, STORED, account, which, which.limit, trace_id=which.id, order="ASC")
+    found = [Stored.of(row) for row in rows]
+    forget(connection, account, found)
+    _count_out(connection, account, found)
+    return Written(created=False, count=len(found))
+
+
+def _names(trace: Trace) -> tuple[str, ...]:
+    given = trace.decision_input
+    if given is None:
+        return ()
+    return tuple(name for name in (given.catalogue, given.health, given.policy) if name is not None)
+
+
+def _name(connection: Statements, named: Iterable[tuple[str, ...]], by: int) -> None:
+    """Count the traces that name each snapshot."""
+    counts = Counter(chain.from_iterable(named))
+    insert(connection, _NAME, [(snapshot_id, 0, by * count, 0.0) for snapshot_id, count in counts.items()])

@@ -1,0 +1,77 @@
+"""What is removed from the tables when it is past its time: traces, and snapshots that nothing needs any more."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import NamedTuple
+
+from routewright._core.batch import UNNAMED_S
+from routewright._core.moment import timestamp
+from routewright.wire import Environment, TraceItems
+
+from .connection import Statements
+from .read import retention_of
+from .selection import rows_of
+from .traces import STORED, Stored, forget
+
+SOME = 100
+"""Traces that one transaction removes."""
+MANY = 20_000
+"""Traces that are looked for at a time."""
+
+ACCOUNTS = """
+WITH RECURSIVE found(name) AS (
+    SELECT min(account) FROM trace
+    UNION ALL
+    SELECT (SELECT min(account) FROM trace WHERE account > name) FROM found WHERE name IS NOT NULL
+)
+SELECT name FROM found WHERE name IS NOT NULL
+"""
+_FREE_SNAPSHOTS = """
+DELETE FROM snapshot WHERE named <= 0 AND at < ?
+AND NOT EXISTS (SELECT 1 FROM snapshot AS later WHERE later.base = snapshot.id)
+RETURNING length(body)
+"""
+
+
+class Old(NamedTuple):
+    """Traces of an account that are past their time: numbers of their rows."""
+
+    account: str
+    environment: Environment
+    until: str
+    rows: list[int]
+
+
+def old_traces(now: float, connection: Statements, longest_s: float = inf) -> list[Old]:
+    """Find traces that are past their time, ``SOME`` at most a piece, but not more than ``MANY`` of an account: ask
+    again until there are none. Those that are kept for ``longest_s`` or longer are left alone."""
+    kept = retention_of(connection)
+    ages: list[tuple[Environment, float | None]] = [("production", kept.production_s), ("sandbox", kept.sandbox_s)]
+    found: list[Old] = []
+    for (account,) in connection.execute(ACCOUNTS).fetchall():
+        for environment, age in ages:
+            if age is None or age >= longest_s:
+                continue
+            until = timestamp(max(0.0, now - age))
+            asked = TraceItems(environment=environment, until=until)
+            rows = [n for (n,) in rows_of(connection, "trace.n", account, asked, MANY, order="ASC")]
+            pieces = (rows[place : place + SOME] for place in range(0, len(rows), SOME))
+            found += [Old(account, environment, until, piece) for piece in pieces]
+    return found
+
+
+def remove_old(old: Old, connection: Statements) -> int:
+    """Remove them, and leave the roll-ups as they are. A number may meanwhile be that of another trace."""
+    marks = ", ".join("?" * len(old.rows))
+    sql = f"SELECT {STORED} FROM trace WHERE n IN ({marks}) AND account = ? AND environment = ? AND created_at < ?"
+    rows = connection.execute(sql, (*old.rows, old.account, old.environment, old.until)).fetchall()
+    forget(connection, old.account, [Stored.of(row) for row in rows])
+    return len(rows)
+
+
+def remove_snapshots(now: float, connection: Statements) -> list[bool]:
+    """Remove snapshots that nothing needs, and say of each whether it was ever put; ask again until there are none,
+    since each may free the one before it."""
+    # not by "IS NOT NULL", which SQLite 3.40 takes to be always true behind RETURNING
+    return [bool(put) for (put,) in connection.execute(_FREE_SNAPSHOTS, (now - UNNAMED_S,)).fetchall()]

@@ -1,0 +1,175 @@
+"""What each kind of write does to the tables, inside a transaction of the writer's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from routewright._core.batch import check_batch, check_digests, check_place, ids_of
+from routewright._core.changes import change
+from routewright.protocols import Facts
+from routewright.wire import (
+    AddLearned,
+    Caller,
+    DeleteTraces,
+    Environment,
+    HealthSnapshot,
+    PutFeedback,
+    PutPolicyVersion,
+    PutSnapshot,
+    PutTrace,
+    SetRetention,
+    Snapshot,
+    Trace,
+    Write,
+    Written,
+)
+
+from .books.bodies import columns_of
+from .books.shelf import PUT_ROWS
+from .books.write import BookWrites, Desk, holder_of
+from .connection import Statements
+from .many import insert, rows_where
+from .read import SETTING
+from .shared import add_learned, put_version
+from .traces import BY_IDS, TraceRows, add_traces, delete, put_traces
+
+LONGEST_CHAIN = 32
+"""Changes of health that are stored one upon the other."""
+_encode = msgspec.json.Encoder().encode
+_PUT_SNAPSHOT = """
+INSERT INTO snapshot (id, body, base, depth, at) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET body = excluded.body, base = excluded.base, depth = excluded.depth, at = excluded.at
+"""
+
+
+_PUT_SETTING = """
+INSERT INTO setting (name, body) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET body = excluded.body
+"""
+
+
+class Writes:
+    """Applies batches. To be used by one thread at a time."""
+
+    def __init__(self, add: Callable[[Statements, Sequence[TraceRows]], None] = add_traces) -> None:
+        self._add = add
+        """Puts traces that are new."""
+        self._health: HealthSnapshot | None = None
+        """The last that was put: the next is stored as what changed since."""
+
+    def batch(self, account: str, writes: Sequence[Write], desk: Desk, connection: Statements) -> list[Written]:
+        """Apply a batch. Raises ``PreconditionFailed`` and ``UnsupportedWrite`` before anything is done."""
+        traces, snapshots = ids_of(writes)
+        environments = _environments(connection, account, traces)
+        books = BookWrites(connection, account, desk)
+        check_batch("SqliteStorage", account, writes, environments, _present(connection, snapshots), books.before)
+        check_digests(account, writes, partial(holder_of, connection))
+        results: list[Written] = []
+        for run in _runs(writes):
+            match run[0]:
+                case PutTrace():
+                    results += put_traces(connection, account, run, environments, self._add)
+                    _book(connection, account, run, desk)
+                case PutFeedback() as feedback:
+                    results.append(_put_feedback(connection, account, feedback))
+                case PutSnapshot(snapshot, at=at):
+                    results.append(self.put_snapshot(connection, snapshot, at))
+                case PutPolicyVersion() as asked:
+                    results.append(put_version(connection, asked))
+                case AddLearned() as more:
+                    results.append(add_learned(connection, more))
+                case DeleteTraces() as which:
+                    results.append(delete(connection, account, which))
+                    desk.deletes = desk.deletes or results[-1].count < which.limit  # the last of many
+                case SetRetention() as retention:
+                    connection.execute(_PUT_SETTING, (SETTING, _encode(retention)))
+                    results.append(Written(created=False))
+                case other:
+                    results.append(books.put(other))
+        return results
+
+    def replaced(self, connection: Statements, account: str, rows: TraceRows) -> list[str]:
+        """Find the trace that a new one replaces. Raises ``PreconditionFailed`` for one of the other environment."""
+        there = _environments(connection, account, [rows.id])
+        for environment in there.values():
+            check_place(rows.id, rows.environment, environment)
+        return [*there]
+
+    def put_snapshot(self, connection: Statements, snapshot: Snapshot, at: float) -> Written:
+        """Keep a snapshot; of health what changed since the last."""
+        sql = (
+            "UPDATE snapshot SET at = CASE WHEN at > ? THEN at ELSE ? END WHERE id = ? AND body IS NOT NULL RETURNING 1"
+        )
+        if connection.execute(sql, (at, at, snapshot.id)).fetchall():
+            return Written(created=False)
+        base, depth, body = None, 0, _encode(snapshot)
+        if isinstance(snapshot, HealthSnapshot):
+            base, depth, body = self._since_last(connection, snapshot, body)
+            self._health = snapshot
+        connection.execute(_PUT_SNAPSHOT, (snapshot.id, body, base, depth, at))
+        return Written(created=True)
+
+    def _since_last(
+        self, connection: Statements, snapshot: HealthSnapshot, body: bytes
+    ) -> tuple[str | None, int, bytes]:
+        """What to store of a health snapshot: its base, the length of the chain to a whole one, its body."""
+        last = self._health
+        if last is None or last.id == snapshot.id:
+            return None, 0, body
+        sql = "SELECT depth FROM snapshot WHERE id = ? AND body IS NOT NULL"
+        row = connection.execute(sql, (last.id,)).fetchone()  # the batch that put it may have failed
+        changes = _encode(change(last, snapshot))
+        if row is None or row[0] >= LONGEST_CHAIN or len(changes) * 2 > len(body):
+            return None, 0, body
+        return last.id, row[0] + 1, changes
+
+
+def _runs(writes: Sequence[Write]) -> Iterator[Sequence[Any]]:
+    """Writes one by one, but traces as many as follow each other, each of another id."""
+    run: dict[str, PutTrace] = {}
+    for write in writes:
+        if run and not (isinstance(write, PutTrace) and write.trace.id not in run):
+            yield [*run.values()]
+            run = {}
+        if isinstance(write, PutTrace):
+            run[write.trace.id] = write
+        else:
+            yield [write]
+    if run:
+        yield [*run.values()]
+
+
+def _book(connection: Statements, account: str, writes: Sequence[PutTrace], desk: Desk) -> None:
+    """Book what traces cost whose calls held nothing; accounts that were set up since are charged."""
+    rows = [row for write in writes for row in write.rows]
+    if rows and connection.execute("SELECT 1 FROM account WHERE account = ?", (account,)).fetchone() is None:
+        insert(
+            connection, f"INSERT {PUT_ROWS} ON CONFLICT DO NOTHING", [(account, *columns_of(row), None) for row in rows]
+        )
+        return
+    for write in writes:
+        if write.rows:
+            given: Any = write.trace
+            trace = given if isinstance(given, Trace) else given.line
+            caller = Caller(account, trace.environment, trace.key_id)
+            desk.settle(Facts(trace.id, caller, trace.created_at, rows=write.rows))
+
+
+def _put_feedback(connection: Statements, account: str, feedback: PutFeedback) -> Written:
+    gone = "DELETE FROM feedback WHERE account = ? AND trace_id = ? RETURNING 1"
+    created = not connection.execute(gone, (account, feedback.trace_id)).fetchall()
+    sql = "INSERT INTO feedback (account, trace_id, body) VALUES (?, ?, ?)"
+    connection.execute(sql, (account, feedback.trace_id, _encode(feedback)))
+    return Written(created)
+
+
+def _environments(connection: Statements, account: str, ids: Sequence[str]) -> dict[str, Environment]:
+    return dict(rows_where(connection, f"SELECT id, environment {BY_IDS}", ids, account))
+
+
+def _present(connection: Statements, ids: Sequence[str]) -> set[str]:
+    sql = "SELECT id FROM snapshot WHERE body IS NOT NULL AND id IN ({})"
+    return {found for (found,) in rows_where(connection, sql, ids)}

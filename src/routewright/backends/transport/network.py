@@ -1,0 +1,162 @@
+"""How do requests leave this machine? Proxies and certificates, given or from the environment, by the rules of httpx.
+
+Opens no connection, and reads certificates only once the first is opened.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from base64 import b64encode
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cached_property, lru_cache
+from ipaddress import ip_address, ip_network
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from routewright.errors import ProviderFault, ValidationFailed
+from routewright.wire.secret import Secret
+
+Verify = bool | str | os.PathLike[str] | ssl.SSLContext
+"""True: the system's authorities, or those of ``SSL_CERT_FILE`` or ``SSL_CERT_DIR``; a path: those of a PEM file, or of
+a folder as OpenSSL wants it, and no others; False: nobody is verified."""
+_PORTS = {"http": 80, "https": 443}
+
+
+class Proxy(NamedTuple):
+    """A proxy that speaks HTTP."""
+
+    url: str
+    """Without user and password."""
+    place: str
+    """Host and port, for messages."""
+    authorization: Secret | None
+    """The value of ``Proxy-Authorization``."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What it alone is sent, in the open."""
+        return {} if self.authorization is None else {"Proxy-Authorization": self.authorization.reveal()}
+
+
+class Network:
+    """The proxies and certificates of a transport. ``proxy`` is for every host, whatever the environment says."""
+
+    def __init__(
+        self, proxy: str | None = None, verify: Verify = True, environ: Mapping[str, str] | None = None
+    ) -> None:
+        environ = os.environ if environ is None else environ
+        self._verify, self._verify_from = _checked(verify), "verify"
+        for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+            if self._verify is True and environ.get(name):
+                self._verify, self._verify_from = environ[name], name
+        self._proxies, self._direct = _from_environment(environ if proxy is None else {})
+        if proxy is not None:
+            self._proxies = dict.fromkeys(_PORTS, _proxy(proxy, "proxy"))
+        self.proxy_of = lru_cache(256)(self._proxy_of) if self._proxies else None
+        """The proxy by which a host is reached, by scheme and netloc; None where there are no proxies at all."""
+
+    @cached_property
+    def tls(self) -> ssl.SSLContext | None:
+        """What verifies servers, proxies among them; None: the system's authorities. Raises ``ProviderFault``."""
+        match self._verify:
+            case ssl.SSLContext() as given:
+                return given
+            case str() as path:
+                try:
+                    return _context(path)
+                except OSError as exc:  # an ssl.SSLError is one
+                    why = f"the certificates of {self._verify_from} cannot be read: {exc.strerror or exc}"
+                    raise ProviderFault("local", why, hint="name a PEM file, or a folder of them") from exc
+            case False:
+                unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
+                return unverified
+            case _:
+                return None
+
+    def _proxy_of(self, scheme: str, netloc: str) -> Proxy | None:
+        parts = urlsplit(f"{scheme}://{netloc}")
+        host, port = (parts.hostname or "").rstrip("."), parts.port or _PORTS.get(scheme)
+        if any(_spares(entry, scheme, host, port) for entry in self._direct):
+            return None
+        return self._proxies.get(scheme)
+
+
+def _checked(verify: object) -> str | bool | ssl.SSLContext:
+    if isinstance(verify, bool | ssl.SSLContext):
+        return verify
+    if not isinstance(verify, str | os.PathLike):
+        hint = "give True, False, a path or an ssl.SSLContext"
+        raise ValidationFailed.at("verify", f"must say who is trusted, got {type(verify).__name__}", hint)
+    path = os.fspath(verify)
+    if not isinstance(path, str) or not os.path.exists(path):
+        raise ValidationFailed.at("verify", f"there is no {path!r}", "name a PEM file, or a folder of them")
+    return path
+
+
+@lru_cache(16)  # 10 ms for the authorities of a system
+def _context(path: str) -> ssl.SSLContext:
+    folder = os.path.isdir(path)
+    return ssl.create_default_context(cafile=None if folder else path, capath=path if folder else None)
+
+
+# --- proxies
+
+
+def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Proxy], list[str]]:
+    """The proxy of each scheme, and the hosts that are reached without one."""
+    value = {name.lower(): value.strip() for name, value in sorted(environ.items())}  # lower case comes last and counts
+    if "REQUEST_METHOD" in environ and "http_proxy" not in environ:
+        value.pop("http_proxy", None)  # in a CGI program a request's header ``Proxy`` becomes ``HTTP_PROXY``
+    direct = [entry for each in value.get("no_proxy", "").split(",") if (entry := each.strip().lower())]
+    found: dict[str, Proxy] = {}
+    for scheme in () if "*" in direct else _PORTS:
+        name = f"{scheme}_proxy" if value.get(f"{scheme}_proxy") else "all_proxy"
+        if value.get(name):
+            found[scheme] = _proxy(value[name], name.upper())
+    return found, direct
+
+
+def _proxy(given: object, source: str) -> Proxy:
+    """Read a proxy's address. Raises ``ValidationFailed``, which shows nothing of it, since it may hold a password."""
+    hint = "write http://host:port, or http://user:password@host:port"
+    if not isinstance(given, str):
+        raise ValidationFailed.at(source, f"must be a string, got {type(given).__name__}", hint)
+    text = Secret(given).reveal().strip()
+    try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        port = parts.port
+    except ValueError:
+        raise ValidationFailed.at(source, "is not the address of a proxy", hint) from None
+    if parts.scheme.startswith("socks"):
+        raise ValidationFailed.at(source, "names a SOCKS proxy, which is not supported", "name one that speaks HTTP")
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise ValidationFailed.at(source, "is not the address of a proxy", hint)
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    place, authorization = f"{host}:{port or _PORTS[parts.scheme]}", None
+    if parts.username is not None:
+        user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        authorization = Secret("Basic " + b64encode(user.encode()).decode())
+    return Proxy(f"{parts.scheme}://{place}", place, authorization)
+
+
+def _spares(entry: str, scheme: str, host: str, port: int | None) -> bool:
+    """True if an entry of ``NO_PROXY`` names a host: by its name, with all below it; ``.name`` or ``*.name``, only what
+    is below it; an address or a network; any of them with a port or a scheme."""
+    of_scheme, _, place = entry.rpartition("://")
+    if of_scheme not in ("", "all", scheme):
+        return False
+    with suppress(ValueError):  # one of them is a name, or has a port
+        return ip_address(host) in ip_network(place.strip("[]"), strict=False)
+    try:
+        parts = urlsplit(f"//{place}")
+        name, of_port = parts.hostname or "", parts.port
+    except ValueError:
+        return False  # as curl and httpx leave out what they cannot read
+    if not name or of_port not in (None, port):
+        return False
+    if below := name.removeprefix("*") if name.startswith("*.") else name if name.startswith(".") else "":
+        return host.endswith(below) and host != below
+    return host == name or (host.endswith(f".{name}") and place.lower() != "localhost" and not of_scheme)

@@ -1,0 +1,185 @@
+"""Takes the JSON of a vendor's request apart field by field, so that a fault names the client's own field."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from routewright._core.account import holds_key
+from routewright._core.request.json_scan import decode, joined, scan
+from routewright._core.request.problems import example, no_choice, shown
+from routewright.errors import Problem, ValidationFailed
+
+T = TypeVar("T")
+
+MOST_IGNORED, LONGEST_IGNORED = 50, 64
+"""Bounds of the header that names ignored fields."""
+
+KINDS: dict[type, str] = {
+    str: "a string",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    list: "an array",
+    dict: "an object",
+    type(None): "null",
+}
+_MISSING: dict[str, Any] = {}
+"""What an object holds that was not sent."""
+_SHOWN = frozenset("model max_tokens max_completion_tokens max_output_tokens temperature top_p seed stream".split())
+"""Fields whose values errors may show: they hold no words of a prompt."""
+
+
+def wrong(path: str, problem: str, hint: str) -> ValidationFailed:
+    """The error of one field."""
+    return ValidationFailed.of(Problem(path, problem, hint))
+
+
+class Ignored(set[str]):
+    """Names of the fields of a request that were ignored: of many the first, no long ones, and never their values."""
+
+    extra: Mapping[str, Mapping[str, Any]] | None = None
+    """Fields that are sent to the models of one provider (``Params.extra``): ignored where another serves."""
+
+    def add(self, name: str) -> None:
+        """Note one."""
+        if len(self) < MOST_IGNORED and len(name) <= LONGEST_IGNORED and not holds_key(name):
+            super().add(name)
+
+    def headers(self, model: str = "", more: Collection[str] = ()) -> dict[str, str]:
+        """The header that tells the client. ``model``: the one that serves; ``more``: what its vendor ignores."""
+        names = {*self, *more}
+        for provider, given in (self.extra or {}).items():
+            if provider != model.partition("/")[0]:
+                names.update(given)
+        told = ", ".join(sorted(name for name in names if name.isascii() and name.isidentifier()))
+        return {"X-Routewright-Ignored": told} if told else {}
+
+
+class Fields:
+    """A JSON object. A null field is not there; fields that nobody took are ignored, and named."""
+
+    def __init__(self, value: object, path: str, ignored: Ignored, among: list[dict[str, Any]] | None = None) -> None:
+        """``among``: what is left of the objects that were taken apart before."""
+        if not isinstance(value, dict):
+            raise _misfit(path, dict, value)
+        self.sent = value
+        """As it was sent."""
+        self.path = path
+        self.ignored = ignored
+        self._left: dict[str, Any] = {name: each for name, each in value.items() if each is not None}
+        self._all = [] if among is None else among
+        self._all.append(self._left)
+
+    def get(self, name: str, kind: type[T]) -> T | None:
+        """Take a field that may be missing. Ask for a number as ``float``."""
+        value: Any = self._left.pop(name, None)
+        if value is None or type(value) is kind or (kind is float and type(value) is int):
+            return cast("T | None", value)
+        raise _misfit(self.at(name), kind, value)
+
+    def need(self, name: str, kind: type[T], hint: str = "send it") -> T:
+        """Take a field that has to be there."""
+        value = self.get(name, kind)
+        if value is None:
+            raise self.wrong(name, "is missing", hint)
+        return value
+
+    def take(self, name: str) -> Any:
+        """Take a field of any kind that may be missing."""
+        return self._left.pop(name, None)
+
+    def text(self, name: str) -> str:
+        """Take a string that may not be empty."""
+        text = self.need(name, str)
+        if not text:
+            raise self.wrong(name, "must not be empty", "fill it in")
+        return text
+
+    def one_of(self, name: str, words: Collection[str]) -> str:
+        """Take one of some words."""
+        word = self.get(name, str)
+        if word is None:
+            raise self.wrong(name, "is missing", f"one of {', '.join(words)}")
+        if word not in words:
+            raise ValidationFailed.of(no_choice(self.at(name), word, [*words]))
+        return word
+
+    def may_be(self, name: str, words: Collection[str]) -> str | None:
+        """Take one of some words, if the field is there."""
+        return self.one_of(name, words) if name in self._left else None
+
+    def peek(self, name: str) -> Any:
+        """A field as it was sent, which stays to be taken."""
+        return self._left.get(name)
+
+    def content(self, name: str) -> str | list[Fields] | None:
+        """Take a string, or an array of objects."""
+        value = self._left.get(name)
+        if isinstance(value, list):
+            return self.each(name)
+        if value is None or isinstance(value, str):
+            return self.get(name, str)
+        raise self.wrong(name, f"must be a string or an array of blocks, got {KINDS[type(value)]}", "'Hello'")
+
+    def inner(self, name: str) -> Fields:
+        """Take an object, to be taken apart in turn. One that is missing holds nothing, and is false."""
+        return self.object(name) if name in self._left else Fields(_MISSING, self.at(name), self.ignored)
+
+    def __bool__(self) -> bool:
+        return self.sent is not _MISSING
+
+    def object(self, name: str) -> Fields:
+        """Take an object that has to be there."""
+        return Fields(self.need(name, dict, "it must be an object"), self.at(name), self.ignored, self._all)
+
+    def each(self, name: str) -> list[Fields]:
+        """Take an array of objects."""
+        given = self.get(name, list)
+        if not given:
+            return []
+        path = self.at(name)
+        return [Fields(each, f"{path}[{place}]", self.ignored, self._all) for place, each in enumerate(given)]
+
+    def at(self, name: str) -> str:
+        """The path to a field."""
+        return joined(self.path, name)
+
+    def wrong(self, name: str, problem: str, hint: str) -> ValidationFailed:
+        """The error of a field."""
+        return wrong(self.at(name), problem, hint)
+
+    def forget(self, *names: str) -> None:
+        """Ignore some fields without naming them."""
+        for name in names:
+            self._left.pop(name, None)
+
+    def rest(self) -> dict[str, Any]:
+        """Take all that is left."""
+        rest = {**self._left}
+        self._left.clear()
+        return rest
+
+    def end(self) -> None:
+        """Ignore all that is left, in every object that was taken from it too."""
+        for left in self._all:
+            for name in left:
+                self.ignored.add(name)
+
+
+def tree_of(body: bytes) -> Any:
+    """A body as JSON. Raises ``InvalidJson`` and ``ValidationFailed``."""
+    scan(body)
+    try:
+        return decode(body)
+    except msgspec.DecodeError:
+        pass  # what was raised may hold words of the body
+    raise wrong("", "a number is out of range", "send one that a double can hold")
+
+
+def _misfit(path: str, kind: type, value: object) -> ValidationFailed:
+    """The error of a value of another kind. Words of a prompt are not repeated."""
+    got = shown(value) if path in _SHOWN else KINDS[type(value)]
+    return wrong(path, f"must be {KINDS[kind]}, got {got}", example(path) or "send one, or leave it out")

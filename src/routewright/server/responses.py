@@ -1,0 +1,402 @@
+"""The door for clients of OpenAI's Responses API (contract 14). Nothing is stored: a request holds its whole chat.
+
+A body becomes a route request, an answer a response or the events of one. What it has in common with chat completions
+is in ``openai``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, cast, get_args
+
+import msgspec
+from msgspec.structs import replace
+
+from routewright._core.request.problems import shown
+from routewright.errors import RouterError
+from routewright.wire import (
+    FunctionCall,
+    Message,
+    Part,
+    Role,
+    RouteResponse,
+    Tokens,
+    ToolCall,
+    Verbosity,
+)
+
+from .door import Block, BlockFrames, answer, framed
+from .endpoints import Service
+from .errors import fit
+from .exchange import Exchange
+from .fields import Fields, wrong
+from .openai import LISTED_AT, Item, OpenAIDoor, created_at, error_of
+from .vendors import EFFORTS, PLACES, Words, content_of, packed, unpacked
+
+PATH = "/openai/v1/responses"
+WORDS = Words(
+    {
+        **PLACES,
+        "messages": "input",
+        "params.extra.openai": "",
+        "params.reasoning": "reasoning.effort",
+        "params.response_format": "text.format",
+        "params.response_format.json_schema": "text.format",
+        "params.verbosity": "text.verbosity",
+        "tool_choice.function": "tool_choice",
+    },
+    LISTED_AT,
+)
+_encode = msgspec.json.encode
+
+
+async def responses(service: Service, exchange: Exchange) -> None:
+    """Answer with a response, whole or as it comes."""
+    await answer(service, exchange, ResponseDoor(), PATH, ResponseFrames)
+
+
+# Requests.
+
+HONOURED = frozenset(
+    "model input instructions max_output_tokens temperature top_p text reasoning tools tool_choice parallel_tool_calls "
+    "service_tier stream stream_options metadata include routewright".split()
+)
+_STATELESS = "nothing is stored here: send the whole chat as 'input'"
+REFUSED = {
+    "previous_response_id": ("names a stored response", _STATELESS),
+    "conversation": ("names a stored conversation", _STATELESS),
+    "prompt": ("names a stored prompt", "send what it says as 'instructions' and 'input'"),
+    "background": ("asks for an answer that is fetched later", "leave it out, or send 'stream': true"),
+}
+"""Fields that cannot be ignored: what is wrong with them, and what to do."""
+PASSED = frozenset("prompt_cache_key prompt_cache_retention safety_identifier user".split())
+"""OpenAI's own fields, sent as they are to its models."""
+AS_EVER: dict[str, tuple[Any, ...]] = {
+    "background": (False,),
+    "store": (False,),
+    "top_logprobs": (0,),
+    "truncation": ("disabled",),
+}
+"""Values that ask for nothing: fields with these are neither refused nor named."""
+_KEPT = ("reasoning.encrypted_content",)
+"""What ``include`` may ask for: it is there unasked."""
+_ROLES = ("user", "assistant", "system", "developer")
+_ECHOED = ("metadata", "parallel_tool_calls", "service_tier", "temperature", "tool_choice", "top_p", "user")
+
+
+class ResponseDoor(OpenAIDoor):
+    """One call of the Responses API."""
+
+    names = WORDS
+    refused = REFUSED
+    as_ever = AS_EVER
+    passed = PASSED
+    unanswered = frozenset(("store", "top_logprobs"))
+    parts: ClassVar[dict[str, str]] = {
+        "input_text": "text",
+        "input_image": "image_url",
+        "input_file": "file",
+        "input_audio": "input_audio",
+        "output_text": "text",
+        "refusal": "refusal",
+    }
+    nests = False
+    echo: Item
+    """What a response repeats of its request, once that was read."""
+
+    def whole(self, response: RouteResponse) -> Item:
+        """An answer as a response."""
+        return response_of(response, self.echo)
+
+    def messages(self, fields: Fields) -> list[Message]:
+        """What was said."""
+        said = self._said(fields)
+        self.turns = [place for place, _ in said]
+        return [message for _, message in said]
+
+    def dials(self, fields: Fields) -> dict[str, Any]:
+        """Fields of ``Params``. Keeps what a response repeats of its request."""
+        text, reasoning = fields.inner("text"), fields.inner("reasoning")
+        effort = reasoning.may_be("effort", EFFORTS)
+        reasoning.forget("summary", "generate_summary")  # whatever there is to read of it is told
+        if any(each not in _KEPT for each in fields.get("include", list) or ()):
+            self.ignored.add("include")
+        fields.inner("stream_options")
+        self.echo = _echo(fields.sent)
+        return {
+            "max_output_tokens": fields.get("max_output_tokens", float),
+            "response_format": _form(text.inner("format")),
+            "reasoning": effort and EFFORTS[effort],
+            "verbosity": text.may_be("verbosity", get_args(Verbosity)),
+        }
+
+    def _said(self, fields: Fields) -> list[tuple[str, Message]]:
+        """``instructions`` and ``input`` as messages, each with the place where it was written."""
+        instructions, given = fields.get("instructions", str), fields.content("input")
+        said = [("instructions", Message("system", instructions))] if instructions else []
+        if given is None:
+            raise wrong("input", "is missing", "send a text, or an array of items")
+        if isinstance(given, str):
+            return [*said, ("input", Message("user", given))]
+        for item in given:
+            made = self._item(item)
+            if made is not None:
+                _add(said, item.path, made)
+        said = [each for each in said if each[1].content is not None or each[1].tool_calls]  # not thought alone
+        if not said:
+            raise wrong("input", "must hold at least one message", "send a text, or an array of items")
+        return said
+
+    def _item(self, item: Fields) -> Message | None:
+        """One item, as the message that it is or as a part of what a model made."""
+        kind = item.get("type", str) or "message"
+        item.forget("id", "status", "phase")
+        match kind:
+            case "message":
+                role, given = cast("Role", item.one_of("role", _ROLES)), item.content("content")
+                if given is None:
+                    raise item.wrong("content", "is missing", "send a text, or an array of parts")
+                return Message(role, self._content(given) or ([] if given == [] and role != "assistant" else None))
+            case "function_call":
+                call = FunctionCall(item.text("name"), item.need("arguments", str))
+                return Message("assistant", tool_calls=[ToolCall(item.text("call_id"), call)])
+            case "function_call_output":
+                output = self._content(item.content("output") or "")
+                return Message("tool", output or "", tool_call_id=item.text("call_id"))
+            case "reasoning":
+                item.forget("summary", "content")
+                opaque = item.get("encrypted_content", str)
+                thought = unpacked(opaque)
+                if thought is None and opaque is not None:  # another's packing, which nobody here can read
+                    self.ignored.add("encrypted_content")
+                return None if thought is None else Message("assistant", reasoning=thought)
+            case "item_reference":
+                raise item.wrong("type", "is 'item_reference', a stored item", _STATELESS)
+        known = "taken: 'message', 'function_call', 'function_call_output', 'reasoning'"
+        raise item.wrong("type", f"is {shown(kind)}, an item that models are not sent", known)
+
+    def _content(self, given: str | list[Fields]) -> str | list[Part] | None:
+        return given if isinstance(given, str) else content_of([self.part(each) for each in given])
+
+
+def _echo(tree: Item) -> Item:
+    """What a response repeats, with what the API says where nothing was sent."""
+    said = {name: tree[name] for name in _ECHOED if tree.get(name) is not None}
+    text, reasoning = tree.get("text") or {}, tree.get("reasoning") or {}
+    tools = [{"description": None, "parameters": None, "strict": None, **each} for each in tree.get("tools") or ()]
+    return {
+        "background": False,
+        "instructions": tree.get("instructions"),
+        "max_output_tokens": tree.get("max_output_tokens"),
+        "metadata": {},
+        "parallel_tool_calls": True,
+        "previous_response_id": None,
+        "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
+        "service_tier": "default",
+        "store": False,
+        "temperature": None,
+        "text": {"format": text.get("format") or {"type": "text"}, "verbosity": text.get("verbosity")},
+        "tool_choice": "auto",
+        "tools": tools,
+        "top_p": None,
+        "truncation": "disabled",
+        **said,
+    }
+
+
+def _form(form: Fields) -> Item | None:
+    """``text.format``."""
+    if not form:
+        return None
+    kind = form.one_of("type", ("text", "json_object", "json_schema"))
+    if kind != "json_schema":
+        return {"type": kind}
+    more = {"strict": form.get("strict", bool), "description": form.get("description", str)}
+    schema = {"name": form.text("name"), "schema": form.need("schema", dict)}
+    return {"type": kind, kind: schema | {name: each for name, each in more.items() if each is not None}}
+
+
+def _add(said: list[tuple[str, Message]], place: str, made: Message) -> None:
+    """Add a message. What a model made between two turns of others is one: its thought, its text, its calls."""
+    last = said[-1][1] if said else None
+    is_new = last is None or last.role != "assistant" or (last.content is not None and made.tool_calls is None)
+    if made.role != "assistant" or is_new or last is None:
+        said.append((place, made))
+        return
+    if last.tool_calls is not None:
+        last.tool_calls.extend(made.tool_calls or ())
+    if last.reasoning is not None and made.reasoning is not None:
+        last.reasoning.items.extend(made.reasoning.items)
+    joined = replace(
+        last,
+        content=last.content if made.content is None else made.content,
+        tool_calls=last.tool_calls or made.tool_calls,
+        reasoning=last.reasoning or made.reasoning,
+    )
+    said[-1] = said[-1][0], joined
+
+
+# Answers. An answer is a list of items, each made of a block.
+
+_CUT = ("length", "budget")
+"""Why an answer ended that is not whole."""
+_KINDS = {"thought": "rs", "text": "msg", "call": "fc"}
+"""What the ids of items begin with."""
+
+
+def response_of(response: RouteResponse, echo: Item) -> Item:
+    """An answer as a response."""
+    thought, calls = response.reasoning, response.tool_calls or ()
+    blocks = [] if thought is None else [Block("thought", thought=thought)]
+    if response.output or not calls:
+        blocks.append(Block("text", pieces=[response.output]))
+    blocks += [Block("call", None, [call.function.arguments], call.id, call.function.name) for call in calls]
+    return _finished(response, blocks, echo)
+
+
+def _finished(response: RouteResponse, blocks: list[Block], echo: Item) -> Item:
+    is_cut = response.finish_reason in _CUT
+    return {
+        **_begun(response.trace_id, response.routing.selected_model, echo),
+        "status": "incomplete" if is_cut else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+        "output": _items(response.trace_id, blocks),
+        "usage": _usage_of(response.routing.tokens),
+    }
+
+
+def _begun(trace_id: str, model: str, echo: Item) -> Item:
+    """A response that has begun."""
+    return {
+        **echo,
+        "id": f"resp_{_key(trace_id)}",
+        "object": "response",
+        "created_at": created_at(trace_id),
+        "status": "in_progress",
+        "error": None,
+        "incomplete_details": None,
+        "model": model,
+        "output": [],
+        "usage": None,
+    }
+
+
+def _key(trace_id: str) -> str:
+    """By which the trace is found again."""
+    return trace_id.partition("_")[2]
+
+
+def _items(trace_id: str, blocks: list[Block]) -> list[Item]:
+    return [_item(_id(trace_id, block, number), block) for number, block in enumerate(blocks)]
+
+
+def _id(trace_id: str, block: Block, number: int) -> str:
+    return f"{_KINDS[block.kind]}_{_key(trace_id)}{number}"
+
+
+def _item(id: str, block: Block) -> Item:
+    """A block as it is so far."""
+    item: Item = {"id": id, "status": "completed"}
+    match block.kind:
+        case "thought":
+            thought = block.thought
+            summary = [{"type": "summary_text", "text": thought.text}] if thought.text else []
+            opaque = {"encrypted_content": packed(thought)} if thought.items else {}
+            return {"type": "reasoning", **item, "summary": summary, **opaque}
+        case "text":
+            return {"type": "message", **item, "role": "assistant", "content": [_part(block.text)]}
+        case "call":
+            names = {"call_id": block.id, "name": block.name, "arguments": block.text}
+            return {"type": "function_call", **item, **names}
+
+
+def _part(text: str) -> Item:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _usage_of(tokens: Tokens) -> Item:
+    return {
+        "input_tokens": tokens.input,
+        "input_tokens_details": {"cached_tokens": tokens.cached, "cache_write_tokens": tokens.written},
+        "output_tokens": tokens.output,
+        "output_tokens_details": {"reasoning_tokens": tokens.reasoning},
+        "total_tokens": tokens.input + tokens.output,
+    }
+
+
+# Streams.
+
+_FAILED = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
+"""OpenAI's code of a response that failed, by our status."""
+
+
+class ResponseFrames(BlockFrames):
+    """The events of one call, as the Responses API sends them."""
+
+    _door: ResponseDoor
+    _number = 0
+    """Events that were told."""
+
+    def _begun(self) -> Iterator[bytes]:
+        begun = _begun(self.trace_id, self.model, self._door.echo)
+        yield self._event("response.created", response=begun)
+        yield self._event("response.in_progress", response=begun)
+
+    def _empty(self) -> Iterator[bytes]:
+        return self._begin(Block("text"))
+
+    def _opened(self, block: Block) -> Iterator[bytes]:
+        begun = _item(self._id(block), block) | {"status": "in_progress"}
+        blank = {"text": "content", "thought": "summary"}.get(block.kind)
+        summary = begun.get("summary", ())
+        if blank is not None:
+            begun[blank] = []
+        yield self._event("response.output_item.added", output_index=block.index, item=begun)
+        if block.kind == "text":
+            yield self._of(block, "response.content_part.added", content_index=0, part=_part(""))
+        for part in summary:
+            text, name = part["text"], "response.reasoning_summary"
+            yield self._of(block, f"{name}_part.added", summary_index=0, part={**part, "text": ""})
+            yield self._of(block, f"{name}_text.delta", summary_index=0, delta=text)
+            yield self._of(block, f"{name}_text.done", summary_index=0, text=text)
+            yield self._of(block, f"{name}_part.done", summary_index=0, part=part)
+
+    def _grew(self, block: Block, piece: str) -> bytes:
+        if block.kind == "text":
+            return self._of(block, "response.output_text.delta", content_index=0, delta=piece, logprobs=[])
+        return self._of(block, "response.function_call_arguments.delta", delta=piece)
+
+    def _ended(self, block: Block) -> Iterator[bytes]:
+        text = block.text
+        if block.kind == "text":
+            yield self._of(block, "response.output_text.done", content_index=0, text=text, logprobs=[])
+            yield self._of(block, "response.content_part.done", content_index=0, part=_part(text))
+        elif block.kind == "call":
+            yield self._of(block, "response.function_call_arguments.done", arguments=text, name=block.name)
+        yield self._event("response.output_item.done", output_index=block.index, item=_item(self._id(block), block))
+
+    def _completed(self, response: RouteResponse) -> Iterator[bytes]:
+        whole = _finished(response, self.blocks, self._door.echo)
+        yield self._event(f"response.{whole['status']}", response=whole)
+
+    def _failed(self, error: RouterError) -> bytes:
+        body = error_of(error)
+        flat = {name: body[name] for name in ("code", "message", "param")}
+        left = _begun(self.trace_id, self.model, self._door.echo) | {
+            "status": "failed",
+            "output": _items(self.trace_id, self.blocks),
+            "error": {"code": _FAILED.get(error.status, "server_error"), "message": body["message"]},
+        }
+        return fit(self._event("error", **flat, error=body) + self._event("response.failed", response=left))
+
+    def _of(self, block: Block, kind: str, /, **data: Any) -> bytes:
+        """An event of one item."""
+        return self._event(kind, item_id=self._id(block), output_index=block.index, **data)
+
+    def _id(self, block: Block) -> str:
+        return _id(self.trace_id, block, block.index or 0)
+
+    def _event(self, kind: str, /, **data: Any) -> bytes:
+        body = _encode({"type": kind, "sequence_number": self._number, **data})
+        self._number += 1
+        return framed(kind, body)

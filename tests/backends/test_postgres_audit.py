@@ -1,0 +1,120 @@
+"""``store check`` of a database says what is missing, unreadable, or does not add up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from routewright import Budget, Console, Router, open_storage
+from routewright.backends.storage.postgres.audit import check
+from routewright.backends.storage.postgres.connection import Address
+from routewright.backends.storage.postgres.schema import create
+from routewright.cli import main
+from routewright.testing.servers import PostgresServer
+from routewright.wire import Ask, Caller
+
+from .databases import new_schema
+from .test_postgres_schema import ROOT, run
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def url(postgres_server: PostgresServer) -> AsyncIterator[str]:
+    """A store with an account that paid for a call, and a call that runs."""
+    url = new_schema(postgres_server)
+    create(Address(url))
+    storage: Any = open_storage(url)
+    async with Router.sandbox(storage=storage) as router:
+        console = Console(storage, secret=ROOT)
+        await console.create_account("acme", plan="pro", prepaid=True)
+        await console.credit("acme", 5.0)
+        await console.create_key("acme", name="site")
+        await router.route("Hello", budget=Budget(max_cost_usd=1))
+        await router.flush()
+        ask = Ask(id="runs", caller=Caller("acme"), at=0.0, lasts_s=60.0, nanos=1_000, slot=True)
+        grant = await storage.accounts.admit(ask)
+        yield url
+        storage.accounts.release(grant)
+
+
+async def test_a_sound_store_has_no_problems_while_it_is_used(url: str) -> None:
+    found, digests = check(Address(url))
+    assert found[:2] == (1, 1)
+    assert found.problems == []
+    assert found.bytes > 0
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("DROP TABLE told", "the table told is missing"),
+        ("DROP FUNCTION end_hold", "the function end_hold is missing"),
+        ("DROP TRIGGER event_out ON event", "the trigger event_out is missing"),
+        ("DROP INDEX ledger_by_name", "the index ledger_by_name is missing"),
+        ("UPDATE body SET trace = 'x'", "trace 'tr_"),
+        ("DELETE FROM body", "trace 'tr_"),
+        ("UPDATE account SET body = 'x'", "account 'acme' of 'acme' cannot be read"),
+        ("UPDATE key SET digest = 'x'", "of 'acme' cannot be read"),
+        (
+            "UPDATE purse SET granted = granted + 1 WHERE name = 'account'",
+            "purse 'account' of 'acme' has granted 5000000001, and it comes to 5000000000",
+        ),
+        ("UPDATE purse SET spent = 7 WHERE name = 'account'", "has spent 7, and it comes to 0"),
+        (
+            "INSERT INTO purse (account, name, spent, granted) "
+            "SELECT 'acme', 'x' || n, 7, 0 FROM generate_series(1, 99) AS n",
+            "purse 'x1' of 'acme' has spent 7, and it comes to 0",
+        ),
+        ("UPDATE purse SET reserved = 7", "of 'acme' has reserved 7, and its calls hold 1000"),
+        ("DELETE FROM hold", "purse 'account' of 'acme' has reserved 1000, and its calls hold 0"),
+        ("UPDATE party SET slots = 7", "has 7 slots in use, and its calls hold 1"),
+        ("DELETE FROM owner", "call 'runs' of 'acme' holds what no process owns, and keeps it"),
+    ],
+)
+async def test_what_is_wrong_is_said(damage: str, said: str, url: str) -> None:
+    run(url, damage)
+    found, _ = check(Address(url))
+    assert any(said in problem for problem in found.problems), found.problems
+
+
+def test_the_command_checks_and_upgrades_a_database(
+    postgres_server: PostgresServer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ROUTEWRIGHT_SECRET", ROOT)
+    url = new_schema(postgres_server)
+    place = str(Address(url))
+    assert main(["store", "create", url]) == 0
+    assert main(["store", "create", url]) == 0
+    assert capsys.readouterr().err == f"there is a store now: {place}\nthere is a store already: {place}\n"
+    assert main(["store", "create", url, "--grant-to", "nobody-there"]) == 1
+    assert "nobody-there" in capsys.readouterr().err
+    monkeypatch.setenv("ROUTEWRIGHT_STORE", url)
+    assert main(["store", "check", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["store"], found["version"], found["problems"]) == (place, 1, [])
+    assert main(["store", "upgrade", url]) == 0
+    assert capsys.readouterr().err == f"{place} is of the present version: there is nothing to do\n"
+    assert main(["keys", "create", "acme", "--name", "site"]) != 0
+    assert main(["accounts", "create", "acme", "--plan", "pro"]) == 0
+    assert main(["keys", "create", "acme", "--name", "site"]) == 0
+    monkeypatch.setenv("ROUTEWRIGHT_SECRET", "another" * 10)
+    assert main(["store", "check", url]) == 1
+    assert "1 of 1 live keys were made with another root secret" in capsys.readouterr().out
+    run(url, "DROP TABLE told")
+    assert main(["store", "check", url]) == 1
+    assert capsys.readouterr().out.endswith("is missing\ndamaged: restore a backup\n")
+    assert main(["store", "backup", "copy.db"]) == 2
+    assert "save databases in PostgreSQL with pg_dump" in capsys.readouterr().err
+    assert main(["store", "create", "traces.db"]) == 2
+    said = "URL: is no database in PostgreSQL: a file needs no such step; write postgresql://..."
+    assert capsys.readouterr().err == f"routewright: {said}\n"

@@ -1,0 +1,357 @@
+"""The cache in PostgreSQL is shared by processes, and survives their end; what the server loses is a miss."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import psycopg
+import pytest
+from benchmarks.doubles import MODELS
+
+from routewright import CallableProvider, Catalogue, Router, StorageUnavailable, UpstreamCall
+from routewright.backends.cache import postgres as module
+from routewright.backends.cache.entries import OBSERVATIONS, row_of
+from routewright.backends.cache.mirrors import AT_ONCE
+from routewright.backends.cache.postgres import PostgresCache
+from routewright.backends.storage.postgres import PostgresStorage
+from routewright.backends.storage.postgres.connection import Address
+from routewright.backends.storage.postgres.schema import create
+from routewright.errors import StorageVersion
+from routewright.testing.cache import PARTITION, key_of, make_entry
+from routewright.testing.plugin import need
+from routewright.testing.servers import PostgresServer
+from routewright.wire import CachedAnswer, CacheEntry, CacheSelection, Observation
+
+pytestmark = pytest.mark.anyio
+NORTH = (0.0, 1.0)
+ALL = CacheSelection(account="acme")
+KEY = b"k" * 16
+
+
+@pytest.fixture
+async def cache(postgres: str) -> AsyncIterator[PostgresCache]:
+    made = PostgresCache(postgres)
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+async def other(postgres: str) -> AsyncIterator[PostgresCache]:
+    """That of another process."""
+    made = PostgresCache(postgres)
+    yield made
+    await made.aclose()
+
+
+async def get(cache: PostgresCache, name: object) -> CacheEntry | None:
+    return await cache.get(key_of(name), time.time())
+
+
+async def near(cache: PostgresCache) -> list[str]:
+    return sorted(match.entry.id for match in await cache.nearest(PARTITION, NORTH, time.time(), 100))
+
+
+async def put(cache: PostgresCache, *names: object) -> None:
+    for name in names:
+        await cache.put(make_entry(name, time.time(), NORTH))
+
+
+def ask(url: str, sql: str) -> Any:
+    with psycopg.connect(url) as connection:
+        return connection.execute(sql).fetchone()
+
+
+async def test_processes_share_what_is_put_and_what_is_removed(cache: PostgresCache, other: PostgresCache) -> None:
+    await put(cache, "mine")
+    assert await get(other, "mine") is not None
+    assert await near(other) == ["tr_mine"]
+    await put(other, "yours")
+    assert await near(cache) == ["tr_mine", "tr_yours"]
+    assert await cache.remove(CacheSelection(account="acme", key=key_of("mine"))) == 1
+    assert (await get(other, "mine"), await near(other)) == (None, ["tr_yours"])
+    assert await other.remove(ALL) == 1
+    assert (await get(cache, "yours"), await near(cache)) == (None, [])
+
+
+async def test_machines_share_answers_until_their_account_is_deleted(postgres: str) -> None:
+    first, second = (Router.sandbox(storage=PostgresStorage(postgres), cache=PostgresCache(postgres)) for _ in range(2))
+    hits = [(await each.route("How do I log in?", cache=True)).routing.cache_hit for each in (first, second)]
+    assert hits == [False, True]
+    await first.traces.delete(everything=True)
+    assert not (await second.route("How do I log in?", cache=True)).routing.cache_hit
+    for router in (first, second):
+        await router.aclose()
+
+
+async def test_what_another_removed_does_not_hide_what_is_left(cache: PostgresCache, other: PostgresCache) -> None:
+    await put(cache, *range(30))
+    await cache.put(make_entry("last", time.time(), (0.6, 0.8)))
+    assert len(await near(cache)) == 31
+    for number in range(30):
+        await other.remove(CacheSelection(account="acme", key=key_of(number)))
+    found = await cache.nearest(PARTITION, NORTH, time.time(), 1)
+    assert [match.entry.id for match in found] == ["tr_last"]
+
+
+async def test_an_answer_that_is_committed_late_is_found(cache: PostgresCache, postgres: str) -> None:
+    await near(cache)
+    _, slow = row_of(make_entry("slow", time.time(), NORTH))
+    async with anyio.create_task_group() as group:
+        with psycopg.connect(postgres) as connection:
+            connection.execute(re.sub(r"\$\d+", "%s", module._PUT), (*slow, 10, 100_000))
+            group.start_soon(put, cache, "quick")
+            await anyio.sleep(0.3)
+            assert await near(cache) == [], "nothing that is later is there before it"
+            connection.commit()
+    assert await near(cache) == ["tr_quick", "tr_slow"]
+
+
+async def test_bounds_hold_for_all_processes_at_once(postgres: str) -> None:
+    caches = [PostgresCache(postgres, max_entries=10, max_bytes=50_000) for _ in range(4)]
+
+    async def fill(cache: PostgresCache, first: int) -> None:
+        for number in range(first, first + 30):
+            answer = CachedAnswer("x" * 400 * (number % 20), "stop", "m", "p")
+            await cache.put(make_entry(number % 25, time.time(), NORTH, answer=answer))
+            stats = await cache.stats(None, time.time())
+            assert stats.entries <= 10
+            assert stats.size_bytes <= 50_000
+
+    async with anyio.create_task_group() as group:
+        for place, cache in enumerate(caches):
+            group.start_soon(fill, cache, 7 * place)
+    assert ask(postgres, "SELECT * FROM cache_size") == ask(postgres, "SELECT count(*), sum(size) FROM cache_entry")
+    for cache in caches:
+        await cache.aclose()
+
+
+async def test_the_entries_that_expire_soonest_make_room(postgres: str) -> None:
+    cache, now = PostgresCache(postgres, max_entries=2), time.time()
+    for name, seconds in (("long", 90.0), ("short", 30.0), ("new", 10.0)):
+        await cache.put(make_entry(name, now, expires_at=now + seconds))
+    assert [await get(cache, name) is not None for name in ("long", "short", "new")] == [True, False, True]
+    await cache.aclose()
+
+
+async def test_any_text_is_kept_and_selected(cache: PostgresCache) -> None:
+    odd = 'a\0b\1"\\ü😀'
+    answer = CachedAnswer(odd, "stop", "m", "p")
+    entry = make_entry("a", time.time(), account=odd, namespace=odd, answer=answer)
+    await cache.put(entry)
+    assert await get(cache, "a") == entry
+    assert (await cache.stats(odd, time.time())).entries == 1
+    assert await cache.remove(CacheSelection(account=odd, namespace=odd)) == 1
+
+
+async def test_a_row_that_cannot_be_read_is_a_miss(cache: PostgresCache, postgres: str) -> None:
+    await put(cache, "a", "b")
+    ask(postgres, r"UPDATE cache_entry SET body = '\xc1c1' WHERE id = 'tr_a' RETURNING 1")
+    assert await near(cache) == ["tr_b"]
+    assert await get(cache, "a") is None
+
+
+@pytest.mark.parametrize("tag", [None, ("team", "x")])
+async def test_many_are_removed_in_pieces(
+    cache: PostgresCache, postgres: str, monkeypatch: pytest.MonkeyPatch, tag: tuple[str, str] | None
+) -> None:
+    monkeypatch.setattr(module, "AT_ONCE", 3)
+    for number in range(20):
+        await cache.put(make_entry(number, time.time(), metadata=b'{"team":"x"}' if number % 5 == 0 else None))
+    assert await cache.remove(CacheSelection(account="acme", metadata=tag)) == (20 if tag is None else 4)
+    assert (await cache.stats(None, time.time())).entries == (0 if tag is None else 16)
+    counted = "SELECT count(*), coalesce(sum(size), 0)::bigint FROM cache_entry"
+    assert ask(postgres, "SELECT * FROM cache_size") == ask(postgres, counted)
+
+
+# Embeddings in memory
+
+
+async def test_embeddings_are_read_in_pages(cache: PostgresCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAGE_BYTES", 3 * 4 * len(NORTH))
+    for total in (7, 16, 21):  # the last with whole pages alone
+        await put(cache, *range(total))
+        assert len(await near(cache)) == total
+
+
+async def test_embeddings_of_entries_that_are_gone_do_not_pile_up(postgres: str) -> None:
+    cache, most = PostgresCache(postgres, max_entries=20), 0
+    await cache.put(make_entry("stays", time.time(), NORTH, expires_at=time.time() + 3_600.0))
+    for number in range(AT_ONCE + 200):
+        await cache.put(make_entry(number, time.time(), (1.0, 0.0)))
+        if number % 10 == 0:
+            found = await cache.nearest(PARTITION, NORTH, time.time(), 1)
+            assert [match.entry.id for match in found] == ["tr_stays"]
+            most = max(most, *(len(mirror.vectors) for mirror in cache._mirrors._kept.values()))
+    assert AT_ONCE < most <= 2 * 20 + AT_ONCE + 10
+    await cache.aclose()
+
+
+async def test_a_question_of_another_length_hides_nothing(cache: PostgresCache) -> None:
+    await put(cache, "a")
+    assert await cache.nearest(PARTITION, (1.0, 0.0, 0.0), time.time(), 1) == []
+    assert await cache.nearest(PARTITION, (), time.time(), 1) == []
+    assert await near(cache) == ["tr_a"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+async def test_a_forked_child_uses_the_cache_and_leaves_the_parents_whole(cache: PostgresCache) -> None:
+    await put(cache, "a")
+    assert await near(cache) == ["tr_a"]
+    assert _in_child(cache) == 0
+    assert await near(cache) == ["tr_a", "tr_child"]
+
+
+def _in_child(cache: PostgresCache) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            found = cache._nearest(PARTITION, NORTH, time.time(), 5)
+            _, row = row_of(make_entry("child", time.time(), NORTH))
+            cache._server.value_now(module._PUT, *cache._bounds, *row)
+            os._exit(0 if [match.entry.id for match in found] == ["tr_a"] else 1)
+        except BaseException:
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+# One process makes the call
+
+
+async def test_one_process_leads_until_it_ends_that_or_its_time_is_over(
+    cache: PostgresCache, other: PostgresCache
+) -> None:
+    assert await cache.lead(KEY, 60.0)
+    assert not await other.lead(KEY, 60.0)
+    assert await other.lead(b"another key 1234", 60.0)
+    await other.lead(KEY, 0.0)
+    assert not await other.lead(KEY, 60.0), "only who leads ends that"
+    await cache.lead(KEY, 0.0)
+    assert await other.lead(KEY, 0.2)
+    assert not await cache.lead(KEY, 60.0)
+    await anyio.sleep(0.25)
+    assert await cache.lead(KEY, 60.0)
+
+
+async def test_of_several_machines_that_miss_one_calls_and_the_others_get_its_answer(postgres: str) -> None:
+    calls, found = 0, list[tuple[str, bool]]()
+
+    async def answer(call: UpstreamCall) -> str:
+        nonlocal calls
+        calls += 1
+        await anyio.sleep(0.3)
+        return "since it scatters"
+
+    async def ask_one(router: Router) -> None:
+        answered = await router.route("Why is the sky blue?", cache=True)
+        found.append((answered.output, answered.routing.cache_hit))
+
+    provider = CallableProvider(answer, models=MODELS[:1])
+    routers = [Router(providers=[provider], catalogue=Catalogue(()), cache=PostgresCache(postgres)) for _ in range(4)]
+    async with anyio.create_task_group() as group:
+        for router in routers:
+            group.start_soon(ask_one, router)
+    assert calls == 1
+    assert sorted(found) == [("since it scatters", False)] + [("since it scatters", True)] * 3
+    for router in routers:
+        await router.aclose()
+
+
+async def test_of_many_who_ask_at_once_one_leads(cache: PostgresCache, other: PostgresCache) -> None:
+    leads = list[bool]()
+
+    async def lead(each: PostgresCache) -> None:
+        leads.append(await each.lead(KEY, 60.0))
+
+    async with anyio.create_task_group() as group:
+        for number in range(16):
+            group.start_soon(lead, (cache, other)[number % 2])
+    assert sum(leads) == 1
+
+
+async def test_what_dead_processes_led_is_swept(cache: PostgresCache, postgres: str) -> None:
+    await cache.lead(KEY, 0.01)
+    await cache.lead(b"another key 1234", 60.0)
+    await anyio.sleep(0.05)
+    storage = PostgresStorage(postgres)
+    await storage.sweep(time.time())
+    assert ask(postgres, "SELECT count(*) FROM cache_lead") == (1,)
+    await storage.aclose()
+
+
+# What is learned
+
+
+async def test_observations_of_others_are_returned_once_and_ones_own_never(cache: PostgresCache) -> None:
+    first, second, third = (Observation((number, 0.5), number > 1.0, 50.0) for number in (1.0, 2.0, 3.0))
+    told, mine = await cache.learned("space", [first], 0)
+    assert list(told) == []
+    told, yours = await cache.learned("space", [second, third], 0)
+    assert list(told) == [first]
+    told, mine = await cache.learned("space", [], mine)
+    assert list(told) == [second, third]
+    assert [list((await cache.learned(space, [], at))[0]) for space, at in [("space", mine), ("other", 0)]] == [[], []]
+    assert yours == mine
+    assert list((await cache.learned("space", [], 10**12))[0]) == [first, second, third], "it is another database"
+
+
+async def test_what_was_learned_is_bounded(cache: PostgresCache) -> None:
+    seen = Observation((0.5,), True, 1.0)
+    for _ in range(3):
+        await cache.learned("space", [seen] * OBSERVATIONS, 0)
+    assert len((await cache.learned("space", [], 0))[0]) == OBSERVATIONS
+
+
+# The server
+
+
+async def test_after_a_crash_of_the_server_the_cache_is_empty_and_works_again() -> None:
+    need("postgres")
+    with PostgresServer(durable=False) as server:
+        url = server.database()
+        create(Address(url))
+        cache, seen = PostgresCache(url, max_entries=3), Observation((0.5,), True, 1.0)
+        await put(cache, "a", "b")
+        await cache.learned("space", [seen], 0)
+        assert len(await near(cache)) == 2
+        server.kill()
+        for asked in (get(cache, "a"), near(cache), put(cache, "a"), cache.remove(ALL), cache.stats(None, 0.0)):
+            with pytest.raises(StorageUnavailable):
+                await asked
+        server.start()
+        await anyio.sleep(0.3)
+        assert (await get(cache, "a"), await near(cache), (await cache.learned("space", [], 0))[0]) == (
+            None,
+            [],
+            [seen],
+        )
+        await put(cache, "new")
+        assert await near(cache) == ["tr_new"]
+        await put(cache, *range(5))
+        assert (len(await near(cache)), (await cache.stats(None, 0.0)).entries) == (3, 3)
+        await cache.aclose()
+
+
+async def test_a_role_with_few_rights_is_enough_and_without_a_store_the_cache_says_what_to_do(
+    postgres_server: PostgresServer,
+) -> None:
+    url = postgres_server.database()
+    cache = PostgresCache(url)
+    with pytest.raises(StorageVersion, match="routewright store create"):
+        await get(cache, "a")
+    await cache.aclose()
+    with Address(url).connect() as connection:
+        connection.execute("CREATE ROLE few_rights LOGIN")
+    create(Address(url), grant_to="few_rights")
+    cache = PostgresCache(url.replace("postgres:routewright@", "few_rights@"))
+    await put(cache, "a")
+    assert await near(cache) == ["tr_a"]
+    assert await cache.lead(KEY, 1.0)
+    await cache.learned("space", [Observation((0.5,), True, 1.0)], 0)
+    assert await cache.remove(ALL) == 1
+    await cache.aclose()

@@ -1,0 +1,169 @@
+"""News in a PostgreSQL database are heard by all processes that use it, and none is passed over."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+
+import anyio
+import psycopg
+import pytest
+
+from routewright import Router, StorageUnavailable
+from routewright.backends.clock import SystemClock
+from routewright.backends.storage.postgres import PostgresStorage
+from routewright.backends.storage.postgres.connection import Address
+from routewright.backends.storage.postgres.news import _ANNOUNCE, PostgresCoordination
+from routewright.backends.storage.postgres.schema import create
+from routewright.coordination import Announcer
+from routewright.testing import FakeClock
+from routewright.testing.coordination import FIRST, SECOND, CoordinationContract
+from routewright.testing.plugin import need
+from routewright.testing.servers import PostgresServer
+from routewright.wire import Notice
+
+pytestmark = pytest.mark.anyio
+SAYS = """
+import sys, anyio
+from routewright.backends.storage.postgres import PostgresStorage
+from routewright.wire import Notice
+
+anyio.run(PostgresStorage(sys.argv[1]).coordination.announce, Notice("account", "of another"))
+"""
+
+
+class TestPostgresCoordination(CoordinationContract):
+    @pytest.fixture(autouse=True)
+    def _url(self, postgres: str) -> None:
+        self.url = postgres
+
+    def make(self, clock: FakeClock) -> PostgresCoordination:
+        return PostgresCoordination(self.url, clock=clock)
+
+
+@pytest.fixture
+async def coordination(postgres: str) -> AsyncIterator[PostgresCoordination]:
+    made = PostgresCoordination(postgres)
+    yield made
+    await made.aclose()
+
+
+def another_says(url: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", SAYS, url])
+
+
+async def test_news_of_another_process_are_heard_by_one_that_waits(
+    coordination: PostgresCoordination, postgres: str
+) -> None:
+    start = (await coordination.hear(None)).last
+    with another_says(postgres):
+        heard = await coordination.hear(start)
+    assert heard.notices == (Notice("account", "of another"),)
+
+
+async def test_news_are_heard_within_about_a_second(coordination: PostgresCoordination) -> None:
+    start, heard_at = (await coordination.hear(None)).last, list[float]()
+
+    async def listen() -> None:
+        await coordination.hear(start)
+        heard_at.append(time.monotonic())
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(listen)
+        await anyio.sleep(0.3)
+        said_at = time.monotonic()
+        await coordination.announce(FIRST)
+    assert heard_at[0] - said_at < 1.5
+
+
+async def test_what_is_announced_before_is_numbered_before_though_it_is_committed_later(
+    coordination: PostgresCoordination, postgres: str
+) -> None:
+    last, both = (await coordination.hear(None)).last, list[Notice]()
+
+    async def listen() -> None:
+        nonlocal last
+        while len(both) < 2 and (heard := await coordination.hear(last)).notices:
+            last = heard.last
+            both.extend(heard.notices)
+
+    with psycopg.connect(postgres) as slow:
+        slow.execute(_ANNOUNCE.replace("$1", "%s").replace("$2", "%s"), ("revoked", "key_1"))
+        async with anyio.create_task_group() as group:
+            group.start_soon(listen)
+            group.start_soon(coordination.announce, SECOND)
+            await anyio.sleep(0.5)  # the second could be heard by now
+            slow.commit()
+    assert both == [FIRST, SECOND]
+
+
+async def test_any_text_may_be_said(coordination: PostgresCoordination) -> None:
+    start, notice = (await coordination.hear(None)).last, Notice("account", 'a\0b\1"\\ü😀')
+    await coordination.announce(notice)
+    assert (await coordination.hear(start)).notices == (notice,)
+
+
+async def test_what_was_swept_hides_nothing_that_comes_later(coordination: PostgresCoordination, postgres: str) -> None:
+    await coordination.announce(FIRST)
+    with Address(postgres).connect() as connection:
+        connection.execute("DELETE FROM notice")
+    start = (await coordination.hear(None)).last
+    await coordination.announce(SECOND)
+    assert (await coordination.hear(start)).notices == (SECOND,)
+
+
+async def test_while_the_server_is_away_it_says_so_and_afterwards_it_goes_on() -> None:
+    need("postgres")
+    with PostgresServer() as server:
+        url = server.database()
+        create(Address(url))
+        coordination = PostgresCoordination(url)
+        await coordination.announce(FIRST)
+        start = (await coordination.hear(None)).last
+        server.stop()
+        for asked in (coordination.announce(FIRST), coordination.hear(None), coordination.hear(start)):
+            with pytest.raises(StorageUnavailable):
+                await asked
+        server.start()
+        await anyio.sleep(0.3)
+        await coordination.announce(SECOND)
+        assert (await coordination.hear(start)).notices == (SECOND,)
+        server.kill()
+        server.start()
+        await coordination.announce(FIRST)
+        assert (await coordination.hear(start)).notices == (SECOND, FIRST)
+        await coordination.aclose()
+
+
+async def test_a_server_that_does_not_answer_is_away_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    need("postgres")
+    monkeypatch.setattr("routewright.backends.storage.postgres.connection.PATIENCE_S", 0.2)
+    with PostgresServer(durable=False) as server:
+        url = server.database()
+        create(Address(url))
+        coordination = PostgresCoordination(url)
+        start = (await coordination.hear(None)).last
+        server.pause()
+        began = time.monotonic()
+        with pytest.raises(StorageUnavailable):
+            await coordination.hear(start)
+        assert time.monotonic() - began < 1.0
+        server.resume()
+        await coordination.announce(SECOND)
+        assert (await coordination.hear(start)).notices == (SECOND,)
+        await coordination.aclose()
+
+
+async def test_all_who_use_a_storage_in_postgresql_hear_its_news_unless_they_are_given_others(postgres: str) -> None:
+    storage, other = PostgresStorage(postgres), PostgresStorage(postgres)
+    router = Router.sandbox(storage=storage)
+    start = (await router.coordination.hear(None)).last
+    await Announcer(other, None, SystemClock()).tell("acme")
+    assert (await router.coordination.hear(start)).notices == (Notice("account", "acme"),)
+    own = PostgresCoordination(postgres)
+    assert Router.sandbox(storage=storage, coordination=own).coordination is own
+    await router.aclose()
+    await other.aclose()
+    await own.aclose()

@@ -1,0 +1,237 @@
+"""What is between a process and PostgreSQL, and what becomes of calls when it is slow, stands still or is gone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+import pytest
+
+from routewright.backends.clock import SystemClock
+from routewright.backends.storage.postgres import PostgresStorage
+from routewright.backends.storage.postgres.connection import PATIENCE_S
+from routewright.errors import InternalError, RateLimited, StorageUnavailable
+from routewright.testing.plugin import need
+from routewright.testing.servers import HOST, PgBouncer, PostgresServer, at_port
+from routewright.testing.storage.samples import PURSES, Till, make_row, make_trace
+from routewright.wire import PutTrace, RateLimits, Replay, TraceById, TraceItems
+from tests.fault_proxy import FaultProxy
+
+from .databases import empty_store, new_store
+from .processes import run
+
+pytestmark = pytest.mark.anyio
+LEASE_S = 1.0
+RECOVERS_S = 5.0
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def url(postgres_server: PostgresServer) -> str:
+    return empty_store(postgres_server)
+
+
+@pytest.fixture
+def proxy(postgres_server: PostgresServer) -> Iterator[FaultProxy]:
+    with FaultProxy(HOST, postgres_server.port) as proxy:
+        yield proxy
+
+
+async def soon(ask: Callable[[], Awaitable[Any]]) -> Any:
+    """What is answered once the server is back, which is soon."""
+    ends = time.monotonic() + RECOVERS_S
+    while True:
+        try:
+            return await ask()
+        except StorageUnavailable:
+            assert time.monotonic() < ends, "it has not recovered"
+            await anyio.sleep(0.05)
+
+
+async def pay(till: Till, call: str) -> None:
+    """Make a call."""
+    await till.admit(call, 1, key="k", same=call)
+    await till.settle(call, make_row(call, charge=1, key_id="k"), result=call.encode())
+
+
+async def test_a_call_takes_two_round_trips_and_many_at_once_share_them(url: str, proxy: FaultProxy) -> None:
+    async with aclosing(PostgresStorage(at_port(url, proxy.port))) as storage:
+        till = await Till(storage).open_full()
+        await pay(till, "first")
+        before = proxy.round_trips
+        for number in range(10):
+            await pay(till, f"one {number}")
+        assert proxy.round_trips - before <= 2 * 10
+        before = proxy.round_trips
+        async with anyio.create_task_group() as group:
+            for number in range(200):
+                group.start_soon(pay, till, f"many {number}")
+        assert proxy.round_trips - before < 0.2 * 200
+        assert (await till.purses(run=None))["account"] == (211, 0)
+
+
+async def test_a_pooler_in_transaction_mode_may_stand_in_between(postgres_server: PostgresServer, url: str) -> None:
+    need("pgbouncer")
+    with PgBouncer(postgres_server, default_pool_size=2) as bouncer:
+        async with aclosing(PostgresStorage(at_port(url, bouncer.port))) as storage:
+            till = await Till(storage).open_full()
+            async with anyio.create_task_group() as group:
+                for number in range(50):
+                    group.start_soon(pay, till, f"call {number}")
+                for number in range(20):
+                    group.start_soon(storage.apply, "acme", [PutTrace(make_trace(number, account="acme"))])
+            assert await till.ask("again", key="k", same="call 7") == Replay(b"call 7")
+            assert len(await storage.scan("acme", TraceItems(), after=None, limit=50)) == 20
+            assert (await till.purses(run=None))["key:k"] == (50, 0)
+
+
+async def test_a_server_that_stands_still_is_waited_for_no_longer_than_is_said(postgres_server: PostgresServer) -> None:
+    async with aclosing(PostgresStorage(new_store(postgres_server), lease_s=LEASE_S)) as storage:
+        till = await Till(storage).open_full()
+        await pay(till, "before")
+        await till.admit("runs", 5)
+        postgres_server.pause()
+        try:
+            began = time.monotonic()
+            with pytest.raises(StorageUnavailable, match="connection was lost"):
+                await till.ask("meanwhile", 10, same="i")
+            assert time.monotonic() - began < 2 * PATIENCE_S
+            with anyio.move_on_after(0.2) as left:  # a call's own deadline comes first
+                await till.ask("hurried", 10)
+            assert left.cancelled_caught
+        finally:
+            postgres_server.resume()
+        await soon(lambda: till.admit("after", 900, same="i"))
+        await till.settle("runs", make_row("runs", charge=5))
+        till.release("after")
+        charged = {"key:k": (1, 0), "key:k:2026-11": (1, 0), "account": (6, 0), "month:2026-11": (6, 0)}
+        with anyio.fail_after(RECOVERS_S):
+            while await soon(till.purses) != dict.fromkeys(PURSES, (0, 0)) | charged:  # noqa: ASYNC110  # nothing tells
+                await anyio.sleep(0.05)
+
+
+async def test_a_server_that_is_away_is_said_to_be_at_once_and_is_found_again(url: str, proxy: FaultProxy) -> None:
+    async with aclosing(PostgresStorage(at_port(url, proxy.port))) as storage:
+        till = await Till(storage).open_full()
+        await till.admit("runs", 100)
+        proxy.refuse()
+        proxy.reset()
+        for _ in range(3):
+            began = time.monotonic()
+            for asked in (till.ask("c", 1), storage.read("acme", TraceById("tr_1")), till.settle("other")):
+                with pytest.raises(StorageUnavailable):
+                    await asked
+            assert time.monotonic() - began < 1.0
+        proxy.restore()
+        await soon(lambda: till.settle("runs", make_row("runs", charge=70)))
+        assert (await till.purses())["account"] == (70, 0)
+        assert (await till.admit("c", 930)).nanos == 930
+
+
+async def test_what_was_granted_and_never_heard_of_is_given_back(url: str, proxy: FaultProxy) -> None:
+    async with aclosing(PostgresStorage(at_port(url, proxy.port))) as storage:
+        till = await Till(storage).open_full()
+        proxy.drops = {"client"}
+        with pytest.raises(StorageUnavailable):
+            await till.ask("unheard", 1_000)
+        proxy.restore()
+        await soon(lambda: till.admit("next", 1_000))
+
+
+async def test_a_settlement_that_cannot_be_booked_harms_no_other_of_its_tick(url: str) -> None:
+    async with aclosing(PostgresStorage(url)) as storage:
+        till = await Till(storage).open_full()
+        for number in range(10):
+            await till.admit(f"c{number}", 1)
+        failed = list[str]()
+
+        async def settle(number: int) -> None:
+            try:
+                await till.settle(f"c{number}", make_row(f"c{number}", charge=2**70 if number == 3 else 1))
+            except InternalError:
+                failed.append(f"c{number}")
+
+        async with anyio.create_task_group() as group:
+            for number in range(10):
+                group.start_soon(settle, number)
+        assert failed == ["c3"]
+        assert (await till.purses())["account"] == (9, 1)
+
+
+async def test_a_replica_that_takes_over_has_all_that_was_answered() -> None:
+    with PostgresServer(durable=False, synchronous_commit="remote_apply") as primary:
+        url = new_store(primary)
+        with primary.replica() as replica:
+            primary.sql("ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
+            both = url.replace(f"{HOST}:{primary.port}", f"{HOST}:{primary.port},{HOST}:{replica.port}")
+            async with aclosing(PostgresStorage(f"{both}?target_session_attrs=read-write")) as storage:
+                till = await Till(storage).open_full()
+                for number in range(20):
+                    await pay(till, f"call {number}")
+                await till.admit("runs", 100)
+                primary.kill()
+                replica.promote()
+                await soon(lambda: till.settle("runs", make_row("runs", charge=80)))
+                for number in range(20):
+                    assert await till.ask("again", key="k", same=f"call {number}") == Replay(f"call {number}".encode())
+                assert (await till.purses())["account"] == (100, 0)
+
+
+async def test_the_servers_clock_counts_where_a_machines_is_an_hour_off(url: str) -> None:
+    class Off(SystemClock):
+        @staticmethod
+        def time() -> float:
+            return time.time() + 3_600.0
+
+    async with aclosing(PostgresStorage(url)) as right, aclosing(PostgresStorage(url, clock=Off())) as wrong:
+        till, other = await Till(right).open(limits=RateLimits(requests_per_min=3)), Till(wrong)
+        await till.admit("a", same="i")
+        await other.admit("b")
+        await till.settle("a", result=b"answer")
+        assert await other.ask("again", same="i") == Replay(b"answer")
+        assert (await other.admit("c")).windows[0].remaining == 0
+        for each in (till, other):
+            with pytest.raises(RateLimited) as refused:
+                await each.ask("d")
+            assert 55 < (refused.value.detail or {})["retry_after_seconds"] <= 60
+
+
+def test_a_forked_child_holds_nothing_of_its_parents_and_leaves_its_connection_alone(url: str) -> None:
+    script = """
+        from routewright.backends.storage.postgres import PostgresStorage
+        from routewright.testing.storage.samples import Till, make_row
+
+        storage = PostgresStorage(sys.argv[1])
+        till = Till(storage)
+
+        async def begin():
+            await till.open_full()
+            await till.admit("parents", 600)
+
+        async def child():
+            assert (await till.short("childs", 500)).waits
+            await till.admit("childs", 300)
+            await till.settle("childs", make_row("childs", charge=200))
+            await storage.aclose()
+
+        async def end():
+            await till.settle("parents", make_row("parents", charge=500))
+            assert (await till.purses())["account"] == (700, 0)
+            await storage.aclose()
+
+        anyio.run(begin)
+        forked = os.fork()
+        if not forked:
+            anyio.run(child)
+            os._exit(0)
+        assert os.waitpid(forked, 0)[1] == 0
+        anyio.run(end)
+    """
+    run(script, url)

@@ -1,0 +1,269 @@
+"""Rate limits in Redis: exact between processes, given back by those that die, and of another server's making."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from redis import Redis
+
+from routewright.backends.coordination import redis as module
+from routewright.backends.coordination.redis import UNITS, RedisCoordination
+from routewright.errors import InternalError, RateLimited, StorageUnavailable, ValidationFailed
+from routewright.testing.servers import RedisServer
+from routewright.testing.threads import Meet, run_in_threads
+from routewright.wire import RateLimits, Taken, Takes
+
+from .redis_child import KEY_REQUESTS, LEASE_S, REQUESTS, SLOTS, TOKENS, WINDOW_S, takes
+
+pytestmark = pytest.mark.anyio
+PROCESSES = 8
+PATIENCE_S = 20.0
+
+
+@contextmanager
+def child(url: str, what: str, much: object) -> Iterator[subprocess.Popen[str]]:
+    program = [sys.executable, "-W", "error", "-m", "tests.backends.redis_child", url, what, str(much)]
+    started = subprocess.Popen(program, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True)
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.communicate()
+
+
+Make = Callable[..., RedisCoordination]
+
+
+@pytest.fixture
+async def make(redis: RedisServer, anyio_backend: str) -> AsyncIterator[Make]:
+    """Makes coordinations that are closed in the end, and forget their calls."""
+    made: list[RedisCoordination] = []
+
+    def make(**given: Any) -> RedisCoordination:
+        made.append(RedisCoordination(redis.url, **given))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each._slots.clear()
+        await each.aclose()
+
+
+def most_within(entries: list[tuple[int, int]], length: int) -> int:
+    """The largest sum in any window, open at its beginning."""
+    entries = sorted(entries)
+    times, sums = [at for at, _ in entries], [0]
+    for _, amount in entries:
+        sums.append(sums[-1] + amount)
+    return max(sums[place + 1] - sums[bisect_right(times, at - length)] for place, (at, _) in enumerate(entries))
+
+
+async def refused(coordination: RedisCoordination, wanted: Takes) -> dict[str, Any]:
+    with pytest.raises(RateLimited) as error:
+        await coordination.take(wanted)
+    assert error.value.detail is not None
+    return error.value.detail
+
+
+async def until_taken(coordination: RedisCoordination, wanted: Takes) -> Taken:
+    """Take something as soon as there is room."""
+    with anyio.fail_after(PATIENCE_S):
+        while True:
+            try:
+                return await coordination.take(wanted)
+            except RateLimited:
+                await anyio.sleep(0.02)
+
+
+def test_in_no_window_do_eight_processes_get_more_than_the_limit(redis: RedisServer, full: bool) -> None:
+    seconds = 60.0 if full else 4.0
+    entries: list[tuple[int, int, int]] = []
+    started = [child(redis.url, "count", seconds) for _ in range(PROCESSES)]
+    running = [each.__enter__() for each in started]
+    for each in running:
+        assert each.stdout is not None
+        for line in each.stdout:
+            at, tokens, of_key = map(int, line.split())
+            entries.append((at, tokens, of_key))
+        assert each.wait(PATIENCE_S) == 0
+    for process in started:
+        process.__exit__(None, None, None)
+    length = int(WINDOW_S * UNITS)
+    assert most_within([(at, 1) for at, _, _ in entries], length) <= REQUESTS
+    assert most_within([(at, tokens) for at, tokens, _ in entries], length) <= TOKENS
+    assert most_within([(at, 1) for at, _, of_key in entries if of_key], length) <= KEY_REQUESTS
+    spent = sum(tokens for _, tokens, _ in entries)
+    assert spent > 0.8 * TOKENS * (seconds - WINDOW_S), "nobody is refused who fits"
+
+
+async def test_slots_of_a_process_that_is_killed_are_back_within_the_lease_and_not_before_it_dies(
+    make: Make, redis: RedisServer
+) -> None:
+    mine = make(lease_s=LEASE_S)
+    many = 25
+    with child(redis.url, "hold", many) as other:
+        assert other.stdout is not None
+        assert await anyio.to_thread.run_sync(other.stdout.readline) == "held\n"
+        for number in range(SLOTS - many):
+            await mine.take(takes(f"mine {number}"))
+        ends = time.monotonic() + 2.5 * LEASE_S
+        while time.monotonic() < ends:
+            assert (await refused(mine, takes("more")))["limit_of"] == "concurrency"
+            await anyio.sleep(0.05)
+        other.kill()
+        killed_at = time.monotonic()
+    await until_taken(mine, takes("one more"))
+    for number in range(many - 1):
+        await until_taken(mine, takes(f"more {number}"))
+    assert time.monotonic() - killed_at < LEASE_S + 0.5
+    assert (await refused(mine, takes("one too many")))["limit_of"] == "concurrency"
+
+
+async def test_a_call_that_is_cancelled_holds_nothing(make: Make, redis: RedisServer) -> None:
+    mine = make()
+    party = ("p", RateLimits(requests_per_min=1, concurrency=1))
+    for steps in range(30):
+        wanted = Takes(id=f"c{steps}", account="acme", parties=(party,), tokens=5, slots=1, lasts_s=60.0)
+        taken: list[Taken] = []
+
+        async def ask(wanted: Takes = wanted, taken: list[Taken] = taken) -> None:
+            taken.append(await mine.take(wanted))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            for _ in range(steps % 10):
+                await anyio.lowlevel.checkpoint()
+            if steps >= 10:
+                await anyio.sleep(0.0001 * steps)
+            group.cancel_scope.cancel()
+        for each in taken:
+            mine.end(each, 0, void=True)
+        mine.end(await until_taken(mine, wanted), 0, void=True)
+
+
+def test_threads_with_loops_of_their_own_share_a_coordination(redis: RedisServer, anyio_backend_name: str) -> None:
+    mine, admitted = RedisCoordination(redis.url), list[Taken]()
+    party = ("p", RateLimits(requests_per_min=100))
+
+    async def work(number: int, meet: Meet) -> None:
+        meet()
+        for turn in range(30):
+            wanted = Takes(id=f"{number} {turn}", account="acme", parties=(party,), tokens=1, slots=1, lasts_s=60.0)
+            try:
+                admitted.append(await mine.take(wanted))
+            except RateLimited:
+                continue
+
+    run_in_threads(work, many=6, backend=anyio_backend_name, patience_s=PATIENCE_S)
+    assert len(admitted) == 100
+    mine._slots.clear()
+    anyio.run(mine.aclose, backend=anyio_backend_name)
+
+
+async def test_after_a_flush_windows_begin_anew_and_slots_are_held_again_with_the_next_beat(
+    make: Make, redis: RedisServer
+) -> None:
+    mine = make(lease_s=0.6)
+    party = ("p", RateLimits(requests_per_min=2, concurrency=2))
+    wanted = [Takes(id=f"c{n}", account="acme", parties=(party,), tokens=5, slots=1, lasts_s=60.0) for n in range(9)]
+    first = await mine.take(wanted[0])
+    second = await mine.take(wanted[1])
+    redis.flush()
+    third = await mine.take(wanted[2])
+    await anyio.sleep(0.5)
+    assert (await refused(mine, wanted[3]))["limit_of"] == "concurrency"
+    for each in (first, second):
+        mine.end(each, 0, void=True)
+    assert (await mine.take(wanted[4])).windows[0].remaining == 0, "ends of what was flushed change nothing"
+    mine.end(third, 0)
+    assert (await refused(mine, wanted[5]))["limit_of"] == "requests_per_min"
+
+
+async def test_a_script_that_the_server_forgot_is_sent_again(make: Make, redis: RedisServer) -> None:
+    mine, server = make(), Redis.from_url(redis.url)
+    for number in range(3):
+        server.script_flush()
+        await mine.take(takes(f"c{number}"))
+    assert (await mine.take(takes("c"))).windows[0].remaining == REQUESTS - 4
+    server.close()
+
+
+async def test_what_a_server_with_a_clock_ahead_left_behind_is_forgotten(make: Make, redis: RedisServer) -> None:
+    mine, server = make(), Redis.from_url(redis.url)
+    party = ("p", RateLimits(requests_per_min=1, concurrency=1))
+    wanted = Takes(id="c", account="acme", parties=(party,), tokens=5, slots=1, lasts_s=60.0)
+    at = int((time.time() + 3_600) * UNITS)
+    server.hset("rw:{acme}:window:p", mapping={"h": 1, "n": 0, "r": 1, "t": 5, "l": at})
+    server.zadd("rw:{acme}:slots:p", {"of another": at})
+    await mine.take(wanted)
+    server.close()
+
+
+async def test_a_clock_that_steps_back_admits_nothing_too_early(make: Make, redis: RedisServer) -> None:
+    mine, server = make(), Redis.from_url(redis.url)
+    party = ("p", RateLimits(requests_per_min=2))
+    wanted = [Takes(id=f"c{n}", account="acme", parties=(party,), tokens=5, slots=1, lasts_s=60.0) for n in range(3)]
+    _, at = (await mine.take(wanted[0])).places[0]
+    later = at + 30 * UNITS
+    server.hset("rw:{acme}:window:p", "l", later)
+    assert (await mine.take(wanted[1])).places[0] == (2, later)
+    assert (await refused(mine, wanted[2]))["retry_after_seconds"] == 30
+    server.close()
+
+
+async def test_accounts_with_odd_names_are_kept_apart(make: Make, redis: RedisServer) -> None:
+    mine = make()
+    party = ("p", RateLimits(requests_per_min=1))
+    for name in ("acme", "acme ", "}{", "{", "é", "a%7D", "a}", "", "a:window:p"):
+        await mine.take(Takes(id="c", account=name, parties=(party,), tokens=5, slots=1, lasts_s=60.0))
+
+
+async def test_a_server_that_takes_no_writes_is_away(make: Make, redis: RedisServer) -> None:
+    mine, server = make(), Redis.from_url(redis.url)
+    server.replicaof("127.0.0.1", "1")
+    try:
+        with pytest.raises(StorageUnavailable, match="ReadOnlyError"):
+            await mine.take(takes("c"))
+    finally:
+        server.replicaof("NO", "ONE")
+    await mine.take(takes("c"))
+    server.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+async def test_a_forked_child_holds_nothing_of_its_parent(make: Make, redis: RedisServer) -> None:
+    mine = make(lease_s=0.6)
+    await mine.take(takes("c"))
+    child = os.fork()
+    if child == 0:
+        os._exit(len(mine._slots))
+    _, status = await anyio.to_thread.run_sync(os.waitpid, child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+@pytest.mark.parametrize("processes", [0, -1, 1.5, True, "2"])
+async def test_processes_are_a_whole_number(processes: Any) -> None:
+    with pytest.raises(ValidationFailed):
+        RedisCoordination("redis://localhost", processes=processes)
+
+
+async def test_a_defect_fails_the_calls_and_not_the_thread(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    mine = make()
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "WINDOW", object())
+        with pytest.raises(InternalError, match="RedisCoordination failed"):
+            await mine.take(takes("c"))
+    await mine.take(takes("d"))

@@ -1,0 +1,398 @@
+"""What a model thinks: how it is read, and that its vendor is sent it back as it came, in a tool loop above all."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from routewright import AnthropicProvider, GeminiProvider, OpenAIProvider
+from routewright.backends.providers.answer import Reader, read_whole
+from routewright.backends.providers.http import HttpProvider
+from routewright.wire import (
+    Chunk,
+    Delta,
+    Finish,
+    FunctionCall,
+    Message,
+    Model,
+    Params,
+    Reasoning,
+    ReasoningBudget,
+    TextPart,
+    Thought,
+    Tool,
+    ToolCall,
+    ToolDelta,
+)
+
+from . import anthropic_server as anthropic
+from . import gemini_server as gemini
+from . import openai_server as openai
+from .asking import bytes_of, call, read_streamed
+
+TOOL = Tool(name="get_weather", parameters={"type": "object", "properties": {}})
+SIGNATURE = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pkiMOYds+/=="
+
+
+def remembered(name: str, chunks: list[Chunk]) -> Message:
+    """An answer as the assistant's message of the next call."""
+    calls: dict[int, list[str]] = {}
+    for chunk in chunks:
+        if isinstance(chunk, ToolDelta):
+            held = calls.setdefault(chunk.index, ["", "", ""])
+            calls[chunk.index] = [held[0] + chunk.id, held[1] + chunk.name, held[2] + chunk.arguments]
+    thoughts = [chunk for chunk in chunks if isinstance(chunk, Thought)]
+    items = [thought.item for thought in thoughts if thought.item is not None]
+    text = "".join(chunk.text for chunk in chunks if isinstance(chunk, Delta))
+    asked = [ToolCall(id, FunctionCall(called, arguments)) for id, called, arguments in calls.values()]
+    said = Reasoning(name, items, "".join(thought.text for thought in thoughts) or None)
+    # it goes through a client and back
+    return msgspec.json.decode(
+        msgspec.json.encode(Message("assistant", text or None, asked or None, reasoning=said)), type=Message
+    )
+
+
+def next_call(name: str, model: str, answer: Message, **params: Any) -> Any:
+    """The body of the call that gives the results of the tools."""
+    results = [Message("tool", "12 C", tool_call_id=asked.id) for asked in answer.tool_calls or ()]
+    said = [Message("user", "hi"), answer, *(results or [Message("user", "go on")])]
+    made: dict[str, HttpProvider] = {
+        "anthropic": AnthropicProvider("k"),
+        "google": GeminiProvider("k"),
+    }
+    provider = made.get(name) or OpenAIProvider("k", name=name, base_url="http://127.0.0.1:9")
+    upstream = call(
+        *said, model=Model(id=f"{name}/{model}", reasoning=True), tools=[TOOL], params=Params(**params),
+        max_output_tokens=4000,
+    )  # fmt: skip
+    return json.loads(provider._body(upstream))
+
+
+# --- Anthropic: the examples of Extended thinking, and of Interleaved thinking
+
+
+def thinks(text: str, signature: str = SIGNATURE) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": text, "signature": signature}
+
+
+REDACTED = {
+    "type": "redacted_thinking",
+    "data": "EmwKAhgBEgy3va3pzix/LafPsn4aDFIT2Xlxh0L5L8rLVyIwxtE3rA==",
+}
+WEATHER = anthropic.used("get_weather", {"location": "Paris"}, "toolu_1")
+EVENTS = anthropic.used("get_events", {"at": "Paris 🦜"}, "toolu_2")
+CLAUDE_ANSWERS = {
+    "thought and text": [thinks("Let me see.\n"), anthropic.said("Hello.")],
+    "thought, text and a call": [thinks("The user wants the weather."), anthropic.said("I look. "), WEATHER],
+    "what is hidden": [thinks("Hm."), REDACTED, anthropic.said("So.")],
+    "no text of it": [thinks(""), WEATHER],
+    "between calls": [thinks("First.", "c2lnMQ=="), WEATHER, thinks("Then.", "c2lnMg=="), EVENTS],
+    "between words": [anthropic.said("One. "), thinks("Hm."), anthropic.said("Two."), WEATHER, thinks("Ah."), EVENTS],
+}
+
+
+def answered_by_claude(content: list[dict[str, Any]], *, stream: bool) -> list[Chunk]:
+    stop = "tool_use" if any(block["type"] == "tool_use" for block in content) else "end_turn"
+    whole = anthropic.message(*content, stop=stop)
+    reader = AnthropicProvider("k")._reader(call(), {})
+    if not stream:
+        return list(read_whole(reader, json.dumps(whole).encode()))
+    return read_streamed(reader, bytes_of(anthropic.sse(*anthropic.events_of(whole))))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("content", CLAUDE_ANSWERS.values(), ids=CLAUDE_ANSWERS)
+def test_claude_is_sent_its_blocks_as_they_came(content: list[dict[str, Any]], stream: bool) -> None:
+    answer = remembered("anthropic", answered_by_claude(content, stream=stream))
+    body = next_call("anthropic", "claude-opus-5", answer)
+    assert body["messages"][1]["content"] == content
+    assert anthropic.problems_of(body) == []
+
+
+def test_thought_of_claude_is_read_as_it_comes_and_is_whole_before_what_follows() -> None:
+    chunks = answered_by_claude([thinks("abcdef"), anthropic.said("so"), WEATHER], stream=True)
+    told = [chunk for chunk in chunks if isinstance(chunk, Thought | Delta)]
+    assert told == [Thought("abc"), Thought("def"), Thought(item=thinks("abcdef")), Delta("so")]
+
+
+def test_a_block_that_does_not_come_first_says_where_it_stands() -> None:
+    chunks = answered_by_claude([thinks("a"), anthropic.said("One."), WEATHER, thinks("b"), EVENTS], stream=False)
+    items = [chunk.item for chunk in chunks if isinstance(chunk, Thought) and chunk.item]
+    assert items == [thinks("a"), thinks("b") | {"at": [4, 1]}]
+
+
+@pytest.mark.parametrize("place", [None, "x", [1], ["a", 2], [9, 9], {"chars": 1}])
+def test_a_place_that_makes_no_sense_loses_no_words_and_no_call(place: Any) -> None:
+    item = thinks("a") | {"at": place}
+    asked = [ToolCall("toolu_1", FunctionCall("get_weather", '{"location": "Paris"}'))]
+    answer = Message("assistant", "One.", asked, reasoning=Reasoning("anthropic", [item]))
+    content = next_call("anthropic", "claude-opus-5", answer)["messages"][1]["content"]
+    assert sorted(block["type"] for block in content) == ["text", "thinking", "tool_use"]
+
+
+def test_words_in_parts_stand_behind_the_thought() -> None:
+    answer = Message("assistant", [TextPart("a"), TextPart("b")], reasoning=Reasoning("anthropic", [thinks("t")]))
+    content = next_call("anthropic", "claude-opus-5", answer)["messages"][1]["content"]
+    assert content == [thinks("t"), anthropic.said("a"), anthropic.said("b")]
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "kept"),
+    [
+        ("claude-haiku-4-5", None, False),
+        ("claude-haiku-4-5", "low", True),
+        ("claude-haiku-4-5", ReasoningBudget(2000), True),
+        ("claude-haiku-4-5", "none", False),
+        ("claude-opus-4-8", None, False),
+        ("claude-opus-4-8", "low", True),
+        ("claude-opus-5", None, True),
+        ("claude-opus-5", "none", False),
+        ("claude-opus-5-5", None, True),
+    ],
+)
+def test_claude_is_sent_its_thought_only_while_it_thinks(model: str, asked: Any, kept: bool) -> None:
+    answer = remembered("anthropic", answered_by_claude([thinks("Hm."), WEATHER], stream=False))
+    content = next_call("anthropic", model, answer, reasoning=asked)["messages"][1]["content"]
+    assert content == [thinks("Hm."), WEATHER] if kept else [WEATHER]
+
+
+@pytest.mark.parametrize(("model", "thinking"), [("claude-haiku-4-5", None), ("claude-opus-4-8", "adaptive")])
+def test_a_tool_loop_of_another_model_goes_on_without_thought_where_claude_wants_its_own(
+    model: str, thinking: str | None
+) -> None:
+    asked = [ToolCall("c1", FunctionCall("f", "{}"))]
+    other = Message("assistant", "so", asked, reasoning=Reasoning("deepseek", [{"reasoning_content": "hm"}]))
+    body = next_call("anthropic", model, other, reasoning="low")
+    assert [block["type"] for block in body["messages"][1]["content"]] == ["text", "tool_use"]
+    assert body.get("thinking", {}).get("type") == thinking
+    said = [Message("user", "a"), other, Message("tool", "x", tool_call_id="c1"), Message("user", "b")]
+    claude = Model(id=f"anthropic/{model}", reasoning=True)
+    upstream = call(*said, model=claude, params=Params(reasoning="low"), max_output_tokens=4000)
+    assert "thinking" in json.loads(AnthropicProvider("k")._body(upstream)), "a loop that is over does not matter"
+
+
+# --- Gemini: the examples of Thought signatures
+
+
+def signed(part: dict[str, Any], signature: str) -> dict[str, Any]:
+    return part | {"thoughtSignature": signature}
+
+
+PARIS = gemini.called("get_weather", {"location": "Paris"}, "c1")
+LONDON = gemini.called("get_weather", {"location": "London"}, "c2")
+GEMINI_ANSWERS: dict[str, tuple[list[list[dict[str, Any]]], list[dict[str, Any]]]] = {
+    "a call": ([[signed(PARIS, "QQ==")]], [signed(PARIS, "QQ==")]),
+    "calls at once, the first of which is signed": ([[signed(PARIS, "QQ=="), LONDON]], [signed(PARIS, "QQ=="), LONDON]),
+    "calls that are both signed": (
+        [[signed(PARIS, "QQ==")], [signed(LONDON, "Qg==")]],
+        [signed(PARIS, "QQ=="), signed(LONDON, "Qg==")],
+    ),
+    "a signed text": ([[signed({"text": "So."}, "QQ==")]], [signed({"text": "So."}, "QQ==")]),
+    "a signature alone at the end": (
+        [[{"text": "S"}], [{"text": "o."}], [signed({"text": ""}, "QQ==")]],
+        [signed({"text": "So."}, "QQ==")],
+    ),
+    "a text and a signed call": (
+        [[{"text": "I look."}, signed(PARIS, "QQ==")]],
+        [{"text": "I look."}, signed(PARIS, "QQ==")],
+    ),
+    "a signed text that goes on": (
+        [[signed({"text": "One. "}, "QQ==")], [{"text": "Two."}]],
+        [signed({"text": "One. "}, "QQ=="), {"text": "Two."}],
+    ),
+    "a thought that is shown": (
+        [[{"text": "hm", "thought": True}], [signed(PARIS, "QQ==")]],
+        [signed(PARIS, "QQ==")],
+    ),
+}
+
+
+def answered_by_gemini(pieces: list[list[dict[str, Any]]], *, stream: bool) -> list[Chunk]:
+    reader = GeminiProvider("k")._reader(call(), {})
+    if not stream:
+        parts = [part for piece in pieces for part in piece]
+        return list(read_whole(reader, json.dumps(gemini.generated(*parts, finish="STOP")).encode()))
+    documents = [gemini.generated(*piece) for piece in pieces]
+    documents.append(gemini.generated(finish="STOP", usage=gemini.USAGE))
+    return read_streamed(reader, bytes_of(gemini.events(*documents)))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("pieces", "parts"), GEMINI_ANSWERS.values(), ids=GEMINI_ANSWERS)
+def test_gemini_is_sent_its_signatures_where_they_were(
+    pieces: list[list[dict[str, Any]]], parts: list[dict[str, Any]], stream: bool
+) -> None:
+    answer = remembered("google", answered_by_gemini(pieces, stream=stream))
+    body = next_call("google", "gemini-3.6-flash", answer)
+    assert body["contents"][1]["parts"] == parts
+    assert gemini.problems_of(json.dumps(body).encode()) == []
+
+
+def test_a_signature_is_told_before_the_call_that_bears_it() -> None:
+    pieces = [[{"text": "hm", "thought": True}], [signed(PARIS, "QQ=="), LONDON]]
+    chunks = answered_by_gemini(pieces, stream=False)
+    assert chunks[0] == Thought("hm")
+    assert chunks[1] == Thought(item={"thoughtSignature": "QQ==", "call": 0})
+    assert isinstance(chunks[2], ToolDelta)
+
+
+@pytest.mark.parametrize("items", [[], [{"thoughtSignature": 5, "call": 0}], [{"thoughtSignature": "QQ==", "call": 7}]])
+@pytest.mark.parametrize("provider", ["google", "anthropic"])
+def test_calls_without_a_signature_of_their_own_bear_the_word_for_that(provider: str, items: list[Any]) -> None:
+    asked = [ToolCall("c1", FunctionCall("get_weather", "{}"))]
+    answer = Message("assistant", None, asked, reasoning=Reasoning(provider, items))
+    (part,) = next_call("google", "gemini-3.6-flash", answer)["contents"][1]["parts"]
+    assert part["thoughtSignature"] == "skip_thought_signature_validator"
+
+
+# --- chat completions
+
+CALL = {"index": 0, "id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+SENT_CALL = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+CLAUDE = "anthropic-claude-v1"
+DETAILS: list[dict[str, Any]] = [
+    {
+        "type": "reasoning.text",
+        "text": "Let me ",
+        "signature": None,
+        "id": "r1",
+        "format": CLAUDE,
+        "index": 0,
+    },
+    {"type": "reasoning.text", "text": "see.", "format": CLAUDE, "index": 0},
+    {"type": "reasoning.text", "signature": SIGNATURE, "format": CLAUDE, "index": 0},
+    {"type": "reasoning.encrypted", "data": "eyJlbmMi", "id": "rs_1", "format": "openai-responses-v1", "index": 1},
+]
+WHOLE_DETAILS: list[dict[str, Any]] = [
+    {
+        "type": "reasoning.text", "text": "Let me see.", "signature": SIGNATURE, "id": "r1",
+        "format": CLAUDE, "index": 0,
+    },
+    DETAILS[3],
+]  # fmt: skip
+
+
+MINIMAX = {"type": "reasoning.text", "id": "t1", "index": 0}
+
+
+def of_field(field: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Pieces of a thought in a stream, and the field of the message that is sent back."""
+    return [{field: "Let me "}, {field: "see."}], {field: "Let me see."}
+
+
+def listed(text: str) -> list[dict[str, Any]]:
+    return [{"type": "thinking", "thinking": [{"type": "text", "text": text}]}]
+
+
+HOSTED: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
+    "deepseek": ("deepseek-v4-pro", *of_field("reasoning_content")),
+    "moonshotai": ("kimi-k3", *of_field("reasoning_content")),
+    "zai": ("glm-5.3", *of_field("reasoning_content")),
+    "xiaomi": ("mimo-v2.6-pro", *of_field("reasoning_content")),
+    "alibaba": ("qwen3.8-max", *of_field("reasoning_content")),
+    "togetherai": ("zai-org/GLM-5.3", *of_field("reasoning_content")),
+    "llamacpp": ("qwen", *of_field("reasoning_content")),
+    "cerebras": ("gpt-oss-120b", *of_field("reasoning")),
+    "vllm": ("qwen", *of_field("reasoning")),
+    "ollama": ("qwen3", *of_field("reasoning")),
+    "openrouter": (
+        "anthropic/claude-opus-5",
+        [{"reasoning": piece.get("text"), "reasoning_details": [piece]} for piece in DETAILS],
+        {"reasoning_details": WHOLE_DETAILS},
+    ),
+    "minimax": (
+        "MiniMax-M3",
+        [
+            {"reasoning_details": [{"type": "reasoning.text", "id": "t1", "index": 0, "text": text}]}
+            for text in ("Let me ", "see.")
+        ],
+        {"reasoning_details": [{"type": "reasoning.text", "id": "t1", "index": 0, "text": "Let me see."}]},
+    ),
+    "mistral": (
+        "mistral-large-4",
+        [{"content": listed("Let me ")}, {"content": listed("see.")}],
+        {"content": listed("Let me see.")},
+    ),
+    "xai": ("grok-4.7", of_field("reasoning_content")[0], {}),
+    "groq": ("openai/gpt-oss-120b", of_field("reasoning")[0], {}),
+    "openai": ("gpt-5.1", of_field("reasoning_content")[0], {}),
+}
+"""The pieces in which a host streams a thought, and what it is sent of it with the results of tools."""
+
+
+def answered_by(name: str, *documents: dict[str, Any]) -> list[Chunk]:
+    provider = OpenAIProvider("k", name=name, base_url="http://127.0.0.1:9")
+    reader: Reader = provider._reader(call(), {})
+    return read_streamed(reader, bytes_of(openai.events(*documents)))
+
+
+@pytest.mark.parametrize(("name", "row"), HOSTED.items(), ids=HOSTED)
+def test_a_host_is_sent_the_thought_of_its_model_where_it_wants_it_back(name: str, row: Any) -> None:
+    model, pieces, back = row
+    chunks = answered_by(
+        name, *(openai.delta(**piece) for piece in pieces), openai.delta("So."), openai.delta(tool_calls=[CALL]),
+        openai.delta(finish="tool_calls"), openai.USAGE,
+    )  # fmt: skip
+    assert "".join(chunk.text for chunk in chunks if isinstance(chunk, Thought)) == "Let me see."
+    places = [type(chunk).__name__ for chunk in chunks]
+    assert places.index("Delta") == len([chunk for chunk in chunks if isinstance(chunk, Thought)])
+    message = next_call(name, model, remembered(name, chunks))["messages"][1]
+    plain: dict[str, Any] = {"role": "assistant", "content": "So.", "tool_calls": [SENT_CALL]}
+    if name == "mistral":
+        short = message["tool_calls"][0]["id"]
+        back = {
+            "content": [*back["content"], {"type": "text", "text": "So."}],
+            "tool_calls": [SENT_CALL | {"id": short}],
+        }
+    assert message == plain | back
+
+
+def test_what_a_whole_answer_thought_is_read_likewise() -> None:
+    said = {"role": "assistant", "content": "So.", "reasoning_content": "Let me see."}
+    document = json.dumps({"choices": [{"index": 0, "message": said, "finish_reason": "stop"}]}).encode()
+    reader = OpenAIProvider("k", name="deepseek")._reader(call(), {})
+    assert list(read_whole(reader, document)) == [
+        Thought("Let me see."), Thought(item={"reasoning_content": "Let me see."}), Delta("So."), Finish("stop"),
+    ]  # fmt: skip
+
+
+def test_thought_that_is_encrypted_with_a_call_is_whole_before_it_and_joined_with_the_rest() -> None:
+    late = {"type": "reasoning.text", "signature": SIGNATURE, "index": 0}
+    chunks = answered_by(
+        "openrouter", openai.delta(reasoning_details=[DETAILS[0]]), openai.delta("So."),
+        openai.delta(tool_calls=[CALL], reasoning_details=[DETAILS[3], late]), openai.delta(finish="tool_calls"),
+    )  # fmt: skip
+    (_, first, _, second, asked, _) = chunks
+    assert isinstance(first, Thought)
+    assert isinstance(second, Thought)
+    assert second.item is not None
+    assert isinstance(asked, ToolDelta)
+    message = next_call("openrouter", "anthropic/claude-opus-5", remembered("openrouter", chunks))["messages"][1]
+    assert [detail["type"] for detail in message["reasoning_details"]] == ["reasoning.text", "reasoning.encrypted"]
+    assert message["reasoning_details"][0]["signature"] == SIGNATURE
+
+
+@pytest.mark.parametrize("name", ["deepseek", "openrouter", "mistral", "openai"])
+def test_the_thought_of_another_provider_is_dropped(name: str) -> None:
+    asked = [ToolCall("abcDEF123", FunctionCall("get_weather", "{}"))]
+    other = Message("assistant", "So.", asked, reasoning=Reasoning("other", [{"reasoning_content": "secret"}]))
+    message = next_call(name, "m", other)["messages"][1]
+    blank = {"reasoning_content": " "} if name == "deepseek" else {}
+    assert message == {
+        "role": "assistant", "content": "So.", "tool_calls": [SENT_CALL | {"id": "abcDEF123"}],
+    } | blank  # fmt: skip
+
+
+@pytest.mark.parametrize("item", [{}, {"reasoning_content": None}, {"reasoning_content": [1]}, {"x": 1}])
+def test_an_item_that_makes_no_sense_is_no_thought(item: dict[str, Any]) -> None:
+    asked = [ToolCall("c1", FunctionCall("f", "{}"))]
+    answer = Message("assistant", None, asked, reasoning=Reasoning("deepseek", [item]))
+    message = next_call("deepseek", "deepseek-v4-pro", answer)["messages"][1]
+    assert message["reasoning_content"] == " "
+    for name in ("openrouter", "mistral", "anthropic", "google"):
+        odd = {"reasoning_details": [1, {"type": []}], "content": {"a": 1}, "thoughtSignature": [], "type": 5}
+        answer = Message("assistant", None, asked, reasoning=Reasoning(name, [item, odd]))
+        next_call(name, "claude-opus-5", answer)

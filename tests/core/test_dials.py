@@ -1,0 +1,431 @@
+"""What a request asks of a vendor moves the decision's cost, length and time, and no budget breaks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from routewright._core.attempts.health import health_snapshot
+from routewright._core.catalogue.models import snapshot
+from routewright._core.catalogue.prices import hour_price, prices_of, tier_prices, usage_nanos
+from routewright._core.policy import under_policy
+from routewright._core.request.read import as_request, keeps_an_hour, needs_of, wishes_of
+from routewright._core.routing.board import Boards
+from routewright._core.routing.constraints import Ask
+from routewright._core.routing.decision import decision_of
+from routewright._core.routing.dials import Dials, dials_of
+from routewright._core.routing.inputs import asked_of
+from routewright._core.routing.pool import ANSWER_TOKENS, THINKING_TOKENS, Pool
+from routewright._core.routing.refusal import LEAST_OUTPUT, least_output
+from routewright._core.tokens.estimate import bounds_of
+from routewright.errors import BudgetExceeded, NoCandidates, ValidationFailed
+from routewright.wire import (
+    Feature,
+    Images,
+    Model,
+    ModelHealth,
+    Need,
+    Params,
+    Policy,
+    PolicySnapshot,
+    PriceTier,
+    Pricing,
+    Reason,
+    ReasoningBudget,
+    ServicePrice,
+    Usage,
+)
+
+from .pools import TODAY, healths, pools
+from .test_decision import model, simple
+
+PDF = {"type": "file", "file": {"file_data": "data:application/pdf;base64," + "A" * 400}}
+SOUND = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+MARKED = {"type": "text", "text": "Rules", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+
+
+def boards(models: list[Model]) -> Boards:
+    return Boards(Pool(snapshot(models, TODAY), TODAY))
+
+
+def decided(models: list[Model], seen: dict[str, ModelHealth] | None = None, **asked: Any) -> Any:
+    asked_input = simple(**asked)
+    plain = boards(models).of(health_snapshot(seen or {}))
+    return decision_of(asked_input, plain.dialled(dials_of(asked_input)))
+
+
+def user(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": [*parts]}]}
+
+
+# Effort
+
+
+@pytest.mark.parametrize(
+    ("asked", "thought"),
+    [
+        ({}, THINKING_TOKENS),
+        ({"effort": "none"}, 0),
+        ({"effort": "low"}, 350),
+        ({"effort": "high"}, 2_500),
+        ({"thinking_tokens": 512}, 512),
+        ({"thinking_tokens": 5_000}, 4_096),
+    ],
+)
+def test_expected_cost_and_time_follow_the_effort(asked: dict[str, Any], thought: int) -> None:
+    thinker = model("a/one", reasoning=True, ttft_s=1.0, tokens_per_s=100.0)
+    found = decided([thinker], **asked).candidates[0]
+    output = ANSWER_TOKENS + thought
+    assert found.cost_usd == pytest.approx((20 * 1 + output * 4) / 1e6, rel=0.2)  # of its size class
+    assert found.latency_s == pytest.approx(1.0 + output / 100)
+
+
+def test_silent_thought_comes_later_with_more_effort() -> None:
+    silent = model("a/one", reasoning=True, ttft_s=21.0, tokens_per_s=100.0)  # 2,000 tokens before the first word
+    usual, none, most = (decided([silent], effort=each).candidates[0].latency_s for each in (None, "none", "max"))
+    assert usual == pytest.approx(21.0 + 4.0)
+    assert none == pytest.approx(1.0 + 4.0)
+    assert most == pytest.approx(101.0 + 4.0)
+
+
+def test_learned_lengths_are_stretched_as_the_priors_are() -> None:
+    seen = {"a/one": ModelHealth(output_tokens=2_800, output_p90=5_600, ttft_ms=2_000)}
+    plain = boards([model("a/one", reasoning=True)]).of(health_snapshot(seen))
+    low = plain.dialled(Dials(effort="none"))
+    assert plain.outlook.output == [2_800]
+    assert low.outlook.output == [2_800 * ANSWER_TOKENS // (ANSWER_TOKENS + THINKING_TOKENS)]
+    assert low.outlook.output_p90 == [1_600]
+
+
+def test_what_is_learned_of_an_effort_is_told_as_of_none() -> None:
+    assert Dials(effort="high").as_usual(Usage(10, 600, reasoning=500)) == Usage(10, 300, reasoning=200)
+    assert Dials(effort="none").as_usual(Usage(10, 600, reasoning=100)) == Usage(10, 500)
+
+
+def test_only_models_that_think_as_asked_are_left() -> None:
+    pool = [model("a/plain"), model("b/thinks", reasoning=True), model("c/always", reasoning=True)]
+    pool[2] = replace(pool[2], unsupported=("reasoning_none", "reasoning_tokens"))
+
+    def kept(reasoning: Any) -> set[str]:
+        asks = asked_of(as_request("Hi", {"params": {"reasoning": reasoning}}))
+        found = decided(pool, needs=asks.needs, effort=asks.effort, thinking_tokens=asks.thinking_tokens)
+        return {each.model for each in found.candidates}
+
+    assert kept("none") == {"a/plain", "b/thinks"}
+    assert kept("low") == {"b/thinks", "c/always"}
+    assert kept({"max_tokens": 2_000}) == {"b/thinks"}
+
+
+def test_a_refusal_says_to_drop_the_effort() -> None:
+    with pytest.raises(NoCandidates, match=r"drop params\.reasoning to admit a/plain"):
+        decided([model("a/plain")], needs=int(Need.REASONING), effort="low")
+
+
+# What is not taken beside thinking
+
+TOOLED = int(Need.TOOLS | Need.REASONING | Need.REASONING_TOOLS)
+
+
+def tooled(id: str, *unsupported: Feature, **given: Any) -> Model:
+    return model(id, reasoning=True, modalities=("text", "tool"), unsupported=unsupported, **given)
+
+
+SHY = tooled("a/shy", "reasoning_tools")
+MUTE = tooled("b/mute", "reasoning_tools", "reasoning_none")
+ABLE = tooled("c/able", quality=0.1)
+
+
+def test_tools_beside_an_effort_go_to_models_that_take_both() -> None:
+    found = decided([SHY, MUTE, ABLE], needs=TOOLED, effort="low")
+    assert [each.model for each in found.candidates] == ["c/able"]
+    assert {each.model: each.reason for each in found.rejected} == {"a/shy": Reason.PARAMS, "b/mute": Reason.TOOLS}
+    with pytest.raises(NoCandidates, match=r"drop params\.reasoning to admit a/shy"):
+        decided([SHY], needs=TOOLED, effort="low")
+    with pytest.raises(NoCandidates, match=r"; declare no tools to admit b/mute"):
+        decided([MUTE], needs=TOOLED, effort="low")
+
+
+def test_tools_alone_keep_a_model_from_thinking_that_takes_them_so() -> None:
+    found = decided([SHY, MUTE, ABLE], needs=int(Need.TOOLS))
+    cost = {each.model: each.cost_usd for each in found.candidates}
+    assert cost.keys() == {"a/shy", "c/able"}
+    thinks = decided([ABLE]).candidates[0].cost_usd
+    silent = decided([SHY], needs=int(Need.NO_REASONING), effort="none").candidates[0].cost_usd
+    assert (cost["a/shy"], cost["c/able"]) == (silent, thinks)
+    assert decided([SHY], needs=int(Need.NO_REASONING | Need.TOOLS), effort="none").model == "a/shy"
+
+
+def test_a_model_that_is_kept_from_thinking_needs_room_for_words_alone() -> None:
+    pool = boards([SHY, ABLE]).pool.dialled(Dials(tools=True))
+    assert [least_output(pool, row) for row in (0, 1)] == [LEAST_OUTPUT, LEAST_OUTPUT + THINKING_TOKENS]
+
+
+def test_tools_move_no_board_where_all_models_take_them() -> None:
+    board = boards([ABLE, model("d/plain")]).of(health_snapshot({}))
+    assert board.dialled(Dials(tools=True)) is board
+    assert boards([ABLE, SHY]).of(health_snapshot({})).dialled(Dials(tools=True)).pool.quiet == {1}
+
+
+@pytest.mark.parametrize(
+    ("feature", "params", "rest"),
+    [
+        ("reasoning_tool_choice", {"reasoning": "low"}, {"tools": [{"name": "f"}], "tool_choice": "required"}),
+        ("reasoning_tool_choice", {"reasoning": {"max_tokens": 2000}}, {"tools": [{"name": "f"}], "tool_choice": "f"}),
+        ("reasoning_sampling", {"reasoning": "low", "temperature": 0.5}, {}),
+        ("reasoning_sampling", {"reasoning": "low", "top_p": 0.9}, {}),
+        ("reasoning_brief", {"reasoning": "low", "max_output_tokens": 1024}, {}),
+        ("reasoning_tokens_brief", {"reasoning": {"max_tokens": 1000}, "max_output_tokens": 1024}, {}),
+        ("reasoning_tokens_brief", {"reasoning": {"max_tokens": 1023}}, {}),
+    ],
+)
+def test_what_is_not_taken_beside_thinking_leaves_a_model_out(
+    feature: Feature, params: dict[str, Any], rest: dict[str, Any]
+) -> None:
+    lacking, able = tooled("a/lacking", feature, quality=0.9), tooled("b/able", quality=0.1)
+
+    def asking(params: dict[str, Any]) -> dict[str, Any]:
+        asks = asked_of(as_request("Hi", {"params": params, **rest}))
+        return {**asks._asdict(), "goal": "quality"}
+
+    found = decided([lacking, able], **asking(params))
+    assert [(each.model, each.reason) for each in found.rejected] == [("a/lacking", Reason.PARAMS)]
+    with pytest.raises(NoCandidates, match=r"; drop params\.reasoning to admit a/lacking"):
+        decided([lacking], **asking(params))
+    alone = {name: value for name, value in params.items() if name != "reasoning"}
+    assert decided([lacking, able], **asking(alone)).model == "a/lacking"
+    wide = {"reasoning": "low", "temperature": 1, "top_p": 0.95, "max_output_tokens": 1025}
+    rest = {}
+    assert decided([lacking, able], **asking(wide)).model == "a/lacking"
+
+
+@pytest.mark.parametrize(
+    ("feature", "given_"),
+    [("reasoning_brief", {"effort": "low"}), ("reasoning_tokens_brief", {"thinking_tokens": 1_024})],
+)
+def test_a_budget_pays_for_the_shortest_thought(feature: Feature, given_: dict[str, Any]) -> None:
+    seen, pool = {"a/one": ModelHealth(output_tokens=20, output_p90=30)}, [tooled("a/one", feature)]
+    budget = 20 * 1_000 + 1_024 * 4_000
+    with pytest.raises(BudgetExceeded):
+        decided(pool, seen, budget_nanos=budget, **given_)
+    assert decided(pool, seen, budget_nanos=budget + 100_000, **given_).model == "a/one"
+    assert decided(pool, seen, budget_nanos=budget, effort="none").model == "a/one"
+
+
+# Tiers, marks and recordings
+
+
+def test_flex_costs_what_a_batch_does_where_the_vendor_says_so() -> None:
+    listed = Pricing(2.0, 8.0, 0.5, batch_input_usd=1.0, batch_output_usd=4.0)
+    for provider, expected in (("openai", (1.0, 4.0)), ("groq", (2.0, 8.0))):
+        pool = Pool(snapshot([model(f"{provider}/m", pricing_per_1m=listed)], TODAY), TODAY).dialled(Dials(tier="flex"))
+        assert (pool.prices[0][0].input, pool.prices[0][0].output) == tuple(usd * 1_000_000 for usd in expected)
+
+
+def test_a_tier_without_a_price_counts_as_no_price() -> None:
+    pool = [model("openai/m"), model("b/m", unsupported=("priority",))]
+    found = decided(pool, wishes=int(Need.PRIORITY), budget_nanos=10**9)
+    assert [each.model for each in found.candidates] == ["b/m"], "which has no such tier, and ignores it"
+    own = (ServicePrice("priority", 3.0, 12.0),)
+    found = decided([model("a/m", pricing_per_1m=Pricing(1.0, 4.0, service_tiers=own))], wishes=int(Need.PRIORITY))
+    assert found.candidates[0].cost_usd == pytest.approx(3 * decided([model("a/m")]).candidates[0].cost_usd)
+
+
+def test_a_budget_holds_what_is_written_for_an_hour() -> None:
+    listed = Pricing(1.0, 4.0, 0.1, 1.25)
+    price = prices_of(listed)[0]
+    assert hour_price(price) == 2_000_000
+    given_ = simple(wishes=int(Need.CACHE_CONTROL), hour_cache=True)
+    plain = boards([model("a/one", pricing_per_1m=listed)]).of(health_snapshot({}))
+    ask = Ask(given_, plain.dialled(dials_of(given_)).outlook)
+    held = ask.held_output(0) * 4_000_000
+    assert ask.worst_picos(0, 40) == 40 * 2_000_000 + held
+    assert Ask(given_, plain.outlook).worst_picos(0, 40) == 40 * 1_250_000 + held
+
+
+def test_marks_are_priced_as_written_at_first() -> None:
+    listed = Pricing(1.0, 0.0, 0.1, 1.25)
+    keeps, ignores = model("a/one", pricing_per_1m=listed), model("a/one", pricing_per_1m=listed)
+    ignores = replace(ignores, unsupported=("cache_control",))
+    costs = [decided([each], wishes=int(Need.CACHE_CONTROL)).candidates[0].cost_usd for each in (keeps, ignores)]
+    assert costs[0] == pytest.approx(1.25 * costs[1], rel=0.01)
+
+
+def test_no_audio_is_sent_for_money_where_its_price_is_unknown() -> None:
+    hears = model("a/one", modalities=("text", "audio"))
+    asked: dict[str, Any] = {"needs": int(Need.AUDIO), "budget_nanos": 10**9}
+    with pytest.raises(BudgetExceeded, match="give the model a price"):
+        decided([hears], **asked)
+    assert decided([hears], needs=int(Need.AUDIO)).model == "a/one"
+    priced = replace(hears, pricing_per_1m=Pricing(1.0, 4.0, audio_input_usd=10.0))
+    assert decided([priced], **asked).model == "a/one"
+    board = boards([priced]).of(health_snapshot({})).dialled(Dials(audio=True))
+    assert Ask(simple(**asked), board.outlook).worst_picos(0, 10) >= 10 * 10_000_000
+
+
+def test_a_file_is_held_at_its_models_window() -> None:
+    request = as_request(user(PDF), {})
+    bounds, reads = (
+        replace(bounds_of(request), counted=True),
+        model("a/one", modalities=("text", "file"), context_window=50_000),
+    )
+    board = boards([reads]).of(health_snapshot({}))
+    ask = Ask(simple(tokens=bounds, needs=needs_of(request)), board.outlook)
+    assert ask.high(0) == 50_000
+    assert bounds.estimate < 10_000
+    dear = decided([reads], tokens=bounds, needs=needs_of(request), budget_nanos=60_000_000)
+    assert dear.model == "a/one"
+    with pytest.raises(BudgetExceeded):
+        decided([reads], tokens=bounds, needs=needs_of(request), budget_nanos=49_000_000)
+    unknown = replace(reads, context_window=None)
+    with pytest.raises(BudgetExceeded):
+        decided([unknown], tokens=bounds, needs=needs_of(request), budget_nanos=10**12)
+
+
+def test_thoughts_that_are_sent_back_are_bounded_by_their_bytes() -> None:
+    said = {"role": "assistant", "content": "4", "reasoning": {"provider": "a", "items": [{"signature": "x" * 400}]}}
+    bounds = bounds_of(as_request([{"role": "user", "content": "2+2"}, said, {"role": "user", "content": "+1"}], {}))
+    (thought,) = bounds.images
+    assert thought == Images(tokens=len('[{"signature":""}]') // 4 + 100, most=418)
+
+
+@pytest.mark.parametrize(
+    ("request_", "needs", "wishes"),
+    [
+        (user(PDF), Need.FILE, 0),
+        (user({"type": "file", "file": {"file_data": "https://x/y.pdf"}}), Need.FILE | Need.FILE_URL, 0),
+        (user(SOUND), Need.AUDIO, 0),
+        (user(MARKED), 0, Need.CACHE_CONTROL),
+        ({"messages": [{"role": "user", "content": "x"}], "params": {"service_tier": "flex"}}, 0, Need.FLEX),
+        ({"messages": [{"role": "user", "content": "x"}], "params": {"verbosity": "low"}}, 0, Need.VERBOSITY),
+        ({"messages": [{"role": "user", "content": "x"}], "params": {"service_tier": "auto"}}, 0, 0),
+        ({"messages": [{"role": "user", "content": "x"}], "params": {"parallel_tool_calls": False}}, 0, 0),
+    ],
+)
+def test_needs_and_wishes_are_read_off_the_request(request_: dict[str, Any], needs: int, wishes: int) -> None:
+    request = as_request(request_, {})
+    assert needs_of(request) == needs
+    assert wishes_of(request) == wishes
+    assert keeps_an_hour(request) == bool(wishes & Need.CACHE_CONTROL)
+
+
+# No dial lets a budget be overspent
+
+
+@st.composite
+def dialled(draw: st.DrawFn) -> tuple[Dials, Pricing]:
+    usd = st.sampled_from([0.0, 0.5, 3.0, 25.0])
+    known = st.none() | usd
+    listed = Pricing(
+        draw(usd), draw(usd), draw(known), draw(known), draw(known), draw(usd), reasoning_usd=draw(known),
+        audio_input_usd=draw(known), cache_write_hour_usd=draw(known),
+        service_tiers=draw(st.sampled_from([(), (ServicePrice("priority", 30.0, 60.0, 1.0, 40.0),)])),
+    )  # fmt: skip
+    if listed.batch_input_usd is None:
+        listed = replace(listed, batch_output_usd=None)
+    tier = draw(st.sampled_from(["", "flex", "priority"]))
+    return Dials(None, None, tier, hour=draw(st.booleans()), audio=draw(st.booleans())), listed
+
+
+@given(dialled(), st.sampled_from(["openai", "groq", "other"]), st.data())
+def test_no_usage_costs_more_than_a_budget_holds(
+    dials: tuple[Dials, Pricing], provider: str, data: st.DataObject
+) -> None:
+    asked, listed = dials
+    pool = Pool(snapshot([model(f"{provider}/m", pricing_per_1m=listed)], TODAY), TODAY).dialled(asked)
+    whole = data.draw(st.integers(0, 10_000))
+    parts = sorted(data.draw(st.lists(st.integers(0, whole), min_size=3, max_size=3)))
+    cached, written, audio = parts[0], parts[1] - parts[0], parts[2] - parts[1]
+    hour = data.draw(st.integers(0, written)) if asked.hour else 0
+    output = data.draw(st.integers(0, 5_000))
+    thought = data.draw(st.integers(0, output))
+    usage = Usage(whole, output, cached, thought, written, hour, audio if asked.audio else 0)
+    if pool.held[0]:
+        price = pool.dearest(0, whole)
+        assert usage_nanos(pool.prices[0], usage) <= -(-(whole * price.input + output * price.output) // 1_000)
+
+
+@given(pools(), st.data())
+def test_a_dialled_board_follows_the_plain_one(pool: list[Model], data: st.DataObject) -> None:
+    plain = boards(pool).of(health_snapshot(data.draw(healths(pool))))
+    dials = Dials(data.draw(st.sampled_from([None, "none", "high"])), None, data.draw(st.sampled_from(["", "flex"])))
+    asked = simple(effort=dials.effort, wishes=int(Need.FLEX) if dials.tier else 0)
+    first = plain.dialled(dials)
+    first.order(asked)
+    moved = {row: ModelHealth(output_tokens=900, stability=500) for row in range(0, len(pool), 2)}
+    later = health_snapshot(
+        {**plain.outlook.health.models, **{plain.pool.ids[row]: each for row, each in moved.items()}}
+    )
+    second = plain.moved(later, moved).dialled(dials)
+    fresh = Boards(Pool(plain.pool.snapshot, TODAY).dialled(dials)).of(later)
+    assert second.order(asked).keys == fresh.order(asked).keys
+    assert (second.outlook.output, second.outlook.ttft_ms) == (fresh.outlook.output, fresh.outlook.ttft_ms)
+
+
+# Policies
+
+
+def test_a_policys_params_hold_where_the_request_says_nothing() -> None:
+    given_ = Params(reasoning="low", service_tier="flex", max_output_tokens=500, extra={"a": {"x": 1, "y": 1}})
+    snapshot_ = PolicySnapshot("p", "p@2026-11-21", Policy(name="p", params=given_))
+    asked = as_request("Hi", {"params": {"reasoning": "high", "max_output_tokens": 900, "extra": {"a": {"x": 2}}}})
+    laid = under_policy(asked, snapshot_).params
+    assert laid is not None
+    assert (laid.reasoning, laid.service_tier, laid.max_output_tokens) == ("high", "flex", 500)
+    assert laid.extra == {"a": {"x": 2, "y": 1}}
+    assert under_policy(as_request("Hi", {}), snapshot_).params == given_
+
+
+# Rules
+
+
+@pytest.mark.parametrize(
+    ("params", "path"),
+    [
+        ({"reasoning": "lots"}, "params.reasoning"),
+        ({"reasoning": {"max_tokens": 0}}, "params.reasoning.max_tokens"),
+        ({"reasoning": {"max_tokens": 900}, "max_output_tokens": 900}, "params.reasoning.max_tokens"),
+        ({"service_tier": "scale"}, "params.service_tier"),
+        ({"verbosity": "loud"}, "params.verbosity"),
+        ({"parallel_tool_calls": "no"}, "params.parallel_tool_calls"),
+        ({"extra": {"openai": {"max_tokens": 9}}}, "params.extra.openai.max_tokens"),
+        ({"extra": {"google": {"generationConfig": {"candidateCount": 2}}}}, "params.extra.google.candidateCount"),
+    ],
+)
+def test_what_no_vendor_can_be_asked_is_refused_by_its_place(params: dict[str, Any], path: str) -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        as_request("Hi", {"params": params})
+    assert [problem.path for problem in refused.value.problems] == [path]
+
+
+def test_an_effort_is_one_of_the_words() -> None:
+    for effort in ("none", "minimal", "low", "medium", "high", "max"):
+        request = as_request("Hi", {"params": {"reasoning": effort}})
+        assert request.params is not None
+        assert request.params.reasoning == effort
+    request = as_request("Hi", {"params": Params(reasoning=ReasoningBudget(1_000.0))})
+    assert asked_of(request).thinking_tokens == 1_000
+
+
+def test_a_bound_on_thinking_makes_few_boards() -> None:
+    found = {dials_of(simple(thinking_tokens=tokens)) for tokens in range(1, 100_000, 7)}
+    assert len(found) <= 18
+
+
+def test_a_vendor_may_serve_a_flex_call_in_its_usual_tier() -> None:
+    listed = Pricing(2.0, 8.0, batch_input_usd=1.0, batch_output_usd=4.0)
+    pool = Pool(snapshot([model("openai/m", pricing_per_1m=listed)], TODAY), TODAY).dialled(Dials(tier="flex"))
+    assert (pool.dearest(0, 10).input, pool.dearest(0, 10).output) == (2_000_000, 8_000_000)
+    assert pool.prices[0][0].input == 1_000_000
+
+
+def test_a_tier_keeps_what_its_price_does_not_say_in_proportion() -> None:
+    own = (ServicePrice("priority", 2.0, 8.0, cached_input_usd=0.5),)
+    tiers = (PriceTier(200_000, 2.0, 6.0),)
+    listed = Pricing(1.0, 4.0, 0.1, tiers=tiers, audio_input_usd=10.0, service_tiers=own)
+    long, short = tier_prices("a", listed, "priority")
+    assert (short.input, short.output, short.cached, short.audio) == (2_000_000, 8_000_000, 500_000, 20_000_000)
+    assert (long.above, long.input, long.output, long.cached) == (200_000, 4_000_000, 12_000_000, 1_000_000)

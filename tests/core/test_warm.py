@@ -1,0 +1,333 @@
+"""What vendors are expected to have in their caches, and what that is worth in a decision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks.eval_warm import played
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from routewright._core.attempts.health import health_snapshot
+from routewright._core.catalogue.models import snapshot
+from routewright._core.catalogue.prices import prices_of, saved_nanos
+from routewright._core.catalogue.prompt_caches import HOUR_S, PromptCache, prompt_cache_of
+from routewright._core.routing.board import Board
+from routewright._core.routing.decision import Decision, decision_of, explain
+from routewright._core.routing.dials import Dials
+from routewright._core.routing.outlook import Outlook
+from routewright._core.routing.pool import Pool
+from routewright._core.routing.scoring import WEIGHTS, Columns, Ranking, RequestClass
+from routewright._core.routing.warm import PREFIXES_KEPT, Prefixes, Prompt
+from routewright.catalogue import bundled
+from routewright.errors import NoCandidates
+from routewright.wire import (
+    CacheControl,
+    DecisionInput,
+    Message,
+    Model,
+    ModelHealth,
+    Params,
+    Pricing,
+    RouteRequest,
+    TextPart,
+    TokenBounds,
+    Tool,
+    Usage,
+    WarmPrefix,
+)
+
+from .pools import TODAY, board, healths, inputs, pools
+
+MARK = CacheControl("ephemeral")
+USUAL = PromptCache(300.0)
+TOKENS = 8_000
+SYSTEM = Message("system", "You keep a ledger. " * 500)
+TURNS = [SYSTEM, Message("user", "Whose ship is that? " * 500)]
+NEXT = [*TURNS, Message("assistant", "Hers."), Message("user", "And that one?")]
+
+
+def prompt(messages: list[Message], *, account: str = "a", **fields: Any) -> Prompt:
+    return Prompt(RouteRequest(messages, **fields), account, repeats=False)
+
+
+def tell(prefixes: Prefixes, sent: Prompt, cached: int = 0, model: str = "m/one", cache: PromptCache = USUAL) -> None:
+    prefixes.answered(sent, model, cache, Usage(TOKENS, 10, cached=cached), 0.0)
+
+
+def found(prefixes: Prefixes, sent: Prompt, now: float = 1.0) -> dict[str, int]:
+    return {each.model: each.tokens for each in prefixes.find(sent, now)}
+
+
+@pytest.fixture
+def prefixes() -> Prefixes:
+    made = Prefixes()
+    tell(made, prompt(TURNS))
+    return made
+
+
+def test_marks_and_the_form_of_a_text_make_no_other_prompt(prefixes: Prefixes) -> None:
+    sent = [SYSTEM, Message("user", [TextPart("Whose ship is that? " * 500)])]
+    assert found(prefixes, prompt([*sent, *NEXT[2:]])) == {"m/one": TOKENS}
+
+
+def test_the_prompt_of_the_last_turn_is_the_beginning_of_the_next(prefixes: Prefixes) -> None:
+    assert found(prefixes, prompt(NEXT)) == {"m/one": TOKENS}
+
+
+def test_what_differs_is_not_warm(prefixes: Prefixes) -> None:
+    other = [SYSTEM, Message("user", "Whose ship was that? " * 500), *NEXT[2:]]
+    system = len(SYSTEM.content or "") / sum(len(str(message.content)) for message in TURNS)
+    assert found(prefixes, prompt(other))["m/one"] == pytest.approx(TOKENS * system, rel=0.01)
+    assert found(prefixes, prompt([Message("system", "You sing."), *NEXT[1:]])) == {}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [Tool(name="look")]},
+        {"params": Params(reasoning="low")},
+        {"params": Params(response_format={"type": "json_object"})},
+        {"tool_choice": "none"},
+        {"account": "b"},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_what_stands_before_the_messages_is_part_of_the_beginning(prefixes: Prefixes, fields: dict[str, Any]) -> None:
+    assert found(prefixes, prompt(NEXT, **fields)) == {}
+
+
+def test_sampling_is_no_part_of_it(prefixes: Prefixes) -> None:
+    assert found(prefixes, prompt(NEXT, params=Params(temperature=0.5, max_output_tokens=5)))
+
+
+def test_a_cache_is_cold_once_its_lifetime_is_over_and_each_use_begins_it_anew(prefixes: Prefixes) -> None:
+    assert found(prefixes, prompt(NEXT), now=299.0)
+    assert not found(prefixes, prompt(NEXT), now=300.0)
+    again = prompt(NEXT)
+    prefixes.find(again, 200.0)
+    prefixes.answered(again, "m/one", USUAL, Usage(TOKENS + 100, 5, cached=TOKENS), 200.0)
+    assert found(prefixes, prompt(TURNS), now=499.0)
+
+
+def test_a_short_beginning_is_not_kept() -> None:
+    prefixes = Prefixes()
+    tell(prefixes, prompt(TURNS), cache=PromptCache(minimum=TOKENS + 1))
+    assert found(prefixes, prompt(NEXT)) == {}
+
+
+def test_the_longest_beginning_of_each_model_counts(prefixes: Prefixes) -> None:
+    later = prompt(NEXT)
+    prefixes.answered(later, "m/two", USUAL, Usage(TOKENS + 500, 5), 1.0)
+    end = prompt([*NEXT, Message("assistant", "His."), Message("user", "Since when?")])
+    assert found(prefixes, end) == {"m/one": TOKENS, "m/two": TOKENS + 500}
+
+
+def test_reports_of_no_cached_tokens_are_believed_and_so_are_those_of_many() -> None:
+    prefixes, beliefs = Prefixes(), []
+    for cached in (0, 0, 0, TOKENS, TOKENS):
+        tell(prefixes, prompt(TURNS))
+        beliefs.append(found(prefixes, next_prompt := prompt(NEXT))["m/one"])
+        tell(prefixes, next_prompt, cached)
+    assert beliefs[0] == TOKENS
+    assert beliefs[1] < 0.7 * TOKENS
+    assert beliefs[:4] == sorted(beliefs[:4], reverse=True)
+    assert beliefs[4] > beliefs[3]
+
+
+def test_one_models_reports_say_nothing_of_another() -> None:
+    prefixes = Prefixes()
+    for _ in range(2):
+        tell(prefixes, sent := prompt(TURNS))
+        prefixes.find(sent, 0.0)
+    tell(prefixes, prompt(TURNS), model="m/two")
+    assert found(prefixes, prompt(NEXT))["m/two"] == TOKENS
+
+
+def marked(message: Message, mark: CacheControl | None = MARK) -> Message:
+    return replace(message, content=[TextPart(str(message.content), mark)])
+
+
+def test_vendors_that_are_asked_keep_what_is_marked_and_find_it_for_requests_with_marks() -> None:
+    prefixes, claude = Prefixes(), PromptCache(by_marks=True)
+    tell(prefixes, prompt(TURNS), cache=claude)
+    assert found(prefixes, prompt([*NEXT[:3], marked(NEXT[3])])) == {}
+    sent = [SYSTEM, marked(TURNS[1])]
+    tell(prefixes, prompt(sent), cache=claude)
+    assert found(prefixes, prompt([*TURNS, NEXT[2], marked(NEXT[3])])) == {"m/one": TOKENS}
+    assert found(prefixes, prompt(NEXT)) == {}
+
+
+def test_the_number_of_prefixes_is_bounded() -> None:
+    prefixes = Prefixes()
+    for number in range(PREFIXES_KEPT + 10):
+        tell(prefixes, prompt([Message("user", f"{number} ships")]))
+    assert found(prefixes, prompt([Message("user", "0 ships")])) != {"m/one": TOKENS}
+    assert found(prefixes, prompt([Message("user", f"{PREFIXES_KEPT} ships")])) == {"m/one": TOKENS}
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "expected"),
+    [
+        ("openai", "gpt-4o", PromptCache(300.0)),
+        ("openai", "gpt-5.6-sol", PromptCache(1_800.0)),
+        ("openai", "gpt-5.1", PromptCache(300.0)),
+        ("anthropic", "claude-haiku-4-5", PromptCache(300.0, 4_096, by_marks=True)),
+        ("anthropic", "claude-sonnet-5", PromptCache(by_marks=True)),
+        ("google", "gemini-2.5-pro", PromptCache(minimum=2_048)),
+        ("google", "gemini-3.8-flash", PromptCache(minimum=4_096)),
+        ("deepseek", "deepseek-chat", PromptCache(2 * HOUR_S)),
+        ("mistral", "mistral-large", None),
+        ("somebody", "else", PromptCache()),
+    ],
+)
+def test_vendors_keep_prompts_as_they_say(provider: str, model: str, expected: PromptCache | None) -> None:
+    assert prompt_cache_of(provider, model) == expected
+
+
+def test_what_a_cache_saved_is_the_difference_of_the_prices() -> None:
+    prices = prices_of(Pricing(2.0, 8.0, cached_input_usd=0.5))
+    assert saved_nanos(prices, Usage(10_000, 5, cached=8_000)) == 8_000 * 1_500
+    assert saved_nanos((), Usage(10_000, 5, cached=8_000)) == 0
+    assert saved_nanos(prices_of(Pricing(1.0, 8.0, cached_input_usd=2.0)), Usage(100, 5, cached=80)) == 0
+
+
+# The decision.
+
+
+class Case:
+    def __init__(self, pool: list[Model], health: dict[str, ModelHealth], given: DecisionInput) -> None:
+        self.pool, self.board, self.given = pool, board(pool, health), given
+
+    def decide(self, *warm: WarmPrefix) -> Decision | None:
+        try:
+            return decision_of(replace(self.given, warm=warm), self.board)
+        except NoCandidates:
+            return None
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    pool = draw(pools(2, 12))
+    return Case(pool, draw(healths(pool)), draw(inputs(pool)))
+
+
+def ranking(decision: Decision | None) -> list[str]:
+    return [] if decision is None else [candidate.model for candidate in decision.candidates]
+
+
+@given(cases(), st.data())
+def test_more_warm_tokens_never_lower_a_models_rank_nor_move_the_others(case: Case, data: st.DataObject) -> None:
+    before = ranking(case.decide())
+    if len(before) < 2:
+        return
+    chosen = data.draw(st.sampled_from(before))
+    few, many = sorted(data.draw(st.tuples(*[st.integers(0, 20_000)] * 2)))
+    others = [model for model in before if model != chosen]
+    for tokens, least in ((few, before), (many, ranking(case.decide(WarmPrefix(chosen, few))))):
+        now = ranking(case.decide(WarmPrefix(chosen, tokens)))
+        assert now.index(chosen) <= least.index(chosen)
+        assert [model for model in now if model != chosen] == others
+
+
+@given(cases(), st.data())
+def test_nothing_but_expected_cost_moves(case: Case, data: st.DataObject) -> None:
+    cold = case.decide()
+    warm = tuple(WarmPrefix(model.id, data.draw(st.integers(0, 20_000))) for model in case.pool)
+    decided = case.decide(*warm)
+    assert (cold is None) == (decided is None)
+    if cold is None or decided is None:
+        return
+    assert sorted(ranking(cold)) == sorted(ranking(decided))
+    assert cold.rejected == decided.rejected
+    after = {each.model: each for each in decided.candidates}
+    for each in cold.candidates:
+        now = after[each.model]
+        assert replace(now, cost_usd=each.cost_usd, score=each.score, terms=each.terms) == each
+        assert (now.cost_usd or 0.0) <= (each.cost_usd or 0.0)
+        assert now.score >= each.score
+
+
+@given(cases())
+def test_what_saves_nothing_is_the_decision_without_it(case: Case) -> None:
+    cold, none = case.decide(), case.decide(WarmPrefix("nobody/knows", 5_000))
+    assert ranking(cold) == ranking(none)
+    if cold is not None and none is not None:
+        assert cold.model == none.model
+        assert cold.chain == none.chain
+        assert cold.digest == replace_warm(none).digest
+
+
+def replace_warm(decision: Decision) -> Decision:
+    decision.input = replace(decision.input, warm=())
+    return decision
+
+
+def of(name: str, usd: float, cached: float | None = None) -> Model:
+    pricing = Pricing(usd, 4 * usd, cached_input_usd=cached)
+    return Model(id=name, provider=name.partition("/")[0], context_window=100_000, pricing_per_1m=pricing, quality=0.5)
+
+
+def given_of(*warm: WarmPrefix, tokens: int = 10_000, **fields: Any) -> DecisionInput:
+    bounds = TokenBounds(tokens, tokens, tokens)
+    return DecisionInput(catalogue="c", health="h", as_of=TODAY, tokens=bounds, rules=2, warm=warm, **fields)
+
+
+def one(*models: Model) -> Board:
+    return board([*models], {})
+
+
+def test_a_warm_model_costs_what_its_cache_leaves_of_the_price() -> None:
+    both = one(of("a/one", 2.0, 0.2), of("b/two", 1.5, 0.15))
+    assert decision_of(given_of(), both).model == "b/two"
+    warm = decision_of(given_of(WarmPrefix("a/one", 9_000)), both)
+    assert warm.model == "a/one"
+    assert warm.candidates[0].cost_usd == pytest.approx(0.001 * 2 + 0.009 * 0.2 + 400 * 8e-6, rel=0.1)
+    assert decision_of(given_of(WarmPrefix("a/one", 300)), both).model == "b/two"
+
+
+def test_a_model_without_a_price_for_cached_input_is_never_warm() -> None:
+    both = one(of("a/one", 2.0), of("b/two", 1.5))
+    assert decision_of(given_of(WarmPrefix("a/one", 9_000)), both).model == "b/two"
+
+
+def test_a_column_of_qualities_and_a_whitelist_go_with_it() -> None:
+    three = one(of("a/one", 2.0, 0.2), of("b/two", 1.5, 0.15), of("c/three", 0.1, 0.01))
+    column = (500_000, 500_000, 1_000)
+    decided = decision_of(given_of(WarmPrefix("a/one", 9_000), quality=column, models=("a/one", "b/two")), three)
+    assert [each.model for each in decided.candidates] == ["a/one", "b/two"]
+
+
+def test_budgets_do_not_count_on_a_cache() -> None:
+    both = one(of("a/one", 2.0, 0.2))
+    worst = decision_of(given_of(), both)
+    budget = round((0.02 + 256 * 8e-6) * 0.9e9)
+    assert worst.model == "a/one"
+    with pytest.raises(NoCandidates):
+        decision_of(given_of(WarmPrefix("a/one", 10_000), budget_nanos=budget), both)
+
+
+def test_the_table_and_the_sentence_say_what_is_warm() -> None:
+    both = one(of("a/one", 2.0, 0.2), of("b/two", 1.5, 0.15))
+    told = decision_of(given_of(WarmPrefix("a/one", 9_000)), both)
+    assert "with 9000 tokens in a cache" in told.reason
+    assert "in a vendor's cache: a/one (9000 tokens)" in explain(told)
+    assert "cache" not in explain(decision_of(given_of(), both))
+
+
+def test_marks_cost_a_row_the_same_by_itself_and_in_columns() -> None:
+    models, as_of = bundled()
+    plain = Pool(snapshot(models, as_of), as_of)
+    pool = plain.dialled(Dials(marks=True))
+    outlook, ranked = Outlook(pool, health_snapshot({})), Ranking(RequestClass(WEIGHTS["balanced"]["cost"], 40, None))
+    keys = Columns(outlook, ranked.cls).keys(pool.quality, np.arange(len(pool)))
+    assert [ranked.key(outlook, key[-1]) for key in keys] == keys
+
+
+def test_simulated_agents_cost_less_than_without_it_at_about_the_same_quality() -> None:
+    figure = played("agent", "cost", 4)
+    assert figure["usd"]["warm"] < 0.9 * figure["usd"]["blind"]
+    assert figure["quality"]["warm"] > figure["quality"]["blind"] - 0.05

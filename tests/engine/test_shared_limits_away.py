@@ -1,0 +1,165 @@
+"""While Redis is away a process goes on with its part of every limit, nobody hangs, and it recovers by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+
+from routewright._engine import shared_limits
+from routewright._engine.shared_limits import SharedLimits
+from routewright.backends.clock import SystemClock
+from routewright.backends.coordination.redis import RedisCoordination
+from routewright.backends.storage.memory import MemoryStorage
+from routewright.errors import RateLimited
+from routewright.testing.servers import RedisServer
+from routewright.testing.storage import make_ask, make_facts
+from routewright.testing.storage.samples import make_account
+from routewright.wire import Grant, PutAccount, RateLimits, Taken, Takes
+
+pytestmark = pytest.mark.anyio
+LIMIT, PROCESSES, MOST_S = 40, 4, 0.5
+
+
+class Office:
+    """An account with limits that are counted in Redis, on this machine's clock."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.storage = MemoryStorage()
+        self.coordination = RedisCoordination(server.url, processes=PROCESSES)
+        self.accounts = SharedLimits(self.storage.accounts, self.coordination, SystemClock())
+        self.number = 0
+
+    async def open(self, **limits: int) -> None:
+        await self.storage.apply("acme", [PutAccount(make_account(limits=RateLimits(**limits), plan="enterprise"))])
+
+    async def ask(self) -> Grant | None:
+        """Ask for a call; None: refused."""
+        self.number += 1
+        ask = make_ask(f"c{self.number}", at=time.time(), lasts_s=60.0, tokens=1)
+        began = time.monotonic()
+        try:
+            found = await self.accounts.admit(ask)
+        except RateLimited:
+            found = None
+        self.took_s = time.monotonic() - began
+        assert self.took_s < MOST_S
+        assert found is None or isinstance(found, Grant)
+        return found
+
+    async def until_back(self) -> float:
+        """Ask until the coordination is back, and say how long that took."""
+        began = time.monotonic()
+        while self.accounts.is_away:
+            assert time.monotonic() - began < 5.0
+            grant = await self.ask()
+            if grant is not None:
+                self.accounts.release(grant)
+            await anyio.sleep(0.05)
+        return time.monotonic() - began
+
+
+@pytest.fixture
+async def office(redis: RedisServer, anyio_backend: str) -> AsyncIterator[Office]:
+    made = Office(redis)
+    yield made
+    made.coordination._slots.clear()
+    await made.coordination.aclose()
+
+
+async def test_with_the_server_gone_each_process_has_its_part_and_says_so_once(
+    office: Office, redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    await office.open(requests_per_min=LIMIT)
+    for left in range(LIMIT - 1, LIMIT - 4, -1):
+        grant = await office.ask()
+        assert grant is not None
+        assert grant.windows[0].remaining == left
+    redis.stop()
+    try:
+        admitted = [await office.ask() for _ in range(LIMIT)]
+        took_s = office.took_s
+    finally:
+        redis.start()
+    assert sum(each is not None for each in admitted) == LIMIT // PROCESSES - 3, "what it took before counts"
+    assert took_s < 0.05
+    assert await office.until_back() < 5.0
+    texts = [record.message for record in caplog.records if record.name == shared_limits.__name__]
+    assert [text.partition(" is ")[2].partition(" ")[0] for text in texts] == ["away", "back:"]
+    grant = await office.ask()
+    assert grant is not None
+
+
+async def test_with_the_server_frozen_one_call_waits_a_moment_and_slots_come_back(
+    office: Office, redis: RedisServer
+) -> None:
+    await office.open(concurrency=8)
+    grants = [await office.ask() for _ in range(8)]
+    assert None not in grants
+    redis.pause()
+    try:
+        for grant in grants:
+            assert grant is not None
+            await office.accounts.settle(grant, make_facts(grant.id))
+        assert [await office.ask() is None for _ in range(3)] == [False, False, True], "two of eight slots are its part"
+        assert office.took_s < 0.05
+        await anyio.sleep(1.5)
+    finally:
+        redis.resume()
+    assert await office.until_back() < 5.0
+    await anyio.sleep(0.2)
+    grants = [await office.ask() for _ in range(8)]
+    assert None not in grants, "what was ended meanwhile was sent, and what was asked is held by nobody"
+
+
+async def test_a_process_that_was_granted_by_itself_gives_back_by_itself(office: Office, redis: RedisServer) -> None:
+    await office.open(concurrency=4, requests_per_min=1_000)
+    redis.stop()
+    try:
+        for _ in range(10):
+            grant = await office.ask()
+            assert grant is not None
+            assert await office.ask() is None
+            office.accounts.release(grant)
+    finally:
+        redis.start()
+
+
+async def test_a_limit_of_zero_admits_nothing_though_the_server_is_gone(office: Office, redis: RedisServer) -> None:
+    await office.open(requests_per_min=0)
+    redis.stop()
+    try:
+        assert await office.ask() is None
+    finally:
+        redis.start()
+
+
+class Broken:
+    """A coordination that fails with what it should not raise, or never answers."""
+
+    processes = 1
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+
+    async def take(self, takes: Takes) -> Taken:
+        if self.error is None:
+            await anyio.sleep(60.0)
+        assert self.error is not None
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [KeyError("redis://:secret@host"), None], ids=["fails", "hangs"])
+async def test_whatever_a_coordination_does_no_call_fails_or_hangs(
+    error: Exception | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = MemoryStorage()
+    await storage.apply("acme", [PutAccount(make_account(limits=RateLimits(requests_per_min=1), plan="enterprise"))])
+    accounts = SharedLimits(storage.accounts, Broken(error), SystemClock())  # type: ignore[arg-type]
+    with anyio.fail_after(5.0):
+        assert isinstance(await accounts.admit(make_ask("c", at=time.time())), Grant)
+        with pytest.raises(RateLimited):
+            await accounts.admit(make_ask("d", at=time.time()))
+    assert "secret" not in caplog.text

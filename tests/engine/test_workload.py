@@ -1,0 +1,116 @@
+"""A call is decided by what is known of its own workload, and of no other account's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from routewright import Caller, Catalogue, Model, Policy, Pricing, Router, Settings
+from routewright.testing import FakeClock, ScriptedProvider
+from routewright.wire import DecisionInput, Delta, Finish, UpstreamCall, Usage
+
+pytestmark = pytest.mark.anyio
+CHEAP = Model(id="a/cheap", quality=0.5, pricing_per_1m=Pricing(0.1, 1.0), context_window=100_000, ttft_s=1.0)
+DEAR = Model(id="b/dear", quality=0.5, pricing_per_1m=Pricing(0.3, 3.0), context_window=100_000, ttft_s=1.0)
+ACME, OTHER = Caller("acme"), Caller("other")
+
+
+class Desk:
+    """A Router over two models of one quality, one three times dearer; answers have so many tokens."""
+
+    def __init__(self, tokens: int, **settings: Any) -> None:
+        self.clock, self.tokens = FakeClock(), tokens
+        providers = [ScriptedProvider(self.tell, models=[model], clock=self.clock) for model in (CHEAP, DEAR)]
+        self.router = Router(
+            providers=providers, catalogue=Catalogue((), as_of="2026-11-20"), policies=[Policy(name="support")],
+            settings=Settings(clock=self.clock, **settings),
+        )  # fmt: skip
+
+    def tell(self, call: UpstreamCall) -> Any:
+        return [Delta("an answer"), Usage(10, self.tokens), Finish("stop")]
+
+    async def ask(self, count: int, caller: Caller = ACME, **request: Any) -> str:
+        for _ in range(count):
+            answer = await self.router.route("Hello", caller=caller, **request)
+            await self.clock.advance(1.0)
+        return str(answer.routing.selected_model)
+
+    def given(self, caller: Caller = ACME, **request: Any) -> DecisionInput:
+        return self.router.decide("Hello", caller=caller, **request).input
+
+
+@pytest.mark.parametrize("tokens", [12, 40, 2_000, 6_000])
+async def test_after_a_dozen_answers_of_any_length_the_cheaper_model_is_still_chosen(tokens: int) -> None:
+    desk = Desk(tokens)
+    assert await desk.ask(12, goal="cost") == CHEAP.id
+    decision = desk.router.decide("Hello", caller=ACME, goal="cost")
+    assert decision.model == CHEAP.id
+    cheap, dear = sorted(decision.candidates, key=lambda each: each.model)
+    assert cheap.cost_usd is not None
+    assert dear.cost_usd is not None
+    assert 1.8 < dear.cost_usd / cheap.cost_usd < 5, "three times as dear, whatever was learned of one of them"
+    await desk.router.aclose()
+
+
+async def test_a_workload_is_its_accounts_and_policys_own() -> None:
+    desk = Desk(40)
+    before = desk.router.decide("Hello", caller=OTHER, goal="cost")
+    await desk.ask(12)
+    assert desk.given().workload is not None
+    assert desk.given(policy_id="support").workload is None
+    after = desk.router.decide("Hello", caller=OTHER, goal="cost")
+    assert after.input.workload is None
+    assert (after.model, after.chain) == (before.model, before.chain)
+    for one, other in zip(before.candidates, after.candidates, strict=True):
+        assert other.cost_usd == pytest.approx(one.cost_usd, rel=0.2), "the model itself is hardly another"
+    await desk.router.aclose()
+
+
+async def test_metadata_that_settings_name_parts_workloads() -> None:
+    desk = Desk(40, workload_keys=("task",))
+    await desk.ask(12, metadata={"task": "label", "user": "u1"})
+    assert desk.given(metadata={"task": "label", "user": "u2"}).workload is not None
+    assert desk.given(metadata={"task": "essay"}).workload is None
+    assert desk.given().workload is None
+    await desk.router.aclose()
+
+
+async def test_a_trace_names_the_factors_and_replays_with_them() -> None:
+    desk = Desk(40)
+    await desk.ask(12)
+    answer = await desk.router.route("Hello", caller=ACME)
+    given = answer.decision.input
+    length, _ = given.workload or (0, 0)
+    assert length < -6
+    assert desk.router.replay(given).digest == answer.decision.digest
+    assert "as long as usual" in desk.router.explain(answer)
+    await desk.router.aclose()
+
+
+async def test_calls_of_one_workload_share_a_plan_while_nothing_moves() -> None:
+    desk = Desk(40)
+    await desk.ask(12)
+    engine = desk.router._parts.running
+    assert engine is not None
+    fleet = desk.router._parts.fleet("production")
+    plans = []
+    for caller in (ACME, ACME, OTHER):
+        call = engine.admit(await engine.read(desk.router._asked("Hello", {}, None)), caller)
+        plans.append(engine._class_plan(call))
+    assert plans[0] is plans[1] is not plans[2]
+    assert plans[0] is not None
+    assert plans[2] is not None
+    assert plans[0].given.workload == fleet.workloads.steps["acme", "production", None]
+    assert plans[2].given.workload is None
+    await desk.router.aclose()
+
+
+async def test_a_fleet_that_takes_anothers_place_knows_its_workloads() -> None:
+    desk, other = Desk(40), Desk(40)
+    await desk.ask(12)
+    before, after = (each.router._parts.fleet("production") for each in (desk, other))
+    after.learn_from(before)
+    assert after.workloads.steps == before.workloads.steps != {}
+    for each in (desk, other):
+        await each.router.aclose()

@@ -1,0 +1,539 @@
+"""Every problem has a hint; Python is told in Python's words, HTTP in those of JSON."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from random import Random
+from string import ascii_lowercase
+from typing import Any
+
+import pytest
+
+import routewright
+from routewright import Agent, Console, Policy, Router, TraceStore, ValidationFailed
+from routewright._core.request.problems import in_json, known_places, nearest, no_choice
+from routewright.errors import Problem, RouterError
+from routewright.server import create_app
+from routewright.storage import open_storage
+from routewright.wire import Budget, Fallback, Params, RouteRequest
+
+from .asking import Told, ask
+
+HI: dict[str, Any] = {"role": "user", "content": "Hi"}
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+CALL: dict[str, Any] = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+WHOLE: dict[str, Any] = {
+    "messages": [
+        HI,
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "a", "cache_control": {"type": "ephemeral", "ttl": "1h"}},
+                {"type": "image_url", "image_url": {"url": "https://x/y"}},
+                {"type": "file", "file": {"file_data": "https://x/y.pdf"}},
+                {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+            ],
+        },
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "content": "r", "tool_call_id": "c1"},
+    ],
+    "goal": "cost",
+    "strategy": "balanced",
+    "policy_id": "p",
+    "models": ["openai/gpt-4.1"],
+    "fallback": {"models": ["openai/gpt-4.1"], "maxRetries": 1, "on_partial": "error"},
+    "budget": {"maxCostUsd": 1, "maxTokens": 9_000},
+    "cache": {"mode": "exact", "threshold": 0.9, "ttl_seconds": 60, "explore": 0.1, "namespace": "n"},
+    "stream": False,
+    "tools": [TOOL],
+    "tool_choice": {"type": "function", "function": {"name": "look_up"}},
+    "params": {
+        "temperature": 1,
+        "top_p": 0.5,
+        "max_output_tokens": 9,
+        "stop": ["a"],
+        "seed": 1,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}},
+        "reasoning": {"max_tokens": 2_000},
+        "parallel_tool_calls": True,
+        "service_tier": "auto",
+        "verbosity": "low",
+        "extra": {"openai": {"store": False}},
+    },
+    "metadata": {"a": 1},
+    "timeout_ms": 1_000,
+    "idempotency_key": "k",
+    "prefer": ["openai/gpt-4.1"],
+}
+BAD: tuple[Any, ...] = (
+    None,
+    True,
+    "",
+    "zzz",
+    "none/such",
+    "a b",
+    -1,
+    0.5,
+    2**60,
+    1e300,
+    [],
+    ["", ""],
+    [5],
+    {},
+    {"zzz": 1},
+)
+CHOICES = known_places().choices
+PYTHON, JSON = (
+    r"\b(None|True|False|a dict|a list|a bool|max_cost_usd|max_retries)\b",
+    r"\b(null|true|false|an object|an array|a boolean)\b",
+)
+
+
+def places(value: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Every place in a request but the top."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        if not (at and at[-1] in ("metadata", "parameters", "schema")):
+            yield (*at, key)
+            if isinstance(inner, dict | list):
+                yield from places(inner, (*at, key))
+
+
+def changed(whole: Any, at: tuple[str | int, ...], value: Any) -> Any:
+    """A copy with another value at a place."""
+    made = json.loads(json.dumps(whole))
+    inside = made
+    for key in at[:-1]:
+        inside = inside[key]
+    inside[at[-1]] = value
+    return made
+
+
+def requests() -> list[Any]:
+    """One bad value at each place, each field left out, and a field too many in every object."""
+    found = [changed(WHOLE, at, bad) for at in places(WHOLE) for bad in BAD]
+    for at in [(), *places(WHOLE)]:
+        made = json.loads(json.dumps(WHOLE))
+        holder, inside = None, made
+        for key in at:
+            holder, inside = inside, inside[key]
+        if isinstance(inside, dict):
+            inside["tempratur"] = 1
+            found.append(made)
+        elif isinstance(holder, dict):
+            del holder[at[-1]]
+            found.append(made)
+    return found
+
+
+def wordless(text: str) -> str:
+    """A text without what it quotes."""
+    return re.sub(r"""(?<!\w)('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?!\w)""", "", text)
+
+
+def check(problem: Problem, strange: str) -> None:
+    """What holds for every problem. ``strange``: words of the other language."""
+    path, said, hint = problem
+    assert hint.strip(), problem
+    assert hint != said, problem
+    assert hint not in said, problem
+    assert said not in hint, problem
+    for part in (said, hint):
+        assert not re.search(strange, wordless(part)), problem
+    asked = re.search(r"must be one of (.*), got", said)
+    meant = re.search(r"did you mean '([^']*)'", hint)
+    if asked and meant:  # a hint that names what the problem rules out contradicts it
+        assert meant[1] in asked[1].split(", "), problem
+    if said == "is missing" or "must not be empty" in said or ("at least one" in said and path == "messages"):
+        assert "leave it out" not in hint, problem
+
+
+@pytest.fixture(scope="module")
+def router() -> Router:
+    return Router.sandbox(policies=[Policy(name="p")])
+
+
+def test_every_rule_of_a_request_has_a_hint_in_pythons_words(router: Router) -> None:
+    refused = 0
+    for request in requests():
+        try:
+            router.decide(request)
+        except ValidationFailed as error:
+            refused += 1
+            for problem in error.problems:
+                check(problem, JSON)
+        except RouterError:
+            pass
+    assert refused > 400
+
+
+@pytest.mark.anyio
+async def test_every_rule_of_a_request_has_a_hint_in_jsons_words(router: Router) -> None:
+    app, refused = create_app(router, authenticate=lambda scope: routewright.Caller()), 0
+    for request in requests():
+        told = await ask(app, "/v1/decide", "POST", body=request)
+        assert told is not None
+        if told.status == 400:
+            refused += 1
+            for problem in told.json["error"]["detail"]["problems"]:
+                check(Problem(**problem), PYTHON)
+    assert refused > 400
+
+
+RUN: dict[str, Any] = {
+    "task": "x",
+    "tools": [TOOL],
+    "max_steps": 2,
+    "per_step_timeout_ms": 1_000,
+    "total_budget_usd": 1,
+    "model_strategy": {"goal": "cost", "strategy": "balanced"},
+    "stream_steps": False,
+    "metadata": {"a": 1},
+}
+VENDORS: dict[str, dict[str, Any]] = {
+    "/openai/v1/chat/completions": {
+        "model": "auto", "messages": [HI], "temperature": 1, "top_p": 0.5, "max_tokens": 9, "stop": ["a"], "seed": 1,
+        "stream": False, "tools": [TOOL], "tool_choice": "auto", "n": 1, "metadata": {"a": "b"},
+        "response_format": {"type": "json_object"},
+        "routewright": {"goal": "cost", "budget": {"maxCostUsd": 1}, "fallback": {"maxRetries": 1},
+            "cache": {"mode": "exact"}},
+    },
+    "/anthropic/v1/messages": {
+        "model": "auto", "max_tokens": 9,
+        "messages": [HI, {"role": "assistant", "content": [{"type": "text", "text": "a"}]}],
+        "temperature": 1, "top_p": 0.5, "stop_sequences": ["a"], "system": "s", "stream": False,
+        "tools": [{"name": "look_up", "input_schema": {"type": "object"}}], "tool_choice": {"type": "auto"},
+        "routewright": {"goal": "cost", "budget": {"maxCostUsd": 1}, "prefer": ["openai/gpt-4.1"], "timeout_ms": 1_000},
+    },
+    "/v1/agents/run": RUN,
+}  # fmt: skip
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", VENDORS)
+async def test_every_rule_of_a_door_has_a_hint_in_jsons_words(path: str, router: Router) -> None:
+    app, whole, refused = create_app(router, authenticate=lambda scope: routewright.Caller()), VENDORS[path], 0
+    for at in places(whole):
+        for bad in BAD:
+            told = await ask(app, path, "POST", body=changed(whole, at, bad))
+            assert told is not None
+            assert told.headers["x-request-id"]
+            if told.status != 400:
+                continue
+            error = told.json["error"]
+            refused += 1
+            if "anthropic" in path:
+                assert not re.search(PYTHON, wordless(error["message"])), error
+                continue
+            for problem in error["detail"]["problems"]:
+                check(Problem(**problem), PYTHON)
+    assert refused > 50
+
+
+@pytest.mark.anyio
+async def test_every_parameter_of_a_query_has_a_hint(router: Router) -> None:
+    app = create_app(router, authenticate=lambda scope: routewright.Caller())
+    asked = {
+        "/v1/analytics/usage": ("bucket=fortnight", "group_by=colour", "start_date=soon", "bucket=daily", "zzz=1"),
+        "/v1/traces": ("limit=0", "limit=x", "from=soon", "filter=zzz=1", "filter=status=done", "filter=cost_usd=x"),
+    }
+    for path, queries in asked.items():
+        for query in queries:
+            told = await ask(app, path, query=query.encode())
+            assert told is not None
+            assert told.status == 400
+            for problem in told.json["error"]["detail"]["problems"]:
+                check(Problem(**problem), PYTHON)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("query", "allowed"),
+    [("bucket=fortnight", "hour, day, week, month"), ("group_by=colour", "model, tenant, workflow")],
+)
+async def test_a_wrong_word_of_a_query_names_the_allowed_ones(query: str, allowed: str, router: Router) -> None:
+    app = create_app(router, authenticate=lambda scope: routewright.Caller())
+    told = await ask(app, "/v1/analytics/usage", query=query.encode())
+    assert told is not None
+    assert allowed in told.json["error"]["message"]
+
+
+@pytest.mark.parametrize("place", [each for each in CHOICES if not each.startswith(("models[]", "bucket"))])
+def test_a_wrong_word_names_the_allowed_ones(place: str) -> None:
+    problem, allowed = no_choice(place, "zzz"), CHOICES[place]
+    assert all(word in problem.problem for word in allowed)
+
+
+@pytest.mark.anyio
+async def test_pythons_other_doors_speak_python_too(router: Router) -> None:
+    store, console = TraceStore(open_storage("memory:")), Console(open_storage("memory:"))
+    wrong: Any = None
+    many: Any = "many"
+    fortnight: Any = "fortnight"
+    nothing: Any = []
+
+    async def run() -> None:
+        await Agent(router).run("x", max_steps=many)
+
+    async def ask_usage() -> None:
+        await store.usage(bucket=fortnight)
+
+    async def ask_limit() -> None:
+        await store.query(limit=wrong)
+
+    async def ask_plan() -> None:
+        await console.create_account("acme", plan=wrong)
+
+    async def stream() -> None:
+        async with router.stream("x", cache=nothing, params={"temperature": True}):
+            pass
+
+    for door in (run, ask_usage, ask_limit, ask_plan, stream):
+        with pytest.raises(ValidationFailed) as refused:
+            await door()
+        for problem in refused.value.problems:
+            check(problem, JSON)
+    with pytest.raises(ValidationFailed, match="got None") as limited:
+        await store.query(limit=wrong)
+    assert limited.value.problems
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ({"budget": {"maxCostUsd": -1}}, "budget.maxCostUsd"),
+        ({"budget": Budget(max_cost_usd=-1)}, "budget.max_cost_usd"),
+        ({"budget": Budget(max_tokens=0)}, "budget.max_tokens"),
+        ({"fallback": {"maxRetries": 9}}, "fallback.maxRetries"),
+        ({"fallback": Fallback(max_retries=9)}, "fallback.max_retries"),
+    ],
+)
+def test_a_struct_is_told_its_attributes_and_a_dict_its_keys(given: dict[str, Any], path: str, router: Router) -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        router.decide("hi", **given)
+    assert [each.path for each in refused.value.problems] == [path]
+    whole = {"messages": [HI], **given} if isinstance(next(iter(given.values())), dict) else RouteRequest([], **given)
+    if isinstance(whole, dict):
+        with pytest.raises(ValidationFailed) as refused:
+            router.decide(whole)
+        assert [each.path for each in refused.value.problems] == [path]
+
+
+def test_a_policy_in_code_is_told_its_attributes() -> None:
+    with pytest.raises(ValidationFailed, match=re.escape("policies['p'].budget.max_cost_usd: must be")):
+        Router.sandbox(policies=[Policy(name="p", budget=Budget(-1))]).policies()
+
+
+@pytest.mark.anyio
+async def test_a_refusal_for_money_is_told_in_the_callers_words(router: Router) -> None:
+    poor: dict[str, Any] = {"messages": [HI], "models": ["openai/gpt-4.1"], "budget": {"maxCostUsd": 0}}
+    with pytest.raises(routewright.BudgetExceeded) as refused:
+        router.decide(poor)
+    assert "raise budget.max_cost_usd (maxCostUsd in a dict) to 0.0" in refused.value.detail["suggestion"]
+    assert "1 asked" in str(refused.value)
+    app = create_app(router, authenticate=lambda scope: routewright.Caller())
+    told = await ask(app, "/v1/route", "POST", body=poor)
+    assert isinstance(told, Told)
+    for said in (told.json["error"]["message"], told.json["error"]["detail"]["suggestion"]):
+        assert "raise budget.maxCostUsd to 0.0" in said
+        assert "max_cost_usd" not in said
+        assert "in an object" not in said
+
+
+@pytest.mark.parametrize(
+    ("python", "told"),
+    [
+        ("must be a list, got None", "must be an array, got null"),
+        ("must be a bool or a dict, got 'None'", "must be a boolean or an object, got 'None'"),
+        ('is True, "True" it says', 'is true, "True" it says'),
+        ("raise budget.max_cost_usd to 1, the request's own", "raise budget.maxCostUsd to 1, the request's own"),
+        ("raise budget.max_tokens (maxTokens in a dict) to 1", "raise budget.maxTokens to 1"),
+        ("the policy's budget.max_tokens, 'a dict'", "the policy's budget.maxTokens, 'a dict'"),
+        ("Nonesuch, a listing, got 'it\\'s None'", "Nonesuch, a listing, got 'it\\'s None'"),
+    ],
+)
+def test_words_change_and_what_is_quoted_stays(python: str, told: str) -> None:
+    assert in_json(python) == told
+
+
+def test_a_named_model_is_one_that_was_asked(router: Router) -> None:
+    decision = router.decide("hi", models=["openai/gpt-4.1"])
+    assert "rejected" not in decision.reason
+    assert "160" not in decision.reason
+
+
+def test_noise_is_not_taken_for_a_name(router: Router) -> None:
+    chance = Random(5)
+    fields = [name for names in known_places().fields.values() for name in names]
+    for known in ([*router.model_names()], fields, *CHOICES.values()):
+        for _ in range(300):
+            word = "".join(chance.choice(ascii_lowercase) for _ in range(chance.randint(5, 14)))
+            assert nearest(word, known) is None, word
+        for word in ("zzz", "best", "asdf", "hello world", "none/such", "foo/bar", "?", "/", "..."):
+            assert nearest(word, known) is None, word
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("openai/gtp-4.1", "openai/gpt-4.1"),
+        ("gpt-4.1-mimi", "openai/gpt-4.1-mini"),
+        ("foo/gpt-4.1", "openai/gpt-4.1"),
+        ("GPT-4.1", "openai/gpt-4.1"),
+        ("claude-sonnet", "anthropic/claude-sonnet-5"),
+        ("anthropic/gpt-4.1", "openai/gpt-4.1"),
+        ("ollama/llama3.3", "ollama/llama3.2"),
+        ("openai", None),
+    ],
+)
+def test_a_near_miss_is_taken_for_a_model(word: str, meant: str | None, router: Router) -> None:
+    assert nearest(word, [*router.model_names(), "ollama/llama3.2"]) == meant
+
+
+def test_no_problem_is_made_without_a_hint() -> None:
+    found = []
+    for path in sorted(Path(routewright.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Problem":
+                hint = node.args[2] if len(node.args) > 2 else None
+                if isinstance(hint, ast.Constant) and not hint.value:
+                    found.append(f"{path}:{node.lineno}")
+    assert found == []
+
+
+# Nulls, and numbers.
+
+NULLS: tuple[dict[str, Any], ...] = (
+    {"stream": None},
+    {"cache": {"mode": None, "ttl_seconds": None, "explore": None}},
+    {"tools": [{"type": None, "name": "a"}, {"type": None, "name": "b", "strict": None}]},
+    {"tools": [TOOL], "tool_choice": {"type": None, "function": {"name": "look_up"}}},
+    {"fallback": {"models": None, "maxRetries": None, "on_partial": None}},
+    {"budget": {"maxCostUsd": None, "maxTokens": None}, "params": {"temperature": None, "stop": None}},
+    dict.fromkeys([*WHOLE.keys() - {"messages"}]),
+    {"messages": [HI, {"role": "assistant", "content": None, "tool_calls": [{**CALL, "type": None}], "name": None}]},
+)
+
+
+@pytest.mark.parametrize("given", NULLS, ids=range(len(NULLS)))
+def test_null_means_absent_at_every_level(given: dict[str, Any], router: Router) -> None:
+    body = {"messages": [HI], **given}
+
+    def without(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: without(each) for key, each in value.items() if each is not None}
+        return [without(each) for each in value] if isinstance(value, list) else value
+
+    plain = router.decide(without(body) | {"messages": body["messages"]})
+    assert router.decide(body).digest == plain.digest
+    assert router.prepare(json.dumps(body).encode()).request.stream is False
+    assert (
+        router.prepare(json.dumps(body).encode()).request == router.prepare(json.dumps(without(body)).encode()).request
+    )
+
+
+def test_a_null_in_metadata_and_schemas_is_a_value(router: Router) -> None:
+    schema = {"type": "object", "properties": {"a": {"default": None}}}
+    body = {"messages": [HI], "stream": None, "metadata": {"a": None}, "tools": [{"name": "a", "parameters": schema}]}
+    made = router.prepare(json.dumps(body).encode()).request
+    assert made.metadata == {"a": None}
+    assert made.tools is not None
+    assert made.tools[0].parameters == schema
+
+
+def test_a_null_that_has_to_be_something_is_missing(router: Router) -> None:
+    with pytest.raises(ValidationFailed, match=r"messages\[0\]\.role: is missing; one of system,"):
+        router.decide([{"role": None, "content": "x"}])
+
+
+@pytest.mark.anyio
+async def test_null_means_absent_in_a_run_and_at_the_doors(router: Router) -> None:
+    app = create_app(router, authenticate=lambda scope: routewright.Caller())
+    run = {"task": "x", **dict.fromkeys([*RUN.keys() - {"task"}])}
+    told = await ask(app, "/v1/agents/run", "POST", body=run)
+    assert told is not None
+    assert told.status == 200, told.body
+    for path, whole in VENDORS.items():
+        if path != "/v1/agents/run":
+            needed = {name: whole[name] for name in ("model", "messages", "max_tokens")}
+            told = await ask(app, path, "POST", body=dict.fromkeys(whole) | needed)
+            assert told is not None
+            assert told.status == 200, told.body
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("seed", [2**53, 2**53 + 1, -(2**53), 2**60, 10**30])
+async def test_a_seed_that_a_float_would_round_is_refused(seed: int, router: Router) -> None:
+    given: tuple[Any, ...] = ({"seed": seed}, Params(seed=seed))
+    for params in given:
+        with pytest.raises(ValidationFailed, match=r"params\.seed: must be a whole number from -9007199254740991"):
+            router.decide("hi", params=params)
+    app = create_app(router, authenticate=lambda scope: routewright.Caller())
+    bodies = {
+        "/v1/decide": {"messages": [HI], "params": {"seed": seed}},
+        "/openai/v1/chat/completions": {"model": "auto", "messages": [HI], "seed": seed},
+    }
+    for path, body in bodies.items():
+        told = await ask(app, path, "POST", body=body)
+        assert told is not None
+        assert told.status == 400
+        assert "9007199254740991, got" in told.json["error"]["message"]
+        assert "e+15" not in told.json["error"]["message"]
+
+
+def test_the_largest_seed_is_exact(router: Router) -> None:
+    body = json.dumps({"messages": [HI], "params": {"seed": 2**53 - 1}}).encode()
+    made = router.prepare(body).request.params
+    assert made is not None
+    assert made.seed == 2**53 - 1
+
+
+# Small truths.
+
+
+@pytest.mark.anyio
+async def test_deprecated_at_is_a_timestamp_whatever_the_catalogue_holds() -> None:
+    ends = {
+        "v/day": "2027-01-01",
+        "v/naive": "2027-01-01T10:00:00",
+        "v/zoned": "2027-01-01T10:00:00+02:00",
+        "v/not": None,
+    }
+    catalogue = routewright.Catalogue(
+        models=[routewright.Model(id=name, deprecated_at=end) for name, end in ends.items()]
+    )
+    router = Router.sandbox(catalogue=catalogue)
+    app = create_app(router, authenticate=lambda scope: routewright.Caller())
+    told = await ask(app, "/v1/models")
+    assert told is not None
+    found = {model["id"]: model["deprecated_at"] for model in told.json["models"] if model["id"] in ends}
+    assert found == {
+        "v/day": "2027-01-01T00:00:00Z",
+        "v/naive": "2027-01-01T10:00:00Z",
+        "v/zoned": "2027-01-01T10:00:00+02:00",
+        "v/not": None,
+    }
+    for model in told.json["models"]:
+        if model["deprecated_at"] is not None:
+            assert datetime.fromisoformat(model["deprecated_at"]).tzinfo is not None
+    listed = await ask(app, "/openai/v1/models")
+    assert listed is not None
+    assert {each["id"]: each["shutdown_date"] for each in listed.json["data"]}["v/day"] == "2027-01-01T00:00:00Z"
+
+
+def test_fallbacks_wholly_outside_the_policys_models_are_refused_with_both_lists() -> None:
+    inside, outside = ["openai/gpt-4.1", "openai/gpt-4.1-mini"], ["openai/o3", "openai/gpt-5"]
+    router = Router.sandbox(policies=[Policy(name="p", models=inside)])
+    with pytest.raises(ValidationFailed) as refused:
+        router.decide("hi", policy_id="p", fallback={"models": outside})
+    (problem,) = refused.value.problems
+    assert problem.path == "fallback.models"
+    assert all(model in problem.problem for model in (*inside, *outside))
+    check(problem, JSON)
+    partly = router.decide("hi", policy_id="p", fallback={"models": [outside[0], inside[0]]})
+    assert partly.chain == [each for each in [inside[0]] if each != partly.model]
+    assert router.decide("hi", policy_id="p", fallback={"models": []}).chain == []

@@ -1,0 +1,113 @@
+"""The deployments of the examples: what they configure is accepted, and their parts fit together."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from routewright.cli import main
+from routewright.serve.config import OTHERS, VARIABLES, ServeFile
+from routewright.server.admin import PROBES
+
+PLACE = Path(__file__).parent.parent / "examples" / "deploy"
+COMPOSE: Any = yaml.safe_load((PLACE / "compose.yaml").read_text("utf-8"))
+MANIFESTS: list[Any] = [*yaml.safe_load_all((PLACE / "kubernetes.yaml").read_text("utf-8"))]
+BY_KIND = {each["kind"]: each for each in MANIFESTS}
+POD = BY_KIND["Deployment"]["spec"]["template"]["spec"]
+(CONTAINER,) = POD["containers"]
+CONFIG = BY_KIND["ConfigMap"]["data"]["serve.toml"]
+NEEDED = {"PGPASSWORD", "REDIS_PASSWORD", "OPENAI_API_KEY"}
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _with_a_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ROUTEWRIGHT_SECRET", "s" * 64)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_kubernetes_runs_a_configuration_that_serve_takes(tmp_path: Path, capsys: Capture) -> None:
+    mount = next(each for each in CONTAINER["volumeMounts"] if each["name"] == "config")
+    command, flag, path = CONTAINER["args"]
+    assert (command, flag, Path(path).parent) == ("serve", "--config", Path(mount["mountPath"]))
+    assert [*BY_KIND["ConfigMap"]["data"]] == [Path(path).name]
+    (tmp_path / "serve.toml").write_text(CONFIG)
+    assert main([command, "--check", flag, "serve.toml"]) == 0
+    out = capsys.readouterr().out
+    assert "http://0.0.0.0:8080" in out
+    assert "postgresql://app@postgres.internal/routewright" in out
+
+
+def test_probes_ask_addresses_that_are_served() -> None:
+    config = tomllib.loads(CONFIG)
+    assert config["health"] is True
+    ((port,),) = [[each["containerPort"] for each in CONTAINER["ports"]]]
+    assert port == config.get("port", ServeFile().port)
+    asked = {CONTAINER[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
+    assert asked == {*PROBES}
+    names = {CONTAINER[f"{kind}Probe"]["httpGet"]["port"] for kind in ("startup", "liveness", "readiness")}
+    assert names | {BY_KIND["Service"]["spec"]["ports"][0]["targetPort"]} == {CONTAINER["ports"][0]["name"]}
+
+
+def test_its_parts_mean_the_same_pods() -> None:
+    labels = BY_KIND["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert BY_KIND["Deployment"]["spec"]["selector"]["matchLabels"] == labels
+    assert BY_KIND["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    assert BY_KIND["Service"]["spec"]["selector"] == labels
+
+
+def test_its_numbers_fit_together() -> None:
+    config, replicas = tomllib.loads(CONFIG), BY_KIND["Deployment"]["spec"]["replicas"]
+    assert config["processes"] == replicas * config["workers"]
+    assert BY_KIND["PodDisruptionBudget"]["spec"]["minAvailable"] < replicas
+    pause = float(CONTAINER["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert POD["terminationGracePeriodSeconds"] > pause + ServeFile().graceful_timeout_s
+
+
+def test_secrets_are_named_and_nowhere_written() -> None:
+    (source,) = CONTAINER["envFrom"]
+    text = (PLACE / "kubernetes.yaml").read_text("utf-8")
+    assert f"create secret generic {source['secretRef']['name']} " in text
+    named = {*re.findall(r"--from-literal=(\w+)=", text)}
+    assert named == NEEDED | {"ROUTEWRIGHT_SECRET"}
+    assert named - NEEDED <= {*OTHERS, *VARIABLES}
+    assert "Secret" not in BY_KIND
+    assert not re.search(r"//\w+:\w+@", text)
+
+
+def test_compose_serves_what_it_starts(capsys: Capture) -> None:
+    services = COMPOSE["services"]
+    assert main([services["routewright"]["command"][0], "--check", *services["routewright"]["command"][1:]]) == 0
+    out = capsys.readouterr().out
+    for url in re.findall(r"\w+://(?:\w+@)?(\w+)[:/]", " ".join(services["routewright"]["command"])):
+        assert url in services
+    assert "postgresql://postgres@postgres/postgres" in out
+    steps = services["store"]["command"][0].split(" && ")
+    assert [step.split()[:3] for step in steps] == [
+        ["routewright", "store", "create"],
+        ["routewright", "store", "upgrade"],
+    ]
+    assert {step.split()[3] for step in steps} == {"postgresql://postgres@postgres/postgres"}
+
+
+def test_compose_builds_the_image_of_the_container_example() -> None:
+    build = COMPOSE["services"]["store"]["build"]
+    context = (PLACE / build["context"]).resolve()
+    assert (context / build["dockerfile"]).is_file()
+    (extras,) = {*re.findall(r"\[([\w,]+)\]\"", (context / build["dockerfile"]).read_text("utf-8"))}
+    assert {"postgres", "redis", "server"} <= {*extras.split(",")}
+
+
+def test_what_compose_keeps_has_a_volume() -> None:
+    mounts = [mount.partition(":")[0] for each in COMPOSE["services"].values() for mount in each.get("volumes", ())]
+    assert {*mounts} == {*COMPOSE["volumes"]}
+    assert (
+        float(COMPOSE["services"]["routewright"]["stop_grace_period"].removesuffix("s"))
+        > ServeFile().graceful_timeout_s
+    )

@@ -1,0 +1,301 @@
+"""Results are plain data: for ``json.dumps``, for pydantic, and for FastAPI with its OpenAPI document."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+from fastapi import Body, FastAPI
+from fastapi.exceptions import ResponseValidationError
+from fastapi.responses import JSONResponse
+from openapi_spec_validator import validate
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from starlette.testclient import TestClient
+
+from routewright import (
+    Agent,
+    Answer,
+    CacheReport,
+    Decision,
+    Event,
+    FallbackReport,
+    LatencyReport,
+    Model,
+    Page,
+    Policy,
+    PolicyCheck,
+    Router,
+    RouteRequest,
+    RouterError,
+    RouteResponse,
+    Statement,
+    Trace,
+    TraceItem,
+    UsageReport,
+    WhyNot,
+)
+from routewright.agent import AgentAnswer
+from routewright.wire.plain import PlainData, Struct
+
+HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
+
+
+@pytest.fixture(scope="module")
+def router() -> Iterator[Router]:
+    made = Router.sandbox(policies=[Policy(name="support", goal="quality", models=["provider:openai"])])
+    yield made
+    made.blocking.close()
+
+
+@pytest.fixture(scope="module")
+def results(router: Router) -> dict[str, PlainData]:
+    """One result of each kind."""
+    answer, traces = router.blocking.route("Hello", budget={"maxCostUsd": 1.0}), router.blocking.traces
+    router.blocking.flush()
+    return {
+        "answer": answer,
+        "response": answer.response,
+        "decision": answer.decision,
+        "trace": answer.trace,
+        "agent": Agent(router, tools=["calculator"]).blocking.run("What is 2 + 2?"),
+        "page": traces.query(),
+        "usage": traces.usage(),
+        "cache": traces.cache_report(),
+        "fallback": traces.fallback_report(),
+        "latency": traces.latency_report(),
+        "model": router.models()[0],
+        "policy": router.policies()[0],
+        "check": router.check_policies()[0],
+        "why not": router.why_not("Hello", "openai/gpt-4.1"),
+    }
+
+
+KINDS = "answer response decision trace agent page usage cache fallback latency model policy check".split()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "why not"])
+def test_a_result_is_a_dict_and_json_alike(kind: str, results: dict[str, PlainData]) -> None:
+    result = results[kind]
+    told = result.to_dict()
+    assert json.loads(json.dumps(told)) == told == json.loads(result.to_json()) == dict(result)
+    assert json.loads(result.to_json(indent=2)) == told
+    assert result.to_json(indent=2).startswith("{\n  ")
+
+
+def test_a_dict_is_in_the_spelling_of_http(results: dict[str, PlainData], router: Router) -> None:
+    answer = results["answer"]
+    assert isinstance(answer, Answer)
+    assert answer.to_json().encode() == msgspec.json.encode(answer.response)
+    assert results["trace"].to_dict()["spans"][0]["type"] == "decision"
+    read = router.prepare("Hello", budget={"maxCostUsd": 0.5}, fallback={"maxRetries": 0}).request
+    assert read.to_dict()["budget"] == {"maxCostUsd": 0.5}
+    assert read.to_dict()["fallback"] == {"maxRetries": 0}
+
+
+def test_a_decision_holds_candidates_and_rejections(results: dict[str, PlainData]) -> None:
+    decision = results["decision"]
+    assert isinstance(decision, Decision)
+    told = decision.to_dict()
+    assert told["model"] == decision.model
+    assert told["candidates"][0]["model"] == decision.model
+    assert len(told["rejected"]) == len(decision.rejected)
+    assert told["reason"] == decision.reason
+
+
+def test_plain_data_needs_no_pydantic() -> None:
+    code = "from routewright import Model; import sys; Model(id='a/b').to_json(); print('pydantic' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def shapes(kind: type[Struct] = Struct) -> Iterator[type[Struct]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from shapes(each)
+
+
+SHAPES = sorted({*shapes()}, key=str)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=[shape.__name__ for shape in SHAPES])
+def test_pydantic_describes_every_struct(shape: type[Struct]) -> None:
+    adapter: TypeAdapter[Any] = TypeAdapter(shape)
+    for mode in ("validation", "serialization"):
+        schema = adapter.json_schema(mode=mode)
+        found = schema if "properties" in schema else schema["$defs"][shape.__name__]
+        assert {field.encode_name for field in msgspec.structs.fields(shape)} <= found["properties"].keys()
+        assert found["description"] or not shape.__doc__
+
+
+def test_pydantic_reads_plain_data_back(results: dict[str, PlainData]) -> None:
+    for kind, result in results.items():
+        if isinstance(result, Struct):
+            adapter: TypeAdapter[Any] = TypeAdapter(type(result))
+            if kind == "page":
+                adapter = TypeAdapter(Page[TraceItem])
+            assert adapter.validate_python(result) is result
+            assert adapter.validate_json(adapter.dump_json(result)) == result
+            assert adapter.dump_python(result) == result.to_dict()
+
+
+def test_pydantic_says_what_does_not_fit() -> None:
+    with pytest.raises(ValidationError, match="unknown field `gaol`"):
+        TypeAdapter(Policy).validate_python({"name": "p", "gaol": "cost"})
+    with pytest.raises(ValidationError, match="dict is not Answer"):
+        TypeAdapter(Answer).validate_python({"output": "Hello"})
+
+
+class Both(BaseModel):
+    answer: Answer
+    traces: list[Trace]
+
+
+def app_of(router: Router, results: dict[str, Any]) -> FastAPI:
+    app = FastAPI()
+
+    @app.get("/plain/{kind}")
+    async def plain(kind: str):  # type: ignore[no-untyped-def]
+        return results[kind]
+
+    @app.get("/kinds/answer")
+    async def answer() -> Answer[Any]:
+        return results["answer"]  # type: ignore[no-any-return]
+
+    @app.get("/kinds/response")
+    async def response() -> RouteResponse:
+        return results["response"]  # type: ignore[no-any-return]
+
+    @app.get("/kinds/decision")
+    def decision() -> Decision:
+        return results["decision"]  # type: ignore[no-any-return]
+
+    @app.get("/kinds/trace")
+    def trace() -> Trace:
+        return results["trace"]  # type: ignore[no-any-return]
+
+    @app.get("/kinds/agent")
+    def agent() -> AgentAnswer[Any]:
+        return results["agent"]  # type: ignore[no-any-return]
+
+    @app.get("/kinds/page")
+    def page() -> Page[TraceItem]:
+        return results["page"]  # type: ignore[no-any-return]
+
+    reports = {"usage": UsageReport, "cache": CacheReport, "fallback": FallbackReport, "latency": LatencyReport}
+    others = {"model": Model, "policy": Policy, "check": PolicyCheck}
+    for kind, shape in (reports | others).items():
+        app.get(f"/kinds/{kind}", response_model=shape)(lambda kind=kind: results[kind])
+
+    @app.get("/models")
+    def models() -> list[Model]:
+        return router.models()
+
+    @app.get("/model-or-none")
+    def maybe() -> Model | None:
+        return None
+
+    @app.get("/both")
+    async def both() -> Both:
+        answer = await router.route("Hello")
+        return Both(answer=answer, traces=[answer.trace])
+
+    @app.get("/events")
+    def events() -> list[Event | Statement | WhyNot]:
+        return []
+
+    @app.get("/wrong")
+    def wrong() -> Answer[Any]:
+        return {"output": "Hello"}  # type: ignore[return-value]
+
+    @app.post("/ask")
+    async def ask(request: Annotated[RouteRequest, Body()]) -> Answer[Any]:
+        return await router.route(request)
+
+    @app.exception_handler(RouterError)
+    async def told(_: object, error: RouterError) -> JSONResponse:
+        return JSONResponse(error.body, error.status_code, error.headers)
+
+    return app
+
+
+@pytest.fixture(scope="module")
+def client(router: Router, results: dict[str, PlainData]) -> Iterator[TestClient]:
+    with TestClient(app_of(router, results)) as client:
+        yield client
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fastapi_returns_a_result(kind: str, client: TestClient, results: dict[str, PlainData]) -> None:
+    for path in ("plain", "kinds"):
+        sent = client.get(f"/{path}/{kind}")
+        assert sent.status_code == 200
+        assert sent.json() == results[kind].to_dict()
+
+
+def test_fastapi_returns_results_within_others(client: TestClient, router: Router) -> None:
+    assert client.get("/models").json() == [model.to_dict() for model in router.models()]
+    both = client.get("/both").json()
+    assert both["answer"]["trace_id"] == both["traces"][0]["id"]
+    assert client.get("/model-or-none").json() is None
+    with pytest.raises(ResponseValidationError, match="dict is not Answer"):
+        client.get("/wrong")
+
+
+def test_fastapi_takes_a_request(client: TestClient) -> None:
+    sent = client.post("/ask", json={**HELLO, "budget": {"maxCostUsd": 1}})
+    assert sent.json()["output"]
+    nulls = client.post("/ask", json={**HELLO, "stream": None, "fallback": {"maxRetries": None}})
+    assert nulls.json()["output"]
+    failed = client.post("/ask", json={**HELLO, "models": ["openai/gpt-0"]})
+    assert (failed.status_code, failed.json()["error"]["code"]) == (400, "validation_failed")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"budget": {"maxCost": 1}}, "budget.maxCost: is not a field; did you mean 'maxCostUsd'?"),
+        (
+            {"budget": {"max_cost_usd": 1}},
+            "budget.max_cost_usd: is not a field; it is spelled 'maxCostUsd' in an object",
+        ),
+        ({"goal": "costs"}, "goal: must be one of cost, quality, stability, got 'costs'; did you mean 'cost'?"),
+        ({"gaol": "cost"}, "gaol: is not a field; did you mean 'goal'?"),
+        ({"tools": {}}, "tools: must be an array, got an object; "),
+    ],
+)
+def test_fastapi_tells_what_a_request_may_hold(given: dict[str, Any], said: str, client: TestClient) -> None:
+    refused = client.post("/ask", json={**HELLO, **given})
+    (problem,) = refused.json()["detail"]
+    assert (refused.status_code, problem["loc"]) == (422, ["body"])
+    assert said in problem["msg"]
+
+
+def test_fastapi_documents_results(client: TestClient) -> None:
+    document = client.get("/openapi.json").json()
+    validate(document)
+    schemas = document["components"]["schemas"]
+    for path, name in {
+        "/kinds/answer": "RouteResponse",
+        "/kinds/response": "RouteResponse",
+        "/kinds/decision": "Decided",
+        "/kinds/agent": "AgentResponse",
+        "/kinds/page": "Page_TraceItem_",
+        "/kinds/usage": "UsageReport",
+        "/ask": "RouteResponse",
+    }.items():
+        (operation,) = document["paths"][path].values()
+        told = operation["responses"]["200"]["content"]["application/json"]["schema"]
+        assert told == {"$ref": f"#/components/schemas/{name}"}
+    answer = schemas["RouteResponse"]
+    assert answer["properties"]["routing"]["$ref"] == "#/components/schemas/Routing"
+    assert answer["properties"]["output"]["description"] == "The model's text."
+    assert answer["required"][:2] == ["trace_id", "output"]
+    assert "(spec" not in answer["description"]
+    assert "maxCostUsd" in schemas["Budget"]["properties"]
+    assert schemas["DecisionSpan"]["properties"]["type"] == {"const": "decision", "title": "Type", "type": "string"}
+    assert schemas["Page_TraceItem_"]["properties"]["data"]["items"] == {"$ref": "#/components/schemas/TraceItem"}
