@@ -196,6 +196,11 @@ BEGIN
     now := coalesce((settings ->> 'now')::float8, moment);
     me := (settings ->> 'owner')::bigint;
     lease := (settings ->> 'lease')::float8;
+    INSERT INTO owner VALUES (me, moment + lease, (settings ->> 'tick')::bigint) ON CONFLICT (id) DO UPDATE
+        SET until = excluded.until, ticks = excluded.ticks WHERE owner.ticks < excluded.ticks;
+    IF NOT FOUND THEN  -- its connection was given up, and with it its calls
+        RAISE object_not_in_prerequisite_state USING MESSAGE = 'a later tick has come before this one';
+    END IF;
 
     IF jsonb_array_length(ends) > 0 THEN
         WITH e AS (
@@ -485,9 +490,6 @@ BEGIN
             SELECT account, name, 0, 0, more, CASE WHEN name LIKE 'run:%' THEN settings ->> 'today' END
             FROM unnest(p_account, p_name, p_more) AS u(account, name, more) WHERE more <> 0
             ON CONFLICT (account, name) DO UPDATE SET reserved = purse.reserved + excluded.reserved, at = excluded.at;
-    END IF;
-    IF (settings ->> 'beats')::boolean THEN
-        INSERT INTO owner VALUES (me, moment + lease) ON CONFLICT (id) DO UPDATE SET until = excluded.until;
     END IF;
     IF NOT is_synced THEN  -- a request that is counted may be lost with the server
         PERFORM set_config('synchronous_commit', 'off', true);

@@ -44,6 +44,11 @@ class Asking(Reply[Any]):
         self.number = 0
         """Its place among those that wait."""
 
+    @property
+    def account(self) -> str:
+        """Whose limits and money it asks for."""
+        return self.ask.caller.account
+
     def answer(self, found: Any) -> None:
         """Have an answer, or an error to raise."""
         self.is_done = True
@@ -84,13 +89,14 @@ class Ending(Reply[Sequence[StoredEvent]]):
 
 
 class Work(Reply[Any]):
-    """Something else to do between two ticks."""
+    """Something else to do: before a tick, or after it if it ``comes_last``."""
 
-    __slots__ = ("do",)
+    __slots__ = ("comes_last", "do")
 
-    def __init__(self, do: Callable[[], Any], *, awaited: bool) -> None:
+    def __init__(self, do: Callable[[], Any], *, awaited: bool, comes_last: bool = False) -> None:
         super().__init__(awaited=awaited)
         self.do = do
+        self.comes_last = comes_last
 
 
 class Queues:
@@ -132,7 +138,7 @@ class Queues:
         found: dict[int, Asking] = {}
         for queue in self._queues.values():
             for place, each in enumerate(queue):
-                if each.ask.caller.account in self._freed or (looks and not place) or each.until <= now:
+                if each.account in self._freed or (looks and not place) or each.until <= now:
                     found[each.number] = each
         if looks:
             self._looked_at = now
@@ -157,7 +163,7 @@ class Queues:
             queue.remove(asking)
             if not queue:
                 del self._queues[waits.on]
-            self.free(asking.ask.caller.account)  # who comes next may have been waiting for it alone
+            self.free(asking.account)  # who comes next may have been waiting for it alone
 
     def behind(self, account: str, tried: Sequence[Asking]) -> list[str]:
         """Purses for which others wait that are not ``tried`` just now: who comes later stands behind them."""
