@@ -325,9 +325,6 @@ class Writer:
         def forget(tables: Tables, _: Desk) -> None:
             tables.execute("DELETE FROM owner WHERE id = ?", (self.owner,))
 
-        lost, self._lost = self._lost, []
-        if lost:
-            self._try(lost, [], [])
         if self._queues or self._held.keys() - {each.call for each in self._lost}:
             return
         self._is_closed = True
