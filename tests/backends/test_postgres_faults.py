@@ -95,7 +95,7 @@ async def test_a_server_that_stands_still_is_waited_for_no_longer_than_is_said(p
         postgres_server.pause()
         try:
             began = time.monotonic()
-            for asked in (till.ask("meanwhile", 10, same="i"), storage.read(SYSTEM_ACCOUNT, Caller, KeyByDigest(b"d"))):
+            for asked in (till.ask("meanwhile", 10, same="i"), storage.read(SYSTEM_ACCOUNT, KeyByDigest(b"d"))):
                 with pytest.raises(StorageUnavailable):
                     await asked
             assert time.monotonic() - began < 4 * PATIENCE_S
