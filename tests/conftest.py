@@ -23,6 +23,7 @@ SEAMS = (
     "backends/test_caches.py backends/test_callable.py backends/test_clock.py backends/test_coordination.py "
     "backends/test_discovery.py backends/test_embedders.py "
     "backends/test_faults.py backends/test_http_provider.py backends/test_postgres_coordination.py "
+    "backends/test_postgres_faults.py "
     "backends/test_proxies.py backends/test_redis*.py backends/test_storage.py "
     "backends/test_transport.py "
     "engine/test_admission*.py engine/test_agent.py engine/test_attempt.py engine/test_cancel*.py "
