@@ -241,12 +241,12 @@ class Writer:
                 traces.append(trace_of(ending.trace, blobs) | {"end": place})
         callers: dict[tuple[Caller, str, bool], int] = {}
         asked: list[dict[str, Any]] = []
-        askings, now = [*tried, *asks], self._now()
+        askings, numbers, now = [*tried, *asks], {each.number for each in tried}, self._now()
         for place, asking in enumerate(askings):
             ask, is_new = asking.ask, place >= len(tried)
             caller = callers.setdefault((ask.caller, month_of(ask.at), ask.windows), len(callers))
             waits = ask.waits_s > 0 and (is_new or asking.until > now)
-            behind = self._queues.behind(ask.caller.account, tried) if is_new and self._queues else []
+            behind = self._queues.behind(asking.account, numbers) if is_new and self._queues else []
             again = ask.id in self._held
             asked.append(ask_of(place, ask, caller, asking.kind, again=again, waits=waits, behind=behind))
         self._ticks += 1
