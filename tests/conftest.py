@@ -6,7 +6,8 @@ import gc
 import io
 import os
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -97,6 +98,19 @@ def _is_on_trio(item: pytest.Item) -> bool:
 def _among(patterns: Sequence[str], item: pytest.Item) -> bool:
     path = item.path.relative_to(ROOT).as_posix()
     return any(fnmatchcase(path, pattern) for pattern in patterns)
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_of_redis_is_left() -> Iterator[None]:
+    """Have a test fail that leaves one running: it would go on into the tests after it."""
+    before = _threads_of_redis()
+    yield
+    left = _threads_of_redis() - before  # those before are told of already
+    assert not left, f"still running: {[thread.name for thread in left]}; close the RedisCoordination"
+
+
+def _threads_of_redis() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("routewright-redis")}
 
 
 @pytest.fixture(params=["asyncio", "trio"])

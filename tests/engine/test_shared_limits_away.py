@@ -65,7 +65,6 @@ class Office:
 async def office(redis: RedisServer, anyio_backend: str) -> AsyncIterator[Office]:
     made = Office(redis)
     yield made
-    made.coordination._slots.clear()
     await made.coordination.aclose()
 
 
