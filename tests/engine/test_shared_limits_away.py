@@ -135,6 +135,60 @@ async def test_a_limit_of_zero_admits_nothing_though_the_server_is_gone(office: 
         redis.start()
 
 
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"requests_per_min": 3}, "3 requests a minute"),
+        ({"tokens_per_min": 3}, "3 tokens a minute"),
+        ({"concurrency": 1}, "1 call at a time"),
+        ({"requests_per_min": 3, "tokens_per_min": 40, "concurrency": 40}, "3 requests a minute"),
+    ],
+)
+async def test_where_no_part_of_a_limit_is_left_nothing_is_admitted(
+    office: Office, redis: RedisServer, limits: dict[str, int], said: str
+) -> None:
+    await office.open(**limits)
+    redis.stop()
+    try:
+        with pytest.raises(RateLimited) as refused:
+            await office.accounts.admit(make_ask("c", at=time.time(), lasts_s=60.0, tokens=1))
+    finally:
+        redis.start()
+    away = "of which each of 4 processes has 0 while the coordination is away"
+    assert str(refused.value) == f"the account is limited to {said}, {away}: try again in 5 s"
+    assert refused.value.headers["Retry-After"] == "5"
+    assert refused.value.detail is not None
+    assert (refused.value.detail["limit"], refused.value.detail["remaining"]) == (int(said.split()[0]), 0)
+    assert await office.until_back() < 5.0
+    assert await office.ask() is not None
+
+
+async def test_a_refusal_names_the_limit_and_this_process_part(office: Office, redis: RedisServer) -> None:
+    await office.open(requests_per_min=LIMIT)
+    redis.stop()
+    try:
+        for _ in range(LIMIT // PROCESSES):
+            assert await office.ask() is not None
+        part = (
+            r"limited to 40 requests a minute, of which each of 4 processes has 10 while .* away, and 0 are left: try"
+        )
+        with pytest.raises(RateLimited, match=part):
+            await office.accounts.admit(make_ask("c", at=time.time(), lasts_s=60.0))
+    finally:
+        redis.start()
+
+
+async def test_a_call_of_more_tokens_than_a_part_is_admitted_alone(office: Office, redis: RedisServer) -> None:
+    await office.open(tokens_per_min=LIMIT)
+    redis.stop()
+    try:
+        big = make_ask("big", at=time.time(), lasts_s=60.0, tokens=LIMIT // PROCESSES + 1)
+        assert isinstance(await office.accounts.admit(big), Grant)
+        assert await office.ask() is None
+    finally:
+        redis.start()
+
+
 class Broken:
     """A coordination that fails with what it should not raise, or never answers."""
 
