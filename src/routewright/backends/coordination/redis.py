@@ -88,7 +88,7 @@ local function facts(w, tokens, most_requests, most_tokens)  -- with the entries
   if not fits(w.tokens, tokens, most_tokens) then left = w.tokens + math.min(tokens - most_tokens, 0) end
   while number <= w.last and (requests > 0 or left > 0) do
     local at, r, t = cmsgpack.unpack(call('HGET', w.key, number))
-    found[#found + 1], found[#found + 2], found[#found + 3] = at, r, t
+    found[#found + 1] = {at, r, t}
     number, requests, left = number + 1, requests - r, left - t
   end
   return found
@@ -357,16 +357,13 @@ class RedisCoordination:
                 nowhere = Taken(step.takes, (), ((0, -1),) * len(step.takes.parties))
                 self._unsent.append(_Step("end", step.takes, None, nowhere, until=min(until, step.until)))
 
-    def _read(self, takes: Takes, reply: Reply[Taken], admitted: int, *facts: Sequence[int]) -> None:
+    def _read(self, takes: Takes, reply: Reply[Taken], admitted: int, *facts: Sequence[Any]) -> None:
         """Answer a call by what the script says of each party: its time, slots, requests and tokens, its last entry's
         time, the number of this call's entry, and the first entries."""
         now, windows, states = max(fact[0] for fact in facts) / UNITS, list[Any](), list[WindowState]()
         for (name, limits), (_, slots, requests, tokens, last, _, *first) in zip(takes.parties, facts, strict=True):
             window = Window()
-            window.slots, window.used_requests, window.used_tokens = slots, requests, tokens
-            entries = [*first, last, requests - sum(first[1::3]), tokens - sum(first[2::3])][: None if last else 0]
-            window.times = [at / UNITS for at in entries[::3]]
-            window.requests, window.tokens = entries[1::3], entries[2::3]
+            window.fill(requests, tokens, slots, last / UNITS, [(at / UNITS, *rest) for at, *rest in first])
             windows.append((name, window, limits))
             states += window.states(limits, now) if admitted else ()
         if not admitted:
