@@ -24,11 +24,10 @@ from routewright.testing.servers import RedisServer
 from routewright.testing.threads import Meet, run_in_threads
 from routewright.wire import RateLimits, Taken, Takes
 
-from .redis_child import KEY_REQUESTS, LEASE_S, REQUESTS, SLOTS, TOKENS, WINDOW_S, takes
+from .redis_child import KEY_REQUESTS, LEASE_S, PATIENCE_S, REQUESTS, SLOTS, TOKENS, WINDOW_S, takes, until_taken
 
 pytestmark = pytest.mark.anyio
 PROCESSES = 8
-PATIENCE_S = 20.0
 
 
 @contextmanager
@@ -73,16 +72,6 @@ async def refused(coordination: RedisCoordination, wanted: Takes) -> dict[str, A
         await coordination.take(wanted)
     assert error.value.detail is not None
     return error.value.detail
-
-
-async def until_taken(coordination: RedisCoordination, wanted: Takes) -> Taken:
-    """Take something as soon as there is room."""
-    with anyio.fail_after(PATIENCE_S):
-        while True:
-            try:
-                return await coordination.take(wanted)
-            except RateLimited:
-                await anyio.sleep(0.02)
 
 
 def test_in_no_window_do_eight_processes_get_more_than_the_limit(redis: RedisServer, full: bool) -> None:

@@ -26,6 +26,7 @@ from routewright._core.accounts.payer import refused
 from routewright._core.limits.window import Window
 from routewright._core.request.problems import shown
 from routewright.backends.clock import SystemClock
+from routewright.backends.coordination.memory import HEAR_S
 from routewright.backends.redis import Server
 from routewright.errors import InternalError, RouterError, StorageUnavailable, ValidationFailed
 from routewright.fork import Guard, renew_in_children
@@ -40,9 +41,8 @@ WINDOW = int(WINDOW_S * UNITS)
 IDLE_S, RETRY_S = 2.0, 0.5
 """After so long without work the thread ends; between two tries to send the ends of calls while the server is away."""
 MOST_AT_ONCE, MOST_UNSENT = 256, 10_000
-HEAR_S, BLOCK_S, LOOK_S = 5.0, 1.0, 0.1
-"""How long a listener waits for news, and the server until it says that there is none; between two looks in virtual
-time."""
+BLOCK_S, LOOK_S = 1.0, 0.1
+"""How long the server waits until it says that there is no news; between two looks in virtual time."""
 NEWS, MOST_NEWS = "rw:news", 1_000
 SCRIPT = """
 -- KEYS: of each party its window, then its slots. A window has an entry for each script that admitted something, by
@@ -146,8 +146,8 @@ _log = logging.getLogger(__name__)
 class _Step(NamedTuple):
     """What is to be done for a call."""
 
-    kind: Literal["take", "end", "beat"]
-    """``beat`` says that it runs."""
+    kind: Literal["take", "end", "free", "beat"]
+    """``free`` gives its slot back, and ``beat`` says that it runs."""
     takes: Takes
     reply: Reply[Taken] | None = None
     """Of ``take``."""
@@ -354,8 +354,7 @@ class RedisCoordination:
         until = self._clock.monotonic() + self._lease_s
         for step in steps if not self._inline and len(self._unsent) < MOST_UNSENT else ():
             if step.kind != "beat":
-                nowhere = Taken(step.takes, (), ((0, -1),) * len(step.takes.parties))
-                self._unsent.append(_Step("end", step.takes, None, nowhere, until=min(until, step.until)))
+                self._unsent.append(_Step("free", step.takes, until=min(until, step.until)))
 
     def _read(self, takes: Takes, reply: Reply[Taken], admitted: int, *facts: Sequence[Any]) -> None:
         """Answer a call by what the script says of each party: its time, slots, requests and tokens, its last entry's
