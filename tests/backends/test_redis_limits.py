@@ -259,10 +259,6 @@ async def test_a_defect_fails_the_calls_and_not_the_thread(
 # Its thread
 
 
-def unsent(coordination: RedisCoordination) -> int:
-    return len(coordination._unsent)
-
-
 async def until(holds: Callable[[], bool]) -> None:
     with anyio.fail_after(PATIENCE_S):
         while not holds():  # noqa: ASYNC110
@@ -278,11 +274,11 @@ async def test_closing_ends_the_thread_though_the_server_is_away(make: Make, red
     (redis.stop if away == "gone" else redis.pause)()
     try:
         mine.end(first, 1)
-        await until(lambda: unsent(mine) == 1)
+        await until(lambda: len(mine._unsent) == 1)
         with anyio.fail_after(PATIENCE_S):
             await mine.aclose()
         assert not thread.is_alive()
-        assert unsent(mine) == 0
+        assert len(mine._unsent) == 0
     finally:
         (redis.start if away == "gone" else redis.resume)()
     await mine.take(takes("next"))
@@ -312,8 +308,7 @@ async def test_ends_are_tried_again_now_and_then_and_dropped_with_their_lease(
     try:
         for each in taken:
             mine.end(each, 1)
-        await until(lambda: unsent(mine) == 5)
-        await until(lambda: unsent(mine) == 0 and mine._thread is None)
+        await until(lambda: bool(tries) and mine._thread is None)
     finally:
         redis.start()
     assert len(tries) < 15, "it does not spin"
