@@ -105,8 +105,11 @@ def _no_thread_of_redis_is_left() -> Iterator[None]:
     """Have a test fail that leaves one running: it would go on into the tests after it."""
     before = _threads_of_redis()
     yield
-    left = _threads_of_redis() - before  # those before are told of already
-    assert not left, f"still running: {[thread.name for thread in left]}; close the RedisCoordination"
+    left = _threads_of_redis() - before
+    for thread in left:
+        thread.join(1.0)  # it may be about to end
+    running = [thread.name for thread in left if thread.is_alive()]
+    assert not running, f"still running: {running}; close the RedisCoordination"
 
 
 def _threads_of_redis() -> set[threading.Thread]:

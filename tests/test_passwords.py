@@ -16,8 +16,8 @@ from routewright.wire.secret import without_passwords
 
 SECRET = "canary-7741"
 PLACES = (
-    *(f"{kind}://u:{SECRET}@127.0.0.1:1" for kind in ("redis", "rediss", "redis+cluster", "rediss+cluster")),
-    *(f"{kind}://u:{SECRET}@127.0.0.1:1/main" for kind in ("redis+sentinel", "rediss+sentinel", "redi", "mysql")),
+    *(f"{kind}://u:{SECRET}@127.0.0.1:1" for kind in ("redis", "rediss", "redis+cluster")),
+    *(f"{kind}://u:{SECRET}@127.0.0.1:1/main" for kind in ("redis+sentinel", "redi")),
     f"redis://:{SECRET}@127.0.0.1:1/0?password={SECRET}",
     f"redis:u:{SECRET}@127.0.0.1:1",
     f"postgresql://u:{SECRET}@127.0.0.1:1/x",

@@ -258,8 +258,8 @@ class RedisCoordination:
             self._put(_Step("end", taken.takes, None, taken, by, -void))
 
     async def aclose(self) -> None:
-        """Send the ends of calls, once if the server is away, and end the thread and the connections until it is used
-        again."""
+        """Send the ends of calls, which is tried once, end the thread and close the connections. Both are there again
+        when it is used again."""
         with self._guard.lock:
             if (thread := self._thread) is not None:
                 self._is_closing = True
