@@ -58,9 +58,8 @@ class Window:
     def fill(
         self, requests: int, tokens: int, slots: int, last: float, first: Sequence[tuple[float, int, int]] = ()
     ) -> None:
-        """Have a new window be as full as that, last changed at ``last`` (0: never). Of its entries, as times, requests
-        and tokens, it needs to know the ``first``, as far as somebody waits for them; all others leave with the last.
-        """
+        """Set a new window to these sums. ``last``: when it changed last; 0: never. ``first``: its oldest entries, as
+        time, requests and tokens, as many as a call waits for; the rest counts as taken at ``last``."""
         self.used_requests, self.used_tokens, self.slots = requests, tokens, slots
         rest = last, requests - sum(each[1] for each in first), tokens - sum(each[2] for each in first)
         for at, some_requests, some_tokens in (*first, rest) if last else ():
