@@ -337,7 +337,7 @@ class RedisCoordination:
         for lost in give(replies):  # nobody is there to give it back
             self._waiting.put(_void(replies[lost], lost))
         is_away = any(isinstance(each, StorageUnavailable) for each in answers)
-        self._retry_at = now + RETRY_S if is_away else 0.0
+        self._retry_at = self._clock.monotonic() + RETRY_S if is_away else 0.0
         if is_away and self._is_closing:
             self._unsent.clear()
 
