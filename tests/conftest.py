@@ -6,7 +6,8 @@ import gc
 import io
 import os
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -98,6 +99,22 @@ def _is_on_trio(item: pytest.Item) -> bool:
 def _among(patterns: Sequence[str], item: pytest.Item) -> bool:
     path = item.path.relative_to(ROOT).as_posix()
     return any(fnmatchcase(path, pattern) for pattern in patterns)
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_of_redis_is_left() -> Iterator[None]:
+    """Have a test fail that leaves one running: it would go on into the tests after it."""
+    before = _threads_of_redis()
+    yield
+    left = _threads_of_redis() - before
+    for thread in left:
+        thread.join(1.0)  # it may be about to end
+    running = [thread.name for thread in left if thread.is_alive()]
+    assert not running, f"still running: {running}; close the RedisCoordination"
+
+
+def _threads_of_redis() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("routewright-redis")}
 
 
 @pytest.fixture(params=["asyncio", "trio"])
