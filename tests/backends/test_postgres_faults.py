@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import anyio
+import psycopg
 import pytest
 
 from routewright.backends.clock import SystemClock
@@ -17,7 +19,7 @@ from routewright.errors import InternalError, RateLimited, StorageUnavailable
 from routewright.testing.plugin import need
 from routewright.testing.servers import HOST, PgBouncer, PostgresServer, at_port
 from routewright.testing.storage.samples import PURSES, Till, make_row, make_trace
-from routewright.wire import PutTrace, RateLimits, Replay, TraceById, TraceItems
+from routewright.wire import DeleteTraces, PutTrace, RateLimits, Replay, TraceById, TraceItems, UsageCounts
 from tests.fault_proxy import FaultProxy
 
 from .databases import empty_store, new_store
@@ -163,6 +165,48 @@ async def test_a_settlement_that_cannot_be_booked_harms_no_other_of_its_tick(url
                 group.start_soon(settle, number)
         assert failed == ["c3"]
         assert (await till.purses())["account"] == (9, 1)
+
+
+WAITING = """
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
+
+
+async def until_waiting(connection: psycopg.Connection[Any], many: int) -> None:
+    """Wait until so many transactions wait for a lock."""
+    with anyio.fail_after(30):
+        while connection.execute(WAITING).fetchone() != (many,):  # noqa: ASYNC110  # nothing tells
+            await anyio.sleep(0.01)
+
+
+async def test_a_deletion_keeps_no_call_waiting_and_two_at_once_count_each_trace_out_once(url: str) -> None:
+    async with aclosing(PostgresStorage(url)) as storage:
+        till = await Till(storage).open_full()
+        usage = UsageCounts(first="2026-11-01", last="2026-11-30", environment=None, group_by="model")
+        nothing = await storage.read("acme", usage)
+        traces = [make_trace(number, account="acme", metadata={"n": number}) for number in range(30)]
+        await storage.apply("acme", [PutTrace(trace) for trace in traces])
+        assert await storage.read("acme", usage) != nothing
+        deleted: list[int] = []
+
+        async def delete(**which: Any) -> None:
+            (written,) = await storage.apply("acme", [DeleteTraces(**which)])
+            deleted.append(written.count)
+
+        async with anyio.create_task_group() as group:
+            with psycopg.connect(url) as holder, psycopg.connect(url, autocommit=True) as watcher:
+                held = "SELECT FROM trace WHERE id = %s FOR UPDATE"
+                holder.execute(held, (traces[15].id,))
+                group.start_soon(partial(delete, limit=20))
+                await until_waiting(watcher, 1)
+                await pay(till, "meanwhile")
+                group.start_soon(partial(delete, limit=25))
+                await until_waiting(watcher, 2)
+        assert sorted(deleted) in ([10, 20], [5, 25])
+        await delete()
+        assert sum(deleted) == 30
+        assert await storage.read("acme", usage) == nothing
+        assert (await till.purses(run=None))["account"] == (1, 0)
 
 
 async def test_a_replica_that_takes_over_has_all_that_was_answered() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from routewright._core.accounts.books import MONEY
@@ -22,6 +23,7 @@ from routewright.protocols import Clock, Facts
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     CacheCounts,
+    DeleteTraces,
     FallbackCounts,
     LatencyCounts,
     PutKey,
@@ -102,6 +104,8 @@ class PostgresStorage:
 
         # a digest belongs to one key, of whichever account
         locked = [account, SYSTEM_ACCOUNT] if any(isinstance(each, PutKey) for each in batch) else [account]
+        if all(isinstance(each, DeleteTraces) for each in batch):
+            locked = []  # calls go on meanwhile
         days = {each.trace.key[:10] for each in batch if isinstance(each, PutTrace)}
         done: list[Written] = await self._in_thread(partial(self._transact, work, locked, days))
         if any(isinstance(each, MONEY) for each in batch):
@@ -190,7 +194,7 @@ class PostgresStorage:
         return events
 
     def _keep_snapshots(self, snapshots: Sequence[Snapshot], tables: Tables, _: Desk) -> None:
-        for snapshot in snapshots:
+        for snapshot in sorted(snapshots, key=attrgetter("id")):  # locked in one order
             self._writes.put_snapshot(tables, snapshot, self._clock.time())
 
 

@@ -36,7 +36,7 @@ FROM taken GROUP BY account, shape ORDER BY account
 """
 _NAME = """
 WITH taken AS (DELETE FROM naming RETURNING *)
-INSERT INTO snapshot (id, depth, named, at) SELECT id, 0, sum(named), 0 FROM taken GROUP BY id
+INSERT INTO snapshot (id, depth, named, at) SELECT id, 0, sum(named), 0 FROM taken GROUP BY id ORDER BY id
 ON CONFLICT (id) DO UPDATE SET named = snapshot.named + excluded.named
 """
 _DAYS = "SELECT substr(relname, 7) FROM pg_class WHERE relname LIKE 'trace\\_%' AND relispartition ORDER BY 1"
@@ -139,7 +139,7 @@ def sweep(transact: Transact, now: float) -> int:
     removed += transact(partial(_drop_days, now), [ROLLING])
     while old := transact(lambda tables, _: old_traces(now, tables, WEEK_S)):
         for each in old:
-            removed += transact(partial(_remove_old, each), [each.account])
+            removed += transact(partial(_remove_old, each))
     count(transact)
     while freed := transact(lambda tables, _: remove_snapshots(now, tables)):
         removed += sum(freed)
