@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import aclosing
+from datetime import datetime
+from typing import Any
+
 import pytest
 
 from routewright.backends.storage.postgres import PostgresStorage
+from routewright.backends.storage.postgres.connection import Address, Tables
+from routewright.backends.storage.tables.read import DAY_S
+from routewright.backends.storage.tables.traces import COLUMNS
+from routewright.backends.storage.tables.upkeep import old_traces, remove_old
 from routewright.testing import FakeClock
+from routewright.testing.servers import PostgresServer
 from routewright.testing.storage import AccountsContract, BooksContract, StorageContract
 from routewright.testing.storage.admission import AccountsSuite
+from routewright.testing.storage.samples import make_trace
+from routewright.wire import SYSTEM_ACCOUNT, PutTrace, SetRetention
+
+from .databases import new_store
 
 
 class TestPostgresStorage(StorageContract, BooksContract):
@@ -33,3 +47,47 @@ class InDatabase(AccountsSuite):
 
 class TestPostgresAccounts(InDatabase, AccountsContract):
     pass
+
+
+class Explaining:
+    """Runs statements, and notes those plans of theirs which read rows of ``trace``."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        self.plans: list[str] = []
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Any:
+        if "FROM trace" in sql:
+            lines = self.tables.execute(f"EXPLAIN (ANALYZE, COSTS OFF) {sql}", parameters).fetchall()
+            self.plans.append("\n".join(line for (line,) in lines))
+        return self.tables.execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Sequence[Sequence[Any]], /) -> None:
+        for each in parameters[:1]:
+            self.execute(sql, each)
+        self.tables.executemany(sql, parameters)
+
+
+@pytest.mark.anyio
+async def test_a_sweep_of_the_sandbox_reads_no_traces_of_production(
+    postgres_server: PostgresServer,
+) -> None:
+    url = new_store(postgres_server)
+    async with aclosing(PostgresStorage(url)) as storage:
+        await storage.apply(SYSTEM_ACCOUNT, [SetRetention(production_s=90 * DAY_S, sandbox_s=DAY_S)])
+        traces = [make_trace(number, environment="sandbox") for number in range(150)]
+        await storage.apply("default", [PutTrace(make_trace(999)), *map(PutTrace, traces)])
+    with Address(url).connect() as connection, connection.transaction():
+        columns = f"created_at, {', '.join(COLUMNS[3:])}"
+        connection.execute(
+            f"INSERT INTO trace (n, account, id, {columns}) SELECT n + g, account, id || g, {columns} "
+            "FROM trace, generate_series(1, 20000) AS g WHERE environment = 'production'".encode()
+        )
+        connection.execute("ANALYZE trace")
+        explaining = Explaining(Tables(connection))
+        now = datetime.fromisoformat(traces[0].created_at).timestamp() + 2 * DAY_S
+        assert [remove_old(each, explaining) for each in old_traces(now, explaining)] == [100, 50]
+        assert connection.execute("SELECT count(*) FROM trace WHERE environment = 'sandbox'").fetchone() == (0,)
+    plans = [plan for plan in explaining.plans if "Recursive Union" not in plan]  # of ACCOUNTS
+    assert len(plans) >= 5
+    assert not [plan for plan in plans if "Seq Scan on trace" in plan or "Rows Removed by Filter" in plan]

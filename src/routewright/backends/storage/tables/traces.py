@@ -57,14 +57,9 @@ INSERT INTO snapshot (id, depth, named, at) VALUES {}
 ON CONFLICT (id) DO UPDATE SET named = snapshot.named + excluded.named
 """
 BY_IDS = "FROM trace INDEXED BY trace_by_id WHERE account = ? AND id IN ({})"
-_OWN = (
-    f"SELECT {STORED} FROM trace INDEXED BY trace_by_id WHERE account = ? AND created_at >= ? AND created_at <= ? "
-    "AND id IN ({}) ORDER BY created_at, id /* FOR UPDATE OF trace */"
-)
+_IN_ORDER = "ORDER BY created_at, id /* FOR UPDATE OF trace */"
 """Rows are locked in the order of time, so that no two who remove traces wait for each other, and only those are given
 that nobody removed meanwhile: each trace is counted out once."""
-_LAST_TIME = "~"
-"""Behind every timestamp."""
 
 
 class TraceRows(NamedTuple):
@@ -106,10 +101,9 @@ class Stored(NamedTuple):
 def forget(connection: Statements, account: str, keys: Sequence[tuple[str, str, int]]) -> list[Stored]:
     """Remove the traces of these ``KEYS``, in the order of time, and what belongs to them. They stay counted. Returns
     those that were still there, none that came in the place of another."""
-    if not keys:
-        return []
     numbers = {n for _, _, n in keys}
-    found = rows_where(connection, _OWN, [name for _, name, _ in keys], account, keys[0][0], keys[-1][0])
+    sql = f"SELECT {STORED} {BY_IDS} AND created_at IN ({{}}) {_IN_ORDER}"
+    found = rows_where(connection, sql, [(name, at) for at, name, _ in keys], account)
     rows = [Stored.of(row) for row in found if row[0] in numbers]
     owned = [(account, row.id) for row in rows]
     connection.executemany("DELETE FROM feedback WHERE account = ? AND trace_id = ?", owned)
@@ -154,7 +148,7 @@ def put_traces(
 
 def remove_traces(connection: Statements, account: str, ids: Sequence[str]) -> None:
     """Remove traces that others replace, and count them no more."""
-    found = rows_where(connection, _OWN, sorted(ids), account, "", _LAST_TIME)
+    found = rows_where(connection, f"SELECT {STORED} {BY_IDS} {_IN_ORDER}", ids, account)
     before = [Stored.of(row) for row in found]
     _remove(connection, account, before)
     _count_out(connection, account, before)
