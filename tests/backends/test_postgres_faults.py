@@ -16,6 +16,7 @@ from routewright.backends.clock import SystemClock
 from routewright.backends.storage.postgres import PostgresStorage
 from routewright.backends.storage.postgres.connection import PATIENCE_S
 from routewright.errors import InternalError, RateLimited, StorageUnavailable
+from routewright.testing import FakeClock
 from routewright.testing.plugin import need
 from routewright.testing.servers import HOST, PgBouncer, PostgresServer, at_port
 from routewright.testing.storage.samples import PURSES, Till, make_row, make_trace
@@ -145,6 +146,30 @@ async def test_what_was_granted_and_never_heard_of_is_given_back(url: str, proxy
             await till.ask("unheard", 1_000)
         proxy.restore()
         await soon(lambda: till.admit("next", 1_000))
+
+
+async def test_what_a_process_held_that_is_gone_is_free_with_the_next_sweep(url: str) -> None:
+    async with aclosing(PostgresStorage(url)) as storage, aclosing(PostgresStorage(url)) as other:
+        till = await Till(storage).open_full()
+        await till.admit("abandoned", 700)
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("DELETE FROM owner")
+        lives = Till(other)
+        await lives.admit("lives", 300)
+        await other.sweep(0.0)
+        assert (await lives.purses(run=None))["account"] == (0, 300)
+        await lives.admit("next", 700)
+
+
+async def test_a_process_that_closes_leaves_a_lease_for_what_it_could_not_release(url: str) -> None:
+    clock = FakeClock()
+    async with aclosing(PostgresStorage(url, clock=clock)) as other:
+        storage = PostgresStorage(url, clock=clock, lease_s=LEASE_S)
+        await (await Till(storage).open_full()).admit("lost", 1_000)
+        storage._writer._held.clear()
+        await storage.aclose()
+        await clock.advance(2 * LEASE_S)
+        await Till(other).admit("next", 1_000)
 
 
 async def test_a_settlement_that_cannot_be_booked_harms_no_other_of_its_tick(url: str) -> None:

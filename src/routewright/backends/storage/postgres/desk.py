@@ -26,6 +26,11 @@ _HOLD = """
 SELECT id, account, key_id, came_at, ends_at, parties, tokens, slots, nanos, purses, claim, fingerprint, owner,
     taken_at, run, run_limit, late FROM hold WHERE
 """
+_NO_OWNER = "NOT EXISTS (SELECT FROM owner WHERE owner.id = hold.owner)"
+_ABANDONED = f"""
+SELECT DISTINCT account FROM hold
+WHERE owner IN (SELECT id FROM owner WHERE until < ? AND id <> ?) OR {_NO_OWNER}
+"""
 _KEPT = "SELECT claim, fingerprint, call, result, until FROM kept WHERE account = ? AND claim = ANY (?)"
 _PUT_KEPT = """
 INSERT INTO kept (account, claim, environment, fingerprint, call, until, result) VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -87,13 +92,13 @@ class Desk:
         return booked
 
     def expire(self, but: int) -> list[str]:
-        """End the holds of processes that were silent for a lease, ``but`` one. Returns the accounts."""
-        sql = "SELECT DISTINCT account FROM hold JOIN owner ON owner.id = owner WHERE until < %s AND owner.id <> %s"
-        accounts = [name for (name,) in self._tables.raw.execute(sql, (self._at, but)).fetchall()]
+        """End the holds of processes that were silent for a lease, ``but`` one, and of those that are gone. A process
+        that has just come is none of these: ``tick`` writes it with its holds. Returns the accounts."""
+        accounts = [name for (name,) in self._tables.execute(_ABANDONED, (self._at, but)).fetchall()]
         self.lock(*accounts)
-        sql = "DELETE FROM owner WHERE until < %s AND id <> %s RETURNING id"  # one of us does it
-        silent = [owner for (owner,) in self._tables.raw.execute(sql, (self._at, but)).fetchall()]
-        self._load("owner = ANY (?)", silent)
+        silent = "SELECT id FROM owner WHERE until < ? AND id <> ? FOR UPDATE SKIP LOCKED"  # one of us does it
+        self._tables.execute(f"DELETE FROM owner WHERE id IN ({silent})", (self._at, but))
+        self._load(f"account = ANY (?) AND {_NO_OWNER}", accounts)
         return self._expire([*self._state.holds.values()])
 
     def expire_overdue(self, owner: int, lease_s: float) -> list[str]:

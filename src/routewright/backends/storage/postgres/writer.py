@@ -305,7 +305,8 @@ class Writer:
 
     def _hang_up(self) -> None:
         def forget(tables: Tables, _: Desk) -> None:
-            tables.execute("DELETE FROM owner WHERE id = ?", (self.owner,))
+            held = "SELECT FROM hold WHERE owner = owner.id"  # by a call that never heard of its grant
+            tables.execute(f"DELETE FROM owner WHERE id = ? AND NOT EXISTS ({held})", (self.owner,))
 
         if not self._held and self._spoke_at > -inf:
             with suppress(Exception):  # its lease ends
