@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from routewright.backends.storage.postgres import PostgresStorage
 from routewright.backends.storage.postgres.connection import Address, Tables
@@ -18,8 +19,8 @@ from routewright.testing import FakeClock
 from routewright.testing.servers import PostgresServer
 from routewright.testing.storage import AccountsContract, BooksContract, StorageContract
 from routewright.testing.storage.admission import AccountsSuite
-from routewright.testing.storage.samples import make_trace
-from routewright.wire import SYSTEM_ACCOUNT, PutTrace, SetRetention
+from routewright.testing.storage.samples import Till, make_account, make_key, make_trace
+from routewright.wire import SYSTEM_ACCOUNT, PutAccount, PutKey, PutTrace, SetRetention
 
 from .databases import new_store
 
@@ -91,3 +92,19 @@ async def test_a_sweep_of_the_sandbox_reads_no_traces_of_production(
     plans = [plan for plan in explaining.plans if "Recursive Union" not in plan]  # of ACCOUNTS
     assert len(plans) >= 5
     assert not [plan for plan in plans if "Seq Scan on trace" in plan or "Rows Removed by Filter" in plan]
+
+
+@pytest.mark.anyio
+async def test_a_change_of_one_key_writes_no_other(postgres: str) -> None:
+    written = "SELECT id, xmin FROM key ORDER BY id"
+    async with aclosing(PostgresStorage(postgres)) as storage:
+        keys = [make_key(id=f"k{number}", digest=f"d{number}") for number in range(3)]
+        till = await Till(storage).open(*keys)
+        with Address(postgres).connect() as connection:
+            before = connection.execute(written).fetchall()
+            await till.put(PutKey(replace(keys[1], budget_nanos=5)))
+            await till.put(PutAccount(make_account(name="acme", prepaid=True)))
+            after = connection.execute(written).fetchall()
+            assert connection.execute("SELECT budget FROM key ORDER BY id").fetchall() == [(None,), (5,), (None,)]
+            assert connection.execute("SELECT prepaid FROM account").fetchall() == [(True,)]
+    assert [mine == was for mine, was in zip(after, before, strict=True)] == [True, False, True]

@@ -196,8 +196,9 @@ def _end(connection: Connection) -> None:
     """Make a store of the copy."""
     now = time.time()
     desk = Desk(Tables(connection), now, now)
-    for (account,) in connection.execute("SELECT account FROM account UNION SELECT account FROM key").fetchall():
-        desk.changed(account)  # their limits stand beside them
+    whose = "SELECT account, NULL FROM account UNION ALL SELECT account, id FROM key"
+    for account, key_id in connection.execute(whose).fetchall():
+        desk.changed(account, key_id)  # their limits stand beside them
     connection.execute(_NUMBERS)
     connection.execute("DROP TABLE copying")
     connection.execute("ANALYZE")

@@ -15,10 +15,9 @@ from routewright._core.accounts.ledger import Booked
 from routewright._core.accounts.payer import BALANCE, MONTH, level_of, purses_of
 from routewright._core.accounts.state import State, scope_of
 from routewright._core.moment import timestamp
-from routewright.backends.storage.tables.books.bodies import account_of, key_of
 from routewright.backends.storage.tables.books.shelf import TableShelf
 from routewright.protocols import Facts
-from routewright.wire import AddCredit, Correct, Environment, Purse, RunLimit, Standing, Stands, Written
+from routewright.wire import AddCredit, Correct, Environment, Purse, RateLimits, RunLimit, Standing, Stands, Written
 
 from .connection import LOCK, Tables
 
@@ -133,19 +132,15 @@ class Desk:
 
     # What batches ask of it (``tables/books/write.Desk``)
 
-    def changed(self, account: str) -> None:
-        """The terms of an account were changed: keep the limits beside them."""
-        for (body,) in self._tables.execute("SELECT body FROM account WHERE account = ?", (account,)).fetchall():
-            terms = account_of(body)
-            limits = limits_of(terms)
-            row = limits.requests_per_min, limits.tokens_per_min, limits.concurrency, terms.prepaid, terms.monthly_nanos
-            self._tables.execute(_ACCOUNT, (*row, account))
-        rows: list[tuple[Any, ...]] = []
-        for (body,) in self._tables.execute("SELECT body FROM key WHERE account = ?", (account,)).fetchall():
-            key, mine = key_of(body), key_of(body).limits
-            counts = (None,) * 3 if mine is None else (mine.requests_per_min, mine.tokens_per_min, mine.concurrency)
-            rows.append((*counts, key.budget_nanos, key.monthly_nanos, account, key.id))
-        self._tables.executemany(_KEY, rows)
+    def changed(self, account: str, key_id: str | None = None) -> None:
+        """The terms of an account, or of one of its keys, were changed: keep the limits beside them."""
+        if key_id is None:
+            terms = self.shelf.account(account)
+            if terms is not None:
+                row = *_counts(limits_of(terms)), terms.prepaid, terms.monthly_nanos, account
+                self._tables.execute(_ACCOUNT, row)
+        elif (key := self.shelf.key(account, key_id)) is not None:
+            self._tables.execute(_KEY, (*_counts(key.limits), key.budget_nanos, key.monthly_nanos, account, key_id))
 
     def credit(self, account: str, given: AddCredit) -> bool:
         """Add to a balance. False: that was done before."""
@@ -178,3 +173,8 @@ class Desk:
 
     def _flush(self) -> None:
         self.shelf.flush(timestamp(self._now))
+
+
+def _counts(limits: RateLimits | None) -> tuple[int | None, ...]:
+    limits = limits or RateLimits()
+    return limits.requests_per_min, limits.tokens_per_min, limits.concurrency
