@@ -79,11 +79,7 @@ async def test_a_sweep_of_the_sandbox_reads_no_traces_of_production(
         traces = [make_trace(number, environment="sandbox") for number in range(150)]
         await storage.apply("default", [PutTrace(make_trace(999)), *map(PutTrace, traces)])
     with Address(url).connect() as connection, connection.transaction():
-        columns = f"created_at, {', '.join(COLUMNS[3:])}"
-        connection.execute(
-            f"INSERT INTO trace (n, account, id, {columns}) SELECT n + g, account, id || g, {columns} "
-            "FROM trace, generate_series(1, 20000) AS g WHERE environment = 'production'".encode()
-        )
+        copy_of_trace(connection, 20_000, "environment = 'production'")
         connection.execute("ANALYZE trace")
         explaining = Explaining(Tables(connection))
         now = datetime.fromisoformat(traces[0].created_at).timestamp() + 2 * DAY_S
@@ -108,3 +104,37 @@ async def test_a_change_of_one_key_writes_no_other(postgres: str) -> None:
             assert connection.execute("SELECT budget FROM key ORDER BY id").fetchall() == [(None,), (5,), (None,)]
             assert connection.execute("SELECT prepaid FROM account").fetchall() == [(True,)]
     assert [mine == was for mine, was in zip(after, before, strict=True)] == [True, False, True]
+
+
+@pytest.mark.anyio
+async def test_a_day_of_many_traces_is_dropped_without_counting_them(postgres: str) -> None:
+    async with aclosing(PostgresStorage(postgres)) as storage:
+        retention = SetRetention(production_s=30 * DAY_S, sandbox_s=30 * DAY_S)
+        await storage.apply(SYSTEM_ACCOUNT, [retention])
+        await storage.apply("default", [PutTrace(make_trace(0, created_at="2026-10-01T00:00:00.000Z"))])
+        await storage.apply("default", [PutTrace(make_trace(1, created_at="2026-10-02T00:00:00.000Z"))])
+        with Address(postgres).connect() as connection:
+            copy_of_trace(connection, 120_000, "created_at < '2026-10-02'")
+            connection.execute("ANALYZE trace_2026_10_01")
+            connection.execute("DELETE FROM trace WHERE created_at < '2026-10-02' AND id LIKE '%000'")
+            ((exactly,),) = connection.execute("SELECT count(*) FROM trace").fetchall()
+            removed = await storage.sweep(datetime.fromisoformat("2026-11-05T00:00:00Z").timestamp())
+            assert removed != exactly
+            assert 0.9 * exactly < removed < 1.1 * exactly
+            left = "SELECT relname FROM pg_class WHERE relispartition AND relname LIKE '%2026_10_0%' AND relkind = 'r'"
+            assert connection.execute(left).fetchall() == []
+
+
+def copy_of_trace(connection: Any, many: int, where: str) -> None:
+    columns = f"created_at, {', '.join(COLUMNS[3:])}"
+    sql = f"SELECT n + g, account, id || g, {columns} FROM trace, generate_series(1, {many}) AS g WHERE {where}"
+    connection.execute(f"INSERT INTO trace (n, account, id, {columns}) {sql}".encode())
+
+
+@pytest.mark.anyio
+async def test_a_new_day_begins_while_others_read(postgres: str) -> None:
+    async with aclosing(PostgresStorage(postgres)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(0))])
+        with Address(postgres).connect() as reader, reader.transaction():
+            reader.execute("SELECT count(*) FROM tag JOIN trace USING (id) JOIN body USING (n)")
+            await storage.apply("default", [PutTrace(make_trace(1, created_at="2031-01-01T00:00:00.000Z"))])

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.postgres import PostgresStorage
@@ -20,7 +21,18 @@ from routewright.testing import FakeClock
 from routewright.testing.plugin import need
 from routewright.testing.servers import HOST, PgBouncer, PostgresServer, at_port
 from routewright.testing.storage.samples import PURSES, Till, make_row, make_trace
-from routewright.wire import DeleteTraces, PutTrace, RateLimits, Replay, TraceById, TraceItems, UsageCounts
+from routewright.wire import (
+    SYSTEM_ACCOUNT,
+    DeleteTraces,
+    HealthSnapshot,
+    PutSnapshot,
+    PutTrace,
+    RateLimits,
+    Replay,
+    TraceById,
+    TraceItems,
+    UsageCounts,
+)
 from tests.fault_proxy import FaultProxy
 
 from .databases import empty_store, new_store
@@ -232,6 +244,44 @@ async def test_a_deletion_keeps_no_call_waiting_and_two_at_once_count_each_trace
         assert sum(deleted) == 30
         assert await storage.read("acme", usage) == nothing
         assert (await till.purses(run=None))["account"] == (1, 0)
+
+
+async def test_a_sweep_waits_for_no_call_that_begins_anew_after_an_hour(url: str) -> None:
+    async with aclosing(PostgresStorage(url)) as storage:
+        till = await Till(storage).open(limits=RateLimits(requests_per_min=3))
+        await till.admit()
+        await till.settle()
+        with psycopg.connect(url) as call:  # which locks what tick does, in its order
+            assert call.execute("DELETE FROM entry").rowcount == 1
+            with anyio.fail_after(30):
+                await storage.sweep(time.time() + 2 * 3_600)
+            call.execute("UPDATE party SET requests = 0")
+        await storage.sweep(time.time() + 2 * 3_600)
+        with psycopg.connect(url) as connection:
+            assert connection.execute("SELECT FROM party UNION ALL SELECT FROM entry").fetchall() == []
+
+
+@pytest.mark.parametrize("how", ["put", "counted"])
+async def test_snapshots_are_locked_in_one_order(how: str, url: str) -> None:
+    usage = UsageCounts(first="2026-11-01", last="2026-11-30", environment=None, group_by="model")
+    put = [PutSnapshot(HealthSnapshot(f"hea_{name}", {}), at=1.0) for name in "cba"]
+    async with aclosing(PostgresStorage(url)) as storage:
+        await storage.apply(SYSTEM_ACCOUNT, put)
+        with psycopg.connect(url) as holder, psycopg.connect(url, autocommit=True) as watcher:
+            for name in "cba":
+                watcher.execute("INSERT INTO naming VALUES (%s, 1)", (f"hea_{name}",))
+            holder.execute("SELECT FROM snapshot WHERE id = 'hea_a' FOR UPDATE")
+            async with anyio.create_task_group() as group:
+                if how == "put":
+                    again = [replace(each, at=2.0) for each in put]
+                    group.start_soon(storage.apply, SYSTEM_ACCOUNT, again)
+                else:
+                    group.start_soon(storage.read, "acme", usage)
+                await until_waiting(watcher, 1)
+                assert (
+                    len(watcher.execute("SELECT FROM snapshot WHERE id <> 'hea_a' FOR UPDATE NOWAIT").fetchall()) == 2
+                )
+                holder.rollback()
 
 
 async def test_a_replica_that_takes_over_has_all_that_was_answered() -> None:
