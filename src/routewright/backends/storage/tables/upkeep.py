@@ -28,11 +28,9 @@ WITH RECURSIVE found(name) AS (
 SELECT name FROM found WHERE name IS NOT NULL
 """
 _FREE_SNAPSHOTS = """
-DELETE FROM snapshot WHERE id IN (
-    SELECT id FROM snapshot WHERE named <= 0 AND at < ?
-    AND NOT EXISTS (SELECT 1 FROM snapshot AS later WHERE later.base = snapshot.id)
-    ORDER BY id /* FOR UPDATE OF snapshot */
-) RETURNING length(body)
+DELETE FROM snapshot WHERE named <= 0 AND at < ?
+AND NOT EXISTS (SELECT 1 FROM snapshot AS later WHERE later.base = snapshot.id)
+RETURNING length(body)
 """
 
 
