@@ -54,7 +54,7 @@ async def test_a_sound_store_has_no_problems_while_it_is_used(url: str) -> None:
     ("damage", "said"),
     [
         ("DROP TABLE told", "the table told is missing"),
-        ("DROP FUNCTION end_hold", "the function end_hold is missing"),
+        ("DROP FUNCTION end_calls", "the function end_calls is missing"),
         ("DROP TRIGGER event_out ON event", "the trigger event_out is missing"),
         ("DROP INDEX ledger_by_name", "the index ledger_by_name is missing"),
         ("UPDATE body SET trace = 'x'", "trace 'tr_"),

@@ -129,21 +129,74 @@ BEGIN
         jsonb_array_elements_text(t -> 'named') AS name GROUP BY name;
 END $$;
 
--- Ends a hold, and gives back what it held but for its place in the windows.
-CREATE OR REPLACE FUNCTION end_hold(of_account text, call text, used bigint) RETURNS void LANGUAGE plpgsql AS $$
+-- Ends calls, and gives back what they held but for its place in the windows. Returns which: those that cannot be ended
+-- simply are left alone.
+CREATE OR REPLACE FUNCTION end_calls(ends jsonb, blobs bytea[], now float8, today text) RETURNS int[]
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    ended int[];
 BEGIN
-    WITH gone AS (
-        DELETE FROM hold WHERE account = of_account AND id = call RETURNING *
+    WITH e AS (
+        SELECT * FROM jsonb_to_recordset(ends) AS e(i int, account text, id text, is_release boolean, nanos bigint,
+            used bigint, charge bigint, run bigint, month text, created_at text, tells boolean, is_open boolean)
+    ), due AS (  -- what each month comes to if all are charged
+        SELECT e.account, e.month, sum(e.charge) AS charge FROM e WHERE e.tells AND e.charge > 0 GROUP BY 1, 2
+    ), crossing AS (
+        SELECT due.account, due.month FROM due JOIN account USING (account)
+        LEFT JOIN purse ON purse.account = due.account AND purse.name = 'month:' || due.month
+        LEFT JOIN purse AS told
+            ON told.account = due.account AND told.name = 'told:month:' || due.month || ':' || account.monthly
+        WHERE account.monthly > 0 AND (coalesce(purse.spent, 0) + due.charge)::numeric * 100 >= account.monthly::numeric
+            * CASE WHEN coalesce(told.told, 0) < 50 THEN 50 WHEN told.told < 80 THEN 80
+                   WHEN told.told < 100 THEN 100 ELSE NULL END
+    ), gone AS (
+        DELETE FROM hold USING e WHERE hold.account = e.account AND hold.id = e.id AND (e.is_release OR (
+            NOT hold.late AND hold.nanos = e.nanos AND (e.is_open OR cardinality(hold.purses) > 0
+                OR NOT EXISTS (SELECT FROM account WHERE account.account = e.account)
+                AND NOT EXISTS (SELECT FROM key WHERE key.account = e.account AND key.id = hold.key_id))
+            AND NOT EXISTS (SELECT FROM crossing WHERE crossing.account = e.account AND crossing.month = e.month)
+            AND NOT EXISTS (SELECT FROM trace WHERE trace.account = e.account AND trace.created_at = e.created_at
+                AND trace.id = e.id)))
+        RETURNING e.i, e.used, coalesce(e.charge, 0) AS charge, coalesce(e.run, 0) AS of_run, e.is_release, hold.*
     ), corrected AS (
-        UPDATE entry SET tokens = entry.tokens + used - gone.tokens FROM gone, unnest(gone.parties) AS name
-        WHERE party = name AND at = gone.taken_at AND used IS NOT NULL RETURNING party, used - gone.tokens AS by
+        UPDATE entry SET tokens = entry.tokens + s.by FROM (
+            SELECT party, taken_at, sum(used - tokens) AS by FROM gone, unnest(parties) AS party
+            WHERE used <> tokens GROUP BY 1, 2
+        ) AS s WHERE entry.party = s.party AND entry.at = s.taken_at RETURNING entry.party, s.by
     ), freed AS (
-        UPDATE party SET slots = party.slots - gone.slots,
-            tokens = party.tokens + coalesce((SELECT by FROM corrected WHERE party = name), 0)
-        FROM gone WHERE name = ANY (gone.parties)
+        UPDATE party SET slots = party.slots - s.slots, tokens = party.tokens + s.tokens FROM (
+            SELECT name, sum(slots) AS slots, sum(tokens) AS tokens FROM (
+                SELECT party AS name, slots, 0 AS tokens FROM gone, unnest(parties) AS party
+                UNION ALL SELECT party, 0, by FROM corrected) AS changes GROUP BY name
+        ) AS s WHERE party.name = s.name
+    ), paid AS (
+        INSERT INTO purse (account, name, spent, granted, at, reserved)
+        SELECT account, name, sum(CASE WHEN name LIKE 'run:%' THEN of_run ELSE charge END), 0,
+            CASE WHEN name LIKE 'run:%' THEN today END, -sum(nanos)
+        FROM gone, unnest(purses) AS name GROUP BY account, name
+        HAVING sum(nanos) <> 0 OR sum(CASE WHEN name LIKE 'run:%' THEN of_run ELSE charge END) <> 0
+        ON CONFLICT (account, name) DO UPDATE
+        SET spent = purse.spent + excluded.spent, reserved = purse.reserved + excluded.reserved, at = excluded.at
+    ), booked AS (
+        INSERT INTO ledger (account, name, at, kind, key_id, provider, model, input, output, cached, cost, charge, credit,
+            least, most, overrun, note, purses)
+        SELECT gone.account, r.name, r.at, r.kind, r.key_id, r.provider, r.model, r.input, r.output, r.cached, r.cost,
+            r.charge, r.credit, r.least, r.most, r.overrun, r.note,
+            CASE WHEN cardinality(gone.purses) > 0 THEN to_json(gone.purses)::text END
+        FROM gone, jsonb_to_recordset(ends -> gone.i -> 'rows') AS r(name text, at text, kind text, key_id text,
+            provider text, model text, input bigint, output bigint, cached bigint, cost bigint, charge bigint,
+            credit bigint, least bigint, most bigint, overrun bigint, note text)
+        WHERE NOT gone.is_release
+    ), answered AS (
+        INSERT INTO kept SELECT gone.account, gone.claim, ends -> gone.i ->> 'environment', gone.fingerprint, gone.id,
+            now + 86400, blobs[(ends -> gone.i ->> 'result')::int]
+        FROM gone WHERE gone.claim IS NOT NULL AND ends -> gone.i ->> 'result' IS NOT NULL
+        ON CONFLICT (account, claim) DO UPDATE SET environment = excluded.environment,
+            fingerprint = excluded.fingerprint, call = excluded.call, until = excluded.until, result = excluded.result
     )
-    UPDATE purse SET reserved = reserved - gone.nanos FROM gone
-    WHERE purse.account = of_account AND purse.name = ANY (gone.purses);
+    SELECT coalesce(array_agg(i), '{}') INTO ended FROM gone;
+    RETURN ended;
 END $$;
 
 -- When so much of a window has left it: the time of the entry that is waited for.
@@ -208,65 +261,8 @@ BEGIN
     lease := (settings ->> 'lease')::float8;
 
     IF jsonb_array_length(ends) > 0 THEN
-        WITH e AS (
-            SELECT * FROM jsonb_to_recordset(ends) AS e(i int, account text, id text, is_release boolean, nanos bigint,
-                used bigint, charge bigint, run bigint, month text, created_at text, tells boolean, is_open boolean)
-        ), due AS (  -- what each month comes to if all are charged
-            SELECT e.account, e.month, sum(e.charge) AS charge FROM e WHERE e.tells AND e.charge > 0 GROUP BY 1, 2
-        ), crossing AS (
-            SELECT due.account, due.month FROM due JOIN account USING (account)
-            LEFT JOIN purse ON purse.account = due.account AND purse.name = 'month:' || due.month
-            LEFT JOIN purse AS told
-                ON told.account = due.account AND told.name = 'told:month:' || due.month || ':' || account.monthly
-            WHERE account.monthly > 0 AND (coalesce(purse.spent, 0) + due.charge)::numeric * 100 >= account.monthly::numeric
-                * CASE WHEN coalesce(told.told, 0) < 50 THEN 50 WHEN told.told < 80 THEN 80
-                       WHEN told.told < 100 THEN 100 ELSE NULL END
-        ), gone AS (
-            DELETE FROM hold USING e WHERE hold.account = e.account AND hold.id = e.id AND (e.is_release OR (
-                NOT hold.late AND hold.nanos = e.nanos AND (e.is_open OR cardinality(hold.purses) > 0
-                    OR NOT EXISTS (SELECT FROM account WHERE account.account = e.account)
-                    AND NOT EXISTS (SELECT FROM key WHERE key.account = e.account AND key.id = hold.key_id))
-                AND NOT EXISTS (SELECT FROM crossing WHERE crossing.account = e.account AND crossing.month = e.month)
-                AND NOT EXISTS (SELECT FROM trace WHERE trace.account = e.account AND trace.created_at = e.created_at
-                    AND trace.id = e.id)))
-            RETURNING e.i, e.used, coalesce(e.charge, 0) AS charge, coalesce(e.run, 0) AS of_run, e.is_release, hold.*
-        ), corrected AS (
-            UPDATE entry SET tokens = entry.tokens + s.by FROM (
-                SELECT party, taken_at, sum(used - tokens) AS by FROM gone, unnest(parties) AS party
-                WHERE used <> tokens GROUP BY 1, 2
-            ) AS s WHERE entry.party = s.party AND entry.at = s.taken_at RETURNING entry.party, s.by
-        ), freed AS (
-            UPDATE party SET slots = party.slots - s.slots, tokens = party.tokens + s.tokens FROM (
-                SELECT name, sum(slots) AS slots, sum(tokens) AS tokens FROM (
-                    SELECT party AS name, slots, 0 AS tokens FROM gone, unnest(parties) AS party
-                    UNION ALL SELECT party, 0, by FROM corrected) AS changes GROUP BY name
-            ) AS s WHERE party.name = s.name
-        ), paid AS (
-            INSERT INTO purse (account, name, spent, granted, at, reserved)
-            SELECT account, name, sum(CASE WHEN name LIKE 'run:%' THEN of_run ELSE charge END), 0,
-                CASE WHEN name LIKE 'run:%' THEN settings ->> 'today' END, -sum(nanos)
-            FROM gone, unnest(purses) AS name GROUP BY account, name
-            HAVING sum(nanos) <> 0 OR sum(CASE WHEN name LIKE 'run:%' THEN of_run ELSE charge END) <> 0
-            ON CONFLICT (account, name) DO UPDATE
-            SET spent = purse.spent + excluded.spent, reserved = purse.reserved + excluded.reserved, at = excluded.at
-        ), booked AS (
-            INSERT INTO ledger (account, name, at, kind, key_id, provider, model, input, output, cached, cost, charge, credit,
-                least, most, overrun, note, purses)
-            SELECT gone.account, r.name, r.at, r.kind, r.key_id, r.provider, r.model, r.input, r.output, r.cached, r.cost,
-                r.charge, r.credit, r.least, r.most, r.overrun, r.note,
-                CASE WHEN cardinality(gone.purses) > 0 THEN to_json(gone.purses)::text END
-            FROM gone, jsonb_to_recordset(ends -> gone.i -> 'rows') AS r(name text, at text, kind text, key_id text,
-                provider text, model text, input bigint, output bigint, cached bigint, cost bigint, charge bigint,
-                credit bigint, least bigint, most bigint, overrun bigint, note text)
-            WHERE NOT gone.is_release
-        ), answered AS (
-            INSERT INTO kept SELECT gone.account, gone.claim, ends -> gone.i ->> 'environment', gone.fingerprint, gone.id,
-                now + 86400, blobs[(ends -> gone.i ->> 'result')::int]
-            FROM gone WHERE gone.claim IS NOT NULL AND ends -> gone.i ->> 'result' IS NOT NULL
-            ON CONFLICT (account, claim) DO UPDATE SET environment = excluded.environment,
-                fingerprint = excluded.fingerprint, call = excluded.call, until = excluded.until, result = excluded.result
-        )
-        SELECT coalesce(array_agg(i), '{}'), coalesce(bool_or(NOT is_release), false) INTO ended, is_synced FROM gone;
+        ended := end_calls(ends, blobs, now, settings ->> 'today');
+        is_synced := EXISTS (SELECT FROM unnest(ended) AS n WHERE NOT (ends -> n ->> 'is_release')::boolean);
         IF jsonb_array_length(traces) > 0 THEN
             PERFORM put_traces((SELECT jsonb_agg(t) FROM jsonb_array_elements(traces) AS t
                 WHERE (t ->> 'end')::int = ANY (ended)), blobs);

@@ -20,6 +20,7 @@ from routewright.protocols import Facts
 from routewright.wire import AddCredit, Correct, Environment, Purse, RateLimits, RunLimit, Standing, Stands, Written
 
 from .connection import LOCK, Tables
+from .rows import packed, release_of
 
 _HOLD = """
 SELECT id, account, key_id, came_at, ends_at, parties, tokens, slots, nanos, purses, claim, fingerprint, owner,
@@ -38,6 +39,7 @@ ON CONFLICT (account, claim) DO UPDATE SET environment = excluded.environment, f
 """
 _ACCOUNT = "UPDATE account SET requests = ?, tokens = ?, slots = ?, prepaid = ?, monthly = ? WHERE account = ?"
 _KEY = "UPDATE key SET requests = ?, tokens = ?, slots = ?, budget = ?, monthly = ? WHERE account = ? AND id = ?"
+_END = "SELECT end_calls(%s::jsonb, '{}', %s, %s)"
 _PURSES = "SELECT name, spent, granted, reserved FROM purse WHERE account = ? AND name = ANY (?)"
 
 
@@ -86,7 +88,7 @@ class Desk:
             self._load("account = ? AND claim = ?", account, scope_of(facts.caller, facts.claim.key))
         booked = self.shelf.settle(facts, self._now)
         if hold:
-            self._end(account, facts.id, facts.tokens)
+            self._end([release_of(0, account, facts.id, facts.tokens)])
         self._flush()
         return booked
 
@@ -113,7 +115,7 @@ class Desk:
     def _expire(self, holds: Sequence[Hold]) -> list[str]:
         for hold in holds:
             self.shelf.expire(hold)
-            self._end(hold.account, hold.id, None)
+        self._end([release_of(place, hold.account, hold.id, None) for place, hold in enumerate(holds)])
         self._flush()
         return [hold.account for hold in holds]
 
@@ -168,8 +170,8 @@ class Desk:
                 self._state.load(self._at, (), {}, [hold])
         return bool(rows)
 
-    def _end(self, account: str, call: str, tokens: int | None) -> None:
-        self._tables.raw.execute("SELECT end_hold(%s, %s, %s)", (account, call, tokens))
+    def _end(self, ends: Sequence[dict[str, Any]]) -> None:
+        self._tables.raw.execute(_END, (packed(ends).decode(), self._now, timestamp(self._now)))
 
     def _flush(self) -> None:
         self.shelf.flush(timestamp(self._now))
