@@ -241,7 +241,7 @@ LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     moment float8; now float8; me bigint; lease float8;
     ended int[] := '{}'; is_synced boolean := false; answers jsonb[] := '{}'; facts jsonb; c record; a record;
-    i int; k int; n int; fits boolean; was_fit boolean; is_run boolean; is_limited boolean; held bigint; nanos bigint; left_ bigint; run_left bigint;
+    i int; k int; n int; fits boolean; was_fit boolean; is_run boolean; is_limited boolean; held bigint; left_ bigint; run_left bigint;
     least bigint; blocked text; queued text[] := '{}'; names text[]; parties text[]; running hold%ROWTYPE; stored jsonb;
     -- callers: places of two windows and four purses each, 0 for none
     c_account text[] := '{}'; c_paying boolean[] := '{}'; c_revoked boolean[] := '{}'; c_windows int[] := '{}';
@@ -441,12 +441,9 @@ BEGIN
                     is_synced := is_synced OR a.nanos > held;
                     held := a.nanos;
                 END IF;
-                facts := facts || jsonb_build_object('nanos', held, 'is_limited', is_limited, 'run_left', run_left, 'windows', jsonb_build_array(
-                    used_of(w_requests, w_tokens, w_last, c_windows[a.caller * 2 + 1]),
-                    used_of(w_requests, w_tokens, w_last, c_windows[a.caller * 2 + 2])));
             ELSE
-                nanos := CASE WHEN is_limited THEN a.nanos ELSE 0 END;
-                is_synced := is_synced OR nanos > 0;
+                held := CASE WHEN is_limited THEN a.nanos ELSE 0 END;
+                is_synced := is_synced OR held > 0;
                 parties := '{}';
                 FOR i IN a.caller * 2 + 1 .. a.caller * 2 + 2 LOOP
                     k := c_windows[i];
@@ -459,21 +456,23 @@ BEGIN
                     w_more_requests[k] := w_more_requests[k] + 1;
                     w_more_tokens[k] := w_more_tokens[k] + a.tokens;
                 END LOOP;
-                IF nanos > 0 THEN
+                IF held > 0 THEN
                     FOREACH blocked IN ARRAY names LOOP
                         k := array_position(p_whose, c_account[n] || E'\x01\x03' || blocked);
-                        p_reserved[k] := p_reserved[k] + nanos;
-                        p_more[k] := p_more[k] + nanos;
+                        p_reserved[k] := p_reserved[k] + held;
+                        p_more[k] := p_more[k] + held;
                     END LOOP;
                 END IF;
                 INSERT INTO hold VALUES (c_account[n], a.id, callers -> a.caller ->> 'key', a.came_at, moment + a.lasts, parties,
-                    a.tokens, a.slot, nanos, names, decode(a.claim, 'hex'), coalesce(a.fingerprint, ''), me, moment,
+                    a.tokens, a.slot, held, names, decode(a.claim, 'hex'), coalesce(a.fingerprint, ''), me, moment,
                     CASE WHEN is_run THEN a.run END, CASE WHEN is_run THEN a.run_limit END,
                     (asks -> a.i -> 'again')::boolean AND EXISTS (SELECT FROM ledger
                         WHERE ledger.account = c_account[n] AND ledger.name = a.id || '/0' AND ledger.kind = 'expired'));
-                facts := facts || jsonb_build_object('nanos', nanos, 'is_limited', is_limited, 'run_left', run_left, 'windows', jsonb_build_array(
-                    used_of(w_requests, w_tokens, w_last, c_windows[a.caller * 2 + 1]),
-                    used_of(w_requests, w_tokens, w_last, c_windows[a.caller * 2 + 2])));
+            END IF;
+            IF fits THEN
+                facts := facts || jsonb_build_object('nanos', held, 'is_limited', is_limited, 'run_left', run_left,
+                    'windows', jsonb_build_array(used_of(w_requests, w_tokens, w_last, c_windows[a.caller * 2 + 1]),
+                        used_of(w_requests, w_tokens, w_last, c_windows[a.caller * 2 + 2])));
             END IF;
             answers := answers || facts;
         END LOOP;
