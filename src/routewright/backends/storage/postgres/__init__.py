@@ -85,6 +85,8 @@ class PostgresStorage:
         locked = [account, SYSTEM_ACCOUNT] if any(isinstance(each, PutKey) for each in batch) else [account]
         made_at = [each.trace.key for each in batch if isinstance(each, PutTrace)]
         deletes = any(isinstance(each, DeleteTraces) for each in batch)
+        if all(isinstance(each, DeleteTraces) for each in batch):
+            locked = []  # calls go on meanwhile
         transact = self._at_length if deletes else self._server.transact
         work = partial(self._server.apply, account, batch)
         done: list[Written] = await self._database.run(partial(transact, work, locked, made_at=made_at))

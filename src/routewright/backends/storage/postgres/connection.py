@@ -63,6 +63,7 @@ _DIALECT = (
         r"CROSS JOIN LATERAL (SELECT * FROM trace WHERE \1 LIMIT 1) AS trace WHERE",
     ),
     (re.compile(r"CAST\((\w+) AS TEXT\), '\$\.(\w+)'"), r"\1, '\2'"),
+    (re.compile(r"/\* (FOR UPDATE.*?) \*/"), r"\1"),
     (re.compile("%"), "%%"),
     (re.compile(r"\?"), "%s"),
 )

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import inf
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -165,5 +166,5 @@ class Server:
         return events
 
     def _put_snapshots(self, snapshots: Sequence[Snapshot], tables: Tables, _: Desk) -> None:
-        for snapshot in snapshots:
+        for snapshot in sorted(snapshots, key=attrgetter("id")):  # locked in one order
             self._writes.put_snapshot(tables, snapshot, self._clock.time())

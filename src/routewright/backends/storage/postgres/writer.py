@@ -323,7 +323,8 @@ class Writer:
 
     def _hang_up(self) -> None:
         def forget(tables: Tables, _: Desk) -> None:
-            tables.execute("DELETE FROM owner WHERE id = ?", (self.owner,))
+            held = "SELECT FROM hold WHERE owner = owner.id"  # by a call that never heard of its grant
+            tables.execute(f"DELETE FROM owner WHERE id = ? AND NOT EXISTS ({held})", (self.owner,))
 
         if self._queues or self._held.keys() - {each.call for each in self._lost}:
             return
