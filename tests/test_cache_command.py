@@ -31,8 +31,9 @@ def _the_cache_is_named(monkeypatch: Patch, noon: None) -> None:
 
 
 @pytest.fixture
-def kept() -> list[str]:
+def kept(monkeypatch: Patch) -> list[str]:
     """A cache with answers to three questions, and one of another account. Gives the traces of the calls."""
+    monkeypatch.setattr("routewright._engine.cache.CACHE_S", 30.0)  # a slow disk keeps none from it
     ids = []
     sandbox = Router.sandbox(cache=open_cache("sqlite:///cache.db"))
     with sandbox.blocking as router:
