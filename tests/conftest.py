@@ -6,7 +6,8 @@ import gc
 import io
 import os
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -23,6 +24,7 @@ SEAMS = (
     "backends/test_caches.py backends/test_callable.py backends/test_clock.py backends/test_coordination.py "
     "backends/test_discovery.py backends/test_embedders.py "
     "backends/test_faults.py backends/test_http_provider.py backends/test_postgres_coordination.py "
+    "backends/test_postgres_faults.py "
     "backends/test_proxies.py backends/test_redis*.py backends/test_storage.py "
     "backends/test_transport.py "
     "engine/test_admission*.py engine/test_agent.py engine/test_attempt.py engine/test_cancel*.py "
@@ -97,6 +99,22 @@ def _is_on_trio(item: pytest.Item) -> bool:
 def _among(patterns: Sequence[str], item: pytest.Item) -> bool:
     path = item.path.relative_to(ROOT).as_posix()
     return any(fnmatchcase(path, pattern) for pattern in patterns)
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_of_redis_is_left() -> Iterator[None]:
+    """Have a test fail that leaves one running: it would go on into the tests after it."""
+    before = _threads_of_redis()
+    yield
+    left = _threads_of_redis() - before
+    for thread in left:
+        thread.join(1.0)  # it may be about to end
+    running = [thread.name for thread in left if thread.is_alive()]
+    assert not running, f"still running: {running}; close the RedisCoordination"
+
+
+def _threads_of_redis() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("routewright-redis")}
 
 
 @pytest.fixture(params=["asyncio", "trio"])

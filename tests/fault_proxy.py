@@ -50,6 +50,11 @@ class FaultProxy:
         """How often a client sent something at first, or after it was sent something."""
         return sum(line.round_trips for line in self._lines)
 
+    def wait_until_idle(self) -> None:
+        """Wait until all that was on its way has come."""
+        while any(line.on_its_way for line in self._lines):
+            time.sleep(0.01)
+
     def refuse(self) -> None:
         """Refuse new connections until ``restore``."""
         with suppress(OSError):  # it does already
@@ -104,8 +109,12 @@ class FaultProxy:
                     continue
                 if data:
                     line.note(to)
-                    time.sleep(self.delay_s[to])
-                    line.ends[to].sendall(data)
+                    line.on_its_way += 1
+                    try:
+                        time.sleep(self.delay_s[to])
+                        line.ends[to].sendall(data)
+                    finally:
+                        line.on_its_way -= 1
             if not line.torn:
                 time.sleep(self.delay_s[to])
                 line.ends[to].shutdown(socket.SHUT_WR)
@@ -125,6 +134,8 @@ class _Line:
         self.round_trips = 0
         self.torn = False
         """Whether something was dropped."""
+        self.on_its_way = 0
+        """How much was taken from one side, and not given to the other yet."""
         self._was_answered = True
         self._ended = set[Side]()
 

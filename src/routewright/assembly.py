@@ -67,6 +67,7 @@ from .protocols import (
     DiscoveringProvider,
     Guardrail,
     ImmediateStorage,
+    LimitingStorage,
     LocalStorage,
     Provider,
     Storage,
@@ -173,7 +174,7 @@ class Parts:
             accounts=accounts,
             emitted=partial(wake, self.storage),
         )
-        self._coordination = coordination
+        self._coordination: Coordination | None = coordination or getattr(self.storage, "coordination", None)
         self._cache = cache
         self._records: Records | None = None
         self._given = providers
@@ -515,8 +516,8 @@ class Parts:
         if self._coordination is not None:
             hear: weakref.WeakMethod[Hear] = weakref.WeakMethod(self._hear_circuit)
             self.worker.start_daemon(listen, self._coordination, hear, settings.clock)
-        if self._webhooks is not None and isinstance(self.storage, LocalStorage | MemoryStorage):
-            self._webhooks.wake()  # a host's own storage is asked when the first event is there
+        if self._webhooks is not None and isinstance(self.storage, LimitingStorage):
+            self._webhooks.wake()  # a simpler storage is asked when the first event is there
         return engine
 
     def _make_learner(self, learning: Learning) -> Learner:

@@ -122,7 +122,8 @@ def is_postgres(url: object) -> bool:
 
 def url_of(named: str) -> str:
     """The URL of what a person names by that, or by its file alone."""
-    is_url = "://" in named or named.startswith(tuple(f"{scheme}:" for scheme in SCHEMES))
+    begins = tuple(f"{scheme}{end}" for scheme in (*SCHEMES, "redis", "rediss") for end in (":", "//"))
+    is_url = "://" in named or named.startswith(begins)
     return named if is_url else f"sqlite:///{named}"
 
 

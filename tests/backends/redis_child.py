@@ -14,12 +14,12 @@ import anyio
 
 from routewright.backends.coordination import redis
 from routewright.backends.coordination.redis import UNITS, RedisCoordination
-from routewright.errors import RateLimited
-from routewright.wire import RateLimits, Takes
+from routewright.errors import RateLimited, StorageUnavailable
+from routewright.wire import RateLimits, Taken, Takes
 
 WINDOW_S = 1.0
 """In place of a minute."""
-LEASE_S = 1.0
+LEASE_S, PATIENCE_S = 1.0, 20.0
 REQUESTS, TOKENS, SLOTS, TASKS = 60, 400, 40, 4
 KEY_REQUESTS = 25
 PARTIES = (
@@ -31,6 +31,16 @@ PARTIES = (
 def takes(call: str, *, tokens: int = 0, of_key: bool = False, slots: int = 1) -> Takes:
     parties = PARTIES if of_key else PARTIES[:1]
     return Takes(id=call, account="acme", parties=parties, tokens=tokens, slots=slots, lasts_s=60.0)
+
+
+async def until_taken(coordination: RedisCoordination, wanted: Takes) -> Taken:
+    """Take something as soon as there is room, and a server."""
+    with anyio.fail_after(PATIENCE_S):
+        while True:
+            try:
+                return await coordination.take(wanted)
+            except (RateLimited, StorageUnavailable):
+                await anyio.sleep(0.02)
 
 
 async def count(coordination: RedisCoordination, seconds: float) -> None:

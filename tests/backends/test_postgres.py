@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import aclosing
+from datetime import datetime
+from random import Random
+from typing import Any
+
+import anyio
 import pytest
+from msgspec.structs import replace
 
 from routewright.backends.storage.postgres import PostgresStorage
+from routewright.backends.storage.postgres.connection import Address, Tables
+from routewright.backends.storage.tables.read import DAY_S
+from routewright.backends.storage.tables.traces import COLUMNS
+from routewright.backends.storage.tables.upkeep import old_traces, remove_old
 from routewright.testing import FakeClock
+from routewright.testing.servers import PostgresServer
 from routewright.testing.storage import AccountsContract, BooksContract, StorageContract
 from routewright.testing.storage.admission import AccountsSuite
+from routewright.testing.storage.samples import Till, make_account, make_key, make_trace
+from routewright.testing.storage.walk import walk
+from routewright.wire import SYSTEM_ACCOUNT, PutAccount, PutKey, PutTrace, SetRetention
+
+from .databases import new_store
 
 
 class TestPostgresStorage(StorageContract, BooksContract):
@@ -33,3 +51,102 @@ class InDatabase(AccountsSuite):
 
 class TestPostgresAccounts(InDatabase, AccountsContract):
     pass
+
+
+def test_a_long_walk_of_two_accounts_shows_neither_what_is_the_others(postgres: str, full: bool) -> None:
+    async def steps() -> None:
+        storage = PostgresStorage(postgres)
+        await walk(storage, Random(20261127), steps=100_000 if full else 100, accounts=("one", "one's"))
+        await storage.aclose()
+
+    anyio.run(steps)
+
+
+class Explaining:
+    """Runs statements, and notes those plans of theirs which read rows of ``trace``."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        self.plans: list[str] = []
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Any:
+        if "FROM trace" in sql:
+            lines = self.tables.execute(f"EXPLAIN (ANALYZE, COSTS OFF) {sql}", parameters).fetchall()
+            self.plans.append("\n".join(line for (line,) in lines))
+        return self.tables.execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Sequence[Sequence[Any]], /) -> None:
+        for each in parameters[:1]:
+            self.execute(sql, each)
+        self.tables.executemany(sql, parameters)
+
+
+@pytest.mark.anyio
+async def test_a_sweep_of_the_sandbox_reads_no_traces_of_production(
+    postgres_server: PostgresServer,
+) -> None:
+    url = new_store(postgres_server)
+    async with aclosing(PostgresStorage(url)) as storage:
+        await storage.apply(SYSTEM_ACCOUNT, [SetRetention(production_s=90 * DAY_S, sandbox_s=DAY_S)])
+        traces = [make_trace(number, environment="sandbox") for number in range(150)]
+        await storage.apply("default", [PutTrace(make_trace(999)), *map(PutTrace, traces)])
+    with Address(url).connect() as connection, connection.transaction():
+        copy_of_trace(connection, 20_000, "environment = 'production'")
+        connection.execute("ANALYZE trace")
+        explaining = Explaining(Tables(connection))
+        now = datetime.fromisoformat(traces[0].created_at).timestamp() + 2 * DAY_S
+        assert [remove_old(each, explaining) for each in old_traces(now, explaining)] == [100, 50]
+        assert connection.execute("SELECT count(*) FROM trace WHERE environment = 'sandbox'").fetchone() == (0,)
+    plans = [plan for plan in explaining.plans if "Recursive Union" not in plan]  # of ACCOUNTS
+    assert len(plans) >= 5
+    assert not [plan for plan in plans if "Seq Scan on trace" in plan or "Rows Removed by Filter" in plan]
+
+
+@pytest.mark.anyio
+async def test_a_change_of_one_key_writes_no_other(postgres: str) -> None:
+    written = "SELECT id, xmin FROM key ORDER BY id"
+    async with aclosing(PostgresStorage(postgres)) as storage:
+        keys = [make_key(id=f"k{number}", digest=f"d{number}") for number in range(3)]
+        till = await Till(storage).open(*keys)
+        with Address(postgres).connect() as connection:
+            before = connection.execute(written).fetchall()
+            await till.put(PutKey(replace(keys[1], budget_nanos=5)))
+            await till.put(PutAccount(make_account(name="acme", prepaid=True)))
+            after = connection.execute(written).fetchall()
+            assert connection.execute("SELECT budget FROM key ORDER BY id").fetchall() == [(None,), (5,), (None,)]
+            assert connection.execute("SELECT prepaid FROM account").fetchall() == [(True,)]
+    assert [mine == was for mine, was in zip(after, before, strict=True)] == [True, False, True]
+
+
+@pytest.mark.anyio
+async def test_a_day_of_many_traces_is_dropped_without_counting_them(postgres: str) -> None:
+    async with aclosing(PostgresStorage(postgres)) as storage:
+        retention = SetRetention(production_s=30 * DAY_S, sandbox_s=30 * DAY_S)
+        await storage.apply(SYSTEM_ACCOUNT, [retention])
+        await storage.apply("default", [PutTrace(make_trace(0, created_at="2026-10-01T00:00:00.000Z"))])
+        await storage.apply("default", [PutTrace(make_trace(1, created_at="2026-10-02T00:00:00.000Z"))])
+        with Address(postgres).connect() as connection:
+            copy_of_trace(connection, 120_000, "created_at < '2026-10-02'")
+            connection.execute("ANALYZE trace_2026_10_01")
+            connection.execute("DELETE FROM trace WHERE created_at < '2026-10-02' AND id LIKE '%000'")
+            ((exactly,),) = connection.execute("SELECT count(*) FROM trace").fetchall()
+            removed = await storage.sweep(datetime.fromisoformat("2026-11-05T00:00:00Z").timestamp())
+            assert removed != exactly
+            assert 0.9 * exactly < removed < 1.1 * exactly
+            left = "SELECT relname FROM pg_class WHERE relispartition AND relname LIKE '%2026_10_0%' AND relkind = 'r'"
+            assert connection.execute(left).fetchall() == []
+
+
+def copy_of_trace(connection: Any, many: int, where: str) -> None:
+    columns = f"created_at, {', '.join(COLUMNS[3:])}"
+    sql = f"SELECT n + g, account, id || g, {columns} FROM trace, generate_series(1, {many}) AS g WHERE {where}"
+    connection.execute(f"INSERT INTO trace (n, account, id, {columns}) {sql}".encode())
+
+
+@pytest.mark.anyio
+async def test_a_new_day_begins_while_others_read(postgres: str) -> None:
+    async with aclosing(PostgresStorage(postgres)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(0))])
+        with Address(postgres).connect() as reader, reader.transaction():
+            reader.execute("SELECT count(*) FROM tag JOIN trace USING (id) JOIN body USING (n)")
+            await storage.apply("default", [PutTrace(make_trace(1, created_at="2031-01-01T00:00:00.000Z"))])

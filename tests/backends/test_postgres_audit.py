@@ -54,7 +54,7 @@ async def test_a_sound_store_has_no_problems_while_it_is_used(url: str) -> None:
     ("damage", "said"),
     [
         ("DROP TABLE told", "the table told is missing"),
-        ("DROP FUNCTION end_hold", "the function end_hold is missing"),
+        ("DROP FUNCTION end_calls", "the function end_calls is missing"),
         ("DROP TRIGGER event_out ON event", "the trigger event_out is missing"),
         ("DROP INDEX ledger_by_name", "the index ledger_by_name is missing"),
         ("UPDATE body SET trace = 'x'", "trace 'tr_"),
@@ -74,7 +74,6 @@ async def test_a_sound_store_has_no_problems_while_it_is_used(url: str) -> None:
         ("UPDATE purse SET reserved = 7", "of 'acme' has reserved 7, and its calls hold 1000"),
         ("DELETE FROM hold", "purse 'account' of 'acme' has reserved 1000, and its calls hold 0"),
         ("UPDATE party SET slots = 7", "has 7 slots in use, and its calls hold 1"),
-        ("DELETE FROM owner", "call 'runs' of 'acme' holds what no process owns, and keeps it"),
     ],
 )
 async def test_what_is_wrong_is_said(damage: str, said: str, url: str) -> None:

@@ -157,19 +157,6 @@ def test_a_copy_is_used_as_if_nothing_had_happened(source: Path, url: str) -> No
     assert run(url, "SELECT budget FROM key") == [(1_000_000_000,)]
 
 
-def test_a_copy_of_a_database_is_the_same_again(
-    source: Path, url: str, postgres_server: PostgresServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert copy(source, url) == 0
-    third = new_schema(postgres_server)
-    create(Address(third))
-    assert copy(url, third) == 0
-    for table in copying._KEYS:
-        assert rows_of(third, table) == rows_of(url, table), table
-    assert run(third, "SELECT n FROM trace ORDER BY n") == run(url, "SELECT n FROM trace ORDER BY n")
-    assert run(third, "SELECT n FROM body ORDER BY n") == run(url, "SELECT n FROM trace ORDER BY n")
-
-
 def test_a_copy_that_is_stopped_anywhere_goes_on(
     source: Path, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -255,6 +242,11 @@ def test_a_source_in_use_is_said_to_be_so(source: Path, url: str, capsys: pytest
         ("none.db", "postgresql://host/db", "there is no store none.db"),
         ("none.db", "copy.db", "TO: is no database in PostgreSQL"),
         ("memory:", "postgresql://host/db", "FROM: is memory:"),
+        (
+            "postgresql://host/db",
+            "postgresql://host/db",
+            "FROM: is a database in PostgreSQL, and only files are copied",
+        ),
         ("", "postgresql://host/db", "FROM: is empty"),
     ],
 )

@@ -116,7 +116,7 @@ def test_nobody_else_may_drop_days(guarded: PostgresServer) -> None:
     create(Address(owner))
     url = as_app(owner)
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        run(url, "SELECT drop_day('2026-11-22')")
+        run(url, "SELECT drop_day('trace', '2026-11-22')")
 
 
 def test_a_role_cannot_have_the_owner_act_on_tables_of_its_own(guarded: PostgresServer) -> None:

@@ -24,11 +24,10 @@ from routewright.testing.servers import RedisServer
 from routewright.testing.threads import Meet, run_in_threads
 from routewright.wire import RateLimits, Taken, Takes
 
-from .redis_child import KEY_REQUESTS, LEASE_S, REQUESTS, SLOTS, TOKENS, WINDOW_S, takes
+from .redis_child import KEY_REQUESTS, LEASE_S, PATIENCE_S, REQUESTS, SLOTS, TOKENS, WINDOW_S, takes, until_taken
 
 pytestmark = pytest.mark.anyio
 PROCESSES = 8
-PATIENCE_S = 20.0
 
 
 @contextmanager
@@ -47,7 +46,7 @@ Make = Callable[..., RedisCoordination]
 
 @pytest.fixture
 async def make(redis: RedisServer, anyio_backend: str) -> AsyncIterator[Make]:
-    """Makes coordinations that are closed in the end, and forget their calls."""
+    """Makes coordinations that are closed in the end."""
     made: list[RedisCoordination] = []
 
     def make(**given: Any) -> RedisCoordination:
@@ -56,7 +55,6 @@ async def make(redis: RedisServer, anyio_backend: str) -> AsyncIterator[Make]:
 
     yield make
     for each in made:
-        each._slots.clear()
         await each.aclose()
 
 
@@ -74,16 +72,6 @@ async def refused(coordination: RedisCoordination, wanted: Takes) -> dict[str, A
         await coordination.take(wanted)
     assert error.value.detail is not None
     return error.value.detail
-
-
-async def until_taken(coordination: RedisCoordination, wanted: Takes) -> Taken:
-    """Take something as soon as there is room."""
-    with anyio.fail_after(PATIENCE_S):
-        while True:
-            try:
-                return await coordination.take(wanted)
-            except RateLimited:
-                await anyio.sleep(0.02)
 
 
 def test_in_no_window_do_eight_processes_get_more_than_the_limit(redis: RedisServer, full: bool) -> None:
@@ -167,7 +155,6 @@ def test_threads_with_loops_of_their_own_share_a_coordination(redis: RedisServer
 
     run_in_threads(work, many=6, backend=anyio_backend_name, patience_s=PATIENCE_S)
     assert len(admitted) == 100
-    mine._slots.clear()
     anyio.run(mine.aclose, backend=anyio_backend_name)
 
 
@@ -267,3 +254,70 @@ async def test_a_defect_fails_the_calls_and_not_the_thread(
         with pytest.raises(InternalError, match="RedisCoordination failed"):
             await mine.take(takes("c"))
     await mine.take(takes("d"))
+
+
+# Its thread
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    with anyio.fail_after(PATIENCE_S):
+        while not holds():  # noqa: ASYNC110
+            await anyio.sleep(0.01)
+
+
+@pytest.mark.parametrize("away", ["gone", "frozen"])
+async def test_closing_ends_the_thread_though_the_server_is_away(make: Make, redis: RedisServer, away: str) -> None:
+    mine = make()
+    first, _ = await mine.take(takes("ended")), await mine.take(takes("running"))
+    thread = mine._thread
+    assert thread is not None
+    (redis.stop if away == "gone" else redis.pause)()
+    try:
+        mine.end(first, 1)
+        await until(lambda: len(mine._unsent) == 1)
+        with anyio.fail_after(PATIENCE_S):
+            await mine.aclose()
+        assert not thread.is_alive()
+        assert len(mine._unsent) == 0
+    finally:
+        (redis.start if away == "gone" else redis.resume)()
+    await mine.take(takes("next"))
+
+
+async def test_ends_are_sent_before_it_is_closed(make: Make) -> None:
+    mine, other = make(), make()
+    party = ("p", RateLimits(concurrency=1))
+    mine.end(await mine.take(Takes("c", "acme", (party,), 1, 1, 60.0)), 1)
+    await mine.aclose()
+    await other.take(Takes("d", "acme", (party,), 1, 1, 60.0))
+
+
+async def test_ends_are_tried_again_now_and_then_and_dropped_with_their_lease(
+    make: Make, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, tries = make(lease_s=3 * module.RETRY_S), list[int]()
+    taken = [await mine.take(takes(f"c{number}")) for number in range(5)]
+    evaluate = mine._server.evaluate
+
+    def counted(*given: Any) -> list[Any]:
+        tries.append(len(given))
+        return evaluate(*given)
+
+    monkeypatch.setattr(mine._server, "evaluate", counted)
+    redis.stop()
+    try:
+        for each in taken:
+            mine.end(each, 1)
+        await until(lambda: bool(tries) and mine._thread is None)
+    finally:
+        redis.start()
+    assert len(tries) < 15, "it does not spin"
+
+
+async def test_slots_are_renewed_after_another_router_closed_it(make: Make, redis: RedisServer) -> None:
+    mine = make()
+    await mine.take(takes("running"))
+    await mine.aclose()
+    assert mine._thread is None
+    await mine.hear(None)
+    assert mine._thread is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from math import nextafter
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -153,6 +154,25 @@ def test_a_refusal_names_the_limit_that_is_waited_for_longest_and_says_how_all_s
     takes = [(Take("a", "tokens", 100, 60), first), (Take("b", "requests", 1), second), (Take("b", "slots", 1), second)]
     states = WindowState("tokens", 100, 40, 50.0), WindowState("requests", 1, 0, 55.0), WindowState("slots", 1, 0, 0.0)
     assert denied(takes, 20.0) == Denied(1, 55.0, states)
+
+
+@given(st.lists(st.tuples(SHORT, st.integers(0, 9)), min_size=1, max_size=20), st.integers(1, 20), st.integers(1, 9))
+def test_one_that_is_filled_answers_as_the_one_it_is_filled_from(
+    taken: list[tuple[float, int]], limit: int, amount: int
+) -> None:
+    there, filled, now = window(*sorted(taken)), Window(), 60.0
+    there.slots = 3
+    there.age(now - WINDOW_S)
+    entries = [*zip(there.times, there.requests, there.tokens, strict=True)][there.head :]
+    need, first = max(there.used_requests + 1 - limit, there.used_tokens + min(amount - limit, 0)), list[Any]()
+    while entries and min(sum(each[1] for each in first), sum(each[2] for each in first)) < need:
+        first.append(entries.pop(0))
+    filled.fill(there.used_requests, there.used_tokens, 3, there.times[-1] if there.times else 0.0, first)
+    limits = RateLimits(requests_per_min=limit, tokens_per_min=limit)
+    takes = [Take("a", "requests", limit), Take("a", "tokens", limit, amount), Take("a", "slots", 2)]
+    assert filled.states(limits, now) == there.states(limits, now)
+    assert filled.admits(limits, amount, 1) == there.admits(limits, amount, 1)
+    assert denied([(each, filled) for each in takes], now) == denied([(each, there) for each in takes], now)
 
 
 @pytest.mark.parametrize("limit", [1, 7, 60])

@@ -14,6 +14,7 @@ from routewright import CallableProvider, Catalogue, Router, UpstreamCall
 from routewright.backends.cache.redis import RedisCache
 from routewright.errors import RouterError
 from routewright.testing.servers import RedisServer
+from routewright.wire import CacheEntry
 
 pytestmark = pytest.mark.anyio
 Answer = Callable[[UpstreamCall], Awaitable[str]]
@@ -92,6 +93,23 @@ async def test_where_the_one_that_calls_fails_another_does_at_once(machines: lis
     assert upstream.calls == 2
     assert [type(each) for each in found].count(str) == 1
     assert time.monotonic() - began < 2.0
+
+
+async def test_an_answer_that_came_between_the_look_and_the_lead_is_not_paid_for_again(
+    machines: list[Machine], upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, other = machines[:2]
+    await other.ask()
+    await other.router.aclose()  # it has kept the answer, and leads no more
+    get, looks = mine.cache.get, list[bytes]()
+
+    async def get_late(key: bytes, now: float) -> CacheEntry | None:
+        looks.append(key)
+        return None if len(looks) == 1 else await get(key, now)
+
+    monkeypatch.setattr(mine.cache, "get", get_late)
+    assert await mine.ask() == ("since it scatters", True)
+    assert upstream.calls == 1
 
 
 async def test_one_that_dies_is_waited_for_no_longer_than_its_time(

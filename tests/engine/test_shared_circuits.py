@@ -14,11 +14,13 @@ from benchmarks.doubles import MODELS
 from routewright import CallableProvider, Catalogue, MemoryCoordination, Router, Settings, UpstreamCall
 from routewright._core.attempts.breaker import LONGEST_RETRY_AFTER_S
 from routewright.backends.coordination.redis import RedisCoordination
+from routewright.backends.storage.postgres import PostgresStorage
 from routewright.errors import RouterError
-from routewright.protocols import Coordination
+from routewright.protocols import Coordination, Storage
 from routewright.settings import ExecutionLimits
-from routewright.testing.servers import RedisServer
+from routewright.testing.servers import PostgresServer, RedisServer
 from routewright.wire import CIRCUIT_TOPIC, Notice
+from tests.backends.databases import empty_store
 
 pytestmark = pytest.mark.anyio
 MODEL = MODELS[0].id
@@ -27,12 +29,17 @@ MODEL = MODELS[0].id
 class Process:
     """One Router, whose provider is down or not."""
 
-    def __init__(self, coordination: Coordination | None, **limits: Any) -> None:
+    def __init__(self, coordination: Coordination | None, storage: Storage | None = None, **limits: Any) -> None:
         self.is_down, self.calls = False, 0
         provider = CallableProvider(self._answer, models=MODELS[:1])
         settings = Settings(execution=ExecutionLimits(**limits))
         self.router = Router(
-            providers=[provider], catalogue=Catalogue(()), coordination=coordination, settings=settings, max_retries=0
+            providers=[provider],
+            catalogue=Catalogue(()),
+            storage=storage,
+            coordination=coordination,
+            settings=settings,
+            max_retries=0,
         )
 
     async def _answer(self, call: UpstreamCall) -> str:
@@ -106,6 +113,20 @@ async def test_no_news_keep_a_model_away_for_longer_than_the_breaker_may(pair: t
     await pair[1].until_open()
     clock = pair[1].router.clock
     assert 0 < pair[1].fleet.due(0) - clock.monotonic() <= LONGEST_RETRY_AFTER_S
+
+
+async def test_a_database_alone_has_its_users_share_circuits(postgres_server: PostgresServer) -> None:
+    url = empty_store(postgres_server)
+    first, second = [Process(None, PostgresStorage(url), open_s=5.0) for _ in range(2)]
+    for each in (first, second):
+        assert await each.ask()
+    await anyio.sleep(0.5)  # now both listen
+    first.is_down = True
+    for _ in range(5):
+        await first.ask()
+    await second.until_open()
+    for each in (first, second):
+        await each.router.aclose()
 
 
 async def test_a_router_that_was_given_no_coordination_keeps_its_circuits_to_itself() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 
 import anyio
 import pytest
@@ -61,11 +62,19 @@ class Office:
         return time.monotonic() - began
 
 
+@contextmanager
+def gone(server: RedisServer) -> Iterator[None]:
+    server.stop()
+    try:
+        yield
+    finally:
+        server.start()
+
+
 @pytest.fixture
 async def office(redis: RedisServer, anyio_backend: str) -> AsyncIterator[Office]:
     made = Office(redis)
     yield made
-    made.coordination._slots.clear()
     await made.coordination.aclose()
 
 
@@ -77,12 +86,9 @@ async def test_with_the_server_gone_each_process_has_its_part_and_says_so_once(
         grant = await office.ask()
         assert grant is not None
         assert grant.windows[0].remaining == left
-    redis.stop()
-    try:
+    with gone(redis):
         admitted = [await office.ask() for _ in range(LIMIT)]
         took_s = office.took_s
-    finally:
-        redis.start()
     assert sum(each is not None for each in admitted) == LIMIT // PROCESSES - 3, "what it took before counts"
     assert took_s < 0.05
     assert await office.until_back() < 5.0
@@ -116,24 +122,62 @@ async def test_with_the_server_frozen_one_call_waits_a_moment_and_slots_come_bac
 
 async def test_a_process_that_was_granted_by_itself_gives_back_by_itself(office: Office, redis: RedisServer) -> None:
     await office.open(concurrency=4, requests_per_min=1_000)
-    redis.stop()
-    try:
+    with gone(redis):
         for _ in range(10):
             grant = await office.ask()
             assert grant is not None
             assert await office.ask() is None
             office.accounts.release(grant)
-    finally:
-        redis.start()
 
 
 async def test_a_limit_of_zero_admits_nothing_though_the_server_is_gone(office: Office, redis: RedisServer) -> None:
     await office.open(requests_per_min=0)
-    redis.stop()
-    try:
+    with gone(redis):
         assert await office.ask() is None
-    finally:
-        redis.start()
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"requests_per_min": 3}, "3 requests a minute"),
+        ({"tokens_per_min": 3}, "3 tokens a minute"),
+        ({"concurrency": 1}, "1 call at a time"),
+        ({"requests_per_min": 3, "tokens_per_min": 40, "concurrency": 40}, "3 requests a minute"),
+    ],
+)
+async def test_where_no_part_of_a_limit_is_left_nothing_is_admitted(
+    office: Office, redis: RedisServer, limits: dict[str, int], said: str
+) -> None:
+    await office.open(**limits)
+    with gone(redis), pytest.raises(RateLimited) as refused:
+        await office.accounts.admit(make_ask("c", at=time.time(), lasts_s=60.0, tokens=1))
+    away = "of which each of 4 processes has 0 while the coordination is away"
+    assert str(refused.value) == f"the account is limited to {said}, {away}: try again in 5 s"
+    assert refused.value.headers["Retry-After"] == "5"
+    assert refused.value.detail is not None
+    assert (refused.value.detail["limit"], refused.value.detail["remaining"]) == (int(said.split()[0]), 0)
+    assert await office.until_back() < 5.0
+    assert await office.ask() is not None
+
+
+async def test_a_refusal_names_the_limit_and_this_process_part(office: Office, redis: RedisServer) -> None:
+    await office.open(requests_per_min=LIMIT)
+    with gone(redis):
+        for _ in range(LIMIT // PROCESSES):
+            assert await office.ask() is not None
+        part = (
+            r"limited to 40 requests a minute, of which each of 4 processes has 10 while .* away, and 0 are left: try"
+        )
+        with pytest.raises(RateLimited, match=part):
+            await office.accounts.admit(make_ask("c", at=time.time(), lasts_s=60.0))
+
+
+async def test_a_call_of_more_tokens_than_a_part_is_admitted_alone(office: Office, redis: RedisServer) -> None:
+    await office.open(tokens_per_min=LIMIT)
+    with gone(redis):
+        big = make_ask("big", at=time.time(), lasts_s=60.0, tokens=LIMIT // PROCESSES + 1)
+        assert isinstance(await office.accounts.admit(big), Grant)
+        assert await office.ask() is None
 
 
 class Broken:

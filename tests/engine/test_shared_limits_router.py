@@ -74,7 +74,6 @@ async def pair(
     yield made
     for each in made:
         await each.router.aclose()
-        each.coordination._slots.clear()
 
 
 async def test_two_machines_get_no_more_together_than_the_limit(pair: tuple[Machine, Machine]) -> None:

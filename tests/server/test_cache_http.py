@@ -248,6 +248,7 @@ def test_the_judge_can_be_switched_off_in_the_configuration() -> None:
         plan_of(Sources({}, FLAGS, {}, "serve.toml"))
 
 
+@pytest.mark.usefixtures("_here")
 def test_learning_is_turned_on_in_the_configuration() -> None:
     table = "[settings]\npredictor = 'built-in'\n[settings.learning]\njudge"
     Path("serve.toml").write_text(f"{table} = 'a/one'\njudge_share = 0.5\n")

@@ -97,13 +97,13 @@ def test_a_part_that_is_away_is_said_with_what_that_means(
 ) -> None:
     secret = f"redis://:{CANARY}@127.0.0.1:1/0"  # where nothing listens
     config = tmp_path / "serve.toml"
-    config.write_text(f'store = "{url}"\ncoordination = "{secret}"\nprocesses = 8\nhealth = true\ncache = "{secret}"\n')
+    config.write_text(f'store = "{url}"\ncoordination = "{secret}"\nprocesses = 4\nhealth = true\ncache = "{secret}"\n')
     with serving(tmp_path, "--config", str(config), ROUTEWRIGHT_SECRET=ROOT) as server:
         key = server.keys["test"]
         assert get(server, "/readyz") == (200, {"status": "ok"})
         assert main_changes(url, "--plan", "free") == 0
         server.until(lambda: server.ask(key).status == 200 and get(server, "/readyz")[1]["status"] == "degraded")
-        said = "the coordination did not answer the last call: this process goes on with 1/8 of every rate limit"
+        said = "the coordination did not answer the last call: this process goes on with 1/4 of every rate limit"
         assert get(server, "/readyz") == (200, {"status": "degraded", "problem": said})
         database.pause()
         try:

@@ -10,6 +10,8 @@ from routewright.wire import Denied, Resource, Take, WindowState, WindowUsage
 
 UNLIMITED = 2**53 - 1
 """What is left where there is no limit."""
+AWAY_S = 5
+"""When to ask again where a process has no part of a limit: nobody knows when they count together again."""
 OUTPUT_TOKENS = 256
 """Of a call that names no cap, until it is known what it came to."""
 _NOUNS: dict[Resource, tuple[str, str]] = {
@@ -53,17 +55,23 @@ def headers_of(states: Sequence[WindowState], now: float) -> dict[str, str]:
     }
 
 
-def refusal(takes: Sequence[Take], denied: Denied, now: float) -> RateLimited:
-    """What a caller is told whose call has no room."""
+def refusal(takes: Sequence[Take], denied: Denied, now: float, processes: int = 1) -> RateLimited:
+    """What a caller is told whose call has no room in its limits, or in the part of them that each of the processes
+    has."""
     take, state = takes[denied.by], denied.states[denied.by]
     whose = take.name.partition(":")[0]
-    wait_s = max(1, ceil(denied.retry_after_s))
+    has_part = state.limit > 0 or take.limit == 0
+    wait_s = max(1, ceil(denied.retry_after_s)) if has_part else AWAY_S
     noun, per = _NOUNS[take.resource]
-    said = f"the {whose} is limited to {take.limit} {noun}{'' if take.limit == 1 else 's'} {per}, "
-    if take.limit:
-        said += f"and {state.remaining} {'is' if state.remaining == 1 else 'are'} left: try again in {wait_s} s"
+    said = f"the {whose} is limited to {take.limit} {noun}{'' if take.limit == 1 else 's'} {per}"
+    if processes > 1 and take.limit:
+        said += f", of which each of {processes} processes has {state.limit} while the coordination is away"
+    if not take.limit:
+        said += ", which lets nothing in: it has to be raised first"
+    elif not has_part:
+        said += f": try again in {wait_s} s"
     else:
-        said += "which lets nothing in: it has to be raised first"
+        said += f", and {state.remaining} {'is' if state.remaining == 1 else 'are'} left: try again in {wait_s} s"
     detail = {
         "level": whose,
         # a call more at a time is a request too many: the specification knows two resources

@@ -274,8 +274,8 @@ class Caching:
         while entry is None and now < until:
             leads = await self.asked(self._lead(lookup.key, deadline - now), deadline)
             if leads is not False:
-                lookup.leads = leads is True
-                return None
+                lookup.leads = leads is True  # who led until now may have kept one since the look
+                return await self._get(lookup, deadline) if leads else None
             await self.clock.sleep(LOOK_S)
             entry, now = await self._get(lookup, deadline), self.clock.monotonic()
         return entry

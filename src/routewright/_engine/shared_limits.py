@@ -31,7 +31,7 @@ class _Held(NamedTuple):
     taken: Taken | None
     """None: the coordination was away."""
     at: float
-    windows: list[tuple[str, Window, RateLimits]]
+    windows: list[Window]
     """What this process counts by itself."""
 
 
@@ -104,21 +104,27 @@ class SharedLimits:
     async def _take(self, takes: Takes) -> tuple[WindowState, ...]:
         """Count a call, and return its windows. Raises ``RateLimited``."""
         taken = await self._asked(takes) if takes.parties else None
-        windows, states = list[tuple[str, Window, RateLimits]](), list[WindowState]()
+        states = list[WindowState]()
         with self._guard.lock:
             self._at = now = max(self._at, self._clock.monotonic())
-            for name, limits in takes.parties:
-                window = self._windows.get(name) or self._windows.setdefault(name, Window())
+            windows = [self._windows.setdefault(name, Window()) for name, _ in takes.parties]
+            for window in windows:
                 window.age(now - WINDOW_S)
-                windows.append((name, window, self._part(limits)))
-            if taken is None and not all(each.admits(part, takes.tokens, takes.slots) for _, each, part in windows):
-                raise refused(windows, takes.tokens, now, self._clock.time(), slots=bool(takes.slots))
-            for _, window, part in windows:
+            if taken is None:
+                self._check_part(takes, windows, now)
+            for window, (_, limits) in zip(windows, takes.parties, strict=True):
                 window.take(now, takes.tokens)
                 window.slots += takes.slots
-                states += window.states(part, now)
+                states += window.states(self._part(limits), now) if taken is None else ()
             self._held[takes.id] = _Held(takes, taken, now, windows)
         return tuple(states) if taken is None else taken.windows
+
+    def _check_part(self, takes: Takes, windows: list[Window], now: float) -> None:
+        """Raises ``RateLimited`` where a call has no room in this process's part of its limits."""
+        limited = [(name, window, limits) for (name, limits), window in zip(takes.parties, windows, strict=True)]
+        if not all(each.admits(self._part(limits), takes.tokens, takes.slots) for _, each, limits in limited):
+            many, slots = self._coordination.processes, bool(takes.slots)
+            raise refused(limited, takes.tokens, now, self._clock.time(), slots=slots, processes=many)
 
     async def _asked(self, takes: Takes) -> Taken | None:
         """What the coordination says; None: it is away. Raises ``RateLimited``."""
@@ -149,10 +155,9 @@ class SharedLimits:
             _log.warning("%r is back: rate limits are counted there again", self._coordination)
 
     def _part(self, limits: RateLimits) -> RateLimits:
-        """This process's part of limits; something of each that is above 0."""
+        """This process's part of limits, so that all together have no more than there is."""
         given = {name: most for name, most in asdict(limits).items() if most is not None}
-        many = self._coordination.processes
-        return RateLimits(**{name: min(most, max(1, most // many)) for name, most in given.items()})
+        return RateLimits(**{name: most // self._coordination.processes for name, most in given.items()})
 
     def _end(self, call: str, tokens: int | None, *, void: bool = False) -> None:
         """Give back what a call holds, once; what it used stays counted."""
@@ -160,7 +165,7 @@ class SharedLimits:
             held = self._held.pop(call, None)
             if held is None:
                 return
-            for _, window, _ in held.windows:
+            for window in held.windows:
                 window.correct(held.at, 0 if tokens is None else tokens - held.takes.tokens, -void)
                 window.slots -= held.takes.slots
         if held.taken is not None:

@@ -53,6 +53,7 @@ class Server:
         except (ValueError, AttributeError, KeyError):  # their words may hold the password
             fits, scheme = False, ""
         known = scheme in ("redis", "rediss") and self._options.keys() <= {"password_file"}
+        known = known and "@" not in parts.path + parts.fragment  # a password with / or # in it
         if not fits or not known or not all(host for host, _ in self._hosts):
             raise ValidationFailed.at("url", "is no address of Redis", HINT)
         self._address = f"{parts.scheme}://{','.join(f'{host}:{port}' for host, port in self._hosts)}"

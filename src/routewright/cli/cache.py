@@ -79,7 +79,7 @@ def _tag(text: str) -> tuple[str, str | float | bool]:
 def _existing(args: Namespace) -> Cache:
     def open_existing(url: str) -> Cache:
         cache, path = open_cache(url), Path(url.removeprefix("sqlite:///"))
-        if not path.is_file() and not url.startswith("redis"):
+        if url.startswith("sqlite:") and not path.is_file():
             raise NotFound(f"there is no cache {path}; 'routewright serve --cache {path}' creates it")
         return cache
 

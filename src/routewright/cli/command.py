@@ -24,6 +24,7 @@ from routewright import __version__, errors
 from routewright._core.account import without_keys
 from routewright.errors import RouterError, ValidationFailed
 from routewright.wire import error_envelope
+from routewright.wire.secret import without_passwords
 
 from .show import Line, Screen, discard_output, json_line
 
@@ -191,8 +192,8 @@ class Parser(argparse.ArgumentParser):
         self.set_defaults(run=run, parser=self)
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, and end. API keys in a wrong place are not repeated."""
-        super().error(without_keys(message))
+        """Say what is wrong, and end. API keys and passwords in a wrong place are not repeated."""
+        super().error(without_passwords(without_keys(message)))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse unknown arguments here, so that a command answers for its own options."""
@@ -274,8 +275,8 @@ def _failed(error: RouterError, args: Namespace, screen: Screen) -> int:
         error = _in_options(error, args)
     if args.json:
         error.request_id = error.request_id or _new_id()
-        screen.json(msgspec.json.decode(without_keys(json_line(error_envelope(error)))))
-    screen.say(Line(f"routewright: {in_words(error, args)}", "bad"))
+        screen.json(msgspec.json.decode(without_passwords(without_keys(json_line(error_envelope(error))))))
+    screen.say(Line(f"routewright: {without_passwords(in_words(error, args))}", "bad"))
     return exit_code(error)
 
 

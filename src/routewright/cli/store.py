@@ -54,7 +54,7 @@ def add_store(command: Parser) -> None:
     add(begun, "--grant-to ROLE", "a role that may use the store, and change no table, as a server needs it")
     add_json(begun)
     moved = command.command("copy FROM TO", _copy)
-    add(moved, "source FROM", "a file, or a database in PostgreSQL, that nobody uses")
+    add(moved, "source FROM", "a file that nobody uses")
     add(moved, "target TO", "an empty database in PostgreSQL, as postgresql://user@host/database")
     add_json(moved)
     copy = command.command("backup TARGET", _backup)
@@ -308,15 +308,17 @@ async def _retain(args: Namespace, screen: Screen) -> None:
 
 
 async def _copy(args: Namespace, screen: Screen) -> int:
-    """Copy all that lasts from a store into an empty database of PostgreSQL.
+    """Copy all that lasts from a file into an empty database of PostgreSQL.
 
     If it is stopped, run it again: it goes on where it was. Nobody can use the copy before it is whole. The exit code
     is 1 where it differs from what was copied.
     """
+    if is_postgres(args.source):
+        raise refused("FROM", "is a database in PostgreSQL, and only files are copied", "use pg_dump and pg_restore")
     source, target = opened("FROM", args.source, "", open_storage, _HINT), _database("TO", args.target)
     from routewright.backends.storage.postgres.copy import copy  # an extra
 
-    if source is None or (isinstance(source, LocalStorage) and not source.path.is_file()):
+    if not isinstance(source, LocalStorage) or not source.path.is_file():
         raise NotFound(f"there is no store {args.source}")
     try:
         await source.read(SYSTEM_ACCOUNT, RollupKeys())  # counts what is not counted yet
@@ -324,15 +326,14 @@ async def _copy(args: Namespace, screen: Screen) -> int:
         await source.accounts.look(Caller(SYSTEM_ACCOUNT))  # ends what processes held that are gone
     finally:
         await source.aclose()
-    place = source.path if isinstance(source, LocalStorage) else _database("FROM", args.source)
-    rows, problems = copy(place, target, lambda text: None if args.json else screen.note(text))
+    rows, problems = copy(source.path, target, lambda text: None if args.json else screen.note(text))
     secret = f"set {SECRET} to the secret that its keys were made with"
-    if isinstance(place, Path) and secret_path(place).is_file():
-        secret += f", which {secret_path(place)} holds"
+    if secret_path(source.path).is_file():
+        secret += f", which {secret_path(source.path)} holds"
     verdict = Line("the copy differs: name an empty database, and copy it again while nobody uses it", "bad")
     if not problems:
         verdict = Line(f"copied and compared: {sum(rows.values()):,} rows. Before you use it, {secret}", "good")
-    told = {"from": str(place), "to": str(target), "rows": rows, "problems": problems}
+    told = {"from": str(source.path), "to": str(target), "rows": rows, "problems": problems}
     screen.report(told, *(Line(problem, "bad") for problem in problems), verdict)
     return INTERNAL if problems else OK
 

@@ -53,6 +53,13 @@ class Secret(str):
         return Secret, (HIDDEN,)
 
 
+def without_passwords(text: str) -> str:
+    """A text that may quote URLs, or what was meant to be some."""
+    hidden = re.sub(r"(?<=:)[^\s/:@\"'][^\s\"']*@", f"{HIDDEN}@", text)
+    return re.sub(r"(?<=password=)[^&\s\"']*", HIDDEN, hidden)
+
+
 def without_password(url: str) -> str:
     """A URL that may be shown, even if it is none."""
-    return re.sub(r"(?<=password=)[^&]*", HIDDEN, re.sub(r"^((?>[\w+]*:?/*))[^@]*:.*@", r"\1", url, flags=re.DOTALL))
+    shown = re.sub(r"^((?>[\w+]*:?/*))[^@]*:.*@", r"\1", url, flags=re.DOTALL)
+    return re.sub(r"(?<=password=)[^&]*", HIDDEN, without_passwords(shown))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from routewright._core.account import is_live, is_made, limits_of, stray_key, unknown_key
 from routewright._core.allowance import refusal
 from routewright._core.limits.window import Window, denied
@@ -90,14 +92,21 @@ def parties_of(caller: Caller, account: Account | None, key: Key | None) -> list
 
 
 def refused(
-    windows: Sequence[tuple[str, Window, RateLimits]], tokens: int, at: float, now: float, *, slots: bool
+    windows: Sequence[tuple[str, Window, RateLimits]],
+    tokens: int,
+    at: float,
+    now: float,
+    *,
+    slots: bool,
+    processes: int = 1,
 ) -> RateLimited:
     """The error that says which limit is waited for longest, where one of them has no room ``at`` the windows' time;
-    ``now`` in Unix seconds."""
+    ``now`` in Unix seconds. ``processes``: each of so many has its part of the limits."""
     takes = [(take, window) for name, window, limits in windows for take in takes_of(name, limits, tokens, slots=slots)]
     for _, window in takes:
         window.age(at - WINDOW_S)
-    return refusal([take for take, _ in takes], denied(takes, at), now)
+    parts = [(replace(take, limit=take.limit // processes), window) for take, window in takes]
+    return refusal([take for take, _ in takes], denied(parts, at), now, processes)
 
 
 def takes_of(name: str, limits: RateLimits, tokens: int, *, slots: bool) -> list[Take]:

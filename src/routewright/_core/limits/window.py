@@ -7,6 +7,7 @@ begins at zero or later and never runs backwards: ``t - 60`` is exact then, and 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from math import inf, nextafter
 
 from routewright.wire import WINDOW_S, Denied, RateLimits, Resource, Take, WindowState
@@ -53,6 +54,18 @@ class Window:
         """Calls that run."""
         self.payers = 0
         """Callers that are resolved to it."""
+
+    def fill(
+        self, requests: int, tokens: int, slots: int, last: float, first: Sequence[tuple[float, int, int]] = ()
+    ) -> None:
+        """Set a new window to these sums. ``last``: when it changed last; 0: never. ``first``: its oldest entries, as
+        time, requests and tokens, as many as a call waits for; the rest counts as taken at ``last``."""
+        self.used_requests, self.used_tokens, self.slots = requests, tokens, slots
+        rest = last, requests - sum(each[1] for each in first), tokens - sum(each[2] for each in first)
+        for at, some_requests, some_tokens in (*first, rest) if last else ():
+            self.times.append(at)
+            self.requests.append(some_requests)
+            self.tokens.append(some_tokens)
 
     def take(self, at: float, tokens: int) -> None:
         """Count a call. ``at`` is never before the last."""

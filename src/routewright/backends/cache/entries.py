@@ -25,9 +25,14 @@ def check_bounds(name: str, **bounds: object) -> None:
             raise ValidationFailed.at(f"{name}.{field}", f"is {shown(bound)}", "take a whole number above 0")
 
 
+def body_of(entry: CacheEntry) -> bytes:
+    """An entry without its vector, as ``entry_of`` reads it."""
+    return _encoder.encode(replace(entry, vector=None))
+
+
 def row_of(entry: CacheEntry) -> tuple[int, tuple[bytes | str | float | None, ...]]:
     """The size of an entry, and its columns from the key on."""
-    body = _encoder.encode(replace(entry, vector=None))
+    body = body_of(entry)
     size = ROW_BYTES + len(body) + len(entry.vector or b"") + len(entry.metadata or b"")
     return size, (
         *(entry.key, entry.account, entry.environment, entry.partition, entry.id, entry.namespace),

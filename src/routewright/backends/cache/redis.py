@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
-
-from msgspec import DecodeError, msgpack
-from msgspec.structs import replace
 
 from routewright._core.cache.selection import selects
 from routewright.backends.clock import SystemClock
 from routewright.backends.redis import Server
 from routewright.protocols import Clock, Vector
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats
+
+from .entries import body_of, entry_of
 
 ENTRY, LEAD, PAGE = "rw:answer:", "rw:lead:", 500
 _END = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
@@ -44,7 +43,7 @@ class RedisCache:
 
     async def get(self, key: bytes, now: float) -> CacheEntry | None:
         """The entry of exactly this request (``protocols.Cache``)."""
-        entry = _decoded(await self._server.run(lambda client: client.get(ENTRY + key.hex())))
+        entry = entry_of(await self._server.run(lambda client: client.get(ENTRY + key.hex())) or b"")
         return entry if entry is not None and entry.expires_at > now else None
 
     async def nearest(self, partition: bytes, vector: Vector, now: float, limit: int) -> Sequence[CacheMatch]:
@@ -53,7 +52,7 @@ class RedisCache:
 
     async def put(self, entry: CacheEntry) -> None:
         """Keep an answer (``protocols.Cache``)."""
-        body, name = msgpack.encode(replace(entry, vector=None)), ENTRY + entry.key.hex()
+        body, name = body_of(entry), ENTRY + entry.key.hex()
         left_ms = int(1000 * (entry.expires_at - self._clock.time()))
         await self._server.run(
             lambda client: client.set(name, body, px=left_ms) if left_ms > 0 else client.delete(name)
@@ -65,14 +64,13 @@ class RedisCache:
 
     async def stats(self, account: str | None, now: float) -> CacheStats:
         """Count the entries of an account, or of all (``protocols.Cache``)."""
-        kept = await self._server.run(lambda client: dict(_entries(client)))
-        mine = [each for each in kept.values() if account in (None, each[0].account) and each[0].expires_at > now]
+        kept = await self._server.run(partial(_counted, account, now))
         return CacheStats(
-            entries=len(mine),
-            size_bytes=sum(size for _, size in mine),
-            partitions=len({entry.partition for entry, _ in mine}),
-            oldest_at=min((entry.created_at for entry, _ in mine), default=None),
-            saves_nanos=sum(entry.cost_nanos for entry, _ in mine),
+            entries=len(kept),
+            size_bytes=sum(size for size, *_ in kept),
+            partitions=len({partition for _, partition, *_ in kept}),
+            oldest_at=min((created_at for *_, created_at, _ in kept), default=None),
+            saves_nanos=sum(nanos for *_, nanos in kept),
         )
 
     async def lead(self, key: bytes, seconds: float) -> bool:
@@ -88,14 +86,7 @@ class RedisCache:
         self._server.close()
 
 
-def _decoded(body: bytes | None) -> CacheEntry | None:
-    try:
-        return None if body is None else msgpack.decode(body, type=CacheEntry)
-    except DecodeError:  # of another version
-        return None
-
-
-def _entries(client: Any) -> Iterator[tuple[bytes, tuple[CacheEntry, int]]]:
+def _entries(client: Any) -> Iterator[tuple[bytes, CacheEntry, int]]:
     """All entries with their names and sizes, some perhaps twice."""
     names = client.scan_iter(f"{ENTRY}*", count=PAGE)
     while page := [*islice(names, PAGE)]:
@@ -103,14 +94,23 @@ def _entries(client: Any) -> Iterator[tuple[bytes, tuple[CacheEntry, int]]]:
             for name in page:
                 pipe.get(name)
             for name, body in zip(page, pipe.execute(), strict=True):
-                if (entry := _decoded(body)) is not None:
-                    yield name, (entry, len(body))
+                if (entry := entry_of(body or b"")) is not None:
+                    yield name, entry, len(body)
+
+
+def _counted(account: str | None, now: float, client: Any) -> Collection[tuple[int, bytes, float, int]]:
+    """Sizes, partitions, ages and costs of the entries of an account, or of all."""
+    return {
+        name: (size, entry.partition, entry.created_at, entry.cost_nanos)
+        for name, entry, size in _entries(client)
+        if account in (None, entry.account) and entry.expires_at > now
+    }.values()
 
 
 def _remove(which: CacheSelection, now: float, client: Any) -> int:
-    meant = {name: entry for name, (entry, _) in _entries(client) if selects(which, entry)}
+    meant = {name: entry.expires_at > now for name, entry, _ in _entries(client) if selects(which, entry)}
     with client.pipeline(transaction=False) as pipe:
         for name in meant:
             pipe.delete(name)
         pipe.execute()
-    return sum(entry.expires_at > now for entry in meant.values())
+    return sum(meant.values())

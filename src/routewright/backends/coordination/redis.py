@@ -10,9 +10,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
@@ -24,6 +26,7 @@ from routewright._core.accounts.payer import refused
 from routewright._core.limits.window import Window
 from routewright._core.request.problems import shown
 from routewright.backends.clock import SystemClock
+from routewright.backends.coordination.memory import HEAR_S
 from routewright.backends.redis import Server
 from routewright.errors import InternalError, RouterError, StorageUnavailable, ValidationFailed
 from routewright.fork import Guard, renew_in_children
@@ -35,13 +38,11 @@ from routewright.wire import WINDOW_S, Heard, Notice, Taken, Takes, WindowState
 UNITS = 1 << 20
 """A second in the script's whole numbers: floats hold each of them exactly, and so do differences of them."""
 WINDOW = int(WINDOW_S * UNITS)
-IDLE_S, PAUSE_S = 2.0, 0.05
-"""After so long without work the thread ends; between two tries to give back what was ended while the server was
-away."""
+IDLE_S, RETRY_S = 2.0, 0.5
+"""After so long without work the thread ends; between two tries to send the ends of calls while the server is away."""
 MOST_AT_ONCE, MOST_UNSENT = 256, 10_000
-HEAR_S, BLOCK_S, LOOK_S = 5.0, 1.0, 0.1
-"""How long a listener waits for news, and the server until it says that there is none; between two looks in virtual
-time."""
+BLOCK_S, LOOK_S = 1.0, 0.1
+"""How long the server waits until it says that there is no news; between two looks in virtual time."""
 NEWS, MOST_NEWS = "rw:news", 1_000
 SCRIPT = """
 -- KEYS: of each party its window, then its slots. A window has an entry for each script that admitted something, by
@@ -87,7 +88,7 @@ local function facts(w, tokens, most_requests, most_tokens)  -- with the entries
   if not fits(w.tokens, tokens, most_tokens) then left = w.tokens + math.min(tokens - most_tokens, 0) end
   while number <= w.last and (requests > 0 or left > 0) do
     local at, r, t = cmsgpack.unpack(call('HGET', w.key, number))
-    found[#found + 1], found[#found + 2], found[#found + 3] = at, r, t
+    found[#found + 1] = {at, r, t}
     number, requests, left = number + 1, requests - r, left - t
   end
   return found
@@ -145,8 +146,8 @@ _log = logging.getLogger(__name__)
 class _Step(NamedTuple):
     """What is to be done for a call."""
 
-    kind: Literal["take", "end", "beat"]
-    """``beat`` says that it runs."""
+    kind: Literal["take", "end", "free", "beat"]
+    """``free`` gives its slot back, and ``beat`` says that it runs."""
     takes: Takes
     reply: Reply[Taken] | None = None
     """Of ``take``."""
@@ -155,6 +156,8 @@ class _Step(NamedTuple):
     tokens: int = 0
     """By how many the tokens are to be corrected, and the requests."""
     requests: int = 0
+    until: float = inf
+    """When it need not be sent any more: its slot has expired."""
 
     def encoded(self, names: dict[str, int]) -> Any:
         """As the script reads it, with the places of its parties among the keys. None: there is nothing to do."""
@@ -169,6 +172,9 @@ class _Step(NamedTuple):
         ]
         by = (self.tokens, self.requests) if self.reply is None else (takes.tokens, takes.slots)
         return self.kind, takes.id, *by, places
+
+
+_WAKE = _Step("end", Takes("", "", (), 0, 0, 0.0))
 
 
 class RedisCoordination:
@@ -200,10 +206,13 @@ class RedisCoordination:
     def renew(self) -> None:
         """Begin with nothing held: the parent's calls go on there."""
         self._waiting: SimpleQueue[_Step] = SimpleQueue()
+        self._unsent: deque[_Step] = deque()
+        """Ends of calls that the server did not take."""
         self._thread: threading.Thread | None = None
+        self._is_closing = False
         self._slots: dict[str, tuple[Takes, float]] = {}
         """Those held here, and when their calls should be over."""
-        self._beats_at = 0.0
+        self._beats_at = self._retry_at = 0.0
 
     async def announce(self, notice: Notice) -> None:
         """Publish news (``protocols.Coordination``)."""
@@ -212,6 +221,8 @@ class RedisCoordination:
 
     async def hear(self, after: int | None) -> Heard:
         """News since ``after``, of the last thousand (``protocols.Coordination``)."""
+        if self._slots and self._thread is None:  # another Router closed it, and these calls go on
+            self._put(_WAKE)
         if after is None:
             newest = await self._server.run(lambda client: client.xrevrange(NEWS, count=1))
             return Heard((), _number(newest[0][0]) if newest else 0)
@@ -247,9 +258,14 @@ class RedisCoordination:
             self._put(_Step("end", taken.takes, None, taken, by, -void))
 
     async def aclose(self) -> None:
-        """Close the connections, once what was ended is sent. They are opened again if it is used again."""
-        if self._thread is not None:
-            await self.take(Takes("", "", (), 0, 0, 0.0))
+        """Send the ends of calls, which is tried once, end the thread and close the connections. Both are there again
+        when it is used again."""
+        with self._guard.lock:
+            if (thread := self._thread) is not None:
+                self._is_closing = True
+                self._waiting.put(_WAKE)
+        if thread is not None:
+            await self._news.run(thread.join)
         self._server.close()
 
     def _put(self, step: _Step) -> None:
@@ -276,16 +292,18 @@ class RedisCoordination:
             del steps
 
     def _next(self) -> list[_Step] | None:
-        """What came meanwhile; nothing where only slots are to be renewed. None ends the thread."""
+        """What came meanwhile; nothing where slots are to be renewed or ends sent again. None ends the thread."""
         steps: list[_Step] = []
-        until_s = max(0.0, min(IDLE_S, self._beats_at - time.monotonic())) if self._slots else IDLE_S
+        now = time.monotonic()
+        until = min(now + IDLE_S, self._beats_at if self._slots else inf, self._retry_at if self._unsent else inf)
         with suppress(Empty):
-            steps.append(self._waiting.get(timeout=until_s))
+            steps.append(self._waiting.get(timeout=0.0 if self._is_closing else max(0.0, until - now)))
             while len(steps) < MOST_AT_ONCE:
                 steps.append(self._waiting.get_nowait())
         with self._guard.lock:
-            if not steps and not self._slots and self._waiting.empty():
-                self._thread = None
+            is_idle = not steps and not self._unsent and self._waiting.empty()
+            if is_idle and (self._is_closing or not self._slots):
+                self._thread, self._is_closing = None, False
                 return None
         return steps
 
@@ -300,6 +318,8 @@ class RedisCoordination:
             self._beats_at = now + self._lease_s / 3
             self._slots = {name: held for name, held in self._slots.items() if now < held[1]}
             steps = [*(_Step("beat", takes) for takes, _ in self._slots.values()), *steps]
+        again = [self._unsent.popleft() for _ in range(min(MOST_AT_ONCE, len(self._unsent)))]
+        steps = [*(step for step in again if now < step.until), *steps]
         for step in steps:
             names, mine, encoded = scripts.setdefault(step.takes.account, ({}, [], []))
             if (said := step.encoded(names)) is not None:
@@ -316,8 +336,10 @@ class RedisCoordination:
             self._answer(scripts[account][1], answer)
         for lost in give(replies):  # nobody is there to give it back
             self._waiting.put(_void(replies[lost], lost))
-        if not self._inline and any(isinstance(each, StorageUnavailable) for each in answers):
-            time.sleep(PAUSE_S)
+        is_away = any(isinstance(each, StorageUnavailable) for each in answers)
+        self._retry_at = self._clock.monotonic() + RETRY_S if is_away else 0.0
+        if is_away and self._is_closing:
+            self._unsent.clear()
 
     def _answer(self, steps: list[_Step], answer: Any) -> None:
         """Take in what a script returned. Where it failed it may have run, or run later, so that slots are given back,
@@ -329,21 +351,18 @@ class RedisCoordination:
             return
         for _, reply in asked:
             reply.error = answer
-        for step in steps if not self._inline and self._waiting.qsize() < MOST_UNSENT else ():
+        until = self._clock.monotonic() + self._lease_s
+        for step in steps if not self._inline and len(self._unsent) < MOST_UNSENT else ():
             if step.kind != "beat":
-                nowhere = Taken(step.takes, (), ((0, -1),) * len(step.takes.parties))
-                self._waiting.put(_Step("end", step.takes, None, nowhere))
+                self._unsent.append(_Step("free", step.takes, until=min(until, step.until)))
 
-    def _read(self, takes: Takes, reply: Reply[Taken], admitted: int, *facts: Sequence[int]) -> None:
+    def _read(self, takes: Takes, reply: Reply[Taken], admitted: int, *facts: Sequence[Any]) -> None:
         """Answer a call by what the script says of each party: its time, slots, requests and tokens, its last entry's
         time, the number of this call's entry, and the first entries."""
         now, windows, states = max(fact[0] for fact in facts) / UNITS, list[Any](), list[WindowState]()
         for (name, limits), (_, slots, requests, tokens, last, _, *first) in zip(takes.parties, facts, strict=True):
             window = Window()
-            window.slots, window.used_requests, window.used_tokens = slots, requests, tokens
-            entries = [*first, last, requests - sum(first[1::3]), tokens - sum(first[2::3])][: None if last else 0]
-            window.times = [at / UNITS for at in entries[::3]]
-            window.requests, window.tokens = entries[1::3], entries[2::3]
+            window.fill(requests, tokens, slots, last / UNITS, [(at / UNITS, *rest) for at, *rest in first])
             windows.append((name, window, limits))
             states += window.states(limits, now) if admitted else ()
         if not admitted:

@@ -14,41 +14,48 @@ CREATE OR REPLACE FUNCTION day_of(at text) RETURNS bigint LANGUAGE sql IMMUTABLE
     SELECT left(at, 10)::date - DATE '1970-01-01'
 $$;
 
+-- Partitions are attached, which nobody waits for; made as such they would wait for all who read, and hold up all others.
 CREATE OR REPLACE FUNCTION make_days(days text[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '2s' AS $$
 DECLARE
     day text;
-    n bigint;
-    part text;
+    part record;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('days', 25));
     FOREACH day IN ARRAY days LOOP
-        n := day_of(day);
-        part := replace(day, '-', '_');
-        IF to_regclass('trace_' || part) IS NULL THEN
-            EXECUTE format('CREATE TABLE %I PARTITION OF trace FOR VALUES FROM (%L) TO (%L)',
-                'trace_' || part, day, (day::date + 1)::text);
-            EXECUTE format('CREATE TABLE %I PARTITION OF tag FOR VALUES FROM (%L) TO (%L)',
-                'tag_' || part, day, (day::date + 1)::text);
-            EXECUTE format('CREATE TABLE %I PARTITION OF body FOR VALUES FROM (%s) TO (%s)',
-                'body_' || part, n << 40, (n + 1) << 40);
-        END IF;
+        FOR part IN
+            SELECT parent, parent || '_' || replace(day, '-', '_') AS name, first, last FROM (VALUES
+                ('trace', day, (day::date + 1)::text), ('tag', day, (day::date + 1)::text),
+                ('body', (day_of(day) << 40)::text, ((day_of(day) + 1) << 40)::text)) AS bounds(parent, first, last)
+        LOOP
+            CONTINUE WHEN to_regclass(part.name) IS NOT NULL;
+            EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING ALL)', part.name, part.parent);
+            EXECUTE format('ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)',
+                part.parent, part.name, part.first, part.last);
+        END LOOP;
     END LOOP;
 END $$;
 
-CREATE OR REPLACE FUNCTION drop_day(day text) RETURNS bigint
+-- Drops a day of trace, tag or body, and says how many rows it had: of many about how many. A transaction drops one, so
+-- that nobody waits for it who holds what it needs next.
+CREATE OR REPLACE FUNCTION drop_day(kind text, day text) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '2s' AS $$
 DECLARE
-    part text := replace(day, '-', '_');
-    traces bigint;
+    part text := kind || '_' || replace(day, '-', '_');
+    plan json;
+    many bigint;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('days', 25));
-    IF to_regclass('trace_' || part) IS NULL THEN
+    IF part !~ '^(trace|tag|body)_\d{4}_\d\d_\d\d$' OR to_regclass(part) IS NULL THEN
         RETURN 0;
     END IF;
-    EXECUTE format('SELECT count(*) FROM %I', 'trace_' || part) INTO traces;
-    EXECUTE format('DROP TABLE %I, %I, %I', 'trace_' || part, 'tag_' || part, 'body_' || part);
-    RETURN traces;
+    EXECUTE format('EXPLAIN (FORMAT JSON) SELECT FROM %I', part) INTO plan;
+    many := (plan -> 0 -> 'Plan' ->> 'Plan Rows')::float8;
+    IF many < 100000 THEN
+        EXECUTE format('SELECT count(*) FROM %I', part) INTO many;
+    END IF;
+    EXECUTE format('DROP TABLE %I', part);
+    RETURN many;
 END $$;
 
 REVOKE ALL ON FUNCTION make_days, drop_day FROM PUBLIC;  -- they act with the rights of their owner
@@ -77,7 +84,7 @@ BEGIN
         INSERT INTO delivery (endpoint, event, account, type, state, due, tries)
         SELECT endpoint, NEW.id, account, type, 'waiting', 0, 0 FROM subscription
         WHERE type = json_extract(NEW.body, 'type') AND (NEW.account = '_system'
-            OR account = NEW.account AND environment = json_extract(NEW.body, 'environment'));
+            OR account = NEW.account AND environment = json_extract(NEW.body, 'environment')) ORDER BY endpoint;
     END IF;
     RETURN NULL;
 END $$;
@@ -87,6 +94,9 @@ CREATE OR REPLACE FUNCTION plan_endpoint() RETURNS trigger LANGUAGE plpgsql AS $
 DECLARE
     whose text := CASE WHEN TG_OP = 'DELETE' THEN OLD.endpoint ELSE NEW.endpoint END;
 BEGIN
+    IF TG_OP = 'DELETE' AND OLD.due IS NULL THEN  -- nothing changes: the sweep locks no endpoints
+        RETURN NULL;
+    END IF;
     UPDATE endpoint SET due = (SELECT min(due) FROM delivery WHERE endpoint = whose AND due IS NOT NULL) WHERE id = whose;
     RETURN NULL;
 END $$;
@@ -119,21 +129,74 @@ BEGIN
         jsonb_array_elements_text(t -> 'named') AS name GROUP BY name;
 END $$;
 
--- Ends a hold, and gives back what it held but for its place in the windows.
-CREATE OR REPLACE FUNCTION end_hold(of_account text, call text, used bigint) RETURNS void LANGUAGE plpgsql AS $$
+-- Ends calls, and gives back what they held but for its place in the windows. Returns which: those that cannot be ended
+-- simply are left alone.
+CREATE OR REPLACE FUNCTION end_calls(ends jsonb, blobs bytea[], now float8, today text) RETURNS int[]
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    ended int[];
 BEGIN
-    WITH gone AS (
-        DELETE FROM hold WHERE account = of_account AND id = call RETURNING *
+    WITH e AS (
+        SELECT * FROM jsonb_to_recordset(ends) AS e(i int, account text, id text, is_release boolean, nanos bigint,
+            used bigint, charge bigint, run bigint, month text, created_at text, tells boolean, is_open boolean)
+    ), due AS (  -- what each month comes to if all are charged
+        SELECT e.account, e.month, sum(e.charge) AS charge FROM e WHERE e.tells AND e.charge > 0 GROUP BY 1, 2
+    ), crossing AS (
+        SELECT due.account, due.month FROM due JOIN account USING (account)
+        LEFT JOIN purse ON purse.account = due.account AND purse.name = 'month:' || due.month
+        LEFT JOIN purse AS told
+            ON told.account = due.account AND told.name = 'told:month:' || due.month || ':' || account.monthly
+        WHERE account.monthly > 0 AND (coalesce(purse.spent, 0) + due.charge)::numeric * 100 >= account.monthly::numeric
+            * CASE WHEN coalesce(told.told, 0) < 50 THEN 50 WHEN told.told < 80 THEN 80
+                   WHEN told.told < 100 THEN 100 ELSE NULL END
+    ), gone AS (
+        DELETE FROM hold USING e WHERE hold.account = e.account AND hold.id = e.id AND (e.is_release OR (
+            NOT hold.late AND hold.nanos = e.nanos AND (e.is_open OR cardinality(hold.purses) > 0
+                OR NOT EXISTS (SELECT FROM account WHERE account.account = e.account)
+                AND NOT EXISTS (SELECT FROM key WHERE key.account = e.account AND key.id = hold.key_id))
+            AND NOT EXISTS (SELECT FROM crossing WHERE crossing.account = e.account AND crossing.month = e.month)
+            AND NOT EXISTS (SELECT FROM trace WHERE trace.account = e.account AND trace.created_at = e.created_at
+                AND trace.id = e.id)))
+        RETURNING e.i, e.used, coalesce(e.charge, 0) AS charge, coalesce(e.run, 0) AS of_run, e.is_release, hold.*
     ), corrected AS (
-        UPDATE entry SET tokens = entry.tokens + used - gone.tokens FROM gone, unnest(gone.parties) AS name
-        WHERE party = name AND at = gone.taken_at AND used IS NOT NULL RETURNING party, used - gone.tokens AS by
+        UPDATE entry SET tokens = entry.tokens + s.by FROM (
+            SELECT party, taken_at, sum(used - tokens) AS by FROM gone, unnest(parties) AS party
+            WHERE used <> tokens GROUP BY 1, 2
+        ) AS s WHERE entry.party = s.party AND entry.at = s.taken_at RETURNING entry.party, s.by
     ), freed AS (
-        UPDATE party SET slots = party.slots - gone.slots,
-            tokens = party.tokens + coalesce((SELECT by FROM corrected WHERE party = name), 0)
-        FROM gone WHERE name = ANY (gone.parties)
+        UPDATE party SET slots = party.slots - s.slots, tokens = party.tokens + s.tokens FROM (
+            SELECT name, sum(slots) AS slots, sum(tokens) AS tokens FROM (
+                SELECT party AS name, slots, 0 AS tokens FROM gone, unnest(parties) AS party
+                UNION ALL SELECT party, 0, by FROM corrected) AS changes GROUP BY name
+        ) AS s WHERE party.name = s.name
+    ), paid AS (
+        INSERT INTO purse (account, name, spent, granted, at, reserved)
+        SELECT account, name, sum(CASE WHEN name LIKE 'run:%' THEN of_run ELSE charge END), 0,
+            CASE WHEN name LIKE 'run:%' THEN today END, -sum(nanos)
+        FROM gone, unnest(purses) AS name GROUP BY account, name
+        HAVING sum(nanos) <> 0 OR sum(CASE WHEN name LIKE 'run:%' THEN of_run ELSE charge END) <> 0
+        ON CONFLICT (account, name) DO UPDATE
+        SET spent = purse.spent + excluded.spent, reserved = purse.reserved + excluded.reserved, at = excluded.at
+    ), booked AS (
+        INSERT INTO ledger (account, name, at, kind, key_id, provider, model, input, output, cached, cost, charge, credit,
+            least, most, overrun, note, purses)
+        SELECT gone.account, r.name, r.at, r.kind, r.key_id, r.provider, r.model, r.input, r.output, r.cached, r.cost,
+            r.charge, r.credit, r.least, r.most, r.overrun, r.note,
+            CASE WHEN cardinality(gone.purses) > 0 THEN to_json(gone.purses)::text END
+        FROM gone, jsonb_to_recordset(ends -> gone.i -> 'rows') AS r(name text, at text, kind text, key_id text,
+            provider text, model text, input bigint, output bigint, cached bigint, cost bigint, charge bigint,
+            credit bigint, least bigint, most bigint, overrun bigint, note text)
+        WHERE NOT gone.is_release
+    ), answered AS (
+        INSERT INTO kept SELECT gone.account, gone.claim, ends -> gone.i ->> 'environment', gone.fingerprint, gone.id,
+            now + 86400, blobs[(ends -> gone.i ->> 'result')::int]
+        FROM gone WHERE gone.claim IS NOT NULL AND ends -> gone.i ->> 'result' IS NOT NULL
+        ON CONFLICT (account, claim) DO UPDATE SET environment = excluded.environment,
+            fingerprint = excluded.fingerprint, call = excluded.call, until = excluded.until, result = excluded.result
     )
-    UPDATE purse SET reserved = reserved - gone.nanos FROM gone
-    WHERE purse.account = of_account AND purse.name = ANY (gone.purses);
+    SELECT coalesce(array_agg(i), '{}') INTO ended FROM gone;
+    RETURN ended;
 END $$;
 
 -- When so much of a window has left it: the time of the entry that is waited for.
@@ -178,7 +241,7 @@ LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     moment float8; now float8; me bigint; lease float8;
     ended int[] := '{}'; is_synced boolean := false; answers jsonb[] := '{}'; facts jsonb; c record; a record;
-    i int; k int; n int; fits boolean; was_fit boolean; is_run boolean; is_limited boolean; held bigint; nanos bigint; left_ bigint; run_left bigint;
+    i int; k int; n int; fits boolean; was_fit boolean; is_run boolean; is_limited boolean; held bigint; left_ bigint; run_left bigint;
     least bigint; blocked text; queued text[] := '{}'; names text[]; parties text[]; running hold%ROWTYPE; stored jsonb;
     -- callers: places of two windows and four purses each, 0 for none
     c_account text[] := '{}'; c_paying boolean[] := '{}'; c_revoked boolean[] := '{}'; c_windows int[] := '{}';
@@ -196,67 +259,15 @@ BEGIN
     now := coalesce((settings ->> 'now')::float8, moment);
     me := (settings ->> 'owner')::bigint;
     lease := (settings ->> 'lease')::float8;
+    INSERT INTO owner VALUES (me, moment + lease, (settings ->> 'tick')::bigint) ON CONFLICT (id) DO UPDATE
+        SET until = excluded.until, ticks = excluded.ticks WHERE owner.ticks < excluded.ticks;
+    IF NOT FOUND THEN  -- its connection was given up, and with it its calls
+        RAISE object_not_in_prerequisite_state USING MESSAGE = 'a later tick has come before this one';
+    END IF;
 
     IF jsonb_array_length(ends) > 0 THEN
-        WITH e AS (
-            SELECT * FROM jsonb_to_recordset(ends) AS e(i int, account text, id text, is_release boolean, nanos bigint,
-                used bigint, charge bigint, run bigint, month text, created_at text, tells boolean, is_open boolean)
-        ), due AS (  -- what each month comes to if all are charged
-            SELECT e.account, e.month, sum(e.charge) AS charge FROM e WHERE e.tells AND e.charge > 0 GROUP BY 1, 2
-        ), crossing AS (
-            SELECT due.account, due.month FROM due JOIN account USING (account)
-            LEFT JOIN purse ON purse.account = due.account AND purse.name = 'month:' || due.month
-            LEFT JOIN purse AS told
-                ON told.account = due.account AND told.name = 'told:month:' || due.month || ':' || account.monthly
-            WHERE account.monthly > 0 AND (coalesce(purse.spent, 0) + due.charge)::numeric * 100 >= account.monthly::numeric
-                * CASE WHEN coalesce(told.told, 0) < 50 THEN 50 WHEN told.told < 80 THEN 80
-                       WHEN told.told < 100 THEN 100 ELSE NULL END
-        ), gone AS (
-            DELETE FROM hold USING e WHERE hold.account = e.account AND hold.id = e.id AND (e.is_release OR (
-                NOT hold.late AND hold.nanos = e.nanos AND (e.is_open OR cardinality(hold.purses) > 0
-                    OR NOT EXISTS (SELECT FROM account WHERE account.account = e.account)
-                    AND NOT EXISTS (SELECT FROM key WHERE key.account = e.account AND key.id = hold.key_id))
-                AND NOT EXISTS (SELECT FROM crossing WHERE crossing.account = e.account AND crossing.month = e.month)
-                AND NOT EXISTS (SELECT FROM trace WHERE trace.account = e.account AND trace.created_at = e.created_at
-                    AND trace.id = e.id)))
-            RETURNING e.i, e.used, coalesce(e.charge, 0) AS charge, coalesce(e.run, 0) AS of_run, e.is_release, hold.*
-        ), corrected AS (
-            UPDATE entry SET tokens = entry.tokens + s.by FROM (
-                SELECT party, taken_at, sum(used - tokens) AS by FROM gone, unnest(parties) AS party
-                WHERE used <> tokens GROUP BY 1, 2
-            ) AS s WHERE entry.party = s.party AND entry.at = s.taken_at RETURNING entry.party, s.by
-        ), freed AS (
-            UPDATE party SET slots = party.slots - s.slots, tokens = party.tokens + s.tokens FROM (
-                SELECT name, sum(slots) AS slots, sum(tokens) AS tokens FROM (
-                    SELECT party AS name, slots, 0 AS tokens FROM gone, unnest(parties) AS party
-                    UNION ALL SELECT party, 0, by FROM corrected) AS changes GROUP BY name
-            ) AS s WHERE party.name = s.name
-        ), paid AS (
-            INSERT INTO purse (account, name, spent, granted, at, reserved)
-            SELECT account, name, sum(CASE WHEN name LIKE 'run:%' THEN of_run ELSE charge END), 0,
-                CASE WHEN name LIKE 'run:%' THEN settings ->> 'today' END, -sum(nanos)
-            FROM gone, unnest(purses) AS name GROUP BY account, name
-            HAVING sum(nanos) <> 0 OR sum(CASE WHEN name LIKE 'run:%' THEN of_run ELSE charge END) <> 0
-            ON CONFLICT (account, name) DO UPDATE
-            SET spent = purse.spent + excluded.spent, reserved = purse.reserved + excluded.reserved, at = excluded.at
-        ), booked AS (
-            INSERT INTO ledger (account, name, at, kind, key_id, provider, model, input, output, cached, cost, charge, credit,
-                least, most, overrun, note, purses)
-            SELECT gone.account, r.name, r.at, r.kind, r.key_id, r.provider, r.model, r.input, r.output, r.cached, r.cost,
-                r.charge, r.credit, r.least, r.most, r.overrun, r.note,
-                CASE WHEN cardinality(gone.purses) > 0 THEN to_json(gone.purses)::text END
-            FROM gone, jsonb_to_recordset(ends -> gone.i -> 'rows') AS r(name text, at text, kind text, key_id text,
-                provider text, model text, input bigint, output bigint, cached bigint, cost bigint, charge bigint,
-                credit bigint, least bigint, most bigint, overrun bigint, note text)
-            WHERE NOT gone.is_release
-        ), answered AS (
-            INSERT INTO kept SELECT gone.account, gone.claim, ends -> gone.i ->> 'environment', gone.fingerprint, gone.id,
-                now + 86400, blobs[(ends -> gone.i ->> 'result')::int]
-            FROM gone WHERE gone.claim IS NOT NULL AND ends -> gone.i ->> 'result' IS NOT NULL
-            ON CONFLICT (account, claim) DO UPDATE SET environment = excluded.environment,
-                fingerprint = excluded.fingerprint, call = excluded.call, until = excluded.until, result = excluded.result
-        )
-        SELECT coalesce(array_agg(i), '{}'), coalesce(bool_or(NOT is_release), false) INTO ended, is_synced FROM gone;
+        ended := end_calls(ends, blobs, now, settings ->> 'today');
+        is_synced := EXISTS (SELECT FROM unnest(ended) AS n WHERE NOT (ends -> n ->> 'is_release')::boolean);
         IF jsonb_array_length(traces) > 0 THEN
             PERFORM put_traces((SELECT jsonb_agg(t) FROM jsonb_array_elements(traces) AS t
                 WHERE (t ->> 'end')::int = ANY (ended)), blobs);
@@ -435,12 +446,9 @@ BEGIN
                     is_synced := is_synced OR a.nanos > held;
                     held := a.nanos;
                 END IF;
-                facts := facts || jsonb_build_object('nanos', held, 'is_limited', is_limited, 'run_left', run_left, 'windows', jsonb_build_array(
-                    used_of(w_requests, w_tokens, w_last, c_windows[a.caller * 2 + 1]),
-                    used_of(w_requests, w_tokens, w_last, c_windows[a.caller * 2 + 2])));
             ELSE
-                nanos := CASE WHEN is_limited THEN a.nanos ELSE 0 END;
-                is_synced := is_synced OR nanos > 0;
+                held := CASE WHEN is_limited THEN a.nanos ELSE 0 END;
+                is_synced := is_synced OR held > 0;
                 parties := '{}';
                 FOR i IN a.caller * 2 + 1 .. a.caller * 2 + 2 LOOP
                     k := c_windows[i];
@@ -453,21 +461,23 @@ BEGIN
                     w_more_requests[k] := w_more_requests[k] + 1;
                     w_more_tokens[k] := w_more_tokens[k] + a.tokens;
                 END LOOP;
-                IF nanos > 0 THEN
+                IF held > 0 THEN
                     FOREACH blocked IN ARRAY names LOOP
                         k := array_position(p_whose, c_account[n] || E'\x01\x03' || blocked);
-                        p_reserved[k] := p_reserved[k] + nanos;
-                        p_more[k] := p_more[k] + nanos;
+                        p_reserved[k] := p_reserved[k] + held;
+                        p_more[k] := p_more[k] + held;
                     END LOOP;
                 END IF;
                 INSERT INTO hold VALUES (c_account[n], a.id, callers -> a.caller ->> 'key', a.came_at, moment + a.lasts, parties,
-                    a.tokens, a.slot, nanos, names, decode(a.claim, 'hex'), coalesce(a.fingerprint, ''), me, moment,
+                    a.tokens, a.slot, held, names, decode(a.claim, 'hex'), coalesce(a.fingerprint, ''), me, moment,
                     CASE WHEN is_run THEN a.run END, CASE WHEN is_run THEN a.run_limit END,
                     (asks -> a.i -> 'again')::boolean AND EXISTS (SELECT FROM ledger
                         WHERE ledger.account = c_account[n] AND ledger.name = a.id || '/0' AND ledger.kind = 'expired'));
-                facts := facts || jsonb_build_object('nanos', nanos, 'is_limited', is_limited, 'run_left', run_left, 'windows', jsonb_build_array(
-                    used_of(w_requests, w_tokens, w_last, c_windows[a.caller * 2 + 1]),
-                    used_of(w_requests, w_tokens, w_last, c_windows[a.caller * 2 + 2])));
+            END IF;
+            IF fits THEN
+                facts := facts || jsonb_build_object('nanos', held, 'is_limited', is_limited, 'run_left', run_left,
+                    'windows', jsonb_build_array(used_of(w_requests, w_tokens, w_last, c_windows[a.caller * 2 + 1]),
+                        used_of(w_requests, w_tokens, w_last, c_windows[a.caller * 2 + 2])));
             END IF;
             answers := answers || facts;
         END LOOP;
@@ -485,9 +495,6 @@ BEGIN
             SELECT account, name, 0, 0, more, CASE WHEN name LIKE 'run:%' THEN settings ->> 'today' END
             FROM unnest(p_account, p_name, p_more) AS u(account, name, more) WHERE more <> 0
             ON CONFLICT (account, name) DO UPDATE SET reserved = purse.reserved + excluded.reserved, at = excluded.at;
-    END IF;
-    IF (settings ->> 'beats')::boolean THEN
-        INSERT INTO owner VALUES (me, moment + lease) ON CONFLICT (id) DO UPDATE SET until = excluded.until;
     END IF;
     IF NOT is_synced THEN  -- a request that is counted may be lost with the server
         PERFORM set_config('synchronous_commit', 'off', true);

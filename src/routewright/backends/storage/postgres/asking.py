@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from heapq import heappop, heappush
+from itertools import islice
 from math import inf
 from typing import Any, Literal
 
@@ -43,6 +44,11 @@ class Asking(Reply[Any]):
         """When it gives up, monotonic."""
         self.number = 0
         """Its place among those that wait."""
+
+    @property
+    def account(self) -> str:
+        """Whose limits and money it asks for."""
+        return self.ask.caller.account
 
     def answer(self, found: Any) -> None:
         """Have an answer, or an error to raise."""
@@ -84,60 +90,69 @@ class Ending(Reply[Sequence[StoredEvent]]):
 
 
 class Work(Reply[Any]):
-    """Something else to do between two ticks."""
+    """Something else to do: before a tick, or after it if it ``comes_last``."""
 
-    __slots__ = ("do",)
+    __slots__ = ("comes_last", "do")
 
-    def __init__(self, do: Callable[[], Any], *, awaited: bool) -> None:
+    def __init__(self, do: Callable[[], Any], *, awaited: bool, comes_last: bool = False) -> None:
         super().__init__(awaited=awaited)
         self.do = do
+        self.comes_last = comes_last
 
 
 class Queues:
-    """Asks that wait, first come, first served, for each purse and idempotency key. One thread at a time."""
+    """Asks that wait, first come, first served, for each purse and idempotency key. One thread at a time. Who waits
+    costs nothing until something is freed in the account, or the time is over."""
 
     def __init__(self) -> None:
-        self._queues: dict[FreedName, deque[Asking]] = {}
-        self._freed: dict[str, None] = {}
+        self._queues: dict[str, dict[FreedName, dict[int, Asking]]] = {}
+        """By account, and by what they wait for."""
+        self._ends: list[tuple[float, int, Asking]] = []
+        """A heap of when each gives up, also of some that have left."""
+        self._freed: set[str] = set()
         """Accounts in which something was freed that somebody may wait for."""
-        self._number = 0
+        self._count = self._number = 0
         self._looked_at = -inf
 
     def __len__(self) -> int:
-        return sum(map(len, self._queues.values()))
+        return self._count
 
     @property
     def is_ready(self) -> bool:
         """True if something was freed since those who wait were tried."""
-        return bool(self._freed) and bool(self._queues)
+        return bool(self._freed)
 
     @property
     def gives_up_at(self) -> float:
         """When the first of them gives up."""
-        return min((each.until for queue in self._queues.values() for each in queue), default=inf)
+        while self._ends and self._ends[0][2].waits is None:
+            heappop(self._ends)
+        return self._ends[0][0] if self._ends else inf
 
     def free(self, account: str) -> None:
         """Something was freed in an account."""
-        if self._queues:
-            self._freed[account] = None
+        if account in self._queues:
+            self._freed.add(account)
 
     def look(self) -> None:
         """Try the first of each queue at once: others may have freed something."""
         self._looked_at = -inf
 
     def tried(self, now: float) -> list[Asking]:
-        """Those that may be answered now: all of an account in which something was freed, the first of each queue now
-        and then, and those whose time is over."""
-        looks = now >= self._looked_at + LOOK_S
-        found: dict[int, Asking] = {}
-        for queue in self._queues.values():
-            for place, each in enumerate(queue):
-                if each.ask.caller.account in self._freed or (looks and not place) or each.until <= now:
-                    found[each.number] = each
+        """Those that may be answered now: of an account in which something was freed, the first of each queue now and
+        then, and those whose time is over."""
+        looks, ready, late = now >= self._looked_at + LOOK_S, dict[int, Asking](), dict[int, Asking]()
+        for account in self._queues if looks else self._freed & self._queues.keys():
+            most = MOST_AT_ONCE if account in self._freed else 1
+            for queue in self._queues[account].values():
+                ready.update(islice(queue.items(), most))
+        while self.gives_up_at <= now and len(late) < MOST_AT_ONCE:
+            _, number, late[number] = heappop(self._ends)
         if looks:
             self._looked_at = now
         self._freed.clear()
-        return [found[number] for number in sorted(found)][:MOST_AT_ONCE]
+        ready = {number: ready[number] for number in sorted(ready)[: MOST_AT_ONCE - len(late)]} | late
+        return [ready[number] for number in sorted(ready)]
 
     def wait(self, asking: Asking, waits: Wait, now: float) -> None:
         """Let an ask wait at the end of a queue, or stay where it is."""
@@ -146,23 +161,31 @@ class Queues:
             if asking.number == 0:
                 self._number += 1
                 asking.number, asking.until = self._number, now + asking.ask.waits_s
-            self._queues.setdefault(waits.on, deque()).append(asking)
+            self._queues.setdefault(asking.account, {}).setdefault(waits.on, {})[asking.number] = asking
+            self._count += 1
+            heappush(self._ends, (asking.until, asking.number, asking))
         asking.waits = waits
 
     def leave(self, asking: Asking) -> None:
         """Take an ask out of its queue, if it is in one."""
         waits, asking.waits = asking.waits, None
-        queue = None if waits is None else self._queues.get(waits.on)
-        if waits is not None and queue is not None and asking in queue:
-            queue.remove(asking)
-            if not queue:
-                del self._queues[waits.on]
-            self.free(asking.ask.caller.account)  # who comes next may have been waiting for it alone
+        if waits is None:
+            return
+        queues = self._queues[asking.account]
+        del queues[waits.on][asking.number]
+        self._count -= 1
+        if not queues[waits.on]:
+            del queues[waits.on]
+        if queues:
+            self._freed.add(asking.account)  # who comes next may have been waiting for it alone
+        else:
+            del self._queues[asking.account]
+            self._freed.discard(asking.account)
 
-    def behind(self, account: str, tried: Sequence[Asking]) -> list[str]:
-        """Purses for which others wait that are not ``tried`` just now: who comes later stands behind them."""
+    def behind(self, account: str, tried: Container[int]) -> list[str]:
+        """Purses for which others wait than those of these numbers: who comes later stands behind them."""
         return [
             name[1]
-            for name, queue in self._queues.items()
-            if isinstance(name, tuple) and name[0] == account and any(each not in tried for each in queue)
+            for name, queue in self._queues.get(account, {}).items()
+            if isinstance(name, tuple) and any(number not in tried for number in queue)
         ]

@@ -27,9 +27,7 @@ SELECT trace.n, trace.id, body.trace, body.content
 FROM (SELECT n, id, created_at FROM trace ORDER BY created_at DESC LIMIT 1000) AS trace LEFT JOIN body USING (n)
 """
 _HOLDS = """
-SELECT format('call %L of %L holds what no process owns, and keeps it', id, account) FROM hold
-WHERE NOT EXISTS (SELECT FROM owner WHERE owner.id = hold.owner)
-UNION ALL SELECT format('purse %L of %L has reserved %s, and its calls hold %s', name, account,
+SELECT format('purse %L of %L has reserved %s, and its calls hold %s', name, account,
     coalesce(reserved, 0), coalesce(due, 0)) FROM purse FULL JOIN (
     SELECT account, name, sum(nanos) AS due FROM hold, unnest(purses) AS name GROUP BY account, name
 ) AS held USING (account, name) WHERE coalesce(reserved, 0) <> coalesce(due, 0)
@@ -38,7 +36,7 @@ UNION ALL SELECT format('party %L has %s slots in use, and its calls hold %s', n
     SELECT name, sum(slots) AS due FROM hold, unnest(parties) AS name GROUP BY name
 ) AS held USING (name) WHERE coalesce(slots, 0) <> coalesce(due, 0)
 """
-"""What calls hold is what the sums say, and each belongs to a process."""
+"""What calls hold is what the sums say."""
 
 
 def check(address: Address) -> tuple[Check, list[str]]:

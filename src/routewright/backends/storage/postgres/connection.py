@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
+from math import inf
 from select import POLLIN, POLLOUT, poll
 from typing import Any, TypeVar
 
@@ -30,10 +31,12 @@ from routewright.threads import Threads
 try:
     import psycopg
     from psycopg import pq
+    from psycopg.abc import PQGen
     from psycopg.adapt import Buffer, Loader
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
-    from psycopg.pq.abc import PGresult
+    from psycopg.generators import execute
     from psycopg.types.string import StrDumper
+    from psycopg.waiting import Ready
 except ImportError as error:
     raise ImportError(
         "PostgreSQL needs the extra postgres: run pip install 'routewright[postgres]'", name=error.name
@@ -43,7 +46,9 @@ T = TypeVar("T")
 CONNECT_S = 2
 """How long to wait for a connection: the least that libpq takes."""
 PATIENCE_S = 2.5
-"""How long the server may take for one step of the accounts."""
+"""How long the server may take for what a call waits for."""
+LONG_S = 60.0
+"""How long it may take for reports, pages, deletions and upkeep. The server stops statements after that time, too."""
 MOST_IDLE = 16
 """Connections that a process keeps for questions. More are opened as they are needed, and closed again."""
 AGAIN_S = 0.25
@@ -58,6 +63,7 @@ _DIALECT = (
         r"CROSS JOIN LATERAL (SELECT * FROM trace WHERE \1 LIMIT 1) AS trace WHERE",
     ),
     (re.compile(r"CAST\((\w+) AS TEXT\), '\$\.(\w+)'"), r"\1, '\2'"),
+    (re.compile(r"/\* (FOR UPDATE.*?) \*/"), r"\1"),
     (re.compile("%"), "%%"),
     (re.compile(r"\?"), "%s"),
 )
@@ -76,7 +82,7 @@ _KINDS: tuple[tuple[str, type[RouterError], str], ...] = (
     ("58", StorageUnavailable, "the server's disk failed"),
 )
 """What errors mean, by SQLSTATE or its class."""
-NO_PARTITION, LOST = "23514", "08"
+NO_PARTITION, LOCKED, LOST = "23514", "55P03", "08"
 IDLE = pq.TransactionStatus.IDLE
 
 
@@ -115,8 +121,17 @@ class Address:
         connection.adapters.register_loader("numeric", _Numbers)
         return connection
 
-    def fault_of(self, error: psycopg.Error) -> RouterError:
-        """What to raise in the place of an error of the driver's."""
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Raise errors of the driver in this library's words."""
+        try:
+            yield
+        except psycopg.Error as error:
+            raise self._fault_of(error) from error
+
+    def _fault_of(self, error: psycopg.Error) -> RouterError:
+        if isinstance(error, TooLate):
+            return StorageUnavailable(f"{self}: the server did not answer in time")
         code = error.sqlstate or f"{LOST}000"
         for known, kind, what in _KINDS:
             if code.startswith(known):
@@ -124,20 +139,52 @@ class Address:
                 return kind(f"{self}: {what}{said}")
         return InternalError(f"{self}: PostgreSQL refused a statement ({code}: {error.diag.message_primary})")
 
-    @contextmanager
-    def translated(self) -> Iterator[None]:
-        """Raise errors of the driver in this library's words."""
-        try:
-            yield
-        except psycopg.Error as error:
-            raise self.fault_of(error) from error
+
+def state_of(error: RouterError) -> str | None:
+    """The SQLSTATE of what the server refused, if that is why it was raised."""
+    return getattr(error.__cause__, "sqlstate", None)
+
+
+class TooLate(psycopg.OperationalError):
+    """The server did not answer in time. What it was asked for may still happen."""
 
 
 class Connection(psycopg.Connection[Any]):
-    """Is closed with its last reference, in the process that opened it."""
+    """Is closed with its last reference, in the process that opened it, and when the server is too late."""
+
+    until = inf
+    """When its user waits no longer, monotonic."""
 
     def __del__(self, *_: Any) -> None:
         """Without psycopg's warning: libpq's part closes the connection, unless this is a forked child."""
+
+    @property
+    def is_stale(self) -> bool:
+        """True if the server has said something that nobody asked for, which is that it ends the connection."""
+        poller = poll()
+        poller.register(self.pgconn.socket, POLLIN)
+        return bool(poller.poll(0))
+
+    def wait(self, gen: PQGen[T], interval: float = 0.0, timeout: float | None = None) -> T:
+        """As psycopg's own, but not for longer than ``until``. Raises ``TooLate``."""
+        poller, wanted = poll(), 0
+        try:
+            state = next(gen)
+            while True:
+                if state != wanted:
+                    wanted = state
+                    poller.register(self.pgconn.socket, POLLIN * bool(state & 1) | POLLOUT * bool(state & 2))
+                left_s = self.until - time.monotonic()
+                found = poller.poll(None if left_s == inf else max(0.0, left_s * 1000))
+                if not found:
+                    self.close()
+                    raise TooLate
+                ((_, event),) = found
+                ready = state if event & ~(POLLIN | POLLOUT) else bool(event & POLLIN) | bool(event & POLLOUT) << 1
+                state = gen.send(Ready(ready))
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 class Pool:
@@ -152,12 +199,17 @@ class Pool:
         self._idle: deque[Connection] = deque()
 
     @contextmanager
-    def connection(self) -> Iterator[Connection]:
-        """One for the time being. Raises kinds of ``StorageUnavailable``."""
+    def connection(self, patience_s: float = PATIENCE_S) -> Iterator[Connection]:
+        """One to be used for so long. Raises kinds of ``StorageUnavailable``."""
         try:
             connection = self._idle.pop()
+            if connection.is_stale:  # the server was started anew, so that the others are, too
+                connection.close()
+                self.close()
+                connection = self._address.connect()
         except IndexError:
             connection = self._address.connect()
+        connection.until = time.monotonic() + patience_s
         try:
             yield connection
         finally:
@@ -168,8 +220,9 @@ class Pool:
 
     def close(self) -> None:
         """Close those that nobody uses."""
-        while self._idle:
-            self._idle.pop().close()
+        with suppress(IndexError):  # another thread takes them, too
+            while True:
+                self._idle.pop().close()
 
 
 class Database:
@@ -192,20 +245,13 @@ class Database:
         """What ``value_now`` gives, in a thread."""
         return await self.run(partial(self.value_now, sql, *given))
 
-    def value_now(self, sql: str, *given: bytes | str | float | None) -> bytes:
-        """The one value of a statement, in PostgreSQL's binary format; empty: it is null. A statement whose connection
-        was closed meanwhile is sent again. Raises kinds of ``StorageUnavailable``."""
+    def value_now(self, sql: str, *given: bytes | str | float | None, patience_s: float = PATIENCE_S) -> bytes:
+        """The one value of a statement, in PostgreSQL's binary format; empty: it is null. Raises kinds of
+        ``StorageUnavailable``."""
         sent = [each if each is None or isinstance(each, bytes) else safe(str(each)).encode() for each in given]
         formats = [int(isinstance(each, bytes)) for each in given]
-        for is_last in (False, True):
-            with self.address.translated(), self.pool.connection() as connection:
-                try:
-                    return call(connection, sql.encode(), sent, formats, result_format=1)
-                except psycopg.OperationalError:
-                    if is_last or not connection.closed:
-                        raise
-            self.pool.close()  # the others were closed, too
-        raise AssertionError("the last try returns or raises")
+        with self.address.translated(), self.pool.connection(patience_s) as connection:
+            return call(connection, sql.encode(), sent, formats, result_format=1)
 
 
 class Tables:
@@ -239,40 +285,14 @@ def call(
     formats: Sequence[int],
     result_format: int = 0,
 ) -> bytes:
-    """The one value that a statement gives, in a transaction of its own. Faster than a cursor, and never waits for
-    longer than ``PATIENCE_S``: then the connection is of no use any more. Raises ``psycopg.Error``."""
-    wire, until = connection.pgconn, time.monotonic() + PATIENCE_S
+    """The one value that a statement gives, in a transaction of its own. Faster than a cursor. Raises
+    ``psycopg.Error``."""
+    wire = connection.pgconn
     wire.send_query_params(sql, parameters, param_formats=formats, result_format=result_format)
-    poller = poll()
-    poller.register(wire.socket, POLLIN | POLLOUT)
-    while wire.flush():
-        _await(poller, until)
-        wire.consume_input()
-    poller.modify(wire.socket, POLLIN)
-    found: PGresult | None = None
-    while True:
-        while wire.is_busy():
-            _await(poller, until)
-            wire.consume_input()
-        result = wire.get_result()
-        if result is None:
-            break
-        found = result
-    if found is None or found.status != pq.ExecStatus.TUPLES_OK:
-        raise _error_of(found)
+    found = connection.wait(execute(wire))[-1]
+    if found.status != pq.ExecStatus.TUPLES_OK:
+        raise psycopg.errors.error_from_result(found)
     return found.get_value(0, 0) or b""
-
-
-def _await(poller: Any, until: float) -> None:
-    left = until - time.monotonic()
-    if left <= 0 or not poller.poll(left * 1000):
-        raise psycopg.OperationalError(f"the server did not answer within {PATIENCE_S:g} s")
-
-
-def _error_of(result: PGresult | None) -> psycopg.Error:
-    if result is None:
-        return psycopg.OperationalError("the connection was lost")
-    return psycopg.errors.error_from_result(result)
 
 
 def array_of(items: Sequence[bytes | None]) -> bytes:

@@ -1,4 +1,4 @@
-"""Copies all that lasts from another store into an empty database, table by table.
+"""Copies all that lasts from a file into an empty database, table by table.
 
 Each piece of rows is one transaction with the place where the next begins, so that a copy that was stopped goes on.
 No program can use the target before the copy is complete and compared.
@@ -26,7 +26,7 @@ from routewright.errors import StorageUnavailable, ValidationFailed
 
 from .connection import Address, Connection, Tables
 from .desk import Desk
-from .schema import alone, finish, make_tables, version_of
+from .schema import alone, finish, make_tables
 
 PIECE = 1_000
 """Rows of a transaction."""
@@ -34,9 +34,9 @@ LEASE_S = 30.0
 _FROM = {
     "setting": "(SELECT * FROM setting WHERE name <> 'id') AS setting",  # the id is of a store, not of what it keeps
     "body": "trace JOIN body USING (n)",
+    "kept": "claim JOIN kept USING (account, claim, n)",
 }
-"""Where rows come from, unless that is the table alone."""
-_FROM_FILE = _FROM | {"kept": "claim JOIN kept USING (account, claim, n)"}
+"""Where the rows of a file come from, unless that is the table alone."""
 _TABLES = """
 setting name; policy_version content; learned fleet, model; snapshot id; account account; key account, id;
 purse account, name; ledger account, at, name; kept account, claim; uncounted n;
@@ -75,11 +75,10 @@ class _Source(NamedTuple):
     id: bytes
     holds: int
     """Calls that run."""
-    statements: Statements
-    places: dict[str, str]
+    file: Statements
 
 
-def copy(source: Path | Address, target: Address, tell: Callable[[str], object]) -> tuple[dict[str, int], list[str]]:
+def copy(source: Path, target: Address, tell: Callable[[str], object]) -> tuple[dict[str, int], list[str]]:
     """Copy a store that nobody uses. Returns the rows of each table, which ``tell`` is told at once, and how the copy
     differs from its source: if in nothing, it is done, and may be used. Raises ``ValidationFailed`` for a target that
     is not empty, and kinds of ``StorageUnavailable``: then the same call goes on where it stopped."""
@@ -100,17 +99,8 @@ def copy(source: Path | Address, target: Address, tell: Callable[[str], object])
 
 
 @contextmanager
-def _opened(source: Path | Address) -> Iterator[_Source]:
+def _opened(source: Path) -> Iterator[_Source]:
     """A store as it is at one moment."""
-    if isinstance(source, Address):
-        with source.translated(), source.connect() as connection:
-            version_of(source, connection)
-            connection.isolation_level, connection.read_only = psycopg.IsolationLevel.REPEATABLE_READ, True
-            with connection.transaction():
-                held = "SELECT id, (SELECT count(*) FROM hold) + (SELECT count(*) FROM naming) FROM store"
-                ((name, holds),) = connection.execute(held).fetchall()
-                yield _Source(name, holds, Tables(connection), _FROM)
-        return
     with translated(source), closing(connect(str(source))) as file:
         check_version(file, source)
         file.execute("BEGIN IMMEDIATE")
@@ -119,7 +109,7 @@ def _opened(source: Path | Address) -> Iterator[_Source]:
         holds = len(accounts.state.holds)
         file.execute("ROLLBACK")
         file.execute("BEGIN")
-        yield _Source(id_of(file) or b"", holds, file, _FROM_FILE)
+        yield _Source(id_of(file) or b"", holds, file)
 
 
 def _begin(target: Address, connection: Connection, source: bytes) -> None:
@@ -140,17 +130,17 @@ def _copy_table(name: str, source: _Source, target: Connection) -> int:
     """Copy what is missing of a table, and say how many rows it has."""
     after, rows, done = target.execute(_PLACE, (name,)).fetchone() or (None, 0, False)
     wanted = target.execute(f"SELECT * FROM {name} LIMIT 0").description or ()
-    known: Any = source.statements.execute(f"SELECT * FROM {name} LIMIT 0")
+    known: Any = source.file.execute(f"SELECT * FROM {name} LIMIT 0")
     there = {each[0] for each in known.description}
     columns = [each for each in wanted if each.name in there]
     keys = _KEYS[name].split(", ")
     names = ", ".join(each.name for each in columns)
-    select = f"SELECT {_KEYS[name]}, {names} FROM {source.places.get(name, name)} "
+    select = f"SELECT {_KEYS[name]}, {names} FROM {_FROM.get(name, name)} "
     pages = f"ORDER BY {_KEYS[name]} LIMIT {PIECE}"
     behind = f"WHERE ({_KEYS[name]}) > ({', '.join('?' * len(keys))}) "
     while not done:
         last = () if after is None else msgspec.msgpack.decode(after)
-        found = source.statements.execute(select + (behind if last else "") + pages, last).fetchall()
+        found = source.file.execute(select + (behind if last else "") + pages, last).fetchall()
         piece = [_row(name, each[: len(keys)], each[len(keys) :], columns) for each in found]
         done = len(found) < PIECE
         after = msgspec.msgpack.encode(found[-1][: len(keys)]) if found else after
@@ -179,13 +169,13 @@ def _row(name: str, key: Sequence[Any], row: Sequence[Any], columns: Sequence[ps
 
 def _differences(source: _Source, target: Statements) -> Iterator[str]:
     for name in _KEYS:
-        due = source.statements.execute(f"SELECT count(*) FROM {source.places.get(name, name)}").fetchone()[0]
-        there = target.execute(f"SELECT count(*) FROM {_FROM.get(name, name)}").fetchone()[0]
+        due = source.file.execute(f"SELECT count(*) FROM {_FROM.get(name, name)}").fetchone()[0]
+        there = target.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
         if due != there:
             yield f"{name} has {due:,} rows, and in the copy {there:,}: the source was changed meanwhile"
     for name, sql in _SUMS.items():
         mine, theirs = (
-            {account: sums for account, *sums in each.execute(sql).fetchall()} for each in (source.statements, target)
+            {account: sums for account, *sums in each.execute(sql).fetchall()} for each in (source.file, target)
         )
         for account in sorted({*mine, *theirs}):
             if mine.get(account) != theirs.get(account):
@@ -196,8 +186,9 @@ def _end(connection: Connection) -> None:
     """Make a store of the copy."""
     now = time.time()
     desk = Desk(Tables(connection), now, now)
-    for (account,) in connection.execute("SELECT account FROM account UNION SELECT account FROM key").fetchall():
-        desk.changed(account)  # their limits stand beside them
+    whose = "SELECT account, NULL FROM account UNION ALL SELECT account, id FROM key"
+    for account, key_id in connection.execute(whose).fetchall():
+        desk.changed(account, key_id)  # their limits stand beside them
     connection.execute(_NUMBERS)
     connection.execute("DROP TABLE copying")
     connection.execute("ANALYZE")

@@ -15,16 +15,21 @@ from routewright._core.accounts.ledger import Booked
 from routewright._core.accounts.payer import BALANCE, MONTH, level_of, purses_of
 from routewright._core.accounts.state import State, scope_of
 from routewright._core.moment import timestamp
-from routewright.backends.storage.tables.books.bodies import account_of, key_of
 from routewright.backends.storage.tables.books.shelf import TableShelf
 from routewright.protocols import Facts
-from routewright.wire import AddCredit, Correct, Environment, Purse, RunLimit, Standing, Stands, Written
+from routewright.wire import AddCredit, Correct, Environment, Purse, RateLimits, RunLimit, Standing, Stands, Written
 
 from .connection import LOCK, Tables
+from .rows import packed, release_of
 
 _HOLD = """
 SELECT id, account, key_id, came_at, ends_at, parties, tokens, slots, nanos, purses, claim, fingerprint, owner,
     taken_at, run, run_limit, late FROM hold WHERE
+"""
+_NO_OWNER = "NOT EXISTS (SELECT FROM owner WHERE owner.id = hold.owner)"
+_ABANDONED = f"""
+SELECT DISTINCT account FROM hold
+WHERE owner IN (SELECT id FROM owner WHERE until < ? AND id <> ?) OR {_NO_OWNER}
 """
 _KEPT = "SELECT claim, fingerprint, call, result, until FROM kept WHERE account = ? AND claim = ANY (?)"
 _PUT_KEPT = """
@@ -34,6 +39,7 @@ ON CONFLICT (account, claim) DO UPDATE SET environment = excluded.environment, f
 """
 _ACCOUNT = "UPDATE account SET requests = ?, tokens = ?, slots = ?, prepaid = ?, monthly = ? WHERE account = ?"
 _KEY = "UPDATE key SET requests = ?, tokens = ?, slots = ?, budget = ?, monthly = ? WHERE account = ? AND id = ?"
+_END = "SELECT end_calls(%s::jsonb, '{}', %s, %s)"
 _PURSES = "SELECT name, spent, granted, reserved FROM purse WHERE account = ? AND name = ANY (?)"
 
 
@@ -82,18 +88,18 @@ class Desk:
             self._load("account = ? AND claim = ?", account, scope_of(facts.caller, facts.claim.key))
         booked = self.shelf.settle(facts, self._now)
         if hold:
-            self._end(account, facts.id, facts.tokens)
+            self._end([release_of(0, account, facts.id, facts.tokens)])
         self._flush()
         return booked
 
     def expire(self, but: int) -> list[str]:
-        """End the holds of processes that were silent for a lease, ``but`` one. Returns the accounts."""
-        sql = "SELECT DISTINCT account FROM hold JOIN owner ON owner.id = owner WHERE until < %s AND owner.id <> %s"
-        accounts = [name for (name,) in self._tables.raw.execute(sql, (self._at, but)).fetchall()]
+        """End the holds of processes that were silent for a lease, ``but`` one, and of those that are gone. A process
+        that has just come is none of these: ``tick`` writes it with its holds. Returns the accounts."""
+        accounts = [name for (name,) in self._tables.execute(_ABANDONED, (self._at, but)).fetchall()]
         self.lock(*accounts)
-        sql = "DELETE FROM owner WHERE until < %s AND id <> %s RETURNING id"  # one of us does it
-        silent = [owner for (owner,) in self._tables.raw.execute(sql, (self._at, but)).fetchall()]
-        self._load("owner = ANY (?)", silent)
+        silent = "SELECT id FROM owner WHERE until < ? AND id <> ? FOR UPDATE SKIP LOCKED"  # one of us does it
+        self._tables.execute(f"DELETE FROM owner WHERE id IN ({silent})", (self._at, but))
+        self._load(f"account = ANY (?) AND {_NO_OWNER}", accounts)
         return self._expire([*self._state.holds.values()])
 
     def expire_overdue(self, owner: int, lease_s: float) -> list[str]:
@@ -109,7 +115,7 @@ class Desk:
     def _expire(self, holds: Sequence[Hold]) -> list[str]:
         for hold in holds:
             self.shelf.expire(hold)
-            self._end(hold.account, hold.id, None)
+        self._end([release_of(place, hold.account, hold.id, None) for place, hold in enumerate(holds)])
         self._flush()
         return [hold.account for hold in holds]
 
@@ -128,19 +134,15 @@ class Desk:
 
     # What batches ask of it (``tables/books/write.Desk``)
 
-    def changed(self, account: str) -> None:
-        """The terms of an account were changed: keep the limits beside them."""
-        for (body,) in self._tables.execute("SELECT body FROM account WHERE account = ?", (account,)).fetchall():
-            terms = account_of(body)
-            limits = limits_of(terms)
-            row = limits.requests_per_min, limits.tokens_per_min, limits.concurrency, terms.prepaid, terms.monthly_nanos
-            self._tables.execute(_ACCOUNT, (*row, account))
-        rows: list[tuple[Any, ...]] = []
-        for (body,) in self._tables.execute("SELECT body FROM key WHERE account = ?", (account,)).fetchall():
-            key, mine = key_of(body), key_of(body).limits
-            counts = (None,) * 3 if mine is None else (mine.requests_per_min, mine.tokens_per_min, mine.concurrency)
-            rows.append((*counts, key.budget_nanos, key.monthly_nanos, account, key.id))
-        self._tables.executemany(_KEY, rows)
+    def changed(self, account: str, key_id: str | None = None) -> None:
+        """The terms of an account, or of one of its keys, were changed: keep the limits beside them."""
+        if key_id is None:
+            terms = self.shelf.account(account)
+            if terms is not None:
+                row = *_counts(limits_of(terms)), terms.prepaid, terms.monthly_nanos, account
+                self._tables.execute(_ACCOUNT, row)
+        elif (key := self.shelf.key(account, key_id)) is not None:
+            self._tables.execute(_KEY, (*_counts(key.limits), key.budget_nanos, key.monthly_nanos, account, key_id))
 
     def credit(self, account: str, given: AddCredit) -> bool:
         """Add to a balance. False: that was done before."""
@@ -168,8 +170,13 @@ class Desk:
                 self._state.load(self._at, (), {}, [hold])
         return bool(rows)
 
-    def _end(self, account: str, call: str, tokens: int | None) -> None:
-        self._tables.raw.execute("SELECT end_hold(%s, %s, %s)", (account, call, tokens))
+    def _end(self, ends: Sequence[dict[str, Any]]) -> None:
+        self._tables.raw.execute(_END, (packed(ends).decode(), self._now, timestamp(self._now)))
 
     def _flush(self) -> None:
         self.shelf.flush(timestamp(self._now))
+
+
+def _counts(limits: RateLimits | None) -> tuple[int | None, ...]:
+    limits = limits or RateLimits()
+    return limits.requests_per_min, limits.tokens_per_min, limits.concurrency

@@ -1,4 +1,4 @@
-"""The connection on which the accounts are asked: ``tick`` (accounts.sql), and what is done in transactions besides."""
+"""What a storage asks of its database: transactions by the rules in Python, and ``tick`` (accounts.sql)."""
 
 from __future__ import annotations
 
@@ -6,69 +6,99 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import inf
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeVar
 
 import msgspec
-import psycopg
 
+from routewright.backends.storage.tables.books.write import put_event
+from routewright.backends.storage.tables.traces import remove_traces, rows_of_draft
+from routewright.backends.storage.tables.write import Writes
 from routewright.errors import InternalError, RouterError
-from routewright.protocols import Clock, Facts
-from routewright.wire import Snapshot, StoredEvent
+from routewright.protocols import Clock
+from routewright.wire import Snapshot, StoredEvent, Write, Written
 
 from .asking import Ending
-from .connection import Address, Connection, Tables, array_of, call
+from .connection import NO_PARTITION, PATIENCE_S, Database, Tables, array_of, call, state_of
 from .desk import Desk
-from .rows import packed
+from .rows import packed, put_traces
+from .schema import Store
 
+T = TypeVar("T")
+READERS = 16
+"""So many ask at a time in each event loop, besides the accounts; more wait."""
 SNAPSHOT_S = 6 * 3600.0
 """A snapshot is put again after this time: one that no trace has named for a day is swept."""
 MOST_SNAPSHOTS = 1_000
 _TICK, _FORMATS = b"SELECT tick($1, $2, $3, $4, $5, $6)", (0, 0, 0, 0, 0, 1)
 _BEGIN = """
-SELECT extract(epoch FROM clock_timestamp())::float8, set_config('statement_timeout', '60s', true),
+SELECT extract(epoch FROM clock_timestamp())::float8, set_config('statement_timeout', %s, true),
     set_config('idle_in_transaction_session_timeout', '10s', true)
 """
-"""A client that is gone or stands still keeps others from an account no longer."""
-Keep = Callable[[Sequence[Snapshot], Tables, Desk], None]
-Settle = Callable[[Facts, Tables, Desk], Sequence[StoredEvent]]
+"""A client that is gone, stands still or waits no longer keeps others from an account no longer."""
 
 
 class Server:
-    """One connection, made when it is needed. ``settle`` books a call that ``tick`` leaves alone, ``keep`` puts
-    snapshots; with ``inline`` the clock's time counts. To be used by one thread at a time."""
+    """Asks the database. With ``inline`` in the caller's thread, and the clock's time counts; else the server's."""
 
-    def __init__(self, address: Address, clock: Clock, settle: Settle, keep: Keep, *, inline: bool) -> None:
-        self._address = address
+    def __init__(self, url: str, clock: Clock, *, inline: bool) -> None:
+        self.database = Database(Store(url), "questions to PostgreSQL", READERS, inline=inline)
+        self._writes = Writes(put_traces)  # type: ignore[arg-type]  # what runs its statements is a Tables here
         self._clock = clock
-        self._settle = settle
-        self._keep = keep
         self._inline = inline
-        self._connection: Connection | None = None
         self._put_at: dict[str, float] = {}
         """When snapshots were put last."""
 
     def __str__(self) -> str:
-        return str(self._address)
+        return str(self.database.address)
 
     @property
     def now(self) -> float | None:
         """The time that counts. None: that of the server's clock."""
         return self._clock.time() if self._inline else None
 
+    def transact(
+        self,
+        work: Callable[[Tables, Desk], T],
+        locked: Sequence[str] = (),
+        *,
+        made_at: Iterable[str] = (),
+        patience_s: float = PATIENCE_S,
+    ) -> T:
+        """Do some work in a transaction that has the locks of accounts. ``made_at``: when the traces were made that it
+        puts. Raises what the work does, and kinds of ``StorageUnavailable``."""
+
+        def once() -> T:
+            database = self.database
+            with (
+                database.address.translated(),
+                database.pool.connection(patience_s) as connection,
+                connection.transaction(),
+            ):
+                ((moment, *_),) = connection.execute(_BEGIN, (f"{patience_s:g}s",)).fetchall()
+                tables, at = Tables(connection), self.now or moment
+                desk = Desk(tables, at, at)
+                if locked:
+                    desk.lock(*locked)
+                return work(tables, desk)
+
+        return self._with_days(once, made_at)
+
+    def apply(self, account: str, batch: Sequence[Write], tables: Tables, desk: Desk) -> list[Written]:
+        """Apply writes inside a transaction."""
+        if not any(getattr(each, "durability", None) == "committed" for each in batch):
+            tables.raw.execute("SET LOCAL synchronous_commit = off")
+        return self._writes.batch(account, batch, desk, tables)
+
     def tick(self, values: Sequence[Any], blobs: Sequence[bytes | None]) -> dict[str, Any]:
-        """What ``tick`` answers. A day that has no partition yet is given one."""
+        """What ``tick`` answers."""
         given = [*map(packed, values), array_of(blobs)]
-        connection = self._connected()
-        try:
-            try:
-                answer = call(connection, _TICK, given, _FORMATS)
-            except psycopg.errors.CheckViolation:
-                self._make_days(each["created_at"] for each in values[-1])
-                answer = call(connection, _TICK, given, _FORMATS)
-        except psycopg.Error:
-            if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-                self.close()
-            raise
+
+        def once() -> bytes:
+            with self.database.address.translated(), self.database.pool.connection() as connection:
+                return call(connection, _TICK, given, _FORMATS)
+
+        answer = self._with_days(once, (each["created_at"] for each in values[-1]))
         decoded: dict[str, Any] = msgspec.json.decode(answer)
         return decoded
 
@@ -76,14 +106,9 @@ class Server:
         """Book a call by the rules in Python, in a transaction of its own."""
         facts = ending.facts
         assert facts is not None, "only settlements are booked"
-        work = partial(self._settle, facts)
         self.put_snapshots([ending])
-        try:
-            events: Sequence[StoredEvent] = self.transact(work, ending.account)
-        except psycopg.errors.CheckViolation:
-            self._make_days([facts.created_at if ending.trace is None else ending.trace.columns[1]])
-            events = self.transact(work, ending.account)
-        return events
+        made_at = [facts.created_at if ending.trace is None else ending.trace.columns[1]]
+        return self.transact(partial(self._settle, ending), [ending.account], made_at=made_at)
 
     def put_snapshots(self, ends: Iterable[Ending]) -> None:
         """Put what the traces of calls name, unless that was done not long ago."""
@@ -95,61 +120,51 @@ class Server:
             if now - self._put_at.get(snapshot.id, -inf) >= SNAPSHOT_S
         }
         if new:
-            self.transact(partial(self._keep, [*new.values()]))
+            self.transact(partial(self._put_snapshots, [*new.values()]))
             if len(self._put_at) >= MOST_SNAPSHOTS:
                 self._put_at.clear()
             self._put_at |= dict.fromkeys(new, now)
 
-    def transact(self, work: Callable[[Tables, Desk], Any], *accounts: str) -> Any:
-        """Do some work in a transaction that has the locks of accounts."""
-        connection = self._connected()
-        try:
-            with connection.transaction():
-                return transact(connection, work, accounts, self.now)
-        except psycopg.Error:
-            if connection.closed:
-                self.close()
-            raise
-
-    def close(self) -> None:
-        """Give the connection back."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-    def fault_of(self, error: Exception) -> RouterError:
+    @staticmethod
+    def fault_of(error: Exception) -> RouterError:
         """What to raise in the place of an error."""
         if isinstance(error, RouterError):
             return error
-        if isinstance(error, psycopg.Error):
-            fault = self._address.fault_of(error)
-        else:
-            fault = InternalError(f"PostgresStorage failed with {type(error).__name__}: {error}")
+        fault = InternalError(f"PostgresStorage failed with {type(error).__name__}: {error}")
         fault.__cause__ = error
         return fault
 
-    def _make_days(self, times: Iterable[str]) -> None:
-        self._connected().execute("SELECT make_days(%s)", (sorted({each[:10] for each in times}),))
+    def _with_days(self, work: Callable[[], T], made_at: Iterable[str]) -> T:
+        """Do some work; once more where days have no partition yet, which they are given."""
+        try:
+            return work()
+        except RouterError as error:
+            days = sorted({each[:10] for each in made_at})
+            if not days or state_of(error) != NO_PARTITION:
+                raise
+        self.transact(lambda tables, _: tables.raw.execute("SELECT make_days(%s)", (days,)))
+        return work()
 
-    def _connected(self) -> Connection:
-        connection = self._connection
-        if connection is None or connection.closed:
-            connection = self._connection = self._address.connect()
-        return connection
+    def _settle(self, ending: Ending, tables: Tables, desk: Desk) -> Sequence[StoredEvent]:
+        """Book a call that ``tick`` left alone, with its trace in the place of an earlier one."""
+        facts = ending.facts
+        assert facts is not None, "only settlements are booked"
+        account, trace = ending.account, facts.trace
+        rows = None if trace is None else rows_of_draft(account, trace)
+        replaced = [] if rows is None else self._writes.replaced(tables, account, rows)
+        booked = desk.settle(facts)
+        if replaced:
+            remove_traces(tables, account, replaced)
+        if trace is not None and (booked.is_void or trace.is_void):
+            trace.void(booked.is_void)
+            rows = rows_of_draft(account, trace)
+        if rows is not None:
+            put_traces(tables, [rows])
+        events = booked.events
+        for put in facts.events:
+            events += put_event(tables, account, put).events
+        return events
 
-
-def transact(
-    connection: Connection,
-    work: Callable[[Tables, Desk], Any],
-    accounts: Sequence[str],
-    given: float | None,
-) -> Any:
-    """Do some work inside a transaction that has the locks of accounts. ``given``: its moment; None: the server's."""
-    tables = Tables(connection)
-    ((moment, *_),) = connection.execute(_BEGIN).fetchall()
-    if given is not None:
-        moment = given
-    desk = Desk(tables, moment, moment)
-    if accounts:
-        desk.lock(*accounts)
-    return work(tables, desk)
+    def _put_snapshots(self, snapshots: Sequence[Snapshot], tables: Tables, _: Desk) -> None:
+        for snapshot in sorted(snapshots, key=attrgetter("id")):  # locked in one order
+            self._writes.put_snapshot(tables, snapshot, self._clock.time())

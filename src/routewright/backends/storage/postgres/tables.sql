@@ -31,6 +31,7 @@ CREATE TABLE trace (
 ) PARTITION BY RANGE (created_at);
 CREATE INDEX trace_by_id ON trace (account, id);
 CREATE INDEX trace_by_status ON trace (account, status, created_at, id) WHERE status <> 'completed';
+CREATE INDEX trace_of_sandbox ON trace (account, created_at, id) WHERE environment = 'sandbox';  -- which go sooner
 CREATE SEQUENCE trace_n CACHE 64;
 
 CREATE TABLE body (
@@ -198,7 +199,8 @@ CREATE TABLE entry (                -- what was taken at one moment, Unix second
 
 CREATE TABLE owner (                -- a process that holds something
     id bigint PRIMARY KEY,
-    until float8 NOT NULL           -- end of its lease
+    until float8 NOT NULL,          -- end of its lease
+    ticks bigint NOT NULL           -- the number of its last tick
 ) WITH (fillfactor = 20);
 CREATE TABLE hold (                 -- what a call that runs has taken (_core.accounts.hold.Hold)
     account text COLLATE "C" NOT NULL,

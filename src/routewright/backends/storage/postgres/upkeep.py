@@ -36,10 +36,25 @@ FROM taken GROUP BY account, shape ORDER BY account
 """
 _NAME = """
 WITH taken AS (DELETE FROM naming RETURNING *)
-INSERT INTO snapshot (id, depth, named, at) SELECT id, 0, sum(named), 0 FROM taken GROUP BY id
+INSERT INTO snapshot (id, depth, named, at) SELECT id, 0, sum(named), 0 FROM taken GROUP BY id ORDER BY id
 ON CONFLICT (id) DO UPDATE SET named = snapshot.named + excluded.named
 """
-_DAYS = "SELECT substr(relname, 7) FROM pg_class WHERE relname LIKE 'trace\\_%' AND relispartition ORDER BY 1"
+_DAYS = """
+SELECT substr(relname, 6) FROM pg_class WHERE relname LIKE 'body\\_%' AND relispartition
+AND relnamespace = current_schema()::regnamespace ORDER BY 1
+"""
+_OF_DAYS = "trace", "tag", "body"
+_UNNAME = """
+UPDATE snapshot SET named = 0
+WHERE id IN (SELECT id FROM snapshot WHERE named <> 0 AND at > 0 AND at < ? ORDER BY id FOR UPDATE)
+"""
+_FORGET_IDLE = """
+WITH idle AS (DELETE FROM party WHERE name IN (
+    SELECT name FROM party WHERE last < ? AND slots = 0 FOR UPDATE SKIP LOCKED) RETURNING name)
+DELETE FROM entry WHERE (party, at) IN (
+    SELECT party, at FROM entry JOIN idle ON name = party WHERE at < ? FOR UPDATE OF entry SKIP LOCKED)
+"""
+"""What a call has just begun to use is left alone: it would wait for this, and this for the call."""
 _RESULTS = "DELETE FROM kept WHERE (account, claim) IN (SELECT account, claim FROM kept WHERE until <= ? LIMIT ?)"
 
 
@@ -136,10 +151,11 @@ def sweep(transact: Transact, now: float) -> int:
     for remove in (_remove_results, _remove_events):
         while found := transact(partial(remove, now)):
             removed += found
-    removed += transact(partial(_drop_days, now), [ROLLING])
+    for day, kind in transact(partial(_old_days, now)):
+        removed += transact(partial(_drop_day, kind, day), [ROLLING])
     while old := transact(lambda tables, _: old_traces(now, tables, WEEK_S)):
         for each in old:
-            removed += transact(partial(_remove_old, each), [each.account])
+            removed += transact(partial(_remove_old, each))
     count(transact)
     while freed := transact(lambda tables, _: remove_snapshots(now, tables)):
         removed += sum(freed)
@@ -150,9 +166,7 @@ def _forget(now: float, tables: Tables, _: Desk) -> None:
     forget_unseen(now, tables)
     remove_marks(now, tables)
     before = now - 3_600.0
-    idle = tables.execute("DELETE FROM party WHERE last < ? AND slots = 0 RETURNING name", (before,)).fetchall()
-    names = [name for (name,) in idle]
-    tables.execute("DELETE FROM entry WHERE party = ANY (?) AND at < ?", (names, before))
+    tables.execute(_FORGET_IDLE, (before, before))
     tables.execute("DELETE FROM notice WHERE at < now() - interval '1 minute'")
     tables.execute("DELETE FROM cache_lead WHERE until < now()")
 
@@ -172,18 +186,19 @@ def _remove_old(old: Old, tables: Tables, _: Desk) -> int:
     return remove_old(old, tables)
 
 
-def _drop_days(now: float, tables: Tables, _: Desk) -> int:
-    """Drop the partitions of days of which no trace is kept any more."""
+def _old_days(now: float, tables: Tables, _: Desk) -> list[tuple[str, str]]:
+    """The partitions of days of which no trace is kept any more, those of traces first."""
     kept = retention_of(tables)
     if kept.production_s is None or kept.sandbox_s is None or max(kept.production_s, kept.sandbox_s) < WEEK_S:
-        return 0
-    until = timestamp(max(0.0, now - max(kept.production_s, kept.sandbox_s)))[:10].replace("-", "_")
+        return []
+    first = now - max(kept.production_s, kept.sandbox_s)
+    until = timestamp(max(0.0, first))[:10].replace("-", "_")
     days = [day.replace("_", "-") for (day,) in tables.execute(_DAYS).fetchall() if day < until]
-    dropped: int = 0
-    for day in days:
-        ((traces,),) = tables.execute("SELECT drop_day(?)", (day,)).fetchall()
-        dropped += traces
     if days:  # a call puts the snapshots that it names within the six hours before it
-        sql = "UPDATE snapshot SET named = 0 WHERE at > 0 AND at < ?"
-        tables.execute(sql, (now - max(kept.production_s, kept.sandbox_s) - 2 * DAY_S,))
-    return dropped
+        tables.execute(_UNNAME, (first - 2 * DAY_S,))
+    return [(day, kind) for day in days for kind in _OF_DAYS]
+
+
+def _drop_day(kind: str, day: str, tables: Tables, _: Desk) -> int:
+    ((rows,),) = tables.execute("SELECT drop_day(?, ?)", (kind, day)).fetchall()
+    return int(rows) if kind == "trace" else 0

@@ -60,7 +60,9 @@ def verdict(
     payer = state.payer(caller, ask.at)
     known = [each for each in facts["windows"] if each is not None]
     for (_, window, _), each in zip(payer.windows if ask.windows else (), known, strict=True):
-        _fill(window, each)
+        leaving = (each["requests_at"], each["requests_need"], 0), (each["tokens_at"], 0, each["tokens_need"])
+        first = sorted(entry for entry in leaving if entry[0] is not None and entry[0] < each["last"])
+        window.fill(each["requests"], each["tokens"], each["slots"], each["last"], first)
     for name, (_, _, reserved) in books.purses.items():
         state.purse(caller.account, name).reserved = reserved
     claim = None if ask.claim is None else scope_of(caller, ask.claim.key)
@@ -81,23 +83,6 @@ def verdict(
     return found
 
 
-def _fill(window: Window, known: dict[str, Any]) -> None:
-    """Have a window as full as it is, with entries only where somebody asks for them."""
-    entries: dict[float, list[int]] = {known["last"]: [known["requests"], known["tokens"]]}
-    for place, what in enumerate(("requests", "tokens")):
-        at, need = known[f"{what}_at"], known[f"{what}_need"]
-        if at is not None and at != known["last"]:
-            entries.setdefault(at, [0, 0])[place] = need
-            entries[known["last"]][place] -= need
-    if known["requests"] or known["tokens"]:
-        for at in sorted(entries):
-            requests, tokens = entries[at]
-            window.times.append(at)
-            window.requests.append(requests)
-            window.tokens.append(tokens)
-    window.used_requests, window.used_tokens, window.slots = known["requests"], known["tokens"], known["slots"]
-
-
 def _hold(ask: Ask, purses: tuple[str, ...], nanos: int, fingerprint: str = "") -> Hold:
     caller = ask.caller
     return Hold(
@@ -113,7 +98,6 @@ def windows_of(terms: Terms, used: Sequence[Any], at: float) -> tuple[WindowStat
         if mine is not None and known is not None:
             window = Window()
             requests, tokens, last = known
-            window.times, window.requests, window.tokens = [last], [requests], [tokens]
-            window.used_requests, window.used_tokens = requests, tokens
+            window.fill(requests, tokens, 0, last)
             states += window.states(mine, at)
     return tuple(states)

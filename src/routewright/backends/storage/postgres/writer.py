@@ -11,7 +11,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from math import inf
 from queue import Empty, SimpleQueue
@@ -28,7 +28,7 @@ from routewright.protocols import Clock
 from routewright.wire import Ask, Caller, Grant, Left, RunLimit
 
 from .asking import LOOK_S, MOST_AT_ONCE, Asking, Ending, Queues, Work
-from .connection import Tables
+from .connection import LOCKED, Tables, state_of
 from .desk import Desk
 from .rows import ask_of, caller_of, end_of, month_of, release_of, trace_of
 from .server import Server
@@ -40,6 +40,8 @@ MOST_WAITING = 10_000
 MOST_RELEASES = 10_000
 """Releases that wait for the server. One that is dropped is ended a lease after its call should be over."""
 MOST_KNOWN = 10_000
+AGAIN_S = 0.5
+"""So long after a tick failed the server is asked again for what can wait."""
 _log = logging.getLogger(__name__)
 Request = Asking | Ending | Work
 
@@ -48,8 +50,8 @@ class Writer:
     """Asks the server what callers may take, and tells it how calls ended. With ``inline`` that happens in the caller's
     thread, since the clock is virtual."""
 
-    def __init__(self, make_server: Callable[[], Server], clock: Clock, lease_s: float, *, inline: bool) -> None:
-        self._make_server = make_server
+    def __init__(self, server: Server, clock: Clock, lease_s: float, *, inline: bool) -> None:
+        self._server = server
         self._clock = clock
         self._lease_s = lease_s
         self._inline = inline
@@ -58,7 +60,6 @@ class Writer:
 
     def renew(self) -> None:
         """Begin with nothing held: the parent's calls go on there."""
-        self._server = self._make_server()
         self.owner = random.SystemRandom().getrandbits(62)
         self._waiting: SimpleQueue[Request] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -67,7 +68,12 @@ class Writer:
         self._queues = Queues()
         self._lost: list[Ending] = []
         """Releases that the server does not know of."""
-        self._spoke_at = -inf
+        self._ticks = 0
+        """How many there were. The server refuses one that comes after a later one: its calls were given up."""
+        self._spoke_at = self._failed_at = -inf
+        """When the last tick was answered, and when one was not, monotonic."""
+        self._is_closed = False
+        """Nothing is held, and no more is expected: the thread ends, even if the server was not told of all."""
         self.known: dict[tuple[Caller, RunLimit | None], tuple[Left, float]] = {}
         """What callers have left, and when that was so, monotonic."""
 
@@ -81,17 +87,16 @@ class Writer:
                 while self._queues.is_ready:
                     self._run([])
             return
-        self._waiting.put(request)
-        if self._thread is None:
-            with self._guard.lock:
-                if self._thread is None:
-                    thread = threading.Thread(target=self._work, name="routewright-postgres", daemon=True)
-                    try:
-                        thread.start()
-                    except RuntimeError as error:  # the next request tries again
-                        request.is_left = True
-                        raise StorageUnavailable(f"{self._server} cannot be asked now: {error}") from error
-                    self._thread = thread
+        with self._guard.lock:  # which the thread takes before it ends
+            self._waiting.put(request)
+            if self._thread is None:
+                thread = threading.Thread(target=self._work, name="routewright-postgres", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # the next request tries again
+                    request.is_left = True
+                    raise StorageUnavailable(f"{self._server} cannot be asked now: {error}") from error
+                self._thread = thread
 
     def widening(self, grant: Grant, nanos: int) -> Asking | None:
         """The ask for another amount. None: the call has ended."""
@@ -125,8 +130,8 @@ class Writer:
         await self._done(Work(self._tidy, awaited=not self._inline))
 
     async def close(self) -> None:
-        """Give the connection back, once what was asked for so far is done."""
-        await self._done(Work(self._hang_up, awaited=not self._inline))
+        """End the thread, once what was asked for so far is done. While calls hold something it goes on for them."""
+        await self._done(Work(self._hang_up, awaited=not self._inline, comes_last=True))
 
     async def _done(self, work: Work) -> None:
         self.put(work)
@@ -144,19 +149,23 @@ class Writer:
 
     def _take(self) -> list[Request] | None:
         """What has come, or nothing where there is something else to do. None: the thread ends."""
-        wait_s, now = IDLE_S, time.monotonic()
+        wait_s, now = 0.0 if self._is_closed else IDLE_S, time.monotonic()
         if self._held:
-            wait_s = min(wait_s, self._spoke_at + self._lease_s / 4 - now)
+            wait_s = min(wait_s, max(self._spoke_at + self._lease_s / 4, self._failed_at + AGAIN_S) - now)
+        if self._lost:
+            wait_s = min(wait_s, self._failed_at + AGAIN_S - now)
         if self._queues:
             wait_s = 0.0 if self._queues.is_ready else min(wait_s, LOOK_S, self._queues.gives_up_at - now)
         try:
             taken = [self._waiting.get(timeout=wait_s) if wait_s > 0 else self._waiting.get_nowait()]
         except Empty:
             with self._guard.lock:
-                if self._held or self._queues or self._lost or not self._waiting.empty():
+                goes_on = not self._is_closed and (self._held or self._queues or self._lost)
+                if goes_on or not self._waiting.empty():
                     return []
                 self._thread = None
             return None
+        self._is_closed = False
         with suppress(Empty):
             while len(taken) < MOST_AT_ONCE:
                 taken.append(self._waiting.get_nowait())
@@ -164,9 +173,10 @@ class Writer:
 
     def _run(self, requests: Sequence[Request]) -> None:
         """Do requests, and try again who waits."""
-        for request in requests:
-            if isinstance(request, Work):
-                self._do(request)
+        works = [each for each in requests if isinstance(each, Work)]
+        for work in works:
+            if not work.comes_last:
+                self._do(work)
         ends = [*self._lost, *(each for each in requests if isinstance(each, Ending))]
         asks = [each for each in requests if isinstance(each, Asking) and not each.is_left]
         self._lost = []
@@ -175,36 +185,43 @@ class Writer:
         for ending in ends:
             if not ending.is_plain:
                 self._settle(ending)
+        for work in works:
+            if work.comes_last:
+                self._do(work)
 
     def _try(self, ends: Sequence[Ending], tried: Sequence[Asking], asks: Sequence[Asking]) -> None:
-        """A tick. A defect fails the requests, but not the thread, which every call depends on; of several each is
-        tried by itself, to find the one to blame."""
+        """A tick. What fails does not end the thread, which every call depends on. Where one request may be to blame,
+        each is tried by itself, and where an account is locked, each account."""
         try:
             self._tick(ends, tried, asks)
             return
         except Exception as error:
             fault = self._server.fault_of(error)
-        if not isinstance(fault, StorageUnavailable) and len(ends) + len(tried) + len(asks) > 1:
-            for ending in [each for each in ends if not each.is_given]:
-                self._try([ending], [], [])
-            for asking in [each for each in (*tried, *asks) if not each.is_done]:
-                self._try([], [], [asking])
+        open_ends = [each for each in ends if not each.is_given]
+        open_asks = [each for each in (*tried, *asks) if not each.is_done]
+        parts: dict[object, list[Ending | Asking]] = {}
+        given_up: list[Ending | Asking] = [*open_ends, *open_asks]
+        for each in given_up:
+            blamed = None if isinstance(fault, StorageUnavailable) else each
+            parts.setdefault(each.account if state_of(fault) == LOCKED else blamed, []).append(each)
+        if len(parts) > 1:
+            for part in parts.values():
+                own = [each for each in part if isinstance(each, Asking)]
+                again, new = [each for each in own if each in tried], [each for each in own if each in asks]
+                self._try([each for each in part if isinstance(each, Ending)], again, new)
             return
+        self._failed_at = time.monotonic()
         _log.debug("the accounts of %s cannot be asked: %s", self._server, fault)
-        left: list[Reply[Any]] = []
-        for ending in ends:
-            if ending.facts is None and not ending.is_given:
-                self._lost = [*self._lost, ending][:MOST_RELEASES]
-            elif not ending.is_given:
+        for ending in open_ends:
+            if ending.facts is not None:
                 ending.error = fault
-                left.append(ending)
-        for asking in (*tried, *asks):
-            if not asking.is_done:
-                self._queues.leave(asking)
-                self._give_back(asking)  # it may have been granted
-                asking.answer(fault)
-                left.append(asking)
-        self._answer(left)
+            elif len(self._lost) < MOST_RELEASES:
+                self._lost.append(ending)
+        for asking in open_asks:
+            self._queues.leave(asking)
+            self._give_back(asking)  # it may have been granted
+            asking.answer(fault)
+        self._answer([*(each for each in open_ends if each.facts is not None), *open_asks])
 
     def _tick(
         self, ends: Sequence[Ending], tried: Sequence[Asking], asks: Sequence[Asking], *, expires: bool = True
@@ -224,18 +241,19 @@ class Writer:
                 traces.append(trace_of(ending.trace, blobs) | {"end": place})
         callers: dict[tuple[Caller, str, bool], int] = {}
         asked: list[dict[str, Any]] = []
-        askings, now = [*tried, *asks], self._now()
+        askings, numbers, now = [*tried, *asks], {each.number for each in tried}, self._now()
         for place, asking in enumerate(askings):
             ask, is_new = asking.ask, place >= len(tried)
             caller = callers.setdefault((ask.caller, month_of(ask.at), ask.windows), len(callers))
             waits = ask.waits_s > 0 and (is_new or asking.until > now)
-            behind = self._queues.behind(ask.caller.account, tried) if is_new and self._queues else []
+            behind = self._queues.behind(asking.account, numbers) if is_new and self._queues else []
             again = ask.id in self._held
             asked.append(ask_of(place, ask, caller, asking.kind, again=again, waits=waits, behind=behind))
+        self._ticks += 1
         settings = {
             "owner": self.owner, "lease": self._lease_s, "at": self._server.now, "now": self._server.now,
             "accounts": sorted({ending.account for ending in ends} | {who.account for who, *_ in callers}),
-            "today": timestamp(self._clock.time()), "beats": bool(self._held or askings),
+            "today": timestamp(self._clock.time()), "tick": self._ticks,
         }  # fmt: skip
         self._server.put_snapshots(ends)
         said = [caller_of(place, *who) for who, place in callers.items()]
@@ -305,12 +323,15 @@ class Writer:
 
     def _hang_up(self) -> None:
         def forget(tables: Tables, _: Desk) -> None:
-            tables.execute("DELETE FROM owner WHERE id = ?", (self.owner,))
+            held = "SELECT FROM hold WHERE owner = owner.id"  # by a call that never heard of its grant
+            tables.execute(f"DELETE FROM owner WHERE id = ? AND NOT EXISTS ({held})", (self.owner,))
 
-        if not self._held and self._spoke_at > -inf:
+        if self._queues or self._held.keys() - {each.call for each in self._lost}:
+            return
+        self._is_closed = True
+        if not self._lost and self._spoke_at > -inf:
             with suppress(Exception):  # its lease ends
                 self._server.transact(forget)
-        self._server.close()
 
     def _grant(self, asking: Asking, facts: dict[str, Any], terms: Terms, at: float) -> None:
         ask = asking.ask
@@ -348,7 +369,7 @@ class Writer:
         asking.answer(found)
 
     def _give_back(self, asking: Asking) -> None:
-        self._lost.append(Ending(asking.ask.caller.account, asking.ask.id, None))
+        self._lost.append(Ending(asking.account, asking.ask.id, None))
 
     def _note(self, who: tuple[Caller, RunLimit | None], left: Left) -> None:
         if len(self.known) >= MOST_KNOWN:

@@ -4,43 +4,23 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from errno import ENAMETOOLONG
 from pathlib import Path
 from typing import Any, Protocol
 
 from routewright._core.request.problems import shown
-from routewright.backends.storage.tables.connection import Cursor
+from routewright.backends.storage.tables.connection import Statements
 from routewright.errors import ValidationFailed
 
 _BESIDE = "-journal"
 """The longest of what SQLite adds to the name of a file."""
 
 
-class Statements(Protocol):
-    """What runs statements."""
-
-    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Any:
-        """Run one."""
-        ...
-
-    def create_function(self, name: str, narg: int, func: Callable[..., Any], /) -> None:
-        """Let statements call a function."""
-        ...
-
-
-class Connection(Protocol):
+class Connection(Statements, Protocol):
     """What is needed of a ``sqlite3.Connection`` that commits by itself (``isolation_level=None``). Its errors are
     ``sqlite3.Error`` with their ``sqlite_errorcode``."""
-
-    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Cursor:
-        """Run a statement."""
-        ...
-
-    def executemany(self, sql: str, parameters: Sequence[Sequence[Any]], /) -> Cursor:
-        """Run a statement once for each."""
-        ...
 
     def create_function(self, name: str, narg: int, func: Callable[..., Any], /) -> None:
         """Let statements call a function."""

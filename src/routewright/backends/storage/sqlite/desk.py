@@ -256,7 +256,7 @@ class Desk:
         self._tick.widened.append(Widened(hold.id, hold.nanos))
         return True
 
-    def changed(self, account: str) -> None:
+    def changed(self, account: str, _: str | None = None) -> None:
         """The terms of an account were changed: everybody reads them anew."""
         self.state.forget(account)
         self._tick.changed.append(account)

@@ -14,7 +14,7 @@ from routewright._core.accounts.state import scope_of
 from routewright.errors import StorageCorrupt, StorageUnavailable, StorageVersion
 from routewright.wire import Caller, Environment
 
-from .connection import Statements, pragma
+from .connection import Connection, pragma
 from .faults import is_transient
 
 APPLICATION_ID = 0x72777274
@@ -459,7 +459,7 @@ _ID = "SELECT body FROM setting WHERE name = 'id'"
 _GIVE_ID = "INSERT OR IGNORE INTO setting (name, body) VALUES ('id', ?)"
 
 
-def prepare(connection: Statements, path: Path) -> None:
+def prepare(connection: Connection, path: Path) -> None:
     """Make the tables in a new file. Raises ``StorageVersion`` and ``StorageCorrupt`` for one that is another's."""
     if _is_new(connection):
         _create(connection, path)
@@ -474,7 +474,7 @@ def prepare(connection: Statements, path: Path) -> None:
             _give_id(connection)
 
 
-def check_version(connection: Statements, path: Path) -> None:
+def check_version(connection: Connection, path: Path) -> None:
     """Refuse a file of another version, or of somebody else's. Raises ``StorageVersion`` and ``StorageCorrupt``."""
     version = known_version(connection, path)
     if version < len(MIGRATIONS):
@@ -484,14 +484,14 @@ def check_version(connection: Statements, path: Path) -> None:
         )
 
 
-def version_of(connection: Statements, path: Path) -> int:
+def version_of(connection: Connection, path: Path) -> int:
     """How many migrations a store has had. Raises ``StorageCorrupt`` for what is none of ours."""
     if pragma(connection, "application_id") != APPLICATION_ID:
         raise StorageCorrupt(f"{path} is a database, but no store of routewright's: take another file")
     return pragma(connection, "user_version")
 
 
-def known_version(connection: Statements, path: Path) -> int:
+def known_version(connection: Connection, path: Path) -> int:
     """The version of a store. Raises ``StorageVersion`` if a newer routewright made it, and ``StorageCorrupt``."""
     version = version_of(connection, path)
     if version > len(MIGRATIONS):
@@ -502,7 +502,7 @@ def known_version(connection: Statements, path: Path) -> int:
     return version
 
 
-def id_of(connection: Statements) -> bytes | None:
+def id_of(connection: Connection) -> bytes | None:
     """What tells a store from every other, wherever it is, but for its own copies; None: it has none yet, or is no
     store."""
     if pragma(connection, "application_id") != APPLICATION_ID:
@@ -511,7 +511,7 @@ def id_of(connection: Statements) -> bytes | None:
     return None if row is None else bytes(row[0])
 
 
-def migrate(connection: Statements, first: int) -> None:
+def migrate(connection: Connection, first: int) -> None:
     """Bring a store from version ``first`` to the present one, inside a transaction of the caller's."""
     connection.create_function("claim_of", 3, _claim_of)
     for script in MIGRATIONS[first:]:
@@ -526,12 +526,12 @@ def _claim_of(account: str, environment: Environment, key: str) -> bytes:
     return scope_of(Caller(account, environment), key)
 
 
-def _is_new(connection: Statements) -> bool:
+def _is_new(connection: Connection) -> bool:
     kept = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     return not kept and pragma(connection, "application_id") == 0 and pragma(connection, "user_version") == 0
 
 
-def _create(connection: Statements, path: Path) -> None:
+def _create(connection: Connection, path: Path) -> None:
     connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     _use_log(connection, path)
     connection.execute("BEGIN IMMEDIATE")
@@ -545,11 +545,11 @@ def _create(connection: Statements, path: Path) -> None:
         raise
 
 
-def _use_log(connection: Statements, path: Path) -> None:
+def _use_log(connection: Connection, path: Path) -> None:
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
         raise StorageUnavailable(f"{path}: its file system cannot share memory between processes: take a local disk")
 
 
-def _give_id(connection: Statements) -> None:
+def _give_id(connection: Connection) -> None:
     connection.execute(_GIVE_ID, (os.urandom(16),)).fetchall()

@@ -11,7 +11,7 @@ from typing import Any
 
 from .connection import Statements
 
-_IDS_AT_ONCE = (1, 4, 16, 64, 500)
+_IDS_AT_ONCE = (1, 4, 16, 100, 500)
 """Parameters of one statement: a few sizes, likewise; the last id is said again until it is one of them."""
 _ROWS_AT_ONCE = 64
 """Rows of one statement, at most: powers of two, so that statements are prepared once."""
@@ -28,14 +28,15 @@ def insert(connection: Statements, sql: str, rows: Sequence[tuple[Any, ...]]) ->
 
 
 def rows_where(connection: Statements, sql: str, ids: Sequence[Any], *first: str) -> list[Any]:
-    """The rows of these ids, whose marks go where ``sql`` has braces. Not by ``json_each``: that cuts a text at a
-    NUL."""
+    """The rows of these ids, whose marks go where ``sql`` has braces; each column of tuples has its own. Not by
+    ``json_each``: that cuts a text at a NUL."""
     found: list[Any] = []
     for place in range(0, len(ids), _IDS_AT_ONCE[-1]):
         piece = ids[place : place + _IDS_AT_ONCE[-1]]
         size = _IDS_AT_ONCE[bisect_left(_IDS_AT_ONCE, len(piece))]
         padded = [*piece, *[piece[-1]] * (size - len(piece))]
-        found += connection.execute(_for_ids(sql, size), (*first, *padded)).fetchall()
+        values = chain.from_iterable(zip(*padded, strict=True)) if isinstance(padded[0], tuple) else padded
+        found += connection.execute(_for_ids(sql, size), (*first, *values)).fetchall()
     return found
 
 
@@ -47,4 +48,5 @@ def _for_rows(sql: str, columns: int, rows: int) -> str:
 
 @lru_cache(maxsize=256)
 def _for_ids(sql: str, ids: int) -> str:
-    return sql.format(", ".join("?" * ids))
+    marks = ", ".join("?" * ids)
+    return sql.format(marks, marks)

@@ -32,7 +32,11 @@ from .many import insert, rows_where
 from .read import BODY, whole
 from .selection import rows_of
 
-STORED = f"trace.n, trace.id, trace.model, {BODY}, (SELECT body.rollup_keys FROM body WHERE body.n = trace.n)"
+KEYS = "trace.created_at, trace.id, trace.n"
+STORED = (
+    f"trace.n, trace.created_at, trace.id, trace.model, {BODY}, "
+    "(SELECT body.rollup_keys FROM body WHERE body.n = trace.n)"
+)
 """The columns of a ``Stored``."""
 _encode = msgspec.json.Encoder().encode
 _pack = msgspec.msgpack.Encoder().encode
@@ -53,6 +57,9 @@ INSERT INTO snapshot (id, depth, named, at) VALUES {}
 ON CONFLICT (id) DO UPDATE SET named = snapshot.named + excluded.named
 """
 BY_IDS = "FROM trace INDEXED BY trace_by_id WHERE account = ? AND id IN ({})"
+_IN_ORDER = "ORDER BY created_at, id /* FOR UPDATE OF trace */"
+"""Rows are locked in the order of time, so that no two who remove traces wait for each other, and only those are given
+that nobody removed meanwhile: each trace is counted out once."""
 
 
 class TraceRows(NamedTuple):
@@ -72,6 +79,7 @@ class Stored(NamedTuple):
     """A row of ``trace``."""
 
     n: int
+    created_at: str
     id: str
     model: str
     """Whose usage it was counted as; of what version 0.1 wrote that is nobody's where the call failed."""
@@ -82,18 +90,25 @@ class Stored(NamedTuple):
     @classmethod
     def of(cls, row: Sequence[Any]) -> Stored:
         """The row of ``STORED`` columns."""
-        n, trace_id, model, body, keys = row
+        n, created_at, trace_id, model, body, keys = row
         try:
-            return cls(n, trace_id, model, whole(trace_id, body), () if keys is None else tuple(_decode(keys)))
+            trace = whole(trace_id, body)
         except StorageCorrupt:
-            return cls(n, trace_id, model, None, ())
+            return cls(n, created_at, trace_id, model, None, ())
+        return cls(n, created_at, trace_id, model, trace, () if keys is None else tuple(_decode(keys)))
 
 
-def forget(connection: Statements, account: str, rows: Sequence[Stored]) -> None:
-    """Remove traces and what belongs to them. They stay counted."""
+def forget(connection: Statements, account: str, keys: Sequence[tuple[str, str, int]]) -> list[Stored]:
+    """Remove the traces of these ``KEYS``, in the order of time, and what belongs to them. They stay counted. Returns
+    those that were still there, none that came in the place of another."""
+    numbers = {n for _, _, n in keys}
+    sql = f"SELECT {STORED} {BY_IDS} AND created_at IN ({{}}) {_IN_ORDER}"
+    found = rows_where(connection, sql, [(name, at) for at, name, _ in keys], account)
+    rows = [Stored.of(row) for row in found if row[0] in numbers]
     owned = [(account, row.id) for row in rows]
     connection.executemany("DELETE FROM feedback WHERE account = ? AND trace_id = ?", owned)
     _remove(connection, account, rows)
+    return rows
 
 
 def _remove(connection: Statements, account: str, rows: Sequence[Stored]) -> None:
@@ -102,7 +117,8 @@ def _remove(connection: Statements, account: str, rows: Sequence[Stored]) -> Non
     connection.executemany(_DELETE_TAG, [tag[:5] for trace in traces for tag in _tags(account, trace)])
     damaged = [(account, row.id) for row in rows if row.trace is None]
     connection.executemany("DELETE FROM tag WHERE account = ? AND id = ?", damaged)
-    connection.executemany("DELETE FROM trace WHERE account = ? AND n = ?", [(account, row.n) for row in rows])
+    sql = "DELETE FROM trace WHERE account = ? AND created_at = ? AND id = ?"
+    connection.executemany(sql, [(account, row.created_at, row.id) for row in rows])
     connection.executemany("DELETE FROM body WHERE n = ?", [(row.n,) for row in rows])
     _name(connection, map(_names, traces), -1)
 
@@ -132,7 +148,8 @@ def put_traces(
 
 def remove_traces(connection: Statements, account: str, ids: Sequence[str]) -> None:
     """Remove traces that others replace, and count them no more."""
-    before = [Stored.of(row) for row in rows_where(connection, f"SELECT {STORED} {BY_IDS}", ids, account)]
+    found = rows_where(connection, f"SELECT {STORED} {BY_IDS} {_IN_ORDER}", ids, account)
+    before = [Stored.of(row) for row in found]
     _remove(connection, account, before)
     _count_out(connection, account, before)
 
@@ -267,11 +284,15 @@ def _tags(account: str, trace: TraceItem) -> Iterator[tuple[Any, ...]]:
 
 def delete(connection: Statements, account: str, which: DeleteTraces) -> Written:
     """Remove traces, oldest first, and count them no more."""
-    rows = rows_of(connection, STORED, account, which, which.limit, trace_id=which.id, order="ASC")
-    found = [Stored.of(row) for row in rows]
-    forget(connection, account, found)
-    _count_out(connection, account, found)
-    return Written(created=False, count=len(found))
+    count = 0
+    while True:
+        left = which.limit - count
+        keys = rows_of(connection, KEYS, account, which, left, trace_id=which.id, order="ASC")
+        found = forget(connection, account, keys)
+        _count_out(connection, account, found)
+        count += len(found)
+        if len(keys) < left or count >= which.limit:  # else others removed some of them meanwhile, and there are more
+            return Written(created=False, count=count)
 
 
 def _names(trace: Trace) -> tuple[str, ...]:
@@ -284,4 +305,4 @@ def _names(trace: Trace) -> tuple[str, ...]:
 def _name(connection: Statements, named: Iterable[tuple[str, ...]], by: int) -> None:
     """Count the traces that name each snapshot."""
     counts = Counter(chain.from_iterable(named))
-    insert(connection, _NAME, [(snapshot_id, 0, by * count, 0.0) for snapshot_id, count in counts.items()])
+    insert(connection, _NAME, [(snapshot_id, 0, by * count, 0.0) for snapshot_id, count in sorted(counts.items())])

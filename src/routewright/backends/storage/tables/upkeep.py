@@ -12,7 +12,7 @@ from routewright.wire import Environment, TraceItems
 from .connection import Statements
 from .read import retention_of
 from .selection import rows_of
-from .traces import STORED, Stored, forget
+from .traces import KEYS, forget
 
 SOME = 100
 """Traces that one transaction removes."""
@@ -35,12 +35,10 @@ RETURNING length(body)
 
 
 class Old(NamedTuple):
-    """Traces of an account that are past their time: numbers of their rows."""
+    """Traces of an account that are past their time, by their ``KEYS``."""
 
     account: str
-    environment: Environment
-    until: str
-    rows: list[int]
+    keys: list[tuple[str, str, int]]
 
 
 def old_traces(now: float, connection: Statements, longest_s: float = inf) -> list[Old]:
@@ -55,19 +53,14 @@ def old_traces(now: float, connection: Statements, longest_s: float = inf) -> li
                 continue
             until = timestamp(max(0.0, now - age))
             asked = TraceItems(environment=environment, until=until)
-            rows = [n for (n,) in rows_of(connection, "trace.n", account, asked, MANY, order="ASC")]
-            pieces = (rows[place : place + SOME] for place in range(0, len(rows), SOME))
-            found += [Old(account, environment, until, piece) for piece in pieces]
+            keys = rows_of(connection, KEYS, account, asked, MANY, order="ASC")
+            found += [Old(account, keys[place : place + SOME]) for place in range(0, len(keys), SOME)]
     return found
 
 
 def remove_old(old: Old, connection: Statements) -> int:
-    """Remove them, and leave the roll-ups as they are. A number may meanwhile be that of another trace."""
-    marks = ", ".join("?" * len(old.rows))
-    sql = f"SELECT {STORED} FROM trace WHERE n IN ({marks}) AND account = ? AND environment = ? AND created_at < ?"
-    rows = connection.execute(sql, (*old.rows, old.account, old.environment, old.until)).fetchall()
-    forget(connection, old.account, [Stored.of(row) for row in rows])
-    return len(rows)
+    """Remove those that are still there, say how many, and leave the roll-ups as they are."""
+    return len(forget(connection, old.account, old.keys))
 
 
 def remove_snapshots(now: float, connection: Statements) -> list[bool]:

@@ -171,5 +171,5 @@ def _environments(connection: Statements, account: str, ids: Sequence[str]) -> d
 
 
 def _present(connection: Statements, ids: Sequence[str]) -> set[str]:
-    sql = "SELECT id FROM snapshot WHERE body IS NOT NULL AND id IN ({})"
+    sql = "SELECT id FROM snapshot WHERE body IS NOT NULL AND id IN ({}) ORDER BY id /* FOR UPDATE OF snapshot */"
     return {found for (found,) in rows_where(connection, sql, ids)}

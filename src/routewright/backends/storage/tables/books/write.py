@@ -79,8 +79,8 @@ class Desk(Protocol):
         """The ledger."""
         ...
 
-    def changed(self, account: str) -> None:
-        """The terms of an account were changed."""
+    def changed(self, account: str, key_id: str | None = None) -> None:
+        """The terms of an account, or of one of its keys, were changed."""
         ...
 
     def credit(self, account: str, given: AddCredit) -> bool:
@@ -159,7 +159,7 @@ class BookWrites:
     def _write_key(self, key: Key) -> None:
         since = None if key.revoked_at is None else compromised_from(key.revoked_at)
         self._connection.execute(_PUT_KEY, (self._account, key.id, key.digest, key.created_at, since, encode(key)))
-        self._desk.changed(self._account)
+        self._desk.changed(self._account, key.id)
 
     def _delete_results(self, environment: Environment | None) -> Written:
         asked: Sequence[Environment] = ("production", "sandbox") if environment is None else (environment,)

@@ -1,0 +1,96 @@
+"""No command shows the password of a URL, whatever is wrong with that URL or with the server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from routewright.cli import main
+from routewright.errors import ValidationFailed
+from routewright.storage import open_cache, open_coordination, open_storage
+from routewright.wire.secret import without_passwords
+
+SECRET = "canary-7741"
+PLACES = (
+    *(f"{kind}://u:{SECRET}@127.0.0.1:1" for kind in ("redis", "rediss", "redis+cluster")),
+    *(f"{kind}://u:{SECRET}@127.0.0.1:1/main" for kind in ("redis+sentinel", "redi")),
+    f"redis://:{SECRET}@127.0.0.1:1/0?password={SECRET}",
+    f"redis:u:{SECRET}@127.0.0.1:1",
+    f"postgresql://u:{SECRET}@127.0.0.1:1/x",
+    f"postgresql://u:{SECRET}@127.0.0.1:none/x",
+    f"postgresql://127.0.0.1:1/x?user=u&password={SECRET}",
+    f"postgresql:/u:{SECRET}@127.0.0.1:1/x",
+    f"postgres://u:{SECRET}@[::1/x",
+    f"postgresql//u:{SECRET}@127.0.0.1:1/x",
+    f"redis//u:{SECRET}@127.0.0.1:1",
+    f"redis://u:12/{SECRET}@127.0.0.1:1",
+    f"redis+sentinel://u:12/{SECRET}@127.0.0.1:1/main",
+    f"redis://u:12#{SECRET}@127.0.0.1:1",
+)
+COMMANDS = (
+    "cache stats --cache URL",
+    "cache explain --sandbox --cache URL hello",
+    "cache invalidate --everything --yes --cache URL",
+    "store create URL",
+    "store create URL --grant-to nobody",
+    "store copy URL URL",
+    "store copy none.db URL",
+    "store backup --store URL copy.db",
+    "store check URL",
+    "store check --store URL",
+    "store upgrade URL",
+    "store retain --store URL",
+    "store retain URL",
+    "store URL",
+    "URL",
+    "traces ls --store URL",
+    "route --sandbox --store URL hello",
+    "accounts ls --store URL",
+    "keys create default --name k --store URL",
+    "serve --check --store URL",
+    "serve --check --cache URL",
+    "serve --check --coordination URL",
+    "serve --check --host URL",
+    "serve URL",
+    "serve --check --config serve.toml",
+    "serve --check --config lists.toml",
+)
+
+
+@pytest.mark.usefixtures("noon")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_shows_the_password_of_a_url(
+    command: str,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("ROUTEWRIGHT_SECRET", "s" * 64)
+    for place in PLACES:
+        Path("serve.toml").write_text("".join(f'{key} = "{place}"\n' for key in ("store", "cache", "coordination")))
+        Path("lists.toml").write_text(f'store = ["{place}"]\n"{place}" = "{place}"\n')
+        for argv in (command.split(), [*command.split(), "--json"]):
+            with suppress(SystemExit):
+                main([word.replace("URL", place) for word in argv])
+            said = "".join(capfd.readouterr()) + caplog.text
+            assert SECRET not in said, (argv, place)
+
+
+@pytest.mark.parametrize("open_url", [open_storage, open_cache, open_coordination])
+def test_no_object_or_error_shows_the_password_of_its_url(open_url: Callable[[str], object]) -> None:
+    for place in (*PLACES, f"u:{SECRET}@127.0.0.1:1"):
+        try:
+            shown = repr(open_url(place))
+        except ValidationFailed as error:
+            shown = f"{error!r} {error} {error.detail}"
+        assert SECRET not in shown, place
+
+
+def test_what_is_no_password_is_shown() -> None:
+    for text in ("a policy cheap@2026-11-22: x", "sqlite:///folder/x@y.db: gone", "at 12:30 @question.txt", "key: a@b"):
+        assert without_passwords(text) == text
