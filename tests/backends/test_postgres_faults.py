@@ -282,6 +282,21 @@ async def test_a_process_that_closes_leaves_a_lease_for_what_it_could_not_releas
         await Till(other).admit("next", 1_000)
 
 
+async def test_a_call_that_asked_for_more_in_vain_keeps_what_it_has(url: str, proxy: FaultProxy) -> None:
+    async with aclosing(PostgresStorage(at_port(url, proxy.port))) as storage:
+        till = await Till(storage).open_full()
+        grant = await till.admit("runs", 500)
+        proxy.drops = {"client"}
+        with pytest.raises(StorageUnavailable):
+            await storage.accounts.widen(grant, 800)
+        proxy.restore()
+        await soon(lambda: till.admit("other", 100))
+        assert (await till.purses(run=None))["account"] in [(0, 600), (0, 900)]
+        await till.settle("runs", make_row("runs", charge=450))
+        assert (await till.purses(run=None))["account"] == (450, 100)
+        assert [row.overrun_nanos for row in await till.rows(request_id="runs")] == [0]
+
+
 async def test_a_settlement_that_cannot_be_booked_harms_no_other_of_its_tick(url: str) -> None:
     async with aclosing(PostgresStorage(url)) as storage:
         till = await Till(storage).open_full()

@@ -369,7 +369,8 @@ class Writer:
         asking.answer(found)
 
     def _give_back(self, asking: Asking) -> None:
-        self._lost.append(Ending(asking.account, asking.ask.id, None))
+        if asking.kind == "admits":  # a call that runs keeps what it has, even if it asked for more
+            self._lost.append(Ending(asking.account, asking.ask.id, None))
 
     def _note(self, who: tuple[Caller, RunLimit | None], left: Left) -> None:
         if len(self.known) >= MOST_KNOWN:
