@@ -150,3 +150,19 @@ async def test_a_new_day_begins_while_others_read(postgres: str) -> None:
         with Address(postgres).connect() as reader, reader.transaction():
             reader.execute("SELECT count(*) FROM tag JOIN trace USING (id) JOIN body USING (n)")
             await storage.apply("default", [PutTrace(make_trace(1, created_at="2031-01-01T00:00:00.000Z"))])
+
+
+@pytest.mark.anyio
+async def test_a_call_reads_no_more_rows_where_tables_were_vacuumed_empty(postgres_server: PostgresServer) -> None:
+    url, calls = new_store(postgres_server), 200
+    with Address(url).connect() as connection:
+        connection.execute("VACUUM")
+    async with aclosing(PostgresStorage(url)) as storage:
+        till = await Till(storage).open_full()
+        for number in range(calls):
+            await till.admit(f"c{number}", 1, same=f"c{number}")
+            await till.settle(f"c{number}", result=b"answer")
+    with Address(url).connect() as connection:  # what a session read is counted when it ends
+        read = "SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_user_tables WHERE relname IN ('kept', 'hold')"
+        ((rows,),) = connection.execute(read).fetchall()
+    assert rows < 5 * calls

@@ -1,5 +1,8 @@
 -- What PostgreSQL does in one step. The rules of refusals stand in _core/accounts/state.py alone: here is decided only
 -- whether all of an ask fits; if not, the facts go back, from which State says why.
+--
+-- Plans are made once a session, and tables are empty then or nearly always (hold): without enable_seqscan = off a plan
+-- that reads all of a table would stay while it grows. jit is off since that setting makes plans look dear.
 
 CREATE OR REPLACE FUNCTION lock_accounts(names text[]) RETURNS void LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE
@@ -104,7 +107,7 @@ CREATE OR REPLACE TRIGGER delivery_planned AFTER INSERT OR UPDATE OF due OR DELE
 FOR EACH ROW EXECUTE FUNCTION plan_endpoint();
 
 CREATE OR REPLACE FUNCTION put_traces(traces jsonb, blobs bytea[]) RETURNS void
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off AS $$
 BEGIN
     WITH given AS (
         SELECT day_of(created_at) << 40 | nextval('trace_n') AS n, t.* FROM jsonb_to_recordset(traces) AS t(
@@ -236,7 +239,7 @@ END $$;
 -- settings: owner, lease, at (null: the server's clock), now. ends: how calls ended; those that cannot be ended simply
 -- are left alone, and missing in "ended". asks: taken in their order. Everything of an account happens under its lock.
 CREATE OR REPLACE FUNCTION tick(settings jsonb, ends jsonb, callers jsonb, asks jsonb, traces jsonb, blobs bytea[]) RETURNS jsonb
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     moment float8; now float8; me bigint; lease float8;
@@ -373,7 +376,7 @@ BEGIN
                     WHERE hold.account = c_account[n] AND hold.claim = decode(a.claim, 'hex');
                     SELECT jsonb_build_object('fingerprint', kept.fingerprint, 'call', call, 'result', encode(result, 'base64'))
                     INTO stored FROM kept
-                    WHERE kept.account = c_account[n] AND kept.claim = decode(a.claim, 'hex') AND kept.until > now;
+                    WHERE kept.account = c_account[n] AND kept.claim = decode(a.claim, 'hex') AND kept.until - now > 0;  -- not by kept_old
                     fits := fits AND running.id IS NULL AND stored IS NULL;
                 END IF;
                 FOR i IN a.caller * 2 + 1 .. a.caller * 2 + 2 LOOP
