@@ -31,6 +31,7 @@ from routewright.wire import (
     PutTrace,
     RateLimits,
     Replay,
+    RunLimit,
     TraceById,
     TraceItems,
     UsageCounts,
@@ -467,3 +468,50 @@ def test_a_forked_child_holds_nothing_of_its_parents_and_leaves_its_connection_a
         anyio.run(end)
     """
     run(script, url)
+
+
+async def test_what_a_dead_process_held_is_freed_in_pieces_and_keeps_no_other_account_waiting(url: str) -> None:
+    dead = PostgresStorage(url, lease_s=0.1)
+    async with aclosing(PostgresStorage(url)) as storage:
+        till, other = await Till(dead).open_full(), Till(storage, account="other")
+        await other.open(limits=RateLimits(requests_per_min=100))
+        for number in range(250):
+            await till.admit(f"c{number}", 1)
+        dead._writer._held.clear()  # it says nothing any more
+        await anyio.sleep(0.2)
+        with Address(url).connect() as locker, locker.transaction():
+            locker.execute("SELECT lock_accounts(ARRAY['acme'])")
+            await other.admit("at once")
+        with anyio.fail_after(30):
+            while (await Till(storage).purses(run=None))["account"] != (0, 0):
+                await other.admit("soon")
+                other.release("soon")
+                await anyio.sleep(0.05)
+    await dead.aclose()
+
+
+async def test_what_is_known_may_be_forgotten_while_calls_are_granted(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "MOST_KNOWN", 1)
+    async with aclosing(PostgresStorage(url)) as storage:
+        till = await Till(storage).open_full()
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                for number in range(20):
+                    group.start_soon(partial(till.admit, f"c{number}", 1, run=RunLimit(f"r{number}", 10)))
+
+
+async def test_a_new_connection_to_a_pooler_without_its_server_is_waited_for_no_longer(
+    postgres_server: PostgresServer, url: str
+) -> None:
+    need("pgbouncer")
+    with PgBouncer(postgres_server) as bouncer:
+        async with aclosing(PostgresStorage(at_port(url, bouncer.port))) as storage:
+            assert await storage.read("acme", TraceById("tr_1")) is None
+        postgres_server.pause()
+        try:
+            with anyio.fail_after(10), pytest.raises(StorageUnavailable):
+                await PostgresStorage(at_port(url, bouncer.port)).read("acme", TraceById("tr_1"))
+        finally:
+            postgres_server.resume()

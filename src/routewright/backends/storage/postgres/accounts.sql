@@ -239,7 +239,7 @@ END $$;
 -- settings: owner, lease, at (null: the server's clock), now. ends: how calls ended; those that cannot be ended simply
 -- are left alone, and missing in "ended". asks: taken in their order. Everything of an account happens under its lock.
 CREATE OR REPLACE FUNCTION tick(settings jsonb, ends jsonb, callers jsonb, asks jsonb, traces jsonb, blobs bytea[]) RETURNS jsonb
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SET lock_timeout = '2s' SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     moment float8; now float8; me bigint; lease float8;
@@ -367,6 +367,7 @@ BEGIN
             stored := NULL;
             SELECT * INTO running FROM hold WHERE hold.account = c_account[n] AND hold.id = a.id;
             held := running.nanos;  -- null: it holds nothing yet
+            fits := fits OR held IS NOT NULL AND a.kind <> 'looks';  -- its key was revoked since
             is_run := a.run IS NOT NULL AND c_paying[n];
             IF held IS NULL AND a.kind = 'widens' THEN
                 fits := false;

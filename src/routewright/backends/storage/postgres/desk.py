@@ -28,9 +28,12 @@ SELECT id, account, key_id, came_at, ends_at, parties, tokens, slots, nanos, pur
 """
 _NO_OWNER = "NOT EXISTS (SELECT FROM owner WHERE owner.id = hold.owner)"
 _ABANDONED = f"""
-SELECT DISTINCT account FROM hold
-WHERE owner IN (SELECT id FROM owner WHERE until < ? AND id <> ?) OR {_NO_OWNER}
+SELECT account FROM hold
+WHERE owner IN (SELECT id FROM owner WHERE until < ? AND id <> ?) OR {_NO_OWNER} ORDER BY random() LIMIT ?
 """
+"""In no order, so that an account that somebody has locked for long keeps those of others only now and then."""
+EXPIRES = 100
+"""Holds that are ended in one transaction, which calls wait for."""
 _KEPT = "SELECT claim, fingerprint, call, result, until FROM kept WHERE account = ? AND claim = ANY (?)"
 _PUT_KEPT = """
 INSERT INTO kept (account, claim, environment, fingerprint, call, until, result) VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -93,14 +96,19 @@ class Desk:
         return booked
 
     def expire(self, but: int) -> list[str]:
-        """End the holds of processes that were silent for a lease, ``but`` one, and of those that are gone. A process
-        that has just come is none of these: ``tick`` writes it with its holds. Returns the accounts."""
-        accounts = [name for (name,) in self._tables.execute(_ABANDONED, (self._at, but)).fetchall()]
+        """End some holds of processes that were silent for a lease, ``but`` one, and of those that are gone. A process
+        that has just come is none of these: ``tick`` writes it with its holds. Returns the account of each."""
+        found = self._tables.execute(_ABANDONED, (self._at, but, EXPIRES)).fetchall()
+        accounts = sorted({name for (name,) in found})
         self.lock(*accounts)
-        silent = "SELECT id FROM owner WHERE until < ? AND id <> ? FOR UPDATE SKIP LOCKED"  # one of us does it
-        self._tables.execute(f"DELETE FROM owner WHERE id IN ({silent})", (self._at, but))
-        self._load(f"account = ANY (?) AND {_NO_OWNER}", accounts)
-        return self._expire([*self._state.holds.values()])
+        sql = "SELECT id FROM owner WHERE until < ? AND id <> ? FOR UPDATE SKIP LOCKED"  # one of us does it
+        silent = [owner for (owner,) in self._tables.execute(sql, (self._at, but)).fetchall()]
+        where = f"account = ANY (?) AND (owner = ANY (?) OR {_NO_OWNER}) LIMIT ?"
+        self._load(where, accounts, silent, EXPIRES)
+        expired = self._expire([*self._state.holds.values()])
+        held = "SELECT FROM hold WHERE owner = owner.id"
+        self._tables.execute(f"DELETE FROM owner WHERE id = ANY (?) AND NOT EXISTS ({held})", (silent,))
+        return expired
 
     def expire_overdue(self, owner: int, lease_s: float) -> list[str]:
         """End holds of a process whose calls should have ended a lease ago. Returns their ids."""

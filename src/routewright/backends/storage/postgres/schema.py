@@ -7,15 +7,17 @@ machines of two versions may share one while they are replaced.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from importlib.resources import files
+from math import inf
 from typing import TypeVar
 
 from psycopg.sql import SQL, Identifier
 
 from routewright.errors import StorageCorrupt, StorageVersion
 
-from .connection import Address, Connection
+from .connection import CONNECT_S, Address, Connection
 
 MIGRATIONS: tuple[str, ...] = ()
 """Each brings the tables of a store from the version of its place, counted from 1, to the next. ``tables.sql`` is what
@@ -48,6 +50,7 @@ class Store(Address):
     def connect(self) -> Connection:
         """As ``Address`` says. Raises ``StorageVersion``, too."""
         connection = super().connect()
+        connection.until = time.monotonic() + CONNECT_S  # a pooler connects without its server
         try:
             with self.translated():
                 version = version_of(self, connection)
@@ -56,6 +59,7 @@ class Store(Address):
         except BaseException:
             connection.close()
             raise
+        connection.until = inf
         return connection
 
 

@@ -72,6 +72,8 @@ class Writer:
         """How many there were. The server refuses one that comes after a later one: its calls were given up."""
         self._spoke_at = self._failed_at = -inf
         """When the last tick was answered, and when one was not, monotonic."""
+        self._expires_at = -inf
+        """Until when nothing is expired, since that failed, monotonic."""
         self._is_closed = False
         """Nothing is held, and no more is expected: the thread ends, even if the server was not told of all."""
         self.known: dict[tuple[Caller, RunLimit | None], tuple[Left, float]] = {}
@@ -177,9 +179,9 @@ class Writer:
         for work in works:
             if not work.comes_last:
                 self._do(work)
-        ends = [*self._lost, *(each for each in requests if isinstance(each, Ending))]
+        ends = [*self._lost[:MOST_AT_ONCE], *(each for each in requests if isinstance(each, Ending))]
         asks = [each for each in requests if isinstance(each, Asking) and not each.is_left]
-        self._lost = []
+        self._lost = self._lost[MOST_AT_ONCE:]
         tried = self._queues.tried(self._now()) if self._queues else []
         self._try([each for each in ends if each.is_plain], tried, asks)
         for ending in ends:
@@ -197,6 +199,7 @@ class Writer:
             return
         except Exception as error:
             fault = self._server.fault_of(error)
+        self._answer([each for each in (*tried, *asks) if each.is_done and not each.is_given])
         open_ends = [each for each in ends if not each.is_given]
         open_asks = [each for each in (*tried, *asks) if not each.is_done]
         parts: dict[object, list[Ending | Asking]] = {}
@@ -260,16 +263,16 @@ class Writer:
         answer = self._server.tick((settings, ended, said, asked, traces), blobs)
         self._spoke_at = time.monotonic()
         terms = [*map(Terms, answer["terms"])]
-        for (who, *_), mine, least in zip(callers, terms, answer["left"] or (), strict=True):
-            self._note((who, None), Left(mine.account, mine.key, least))
+        lefts = [Left(mine.account, mine.key, least) for mine, least in zip(terms, answer["left"] or (), strict=True)]
+        for (who, *_), left in zip(callers, lefts, strict=True):
+            self._note((who, None), left)
         self._take_ends(ends, {*answer["ended"]})
-        if answer["silent"] and expires:
-            self._expire()
+        has_expired = bool(answer["silent"] and expires) and self._expire()
         refused: list[Asking] = []
         for asking, facts, each in zip(askings, answer["answers"], asked, strict=True):
             if "nanos" in facts:
-                self._grant(asking, facts, terms[each["caller"]], answer["at"])
-            elif answer["silent"] and expires:
+                self._grant(asking, facts, terms[each["caller"]], lefts[each["caller"]], answer["at"])
+            elif has_expired:
                 refused.append(asking)
             else:
                 facts["queued"] = [*(facts["queued"] or ()), *each["behind"]]
@@ -314,12 +317,23 @@ class Writer:
         for lost in self._server.transact(lambda _, desk: desk.expire_overdue(self.owner, self._lease_s)):
             _log.error("call %s held money or limits long after its end, which is a defect: they are free", lost)
             self._held.pop(lost, None)
-        self._expire()
+        while self._expire():
+            pass
 
-    def _expire(self) -> None:
-        """End what processes held that were silent for a lease."""
-        for account in self._server.transact(lambda _, desk: desk.expire(self.owner)):
+    def _expire(self) -> bool:
+        """End some of what processes held that were silent for a lease. False: there was nothing, or it failed, which
+        must fail no tick; it is tried again with a later one."""
+        if time.monotonic() < self._expires_at:
+            return False
+        try:
+            freed = self._server.transact(lambda _, desk: desk.expire(self.owner))
+        except Exception as error:
+            self._expires_at = time.monotonic() + AGAIN_S
+            _log.debug("what silent processes held is not free yet: %s", self._server.fault_of(error))
+            return False
+        for account in freed:
             self._queues.free(account)
+        return bool(freed)
 
     def _hang_up(self) -> None:
         def forget(tables: Tables, _: Desk) -> None:
@@ -332,13 +346,15 @@ class Writer:
         if not self._lost and self._spoke_at > -inf:
             with suppress(Exception):  # its lease ends
                 self._server.transact(forget)
+            self.owner = random.SystemRandom().getrandbits(
+                62
+            )  # the number of a late tick is forgotten with the old one
 
-    def _grant(self, asking: Asking, facts: dict[str, Any], terms: Terms, at: float) -> None:
+    def _grant(self, asking: Asking, facts: dict[str, Any], terms: Terms, left: Left, at: float) -> None:
         ask = asking.ask
         self._held[ask.id] = ask
         self._queues.leave(asking)
         if facts["run_left"] is not None:
-            left, _ = self.known[ask.caller, None]
             least = facts["run_left"] if left.nanos is None else min(facts["run_left"], left.nanos)
             self._note((ask.caller, ask.run), Left(left.account, left.key, least))
         windows = windows_of(terms, facts["windows"], at)
