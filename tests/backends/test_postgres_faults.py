@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -13,14 +14,16 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
+from routewright._core.accounts.state import Wait
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.postgres import PostgresStorage, writer
+from routewright.backends.storage.postgres.asking import LOOK_S, Asking, Ending, Queues
 from routewright.backends.storage.postgres.connection import AGAIN_S, PATIENCE_S, Address
 from routewright.errors import InternalError, RateLimited, StorageUnavailable
 from routewright.testing import FakeClock
 from routewright.testing.plugin import need
 from routewright.testing.servers import HOST, PgBouncer, PostgresServer, at_port
-from routewright.testing.storage.samples import PURSES, Till, make_row, make_trace
+from routewright.testing.storage.samples import PURSES, Till, make_ask, make_facts, make_row, make_trace
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     Caller,
@@ -472,9 +475,10 @@ def test_a_forked_child_holds_nothing_of_its_parents_and_leaves_its_connection_a
 
 async def test_what_a_dead_process_held_is_freed_in_pieces_and_keeps_no_other_account_waiting(url: str) -> None:
     dead = PostgresStorage(url, lease_s=0.1)
-    async with aclosing(PostgresStorage(url)) as storage:
+    async with aclosing(PostgresStorage(url, lease_s=0.1)) as storage:
         till, other = await Till(dead).open_full(), Till(storage, account="other")
         await other.open(limits=RateLimits(requests_per_min=100))
+        await other.admit("keeps it heard")
         for number in range(250):
             await till.admit(f"c{number}", 1)
         dead._writer._held.clear()  # it says nothing any more
@@ -515,3 +519,86 @@ async def test_a_new_connection_to_a_pooler_without_its_server_is_waited_for_no_
                 await PostgresStorage(at_port(url, bouncer.port)).read("acme", TraceById("tr_1"))
         finally:
             postgres_server.resume()
+
+
+async def test_an_account_that_stays_locked_keeps_others_waiting_only_once(url: str) -> None:
+    async with aclosing(PostgresStorage(url)) as storage:
+        till, other = await Till(storage).open_full(), Till(storage, account="other")
+
+        async def refused(call: str) -> None:
+            with pytest.raises(StorageUnavailable):
+                await till.admit(call, 1)
+
+        with Address(url).connect() as locker, locker.transaction():
+            locker.execute("SELECT lock_accounts(ARRAY['acme'])")
+            await refused("first")
+            with anyio.fail_after(1.5):  # less than one waits for a lock
+                for number in range(4):
+                    async with anyio.create_task_group() as group:
+                        group.start_soon(refused, f"c{number}")
+                        group.start_soon(other.admit, f"c{number}")
+        await soon(lambda: till.admit("again", 1))
+
+
+async def test_calls_that_are_booked_one_by_one_wait_for_a_server_that_is_away_only_once(url: str) -> None:
+    async with aclosing(PostgresStorage(url)) as storage:
+        asked, all_came = list[str](), threading.Event()
+
+        def settle(ending: Ending) -> Any:
+            all_came.wait(30)
+            asked.append(ending.call)
+            raise StorageUnavailable("the server did not answer in time")
+
+        storage._server.settle = settle  # type: ignore[method-assign]  # who is not there does not answer
+        failed = list[str]()
+
+        async def fail(call: str) -> None:
+            facts = make_facts(call, make_row(call, charge=1))  # without a grant
+            with pytest.raises(StorageUnavailable):
+                await storage.accounts.settle(None, facts)
+            failed.append(call)
+
+        async with anyio.create_task_group() as group:
+            for number in range(20):
+                group.start_soon(fail, f"c{number}")
+            await anyio.wait_all_tasks_blocked()
+            all_came.set()
+        assert len(failed) == 20
+        assert len(asked) <= 2, "those that came while the first was booked are one pass"
+
+
+async def test_a_kept_answer_is_read_without_a_lock_on_its_account(url: str) -> None:
+    """However large it is, a client that does not read keeps nobody waiting."""
+    answer = b"x" * 2_000_000
+    async with aclosing(PostgresStorage(url)) as storage:
+        till = await Till(storage).open_full()
+        await till.admit("c", 1, same="i")
+        await till.settle("c", make_row("c", charge=1), result=answer)
+        sent = list[int]()
+        tick = storage._server.tick
+
+        def watched(values: Sequence[Any], blobs: Sequence[bytes | None]) -> dict[str, Any]:
+            found = tick(values, blobs)
+            sent.append(len(str(found)))
+            return found
+
+        storage._server.tick = watched  # type: ignore[method-assign]
+        assert await till.ask("again", same="i") == Replay(answer)
+        assert sent[0] < 10_000
+
+
+@pytest.mark.parametrize("is_freed", [True, False])
+def test_many_that_wait_in_one_account_keep_none_of_another_waiting(is_freed: bool) -> None:
+    queues, now = Queues(), 0.0
+    waiting = [Asking(make_ask(f"c{n}", caller=Caller("busy"), waits_s=60.0), inline=False) for n in range(200)]
+    waiting.append(Asking(make_ask("other", caller=Caller("other"), waits_s=60.0), inline=False))
+    for n, asking in enumerate(waiting):
+        queues.wait(asking, Wait(str(n).encode(), None), now)
+    tried = {each.ask.id for each in queues.tried(now)}
+    if is_freed:
+        queues.free("busy")
+        queues.free("other")
+    for _ in range(4):
+        now += 0 if is_freed else LOOK_S
+        tried |= {each.ask.id for each in queues.tried(now)}
+    assert tried == {each.ask.id for each in waiting}

@@ -35,7 +35,7 @@ class PostgresAccounts:
         asking = Asking(ask, inline=self._inline)
         try:
             found: Grant | Replay | Short = await self._asked(asking)
-            return found
+            return await self._writer.replay(ask) if isinstance(found, Replay) else found
         except BaseException as error:
             if not isinstance(error, RouterError):  # it is cancelled: what it was given, or is about to be, goes back
                 self._writer.leave(asking)

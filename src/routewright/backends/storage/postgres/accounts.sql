@@ -4,10 +4,14 @@
 -- Plans are made once a session, and tables are empty then or nearly always (hold): without enable_seqscan = off a plan
 -- that reads all of a table would stay while it grows. jit is off since that setting makes plans look dear.
 
-CREATE OR REPLACE FUNCTION lock_accounts(names text[]) RETURNS void LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
+CREATE OR REPLACE FUNCTION lock_accounts(names text[], hurries boolean DEFAULT false) RETURNS void
+LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE
     lock bigint;
 BEGIN  -- in order, so that no two transactions wait for each other
+    IF hurries THEN
+        PERFORM set_config('lock_timeout', '50ms', true);
+    END IF;
     FOR lock IN SELECT DISTINCT hashtextextended(each, 25) FROM unnest(names) AS each ORDER BY 1 LOOP
         PERFORM pg_advisory_xact_lock(lock);
     END LOOP;
@@ -234,6 +238,22 @@ BEGIN
     RETURN CASE WHEN k > 0 THEN jsonb_build_array(requests[k], tokens[k], last[k]) END;
 END $$;
 
+-- If no process renewed its lease for half of it, or the clock was set back, the database may have been away, and who is
+-- silent may be alive: each gets another lease, once. Locks of accounts are taken before.
+CREATE OR REPLACE FUNCTION spare(me bigint, moment float8, lease float8) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    first float8 := moment + lease / 2;
+    last float8 := moment + lease * 10;  -- others may have longer leases
+BEGIN
+    IF EXISTS (SELECT FROM owner WHERE id = me AND until BETWEEN first AND last)
+            OR EXISTS (SELECT FROM owner WHERE until BETWEEN first AND last) THEN
+        RETURN;
+    END IF;
+    PERFORM pg_advisory_xact_lock(hashtextextended('spare', 25));
+    UPDATE owner SET until = moment + lease, is_spared = true
+    WHERE id <> me AND (until > last OR until < moment AND NOT is_spared);
+END $$;
+
 -- Ends holds, charges what their calls came to, and takes what others ask for.
 --
 -- settings: owner, lease, at (null: the server's clock), now. ends: how calls ended; those that cannot be ended simply
@@ -257,13 +277,16 @@ DECLARE
     p_whose text[] := '{}'; p_account text[] := '{}'; p_name text[] := '{}'; p_limit bigint[] := '{}';
     p_prepaid boolean[] := '{}'; p_spent bigint[]; p_granted bigint[]; p_reserved bigint[]; p_more bigint[];
 BEGIN
-    PERFORM lock_accounts(ARRAY(SELECT jsonb_array_elements_text(settings -> 'accounts')));
+    PERFORM lock_accounts(ARRAY(SELECT jsonb_array_elements_text(settings -> 'accounts')), (settings -> 'hurries')::boolean);
     moment := coalesce((settings ->> 'at')::float8, extract(epoch FROM clock_timestamp()));
     now := coalesce((settings ->> 'now')::float8, moment);
     me := (settings ->> 'owner')::bigint;
     lease := (settings ->> 'lease')::float8;
+    IF settings ->> 'at' IS NULL THEN
+        PERFORM spare(me, moment, lease);
+    END IF;
     INSERT INTO owner VALUES (me, moment + lease, (settings ->> 'tick')::bigint) ON CONFLICT (id) DO UPDATE
-        SET until = excluded.until, ticks = excluded.ticks WHERE owner.ticks < excluded.ticks;
+        SET until = excluded.until, ticks = excluded.ticks, is_spared = false WHERE owner.ticks < excluded.ticks;
     IF NOT FOUND THEN  -- its connection was given up, and with it its calls
         RAISE object_not_in_prerequisite_state USING MESSAGE = 'a later tick has come before this one';
     END IF;
@@ -336,6 +359,12 @@ BEGIN
             p_prepaid := p_prepaid || false;
         END LOOP;
 
+        IF EXISTS (SELECT FROM entry WHERE party = ANY (w_name) AND entry.at > moment + 1) THEN  -- the clock was set back
+            WITH ahead AS (
+                DELETE FROM entry WHERE party = ANY (w_name) AND entry.at > moment RETURNING party, requests, tokens
+            )
+            INSERT INTO entry SELECT party, moment, sum(requests), sum(tokens) FROM ahead GROUP BY party;
+        END IF;
         WITH old AS (
             DELETE FROM entry WHERE party = ANY (w_name) AND entry.at <= moment - 60 RETURNING party, requests, tokens
         )
@@ -375,8 +404,7 @@ BEGIN
                 IF a.claim IS NOT NULL THEN
                     SELECT * INTO running FROM hold
                     WHERE hold.account = c_account[n] AND hold.claim = decode(a.claim, 'hex');
-                    SELECT jsonb_build_object('fingerprint', kept.fingerprint, 'call', call, 'result', encode(result, 'base64'))
-                    INTO stored FROM kept
+                    SELECT jsonb_build_object('fingerprint', kept.fingerprint, 'call', call) INTO stored FROM kept
                     WHERE kept.account = c_account[n] AND kept.claim = decode(a.claim, 'hex') AND kept.until - now > 0;  -- not by kept_old
                     fits := fits AND running.id IS NULL AND stored IS NULL;
                 END IF;

@@ -141,17 +141,22 @@ class Queues:
     def tried(self, now: float) -> list[Asking]:
         """Those that may be answered now: of an account in which something was freed, the first of each queue now and
         then, and those whose time is over."""
-        looks, ready, late = now >= self._looked_at + LOOK_S, dict[int, Asking](), dict[int, Asking]()
-        for account in self._queues if looks else self._freed & self._queues.keys():
-            most = MOST_AT_ONCE if account in self._freed else 1
-            for queue in self._queues[account].values():
-                ready.update(islice(queue.items(), most))
+        looks, late = now >= self._looked_at + LOOK_S, dict[int, Asking]()
         while self.gives_up_at <= now and len(late) < MOST_AT_ONCE:
             _, number, late[number] = heappop(self._ends)
         if looks:
             self._looked_at = now
-        self._freed.clear()
-        ready = {number: ready[number] for number in sorted(ready)[: MOST_AT_ONCE - len(late)]} | late
+        freed, self._freed = self._freed, set()
+        ready = late
+        for account in [account for account in self._queues if looks or account in freed]:
+            for name in [*self._queues[account]]:
+                most = MOST_AT_ONCE - len(ready)
+                if most <= 0:
+                    self._freed |= freed & {account}
+                    break
+                queues = self._queues[account] = self._queues.pop(account)  # those that were tried come last next time
+                queue = queues[name] = queues.pop(name)
+                ready |= islice(queue.items(), most if account in freed else 1)
         return [ready[number] for number in sorted(ready)]
 
     def wait(self, asking: Asking, waits: Wait, now: float) -> None:

@@ -95,12 +95,15 @@ class Desk:
         self._flush()
         return booked
 
-    def expire(self, but: int) -> list[str]:
+    def expire(self, but: int, spare_s: float | None) -> list[str]:
         """End some holds of processes that were silent for a lease, ``but`` one, and of those that are gone. A process
-        that has just come is none of these: ``tick`` writes it with its holds. Returns the account of each."""
+        that has just come is none of these: ``tick`` writes it with its holds. ``spare_s``: the lease of those who may
+        have been kept from the server. Returns the account of each."""
         found = self._tables.execute(_ABANDONED, (self._at, but, EXPIRES)).fetchall()
         accounts = sorted({name for (name,) in found})
         self.lock(*accounts)
+        if spare_s is not None:
+            self._tables.execute("SELECT spare(?, ?, ?)", (but, self._at, spare_s))
         sql = "SELECT id FROM owner WHERE until < ? AND id <> ? FOR UPDATE SKIP LOCKED"  # one of us does it
         silent = [owner for (owner,) in self._tables.execute(sql, (self._at, but)).fetchall()]
         where = f"account = ANY (?) AND (owner = ANY (?) OR {_NO_OWNER}) LIMIT ?"

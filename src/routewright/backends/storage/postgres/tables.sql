@@ -200,7 +200,8 @@ CREATE TABLE entry (                -- what was taken at one moment, Unix second
 CREATE TABLE owner (                -- a process that holds something
     id bigint PRIMARY KEY,
     until float8 NOT NULL,          -- end of its lease
-    ticks bigint NOT NULL           -- the number of its last tick
+    ticks bigint NOT NULL,          -- the number of its last tick
+    is_spared boolean NOT NULL DEFAULT false
 ) WITH (fillfactor = 20);
 CREATE TABLE hold (                 -- what a call that runs has taken (_core.accounts.hold.Hold)
     account text COLLATE "C" NOT NULL,

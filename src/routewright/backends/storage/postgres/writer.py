@@ -11,21 +11,22 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
+from operator import attrgetter
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from msgspec.structs import replace
 
-from routewright._core.accounts.state import Wait
+from routewright._core.accounts.state import Wait, scope_of
 from routewright._core.moment import timestamp
 from routewright.errors import RouterError, StorageUnavailable
 from routewright.fork import Guard, renew_in_children
 from routewright.loop import Reply, give
 from routewright.protocols import Clock
-from routewright.wire import Ask, Caller, Grant, Left, RunLimit
+from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit
 
 from .asking import LOOK_S, MOST_AT_ONCE, Asking, Ending, Queues, Work
 from .connection import LOCKED, Tables, state_of
@@ -42,6 +43,7 @@ MOST_RELEASES = 10_000
 MOST_KNOWN = 10_000
 AGAIN_S = 0.5
 """So long after a tick failed the server is asked again for what can wait."""
+_RESULT = "SELECT result FROM kept WHERE account = $1 AND claim = $2"
 _log = logging.getLogger(__name__)
 Request = Asking | Ending | Work
 
@@ -70,6 +72,10 @@ class Writer:
         """Releases that the server does not know of."""
         self._ticks = 0
         """How many there were. The server refuses one that comes after a later one: its calls were given up."""
+        self._locked: set[str] = set()
+        """Accounts that were locked for too long: they are tried apart, so that nobody else waits for them."""
+        self._faults: dict[str | None, RouterError] = {}
+        """Why the rest of what is to be done now fails, of an account or, at None, of all."""
         self._spoke_at = self._failed_at = -inf
         """When the last tick was answered, and when one was not, monotonic."""
         self._expires_at = -inf
@@ -104,6 +110,15 @@ class Writer:
         """The ask for another amount. None: the call has ended."""
         ask = self._held.get(grant.id)
         return None if ask is None else Asking(replace(ask, nanos=nanos, waits_s=0.0), "widens", inline=self._inline)
+
+    async def replay(self, ask: Ask) -> Replay:
+        """The answer that is kept under the key of an ask. It may be large, and nobody else waits for it."""
+        assert ask.claim is not None, "what has no key has no answer"
+        account, claim = ask.caller.account, scope_of(ask.caller, ask.claim.key)
+        result = await self._server.database.value(_RESULT, account, claim)
+        if not result:
+            raise StorageUnavailable(f"{self._server}: the answer under this idempotency key has just been removed")
+        return Replay(result)
 
     def forget(self, account: str) -> None:
         """The terms or sums of an account were changed: nobody goes by what was known, and who waits is tried again."""
@@ -183,7 +198,15 @@ class Writer:
         asks = [each for each in requests if isinstance(each, Asking) and not each.is_left]
         self._lost = self._lost[MOST_AT_ONCE:]
         tried = self._queues.tried(self._now()) if self._queues else []
-        self._try([each for each in ends if each.is_plain], tried, asks)
+        plain = [each for each in ends if each.is_plain]
+        self._faults = {}
+        if self._locked:
+            every: list[Ending | Asking] = [*plain, *tried, *asks]
+            slow = [each for each in every if each.account in self._locked]
+            self._try_apart(slow, tried, attrgetter("account"), hurries=True)
+            plain, asks = [each for each in plain if each not in slow], [each for each in asks if each not in slow]
+            tried = [each for each in tried if each not in slow]
+        self._try(plain, tried, asks)
         for ending in ends:
             if not ending.is_plain:
                 self._settle(ending)
@@ -191,27 +214,30 @@ class Writer:
             if work.comes_last:
                 self._do(work)
 
-    def _try(self, ends: Sequence[Ending], tried: Sequence[Asking], asks: Sequence[Asking]) -> None:
+    def _try(
+        self, ends: Sequence[Ending], tried: Sequence[Asking], asks: Sequence[Asking], *, hurries: bool = False
+    ) -> None:
         """A tick. What fails does not end the thread, which every call depends on. Where one request may be to blame,
         each is tried by itself, and where an account is locked, each account."""
         try:
-            self._tick(ends, tried, asks)
+            self._tick(ends, tried, asks, hurries=hurries)
+            if hurries:
+                self._locked -= {each.account for each in ends} | {each.account for each in (*tried, *asks)}
             return
         except Exception as error:
             fault = self._server.fault_of(error)
         self._answer([each for each in (*tried, *asks) if each.is_done and not each.is_given])
         open_ends = [each for each in ends if not each.is_given]
         open_asks = [each for each in (*tried, *asks) if not each.is_done]
-        parts: dict[object, list[Ending | Asking]] = {}
         given_up: list[Ending | Asking] = [*open_ends, *open_asks]
-        for each in given_up:
-            blamed = None if isinstance(fault, StorageUnavailable) else each
-            parts.setdefault(each.account if state_of(fault) == LOCKED else blamed, []).append(each)
-        if len(parts) > 1:
-            for part in parts.values():
-                own = [each for each in part if isinstance(each, Asking)]
-                again, new = [each for each in own if each in tried], [each for each in own if each in asks]
-                self._try([each for each in part if isinstance(each, Ending)], again, new)
+        accounts = {each.account for each in given_up}
+        if state_of(fault) == LOCKED:
+            if len(accounts) > 1:
+                self._try_apart(given_up, tried, attrgetter("account"), hurries=True)
+                return
+            self._locked |= accounts
+        elif not isinstance(fault, StorageUnavailable) and len(given_up) > 1:
+            self._try_apart(given_up, tried, id, hurries=hurries)
             return
         self._failed_at = time.monotonic()
         _log.debug("the accounts of %s cannot be asked: %s", self._server, fault)
@@ -226,10 +252,33 @@ class Writer:
             asking.answer(fault)
         self._answer([*(each for each in open_ends if each.facts is not None), *open_asks])
 
-    def _tick(
-        self, ends: Sequence[Ending], tried: Sequence[Asking], asks: Sequence[Asking], *, expires: bool = True
+    def _try_apart(
+        self,
+        requests: Sequence[Ending | Asking],
+        tried: Sequence[Asking],
+        by: Callable[[Ending | Asking], object],
+        *,
+        hurries: bool,
     ) -> None:
-        """End calls, then take what others ask for. ``expires``: where a process is gone, what it held is free."""
+        parts: dict[object, list[Ending | Asking]] = {}
+        for each in requests:
+            parts.setdefault(by(each), []).append(each)
+        for part in parts.values():
+            own = [each for each in part if isinstance(each, Asking)]
+            again, new = [each for each in own if each in tried], [each for each in own if each not in tried]
+            self._try([each for each in part if isinstance(each, Ending)], again, new, hurries=hurries)
+
+    def _tick(
+        self,
+        ends: Sequence[Ending],
+        tried: Sequence[Asking],
+        asks: Sequence[Asking],
+        *,
+        expires: bool = True,
+        hurries: bool = False,
+    ) -> None:
+        """End calls, then take what others ask for. ``expires``: where a process is gone, what it held is free.
+        ``hurries``: it does not wait for an account that is locked."""
         if not (ends or tried or asks or (self._held and time.monotonic() - self._spoke_at >= self._lease_s / 4)):
             return
         blobs: list[bytes | None] = []
@@ -256,7 +305,7 @@ class Writer:
         settings = {
             "owner": self.owner, "lease": self._lease_s, "at": self._server.now, "now": self._server.now,
             "accounts": sorted({ending.account for ending in ends} | {who.account for who, *_ in callers}),
-            "today": timestamp(self._clock.time()), "tick": self._ticks,
+            "today": timestamp(self._clock.time()), "tick": self._ticks, "hurries": hurries,
         }  # fmt: skip
         self._server.put_snapshots(ends)
         said = [caller_of(place, *who) for who, place in callers.items()]
@@ -280,7 +329,7 @@ class Writer:
         self._answer([each for each in askings if each.is_done])
         if refused:
             first = [each for each in tried if each in refused]
-            self._tick((), first, [each for each in refused if each not in first], expires=False)
+            self._tick((), first, [each for each in refused if each not in first], expires=False, hurries=hurries)
 
     def _take_ends(self, ends: Sequence[Ending], ended: set[int]) -> None:
         done: list[Ending] = []
@@ -295,11 +344,16 @@ class Writer:
 
     def _settle(self, ending: Ending) -> None:
         """Book a call that ``tick`` leaves alone."""
+        fault = self._faults.get(None) or self._faults.get(ending.account)
         try:
+            if fault is not None:
+                raise fault
             ending.result = self._server.settle(ending)
             self._ended(ending)
         except Exception as error:
-            ending.error = self._server.fault_of(error)
+            fault = ending.error = self._server.fault_of(error)
+            if isinstance(fault, StorageUnavailable):  # who comes next need not wait as long
+                self._faults[ending.account if state_of(fault) == LOCKED else None] = fault
         self._answer([ending])
 
     def _ended(self, ending: Ending) -> None:
@@ -326,7 +380,8 @@ class Writer:
         if time.monotonic() < self._expires_at:
             return False
         try:
-            freed = self._server.transact(lambda _, desk: desk.expire(self.owner))
+            spare_s = None if self._inline else self._lease_s
+            freed = self._server.transact(lambda _, desk: desk.expire(self.owner, spare_s))
         except Exception as error:
             self._expires_at = time.monotonic() + AGAIN_S
             _log.debug("what silent processes held is not free yet: %s", self._server.fault_of(error))
@@ -346,9 +401,8 @@ class Writer:
         if not self._lost and self._spoke_at > -inf:
             with suppress(Exception):  # its lease ends
                 self._server.transact(forget)
-            self.owner = random.SystemRandom().getrandbits(
-                62
-            )  # the number of a late tick is forgotten with the old one
+            # what a late tick is known by is forgotten with the owner
+            self.owner = random.SystemRandom().getrandbits(62)
 
     def _grant(self, asking: Asking, facts: dict[str, Any], terms: Terms, left: Left, at: float) -> None:
         ask = asking.ask
