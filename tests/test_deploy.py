@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,14 @@ BY_KIND = {each["kind"]: each for each in MANIFESTS}
 POD = BY_KIND["Deployment"]["spec"]["template"]["spec"]
 (CONTAINER,) = POD["containers"]
 CONFIG = BY_KIND["ConfigMap"]["data"]["serve.toml"]
+_BUILD = COMPOSE["services"]["store"]["build"]
+CONTEXT = (PLACE / _BUILD["context"]).resolve()
+DOCKERFILE = (CONTEXT / _BUILD["dockerfile"]).read_text("utf-8")
+IMAGE_ENV = {
+    name: value
+    for line in re.findall(r"^ENV\s+(.+)$", DOCKERFILE, re.MULTILINE)
+    for name, _, value in (word.partition("=") for word in shlex.split(line))
+}
 NEEDED = {"PGPASSWORD", "REDIS_PASSWORD", "OPENAI_API_KEY"}
 
 Capture = pytest.CaptureFixture[str]
@@ -30,13 +39,20 @@ Capture = pytest.CaptureFixture[str]
 def _with_a_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ROUTEWRIGHT_SECRET", "s" * 64)
     monkeypatch.chdir(tmp_path)
+    for name, value in IMAGE_ENV.items():
+        monkeypatch.setenv(name, value)
 
 
-def test_kubernetes_runs_a_configuration_that_serve_takes(tmp_path: Path, capsys: Capture) -> None:
+def test_kubernetes_runs_a_configuration_that_serve_takes(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mount = next(each for each in CONTAINER["volumeMounts"] if each["name"] == "config")
     command, flag, path = CONTAINER["args"]
     assert (command, flag, Path(path).parent) == ("serve", "--config", Path(mount["mountPath"]))
     assert [*BY_KIND["ConfigMap"]["data"]] == [Path(path).name]
+    assert not {f"ROUTEWRIGHT_{key.upper()}" for key in tomllib.loads(CONFIG)} & {*IMAGE_ENV}, "the image's goes before"
+    for each in CONTAINER["env"]:
+        monkeypatch.setenv(each["name"], each["value"])
     (tmp_path / "serve.toml").write_text(CONFIG)
     assert main([command, "--check", flag, "serve.toml"]) == 0
     out = capsys.readouterr().out
@@ -63,8 +79,9 @@ def test_its_parts_mean_the_same_pods() -> None:
 
 
 def test_its_numbers_fit_together() -> None:
-    config, replicas = tomllib.loads(CONFIG), BY_KIND["Deployment"]["spec"]["replicas"]
-    assert config["processes"] == replicas * config["workers"]
+    config, deployment = tomllib.loads(CONFIG), BY_KIND["Deployment"]["spec"]
+    replicas, rolling = deployment["replicas"], deployment["strategy"]["rollingUpdate"]
+    assert config["processes"] == (replicas + rolling["maxSurge"]) * config["workers"]
     assert BY_KIND["PodDisruptionBudget"]["spec"]["minAvailable"] < replicas
     pause = float(CONTAINER["lifecycle"]["preStop"]["exec"]["command"][1])
     assert POD["terminationGracePeriodSeconds"] > pause + ServeFile().graceful_timeout_s
@@ -81,26 +98,24 @@ def test_secrets_are_named_and_nowhere_written() -> None:
     assert not re.search(r"//\w+:\w+@", text)
 
 
-def test_compose_serves_what_it_starts(capsys: Capture) -> None:
+def test_compose_serves_what_it_starts(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     services = COMPOSE["services"]
-    assert main([services["routewright"]["command"][0], "--check", *services["routewright"]["command"][1:]]) == 0
-    out = capsys.readouterr().out
-    for url in re.findall(r"\w+://(?:\w+@)?(\w+)[:/]", " ".join(services["routewright"]["command"])):
-        assert url in services
-    assert "postgresql://postgres@postgres/postgres" in out
-    steps = services["store"]["command"][0].split(" && ")
-    assert [step.split()[:3] for step in steps] == [
-        ["routewright", "store", "create"],
-        ["routewright", "store", "upgrade"],
-    ]
-    assert {step.split()[3] for step in steps} == {"postgresql://postgres@postgres/postgres"}
+    server, maker = services["routewright"], services["store"]
+    store = server["environment"]["ROUTEWRIGHT_STORE"]
+    monkeypatch.setenv("ROUTEWRIGHT_STORE", store)
+    assert main([server["command"][0], "--check", *server["command"][1:]]) == 0
+    assert "postgresql://postgres@postgres/postgres" in capsys.readouterr().out
+    for host in re.findall(r"\w+://(?:\w+@)?(\w+)[:/]", " ".join([store, *server["command"]])):
+        assert host in services
+    assert maker["environment"] == server["environment"]
+    steps = [shlex.split(step) for step in maker["command"][0].split(" && ")]
+    assert steps == [["routewright", "store", "create", "$$ROUTEWRIGHT_STORE"], ["routewright", "store", "upgrade"]]
 
 
 def test_compose_builds_the_image_of_the_container_example() -> None:
-    build = COMPOSE["services"]["store"]["build"]
-    context = (PLACE / build["context"]).resolve()
-    assert (context / build["dockerfile"]).is_file()
-    (extras,) = {*re.findall(r"\[([\w,]+)\]\"", (context / build["dockerfile"]).read_text("utf-8"))}
+    assert (CONTEXT / _BUILD["dockerfile"]).parent == CONTEXT / "examples" / "container"
+    assert COMPOSE["services"]["store"]["image"] == COMPOSE["services"]["routewright"]["image"]
+    (extras,) = {*re.findall(r"\[([\w,]+)\]\"", DOCKERFILE)}
     assert {"postgres", "redis", "server"} <= {*extras.split(",")}
 
 

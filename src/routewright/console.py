@@ -107,9 +107,10 @@ class Console(Closing):
         caller = await console.authenticate(f"Bearer {new.secret.reveal()}", "production")
 
     ``storage`` is a storage or its URL, the one that the Routers have whose callers it speaks of. What it changes holds
-    there within two seconds, and at once where they share its ``coordination``, as all do that share a file and name
-    none. ``secret`` takes the place of the root secret of the environment, or beside the store: one, or that in use and
-    the one before it. ``recheck_s``: so long, at most two seconds, ``authenticate`` goes by what it found out before.
+    for the next call that is admitted there, and for what is only read within two seconds. ``coordination``: where
+    changes are announced. ``secret`` takes the place of the root secret of the environment, or beside the store: one,
+    or that in use and the one before it. ``recheck_s``: so long, at most two seconds, ``authenticate`` goes by what it
+    found out before.
 
     Money is in US dollars, months are those of UTC. ``RateLimits`` are requests and tokens in any minute, and calls at
     a time. Plans: free (60, 60,000, 5), pro (600, 600,000, 25), team (3,000, 3,000,000, 100), enterprise (its

@@ -109,6 +109,13 @@ def test_the_command_checks_and_upgrades_a_database(
     monkeypatch.setenv("ROUTEWRIGHT_SECRET", "another" * 10)
     assert main(["store", "check", url]) == 1
     assert "1 of 1 live keys were made with another root secret" in capsys.readouterr().out
+    monkeypatch.delenv("ROUTEWRIGHT_SECRET")
+    assert main(["store", "check", url]) == 0
+    out = capsys.readouterr().out
+    assert "keys     1 live, not checked: ROUTEWRIGHT_SECRET is not set\n" in out
+    assert out.endswith("\nsound\n")
+    assert main(["store", "check", url, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["keys"] == {"live": 1, "of_another_secret": None}
     run(url, "DROP TABLE told")
     assert main(["store", "check", url]) == 1
     assert capsys.readouterr().out.endswith("is missing\ndamaged: restore a backup\n")

@@ -223,7 +223,8 @@ def _check(args: Namespace, screen: Screen) -> int:
     """Read the whole store, and say what is damaged.
 
     Takes some seconds a gigabyte; others may keep writing. The exit code is 1 for a damaged store, and for keys
-    that are refused because they were made with another root secret than the one known here.
+    that are refused because they were made with another root secret than the one known here. Keys in a database are
+    checked where ROUTEWRIGHT_SECRET is set.
     """
     place: object
     named = _named(args)
@@ -236,12 +237,15 @@ def _check(args: Namespace, screen: Screen) -> int:
         place = _file(args)
         found = check(place)
         digests = [] if found.problems else live_digests(place)
-    keys = {"live": len(digests), "of_another_secret": strangers(digests, RootSecret(existing_store(args), os.environ))}
+    secret = RootSecret(existing_store(args), os.environ)
+    is_known = not is_postgres(named) or secret.lasts
+    keys = {"live": len(digests), "of_another_secret": strangers(digests, secret) if is_known else None}
+    unchecked = "" if is_known else f", not checked: {SECRET} is not set"
     rows = {
         "store": str(place),
         "version": str(found.version),
         "traces": f"{found.traces:,}",
-        "keys": f"{keys['live']:,} live" if keys["live"] else "",
+        "keys": f"{keys['live']:,} live{unchecked}" if keys["live"] else "",
         "size": size(found.bytes),
     }
     problems = [*found.problems]

@@ -201,15 +201,18 @@ class ServeFile(Strict):
     """The keys that are accepted: live ones, test ones, or both."""
     store: Name = "sqlite:///routewright.db"
     """The store: a file such as `routewright.db`, its URL, the URL of [a database](../how-to/postgresql.md), or
-    `memory:`, which ends with the server."""
+    `memory:`, which ends with the server. The password of a database may stand in `PGPASSWORD`, or in the file that
+    `PGPASSFILE` names."""
     cache: Name = "memory:"
     """The response cache: a file such as `cache.db`, which all workers share, its URL, that of
-    [Redis](../how-to/redis.md) or of a database, or `memory:`, of each worker."""
+    [Redis](../how-to/redis.md) or of a database, or `memory:`, of each worker. The password of Redis may stand in
+    `REDIS_PASSWORD`."""
     coordination: Name = "memory:"
-    """What several machines count rate limits in, and hear news by: [the URL of Redis](../how-to/redis.md)."""
+    """What several machines count rate limits in, and hear news by: [the URL of Redis](../how-to/redis.md), with the
+    password as in `cache`."""
     processes: Whole | None = None
-    """Workers of all machines that share the coordination: while it is away, each has its part of every limit. Without
-    it, those of this server."""
+    """Number of workers, over all machines, that share the coordination. While it is away, each admits one part in so
+    many of every limit. By default the `workers` of this server, which is right for one machine alone."""
     policies: Name | None = None
     """File of policies. Changes take effect within two seconds."""
     catalogue: Name | None = None
