@@ -69,10 +69,11 @@ def test_it_speaks_for_the_account_of_its_store_and_is_closed_behind_with(tmp_pa
 
 
 def test_that_of_a_router_reads_what_is_not_written_yet_and_has_no_thread_of_its_own(tmp_path: Path) -> None:
+    before = {*threading.enumerate()}
     router = Router.sandbox(storage=SqliteStorage(tmp_path / "traces.db"))
     answer = router.blocking.route("hi")
     assert [item.id for item in router.blocking.traces.query().data] == [answer.trace_id]
-    threads = {thread.name for thread in threading.enumerate() if thread.name.startswith("routewright")}
+    threads = {each.name for each in {*threading.enumerate()} - before if each.name.startswith("routewright")}
     assert len([name for name in threads if not name.startswith("routewright-sqlite")]) == 1
     router.blocking.close()
 

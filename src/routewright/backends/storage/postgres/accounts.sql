@@ -243,7 +243,7 @@ END $$;
 CREATE OR REPLACE FUNCTION spare(me bigint, moment float8, lease float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     first float8 := moment + lease / 2;
-    last float8 := moment + lease * 10;  -- others may have longer leases
+    last float8 := moment + greatest(lease * 10, 3600);  -- others may have longer leases
 BEGIN
     IF EXISTS (SELECT FROM owner WHERE id = me AND until BETWEEN first AND last)
             OR EXISTS (SELECT FROM owner WHERE until BETWEEN first AND last) THEN
