@@ -79,10 +79,10 @@ def test_every_scope_and_every_event_is_explained() -> None:
     assert {each.type for each in get_args(PushedEvent)} <= _named("how-to/hooks.md")
 
 
-def test_the_readme_links_to_every_page() -> None:
-    readme = ROOT / "README.md"
-    links = {(ROOT / link.partition("#")[0]).resolve() for link in _LINK.findall(readme.read_text("utf-8"))}
-    assert set(pages()) <= {readme, *links}
+def test_the_index_links_to_every_page() -> None:
+    index = ROOT / "docs" / "README.md"
+    links = {(index.parent / link.partition("#")[0]).resolve() for link in _LINK.findall(index.read_text("utf-8"))}
+    assert set(pages()) <= {ROOT / "README.md", index, *links}
 
 
 def test_contributors_run_what_ci_runs() -> None:
