@@ -18,17 +18,7 @@ from routewright.fork import Guard
 from routewright.protocols import LimitingStorage
 from routewright.testing.clock import FakeClock
 from routewright.testing.threads import Meet, run_in_threads
-from routewright.wire import (
-    Grant,
-    PutAccount,
-    PutKey,
-    RateLimits,
-    Replay,
-    RevokeKey,
-    RunLimit,
-    Short,
-    WindowState,
-)
+from routewright.wire import Grant, PutAccount, PutKey, RateLimits, Replay, RevokeKey, RunLimit, Short, WindowState
 
 from .samples import (
     ALIKE,
@@ -347,19 +337,10 @@ class Case(NamedTuple):
 
 
 ROOM = [
-    Case(0, 0, 1_000, None),
-    Case(0, 0, 1_001, False),
-    Case(999, 0, 1, None),
-    Case(1_000, 0, 0, None),
-    Case(1_001, 0, 0, False),
-    Case(1_000, 0, 1, False),
-    Case(0, 1_000, 1, True),
-    Case(0, 1_000, 0, None),
-    Case(0, 1, 1_000, True),
-    Case(0, 1, 1_001, False),
-    Case(500, 500, 500, True),
-    Case(500, 500, 501, False),
-]
+    Case(0, 0, 1_000, None), Case(0, 0, 1_001, False), Case(999, 0, 1, None), Case(1_000, 0, 0, None),
+    Case(1_001, 0, 0, False), Case(1_000, 0, 1, False), Case(0, 1_000, 1, True), Case(0, 1_000, 0, None),
+    Case(0, 1, 1_000, True), Case(0, 1, 1_001, False), Case(500, 500, 500, True), Case(500, 500, 501, False),
+]  # fmt: skip
 
 
 class Budgets(AccountsSuite):

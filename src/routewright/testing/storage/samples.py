@@ -75,19 +75,10 @@ HOUR_S = 3_600.0
 DAY_S = 24 * HOUR_S
 FOR_EVER = SetRetention()
 ODD_TEXTS = (
-    'it\'s "quoted" \\ `so`',
-    "x'; DROP TABLE trace; --",
-    "%_*?[a]",
-    "a\0b",
-    "line\nbreak\ttab",
-    "Ünïcødé 日本 😀",
+    'it\'s "quoted" \\ `so`', "x'; DROP TABLE trace; --", "%_*?[a]", "a\0b", "line\nbreak\ttab", "Ünïcødé 日本 😀",
     "e\u0301",  # not the same as é
-    "NULL",
-    " spaces ",
-    "{'json': [1]}",
-    "$1 ?1 :name",
-    "long " * 1_000,
-)
+    "NULL", " spaces ", "{'json': [1]}", "$1 ?1 :name", "long " * 1_000,
+)  # fmt: skip
 """What people write where a name is expected."""
 ODD_NAMES = tuple(text for text in ODD_TEXTS if text.isprintable() and len(text) < 200)
 """Those that an account or a trace may be called."""
@@ -135,18 +126,11 @@ _ENVIRONMENTS: tuple[Environment, ...] = get_args(Environment)
 def make_trace(number: int, **given: Any) -> Trace:
     """A trace whose id grows with ``number``."""
     facts: dict[str, Any] = {
-        "id": f"tr_{number:026}",
-        "status": "completed",
-        "created_at": "2026-11-21T00:00:00.000Z",
-        "duration_ms": 12.5,
-        "environment": "production",
-        "account": "default",
-        "policy_version": "inline@2026-11-20",
-        "goal": "cost",
-        "strategy": "balanced",
-        "metadata": {"team": "search", "nested": {"deep": [1, None, "é"]}},
+        "id": f"tr_{number:026}", "status": "completed", "created_at": "2026-11-21T00:00:00.000Z", "duration_ms": 12.5,
+        "environment": "production", "account": "default", "policy_version": "inline@2026-11-20", "goal": "cost",
+        "strategy": "balanced", "metadata": {"team": "search", "nested": {"deep": [1, None, "é"]}},
         "decision_input": decision_input(),
-    }
+    }  # fmt: skip
     return Trace(**facts | given)
 
 
@@ -159,24 +143,12 @@ def full_trace() -> Trace:
         Message("tool", ODD_TEXTS[0], tool_call_id="call_1"),
     ]
     return make_trace(
-        1,
-        kind="agent",
-        key_id="key_1",
-        policy_id="pol_1",
-        selected_model="a/one",
-        fallback_used=True,
-        cache_hit=True,
-        cost_usd=0.25,
-        cost_range_usd=(0.1, 0.2),
-        traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-        charged_usd=0.5,
-        tokens=Tokens(1, 2, 3),
-        error="router.upstream_failed",
-        compromised=True,
-        children=["tr_child"],
-        spans=spans_of_each_kind(),
+        1, kind="agent", key_id="key_1", policy_id="pol_1", selected_model="a/one", fallback_used=True, cache_hit=True,
+        cost_usd=0.25, cost_range_usd=(0.1, 0.2), traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        charged_usd=0.5, tokens=Tokens(1, 2, 3), error="router.upstream_failed", compromised=True,
+        children=["tr_child"], spans=spans_of_each_kind(),
         content=Content(messages=asked, output=ODD_TEXTS[5], tool_calls=[call]),
-    )
+    )  # fmt: skip
 
 
 def decision_input(**names: str) -> DecisionInput:
@@ -214,28 +186,18 @@ def random_trace(rng: Random, number: int, account: str = "default") -> Trace:
     """A trace in which everything is left to chance that filters and roll-ups look at, but for its environment, in
     which it would take no other's place."""
     return make_trace(
-        number,
-        account=account,
+        number, account=account,
         created_at=f"{rng.choice(HOURS)}:{rng.choice(('00:00.000', '30:00.000', '59:59.999'))}Z",
-        status=rng.choice(_STATUSES),
-        kind=rng.choice(("route", "agent")),
-        environment=_ENVIRONMENTS[number % 2],
-        selected_model=rng.choice(_MODELS),
-        policy_id=rng.choice((None, "pol_1", "it's")),
-        goal=rng.choice(("cost", "quality")),
-        strategy=rng.choice(("balanced", "quality-first")),
-        error=rng.choice(_ERRORS),
-        cache_hit=rng.random() < 0.2,
-        fallback_used=rng.random() < 0.3,
-        compromised=rng.random() < 0.1,
-        cost_usd=rng.choice(_USD),
-        charged_usd=rng.choice(_USD),
+        status=rng.choice(_STATUSES), kind=rng.choice(("route", "agent")), environment=_ENVIRONMENTS[number % 2],
+        selected_model=rng.choice(_MODELS), policy_id=rng.choice((None, "pol_1", "it's")),
+        goal=rng.choice(("cost", "quality")), strategy=rng.choice(("balanced", "quality-first")),
+        error=rng.choice(_ERRORS), cache_hit=rng.random() < 0.2, fallback_used=rng.random() < 0.3,
+        compromised=rng.random() < 0.1, cost_usd=rng.choice(_USD), charged_usd=rng.choice(_USD),
         duration_ms=rng.choice((0.0, 0.001, 100.0, 812.5, 60_000.0)),
         tokens=Tokens(rng.randrange(9), rng.randrange(9), rng.randrange(9)),
         metadata={key: rng.choice(_VALUES) for key in _TAGS if rng.random() < 0.6},
-        spans=[_random_span(rng) for _ in range(rng.randrange(4))],
-        decision_input=None,
-    )
+        spans=[_random_span(rng) for _ in range(rng.randrange(4))], decision_input=None,
+    )  # fmt: skip
 
 
 def _random_span(rng: Random) -> Span:

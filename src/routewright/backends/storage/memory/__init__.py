@@ -127,12 +127,7 @@ class MemoryStorage:
     """
 
     def __init__(
-        self,
-        *,
-        newest: int = 10_000,
-        accounts: int = 1_000,
-        text_bytes: int = TEXT_BYTES,
-        clock: Clock | None = None,
+        self, *, newest: int = 10_000, accounts: int = 1_000, text_bytes: int = TEXT_BYTES, clock: Clock | None = None
     ) -> None:
         _at_least_one("newest", newest)
         _at_least_one("accounts", accounts)

@@ -41,14 +41,9 @@ Connect = Callable[[str], Connection]
 def connect(path: str) -> sqlite3.Connection:
     """A connection of Python's own SQLite to a file that is there. Threads take turns with it."""
     return sqlite3.connect(
-        f"{Path(path).absolute().as_uri()}?mode=rw",
-        uri=True,
-        timeout=0,
-        isolation_level=None,
-        check_same_thread=False,
-        cached_statements=256,
-        factory=_Dropped,
-    )
+        f"{Path(path).absolute().as_uri()}?mode=rw", uri=True, timeout=0, isolation_level=None, check_same_thread=False,
+        cached_statements=256, factory=_Dropped,
+    )  # fmt: skip
 
 
 def pragma(connection: Statements, name: str) -> int:

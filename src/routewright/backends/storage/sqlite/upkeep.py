@@ -27,10 +27,7 @@ _ENTRIES = """
 SELECT name, at, entry.requests, entry.tokens FROM party JOIN entry ON entry.party = party.id AND n >= first
 ORDER BY party, n
 """
-_TYPES = {
-    "purse": ("name", "spent, granted, told"),
-    "ledger": ("name", "cost, charge, credit"),
-}
+_TYPES = {"purse": ("name", "spent, granted, told"), "ledger": ("name", "cost, charge, credit")}
 """Of tables with money what their rows are called, and which columns hold whole numbers."""
 MISTAKEN = {
     table: f"SELECT account, {name} FROM {table} WHERE typeof(account) <> 'text' OR typeof({name}) <> 'text'"

@@ -223,15 +223,11 @@ def _counted(account: str, counted: Counted, rollup_keys: Sequence[str], sign: i
     """A row of ``uncounted``: what is counted of a trace, amounts apart."""
     tokens = counted.tokens
     return (
-        account,
-        _plain_shape(counted) if _is_plain(counted, rollup_keys) else _shape(counted, rollup_keys),
-        sign,
-        sign * min(counted.cost_nanos, MOST_NANOS),
-        sign * min(counted.charged_nanos, MOST_NANOS),
-        sign * min(tokens.input, MOST_TOKENS),
-        sign * min(tokens.output, MOST_TOKENS),
+        account, _plain_shape(counted) if _is_plain(counted, rollup_keys) else _shape(counted, rollup_keys), sign,
+        sign * min(counted.cost_nanos, MOST_NANOS), sign * min(counted.charged_nanos, MOST_NANOS),
+        sign * min(tokens.input, MOST_TOKENS), sign * min(tokens.output, MOST_TOKENS),
         sign * min(tokens.cached, MOST_TOKENS),
-    )
+    )  # fmt: skip
 
 
 def _is_plain(counted: Counted, rollup_keys: Sequence[str]) -> bool:
@@ -242,15 +238,10 @@ def _plain_shape(counted: Counted) -> bytes:
     """The shape of a trace that has no metadata: one of few, so that each is encoded once."""
     latency = counted.latency
     return _known_shape(
-        counted.environment,
-        counted.created_at[:13],
-        counted.is_error,
-        counted.model,
-        counted.was_tried,
-        tuple(counted.ended),
-        counted.fallback,
+        counted.environment, counted.created_at[:13], counted.is_error, counted.model, counted.was_tried,
+        tuple(counted.ended), counted.fallback,
         None if latency is None else (*latency[:2], latency_in(bucket_of(min(latency[2], MOST_MS)))),
-    )
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=4_096)
