@@ -71,23 +71,14 @@ def file_of(path: object, example: str = "traces.db") -> Path:
     names none."""
     if not isinstance(path, (str, os.PathLike)) or str(path) in ("", ":memory:") or str(path).startswith("sqlite:"):
         raise ValidationFailed.at("path", f"is {shown(path)}", f"name a file, as {example}")
-    _check_name(str(path))
-    return Path(os.path.realpath(path))
-
-
-def _check_name(path: str) -> None:
-    """Refuse what no file, or none of those beside it, can be called. Raises ``ValidationFailed``."""
     try:
         os.lstat(f"{path}{_BESIDE}")
     except ValueError:  # an end of C's strings, or half a character
-        problem = "holds what no name of a file can hold"
+        raise ValidationFailed.at("path", "holds what no name of a file can hold", "name another file") from None
     except OSError as error:
-        if error.errno != ENAMETOOLONG:
-            return
-        problem = "is too long for a name of a file"
-    else:
-        return
-    raise ValidationFailed.at("path", problem, "name another file")
+        if error.errno == ENAMETOOLONG:
+            raise ValidationFailed.at("path", "is too long for a name of a file", "name another file") from None
+    return Path(os.path.realpath(path))
 
 
 def identity_of(path: Path | str) -> tuple[int, int] | None:
