@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -675,14 +675,14 @@ class Queues(AccountsSuite):
         await till.admit("first", same="i")
         with pytest.raises(RouterTimeoutError):
             await till.ask("a", same="i")
+
+        async def join() -> None:
+            with pytest.raises(RouterTimeoutError):
+                await till.ask("b", same="i", waits_s=5.0)
+
         async with anyio.create_task_group() as group:
-            group.start_soon(_times_out, partial(till.ask, "b", same="i", waits_s=5.0))
+            group.start_soon(join)
             await clock.advance(5.0)
-
-
-async def _times_out(asks: Callable[[], Awaitable[object]]) -> None:
-    with pytest.raises(RouterTimeoutError):
-        await asks()
 
 
 @asynccontextmanager

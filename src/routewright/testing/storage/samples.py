@@ -363,13 +363,11 @@ class Till:
 
     @property
     def limiting(self) -> LimitingStorage:
-        """The storage, which keeps accounts."""
         assert isinstance(self.storage, LimitingStorage), "a storage with limits has a property 'accounts'"
         return self.storage
 
     @property
     def accounts(self) -> Accounts:
-        """Those of the storage."""
         return self.limiting.accounts
 
     async def open(self, *keys: Key, credit: int | None = None, **terms: Any) -> Till:
@@ -386,12 +384,10 @@ class Till:
         return await self.open(key, credit=1_000, prepaid=True, monthly_nanos=1_000)
 
     async def put(self, write: Write) -> Written:
-        """Apply one write."""
         (written,) = await self.storage.apply(self.account, [write])
         return written
 
     def caller(self, key: str | None = None, environment: Environment = "production") -> Caller:
-        """Whoever calls."""
         return Caller(self.account, environment, key)
 
     async def ask(
@@ -407,7 +403,6 @@ class Till:
         return found
 
     async def admit(self, call: str = "c", nanos: int = 0, **given: Any) -> Grant:
-        """The same for one that has to be admitted."""
         found = await self.ask(call, nanos, **given)
         assert isinstance(found, Grant), f"{call} was not admitted but answered with {found}"
         return found
@@ -436,7 +431,6 @@ class Till:
         return await self.accounts.settle(self.grants.get(call), make_facts(call, *rows, **known | given))
 
     def release(self, call: str = "c", tokens: int | None = 0) -> None:
-        """End a call that came to nothing."""
         self.accounts.release(self.grants[call], tokens)
 
     async def standing(self, at: str = AT, key: str | None = "k", run: RunLimit | None = RUN) -> Standing:
@@ -444,12 +438,10 @@ class Till:
         return await self.storage.read(self.account, Stands(at, key, run))
 
     async def purses(self, at: str = AT, **given: Any) -> dict[str, tuple[int, int]]:
-        """What is spent and reserved, by purse."""
         purses = (await self.standing(at, **given)).purses
         return {purse.name: (purse.spent_nanos, purse.reserved_nanos) for purse in purses}
 
     async def rows(self, **given: Any) -> list[LedgerRow]:
-        """All rows, newest first."""
         return await self.storage.scan(self.account, LedgerRows(**given), after=None, limit=1_000)
 
     async def kinds(self) -> list[str]:
