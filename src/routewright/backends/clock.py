@@ -123,7 +123,12 @@ class Alarm:
     ) -> bool | None:
         task = self._task
         if task is None:
-            return self._exit_scope(kind, error, trace)
+            scope = self._instead
+            assert scope is not None, "it was entered"
+            try:
+                return scope.__exit__(kind, error, trace)
+            finally:
+                self.expired = scope.expired
         # no more than this, since a coroutine that was dropped may be closed in any thread
         self.entry = self._task = None
         if not self._rings:
@@ -134,8 +139,13 @@ class Alarm:
         """Put the time off, which is a store, or forward. One that has rung stays rung."""
         self.at = at
         entry = self.entry
-        if entry is None or at < entry[0]:
-            self._put_forward(at)
+        if entry is not None and at >= entry[0]:
+            return
+        if self._task is not None:
+            if at < inf:
+                self.alarms.add(at, self)
+        elif self._instead is not None:
+            self._instead.move(at)
 
     def ring(self, now: float) -> float:
         """Cancel the task if the time has come and no shield was entered since; say when to come again."""
@@ -174,26 +184,9 @@ class Alarm:
         self.expired = True
         return True
 
-    def _put_forward(self, at: float) -> None:
-        if self._task is not None:
-            if at < inf:
-                self.alarms.add(at, self)
-        elif self._instead is not None:
-            self._instead.move(at)
-
     def _enter_scope(self) -> Self:
         self._instead = ScopeDeadline(self.at, shield=False).__enter__()
         return self
-
-    def _exit_scope(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        scope = self._instead
-        assert scope is not None, "it was entered"
-        try:
-            return scope.__exit__(kind, error, trace)
-        finally:
-            self.expired = scope.expired
 
 
 class ScopeDeadline:

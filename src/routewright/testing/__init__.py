@@ -11,18 +11,6 @@ from .survival import SITUATIONS, NotSurvived, Situation, SituationCase, situati
 from .trace import assert_trace
 
 __all__ = [
-    "CELLS",
-    "SITUATIONS",
-    "Cell",
-    "FakeClock",
-    "FaultyProvider",
-    "FaultyServer",
-    "FaultyTransport",
-    "NotSurvived",
-    "Pause",
-    "ScriptedProvider",
-    "Situation",
-    "SituationCase",
-    "assert_trace",
-    "situations",
-]
+    "CELLS", "SITUATIONS", "Cell", "FakeClock", "FaultyProvider", "FaultyServer", "FaultyTransport", "NotSurvived",
+    "Pause", "ScriptedProvider", "Situation", "SituationCase", "assert_trace", "situations",
+]  # fmt: skip

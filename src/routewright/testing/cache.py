@@ -31,18 +31,11 @@ def key_of(name: object) -> bytes:
 def make_entry(name: object, now: float, vector: Sequence[float] | None = None, **changes: object) -> CacheEntry:
     """An entry of the account ``acme`` that is kept for a minute."""
     entry = CacheEntry(
-        id=f"tr_{name}",
-        account="acme",
-        environment="production",
-        partition=PARTITION,
-        key=key_of(name),
-        answer=CachedAnswer(f"answer {name}", "stop", "test/large", "test"),
-        cost_nanos=1_000,
-        created_at=now,
-        expires_at=now + TTL_S,
-        prompt=None if vector is None else f"question {name}",
+        id=f"tr_{name}", account="acme", environment="production", partition=PARTITION, key=key_of(name),
+        answer=CachedAnswer(f"answer {name}", "stop", "test/large", "test"), cost_nanos=1_000, created_at=now,
+        expires_at=now + TTL_S, prompt=None if vector is None else f"question {name}",
         vector=None if vector is None else struct.pack(f"<{len(vector)}f", *vector),
-    )
+    )  # fmt: skip
     return replace(entry, **changes)
 
 

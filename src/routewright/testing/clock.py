@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from heapq import heappop, heappush
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -159,13 +158,11 @@ class FakeDeadline:
         self._timer.cancel()
         self._timer = self._clock._set_timer(at, self._scope.cancel)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    def __exit__(self, *raised: Any) -> bool | None:
         if self._timer is not None:
             self._timer.cancel()
         try:
-            return self._scope.__exit__(kind, error, trace)
+            return self._scope.__exit__(*raised)
         finally:
             self.expired = self._scope.cancelled_caught
 
@@ -232,7 +229,9 @@ class Schedule(ABC):
         if self.next_at() <= self._clock.monotonic():
             self._fire()
         elif self._settling:
-            self._end_settling()
+            settling, self._settling = self._settling, []
+            for settled in settling:
+                settled.set()
         elif self._may_jump():
             self._clock._move(self.next_at(), self)
             self._fire()
@@ -257,11 +256,6 @@ class Schedule(ABC):
         if timer.action is not None:
             timer.action()
             timer.cancel()
-
-    def _end_settling(self) -> None:
-        settling, self._settling = self._settling, []
-        for settled in settling:
-            settled.set()
 
 
 class AsyncioSchedule(Schedule):
@@ -290,17 +284,17 @@ class AsyncioSchedule(Schedule):
     def _is_busy(self) -> bool:
         # this callback was queued before the loop polled, so what the poll found is queued behind it
         ready = getattr(self._loop, "_ready", None)
-        if ready is None:
-            return not self._looks_idle()
-        return any(not _is_a_watch(handle) for handle in tuple(ready))
-
-    def _looks_idle(self) -> bool:
-        waiting = all(_is_waiting(task) for task in asyncio.all_tasks(self._loop))
+        if ready is not None:
+            return any(
+                not isinstance(getattr(each._callback, "__self__", None), AsyncioSchedule) for each in tuple(ready)
+            )
+        waiters = [getattr(task, "_fut_waiter", None) for task in asyncio.all_tasks(self._loop)]
+        waiting = all(waiter is not None and not waiter.done() for waiter in waiters)
         self._quiet_passes = self._quiet_passes + 1 if waiting else 0
         if self._quiet_passes < QUIET_PASSES:
-            return False
+            return True
         self._quiet_passes = 0
-        return True
+        return False
 
 
 class TrioSchedule(Schedule):
@@ -330,12 +324,3 @@ class TrioSchedule(Schedule):
                 await self._trio.testing.wait_all_tasks_blocked()
                 if not self.act_when_idle():
                     return
-
-
-def _is_a_watch(handle: Any) -> bool:
-    return isinstance(getattr(handle._callback, "__self__", None), AsyncioSchedule)
-
-
-def _is_waiting(task: asyncio.Task[Any]) -> bool:
-    waiter = getattr(task, "_fut_waiter", None)
-    return waiter is not None and not waiter.done()

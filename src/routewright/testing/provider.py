@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from types import TracebackType
 from typing import NamedTuple
 
 from routewright._core.catalogue.models import models_of
@@ -94,9 +93,7 @@ class ScriptedCall:
         self._provider.open_calls += 1
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._provider.open_calls -= 1
 
     def __aiter__(self) -> AsyncIterator[Chunk]:

@@ -66,13 +66,8 @@ class Server:
         with log.open("ab") as out:
             self._process = subprocess.Popen(self._command, stdin=no, stdout=out, stderr=out, **_apart(self.folder))
         # its input ends when this process does, however that ends
-        leash = [
-            "sh",
-            "-c",
-            'read _; kill -QUIT $0; kill -CONT $0; rm -rf "$1"',
-            f"{self._process.pid}",
-            f"{self.folder}",
-        ]
+        script = 'read _; kill -QUIT $0; kill -CONT $0; rm -rf "$1"'
+        leash = ["sh", "-c", script, f"{self._process.pid}", f"{self.folder}"]
         self._leash = subprocess.Popen(leash, stdin=subprocess.PIPE, stdout=no, stderr=no, start_new_session=True)
         up, *probe = self._probe
         until = time.monotonic() + PATIENCE_S

@@ -238,7 +238,9 @@ class _Stage:
             return
         ended = await self._call()
         self._check_end(decided, ended)
-        self._check_messages(decided, sent)
+        calls = [call for provider in self._providers for call in provider.calls]
+        if any([*call.messages] != sent.messages for call in calls):  # nothing of an answer is in the next prompt
+            raise self._lost(decided, "a fallback was not asked with the messages of the request")
         self._check_costs(decided, ended)
 
     def _past_guardrails(self) -> RouteRequest:
@@ -308,12 +310,6 @@ class _Stage:
 
     def _provider_of(self, model: str) -> str:
         return self._models[model].provider
-
-    def _check_messages(self, decided: Decision, sent: RouteRequest) -> None:
-        """What came of an answer is never in the prompt of the next."""
-        calls = [call for provider in self._providers for call in provider.calls]
-        if any([*call.messages] != sent.messages for call in calls):
-            raise self._lost(decided, "a fallback was not asked with the messages of the request")
 
     def _check_costs(self, decided: Decision, ended: Ended) -> None:
         """Each attempt is priced at its own model's prices."""

@@ -154,8 +154,8 @@ class PostgresCache:
 
     async def aclose(self) -> None:
         """Give the connections back. They are opened again if it is used again."""
-        await self._server.run(self._server.pool.close)
-        await self._searches.run(self._searches.pool.close)
+        await self._server.run(self._server.close)
+        await self._searches.run(self._searches.close)
 
 
 def _array(numbers: Sequence[int]) -> str:

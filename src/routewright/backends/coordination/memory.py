@@ -16,43 +16,6 @@ NOTICE_S = 60.0
 """How long a notice is kept."""
 
 
-class _Kept:
-    """State. A forked child begins with none, and numbers its notices apart from those of its parent."""
-
-    def __init__(self) -> None:
-        self.guard = Guard()
-        self._said = 0
-        renew_in_children(self)
-
-    def renew(self) -> None:
-        """Forget it all."""
-        self._notices: deque[tuple[int, float, Notice]] = deque()
-        self._listening: list[Signal] = []
-
-    def announce(self, notice: Notice, now: float) -> None:
-        """Keep a notice for a while, and wake the listeners."""
-        self._said += 1
-        self._notices.append((self._said, now, notice))
-        while self._notices[0][1] <= now - NOTICE_S:
-            self._notices.popleft()
-        while self._listening:
-            self._listening.pop().set()
-
-    def since(self, after: int | None) -> Heard:
-        """Notices after that number. None: no notices, only the number to start from."""
-        found = [] if after is None else [notice for number, _, notice in self._notices if number > after]
-        return Heard(tuple(found), self._said)
-
-    def listen(self, signal: Signal) -> None:
-        """Set ``signal`` at the next notice."""
-        self._listening.append(signal)
-
-    def leave(self, signal: Signal) -> None:
-        """Set it no more."""
-        if signal in self._listening:
-            self._listening.remove(signal)
-
-
 class MemoryCoordination:
     """News for all Routers, event loops and threads of one process.
 
@@ -66,32 +29,51 @@ class MemoryCoordination:
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._now = self._clock.monotonic
-        self._kept = _Kept()
+        self._guard = Guard()
+        self._said = 0
+        """The number of the last notice: a forked child goes on from it."""
+        renew_in_children(self)
 
     def __repr__(self) -> str:
         return "MemoryCoordination()"
 
+    def renew(self) -> None:
+        """Forget it all, as a forked child does."""
+        self._notices: deque[tuple[int, float, Notice]] = deque()
+        self._listening: list[Signal] = []
+
     async def announce(self, notice: Notice) -> None:
         """Publish news (``protocols.Coordination``)."""
-        with self._kept.guard.lock:
-            self._kept.announce(notice, self._now())
+        with self._guard.lock:
+            now = self._now()
+            self._said += 1
+            self._notices.append((self._said, now, notice))
+            while self._notices[0][1] <= now - NOTICE_S:
+                self._notices.popleft()
+            while self._listening:
+                self._listening.pop().set()
 
     async def hear(self, after: int | None) -> Heard:
         """News since ``after``, of at most the last minute (``protocols.Coordination``)."""
         signal = Signal()
-        with self._kept.guard.lock:
-            heard = self._kept.since(after)
+        with self._guard.lock:
+            heard = self._since(after)
             if after is None or heard.notices:
                 return heard
-            self._kept.listen(signal)
+            self._listening.append(signal)
         try:
             with self._clock.deadline(self._now() + HEAR_S):
                 await signal.wait()
         finally:
-            with self._kept.guard.lock:
-                self._kept.leave(signal)
-        with self._kept.guard.lock:
-            return self._kept.since(after)
+            with self._guard.lock:
+                if signal in self._listening:
+                    self._listening.remove(signal)
+        with self._guard.lock:
+            return self._since(after)
+
+    def _since(self, after: int | None) -> Heard:
+        found = [] if after is None else [notice for number, _, notice in self._notices if number > after]
+        return Heard(tuple(found), self._said)
 
     async def aclose(self) -> None:
         """Nothing: others may share it."""

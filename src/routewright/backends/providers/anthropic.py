@@ -222,21 +222,17 @@ def _blocks(message: Message, thinker: str | None) -> Iterator[Json]:
     text, calls = message.content if isinstance(message.content, str) else "", [*(message.tool_calls or ())]
     said = called = 0
     for item in (item for item in thought.items if item.get("type") in _THOUGHTS):  # each in its place
-        chars, count = _place_of(item)
-        chars, count = max(said, chars), max(called, count)  # a client may have made it up
+        match item.get(_AT):
+            case [int(chars), int(count)]:  # a client may have made it up
+                chars, count = max(said, chars), max(called, count)
+            case _:
+                chars, count = said, called
         yield from _text_block(text[said:chars])
         yield from map(_use, calls[called:count])
         said, called = chars, count
         yield {name: item[name] for name in _THOUGHT_FIELDS if name in item}
     yield from _text_block(text[said:]) if text else _content(message)
     yield from map(_use, calls[called:])
-
-
-def _place_of(item: Json) -> tuple[int, int]:
-    match item.get(_AT):
-        case [int(chars), int(calls)]:
-            return chars, calls
-    return 0, 0
 
 
 def _use(call: ToolCall) -> Json:

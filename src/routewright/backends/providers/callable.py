@@ -14,7 +14,7 @@ from collections.abc import (
     Sequence,
     Set,
 )
-from types import CoroutineType, GeneratorType, TracebackType
+from types import CoroutineType, GeneratorType
 from typing import Any, NoReturn
 
 from msgspec import Struct
@@ -131,9 +131,7 @@ class RunningFunction(Struct, eq=False):
     async def __aenter__(self) -> RunningFunction:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         close = getattr(self.reply, "aclose", None)
         if close is not None:
             await close()

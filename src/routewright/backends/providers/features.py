@@ -107,14 +107,12 @@ _BUDGET = Thinking(
     on=_SHOWN, bound="thinkingConfig.thinkingBudget", most=24_576, off=at("thinkingConfig.thinkingBudget", 0)
 )
 GEMINI_THINKING = (
-    replace(_LEVELS, since=(3, 7)),
-    replace(_LEVELS, since=(3, 1), models="pro"),
+    replace(_LEVELS, since=(3, 7)), replace(_LEVELS, since=(3, 1), models="pro"),
     replace(_LEVELS, since=(3, 0), models="pro", words="low high"),
     replace(_LEVELS, since=(3, 0), words="minimal low medium high"),
     replace(_BUDGET, since=(2, 5), models="pro", off=None, least=128, most=32_768),
-    replace(_BUDGET, since=(2, 5), models="lite", least=512),
-    replace(_BUDGET, since=(2, 5)),
-)
+    replace(_BUDGET, since=(2, 5), models="lite", least=512), replace(_BUDGET, since=(2, 5)),
+)  # fmt: skip
 """How models are told to think; the first row that fits counts. From 3 on nothing keeps them from it."""
 
 

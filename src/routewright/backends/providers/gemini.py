@@ -110,30 +110,42 @@ class GeminiProvider(HttpProvider):
 def content_body(call: UpstreamCall, provider: str = GOOGLE.name) -> Json:
     """The JSON body. Raises ``ProviderFault("request")`` if the protocol cannot express the call."""
     body: Json = {"contents": _contents(call, provider)}
-    if instructions := [*_instructions(call.messages)]:
-        body["systemInstruction"] = {"parts": instructions}
+    told = [part for each in call.messages if each.role in INSTRUCTIONS for part in _parts(each.content)]
+    if told:
+        if not all(isinstance(part, TextPart) for part in told):
+            raise _unsayable("takes nothing but text in system messages")
+        body["systemInstruction"] = {"parts": [{"text": part.text} for part in told if isinstance(part, TextPart)]}
     if call.tools:
         specs = [tool.function_spec for tool in call.tools]
-        body["tools"] = [{"functionDeclarations": [_declaration(spec) for spec in specs]}]
+        named = [{"name": s.name, "description": s.description, "parametersJsonSchema": s.parameters} for s in specs]
+        body["tools"] = [{"functionDeclarations": [_given(each) for each in named]}]
         if mode := _calling(call, specs):
             body["toolConfig"] = {"functionCallingConfig": mode}
-    if config := _config(call):
+    params, lacking = call.params, call.model.unsupported or ()  # a model that lacks it does it of itself
+    stops = [params.stop] if isinstance(params.stop, str) else params.stop
+    if stops and len(stops) > MOST_STOPS:
+        raise _unsayable(f"takes {MOST_STOPS} stop sequences at most, got {len(stops)}")
+    form = params.response_format or {}
+    is_json = form.get("type") not in (None, "text")
+    config = _given({
+        "temperature": None if "temperature" in lacking else params.temperature,
+        "topP": None if "top_p" in lacking else params.top_p,
+        "maxOutputTokens": call.max_output_tokens, "stopSequences": stops or None,
+        "seed": None if params.seed is None else int(params.seed),
+        "responseMimeType": "application/json" if is_json else None,
+        "responseJsonSchema": (form.get("json_schema") or {}).get("schema") if is_json else None,
+    })  # fmt: skip
+    if (asked := asked_of(call)) is not None:
+        thinking = thinking_of(GEMINI_THINKING, call.model, generation_of(call.model))
+        config = merged(config, thinking.fields(asked, call.max_output_tokens))
+    if config:
         body["generationConfig"] = config
     if call.params.service_tier in _TIERS:
         body["serviceTier"] = _TIERS[call.params.service_tier]
     return with_extra(body, call, provider)
 
 
-def _instructions(messages: Sequence[Message]) -> Iterator[Json]:
-    for message in messages:
-        for part in _parts(message.content) if message.role in INSTRUCTIONS else ():
-            if not isinstance(part, TextPart):
-                raise _unsayable("takes nothing but text in system messages")
-            yield {"text": part.text}
-
-
-def _declaration(spec: FunctionSpec) -> Json:
-    named = {"name": spec.name, "description": spec.description, "parametersJsonSchema": spec.parameters}
+def _given(named: Json) -> Json:
     return {name: value for name, value in named.items() if value is not None}
 
 
@@ -147,29 +159,6 @@ def _calling(call: UpstreamCall, specs: Sequence[FunctionSpec]) -> Json:
         return {"mode": _MODES[choice]}
     name = choice if isinstance(choice, str) else choice.function.name
     return {"mode": "ANY", "allowedFunctionNames": [name]}
-
-
-def _config(call: UpstreamCall) -> Json:
-    params, lacking = call.params, call.model.unsupported or ()  # a model that lacks it does it of itself
-    stops = [params.stop] if isinstance(params.stop, str) else params.stop
-    if stops and len(stops) > MOST_STOPS:
-        raise _unsayable(f"takes {MOST_STOPS} stop sequences at most, got {len(stops)}")
-    form = params.response_format or {}
-    is_json = form.get("type") not in (None, "text")
-    named = {
-        "temperature": None if "temperature" in lacking else params.temperature,
-        "topP": None if "top_p" in lacking else params.top_p,
-        "maxOutputTokens": call.max_output_tokens,
-        "stopSequences": stops or None,
-        "seed": None if params.seed is None else int(params.seed),
-        "responseMimeType": "application/json" if is_json else None,
-        "responseJsonSchema": (form.get("json_schema") or {}).get("schema") if is_json else None,
-    }
-    config = {name: value for name, value in named.items() if value is not None}
-    if (asked := asked_of(call)) is None:
-        return config
-    thinking = thinking_of(GEMINI_THINKING, call.model, generation_of(call.model))
-    return merged(config, thinking.fields(asked, call.max_output_tokens))
 
 
 def _contents(call: UpstreamCall, provider: str) -> list[Json]:

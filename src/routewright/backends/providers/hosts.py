@@ -107,16 +107,11 @@ _TABLE = (
     # Data residency; Reasoning models; Flex processing; Fast mode; Prompt caching; File inputs. Regional addresses cost
     # 10 % more for models released since March 2026.
     Host(
-        name="openai",
-        base_url="https://api.openai.com/v1",
-        key_variables=("OPENAI_API_KEY",),
+        name="openai", base_url="https://api.openai.com/v1", key_variables=("OPENAI_API_KEY",),
         url_variable="OPENAI_BASE_URL",
         regions={name: f"https://{name}.api.openai.com/v1" for name in ("us", "eu", "au", "in", "jp", "ae")},
-        cap_field="max_completion_tokens",
-        developer_role=True,
-        usage_on_request=True,
-        unsupported_reasoning=("temperature", "top_p"),
-        thinking=_OPENAI_THINKING,
+        cap_field="max_completion_tokens", developer_role=True, usage_on_request=True,
+        unsupported_reasoning=("temperature", "top_p"), thinking=_OPENAI_THINKING,
         takes={
             "parallel_tool_calls": r"^(?!o\d)",
             "flex": rf"^o[34]|{_NEW_GPT}",
@@ -124,96 +119,61 @@ _TABLE = (
             "verbosity": _NEW_GPT,
             "cache_control": r"gpt-(5\.[6-9]|[6-9]|1\d)(?!\d)",
         },
-        tiers=_TIERS,
-        oddities=("cache_breakpoints",),
-        files=True,
+        tiers=_TIERS, oddities=("cache_breakpoints",), files=True,
     ),
     # Azure OpenAI v1 API; Content filtering; Flex processing; Priority processing. The name of a deployment stands in
     # for the model's.
     Host(
-        name="azure",
-        base_url="",
-        key_variables=("AZURE_OPENAI_API_KEY",),
-        url_variable="AZURE_OPENAI_ENDPOINT",
-        url_path="/openai/v1",
-        key_header="api-key",
-        cap_field="max_completion_tokens",
-        developer_role=True,
-        usage_on_request=True,
-        unsupported_reasoning=("temperature", "top_p"),
-        thinking=_OPENAI_THINKING,
-        takes={"parallel_tool_calls": r"^(?!o\d)", "flex": "", "priority": "", "verbosity": _NEW_GPT},
-        tiers=_TIERS,
+        name="azure", base_url="", key_variables=("AZURE_OPENAI_API_KEY",), url_variable="AZURE_OPENAI_ENDPOINT",
+        url_path="/openai/v1", key_header="api-key", cap_field="max_completion_tokens", developer_role=True,
+        usage_on_request=True, unsupported_reasoning=("temperature", "top_p"), thinking=_OPENAI_THINKING,
+        takes={"parallel_tool_calls": r"^(?!o\d)", "flex": "", "priority": "", "verbosity": _NEW_GPT}, tiers=_TIERS,
         files=True,
     ),
     # Chat completion API reference (fields it does not know are refused; "Tool call id was ... but must be a-z, A-Z,
     # 0-9, with a length of 9", says the API, and "Unexpected role 'user' after role 'tool'"); Regional inference;
     # Reasoning.
     Host(
-        name="mistral",
-        base_url="https://api.mistral.ai/v1",
-        key_variables=("MISTRAL_API_KEY",),
-        regions={"eu": "https://api.eu.mistral.ai/v1"},
-        seed_field="random_seed",
+        name="mistral", base_url="https://api.mistral.ai/v1", key_variables=("MISTRAL_API_KEY",),
+        regions={"eu": "https://api.eu.mistral.ai/v1"}, seed_field="random_seed",
         oddities=("images_in_results", "no_names", "short_ids"),
-        thinking=(
-            Thinking(models="magistral"),
-            Thinking(words="high", off=_NO_EFFORT),
-        ),
-        thought="content",
+        thinking=(Thinking(models="magistral"), Thinking(words="high", off=_NO_EFFORT)), thought="content",
         takes={"parallel_tool_calls": ""},
     ),
     # Thinking mode (temperature and top_p are not heeded; "Thinking mode does not support this tool_choice", says the
     # API, and "The `reasoning_content` in the thinking mode must be passed back"); Create chat completion (there is no
     # seed; of text in parts the API says "invalid type: sequence, expected a string").
     Host(
-        name="deepseek",
-        base_url="https://api.deepseek.com",
-        key_variables=("DEEPSEEK_API_KEY",),
-        usage_on_request=True,
-        oddities=("no_text_parts", "thought_needed"),
-        unsupported=("seed", "json_schema"),
+        name="deepseek", base_url="https://api.deepseek.com", key_variables=("DEEPSEEK_API_KEY",),
+        usage_on_request=True, oddities=("no_text_parts", "thought_needed"), unsupported=("seed", "json_schema"),
         unsupported_reasoning=("temperature", "top_p", "tool_choice"),
-        thinking=(Thinking(words="low high max", on=_THINKING, off=_NO_THINKING),),
-        thought="reasoning_content",
+        thinking=(Thinking(words="low high max", on=_THINKING, off=_NO_THINKING),), thought="reasoning_content",
     ),
     # OpenAI compatibility (names in messages are refused); Reasoning; Service tiers.
     Host(
-        name="groq",
-        base_url="https://api.groq.com/openai/v1",
-        key_variables=("GROQ_API_KEY",),
-        cap_field="max_completion_tokens",
-        oddities=("no_names",),
-        usage_on_request=True,
+        name="groq", base_url="https://api.groq.com/openai/v1", key_variables=("GROQ_API_KEY",),
+        cap_field="max_completion_tokens", oddities=("no_names",), usage_on_request=True,
         thinking=(
             _GPT_OSS,
             Thinking(models="qwen", on={"reasoning_effort": "default", "reasoning_format": "parsed"}, off=_NO_EFFORT),
         ),
-        takes={"parallel_tool_calls": "", "flex": ""},
-        tiers={"auto": "auto", "default": "on_demand", "flex": "flex"},
+        takes={"parallel_tool_calls": "", "flex": ""}, tiers={"auto": "auto", "default": "on_demand", "flex": "flex"},
     ),
     # Reasoning (stop is refused); Priority processing; Regional endpoints (10 % more, and the newest models only).
     Host(
-        name="xai",
-        base_url="https://api.x.ai/v1",
-        key_variables=("XAI_API_KEY",),
-        regions={"us": "https://us.api.x.ai/v1"},
-        cap_field="max_completion_tokens",
-        usage_on_request=True,
+        name="xai", base_url="https://api.x.ai/v1", key_variables=("XAI_API_KEY",),
+        regions={"us": "https://us.api.x.ai/v1"}, cap_field="max_completion_tokens", usage_on_request=True,
         unsupported_reasoning=("stop",),
         thinking=(
             Thinking(models=r"grok-4\.3", words=_LOW_TO_HIGH, off=_NO_EFFORT),
             Thinking(models=r"grok-4\.[56]", words=_LOW_TO_HIGH),
             Thinking(models=r"grok-(4\.[7-9]|[5-9])", words="low medium high xhigh"),
         ),
-        takes={"parallel_tool_calls": "", "priority": ""},
-        tiers={"default": "default", "priority": "priority"},
+        takes={"parallel_tool_calls": "", "priority": ""}, tiers={"default": "default", "priority": "priority"},
     ),
     # OpenAI compatibility; Reasoning.
     Host(
-        name="togetherai",
-        base_url="https://api.together.ai/v1",
-        key_variables=("TOGETHER_API_KEY",),
+        name="togetherai", base_url="https://api.together.ai/v1", key_variables=("TOGETHER_API_KEY",),
         thinking=(
             _GPT_OSS,
             Thinking(models=r"GLM-5\.3|Kimi-K3", words="low medium high max"),
@@ -230,37 +190,25 @@ _TABLE = (
     ),
     # Chat completions; Reasoning; Image inputs (as data alone).
     Host(
-        name="cerebras",
-        base_url="https://api.cerebras.ai/v1",
-        key_variables=("CEREBRAS_API_KEY",),
-        cap_field="max_completion_tokens",
-        developer_role=True,
-        unsupported=("image_url",),
-        thinking=(_GPT_OSS, Thinking(models="qwen", words=_LOW_TO_HIGH, off=_NO_EFFORT)),
-        thought="reasoning",
+        name="cerebras", base_url="https://api.cerebras.ai/v1", key_variables=("CEREBRAS_API_KEY",),
+        cap_field="max_completion_tokens", developer_role=True, unsupported=("image_url",),
+        thinking=(_GPT_OSS, Thinking(models="qwen", words=_LOW_TO_HIGH, off=_NO_EFFORT)), thought="reasoning",
         takes={"parallel_tool_calls": ""},
     ),
     # Chat completions (neither a seed nor tools; "After the (optional) system message(s), user or tool message(s)
     # should alternate with assistant message(s)", says the API).
     Host(
-        name="perplexity",
-        base_url="https://api.perplexity.ai",
-        key_variables=("PERPLEXITY_API_KEY", "PPLX_API_KEY"),
-        oddities=("strict_turns",),
-        unsupported=("seed", "tool_choice"),
+        name="perplexity", base_url="https://api.perplexity.ai", key_variables=("PERPLEXITY_API_KEY", "PPLX_API_KEY"),
+        oddities=("strict_turns",), unsupported=("seed", "tool_choice"),
         thinking=(Thinking(words="minimal low medium high"),),
     ),
     # Create chat completion (images as data or files); Model parameters (sampling is fixed where a model thinks;
     # "tool_choice 'required' is incompatible with thinking enabled", says the API, and "thinking is enabled but
     # reasoning_content is missing in assistant tool call message"); Thinking effort (K3 and K2.7 always think).
     Host(
-        name="moonshotai",
-        base_url="https://api.moonshot.ai/v1",
-        key_variables=("MOONSHOT_API_KEY",),
+        name="moonshotai", base_url="https://api.moonshot.ai/v1", key_variables=("MOONSHOT_API_KEY",),
         regions={"intl": "https://api.moonshot.ai/v1", "cn": "https://api.moonshot.cn/v1"},
-        cap_field="max_completion_tokens",
-        oddities=("thought_needed",),
-        unsupported=("image_url",),
+        cap_field="max_completion_tokens", oddities=("thought_needed",), unsupported=("image_url",),
         unsupported_reasoning=("temperature", "top_p", "tool_choice"),
         thinking=(
             Thinking(models="kimi-k3", words="low high max"),
@@ -272,8 +220,7 @@ _TABLE = (
     # object in thinking mode", says the API); Deep thinking; API compatibility upgrades (max_completion_tokens bounds
     # thought and answer together, max_tokens for some models the answer alone); Context cache.
     Host(
-        name="alibaba",
-        base_url="https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
+        name="alibaba", base_url="https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
         key_variables=("DASHSCOPE_API_KEY",),
         regions={
             "intl": "https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
@@ -281,24 +228,18 @@ _TABLE = (
             "cn": "https://dashscope.aliyuncs.com/compatible-mode/v1",
             "hk": "https://cn-hongkong.dashscope.aliyuncs.com/compatible-mode/v1",
         },
-        usage_on_request=True,
-        unsupported_reasoning=("tool_choice",),
-        cap_field="max_completion_tokens",
+        usage_on_request=True, unsupported_reasoning=("tool_choice",), cap_field="max_completion_tokens",
         thinking=(
             Thinking(models="coder"),
             Thinking(models="thinking|qwq|qvq", bound="thinking_budget"),
             replace(_SWITCHED, models=r"qwen3\.8", words="low medium xhigh"),
             _SWITCHED,
         ),
-        thought="reasoning_content",
-        takes={"parallel_tool_calls": "", "cache_control": ""},
-        oddities=("audio_as_url",),
+        thought="reasoning_content", takes={"parallel_tool_calls": "", "cache_control": ""}, oddities=("audio_as_url",),
     ),
     # Chat completion (the model chooses tools by itself; there is no seed); Thinking mode.
     Host(
-        name="zai",
-        base_url="https://api.z.ai/api/paas/v4",
-        key_variables=("ZAI_API_KEY",),
+        name="zai", base_url="https://api.z.ai/api/paas/v4", key_variables=("ZAI_API_KEY",),
         regions={"intl": "https://api.z.ai/api/paas/v4", "cn": "https://open.bigmodel.cn/api/paas/v4"},
         unsupported=("seed", "tool_choice", "json_schema"),
         thinking=(
@@ -310,9 +251,7 @@ _TABLE = (
     ),
     # OpenAI API compatible; Error codes. M2 always thinks.
     Host(
-        name="minimax",
-        base_url="https://api.minimax.io/v1",
-        key_variables=("MINIMAX_API_KEY",),
+        name="minimax", base_url="https://api.minimax.io/v1", key_variables=("MINIMAX_API_KEY",),
         regions={"intl": "https://api.minimax.io/v1", "cn": "https://api.minimaxi.com/v1"},
         cap_field="max_completion_tokens",
         extra_body={"reasoning_split": True},  # else thoughts stand inside the answer
@@ -322,11 +261,8 @@ _TABLE = (
     # Using Cohere models via the OpenAI SDK (tool_choice is not among what is supported; of the
     # efforts none and high are).
     Host(
-        name="cohere",
-        base_url="https://api.cohere.ai/compatibility/v1",
-        key_variables=("COHERE_API_KEY", "CO_API_KEY"),
-        developer_role=True,
-        unsupported=("tool_choice",),
+        name="cohere", base_url="https://api.cohere.ai/compatibility/v1",
+        key_variables=("COHERE_API_KEY", "CO_API_KEY"), developer_role=True, unsupported=("tool_choice",),
         thinking=(Thinking(words="high", off=_NO_EFFORT),),
     ),
     Host(
@@ -336,28 +272,17 @@ _TABLE = (
         thinking=(Thinking(models=r"step-3\.7", words=_LOW_TO_HIGH),),
     ),
     Host(
-        name="xiaomi",
-        base_url="https://api.xiaomimimo.com/v1",
-        key_variables=("XIAOMI_API_KEY", "MIMO_API_KEY"),
-        cap_field="max_completion_tokens",
-        thinking=(Thinking(on=_THINKING, off=_NO_THINKING),),
-        thought="reasoning_content",
-        oddities=("audio_as_url",),
+        name="xiaomi", base_url="https://api.xiaomimimo.com/v1", key_variables=("XIAOMI_API_KEY", "MIMO_API_KEY"),
+        cap_field="max_completion_tokens", thinking=(Thinking(on=_THINKING, off=_NO_THINKING),),
+        thought="reasoning_content", oddities=("audio_as_url",),
     ),
     Host(name="upstage", base_url="https://api.upstage.ai/v1/solar", key_variables=("UPSTAGE_API_KEY",)),
     Host(name="inception", base_url="https://api.inceptionlabs.ai/v1", key_variables=("INCEPTION_API_KEY",)),
-    Host(
-        name="ai21",
-        base_url="https://api.ai21.com/studio/v1",
-        key_variables=("AI21_API_KEY",),
-        thinking=(),
-    ),
+    Host(name="ai21", base_url="https://api.ai21.com/studio/v1", key_variables=("AI21_API_KEY",), thinking=()),
     # Usage accounting (streams report it unasked); Provider routing; In-region routing; Reasoning tokens; Prompt
     # caching; PDF inputs. Which models cannot be kept from thinking is known there alone.
     Host(
-        name="openrouter",
-        base_url="https://openrouter.ai/api/v1",
-        key_variables=("OPENROUTER_API_KEY",),
+        name="openrouter", base_url="https://openrouter.ai/api/v1", key_variables=("OPENROUTER_API_KEY",),
         regions={"eu": "https://eu.openrouter.ai/api/v1", "us": "https://us.openrouter.ai/api/v1"},
         extra_body={"provider": {"require_parameters": True}},  # else some hosts behind it leave out what they lack
         thinking=(
@@ -370,61 +295,36 @@ _TABLE = (
         ),
         thought="reasoning_details",
         takes={"parallel_tool_calls": "", "verbosity": rf"^openai/{_NEW_GPT}", "cache_control": "", "file_url": ""},
-        cache_ttl=True,
-        files=True,
+        cache_ttl=True, files=True,
         file_body={"plugins": [{"id": "file-parser", "pdf": {"engine": "native"}}]},  # the other engines are billed
     ),
     # OpenAI compatibility.
     Host(
-        name="ollama",
-        base_url="http://127.0.0.1:11434/v1",
-        key_variables=("OLLAMA_API_KEY",),
-        url_variable="OLLAMA_HOST",
-        needs_key=False,
-        usage_on_request=True,
-        unsupported=("tool_choice", "image_url"),
-        thinking=(_GPT_OSS, Thinking(words=_LOW_TO_HIGH, off=_NO_EFFORT)),
-        thought="reasoning",
+        name="ollama", base_url="http://127.0.0.1:11434/v1", key_variables=("OLLAMA_API_KEY",),
+        url_variable="OLLAMA_HOST", needs_key=False, usage_on_request=True, unsupported=("tool_choice", "image_url"),
+        thinking=(_GPT_OSS, Thinking(words=_LOW_TO_HIGH, off=_NO_EFFORT)), thought="reasoning",
     ),
     # OpenAI-compatible server; Tool calling.
     Host(
-        name="vllm",
-        base_url="http://127.0.0.1:8000/v1",
-        key_variables=("VLLM_API_KEY",),
-        url_variable="VLLM_BASE_URL",
-        needs_key=False,
-        usage_on_request=True,
-        thinking=(_GPT_OSS, _TEMPLATED),
-        thought="reasoning",
+        name="vllm", base_url="http://127.0.0.1:8000/v1", key_variables=("VLLM_API_KEY",), url_variable="VLLM_BASE_URL",
+        needs_key=False, usage_on_request=True, thinking=(_GPT_OSS, _TEMPLATED), thought="reasoning",
         takes={"parallel_tool_calls": ""},
     ),
     # llama.cpp HTTP server (a tool's name is taken for "auto").
     Host(
-        name="llamacpp",
-        base_url="http://127.0.0.1:8080/v1",
-        key_variables=("LLAMACPP_API_KEY",),
-        url_variable="LLAMACPP_BASE_URL",
-        needs_key=False,
-        oddities=("no_tool_by_name",),
-        usage_on_request=True,
-        thinking=(_GPT_OSS, _TEMPLATED),
-        thought="reasoning_content",
-        takes={"parallel_tool_calls": ""},
+        name="llamacpp", base_url="http://127.0.0.1:8080/v1", key_variables=("LLAMACPP_API_KEY",),
+        url_variable="LLAMACPP_BASE_URL", needs_key=False, oddities=("no_tool_by_name",), usage_on_request=True,
+        thinking=(_GPT_OSS, _TEMPLATED), thought="reasoning_content", takes={"parallel_tool_calls": ""},
     ),
     # OpenAI compatibility endpoints; Authentication; Tool use (a tool's name is not among the choices); Structured
     # output ("'response_format.type' must be 'json_schema' or 'text'", says the API); Image input (as data alone). Not
     # every model is kept from thinking by "none".
     Host(
-        name="lmstudio",
-        base_url="http://127.0.0.1:1234/v1",
-        key_variables=("LM_API_TOKEN", "LMSTUDIO_API_KEY"),
-        url_variable="LMSTUDIO_BASE_URL",
-        needs_key=False,
-        oddities=("no_tool_by_name",),
-        usage_on_request=True,
+        name="lmstudio", base_url="http://127.0.0.1:1234/v1", key_variables=("LM_API_TOKEN", "LMSTUDIO_API_KEY"),
+        url_variable="LMSTUDIO_BASE_URL", needs_key=False, oddities=("no_tool_by_name",), usage_on_request=True,
         unsupported=("image_url", "json_object"),
     ),
-)
+)  # fmt: skip
 
 HOSTS = {host.name: host for host in _TABLE}
 """By name."""

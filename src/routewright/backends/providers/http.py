@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from math import inf
-from types import TracebackType
 from typing import Any, ClassVar, NoReturn, TypedDict, TypeVar
 
 import msgspec
@@ -288,13 +287,11 @@ class _Call:
             self._chunks = await self._enter()
         return self._chunks
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: Any) -> None:
         try:
             await self._chunks.aclose()
         finally:
-            await self._exchange.__aexit__(kind, error, trace)
+            await self._exchange.__aexit__(*raised)
 
     async def _enter(self) -> AsyncGenerator[Chunk, None]:
         """Ask with one key after the other, until one is accepted."""

@@ -123,16 +123,10 @@ class LiteLLMProvider:
         self._options = dict(options or {})
         self._clock = SystemClock() if clock is None else clock
         self._dialect = Host(
-            name=name,
-            base_url="",
-            usage_on_request=True,
-            thinking=_THINKING,
-            thought="reasoning_content",
-            takes=dict.fromkeys(DIALS, ""),
-            tiers={tier: tier for tier in get_args(ServiceTier)},
-            cache_ttl=True,
+            name=name, base_url="", usage_on_request=True, thinking=_THINKING, thought="reasoning_content",
+            takes=dict.fromkeys(DIALS, ""), tiers={tier: tier for tier in get_args(ServiceTier)}, cache_ttl=True,
             files=True,
-        )
+        )  # fmt: skip
         named = (os.environ if environ is None else environ).items()
         own = [self._key, *(value for value in self._options.values() if isinstance(value, Secret))]
         self._redact = Redactor([*own, *(Secret(value) for name, value in named if _SECRETS.search(name.upper()))])

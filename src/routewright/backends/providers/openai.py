@@ -211,25 +211,17 @@ def request_body(call: UpstreamCall, host: Host) -> dict[str, Any]:
         "response_format": params.response_format,
     }
     body |= {name: value for name, value in named.items() if value is not None}
-    return with_extra(merged(body, _dials(call, host)), call, host.name)
-
-
-def _dials(call: UpstreamCall, host: Host) -> dict[str, Any]:
-    """What the caller asks for beyond sampling, as far as the host takes it."""
-    params, asked = call.params, asked_of(call)
+    asked, tier = asked_of(call), params.service_tier
     said = {} if asked is None else thinking_of(host.thinking, call.model).fields(asked, call.max_output_tokens)
-    wishes = (params.parallel_tool_calls, params.verbosity, params.service_tier)
-    if wishes == (None, None, None):
-        return said
-    lacking = host.lacking(call.model)
-    if params.parallel_tool_calls is not None and call.tools and "parallel_tool_calls" not in lacking:
-        said["parallel_tool_calls"] = params.parallel_tool_calls
-    if params.verbosity is not None and "verbosity" not in lacking:
-        said["verbosity"] = params.verbosity
-    tier = params.service_tier
-    if tier is not None and tier in host.tiers and tier not in lacking:
-        said["service_tier"] = host.tiers[tier]
-    return said
+    if (params.parallel_tool_calls, params.verbosity, tier) != (None, None, None):
+        without = host.lacking(call.model)
+        if params.parallel_tool_calls is not None and call.tools and "parallel_tool_calls" not in without:
+            said["parallel_tool_calls"] = params.parallel_tool_calls
+        if params.verbosity is not None and "verbosity" not in without:
+            said["verbosity"] = params.verbosity
+        if tier is not None and tier in host.tiers and tier not in without:
+            said["service_tier"] = host.tiers[tier]
+    return with_extra(merged(body, said), call, host.name)
 
 
 def _tools(call: UpstreamCall, host: Host) -> dict[str, Any]:
@@ -397,7 +389,7 @@ class _Part(msgspec.Struct):
     def thinks(self) -> bool:
         """True if it holds thought, in any host's field for that."""
         named = self.reasoning or self.reasoning_content or self.reasoning_details
-        return bool(named) or any(part.get("type") == "thinking" for part in self._kinds)
+        return bool(named) or any(part.get("type") == "thinking" for part in _listed(self.content))
 
     @property
     def thought(self) -> str:
@@ -405,14 +397,10 @@ class _Part(msgspec.Struct):
         for named in (self.reasoning_content, self.reasoning):
             if named and isinstance(named, str):
                 return named
-        pieces = [piece for part in self._kinds for piece in _listed(part.get("thinking"))]
+        pieces = [piece for part in _listed(self.content) for piece in _listed(part.get("thinking"))]
         pieces += _listed(self.reasoning_details)
         texts = (piece.get("text") or piece.get("summary") for piece in pieces)
         return "".join(text for text in texts if isinstance(text, str))
-
-    @property
-    def _kinds(self) -> list[dict[str, Any]]:
-        return self.content if isinstance(self.content, list) else []
 
 
 def _listed(value: Any) -> list[dict[str, Any]]:

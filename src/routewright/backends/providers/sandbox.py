@@ -46,20 +46,11 @@ MOST_CHARACTERS = 1_000
 """In one text."""
 _WORD = "sandbox"
 _FORMATS = {
-    "date-time": "2026-01-01T12:00:00Z",
-    "date": "2026-01-01",
-    "time": "12:00:00Z",
-    "duration": "P1D",
-    "decimal": "0",
-    "email": "sandbox@example.com",
-    "hostname": "example.com",
-    "ipv4": "192.0.2.1",
-    "ipv6": "2001:db8::1",
-    "ipv4network": "192.0.2.0/24",
-    "ipv6network": "2001:db8::/32",
-    "uri": "https://example.com/",
+    "date-time": "2026-01-01T12:00:00Z", "date": "2026-01-01", "time": "12:00:00Z", "duration": "P1D", "decimal": "0",
+    "email": "sandbox@example.com", "hostname": "example.com", "ipv4": "192.0.2.1", "ipv6": "2001:db8::1",
+    "ipv4network": "192.0.2.0/24", "ipv6network": "2001:db8::/32", "uri": "https://example.com/",
     "uuid": "00000000-0000-4000-8000-000000000000",
-}
+}  # fmt: skip
 """One text of each format."""
 
 

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import PurePath
-from types import TracebackType
 from typing import Any, Self, TextIO, cast
 from urllib.parse import urlsplit
 
@@ -107,9 +106,7 @@ class McpTools:
             await connection.close()
             raise
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
@@ -127,7 +124,13 @@ class McpTool:
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Structured content if there is any, else the text. Raises ``ToolFailed``."""
-        return _content_of(await self._connection.call(self.spec.name, arguments))
+        result = await self._connection.call(self.spec.name, arguments)
+        if not result.is_error and result.structured_content is not None:
+            return result.structured_content
+        text = "\n".join(map(_text_of, result.content))
+        if result.is_error:
+            raise ToolFailed(bounded(text) or "the tool failed and did not say why")
+        return text
 
 
 @asynccontextmanager
@@ -175,16 +178,6 @@ class _Limited(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._stream.aclose()
-
-
-def _content_of(result: types.CallToolResult) -> Any:
-    """The result of a tool as the model gets it. Raises ``ToolFailed``."""
-    if not result.is_error and result.structured_content is not None:
-        return result.structured_content
-    text = "\n".join(map(_text_of, result.content))
-    if result.is_error:
-        raise ToolFailed(bounded(text) or "the tool failed and did not say why")
-    return text
 
 
 def _text_of(block: types.ContentBlock) -> str:

@@ -9,7 +9,6 @@ import html
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, Self
 from urllib.parse import urlencode
 
@@ -79,9 +78,7 @@ class HttpSearch(ABC):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:

@@ -129,13 +129,10 @@ class SubprocessSandbox:
     async def _run(self, code: str, timeout_s: float) -> Executed:
         until = self._clock.monotonic() + timeout_s
         order = {
-            "code": code,
-            "isolated": self.level == "isolated",
-            "paths": self._paths,
-            "memory_bytes": self._memory_bytes,
-            "disk_bytes": self._disk_bytes,
+            "code": code, "isolated": self.level == "isolated", "paths": self._paths,
+            "memory_bytes": self._memory_bytes, "disk_bytes": self._disk_bytes,
             "cpu_s": math.ceil(min(max(timeout_s, 0), LONGEST_PROCESSOR_TIME_S)) + 2,
-        }
+        }  # fmt: skip
         packed = marshal.dumps(order)
         folder = tempfile.mkdtemp(prefix="routewright-")
         try:

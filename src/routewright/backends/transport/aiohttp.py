@@ -9,7 +9,6 @@ import ssl
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -45,7 +44,11 @@ class AiohttpTransport:
         if self._proxy_of is not None:
             (scheme, netloc, *_) = urlsplit(url)
             if proxy := self._proxy_of(scheme, netloc):
-                headers, more = _through(proxy, scheme, headers)
+                more["proxy"] = proxy.url
+                if scheme == "http":
+                    headers = {**headers, **proxy.headers}
+                else:  # the proxy of a tunnel sees no headers of the request
+                    more["proxy_headers"] = proxy.headers
         try:
             response = await session.request(method, url, headers=headers, data=data, allow_redirects=False, **more)
         except _BROKEN_ERRORS as exc:
@@ -80,13 +83,19 @@ class _Pool(LoopPool):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limits: TransportLimits, tls: ssl.SSLContext | None) -> None:
         super().__init__(loop)
-        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._sockets = known = weakref.WeakSet[socket.socket]()
+
+        def make_socket(address: Any) -> socket.socket:
+            made = socket.socket(*address[:3])
+            known.add(made)
+            return made
+
         self.session = aiohttp.ClientSession(
             connector=_Connector(
                 limit=limits.connections,
                 keepalive_timeout=limits.keepalive_s,
                 ssl=tls or True,
-                socket_factory=partial(_make_socket, self._sockets),
+                socket_factory=make_socket,
             ),
             cookie_jar=aiohttp.DummyCookieJar(),  # one caller's cookies are not another's
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_timeout_s),
@@ -134,23 +143,9 @@ class _Pool(LoopPool):
         return [transport for made in list(self._sockets) if (transport := known.get(made.fileno())) is not None]
 
 
-def _make_socket(remembered: weakref.WeakSet[socket.socket], address: Any) -> socket.socket:
-    family, kind, protocol, *_ = address
-    made = socket.socket(family, kind, protocol)
-    remembered.add(made)
-    return made
-
-
 class _Connector(aiohttp.TCPConnector):
     def __del__(self, _warnings: object = None) -> None:
         """Do nothing: the pool ends its connections, and must not where they belong to a parent process."""
-
-
-def _through(proxy: Proxy, scheme: str, headers: Mapping[str, str]) -> tuple[Mapping[str, str], dict[str, Any]]:
-    """The headers of a request, and what aiohttp is told besides. A tunnel's proxy sees none of the request's."""
-    if scheme == "http":
-        return {**headers, **proxy.headers}, {"proxy": proxy.url}
-    return headers, {"proxy": proxy.url, "proxy_headers": proxy.headers}
 
 
 def _fault(exc: BaseException, url: str, proxy: Proxy | None) -> ProviderFault:

@@ -6,18 +6,6 @@ from .steps import FOREVER, Break, Connection, Drip, Head, Repeat, Step
 from .transport import FaultyProvider, FaultyTransport
 
 __all__ = [
-    "CELLS",
-    "FOREVER",
-    "Break",
-    "Cell",
-    "Connection",
-    "Drip",
-    "FaultyProvider",
-    "FaultyServer",
-    "FaultyTransport",
-    "Head",
-    "Play",
-    "Repeat",
-    "Request",
-    "Step",
-]
+    "CELLS", "FOREVER", "Break", "Cell", "Connection", "Drip", "FaultyProvider", "FaultyServer", "FaultyTransport",
+    "Head", "Play", "Repeat", "Request", "Step",
+]  # fmt: skip

@@ -12,7 +12,6 @@ import struct
 import tempfile
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from routewright.errors import Problem, ValidationFailed
@@ -84,7 +83,10 @@ class FaultyServer:
         return self.script.requests
 
     def __enter__(self) -> Self:
-        self._socket = socket.create_server((_HOST, 0)) if self.connection not in _DEAF else _unheard()
+        self._socket = socket.socket()  # at which nobody listens, kept so that nobody else takes it
+        self._socket.bind((_HOST, 0))
+        if self.connection not in _DEAF:
+            self._socket.listen()
         self.port = self._socket.getsockname()[1]
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="faulty-server", daemon=True)
@@ -92,9 +94,7 @@ class FaultyServer:
         self._started.wait(PATIENCE_S)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE_S)
         self._socket.close()
@@ -225,13 +225,6 @@ def _untrusted_context() -> ssl.SSLContext:
         file.write_text(PEM, "ascii")
         context.load_cert_chain(file)
     return context
-
-
-def _unheard() -> socket.socket:
-    """An address at which nobody listens, kept so that nobody else takes it."""
-    made = socket.socket()
-    made.bind((_HOST, 0))
-    return made
 
 
 def _head(head: Head, chunked: bool) -> bytes:

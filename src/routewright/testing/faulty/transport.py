@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cached_property
-from typing import NoReturn
 
 import anyio.lowlevel
 
@@ -85,7 +84,10 @@ class FaultyResponse:
         for moment in rest:
             match moment:
                 case Connection():
-                    await _fail_to_connect(moment, transport)
+                    if moment is Connection.MUTE:
+                        await transport.clock.sleep(transport.limits.connect_timeout_s)
+                    said = f"no connection to faulty.invalid: {moment}"
+                    raise ProviderFault("connect", said, public=f"no connection: {moment}")
                 case Pause(seconds):
                     await transport.clock.sleep(seconds)
                 case Head(status) if status >= 200:
@@ -171,12 +173,6 @@ class FaultyProvider(OpenAIProvider):
         """Start one call (``protocols.Provider``)."""
         self.calls.append(call)
         return super().open(call)
-
-
-async def _fail_to_connect(how: Connection, transport: FaultyTransport) -> NoReturn:
-    if how is Connection.MUTE:
-        await transport.clock.sleep(transport.limits.connect_timeout_s)
-    raise ProviderFault("connect", f"no connection to faulty.invalid: {how}", public=f"no connection: {how}")
 
 
 def _reset() -> ProviderFault:

@@ -22,15 +22,9 @@ from .shared import Agreeing
 from .walk import Loads
 
 __all__ = [
-    "AccountsContract",
-    "AccountsWalk",
-    "BooksContract",
-    "NaiveAccounts",
-    "StorageContract",
-    "make_ask",
-    "make_facts",
+    "AccountsContract", "AccountsWalk", "BooksContract", "NaiveAccounts", "StorageContract", "make_ask", "make_facts",
     "make_trace",
-]
+]  # fmt: skip
 
 
 class StorageContract(Keeping, Batches, Selecting, Deletion, Counting, Aging, Snapshots, Isolation, Loads):

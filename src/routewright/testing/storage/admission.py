@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,17 +18,7 @@ from routewright.fork import Guard
 from routewright.protocols import LimitingStorage
 from routewright.testing.clock import FakeClock
 from routewright.testing.threads import Meet, run_in_threads
-from routewright.wire import (
-    Grant,
-    PutAccount,
-    PutKey,
-    RateLimits,
-    Replay,
-    RevokeKey,
-    RunLimit,
-    Short,
-    WindowState,
-)
+from routewright.wire import Grant, PutAccount, PutKey, RateLimits, Replay, RevokeKey, RunLimit, Short, WindowState
 
 from .samples import (
     ALIKE,
@@ -347,19 +337,10 @@ class Case(NamedTuple):
 
 
 ROOM = [
-    Case(0, 0, 1_000, None),
-    Case(0, 0, 1_001, False),
-    Case(999, 0, 1, None),
-    Case(1_000, 0, 0, None),
-    Case(1_001, 0, 0, False),
-    Case(1_000, 0, 1, False),
-    Case(0, 1_000, 1, True),
-    Case(0, 1_000, 0, None),
-    Case(0, 1, 1_000, True),
-    Case(0, 1, 1_001, False),
-    Case(500, 500, 500, True),
-    Case(500, 500, 501, False),
-]
+    Case(0, 0, 1_000, None), Case(0, 0, 1_001, False), Case(999, 0, 1, None), Case(1_000, 0, 0, None),
+    Case(1_001, 0, 0, False), Case(1_000, 0, 1, False), Case(0, 1_000, 1, True), Case(0, 1_000, 0, None),
+    Case(0, 1, 1_000, True), Case(0, 1, 1_001, False), Case(500, 500, 500, True), Case(500, 500, 501, False),
+]  # fmt: skip
 
 
 class Budgets(AccountsSuite):
@@ -694,14 +675,14 @@ class Queues(AccountsSuite):
         await till.admit("first", same="i")
         with pytest.raises(RouterTimeoutError):
             await till.ask("a", same="i")
+
+        async def join() -> None:
+            with pytest.raises(RouterTimeoutError):
+                await till.ask("b", same="i", waits_s=5.0)
+
         async with anyio.create_task_group() as group:
-            group.start_soon(_times_out, partial(till.ask, "b", same="i", waits_s=5.0))
+            group.start_soon(join)
             await clock.advance(5.0)
-
-
-async def _times_out(asks: Callable[[], Awaitable[object]]) -> None:
-    with pytest.raises(RouterTimeoutError):
-        await asks()
 
 
 @asynccontextmanager

@@ -16,13 +16,7 @@ from msgspec.structs import replace
 from routewright._core.account import limits_of
 from routewright._core.accounts.state import KEPT_S
 from routewright._core.moment import timestamp
-from routewright.errors import (
-    AuthenticationFailed,
-    IdempotencyKeyReused,
-    RateLimited,
-    RouterError,
-    RouterTimeoutError,
-)
+from routewright.errors import AuthenticationFailed, IdempotencyKeyReused, RateLimited, RouterError, RouterTimeoutError
 from routewright.protocols import Accounts, Facts, LimitingStorage
 from routewright.testing.clock import FakeClock
 from routewright.wire import (
@@ -119,7 +113,6 @@ class NaiveAccounts:
     # Whose limits hold, and who pays
 
     def parties(self, caller: Caller) -> dict[str, RateLimits]:
-        """Those that limit a caller."""
         key = self._key(caller)
         found = {f"account {caller.account} {caller.environment}": limits_of(self.accounts.get(caller.account))}
         if key is not None and key.limits is not None:
@@ -127,7 +120,6 @@ class NaiveAccounts:
         return {name: limits for name, limits in found.items() if limits != RateLimits()}
 
     def purses(self, caller: Caller, month: str, run: RunLimit | None) -> dict[str, int | None]:
-        """Those that a call is paid from, with their limits."""
         account, key = self.accounts.get(caller.account), self._key(caller)
         found: dict[str, int | None] = {}
         if caller.environment == "sandbox":
@@ -142,7 +134,6 @@ class NaiveAccounts:
         return found
 
     def granted(self, account: str) -> int:
-        """All the credit of an account."""
         return sum(nanos for (name, _), nanos in self.credits.items() if name == account)
 
     def spent(self, account: str, purse: str) -> int:
@@ -154,15 +145,12 @@ class NaiveAccounts:
         return unknown + sum(each.run_nanos for each in mine)
 
     def reserved(self, account: str, purse: str) -> int:
-        """What calls that run hold of a purse."""
         return sum(each.nanos for each in self.running() if each.ask.caller.account == account and purse in each.purses)
 
     def running(self) -> list[Taken]:
-        """The calls that run."""
         return [each for each in self.taken if each.runs]
 
     def call(self, call: str) -> Taken | None:
-        """One of them."""
         return next((each for each in self.running() if each.ask.id == call), None)
 
     def within(self, party: str) -> list[Taken]:
@@ -172,7 +160,6 @@ class NaiveAccounts:
     # What an ask comes to
 
     def outcome(self, ask: Ask) -> Outcome:
-        """What it has to be answered."""
         own = self.call(ask.id)
         if own is not None:
             return self._money(own.ask, ask.nanos, own)
@@ -244,7 +231,6 @@ class NaiveAccounts:
     # What happens
 
     def admit(self, ask: Ask) -> None:
-        """Book an ask that was admitted."""
         own = self.call(ask.id)
         purses = self.purses(ask.caller, timestamp(ask.at)[:7], ask.run)
         if own is not None:
@@ -255,7 +241,6 @@ class NaiveAccounts:
         self.taken.append(Taken(ask, Fraction(self.now), [*self.parties(ask.caller)], ask.tokens, nanos, [*purses]))
 
     def settle(self, facts: Facts) -> None:
-        """Book what a call came to."""
         held, account, month = self.call(facts.id), facts.caller.account, facts.created_at[:7]
         lost = self.lost.pop(facts.id, None)
         rows = [row for row in facts.rows if (account, facts.id, row.attempt) not in self.rows]
@@ -278,7 +263,6 @@ class NaiveAccounts:
             self.answers.append(Answer(scope, facts.claim.fingerprint, facts.id, facts.result, until))
 
     def end(self, held: Taken, tokens: int | None) -> None:
-        """A call runs no longer. Its tokens are those that it used, if anybody knows."""
         held.runs = False
         held.tokens = held.tokens if tokens is None else tokens
 
@@ -290,7 +274,6 @@ class NaiveAccounts:
             self.lost[held.ask.id] = held.ask.caller.account, before + held.nanos, held.purses
 
     def change(self, account: str, write: Change) -> None:
-        """The terms of an account are others."""
         match write:
             case PutAccount(terms):
                 self.accounts[account] = terms
@@ -322,12 +305,10 @@ class Chance:
         self.calls = 0
 
     def caller(self) -> Caller:
-        """Somebody."""
         environment: Environment = "sandbox" if self.rng.random() < 0.1 else "production"
         return Caller(self.rng.choice(ACCOUNTS), environment, self.rng.choice((None, *KEYS, "my own")))
 
     def ask(self, model: NaiveAccounts) -> Ask:
-        """Of a new call, or now and then of one that runs."""
         rng, running = self.rng, model.running()
         nanos = rng.choice((0, 1, 10, 30, 60, 90))
         if running and rng.random() < 0.15:
@@ -340,7 +321,6 @@ class Chance:
         )  # fmt: skip
 
     def facts(self, ask: Ask) -> Facts:
-        """What a call came to."""
         rng, at = self.rng, timestamp(ask.at)
         rows = [
             make_row(ask.id, attempt, rng.choice((0, 10, 50)), rng.choice((0, 10, 70)), at=at)
@@ -353,7 +333,6 @@ class Chance:
         )  # fmt: skip
 
     def change(self, model: NaiveAccounts) -> tuple[str, Change]:
-        """Other terms for an account."""
         rng, account = self.rng, self.rng.choice(ACCOUNTS)
         limits = RateLimits(
             requests_per_min=rng.choice((None, 0, 3, 8)),
@@ -381,7 +360,6 @@ class Chance:
         return account, DeleteResults(rng.choice((None, "production")))
 
     def pause(self) -> float:
-        """How long nothing happens."""
         return DAY_S if self.rng.random() < 0.01 else self.rng.choice(PAUSES)
 
 
@@ -407,7 +385,6 @@ class AccountsWalk:
             await self._check()
 
     async def ask(self) -> None:
-        """Ask for what a call needs."""
         ask = self.chance.ask(self.model)
         expected = self.model.outcome(ask)
         found = await outcome_of(self.accounts, ask)
@@ -418,18 +395,15 @@ class AccountsWalk:
             assert [state.remaining for state in found[1].windows] == self.model.remaining(ask.caller)
 
     async def settle(self) -> None:
-        """End a call."""
         running = self.model.running()
         if running:
             await self._settle(self.chance.facts(self.rng.choice(running).ask))
 
     async def settle_again(self) -> None:
-        """Say once more what one came to."""
         if self.said:
             await self._settle(self.rng.choice(self.said))
 
     async def release(self) -> None:
-        """End a call that came to nothing."""
         running = self.model.running()
         if running:
             held, tokens = self.rng.choice(running), self.rng.choice((None, 0, 3))
@@ -438,7 +412,6 @@ class AccountsWalk:
             self.model.end(held, tokens)
 
     async def widen(self) -> None:
-        """Reserve more for one that runs, perhaps."""
         running = self.model.running()
         if running:
             held, nanos = self.rng.choice(running), self.rng.randrange(100)
@@ -449,12 +422,10 @@ class AccountsWalk:
                 self.model.admit(asked)
 
     async def change(self) -> None:
-        """Change the terms of an account."""
         account, write = self.chance.change(self.model)
         await self._apply(account, write)
 
     async def wait(self) -> None:
-        """Let time pass."""
         await self.clock.advance(self.chance.pause())
         self.model.now = self.clock.monotonic()
 

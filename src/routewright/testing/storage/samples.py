@@ -75,19 +75,10 @@ HOUR_S = 3_600.0
 DAY_S = 24 * HOUR_S
 FOR_EVER = SetRetention()
 ODD_TEXTS = (
-    'it\'s "quoted" \\ `so`',
-    "x'; DROP TABLE trace; --",
-    "%_*?[a]",
-    "a\0b",
-    "line\nbreak\ttab",
-    "Ünïcødé 日本 😀",
+    'it\'s "quoted" \\ `so`', "x'; DROP TABLE trace; --", "%_*?[a]", "a\0b", "line\nbreak\ttab", "Ünïcødé 日本 😀",
     "e\u0301",  # not the same as é
-    "NULL",
-    " spaces ",
-    "{'json': [1]}",
-    "$1 ?1 :name",
-    "long " * 1_000,
-)
+    "NULL", " spaces ", "{'json': [1]}", "$1 ?1 :name", "long " * 1_000,
+)  # fmt: skip
 """What people write where a name is expected."""
 ODD_NAMES = tuple(text for text in ODD_TEXTS if text.isprintable() and len(text) < 200)
 """Those that an account or a trace may be called."""
@@ -135,18 +126,11 @@ _ENVIRONMENTS: tuple[Environment, ...] = get_args(Environment)
 def make_trace(number: int, **given: Any) -> Trace:
     """A trace whose id grows with ``number``."""
     facts: dict[str, Any] = {
-        "id": f"tr_{number:026}",
-        "status": "completed",
-        "created_at": "2026-11-21T00:00:00.000Z",
-        "duration_ms": 12.5,
-        "environment": "production",
-        "account": "default",
-        "policy_version": "inline@2026-11-20",
-        "goal": "cost",
-        "strategy": "balanced",
-        "metadata": {"team": "search", "nested": {"deep": [1, None, "é"]}},
+        "id": f"tr_{number:026}", "status": "completed", "created_at": "2026-11-21T00:00:00.000Z", "duration_ms": 12.5,
+        "environment": "production", "account": "default", "policy_version": "inline@2026-11-20", "goal": "cost",
+        "strategy": "balanced", "metadata": {"team": "search", "nested": {"deep": [1, None, "é"]}},
         "decision_input": decision_input(),
-    }
+    }  # fmt: skip
     return Trace(**facts | given)
 
 
@@ -159,24 +143,12 @@ def full_trace() -> Trace:
         Message("tool", ODD_TEXTS[0], tool_call_id="call_1"),
     ]
     return make_trace(
-        1,
-        kind="agent",
-        key_id="key_1",
-        policy_id="pol_1",
-        selected_model="a/one",
-        fallback_used=True,
-        cache_hit=True,
-        cost_usd=0.25,
-        cost_range_usd=(0.1, 0.2),
-        traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-        charged_usd=0.5,
-        tokens=Tokens(1, 2, 3),
-        error="router.upstream_failed",
-        compromised=True,
-        children=["tr_child"],
-        spans=spans_of_each_kind(),
+        1, kind="agent", key_id="key_1", policy_id="pol_1", selected_model="a/one", fallback_used=True, cache_hit=True,
+        cost_usd=0.25, cost_range_usd=(0.1, 0.2), traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        charged_usd=0.5, tokens=Tokens(1, 2, 3), error="router.upstream_failed", compromised=True,
+        children=["tr_child"], spans=spans_of_each_kind(),
         content=Content(messages=asked, output=ODD_TEXTS[5], tool_calls=[call]),
-    )
+    )  # fmt: skip
 
 
 def decision_input(**names: str) -> DecisionInput:
@@ -214,28 +186,18 @@ def random_trace(rng: Random, number: int, account: str = "default") -> Trace:
     """A trace in which everything is left to chance that filters and roll-ups look at, but for its environment, in
     which it would take no other's place."""
     return make_trace(
-        number,
-        account=account,
+        number, account=account,
         created_at=f"{rng.choice(HOURS)}:{rng.choice(('00:00.000', '30:00.000', '59:59.999'))}Z",
-        status=rng.choice(_STATUSES),
-        kind=rng.choice(("route", "agent")),
-        environment=_ENVIRONMENTS[number % 2],
-        selected_model=rng.choice(_MODELS),
-        policy_id=rng.choice((None, "pol_1", "it's")),
-        goal=rng.choice(("cost", "quality")),
-        strategy=rng.choice(("balanced", "quality-first")),
-        error=rng.choice(_ERRORS),
-        cache_hit=rng.random() < 0.2,
-        fallback_used=rng.random() < 0.3,
-        compromised=rng.random() < 0.1,
-        cost_usd=rng.choice(_USD),
-        charged_usd=rng.choice(_USD),
+        status=rng.choice(_STATUSES), kind=rng.choice(("route", "agent")), environment=_ENVIRONMENTS[number % 2],
+        selected_model=rng.choice(_MODELS), policy_id=rng.choice((None, "pol_1", "it's")),
+        goal=rng.choice(("cost", "quality")), strategy=rng.choice(("balanced", "quality-first")),
+        error=rng.choice(_ERRORS), cache_hit=rng.random() < 0.2, fallback_used=rng.random() < 0.3,
+        compromised=rng.random() < 0.1, cost_usd=rng.choice(_USD), charged_usd=rng.choice(_USD),
         duration_ms=rng.choice((0.0, 0.001, 100.0, 812.5, 60_000.0)),
         tokens=Tokens(rng.randrange(9), rng.randrange(9), rng.randrange(9)),
         metadata={key: rng.choice(_VALUES) for key in _TAGS if rng.random() < 0.6},
-        spans=[_random_span(rng) for _ in range(rng.randrange(4))],
-        decision_input=None,
-    )
+        spans=[_random_span(rng) for _ in range(rng.randrange(4))], decision_input=None,
+    )  # fmt: skip
 
 
 def _random_span(rng: Random) -> Span:
@@ -401,13 +363,11 @@ class Till:
 
     @property
     def limiting(self) -> LimitingStorage:
-        """The storage, which keeps accounts."""
         assert isinstance(self.storage, LimitingStorage), "a storage with limits has a property 'accounts'"
         return self.storage
 
     @property
     def accounts(self) -> Accounts:
-        """Those of the storage."""
         return self.limiting.accounts
 
     async def open(self, *keys: Key, credit: int | None = None, **terms: Any) -> Till:
@@ -424,12 +384,10 @@ class Till:
         return await self.open(key, credit=1_000, prepaid=True, monthly_nanos=1_000)
 
     async def put(self, write: Write) -> Written:
-        """Apply one write."""
         (written,) = await self.storage.apply(self.account, [write])
         return written
 
     def caller(self, key: str | None = None, environment: Environment = "production") -> Caller:
-        """Whoever calls."""
         return Caller(self.account, environment, key)
 
     async def ask(
@@ -445,7 +403,6 @@ class Till:
         return found
 
     async def admit(self, call: str = "c", nanos: int = 0, **given: Any) -> Grant:
-        """The same for one that has to be admitted."""
         found = await self.ask(call, nanos, **given)
         assert isinstance(found, Grant), f"{call} was not admitted but answered with {found}"
         return found
@@ -474,7 +431,6 @@ class Till:
         return await self.accounts.settle(self.grants.get(call), make_facts(call, *rows, **known | given))
 
     def release(self, call: str = "c", tokens: int | None = 0) -> None:
-        """End a call that came to nothing."""
         self.accounts.release(self.grants[call], tokens)
 
     async def standing(self, at: str = AT, key: str | None = "k", run: RunLimit | None = RUN) -> Standing:
@@ -482,12 +438,10 @@ class Till:
         return await self.storage.read(self.account, Stands(at, key, run))
 
     async def purses(self, at: str = AT, **given: Any) -> dict[str, tuple[int, int]]:
-        """What is spent and reserved, by purse."""
         purses = (await self.standing(at, **given)).purses
         return {purse.name: (purse.spent_nanos, purse.reserved_nanos) for purse in purses}
 
     async def rows(self, **given: Any) -> list[LedgerRow]:
-        """All rows, newest first."""
         return await self.storage.scan(self.account, LedgerRows(**given), after=None, limit=1_000)
 
     async def kinds(self) -> list[str]:

@@ -70,14 +70,12 @@ class Seen:
         self.feedback: dict[str, PutFeedback] = {}
 
     def counted(self) -> Rollups:
-        """The roll-ups, made anew."""
         rollups = deepcopy(self.swept)
         for put in self.puts.values():
             rollups.add(put.trace, put.rollup_keys)
         return rollups
 
     def drop(self, trace_id: str) -> None:
-        """Forget a trace."""
         self.feedback.pop(trace_id, None)
         del self.puts[trace_id]
 
@@ -104,7 +102,6 @@ class Walk:
         await self._rng.choice(self._steps)(account, self._seen[account])
 
     async def put(self, account: str, seen: Seen) -> None:
-        """Put one to three traces."""
         puts = [self._random_put(account) for _ in range(self._rng.randint(1, 3))]
         results = await self._storage.apply(account, puts)
         for put, written in zip(puts, results, strict=True):
@@ -112,7 +109,6 @@ class Walk:
             seen.puts[put.trace.id] = put
 
     async def expect(self, account: str, seen: Seen) -> None:
-        """Put a trace with a precondition."""
         put = self._random_put(account, expect=self._rng.choice(("absent", "present")))
         if (put.trace.id in seen.puts) == (put.expect == "present"):
             await self._storage.apply(account, [put])
@@ -122,7 +118,6 @@ class Walk:
             await self._storage.apply(account, [self._random_put(account, other_than=put), put])
 
     async def rate(self, account: str, seen: Seen) -> None:
-        """Put feedback on a trace, if the account has it."""
         said = PutFeedback(self._rng.choice(IDS), self._rng.random(), account, 0.0, expect="present")
         if said.trace_id not in seen.puts:
             with pytest.raises(PreconditionFailed):
@@ -133,7 +128,6 @@ class Walk:
         seen.feedback[said.trace_id] = said
 
     async def read(self, account: str, seen: Seen) -> None:
-        """Read a trace and the feedback on it."""
         trace_id = self._rng.choice(IDS)
         put = seen.puts.get(trace_id)
         assert await self._storage.read(account, TraceById(trace_id)) == (None if put is None else put.trace)
@@ -142,7 +136,6 @@ class Walk:
         assert (found and (found.score, found.comment)) == (said and (said.score, said.comment))
 
     async def scan(self, account: str, seen: Seen) -> None:
-        """Ask for a page."""
         asked, limit = self._random_query(), self._rng.randint(1, 5)
         everywhere = [put.trace.key for other in self._seen.values() for put in other.puts.values()]
         after = self._rng.choice((None, *everywhere))
@@ -153,14 +146,12 @@ class Walk:
         assert await self._storage.scan(account, whole, after=after, limit=limit) == expected
 
     async def count(self, account: str, seen: Seen) -> None:
-        """Ask for some counts, and what usage is counted by."""
         query: Any = self._rng.choice(COUNTS)
         counted = seen.counted()
         assert await self._storage.read(account, query) == answer(counted, query), query
         assert await self._storage.read(account, RollupKeys()) == counted.rollup_keys()
 
     async def delete(self, account: str, seen: Seen) -> None:
-        """Delete one by its id, or some of those that a query selects."""
         asked, limit = self._random_query(), self._rng.randint(1, 4)
         only = self._rng.choice((None, *IDS))
         chosen = [put.trace for put in seen.puts.values() if only in (None, put.trace.id) and selects(asked, put.trace)]
@@ -171,7 +162,6 @@ class Walk:
             seen.drop(trace.id)
 
     async def sweep(self, account: str, seen: Seen) -> None:
-        """Remove what is old from all accounts."""
         now = datetime.fromisoformat(f"{self._rng.choice(HOURS)}:00:00Z").timestamp()
         environment = self._rng.choice(ENVIRONMENTS)
         told = {"production": SetRetention(production_s=DAY_S), "sandbox": SetRetention(sandbox_s=DAY_S)}

@@ -27,7 +27,6 @@ from routewright.loop import at_once
 from routewright.protocols import Clock, Facts, TraceDraft
 from routewright.wire import (
     SYSTEM_ACCOUNT,
-    Account,
     AddCredit,
     AddLearned,
     AgentState,
@@ -127,12 +126,7 @@ class MemoryStorage:
     """
 
     def __init__(
-        self,
-        *,
-        newest: int = 10_000,
-        accounts: int = 1_000,
-        text_bytes: int = TEXT_BYTES,
-        clock: Clock | None = None,
+        self, *, newest: int = 10_000, accounts: int = 1_000, text_bytes: int = TEXT_BYTES, clock: Clock | None = None
     ) -> None:
         _at_least_one("newest", newest)
         _at_least_one("accounts", accounts)
@@ -236,7 +230,8 @@ class MemoryStorage:
                 case PolicyVersions(contents):
                     return self._versions.of(contents) if account == SYSTEM_ACCOUNT else []
                 case LearnedSince():
-                    return self._learned_since(query) if account == SYSTEM_ACCOUNT else []
+                    rows = sorted(self._learned.items()) if account == SYSTEM_ACCOUNT else ()
+                    return [row for (of, _), row in rows if of == query.fleet and row.epoch >= query.epoch]
                 case CurrentRetention():
                     return self._retention
                 case RollupKeys():
@@ -252,7 +247,9 @@ class MemoryStorage:
                 case KeyByDigest(digests):
                     return self._key_of(digests) if account == SYSTEM_ACCOUNT else None
                 case AllAccounts():
-                    return self._set_up() if account == SYSTEM_ACCOUNT else []
+                    books = (each.books.account for each in self._accounts.values())
+                    there = [each for each in books if each is not None and account == SYSTEM_ACCOUNT]
+                    return sorted(there, key=lambda each: each.name)
                 case LedgerSums():
                     self._counted(kept)
                     return kept.books.answer(query)
@@ -322,14 +319,6 @@ class MemoryStorage:
     def _key_of(self, digests: Sequence[str]) -> Key | None:
         found = (self._digests[digest] for digest in digests if digest in self._digests)
         return next((self.look_up(account).books.key(key_id) for account, key_id in found), None)
-
-    def _learned_since(self, asked: LearnedSince) -> list[LearnedModel]:
-        rows = ((fleet, each) for (fleet, _), each in sorted(self._learned.items()))
-        return [each for fleet, each in rows if fleet == asked.fleet and each.epoch >= asked.epoch]
-
-    def _set_up(self) -> list[Account]:
-        found = (kept.books.account for kept in self._accounts.values())
-        return sorted((account for account in found if account is not None), key=lambda account: account.name)
 
     def _sums_of_all(self, first: str, last: str) -> list[LedgerSum]:
         found: list[LedgerSum] = []

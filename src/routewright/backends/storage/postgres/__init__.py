@@ -98,9 +98,11 @@ class PostgresStorage:
 
     async def read(self, account: str, query: Query) -> Any:
         """Answer a query for one thing (``protocols.Storage``)."""
+        transact = self._server.transact
         if isinstance(query, UsageCounts | CacheCounts | FallbackCounts | LatencyCounts | RollupKeys):
-            return await self._database.run(partial(self._report, account, query))
-        return await self._database.run(partial(self._server.transact, partial(_answer, account, query)))
+            transact = self._at_length
+            await self._database.run(partial(count, transact))
+        return await self._database.run(partial(transact, partial(_answer, account, query)))
 
     async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> list[Any]:
         """Up to ``limit`` things behind the key ``after`` (``protocols.Storage``)."""
@@ -122,11 +124,7 @@ class PostgresStorage:
         with suppress(StorageUnavailable):
             await self._writer.close()
         await self._database.run(self._keeper.close)
-        self._database.pool.close()
-
-    def _report(self, account: str, query: Query) -> Any:
-        count(self._at_length)
-        return self._at_length(partial(_answer, account, query))
+        self._database.close()
 
 
 def _answer(account: str, query: Query, tables: Tables, desk: Desk) -> Any:

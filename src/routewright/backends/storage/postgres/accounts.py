@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from routewright.backends.storage.tables.books.shelf import KNOWN_S
 from routewright.backends.storage.tables.traces import rows_of_draft
 from routewright.errors import RouterError, StorageUnavailable
 from routewright.protocols import Clock, Facts
@@ -14,11 +15,6 @@ from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit, Short, 
 from .asking import Asking, Ending
 from .upkeep import Keeper
 from .writer import Writer
-
-KNOWN_S = 2.0
-"""How old what is in memory may be (reliability: a revoked key is refused in less than five seconds)."""
-LOOK_S = 0.1
-"""With a virtual clock: how often one who waits looks whether something was freed."""
 
 
 class PostgresAccounts:
@@ -43,20 +39,7 @@ class PostgresAccounts:
 
     async def _asked(self, asking: Asking) -> Any:
         self._writer.put(asking)
-        return await (self._polled(asking) if self._inline else asking.wait())
-
-    async def _polled(self, asking: Asking) -> Any:
-        """Wait where no thread does: time is virtual."""
-        until, answered = self._clock.monotonic() + asking.ask.waits_s, asking.answered
-        while not answered.is_set:
-            now = self._clock.monotonic()
-            with self._clock.deadline(min(now + LOOK_S, until) if now < until else now + LOOK_S):
-                await answered.wait()
-            if not answered.is_set:
-                self._writer.look_again()
-        if asking.error is not None:
-            raise asking.error
-        return asking.result
+        return await (asking.polled(self._clock, self._writer.look_again) if self._inline else asking.wait())
 
     async def settle(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
         """As ``protocols.Accounts`` says."""

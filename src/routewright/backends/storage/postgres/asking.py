@@ -9,8 +9,9 @@ from math import inf
 from typing import Any, Literal
 
 from routewright._core.accounts.state import FreedName, Wait
+from routewright.backends.storage.tables.books import shelf
 from routewright.backends.storage.tables.traces import TraceRows
-from routewright.loop import Reply, Signal
+from routewright.loop import Reply
 from routewright.protocols import Facts
 from routewright.wire import Ask, Grant, StoredEvent
 
@@ -20,28 +21,20 @@ LOOK_S = 0.05
 """How often to look whether another process has freed what somebody waits for here."""
 
 
-class Asking(Reply[Any]):
+class Asking(shelf.Asking):
     """An ask on its way, which may have to wait for what others hold.
 
     One that ``looks`` takes nothing, and is answered with a ``Left``; one that ``widens`` never waits, and is answered
     with None where there is no room.
     """
 
-    __slots__ = ("answered", "ask", "is_done", "kind", "number", "until", "waits")
-    answered: Signal
-    """Set where no thread gives the reply."""
+    __slots__ = ("is_done", "kind", "number")
 
     def __init__(self, ask: Ask, kind: Literal["admits", "widens", "looks"] = "admits", *, inline: bool) -> None:
-        super().__init__(awaited=not inline)
-        self.ask = ask
+        super().__init__(ask, inline=inline)
         self.kind = kind
         self.is_done = False
         """It has its answer, which is not given yet."""
-        if inline:
-            self.answered = Signal()
-        self.waits: Wait | None = None
-        self.until = inf
-        """When it gives up, monotonic."""
         self.number = 0
         """Its place among those that wait."""
 

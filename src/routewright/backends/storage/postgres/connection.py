@@ -187,15 +187,21 @@ class Connection(psycopg.Connection[Any]):
             return result
 
 
-class Pool:
-    """Connections that are open and not used. A forked child has none: its parent goes on with them."""
+class Database:
+    """Asks a database in threads, of which each event loop has ``most``; ``inline``: in the caller's thread. A forked
+    child has no connections: its parent goes on with them."""
 
-    def __init__(self, address: Address) -> None:
-        self._address = address
+    def __init__(self, address: Address, kind: str, most: int, *, inline: bool) -> None:
+        self.address = address
+        self._threads = Threads(kind, most)
+        self._inline = inline
         renew_in_children(self)
 
+    def __repr__(self) -> str:
+        return repr(str(self.address))
+
     def renew(self) -> None:
-        """Begin with none."""
+        """Begin without connections."""
         self._idle: deque[Connection] = deque()
 
     @contextmanager
@@ -206,9 +212,9 @@ class Pool:
             if connection.is_stale:  # the server was started anew, so that the others are, too
                 connection.close()
                 self.close()
-                connection = self._address.connect()
+                connection = self.address.connect()
         except IndexError:
-            connection = self._address.connect()
+            connection = self.address.connect()
         connection.until = time.monotonic() + patience_s
         try:
             yield connection
@@ -224,19 +230,6 @@ class Pool:
             while True:
                 self._idle.pop().close()
 
-
-class Database:
-    """Asks a database in threads, of which each event loop has ``most``; ``inline``: in the caller's thread."""
-
-    def __init__(self, address: Address, kind: str, most: int, *, inline: bool) -> None:
-        self.address = address
-        self.pool = Pool(self.address)
-        self._threads = Threads(kind, most)
-        self._inline = inline
-
-    def __repr__(self) -> str:
-        return repr(str(self.address))
-
     async def run(self, work: Callable[[], T]) -> T:
         """Call it in a thread."""
         return work() if self._inline else await self._threads.run(work)
@@ -250,7 +243,7 @@ class Database:
         ``StorageUnavailable``."""
         sent = [each if each is None or isinstance(each, bytes) else safe(str(each)).encode() for each in given]
         formats = [int(isinstance(each, bytes)) for each in given]
-        with self.address.translated(), self.pool.connection(patience_s) as connection:
+        with self.address.translated(), self.connection(patience_s) as connection:
             return call(connection, sql.encode(), sent, formats, result_format=1)
 
 

@@ -63,4 +63,4 @@ class PostgresCoordination:
 
     async def aclose(self) -> None:
         """Give the connections back. They are opened again if it is used again."""
-        await self._database.run(self._database.pool.close)
+        await self._database.run(self._database.close)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from routewright.backends.storage.tables.books.shelf import MOST_SNAPSHOTS, SNAPSHOT_S
 from routewright.backends.storage.tables.books.write import put_event
 from routewright.backends.storage.tables.traces import remove_traces, rows_of_draft
 from routewright.backends.storage.tables.write import Writes
@@ -27,9 +28,6 @@ from .schema import Store
 T = TypeVar("T")
 READERS = 16
 """So many ask at a time in each event loop, besides the accounts; more wait."""
-SNAPSHOT_S = 6 * 3600.0
-"""A snapshot is put again after this time: one that no trace has named for a day is swept."""
-MOST_SNAPSHOTS = 1_000
 _TICK, _FORMATS = b"SELECT tick($1, $2, $3, $4, $5, $6)", (0, 0, 0, 0, 0, 1)
 _BEGIN = """
 SELECT extract(epoch FROM clock_timestamp())::float8, set_config('statement_timeout', %s, true),
@@ -72,7 +70,7 @@ class Server:
             database = self.database
             with (
                 database.address.translated(),
-                database.pool.connection(patience_s) as connection,
+                database.connection(patience_s) as connection,
                 connection.transaction(),
             ):
                 ((moment, *_),) = connection.execute(_BEGIN, (f"{patience_s:g}s",)).fetchall()
@@ -95,7 +93,7 @@ class Server:
         given = [*map(packed, values), array_of(blobs)]
 
         def once() -> bytes:
-            with self.database.address.translated(), self.database.pool.connection() as connection:
+            with self.database.address.translated(), self.database.connection() as connection:
                 return call(connection, _TICK, given, _FORMATS)
 
         answer = self._with_days(once, (each["created_at"] for each in values[-1]))

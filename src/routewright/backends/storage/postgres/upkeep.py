@@ -11,8 +11,7 @@ from typing import Any, Protocol
 
 from routewright._core.accounts.books import WEEK_S
 from routewright._core.moment import timestamp
-from routewright._core.webhooks.outbox import KEPT_S
-from routewright.backends.storage.tables.books.upkeep import OLD_DELIVERIES, OLD_EVENTS, SOME, remove_marks
+from routewright.backends.storage.tables.books.upkeep import SOME, remove_events, remove_marks
 from routewright.backends.storage.tables.read import DAY_S, retention_of
 from routewright.backends.storage.tables.roll import roll
 from routewright.backends.storage.tables.shared import forget_unseen
@@ -148,9 +147,10 @@ def sweep(transact: Transact, now: float) -> int:
     count(transact)
     transact(partial(_forget, now))
     removed: int = 0
-    for remove in (_remove_results, _remove_events):
-        while found := transact(partial(remove, now)):
-            removed += found
+    while found := transact(partial(_remove_results, now)):
+        removed += found
+    while found := transact(lambda tables, _: remove_events(now, tables)):
+        removed += found
     for day, kind in transact(partial(_old_days, now)):
         removed += transact(partial(_drop_day, kind, day), [ROLLING])
     while old := transact(lambda tables, _: old_traces(now, tables, WEEK_S)):
@@ -174,12 +174,6 @@ def _forget(now: float, tables: Tables, _: Desk) -> None:
 def _remove_results(now: float, tables: Tables, _: Desk) -> int:
     removed: int = tables.execute(_RESULTS, (now, SOME)).rowcount
     return removed
-
-
-def _remove_events(now: float, tables: Tables, _: Desk) -> int:
-    week_before = timestamp(max(0.0, now - WEEK_S))
-    deliveries = tables.execute(OLD_DELIVERIES, (now - KEPT_S, SOME)).fetchall()
-    return len(deliveries) + len(tables.execute(OLD_EVENTS, (week_before, SOME)).fetchall())
 
 
 def _remove_old(old: Old, tables: Tables, _: Desk) -> int:

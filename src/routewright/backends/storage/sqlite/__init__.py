@@ -146,7 +146,14 @@ class SqliteStorage:
 
     async def sweep(self, now: float) -> int:
         """Remove what is past its time, a few hundred traces a transaction (``protocols.Storage``)."""
-        removed, before = await self._sweep_books(now), None
+        await self._writer.do(self._writer.desk.open)  # which ends what was abandoned
+        await self._writer.do(partial(forget_unseen, now))
+        removed, before = 0, None
+        if await self._asked(partial(is_due, now)):
+            for remove in (remove_results, remove_events):
+                while done := await self._writer.do(partial(remove, now), gentle=True):
+                    removed += done
+            await self._writer.do(partial(remove_marks, now), scrub=lambda _: removed > 0)
         while found := await self._asked(partial(old_traces, now)):
             if found == before:
                 damage = "what is past its time is found but cannot be removed"
@@ -157,19 +164,6 @@ class SqliteStorage:
                 removed += await self._writer.do(partial(remove_old, old), scrub=scrub, gentle=True)
         while freed := await self._writer.do(partial(remove_snapshots, now)):
             removed += sum(freed)
-        return removed
-
-    async def _sweep_books(self, now: float) -> int:
-        await self._writer.do(self._writer.desk.open)  # which ends what was abandoned
-        await self._writer.do(partial(forget_unseen, now))
-        if not await self._asked(partial(is_due, now)):
-            return 0
-        removed = 0
-        while results := await self._writer.do(partial(remove_results, now), gentle=True):
-            removed += results
-        while events := await self._writer.do(partial(remove_events, now), gentle=True):
-            removed += events
-        await self._writer.do(partial(remove_marks, now), scrub=lambda _: removed > 0)
         return removed
 
     async def aclose(self) -> None:
@@ -206,16 +200,11 @@ def _scrub_of(writes: Sequence[Write]) -> Callable[[Any], bool] | None:
     """Says of the results of a batch whether what it removed has to go from the disk, too."""
     for write in writes:
         match write:
-            case DeleteTraces():
-                return partial(_is_last, write)  # it stands alone in its batch
+            case DeleteTraces(limit=limit):  # it stands alone in its batch; who deletes much waits but for the last
+                return lambda written: bool(written[0].count < limit)
             case DeleteResults():
                 return bool
     return None
-
-
-def _is_last(which: DeleteTraces, written: list[Written]) -> bool:
-    """Whether nothing is left to delete: who deletes much asks again and again, and is waited for but once."""
-    return written[0].count < which.limit
 
 
 def _durability(write: object) -> object:

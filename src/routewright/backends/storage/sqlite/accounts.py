@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from routewright.backends.storage.tables.books.shelf import KNOWN_S, MOST_SNAPSHOTS, SNAPSHOT_S
 from routewright.backends.storage.tables.books.write import put_event
 from routewright.backends.storage.tables.traces import TraceRows, remove_traces, rows_of_draft
 from routewright.backends.storage.tables.write import Writes
@@ -15,14 +16,6 @@ from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit, Short, 
 from .connection import Connection
 from .desk import ASK, SETTLE, Asking
 from .writer import Request, Writer
-
-KNOWN_S = 2.0
-"""How old what is in memory may be (reliability: a revoked key is refused in less than five seconds)."""
-LOOK_S = 0.1
-"""With a virtual clock: how often one who waits looks whether something was freed."""
-SNAPSHOT_S = 6 * 3600.0
-"""A snapshot is put again after this time: one that no trace has named for a day is swept."""
-MOST_SNAPSHOTS = 1_000
 
 
 class SqliteAccounts:
@@ -39,30 +32,23 @@ class SqliteAccounts:
         writer, asking = self._writer, Asking(ask, inline=self._inline)
         try:
             writer.put(asking)
-            return await (self._polled(asking) if self._inline else asking.wait())
+            found: Grant | Replay | Short
+            if self._inline:
+                found = await asking.polled(self._clock, lambda: writer.put(Request(writer.desk.open, SETTLE)))
+            else:
+                found = await asking.wait()
+            return found
         except BaseException as error:
             if not isinstance(error, RouterError):  # it is cancelled: what it was given, or is about to be, goes back
                 asking.is_left = True
                 writer.put(Request(partial(writer.desk.leave, asking), SETTLE))
             raise
 
-    async def _polled(self, asking: Asking) -> Grant | Replay | Short:
-        """Wait where no thread does: time is virtual."""
-        until, answered = self._clock.monotonic() + asking.ask.waits_s, asking.answered
-        while not answered.is_set:
-            now = self._clock.monotonic()
-            with self._clock.deadline(min(now + LOOK_S, until) if now < until else now + LOOK_S):
-                await answered.wait()
-            if not answered.is_set:
-                self._writer.put(Request(self._writer.desk.open, SETTLE))
-        if asking.error is not None:
-            raise asking.error
-        assert asking.result is not None, "it is answered or failed"
-        return asking.result
-
     async def settle(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
         """As ``protocols.Accounts`` says."""
-        work = partial(self._settle, facts, _rows_of(facts))
+        trace, account = facts.trace, facts.caller.account
+        rows = None if trace is None else rows_of_draft(account, trace)  # outside of the lock
+        work = partial(self._settle, facts, rows)
         done: list[StoredEvent]
         if self._inline:
             done = await self._writer.do(work, facts.durability, order=SETTLE)
@@ -81,7 +67,7 @@ class SqliteAccounts:
             remove_traces(connection, account, replaced)
         if facts.trace is not None and (booked.is_void or facts.trace.is_void):  # now, or in a transaction that failed
             facts.trace.void(booked.is_void)
-            rows = _rows_of(facts)
+            rows = rows_of_draft(account, facts.trace)
         if facts.snapshots and (facts.snapshots is not desk.snapshots or desk.is_careful):
             self._put_snapshots(facts.snapshots, connection)
         if rows is not None:
@@ -126,8 +112,3 @@ class SqliteAccounts:
         state = self._writer.desk.state
         left: Left = await self._writer.do(lambda _: state.look(caller, self._clock.time(), run), order=ASK)
         return left
-
-
-def _rows_of(facts: Facts) -> TraceRows | None:
-    """The trace of a call as it goes into its tables, made outside of the lock."""
-    return None if facts.trace is None else rows_of_draft(facts.caller.account, facts.trace)

@@ -41,14 +41,9 @@ Connect = Callable[[str], Connection]
 def connect(path: str) -> sqlite3.Connection:
     """A connection of Python's own SQLite to a file that is there. Threads take turns with it."""
     return sqlite3.connect(
-        f"{Path(path).absolute().as_uri()}?mode=rw",
-        uri=True,
-        timeout=0,
-        isolation_level=None,
-        check_same_thread=False,
-        cached_statements=256,
-        factory=_Dropped,
-    )
+        f"{Path(path).absolute().as_uri()}?mode=rw", uri=True, timeout=0, isolation_level=None, check_same_thread=False,
+        cached_statements=256, factory=_Dropped,
+    )  # fmt: skip
 
 
 def pragma(connection: Statements, name: str) -> int:
@@ -76,23 +71,14 @@ def file_of(path: object, example: str = "traces.db") -> Path:
     names none."""
     if not isinstance(path, (str, os.PathLike)) or str(path) in ("", ":memory:") or str(path).startswith("sqlite:"):
         raise ValidationFailed.at("path", f"is {shown(path)}", f"name a file, as {example}")
-    _check_name(str(path))
-    return Path(os.path.realpath(path))
-
-
-def _check_name(path: str) -> None:
-    """Refuse what no file, or none of those beside it, can be called. Raises ``ValidationFailed``."""
     try:
         os.lstat(f"{path}{_BESIDE}")
     except ValueError:  # an end of C's strings, or half a character
-        problem = "holds what no name of a file can hold"
+        raise ValidationFailed.at("path", "holds what no name of a file can hold", "name another file") from None
     except OSError as error:
-        if error.errno != ENAMETOOLONG:
-            return
-        problem = "is too long for a name of a file"
-    else:
-        return
-    raise ValidationFailed.at("path", problem, "name another file")
+        if error.errno == ENAMETOOLONG:
+            raise ValidationFailed.at("path", "is too long for a name of a file", "name another file") from None
+    return Path(os.path.realpath(path))
 
 
 def identity_of(path: Path | str) -> tuple[int, int] | None:

@@ -63,34 +63,9 @@ class _Opening:
         """Nothing: what is begun has to end."""
 
 
-def _prepare_store(connection: Connection, path: Path) -> None:
-    prepare(connection, path)
-    synchronous = "NORMAL" if IS_POSSIBLE else "FULL"  # never OFF: moving the log relies on it
-    settings = (
-        f"synchronous = {synchronous}",
-        f"cache_size = -{CACHE_KB}",
-        "wal_autocheckpoint = 0",
-        "secure_delete = ON",
-    )
-    for setting in settings:
-        connection.execute(f"PRAGMA {setting}").fetchall()
-    if pragma(connection, "synchronous") == 0:
-        raise StorageUnavailable(
-            f"{path}: its connection stays at synchronous=OFF, with which a power cut damages it: "
-            "open it with another build of SQLite, or another 'connect'"
-        )
-    connection.create_function("merged", 2, merged)
-
-
 def _replaced(path: Path) -> StorageUnavailable:
     what = f"stop all that use it, remove {path.name}-wal and {path.name}-shm, and start again"
     return StorageUnavailable(f"{path} was replaced while it was in use: {what}")
-
-
-def _removed(path: Path) -> StorageUnavailable:
-    """A new file would know of no account, key or balance: nobody would be limited any more."""
-    what = f"stop all that use it, remove {path.name}-wal and {path.name}-shm, restore a backup, and start again"
-    return StorageUnavailable(f"{path} was removed while it was in use: {what}; without a backup it begins empty")
 
 
 class Connections:
@@ -219,7 +194,13 @@ class Connections:
         """Raises ``StorageUnavailable`` if the file was replaced or removed since it was opened."""
         present = identity_of(self._name)
         if self._file is not None and present != self._file:
-            raise _removed(self.path) if present is None else _replaced(self.path)
+            if present is not None:
+                raise _replaced(self.path)
+            # a new file would know of no account, key or balance: nobody would be limited any more
+            name = self.path.name
+            what = f"stop all that use it, remove {name}-wal and {name}-shm, restore a backup, and start again"
+            told = f"{self.path} was removed while it was in use: {what}; without a backup it begins empty"
+            raise StorageUnavailable(told)
 
     def _give_back(self, connection: Connection) -> None:
         with self._guard.lock:
@@ -262,7 +243,17 @@ class Connections:
         """Settle a connection, to what was open before if anything was."""
         if self._id is not None and id_of(connection) != self._id:
             raise _replaced(self.path)
-        _prepare_store(connection, self.path)
+        prepare(connection, self.path)
+        synchronous = "NORMAL" if IS_POSSIBLE else "FULL"  # never OFF: moving the log relies on it
+        cache = f"cache_size = -{CACHE_KB}"
+        for setting in (f"synchronous = {synchronous}", cache, "wal_autocheckpoint = 0", "secure_delete = ON"):
+            connection.execute(f"PRAGMA {setting}").fetchall()
+        if pragma(connection, "synchronous") == 0:
+            raise StorageUnavailable(
+                f"{self.path}: its connection stays at synchronous=OFF, with which a power cut damages it: "
+                "open it with another build of SQLite, or another 'connect'"
+            )
+        connection.create_function("merged", 2, merged)
         self._id = id_of(connection)
 
 

@@ -14,15 +14,15 @@ from pathlib import Path
 
 from routewright._core.accounts.hold import End, Hold, Tick, Widened
 from routewright._core.accounts.ledger import Booked
-from routewright._core.accounts.state import Wait, scope_of
+from routewright._core.accounts.state import scope_of
 from routewright._core.accounts.waiting import Waiting
 from routewright._core.moment import timestamp
+from routewright.backends.storage.tables.books import shelf
 from routewright.backends.storage.tables.books.shelf import TableShelf
 from routewright.backends.storage.tables.traces import TraceRows, add_traces
 from routewright.errors import RouterError
-from routewright.loop import Reply, Signal
 from routewright.protocols import Clock, Facts
-from routewright.wire import AddCredit, Ask, Correct, Grant, Replay, Short, Snapshot, Written
+from routewright.wire import AddCredit, Correct, Grant, Snapshot, Written
 
 from .connection import Connection
 from .log import Log
@@ -36,23 +36,11 @@ SETTLE, WRITE, ASK = 0, 1, 2
 _log = logging.getLogger(__name__)
 
 
-class Asking(Reply[Grant | Replay | Short]):
-    """An ask on its way, which may have to wait for what others hold."""
+class Asking(shelf.Asking):
+    """An ask of a transaction."""
 
-    __slots__ = ("answered", "ask", "takes", "until", "waits")
+    __slots__ = ()
     order = ASK
-    answered: Signal
-    """Set where no thread gives the reply."""
-
-    def __init__(self, ask: Ask, *, inline: bool) -> None:
-        super().__init__(awaited=not inline)
-        self.ask = ask
-        if inline:
-            self.answered = Signal()
-        self.waits: Wait | None = None
-        self.until = inf
-        """When it gives up, monotonic."""
-        self.takes = False
 
 
 class Desk:

@@ -27,10 +27,7 @@ _ENTRIES = """
 SELECT name, at, entry.requests, entry.tokens FROM party JOIN entry ON entry.party = party.id AND n >= first
 ORDER BY party, n
 """
-_TYPES = {
-    "purse": ("name", "spent, granted, told"),
-    "ledger": ("name", "cost, charge, credit"),
-}
+_TYPES = {"purse": ("name", "spent, granted, told"), "ledger": ("name", "cost, charge, credit")}
 """Of tables with money what their rows are called, and which columns hold whole numbers."""
 MISTAKEN = {
     table: f"SELECT account, {name} FROM {table} WHERE typeof(account) <> 'text' OR typeof({name}) <> 'text'"
@@ -138,7 +135,9 @@ def upgrade(path: Path) -> Path | None:
         version = known_version(connection, path)
         if version == len(MIGRATIONS):
             return None
-        kept = _free_name(path, f"version-{version}")
+        ends = ("", *(f".{number}" for number in range(2, 1_000)))  # an upgrade that failed leaves its backup
+        names = (path.with_name(f"{path.name}.version-{version}{end}") for end in ends)
+        kept = next(name for name in names if not name.exists())
         backup(path, kept)
         connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
         connection.execute("PRAGMA synchronous = FULL")
@@ -169,13 +168,6 @@ def _carry_windows(connection: sqlite3.Connection, limits: Path) -> None:
         sums.append(tokens)
     if rows:
         begin(connection, max(at for _, at, _, _ in rows), windows)
-
-
-def _free_name(path: Path, end: str) -> Path:
-    """A name beside the store that nothing has: an upgrade that failed leaves its backup."""
-    ends = (end, *(f"{end}.{number}" for number in range(2, 1_000)))
-    names = (path.with_name(f"{path.name}.{each}") for each in ends)
-    return next(name for name in names if not name.exists())
 
 
 def _check_there(path: Path) -> None:

@@ -161,7 +161,14 @@ class Writer:
             self._thread = thread
 
     def _work(self) -> None:
-        unsynced = self._unsynced = self._start_syncing()
+        # a thread that syncs, so that a disk that stalls stops neither admission nor the sign of life of this owner
+        unsynced: Unsynced | None = Unsynced()
+        name = "routewright-sqlite-sync"
+        try:
+            threading.Thread(target=self._sync_all, args=(unsynced,), name=name, daemon=True).start()
+        except RuntimeError:
+            unsynced = None
+        self._unsynced = unsynced
         while (requests := self._take()) is not None:
             began = time.monotonic()
             desk = self.desk
@@ -173,17 +180,6 @@ class Writer:
             del requests  # what they hold must not stay while nothing happens
         if unsynced is not None:
             unsynced.put(None)
-
-    def _start_syncing(self) -> Unsynced | None:
-        """Start a thread that syncs, so that a disk that stalls stops neither admission nor the sign of life of this
-        owner. None if none can be started."""
-        unsynced = Unsynced()
-        thread = threading.Thread(target=self._sync_all, args=(unsynced,), name="routewright-sqlite-sync", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:
-            return None
-        return unsynced
 
     def _sync_all(self, unsynced: Unsynced) -> None:
         found: list[tuple[Sequence[Reply[Any]], SimpleQueue[None]] | None] = []

@@ -5,8 +5,6 @@ Traces that are counted alike are added up by SQLite, so that a busy hour costs 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from routewright._core.analytics.rollup import Rollups, packed
@@ -25,16 +23,8 @@ FROM uncounted WHERE n < ? GROUP BY account, shape ORDER BY account
 _shape = msgspec.json.Decoder(tuple[Counted, tuple[str, ...]]).decode
 
 
-class Sums(NamedTuple):
-    """A roll-up as SQL."""
-
-    add: str
-    """Adds to a row, or makes it."""
-    drop: str
-    """Removes a row of which nothing is left."""
-
-
-def _sums(table: str, keys: str, amounts: str, *, merge: bool = False) -> Sums:
+def _sums(table: str, keys: str, amounts: str, *, merge: bool = False) -> tuple[str, str]:
+    """A roll-up as SQL: one adds to a row, or makes it, the other removes a row of which nothing is left."""
     names, columns = keys.split(), amounts.split()
     added = (
         f"merged({table}.{each}, excluded.{each})" if merge else f"{table}.{each} + excluded.{each}" for each in columns
@@ -42,7 +32,7 @@ def _sums(table: str, keys: str, amounts: str, *, merge: bool = False) -> Sums:
     sets = ", ".join(f"{column} = {value}" for column, value in zip(columns, added, strict=True))
     where = " AND ".join(f"{name} = ?" for name in names)
     nothing = f"length({columns[0]}) = 0" if merge else f"{columns[0]} = 0"
-    return Sums(
+    return (
         f"INSERT INTO {table} ({', '.join([*names, *columns])}) VALUES {{}} "
         f"ON CONFLICT ({', '.join(names)}) DO UPDATE SET {sets}",
         f"DELETE FROM {table} WHERE {where} AND {nothing}",
@@ -88,7 +78,7 @@ def _add(connection: Statements, account: str, rollups: Rollups, *, less: bool) 
     cache = [((account, *key[:3]), sums) for key, sums in rollups.cache.items()]
     fallback = [((account, *key), sums) for key, sums in rollups.fallback.items()]
     latency = [((account, *key), [packed(buckets)]) for key, buckets in rollups.latency.items()]
-    for sql, rows in ((_USAGE, usage), (_CACHE, cache), (_FALLBACK, fallback), (_LATENCY, latency)):
-        insert(connection, sql.add, [(*key, *sums) for key, sums in rows])
+    for (add, drop), rows in ((_USAGE, usage), (_CACHE, cache), (_FALLBACK, fallback), (_LATENCY, latency)):
+        insert(connection, add, [(*key, *sums) for key, sums in rows])
         if less:
-            connection.executemany(sql.drop, [key for key, _ in rows])
+            connection.executemany(drop, [key for key, _ in rows])

@@ -142,7 +142,12 @@ def put_traces(
     if replaced:
         remove_traces(connection, account, replaced)
     known.update((write.trace.id, write.trace.environment) for write in writes)
-    add(connection, [_rows_of_put(account, write) for write in writes])
+    given: list[tuple[Any, tuple[str, ...]]] = [(write.trace, write.rollup_keys) for write in writes]
+    rows = [  # or drafts (``SqliteStorage.takes_drafts``)
+        rows_of_trace(account, trace, keys) if isinstance(trace, Trace) else rows_of_draft(account, trace)
+        for trace, keys in given
+    ]
+    add(connection, rows)
     return results
 
 
@@ -162,13 +167,6 @@ def add_traces(connection: Statements, traces: Sequence[TraceRows]) -> None:
     insert(connection, _PUT_TAG, [tag for each in traces for tag in each.tags])
     insert(connection, _COUNT, [each.counted for each in traces])
     _name(connection, [each.named for each in traces], 1)
-
-
-def _rows_of_put(account: str, write: PutTrace) -> TraceRows:
-    given: Any = write.trace  # or a draft (``SqliteStorage.takes_drafts``)
-    return (
-        rows_of_trace(account, given, write.rollup_keys) if isinstance(given, Trace) else rows_of_draft(account, given)
-    )
 
 
 def rows_of_trace(account: str, trace: Trace, rollup_keys: Sequence[str], counted: Counted | None = None) -> TraceRows:
@@ -221,36 +219,20 @@ def rows_of_draft(account: str, draft: TraceDraft) -> TraceRows:
 
 def _counted(account: str, counted: Counted, rollup_keys: Sequence[str], sign: int) -> tuple[Any, ...]:
     """A row of ``uncounted``: what is counted of a trace, amounts apart."""
-    tokens = counted.tokens
+    tokens, latency = counted.tokens, counted.latency
+    if counted.metadata or rollup_keys or counted.lookups or counted.kind == "agent":
+        shape = _shape(counted, rollup_keys)
+    else:  # one of few, so that each is encoded once
+        tried = None if latency is None else (*latency[:2], latency_in(bucket_of(min(latency[2], MOST_MS))))
+        shape = _known_shape(
+            counted.environment, counted.created_at[:13], counted.is_error, counted.model, counted.was_tried,
+            tuple(counted.ended), counted.fallback, tried,
+        )  # fmt: skip
     return (
-        account,
-        _plain_shape(counted) if _is_plain(counted, rollup_keys) else _shape(counted, rollup_keys),
-        sign,
-        sign * min(counted.cost_nanos, MOST_NANOS),
-        sign * min(counted.charged_nanos, MOST_NANOS),
-        sign * min(tokens.input, MOST_TOKENS),
-        sign * min(tokens.output, MOST_TOKENS),
+        account, shape, sign, sign * min(counted.cost_nanos, MOST_NANOS), sign * min(counted.charged_nanos, MOST_NANOS),
+        sign * min(tokens.input, MOST_TOKENS), sign * min(tokens.output, MOST_TOKENS),
         sign * min(tokens.cached, MOST_TOKENS),
-    )
-
-
-def _is_plain(counted: Counted, rollup_keys: Sequence[str]) -> bool:
-    return not (counted.metadata or rollup_keys or counted.lookups or counted.kind == "agent")
-
-
-def _plain_shape(counted: Counted) -> bytes:
-    """The shape of a trace that has no metadata: one of few, so that each is encoded once."""
-    latency = counted.latency
-    return _known_shape(
-        counted.environment,
-        counted.created_at[:13],
-        counted.is_error,
-        counted.model,
-        counted.was_tried,
-        tuple(counted.ended),
-        counted.fallback,
-        None if latency is None else (*latency[:2], latency_in(bucket_of(min(latency[2], MOST_MS)))),
-    )
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=4_096)

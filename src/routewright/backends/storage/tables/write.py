@@ -44,8 +44,7 @@ _PUT_SNAPSHOT = """
 INSERT INTO snapshot (id, body, base, depth, at) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET body = excluded.body, base = excluded.base, depth = excluded.depth, at = excluded.at
 """
-
-
+_PRESENT = "SELECT id FROM snapshot WHERE body IS NOT NULL AND id IN ({}) ORDER BY id /* FOR UPDATE OF snapshot */"
 _PUT_SETTING = """
 INSERT INTO setting (name, body) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET body = excluded.body
 """
@@ -65,7 +64,8 @@ class Writes:
         traces, snapshots = ids_of(writes)
         environments = _environments(connection, account, traces)
         books = BookWrites(connection, account, desk)
-        check_batch("SqliteStorage", account, writes, environments, _present(connection, snapshots), books.before)
+        present = {found for (found,) in rows_where(connection, _PRESENT, snapshots)}
+        check_batch("SqliteStorage", account, writes, environments, present, books.before)
         check_digests(account, writes, partial(holder_of, connection))
         results: list[Written] = []
         for run in _runs(writes):
@@ -74,7 +74,11 @@ class Writes:
                     results += put_traces(connection, account, run, environments, self._add)
                     _book(connection, account, run, desk)
                 case PutFeedback() as feedback:
-                    results.append(_put_feedback(connection, account, feedback))
+                    gone = "DELETE FROM feedback WHERE account = ? AND trace_id = ? RETURNING 1"
+                    there = connection.execute(gone, (account, feedback.trace_id)).fetchall()
+                    sql = "INSERT INTO feedback (account, trace_id, body) VALUES (?, ?, ?)"
+                    connection.execute(sql, (account, feedback.trace_id, _encode(feedback)))
+                    results.append(Written(not there))
                 case PutSnapshot(snapshot, at=at):
                     results.append(self.put_snapshot(connection, snapshot, at))
                 case PutPolicyVersion() as asked:
@@ -107,24 +111,15 @@ class Writes:
             return Written(created=False)
         base, depth, body = None, 0, _encode(snapshot)
         if isinstance(snapshot, HealthSnapshot):
-            base, depth, body = self._since_last(connection, snapshot, body)
-            self._health = snapshot
+            last, self._health = self._health, snapshot
+            if last is not None and last.id != snapshot.id:
+                sql = "SELECT depth FROM snapshot WHERE id = ? AND body IS NOT NULL"
+                row = connection.execute(sql, (last.id,)).fetchone()  # the batch that put it may have failed
+                changes = _encode(change(last, snapshot))
+                if row is not None and row[0] < LONGEST_CHAIN and len(changes) * 2 <= len(body):
+                    base, depth, body = last.id, row[0] + 1, changes
         connection.execute(_PUT_SNAPSHOT, (snapshot.id, body, base, depth, at))
         return Written(created=True)
-
-    def _since_last(
-        self, connection: Statements, snapshot: HealthSnapshot, body: bytes
-    ) -> tuple[str | None, int, bytes]:
-        """What to store of a health snapshot: its base, the length of the chain to a whole one, its body."""
-        last = self._health
-        if last is None or last.id == snapshot.id:
-            return None, 0, body
-        sql = "SELECT depth FROM snapshot WHERE id = ? AND body IS NOT NULL"
-        row = connection.execute(sql, (last.id,)).fetchone()  # the batch that put it may have failed
-        changes = _encode(change(last, snapshot))
-        if row is None or row[0] >= LONGEST_CHAIN or len(changes) * 2 > len(body):
-            return None, 0, body
-        return last.id, row[0] + 1, changes
 
 
 def _runs(writes: Sequence[Write]) -> Iterator[Sequence[Any]]:
@@ -158,18 +153,5 @@ def _book(connection: Statements, account: str, writes: Sequence[PutTrace], desk
             desk.settle(Facts(trace.id, caller, trace.created_at, rows=write.rows))
 
 
-def _put_feedback(connection: Statements, account: str, feedback: PutFeedback) -> Written:
-    gone = "DELETE FROM feedback WHERE account = ? AND trace_id = ? RETURNING 1"
-    created = not connection.execute(gone, (account, feedback.trace_id)).fetchall()
-    sql = "INSERT INTO feedback (account, trace_id, body) VALUES (?, ?, ?)"
-    connection.execute(sql, (account, feedback.trace_id, _encode(feedback)))
-    return Written(created)
-
-
 def _environments(connection: Statements, account: str, ids: Sequence[str]) -> dict[str, Environment]:
     return dict(rows_where(connection, f"SELECT id, environment {BY_IDS}", ids, account))
-
-
-def _present(connection: Statements, ids: Sequence[str]) -> set[str]:
-    sql = "SELECT id FROM snapshot WHERE body IS NOT NULL AND id IN ({}) ORDER BY id /* FOR UPDATE OF snapshot */"
-    return {found for (found,) in rows_where(connection, sql, ids)}

@@ -52,8 +52,13 @@ def problems_of(rows: Rows, bodies: str, mistaken: Mapping[str, str]) -> Iterato
     yield from _unreadable(rows, EVENTS, "event", lambda name, body: event_of(body).id == name)
     yield from _unreadable(rows, _INCIDENTS, "incident", lambda name, body: incident_of(body).id == name)
     yield from _keys(rows)
-    odd = [*_mistaken(rows, mistaken)]
-    yield from odd or _purses(rows)
+    odd = False
+    for table, sql in mistaken.items():  # which cannot be added up
+        for account, name in rows(sql):
+            odd = True
+            yield f"{table} {shown(name)} of {shown(account)} holds what is no whole number of nano-dollars"
+    if not odd:
+        yield from _purses(rows)
 
 
 def _traces(rows: Rows, sql: str) -> Iterator[str]:
@@ -84,17 +89,12 @@ def _keys(rows: Rows) -> Iterator[str]:
             yield f"key {shown(name)} of {shown(account)} cannot be read"
 
 
-def _mistaken(rows: Rows, mistaken: Mapping[str, str]) -> Iterator[str]:
-    """Rows with something else in the place of money, which cannot be added up."""
-    for table, sql in mistaken.items():
-        for account, name in rows(sql):
-            yield f"{table} {shown(name)} of {shown(account)} holds what is no whole number of nano-dollars"
-
-
 def _purses(rows: Rows) -> Iterator[str]:
     """Purses that are not what they come to. What a run has spent is not known to the nano, so it is not looked at."""
     found = {(account, name): amounts for account, name, *amounts in rows(PURSES)}
-    spent, granted = _spent(rows), _granted(rows)
+    spent, granted = _spent(rows), Purses()
+    for account, credit in rows(CREDITS):
+        granted[account, "account"] += credit
     for whose in sorted({*found, *spent, *granted}):
         account, name = whose
         was = dict(zip(("spent", "granted"), found.get(whose, (0, 0)), strict=True))
@@ -112,13 +112,6 @@ def _spent(rows: Rows) -> Purses:
         for name in _names(purses):
             spent[account, name] += charge
     return spent
-
-
-def _granted(rows: Rows) -> Purses:
-    granted: Purses = Counter()
-    for account, credit in rows(CREDITS):
-        granted[account, "account"] += credit
-    return granted
 
 
 def _names(purses: str) -> list[str]:

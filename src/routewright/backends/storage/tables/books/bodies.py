@@ -79,21 +79,10 @@ def row_of(columns: Sequence[Any]) -> LedgerRow:
     )
     request_id, _, attempt = name.rpartition("/")
     return LedgerRow(
-        request_id=request_id,
-        attempt=int(attempt),
-        kind=kind,
-        at=at,
-        key_id=key_id,
-        model=model,
-        provider=provider,
-        tokens=Tokens(read, written, cached),
-        cost_nanos=cost,
-        charge_nanos=charge,
-        credit_nanos=credit,
-        cost_range_nanos=None if least is None else (least, most),
-        overrun_nanos=over,
-        note=note,
-    )
+        request_id=request_id, attempt=int(attempt), kind=kind, at=at, key_id=key_id, model=model, provider=provider,
+        tokens=Tokens(read, written, cached), cost_nanos=cost, charge_nanos=charge, credit_nanos=credit,
+        cost_range_nanos=None if least is None else (least, most), overrun_nanos=over, note=note,
+    )  # fmt: skip
 
 
 def columns_of(row: LedgerRow) -> tuple[Any, ...]:

@@ -172,11 +172,7 @@ def _claim(connection: Statements, asked: ClaimDeliveries) -> Claimed:
 
 def _delivery(event: str, type: str, to: str, state: Any, attempts: bytes, due: Any, ended_at: Any) -> Delivery:
     return Delivery(
-        event_id=event,
-        event_type=type,
-        endpoint_id=to,
-        state=state,
-        attempts=_attempts(attempts),
+        event_id=event, event_type=type, endpoint_id=to, state=state, attempts=_attempts(attempts),
         next_attempt_at=timestamp(due) if state == "waiting" and due else None,
         ended_at=None if ended_at is None else timestamp(ended_at),
-    )
+    )  # fmt: skip

@@ -1,20 +1,22 @@
-"""The ledger in its tables: the ``Shelf`` of ``_core/accounts/ledger.py``, within one transaction.
+"""The ledger in its tables: the ``Shelf`` of ``_core/accounts/ledger.py``, within one transaction; and asks that wait.
 
 Rows of a transaction are gathered, and written many a statement; whatever asks for rows of a call writes them first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any
 
 from routewright._core.accounts.hold import Hold
 from routewright._core.accounts.ledger import Booked, correct, expired_row, settle
-from routewright._core.accounts.state import Expired, Kept, State
+from routewright._core.accounts.state import Expired, Kept, State, Wait
 from routewright.backends.storage.tables.connection import Statements
 from routewright.backends.storage.tables.many import insert, rows_where
-from routewright.protocols import Facts
-from routewright.wire import Account, AddCredit, Correct, Environment, Key, LedgerRow, StoredEvent
+from routewright.loop import Reply, Signal
+from routewright.protocols import Clock, Facts
+from routewright.wire import Account, AddCredit, Ask, Correct, Environment, Key, LedgerRow, StoredEvent
 
 from .bodies import ROW, account_of, columns_of, encode, key_of, name_of, names_of, text_of
 
@@ -48,6 +50,46 @@ _DROP_ROW = "DELETE FROM ledger WHERE account = ? AND name = ?"
 _PUT_EVENT = "INSERT INTO event (account, id, created_at, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _AFTER_ANY = "U"
 """Behind every number."""
+
+KNOWN_S = 2.0
+"""How old what is in memory may be (reliability: a revoked key is refused in less than five seconds)."""
+LOOK_S = 0.1
+"""With a virtual clock: how often one who waits looks whether something was freed."""
+SNAPSHOT_S = 6 * 3600.0
+"""A snapshot is put again after this time: one that no trace has named for a day is swept."""
+MOST_SNAPSHOTS = 1_000
+
+
+class Asking(Reply[Any]):
+    """An ask on its way, which may have to wait for what others hold."""
+
+    __slots__ = ("answered", "ask", "takes", "until", "waits")
+    answered: Signal
+    """Set where no thread gives the reply."""
+
+    def __init__(self, ask: Ask, *, inline: bool) -> None:
+        super().__init__(awaited=not inline)
+        self.ask = ask
+        if inline:
+            self.answered = Signal()
+        self.waits: Wait | None = None
+        self.until = inf
+        """When it gives up, monotonic."""
+        self.takes = False
+        """It holds what it asked for."""
+
+    async def polled(self, clock: Clock, look: Callable[[], object]) -> Any:
+        """Wait where no thread does: time is virtual. ``look`` sees to those who wait."""
+        until = clock.monotonic() + self.ask.waits_s
+        while not self.answered.is_set:
+            now = clock.monotonic()
+            with clock.deadline(min(now + LOOK_S, until) if now < until else now + LOOK_S):
+                await self.answered.wait()
+            if not self.answered.is_set:
+                look()
+        if self.error is not None:
+            raise self.error
+        return self.result
 
 
 class TableShelf:
@@ -146,7 +188,7 @@ class TableShelf:
             request_id=given.id, attempt=0, kind="credit", at=given.at, credit_nanos=given.nanos, note=given.note
         )
         self.book(account, [row], ("account",))
-        self.grant(account, given.nanos)
+        insert(self.connection, _CHARGE, [(account, "account", 0, given.nanos, 0, None)])
         return True
 
     def correct(self, account: str, write: Correct) -> Booked:
@@ -190,10 +232,6 @@ class TableShelf:
         row = expired_row(hold, self.unbook(hold.account, hold.id)) if hold.nanos else None
         if row is not None:
             self.book(hold.account, [row], hold.purses)
-
-    def grant(self, account: str, nanos: int) -> None:
-        """Add to what an account was granted."""
-        insert(self.connection, _CHARGE, [(account, "account", 0, nanos, 0, None)])
 
     def flush(self, at: str) -> None:
         """Write what was gathered; ``at``: when, as a timestamp."""

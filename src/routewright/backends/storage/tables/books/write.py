@@ -18,7 +18,6 @@ from routewright.wire import (
     Correct,
     DeleteResults,
     Environment,
-    Incident,
     Key,
     PutAccount,
     PutAgentState,
@@ -116,7 +115,10 @@ class BookWrites:
         """Apply one."""
         match write:
             case PutAccount(account):
-                return self._put_account(encode(account))
+                created = self._desk.shelf.account(self._account) is None
+                self._connection.execute(_PUT_ACCOUNT, (self._account, encode(account)))
+                self._desk.changed(self._account)
+                return Written(created)
             case PutKey(key):
                 return self._put_key(key)
             case RevokeKey(key_id, at):
@@ -128,19 +130,16 @@ class BookWrites:
             case DeleteResults(environment):
                 return self._delete_results(environment)
             case PutIncident(incident):
-                return self._put_incident(incident)
+                created = self._connection.execute(_INCIDENT, (incident.id,)).fetchone() is None
+                self._connection.execute(_PUT_INCIDENT, (incident.id, incident.started_at, encode(incident)))
+                self._connection.execute(_OLD_INCIDENTS, (INCIDENTS,))
+                return Written(created)
             case PutEvent():
                 return put_event(self._connection, self._account, write)
             case PutAgentState():
                 return self._put_state(write)
             case _:
                 return outbox.write(self._connection, self._account, write)
-
-    def _put_account(self, body: bytes) -> Written:
-        created = self._desk.shelf.account(self._account) is None
-        self._connection.execute(_PUT_ACCOUNT, (self._account, body))
-        self._desk.changed(self._account)
-        return Written(created)
 
     def _put_key(self, key: Key) -> Written:
         there = self._desk.shelf.key(self._account, key.id)
@@ -180,12 +179,6 @@ class BookWrites:
             row = self._account, write.environment, write.id, write.claim, write.until, write.body
             self._connection.execute("INSERT INTO agent_state VALUES (?, ?, ?, ?, ?, ?)", row)
         return Written(created=not there and write.body is not None)
-
-    def _put_incident(self, incident: Incident) -> Written:
-        created = self._connection.execute(_INCIDENT, (incident.id,)).fetchone() is None
-        self._connection.execute(_PUT_INCIDENT, (incident.id, incident.started_at, encode(incident)))
-        self._connection.execute(_OLD_INCIDENTS, (INCIDENTS,))
-        return Written(created)
 
 
 def put_event(connection: Statements, account: str, write: PutEvent) -> Written:
