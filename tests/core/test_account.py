@@ -12,7 +12,6 @@ from routewright._core.account import (
     PLANS,
     PREFIXES,
     RANDOM_BYTES,
-    SCOPES,
     SHOWN,
     compromised_from,
     digest_of,
@@ -20,7 +19,6 @@ from routewright._core.account import (
     is_compromised,
     is_live,
     limits_of,
-    may,
     new_key,
     told_key,
     unknown_key,
@@ -28,7 +26,7 @@ from routewright._core.account import (
 )
 from routewright.errors import AuthenticationFailed
 from routewright.testing.storage.samples import make_account, make_key
-from routewright.wire import Environment, PlanName, RateLimits, Scope
+from routewright.wire import Environment, PlanName, RateLimits
 
 LIVE = new_key("production", bytes(range(RANDOM_BYTES)))
 TEST = new_key("sandbox", bytes(range(RANDOM_BYTES)))
@@ -158,14 +156,6 @@ def test_a_digest_is_found_by_the_whole_key_and_its_pepper_alone() -> None:
     assert len(digests) == 4
     assert digest_of(LIVE, b"one") in digests
     assert {len(each) for each in digests} == {64}
-
-
-@pytest.mark.parametrize("scope", SCOPES)
-def test_a_key_may_do_what_its_scopes_say_and_all_without_any(scope: Scope) -> None:
-    assert may(None, scope)
-    assert may((scope,), scope)
-    assert not may((), scope)
-    assert not may(tuple(each for each in SCOPES if each != scope), scope)
 
 
 # Revocation

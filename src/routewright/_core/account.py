@@ -22,12 +22,9 @@ PLANS: dict[PlanName, RateLimits] = {
     "unlimited": RateLimits(),
 }
 PREFIXES: dict[Environment, str] = {"production": "sk_live_", "sandbox": "sk_test_"}
-RANDOM_BYTES = 24
-"""Of a key: 192 bits."""
+RANDOM_BYTES = 24  # of a key: 192 bits
 SHOWN = 12
-"""So many of its first characters are kept to be shown."""
-COMPROMISED_FOR = timedelta(hours=24)
-"""So long before it was revoked a key may have been in other hands (spec 5.4)."""
+COMPROMISED_FOR = timedelta(hours=24)  # so long before it was revoked a key may have been in other hands (spec 5.4)
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _LENGTH = 33  # of 62 letters, for 192 bits
 _KEY = re.compile(rf"sk_(?:live|test)_[0-9A-Za-z]{{{_LENGTH}}}", re.ASCII)
@@ -105,8 +102,7 @@ def without_keys(text: str) -> str:
 
 
 def told_key(authorization: object, environment: Environment | None) -> Told:
-    """The key in an ``Authorization`` header, for an address of an environment (None: for both). Raises
-    ``AuthenticationFailed``, which holds nothing of it."""
+    """The key in an ``Authorization`` header, of an environment (None: both). Raises ``AuthenticationFailed``."""
     if not isinstance(authorization, str) or not authorization.strip():
         raise AuthenticationFailed(_MISSING)
     found = _BEARER.fullmatch(authorization) if len(authorization) <= _LONGEST else None
@@ -136,11 +132,6 @@ def stray_key(key_id: str) -> AuthenticationFailed:
 def is_made(key_id: str) -> bool:
     """Whether an id is of a key that a Console made, not of a host's own."""
     return _KEY_ID.fullmatch(key_id) is not None
-
-
-def may(scopes: tuple[Scope, ...] | None, scope: Scope) -> bool:
-    """Whether a key may be used for something."""
-    return scopes is None or scope in scopes
 
 
 def is_compromised(created_at: str, revoked_at: str) -> bool:

@@ -9,19 +9,13 @@ from routewright.wire import CacheEvicted, ErrorBurst
 
 from .attempts.budgets import WindowedCount
 
-WINDOW_S = 300
-"""Seconds over which the share of errors is taken."""
-_STEP_S = 5
-"""The window moves by so many at a time."""
-BURST_RATE = 0.05
-"""A share of errors above this is a burst."""
-LEAST_REQUESTS = 20
-"""Fewer say nothing."""
+WINDOW_S = 300  # seconds over which the share of errors is taken
+_STEP_S = 5  # the window moves by so many at a time
+BURST_RATE = 0.05  # a share of errors above this is a burst
+LEAST_REQUESTS = 20  # fewer say nothing
 HITS_WINDOW_S = 3600
-LEAST_LOOKUPS = 100
-"""Look-ups of the response cache in a window; fewer say nothing."""
-MOST_COUNTED = 10_000
-"""Accounts that are counted at once; of more, the one that was quiet for longest is forgotten."""
+LEAST_LOOKUPS = 100  # look-ups of the response cache in a window; fewer say nothing
+MOST_COUNTED = 10_000  # accounts that are counted at once; of more, the one that was quiet for longest is forgotten
 
 
 class _Account:
@@ -31,8 +25,7 @@ class _Account:
 
     def __init__(self) -> None:
         self.calls = WindowedCount(WINDOW_S // _STEP_S + 1)  # all of the window, whatever part of a step has passed
-        self.quiet_until = 0.0
-        """Of a burst that was told of until then nothing more is said."""
+        self.quiet_until = 0.0  # of a burst that was told of until then nothing more is said
 
 
 class ErrorBursts:

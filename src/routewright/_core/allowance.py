@@ -8,23 +8,19 @@ from math import ceil
 from routewright.errors import RateLimited
 from routewright.wire import Denied, Resource, Take, WindowState, WindowUsage
 
-UNLIMITED = 2**53 - 1
-"""What is left where there is no limit."""
-AWAY_S = 5
-"""When to ask again where a process has no part of a limit: nobody knows when they count together again."""
-OUTPUT_TOKENS = 256
-"""Of a call that names no cap, until it is known what it came to."""
+UNLIMITED = 2**53 - 1  # what is left where there is no limit
+AWAY_S = 5  # when to ask again where a process has no part of a limit: nobody knows when they count together again
+OUTPUT_TOKENS = 256  # of a call that names no cap, until it is known what it came to
 _NOUNS: dict[Resource, tuple[str, str]] = {
     "requests": ("request", "a minute"),
     "tokens": ("token", "a minute"),
     "slots": ("call", "at a time"),
 }
-_LIMIT_OF: dict[Resource, str] = {
+_LIMIT_OF: dict[Resource, str] = {  # what a limit is called in ``RateLimits``
     "requests": "requests_per_min",
     "tokens": "tokens_per_min",
     "slots": "concurrency",
 }
-"""What a limit is called in ``RateLimits``."""
 
 
 def usage_of(states: Sequence[WindowState], now: float) -> WindowUsage:
@@ -56,8 +52,7 @@ def headers_of(states: Sequence[WindowState], now: float) -> dict[str, str]:
 
 
 def refusal(takes: Sequence[Take], denied: Denied, now: float, processes: int = 1) -> RateLimited:
-    """What a caller is told whose call has no room in its limits, or in the part of them that each of the processes
-    has."""
+    """The error for a call without room in its limits, or in this process's part of them."""
     take, state = takes[denied.by], denied.states[denied.by]
     whose = take.name.partition(":")[0]
     has_part = state.limit > 0 or take.limit == 0

@@ -34,10 +34,8 @@ from .tokens.estimate import LONGEST_TOKEN, MESSAGE_TOKENS, TOOL_CALL_TOKENS, es
 MAX_ANSWER_CHARS = 32 << 20
 """Longest answer that is taken; a piece of a tool call counts ``PIECE_CHARS`` besides its own."""
 PIECE_CHARS = 64
-MAX_REASON_CHARS = 200
-"""Of a finish reason."""
-_COMMON = ("stop", "tool_calls", "length", "content_filter")
-"""Finish reasons that need no look at the table."""
+MAX_REASON_CHARS = 200  # of a finish reason
+_COMMON = ("stop", "tool_calls", "length", "content_filter")  # finish reasons that need no look at the table
 
 
 class Rare:
@@ -93,7 +91,6 @@ class _Rare(Rare):
     screen: Any = None
     """The guardrails its answer passes; None where there are none."""
     hits: Sequence[Hit] = ()
-    """What the guardrails found in its answer."""
     finish_word: str | None = None
     """The vendor's own word, where the reason is ``other``."""
     prices_of_day: Prices | None = None
@@ -104,7 +101,6 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
     """One call of one model. The machine makes it; whoever performs it fills in what happens."""
 
     number: int
-    """1, 2 ... over all attempts of the request."""
     leg: Leg
     cap: int | None
     """Output tokens the model is asked for at most; None: its own limit."""
@@ -117,7 +113,6 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
     first_at: float | None = None
     text: list[str] = []
     characters: int = 0
-    """Length of what came so far, pieces of tool calls weighed."""
     counted_at: int = -1
     """How many characters had come when the usage did."""
     usage: Usage | None = None
@@ -197,11 +192,9 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         return self.leg.prices if self.prices_of_day is None else self.prices_of_day
 
     def take(self, chunk: Any) -> Delta | ToolDelta | Finish | None:
-        """Add a chunk; give it back if the caller is to have it. After the end nothing counts but usage.
-
-        Raises ``ProviderFault("malformed")`` for what is no sound chunk, an answer that is too long, and a tool call
-        without a name; and the fault that its finish reason stands for.
-        """
+        """Add a chunk; give it back if the caller is to have it. After the end nothing counts but usage. Raises
+        ``ProviderFault("malformed")`` for what is no sound chunk, an answer that is too long, and a tool call without a
+        name; and the fault that its finish reason stands for."""
         if isinstance(chunk, Delta):
             text = chunk.text
             if not ((type(text) is str and text.isascii()) or _is_text(text)):
@@ -214,7 +207,8 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
                 raise self._too_long()
             return chunk
         if isinstance(chunk, Usage):
-            if not _are_counts(chunk):
+            *counts, tier = astuple(chunk)
+            if not ([*map(type, counts)] == _SEVEN_INTS and max(counts) <= MOST_TOKENS and type(tier) is str):
                 raise self._malformed(chunk)
             if adds_up(chunk):
                 self.usage = chunk  # else it is no usage, and is estimated
@@ -228,8 +222,9 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
                 return None
             if reason not in _COMMON:
                 reason = self._read_ending(reason)
-            if self.pieces is not None and reason != "content_filter":
-                self._require_names()
+            pieces = self.pieces if reason != "content_filter" else None
+            if pieces is not None and not all(call.name for call in pieces.values()):
+                raise ProviderFault(FaultKind.MALFORMED, f"{self.provider} gave a tool call without a name")
             self.finish_reason = "budget" if reason == "length" and self.budget_capped else reason
             return chunk
         if isinstance(chunk, Thought):
@@ -238,7 +233,9 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
             if self.finish_reason is None and (chunk.text or chunk.item is not None):
                 self._think(chunk)
             return None
-        if not isinstance(chunk, ToolDelta) or not _is_piece(chunk):
+        if not isinstance(chunk, ToolDelta) or not (
+            type(chunk.index) is int and all(map(_is_text, (chunk.arguments, chunk.id, chunk.name)))
+        ):
             raise self._malformed(chunk)
         if self.finish_reason is not None:
             return None
@@ -303,8 +300,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
 
     def _think(self, thought: Thought) -> None:
         """Keep a thought, whose length counts as that of the answer does."""
-        size = len(thought.text) if thought.item is None else len(json.encode(thought.item))
-        self.thought_characters += size
+        self.thought_characters += len(thought.text) if thought.item is None else len(json.encode(thought.item))
         if self.thought_characters > MAX_ANSWER_CHARS:
             raise self._too_long()
         self.thoughts = self.thoughts or []
@@ -340,10 +336,6 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         self.characters += len(piece.arguments) + PIECE_CHARS
         if self.characters > MAX_ANSWER_CHARS:
             raise self._too_long()
-
-    def _require_names(self) -> None:
-        if not all(call.name for call in (self.pieces or {}).values()):
-            raise ProviderFault(FaultKind.MALFORMED, f"{self.provider} gave a tool call without a name")
 
     def _too_long(self) -> ProviderFault:
         said = f"{self.provider} gave an answer over {MAX_ANSWER_CHARS} characters"
@@ -381,16 +373,6 @@ def _is_text(text: object) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _are_counts(usage: Usage) -> bool:
-    """Whether a usage holds whole numbers that a call can come to."""
-    *counts, tier = astuple(usage)
-    return [*map(type, counts)] == _SEVEN_INTS and max(counts) <= MOST_TOKENS and type(tier) is str
-
-
-def _is_piece(piece: ToolDelta) -> bool:
-    return type(piece.index) is int and all(map(_is_text, (piece.arguments, piece.id, piece.name)))
 
 
 def _named(chunk: object) -> str:

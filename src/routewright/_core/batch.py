@@ -39,11 +39,9 @@ from .money import NANOS_PER_USD, usd_text
 
 MOST_CREDIT = 9_000_000_000 * NANOS_PER_USD
 """That an account was ever given, or that was taken from it: 64 bits hold it."""
-UNNAMED_S = 24 * 3600
-"""How long a snapshot stays that no trace names (any more): one may be on its way."""
+UNNAMED_S = 24 * 3600  # how long a snapshot stays that no trace names (any more): one may be on its way
 _OF_THE_SYSTEM = (PutSnapshot, PutPolicyVersion, AddLearned, SetRetention, PutIncident, ClaimDeliveries, EndAttempt)
 _ALONE = (DeleteTraces,)
-_OWN = (PutAccount, PutKey, PutEndpoint)
 _OF_TRACES = (PutTrace, PutFeedback, PutSnapshot, DeleteTraces, SetRetention)
 _UNCONDITIONAL = (
     PutPolicyVersion,
@@ -63,8 +61,7 @@ _UNCONDITIONAL = (
 Booked = Callable[[Write], object]
 """The account, key, endpoint or incident that a write would take the place of, how many rows the call has that it
 corrects, what was credited before it; None where there is none, and for credit that was given before."""
-Holder = Callable[[str], tuple[str, str] | None]
-"""The account and the id of the key that has a digest."""
+Holder = Callable[[str], tuple[str, str] | None]  # the account and the id of the key that has a digest
 
 
 def ids_of(writes: Sequence[Write]) -> tuple[list[str], list[str]]:
@@ -97,94 +94,68 @@ def check_batch(
     Raises ``PreconditionFailed``, also for a trace in the place of one of the other environment, and
     ``UnsupportedWrite`` for a kind that is unknown, or not to be said so.
     """
-    before = _Before(traces, snapshots, booked or _nothing)
+    there, kept, made = dict(traces), set(snapshots), set[tuple[str, str]]()
+    credited: dict[str, int] = {}
     for index, write in enumerate(writes):
-        _check_kind(storage, account, write, len(writes))
-        if booked is None and not isinstance(write, _OF_TRACES):
-            raise UnsupportedWrite(f"{storage} knows no write {type(write).__name__}")
-        match write:
-            case PutTrace():
-                before.check_trace(write, index)
-            case PutFeedback():
-                before.check_feedback(write, index)
-            case PutSnapshot():
-                before.check_snapshot(write, index)
-            case PutAccount() | PutKey() | PutEndpoint() | PutIncident():
-                before.check_thing(write, index)
-            case AddCredit():
-                before.check_credit(write, index)
-            case Correct():
-                before.check_correction(write, index)
-            case _ if not isinstance(write, _UNCONDITIONAL):
-                raise UnsupportedWrite(f"{storage} knows no write {type(write).__name__}")
-
-
-class _Before:
-    """What the writes of a batch find: what was there, and what those before them make."""
-
-    def __init__(self, traces: Mapping[str, Environment], snapshots: Collection[str], booked: Booked) -> None:
-        self._traces, self._snapshots, self._booked = dict(traces), set(snapshots), booked
-        self._made: set[tuple[str, str]] = set()
-        self._credited: dict[str, int] = {}
-
-    def check_trace(self, write: PutTrace, index: int) -> None:
-        """Hold a trace to what it expects, and to the environment of that in whose place it comes."""
-        trace, present = write.trace, write.trace.id in self._traces
-        there = self._traces.setdefault(trace.id, trace.environment)
-        check_place(trace.id, trace.environment, there, index)
-        _check_expected(trace.id, write.expect, present, index)
-
-    def check_feedback(self, write: PutFeedback, index: int) -> None:
-        """Hold feedback to a trace of its environment."""
-        of = self._traces.get(write.trace_id)
-        present = of is not None and write.environment in (None, of)
-        _check_expected(write.trace_id, write.expect, present, index)
-
-    def check_snapshot(self, write: PutSnapshot, index: int) -> None:
-        """Hold a snapshot to what it expects."""
-        name = write.snapshot.id
-        _check_expected(name, write.expect, name in self._snapshots, index)
-        self._snapshots.add(name)
-
-    def check_thing(self, write: PutAccount | PutKey | PutEndpoint | PutIncident, index: int) -> None:
-        """Hold an account, key, endpoint or incident to what it expects, which may be that nobody has changed it."""
-        name, there = _name_of(write), self._booked(write)
         kind = type(write).__name__
-        if isinstance(there, Endpoint) and isinstance(write, PutEndpoint) and there.account != write.endpoint.account:
-            raise PreconditionFailed(f"{name} is an endpoint of another account", index=index)
-        if isinstance(write.expect, Account | Key | Endpoint):
-            _check_unchanged(name, write.expect, there, index)
-        else:
-            _check_expected(name, write.expect, (kind, name) in self._made or bool(there), index)
-        self._made.add((kind, name))
+        if isinstance(write, _OF_THE_SYSTEM) and account != SYSTEM_ACCOUNT:
+            raise UnsupportedWrite(f"{storage} takes {kind} only under {SYSTEM_ACCOUNT!r}")
+        if isinstance(write, _ALONE) and len(writes) > 1:
+            raise UnsupportedWrite(f"{storage} takes {kind} only as the one write of a batch")
+        match write:
+            case PutAccount(Account(name=owner)) | PutKey(Key(account=owner)) | PutEndpoint(Endpoint(account=owner)):
+                if owner != account:
+                    raise UnsupportedWrite(f"{storage} takes {kind} only under the account that it is about")
+        match write:
+            case PutTrace(trace):
+                present = trace.id in there
+                check_place(trace.id, trace.environment, there.setdefault(trace.id, trace.environment), index)
+                _check_expected(trace.id, write.expect, present, index)
+            case PutFeedback(trace_id):
+                of = there.get(trace_id)
+                _check_expected(trace_id, write.expect, of is not None and write.environment in (None, of), index)
+            case PutSnapshot(snapshot):
+                _check_expected(snapshot.id, write.expect, snapshot.id in kept, index)
+                kept.add(snapshot.id)
+            case _ if booked is None and not isinstance(write, _OF_TRACES):
+                raise UnsupportedWrite(f"{storage} knows no write {kind}")
+            case PutAccount() | PutKey() | PutEndpoint() | PutIncident() if booked is not None:
+                name = _check_thing(write, booked(write), made, index)
+                made.add((kind, name))
+            case AddCredit() if booked is not None:
+                before = booked(write)  # not an int: it was given already
+                if isinstance(before, int) and write.id not in credited:
+                    credited[write.id] = write.nanos
+                    nanos = before + sum(credited.values())
+                    if abs(nanos) > MOST_CREDIT:
+                        most = f"no more than ${usd_text(MOST_CREDIT)} is kept"
+                        raise PreconditionFailed(f"credit would come to ${usd_text(nanos)}, and {most}", index=index)
+            case Correct(row=row) if booked is not None:
+                if booked(write) != write.after:
+                    raise PreconditionFailed(
+                        f"the rows of {row.request_id} have changed since they were read", index=index
+                    )
+            case _ if not isinstance(write, _UNCONDITIONAL):
+                raise UnsupportedWrite(f"{storage} knows no write {kind}")
 
-    def check_credit(self, write: AddCredit, index: int) -> None:
-        """Hold credit that was not given before to what can be kept, with all that the batch gives."""
-        there = self._booked(write)
-        if isinstance(there, int) and write.id not in self._credited:
-            self._credited[write.id] = write.nanos
-            _check_credit(there + sum(self._credited.values()), index)
 
-    def check_correction(self, write: Correct, index: int) -> None:
-        """Hold a correction to the rows that its call had."""
-        if self._booked(write) != write.after:
-            raise PreconditionFailed(
-                f"the rows of {write.row.request_id} have changed since they were read", index=index
-            )
-
-
-def _nothing(write: Write) -> None:
-    """Nothing is there."""
-
-
-def _check_kind(storage: str, account: str, write: Write, of: int) -> None:
-    """Hold a write to the account that it may be under, and the company that it may be in."""
-    if isinstance(write, _OF_THE_SYSTEM) and account != SYSTEM_ACCOUNT:
-        raise UnsupportedWrite(f"{storage} takes {type(write).__name__} only under {SYSTEM_ACCOUNT!r}")
-    if isinstance(write, _ALONE) and of > 1:
-        raise UnsupportedWrite(f"{storage} takes {type(write).__name__} only as the one write of a batch")
-    if isinstance(write, _OWN) and account != _account_of(write):
-        raise UnsupportedWrite(f"{storage} takes {type(write).__name__} only under the account that it is about")
+def _check_thing(
+    write: PutAccount | PutKey | PutEndpoint | PutIncident, there: object, made: set[tuple[str, str]], index: int
+) -> str:
+    """Hold an account, key, endpoint or incident to what it expects, which may be that nobody has changed it."""
+    match write:
+        case PutAccount(Account(name=name)) | PutKey(Key(id=name)) | PutEndpoint(Endpoint(id=name)):
+            pass
+        case PutIncident(incident):
+            name = incident.id
+    if isinstance(there, Endpoint) and isinstance(write, PutEndpoint) and there.account != write.endpoint.account:
+        raise PreconditionFailed(f"{name} is an endpoint of another account", index=index)
+    if isinstance(write.expect, Account | Key | Endpoint):
+        if there != write.expect:
+            raise PreconditionFailed(f"{name} has changed since it was read", index=index)
+    else:
+        _check_expected(name, write.expect, (type(write).__name__, name) in made or bool(there), index)
+    return name
 
 
 def _check_expected(name: str, expect: str | None, present: bool, index: int) -> None:
@@ -206,36 +177,3 @@ def check_place(trace_id: str, environment: Environment, there: Environment, ind
     """Hold a trace to the environment of that in whose place it comes. Raises ``PreconditionFailed``."""
     if environment != there:
         raise PreconditionFailed(f"{trace_id} is a trace of {there}, and one of {environment} is another", index=index)
-
-
-def _check_unchanged(key: str, read: Account | Key | Endpoint, there: object, index: int) -> None:
-    if there != read:
-        raise PreconditionFailed(f"{key} has changed since it was read", index=index)
-
-
-def _check_credit(nanos: int, index: int) -> None:
-    if abs(nanos) > MOST_CREDIT:
-        problem = f"credit would come to ${usd_text(nanos)}, and no more than ${usd_text(MOST_CREDIT)} is kept"
-        raise PreconditionFailed(problem, index=index)
-
-
-def _account_of(write: PutAccount | PutKey | PutEndpoint) -> str:
-    match write:
-        case PutAccount(account):
-            return account.name
-        case PutKey(key):
-            return key.account
-        case PutEndpoint(endpoint):
-            return endpoint.account
-
-
-def _name_of(write: PutAccount | PutKey | PutEndpoint | PutIncident) -> str:
-    match write:
-        case PutAccount(account):
-            return account.name
-        case PutKey(key):
-            return key.id
-        case PutEndpoint(endpoint):
-            return endpoint.id
-        case PutIncident(incident):
-            return incident.id

@@ -1,8 +1,6 @@
-"""One request from the door to the storage: who asks, what was decided, what was tried, how it ended.
-
-A ``Call`` is data that the engine fills in. Its trace, spans, ledger rows, response and events are computed from it
-when somebody reads them. Of what was said it holds nothing, unless it is captured.
-"""
+"""One request from the door to the storage: who asks, what was decided, what was tried, how it ended. A ``Call`` is
+data that the engine fills in. Its trace, spans, ledger rows, response and events are computed from it when somebody
+reads them. Of what was said it holds nothing, unless it is captured."""
 
 from __future__ import annotations
 
@@ -71,8 +69,7 @@ from .trace.line import (
 )
 from .traceparent import TraceParent
 
-BEST_KEPT = 5
-"""Candidates in a trace; replay gives the whole table."""
+BEST_KEPT = 5  # candidates in a trace; replay gives the whole table
 
 
 class _Rare(Rare):
@@ -112,9 +109,7 @@ class _Rare(Rare):
     """The model that is tried first under a policy that explores."""
     asks_cache = False
     lookup: Any = None
-    """Its look into the cache, until it has ended."""
     looked: LookLine | None = None
-    """What that came to."""
     metadata_json: bytes | None = None
     """As it was when the call was made, whatever became of the caller's object."""
     rollup_keys: tuple[str, ...] = ()
@@ -122,11 +117,9 @@ class _Rare(Rare):
     windows: Sequence[WindowState] = ()
     """Its rate limits when it was admitted."""
     traceparent: TraceParent | None = None
-    """The span it was called from."""
     is_guarded = False
     """Its request is past the guardrails."""
     hits: Sequence[Hit] = ()
-    """What the guardrails found in the request."""
     used = Amount()
     """What may be gone of its budget, if it has one: known once it has ended."""
     created_text: str | None = None
@@ -134,7 +127,6 @@ class _Rare(Rare):
     captured: Any = None
     """What was said, if it is captured: as it was until it is redacted, when it is first read."""
     text_bytes = 0
-    """About how much memory that takes."""
     is_booked = False
     """Its cost is settled apart from its trace."""
     waited_s = 0.0
@@ -151,11 +143,9 @@ class Call(_Rare, Struct, dict=True, eq=False):
     request: RouteRequest
     """As its policy lets it be; with ``board`` and ``fleet``, what it works with until it has ended."""
     bounds: TokenBounds
-    """What is known of the prompt's length."""
     board: Board
     """The snapshots it keeps to."""
     fleet: Any
-    """The providers and models of its environment."""
     snapshot_ids: tuple[str, str, str | None]
     """Of the catalogue, health and policy that the decision was made from."""
     policy_version: str
@@ -168,7 +158,6 @@ class Call(_Rare, Struct, dict=True, eq=False):
     plan: Plan | None = None
     attempts: tuple[Attempt, ...] = ()
     served: Attempt | None = None
-    """The attempt that brought the answer."""
     status: TraceStatus = "running"
 
     def __repr__(self) -> str:
@@ -258,8 +247,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     @property
     def charged_nanos(self) -> int:
-        """Billed to the account: the cost of an answer, or of what was produced when the caller left after content
-        had been delivered."""
+        """Billed: the cost of an answer, or of what was made when the caller left after content was delivered."""
         if self.caller.environment == "sandbox" or self.is_void:
             return 0
         if self.served is not None:

@@ -11,7 +11,6 @@ class HealthChange(Struct, frozen=True, omit_defaults=True):
     """What to do to the snapshot before to have the one after."""
 
     models: dict[str, ModelHealth] = {}
-    """New, or other than before."""
     gone: tuple[str, ...] = ()
 
 

@@ -44,14 +44,18 @@ def began_at(trace: Trace, span: ModelSpan, rows: Sequence[LedgerRow]) -> str:
 def correction(
     trace: Trace, span: ModelSpan, truth: Truth, rows: Sequence[LedgerRow], note: str = ""
 ) -> LedgerRow | None:
-    """The row that puts an attempt right; None: it is. ``rows``: those of its call.
-
-    It stands at the time of what it corrects, so that every day and month comes to what its calls came to. Where the
-    cost was not certain its range takes that away: to each end it adds what that lacks.
-    """
-    more, tokens = truth.cost_nanos - nanos_of(span.cost_usd), _more_tokens(span, truth)
+    """The row that puts an attempt right; None: it is. ``rows``: those of its call. It stands at the time of what it
+    corrects, so that every day and month comes to what its calls came to. Where the cost was not certain its range
+    takes that away: to each end it adds what that lacks."""
+    was, used = span.tokens or Tokens(), _tokens(span, truth) or Tokens()
+    more = truth.cost_nanos - nanos_of(span.cost_usd)
+    tokens = Tokens(used.input - was.input, used.output - was.output, used.cached - was.cached)
     if not more and span.cost_range_usd is None and tokens == Tokens():
         return None
+    # of a call that came to nothing so far its answer says whether the account pays for it
+    pays = bool(trace.charged_usd) or any(row.charge_nanos for row in rows)
+    pays = pays or (trace.status == "completed" and not trace.cost_usd)
+    ends = span.cost_range_usd
     return LedgerRow(
         request_id=trace.id,
         attempt=min([0, *(row.attempt for row in rows)]) - 1,
@@ -62,15 +66,18 @@ def correction(
         provider=span.provider,
         tokens=tokens,
         cost_nanos=more,
-        charge_nanos=more if _is_charged(trace, rows) else 0,
-        cost_range_nanos=_lacking(span.cost_range_usd, truth.cost_nanos),
+        charge_nanos=more if pays else 0,
+        cost_range_nanos=None
+        if ends is None
+        else (truth.cost_nanos - nanos_of(ends[0]), truth.cost_nanos - nanos_of(ends[1])),
         note=note,
     )
 
 
 def corrected(trace: Trace, span: ModelSpan, truth: Truth, row: LedgerRow) -> Trace:
     """The trace with an attempt put right by a row."""
-    tokens = _tokens(span, truth)
+    tokens, answers = _tokens(span, truth), [each for each in _attempts(trace) if each.status == "ok"]
+    served = [each for each in answers if each.model == trace.selected_model][-1:]  # its tokens are the trace's
     mended = replace(
         span,
         tokens=tokens,
@@ -85,36 +92,13 @@ def corrected(trace: Trace, span: ModelSpan, truth: Truth, row: LedgerRow) -> Tr
         cost_usd=usd(nanos_of(trace.cost_usd) + row.cost_nanos),
         charged_usd=usd(nanos_of(trace.charged_usd) + row.charge_nanos),
         cost_range_usd=_range(spans),
-        tokens=(tokens or Tokens()) if span is _served(trace) else trace.tokens,
+        tokens=(tokens or Tokens()) if any(span is each for each in served) else trace.tokens,
     )
-
-
-def _lacking(ends: tuple[float, float] | None, cost_nanos: int) -> tuple[int, int] | None:
-    """What each end of a range lacks of the cost that turned out."""
-    return None if ends is None else (cost_nanos - nanos_of(ends[0]), cost_nanos - nanos_of(ends[1]))
-
-
-def _is_charged(trace: Trace, rows: Sequence[LedgerRow]) -> bool:
-    """Whether the account pays for a call. Of one that came to nothing so far its answer says it."""
-    if trace.charged_usd or any(row.charge_nanos for row in rows):
-        return True
-    return trace.status == "completed" and not trace.cost_usd
-
-
-def _served(trace: Trace) -> ModelSpan | None:
-    """The attempt that brought the answer, whose tokens are the trace's."""
-    answers = [each for each in _attempts(trace) if each.status == "ok" and each.model == trace.selected_model]
-    return answers[-1] if answers else None
 
 
 def _tokens(span: ModelSpan, truth: Truth) -> Tokens | None:
     used = truth.usage
     return span.tokens if used is None else Tokens(used.input, used.output, used.cached)
-
-
-def _more_tokens(span: ModelSpan, truth: Truth) -> Tokens:
-    was, used = span.tokens or Tokens(), _tokens(span, truth) or Tokens()
-    return Tokens(used.input - was.input, used.output - was.output, used.cached - was.cached)
 
 
 def _range(spans: Sequence[Span]) -> tuple[float, float] | None:

@@ -1,7 +1,5 @@
-"""Keys for single purposes out of one root secret, by HKDF with SHA-256 (RFC 5869), and what is done with them.
-
-The one place where secrets are compared, in a time that does not tell where they differ.
-"""
+"""Keys for single purposes out of one root secret, by HKDF with SHA-256 (RFC 5869), and what is done with them. The one
+place where secrets are compared, in a time that does not tell where they differ."""
 
 from __future__ import annotations
 

@@ -8,13 +8,11 @@ from typing import Any
 import msgspec
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
-_EXACT = 2**53
-"""Below it every whole float is just one integer."""
+_EXACT = 2**53  # below it every whole float is just one integer
 
 
 def fingerprint(method: str, path: str, body: Any) -> str:
-    """What tells a request from others, however its JSON is written. ``body``: as decoded, in plain types; its
-    ``idempotency_key`` does not count."""
+    """Identifies a request whatever its JSON spelling. The ``idempotency_key`` of ``body`` does not count."""
     told = {key: value for key, value in body.items() if key != "idempotency_key"} if isinstance(body, dict) else body
     content = _encode([method, path, told])
     if b".0" in content:  # a whole number that is written as a float, perhaps

@@ -10,8 +10,7 @@ from routewright.wire import Model
 
 _DATE = re.compile(r"[-@](?:\d{4}-\d{2}-\d{2}|\d{8}|latest)$")
 """What providers put behind a name for one state of a model, or for the newest."""
-_PREFIX = "models/"
-"""What Google puts before names."""
+_PREFIX = "models/"  # what Google puts before names
 _SIGNS = re.compile(r"[^a-z0-9]+")
 
 
@@ -38,11 +37,8 @@ def named_by_id(model_id: str) -> Named:
 def model_called(
     name: str, groups: Sequence[Iterable[Named]], provider: str | None, aliases: Mapping[str, str]
 ) -> str | None:
-    """The id of the model that a provider calls by a name; None: none is, or several may be.
-
-    It is looked for in one group after the other, at last among the aliases. ``provider``: whose name it is; None:
-    nobody said.
-    """
+    """The id of the model that a provider calls by a name; None: none is, or several may be. It is looked for in one
+    group after the other, at last among the aliases. ``provider``: whose name it is; None: nobody said."""
     there = [[each for each in group if provider in (None, each.provider)] for group in groups]
     for known in there:
         for fits in _WAYS:

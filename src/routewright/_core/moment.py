@@ -20,10 +20,8 @@ def timestamp(at: float) -> str:
 
 
 def moment(path: str, given: str | datetime | date) -> str:
-    """The same moment in the one form; parts of a millisecond are rounded up. A date means its first moment.
-
-    Raises ``ValidationFailed``.
-    """
+    """The same moment in the one form; parts of a millisecond are rounded up. A date means its first moment. Raises
+    ``ValidationFailed``."""
     at = _read(given)
     if at is None:
         raise ValidationFailed.at(path, f"is {_said(given)}", _HINT)
@@ -41,10 +39,8 @@ def span_of(
     until: str | datetime | date | None,
     names: tuple[str, str] = ("since", "until"),
 ) -> tuple[str | None, str | None]:
-    """Two moments in the one form, of which neither need be there. ``names``: what the caller calls them.
-
-    Raises ``ValidationFailed``.
-    """
+    """Two moments in the one form, of which neither need be there. ``names``: what the caller calls them. Raises
+    ``ValidationFailed``."""
     first = None if since is None else moment(names[0], since)
     last = None if until is None else moment(names[1], until)
     if first is not None and last is not None and first > last:

@@ -8,10 +8,8 @@ from routewright.wire.figures import NANOS_PER_USD as NANOS_PER_USD
 
 PICOS_PER_NANO = 1_000
 _DIGITS = 12  # of a price; what others' lists write beyond them is the dust of float arithmetic
-PICOS_PER_USD_1M = 1_000_000
-"""Of a token, where a million of them costs a dollar."""
-MOST_USD_PER_1M = 10_000
-"""No list price is as large: such a figure is a slip."""
+PICOS_PER_USD_1M = 1_000_000  # of a token, where a million of them costs a dollar
+MOST_USD_PER_1M = 10_000  # no list price is as large: such a figure is a slip
 MOST_TOKENS = 100_000_000
 """No window is as large, so no call has more tokens of a kind. At the dearest price one comes to two million dollars:
 within 64 bits, of which thousands of such calls do not run out."""
@@ -65,6 +63,5 @@ def sayable(amount_nanos: int) -> int:
 
 
 def _exact(dollars: float) -> tuple[int, int]:
-    """The decimal fraction that a float was written as; those of numpy write themselves otherwise. No arithmetic of
-    ``Decimal``: that obeys the application's context, which may round, or trap."""
+    """The decimal fraction a float was written as. ``Decimal`` arithmetic would obey the caller's context."""
     return Decimal(dollars if type(dollars) is int else float.__repr__(float(dollars))).as_integer_ratio()

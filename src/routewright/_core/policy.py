@@ -67,9 +67,7 @@ def policy_id(name: str) -> str:
 
 def checked_policy(policy: object, place: int) -> Policy:
     """Check a policy by its types and the rules of a request. Raises ``ValidationFailed`` naming policy and field.
-
-    Whether its models exist is checked when it is published.
-    """
+    Whether its models exist is checked when it is published."""
     if not isinstance(policy, Policy):
         raise ValidationFailed.at(f"policies[{place}]", f"{shown(policy)} is not a Policy", "pass Policy(...)")
     name: object = policy.name
@@ -230,8 +228,7 @@ class Laid(NamedTuple):
 
 
 def under_policy(request: RouteRequest, published: PolicySnapshot) -> RouteRequest:
-    """The request, which names ids, as the policy allows it. ``models`` is empty if the two lists share none. Raises
-    ``ValidationFailed`` for fallbacks that the policy allows none of."""
+    """The request under the policy; no ``models`` if the lists share none. Raises ``ValidationFailed``."""
     policy = published.policy
     goal, strategy = request.goal, request.strategy
     if policy.goal is not None or policy.strategy is not None:  # both are the policy's, with its default for the other
@@ -330,11 +327,9 @@ def _narrower(asked: bool | CacheOpts | None, given: bool | CacheOpts | None) ->
 
 
 def drawn(policies: Iterable[Policy], known: Known) -> list[PolicySnapshot]:
-    """Give policies their ids, and pick the models that they allow. They have no versions yet.
-
-    Raises ``ValidationFailed`` for a repeated name or id, for words that pick no model, and for a chain outside the
-    policy's own models.
-    """
+    """Give policies their ids, and pick the models that they allow. They have no versions yet. Raises
+    ``ValidationFailed`` for a repeated name or id, for words that pick no model, and for a chain outside the policy's
+    own models."""
     found: list[PolicySnapshot] = []
     policies = tuple(policies)
     check_apart(policies)
@@ -366,8 +361,7 @@ def _class_drawn(policy: Policy, number: int, each: PolicyClass, known: Known) -
 
 
 def version_asked(snapshot: PolicySnapshot, today: str) -> PutPolicyVersion:
-    """What gives a policy its version, unless its content has one. ``today``, as ``YYYY-MM-DD``, dates a policy without
-    a date."""
+    """What versions a policy, unless its content has one. ``today`` dates a policy without a date."""
     policy = snapshot.policy
     drawn_up: list[object] = [policy, snapshot.models, snapshot.chain, snapshot.prefer]
     for each in snapshot.classes:  # those without keep the contents that they had before there were classes
@@ -402,8 +396,7 @@ def next_label(name: str, created_at: str, taken: Iterable[str]) -> str:
 
 
 def own_version(asked: PutPolicyVersion) -> PolicyVersion:
-    """The version of a policy as long as its storage cannot be asked. Its label is made from the content, so that
-    nobody gives it to another."""
+    """The version of a policy while its storage cannot be asked. Its label is made from the content."""
     label = f"{asked.name}@{asked.created_at[:10]}.x{asked.content[:10]}"
     return PolicyVersion(asked.content, label, asked.created_at)
 
@@ -413,8 +406,7 @@ class Versions:
 
     def __init__(self) -> None:
         self._by_content: dict[str, PolicyVersion] = {}
-        self._labels: dict[str, list[str]] = {}
-        """By the name of the policy."""
+        self._labels: dict[str, list[str]] = {}  # by the name of the policy
 
     def put(self, asked: PutPolicyVersion) -> tuple[PolicyVersion, bool]:
         """The version of a content, and whether it is new."""

@@ -17,19 +17,17 @@ from .request.problems import Problems, problem_of, shown
 from .request.rules import MAX_PROBLEMS, check_metadata
 
 MAX_ID_CHARS = 100
-_MOST: dict[str, float] = {
+_MOST: dict[str, float] = {  # of amounts, by the name of their field wherever it stands; none is negative
     **dict.fromkeys(("cost_usd", "charged_usd", "saved_usd", "cost_range_usd"), MOST_USD),
     **dict.fromkeys(("duration_ms", "start_ms", "latency_ms", "ttft_ms"), MOST_MS),
     **dict.fromkeys(("age_s", "latency_s"), MOST_MS / 1000),
     **dict.fromkeys(("input", "output", "cached", "reasoning", "written"), MOST_TOKENS),
 }
-"""Of amounts, by the name of their field wherever it stands; none is negative."""
 _MOST_ELSE = 2.0**63
 
 
 def checked_trace(trace: object) -> Trace:
-    """The trace, its time in the one form, if all of it can be stored, counted and read again. Raises
-    ``ValidationFailed``."""
+    """The trace with normalised time, if it can be stored and counted. Raises ``ValidationFailed``."""
     if not isinstance(trace, Trace):
         raise ValidationFailed.of(Problem("trace", f"{shown(trace)} is not a Trace", "pass a Trace, as answer.trace"))
     _check_flaw("trace.metadata", flaw_in(trace.metadata))

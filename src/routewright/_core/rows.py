@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from routewright.wire import LedgerRow, LedgerSum, Tokens
 
 K = TypeVar("K")
-NOTHING = LedgerSum("", "", "", "attempt", 0, Tokens(), 0, 0, 0, 0, 0)
-"""The sum of no rows."""
+NOTHING = LedgerSum("", "", "", "attempt", 0, Tokens(), 0, 0, 0, 0, 0)  # the sum of no rows
 
 
 def summed(there: LedgerSum, row: LedgerRow, sign: int = 1) -> LedgerSum:

@@ -1,8 +1,6 @@
-"""Selects a policy's models by words: ids, aliases, globs, and what models have in common (``tag:eu``).
-
-Words are resolved when a policy is published, by the catalogue of that time; requests find ids. A free offer is picked
-by its own name alone.
-"""
+"""Selects a policy's models by words: ids, aliases, globs, and what models have in common (``tag:eu``). Words are
+resolved when a policy is published, by the catalogue of that time; requests find ids. A free offer is picked by its own
+name alone."""
 
 from __future__ import annotations
 
@@ -16,13 +14,12 @@ from .catalogue.models import resolve
 from .request.json_scan import quoted
 from .request.problems import did_you_mean, listed
 
-CAPABLE: dict[Capability, Callable[[Model], bool]] = {
+CAPABLE: dict[Capability, Callable[[Model], bool]] = {  # the test of a model for each capability
     "image": lambda model: "image" in (model.modalities or ()),
     "tools": lambda model: "tool" in (model.modalities or ()),
     "json": lambda model: bool(model.structured_output),
     "reasoning": lambda model: bool(model.reasoning),
 }
-"""The test of a model for each capability."""
 
 _HAVING: dict[str, Callable[[Model], Sequence[str]]] = {
     "provider": lambda model: (model.provider,),
@@ -40,7 +37,6 @@ class Known:
         self.models = models
         self.aliases = aliases
         self.row = {model.id: row for row, model in enumerate(models)}
-        """The row of each id."""
 
     def named(self, word: str) -> Model | None:
         """The model of this id or alias."""
@@ -49,11 +45,9 @@ class Known:
 
 
 def allowed(policy: Policy, known: Known, path: str) -> tuple[str, ...] | None:
-    """Ids of the models that a policy allows, in the order in which it picks them; None: all.
-
-    ``path`` is the policy's. Raises ``ValidationFailed`` for words that pick nothing, naming the nearest that would,
-    and where nothing is left.
-    """
+    """Ids of the models that a policy allows, in the order in which it picks them; None: all. ``path`` is the policy's.
+    Raises ``ValidationFailed`` for words that pick nothing, naming the nearest that would, and where nothing is
+    left."""
     if policy.models is None and not policy.exclude and not policy.capabilities:
         return None
     words = [(f"{path}.models[{place}]", word) for place, word in enumerate(policy.models or ())]
@@ -126,8 +120,7 @@ def _chooses(word: str) -> Callable[[Model], bool]:
 
 
 def _pattern(glob: str) -> re.Pattern[str]:
-    """A glob as an expression: ``*`` stands for any text, ``?`` for any one character. What lies between two stars is
-    taken where it first stands and never looked for again, so matching takes no time to speak of."""
+    """A glob (``*`` any text, ``?`` any character) as a regular expression that never backtracks."""
     pieces = [re.escape(piece).replace(r"\?", ".") for piece in glob.split("*")]
     if len(pieces) == 1:
         return re.compile(pieces[0], re.DOTALL)
@@ -159,9 +152,7 @@ def in_order(
     names: Sequence[str] | None, models: tuple[str, ...] | None, known: Known, path: str, field: str
 ) -> tuple[str, ...] | None:
     """Ids of a list of a policy's that has an order: its fallbacks, or those it prefers. None: it names none.
-
-    ``models`` are those that it allows. Raises ``ValidationFailed`` for a list that leaves them, naming both.
-    """
+    ``models`` are those that it allows. Raises ``ValidationFailed`` for a list that leaves them, naming both."""
     if names is None:
         return None
     path = f"{path}.{field}"

@@ -19,8 +19,7 @@ _MONTH = re.compile(r":(\d{4}-\d{2})$")
 
 
 def without_money(purse: Purse, least_nanos: int | None) -> RouterError:
-    """What a caller is told for whom a level has not enough left. ``least_nanos``: what the cheapest model needs; None:
-    none has a price."""
+    """The error for a level with too little left. ``least_nanos``: the cheapest model's need, if priced."""
     left, limit = purse.left_nanos or 0, purse.limit_nanos or 0
     detail = {
         "level": purse.level,

@@ -24,11 +24,9 @@ class SseEvent(Struct, frozen=True, gc=False):
 
 
 class SseParser:
-    """Splits a stream into events; only LF, CR and CRLF end a line. Takes time linear in the bytes.
-
-    An event the stream breaks off in is never given. A line over ``max_line_bytes`` or text that is not UTF-8 raises
-    ``ProviderFault("malformed")``, after the events before it.
-    """
+    """Splits a stream into events; only LF, CR and CRLF end a line. Takes time linear in the bytes. An event the stream
+    breaks off in is never given. A line over ``max_line_bytes`` or text that is not UTF-8 raises
+    ``ProviderFault("malformed")``, after the events before it."""
 
     def __init__(self, *, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         self._max_line_bytes = max_line_bytes
@@ -42,8 +40,7 @@ class SseParser:
         self._stray = b""
 
     def stray(self) -> str:
-        """What stood there as no event, from a brace or the word ``error`` on, cut at 16 KiB: so some servers say why
-        they break off. Ask at the end."""
+        """Text outside events, from a brace or ``error`` on, cut at 16 KiB: some servers say there why they stop."""
         rest = b"".join(self._partial)
         told = self._stray + rest if rest.lstrip().startswith((b"{", b"}")) else self._stray
         return told[:MAX_STRAY_BYTES].decode("utf-8", "replace")
@@ -78,7 +75,10 @@ class SseParser:
             self._at_start = False
             line = line.removeprefix(_BOM)
         if not line:
-            return self._dispatch()
+            event = SseEvent("\n".join(self._data), self._event or "message", self._id) if self._data else None
+            self._data.clear()
+            self._event = ""
+            return event
         name, _, value = _text(line).partition(":")
         value = value.removeprefix(" ")
         if name == "data":
@@ -92,12 +92,6 @@ class SseParser:
         elif len(self._stray) < MAX_STRAY_BYTES and (self._stray or name.startswith("{")):
             self._stray += line
         return None
-
-    def _dispatch(self) -> SseEvent | None:
-        event = SseEvent("\n".join(self._data), self._event or "message", self._id) if self._data else None
-        self._data.clear()
-        self._event = ""
-        return event
 
 
 def _text(line: bytes) -> str:

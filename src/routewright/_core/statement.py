@@ -23,8 +23,7 @@ from .request.problems import shown
 from .request.rules import is_day
 from .rows import grouped, total
 
-EPOCH = "1970-01-01"
-"""No row is older."""
+EPOCH = "1970-01-01"  # no row is older
 _DAY = timedelta(days=1)
 
 
@@ -51,11 +50,11 @@ def check_by(by: object) -> None:
 def statement(
     account: str, month: str, by: StatementBy, sums: Sequence[LedgerSum], opening_nanos: int | None
 ) -> Statement:
-    """An account's statement, of the sums of its rows in a month. ``opening_nanos``: its balance before; None: it pays
-    from none."""
+    """An account's statement from a month's sums. ``opening_nanos``: its balance before; None: it has none."""
     totals = _totals(sums)
     balance = totals.credited_nanos - totals.charged_nanos
     closing_nanos = None if opening_nanos is None else opening_nanos + balance
+    found = grouped((each for each in sums if each.kind == "credit"), lambda each: each.day)
     return Statement(
         account=account,
         month=month,
@@ -64,7 +63,10 @@ def statement(
         opening_usd=_usd(opening_nanos),
         charges=_lines(sums, "attempt", by),
         corrections=_lines(sums, "correction", by),
-        credits=_credits(sums),
+        credits=[
+            CreditLine(day=day, rows=each.rows, credited_nanos=each.credit_nanos, credited_usd=usd(each.credit_nanos))
+            for day, each in sorted(found.items())
+        ],
         uncertain=_uncertain(sums),
         totals=totals,
         closing_nanos=closing_nanos,
@@ -81,28 +83,19 @@ def _lines(sums: Sequence[LedgerSum], kind: RowKind, by: StatementBy) -> list[St
     of_kind = [each for each in sums if each.kind == kind]
     found = grouped(of_kind, lambda each: (each.day if by == "day" else None, each.provider, each.model))
     in_order = sorted(found.items(), key=lambda each: (each[0][0] or "", -each[1].charge_nanos, *each[0][1:]))
-    return [_line(day, each) for (day, _, _), each in in_order]
-
-
-def _line(day: str | None, came_to: LedgerSum) -> StatementLine:
-    return StatementLine(
-        day=day,
-        provider=came_to.provider,
-        model=came_to.model,
-        rows=came_to.rows,
-        tokens=came_to.tokens,
-        cost_nanos=came_to.cost_nanos,
-        cost_usd=usd(came_to.cost_nanos),
-        charged_nanos=came_to.charge_nanos,
-        charged_usd=usd(came_to.charge_nanos),
-    )
-
-
-def _credits(sums: Sequence[LedgerSum]) -> list[CreditLine]:
-    found = grouped((each for each in sums if each.kind == "credit"), lambda each: each.day)
     return [
-        CreditLine(day=day, rows=each.rows, credited_nanos=each.credit_nanos, credited_usd=usd(each.credit_nanos))
-        for day, each in sorted(found.items())
+        StatementLine(
+            day=day,
+            provider=each.provider,
+            model=each.model,
+            rows=each.rows,
+            tokens=each.tokens,
+            cost_nanos=each.cost_nanos,
+            cost_usd=usd(each.cost_nanos),
+            charged_nanos=each.charge_nanos,
+            charged_usd=usd(each.charge_nanos),
+        )
+        for (day, _, _), each in in_order
     ]
 
 

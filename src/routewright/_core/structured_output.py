@@ -22,14 +22,10 @@ from .request.json_scan import beneath
 from .request.rules import FUNCTION_NAME
 from .tokens.estimate import bounds_of
 
-VALUE = "value"
-"""The property that holds a value which is not itself a JSON object."""
-MOST_TOLD = 3
-"""Misfits that an error names."""
-MOST_SAID = 10
-"""Misfits that the model is shown."""
-MOST_CHARS = 300
-"""The longest description of one misfit."""
+VALUE = "value"  # the property that holds a value which is not itself a JSON object
+MOST_TOLD = 3  # misfits that an error names
+MOST_SAID = 10  # misfits that the model is shown
+MOST_CHARS = 300  # the longest description of one misfit
 FENCE = "```"
 
 _OBJECT = Decoder(dict[str, Raw])
@@ -38,8 +34,7 @@ _FORCED = "is given together with a tool_choice that demands a tool call, which 
 
 
 class Misfit(NamedTuple):
-    """One way in which an answer does not fit its type: ``told`` in errors, which hold no word of the model, and
-    ``said`` to the model itself."""
+    """A way in which an answer misses its type: ``told`` in errors (no model text), ``said`` to the model."""
 
     told: str
     said: str
@@ -70,8 +65,7 @@ class Fit(NamedTuple):
     value: Any
 
 
-Reader = Callable[[bytes], Any]
-"""Makes a value of one JSON text, or raises ``Unfit``."""
+Reader = Callable[[bytes], Any]  # makes a value of one JSON text, or raises ``Unfit``
 
 
 class Form:
@@ -192,8 +186,7 @@ def _plain(name: str) -> str:
     return "".join(each if each.isascii() and each.isalnum() else "_" for each in name)[:64] or "answer"
 
 
-MOST_DEFAULT_CHARS = 200
-"""The longest default value that is written into a description."""
+MOST_DEFAULT_CHARS = 200  # the longest default value that is written into a description
 
 _AS_THEY_ARE = frozenset(
     "type description minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minItems maxItems pattern".split()
@@ -225,10 +218,8 @@ def rooted(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def strict_form(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The schema in strict mode's form, for the same values; None if it has none.
-
-    A property that may be left out becomes required, with its default in its description: giving that means the same.
-    """
+    """The schema in strict mode's form, for the same values; None if it has none. A property that may be left out
+    becomes required, with its default in its description: giving that means the same."""
     defined = schema.get("$defs", {})
     top = {word: value for word, value in schema.items() if word != "$defs"}
     try:
@@ -255,7 +246,14 @@ def _strict(schema: object, defined: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(schema, Mapping):  # true and false
         raise _Loose
     if "$ref" in schema:
-        return _referring(schema, defined)
+        reference = schema["$ref"]
+        if not isinstance(reference, str) or reference.removeprefix(_DEFINED) not in defined:
+            raise _Loose
+        if schema.keys() - {"$ref", "description"} - _ONLY_NOTES:
+            raise _Loose
+        if "description" not in schema:
+            return {"$ref": reference}
+        return {"anyOf": [{"$ref": reference}], "description": schema["description"]}
     made: dict[str, Any] = {}
     for word, value in schema.items():
         if word not in _ONLY_NOTES:
@@ -273,7 +271,12 @@ def _part(word: str, value: Any, schema: Mapping[str, Any], defined: Mapping[str
     """A keyword of a schema in strict form."""
     match word:
         case "properties":
-            return _properties(schema, defined)
+            required = schema.get("required", ())
+            made = {
+                name: _strict(inner if name in required else _with_default(inner), defined)
+                for name, inner in schema["properties"].items()
+            }
+            return {"properties": made, "required": [*made], "additionalProperties": False}
         case "required":
             return {}  # all are
         case "additionalProperties" if value is False:
@@ -295,15 +298,6 @@ def _part(word: str, value: Any, schema: Mapping[str, Any], defined: Mapping[str
     raise _Loose
 
 
-def _properties(schema: Mapping[str, Any], defined: Mapping[str, Any]) -> dict[str, Any]:
-    required = schema.get("required", ())
-    made = {
-        name: _strict(inner if name in required else _with_default(inner), defined)
-        for name, inner in schema["properties"].items()
-    }
-    return {"properties": made, "required": [*made], "additionalProperties": False}
-
-
 def _with_default(schema: Any) -> dict[str, Any]:
     """A property that may be left out, with its default in the description. Loose if no given value means the same."""
     if not isinstance(schema, Mapping) or "default" not in schema:
@@ -320,18 +314,6 @@ def _with_default(schema: Any) -> dict[str, Any]:
 def _takes_null(schema: Mapping[str, Any]) -> bool:
     kind = schema.get("type")
     return kind == "null" or (isinstance(kind, list) and "null" in kind) or {"type": "null"} in schema.get("anyOf", ())
-
-
-def _referring(schema: Mapping[str, Any], defined: Mapping[str, Any]) -> dict[str, Any]:
-    """A reference stands alone in strict mode; its description goes around it."""
-    reference = schema["$ref"]
-    if not isinstance(reference, str) or reference.removeprefix(_DEFINED) not in defined:
-        raise _Loose
-    if schema.keys() - {"$ref", "description"} - _ONLY_NOTES:
-        raise _Loose
-    if "description" not in schema:
-        return {"$ref": reference}
-    return {"anyOf": [{"$ref": reference}], "description": schema["description"]}
 
 
 def _choice(values: list[Any]) -> dict[str, Any]:

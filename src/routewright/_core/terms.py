@@ -1,7 +1,5 @@
-"""On which terms are an account and its keys kept? Holds what is said of them to what may be, names included.
-
-An API key that got among it by mistake is neither kept nor shown.
-"""
+"""On which terms are an account and its keys kept? Holds what is said of them to what may be, names included. An API
+key that got among it by mistake is neither kept nor shown."""
 
 from __future__ import annotations
 
@@ -24,13 +22,10 @@ from .request.rules import Range
 
 Changed = TypeVar("Changed", Account, Key)
 
-MAX_NAME_CHARS = 100
-"""Of a key."""
-MAX_TEXT_CHARS = 200
-"""Of a note, the title of an incident, an id."""
+MAX_NAME_CHARS = 100  # of a key
+MAX_TEXT_CHARS = 200  # of a note, the title of an incident, an id
 MAX_URL_CHARS = 2_000
-USD = Range(0, 1_000_000_000)
-"""A larger amount is a slip. Many of it fit into 64 bits of nano-dollars."""
+USD = Range(0, 1_000_000_000)  # A larger amount is a slip. Many of it fit into 64 bits of nano-dollars.
 KEY_THERE = ("holds an API key, which is to stay secret", "leave it out; revoke it if others have seen it")
 """What is wrong with a text that does, and what to do."""
 _TOO_LITTLE = "is less than a nano-dollar"
@@ -60,13 +55,11 @@ class _Wrong(Exception):
 
 class _Field(NamedTuple):
     name: str
-    """In the struct."""
     read: Callable[[Any], Any]
 
 
 def account_terms(given: Mapping[str, object]) -> dict[str, Any]:
-    """The fields of an ``Account`` by how they are called where they are given; ``UNSET`` is left out. Raises
-    ``ValidationFailed``."""
+    """The fields of an ``Account`` by their given names, without ``UNSET``. Raises ``ValidationFailed``."""
     return _terms(given, _ACCOUNT)
 
 
@@ -243,9 +236,8 @@ _INCIDENT = {
     "severity": _Field("severity", _one_of(get_args(Severity))),
     "status_url": _Field("status_url", _url),
 }
-_CREDIT = {
+_CREDIT = {  # what each is read by
     "usd": _Field("usd", _credit),
     "note": _Field("note", _text(MAX_TEXT_CHARS, least=0)),
     "id": _Field("id", _credit_id),
 }
-"""What each is read by."""

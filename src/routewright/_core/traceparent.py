@@ -6,16 +6,13 @@ import re
 from hashlib import blake2b
 from typing import NamedTuple
 
-SAMPLED = 0x01
-"""Whoever began the trace records it."""
-RANDOM = 0x02
-"""Its id was drawn by chance."""
+SAMPLED = 0x01  # whoever began the trace records it
+RANDOM = 0x02  # its id was drawn by chance
 
 _LENGTH = 55
 _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})", re.ASCII)
 _INVALID_VERSION = "ff"
-_FLAGS_OF_LATER = SAMPLED
-"""Of a version that is not known yet one bit alone means what it means here."""
+_FLAGS_OF_LATER = SAMPLED  # of a version that is not known yet one bit alone means what it means here
 
 
 class TraceParent(NamedTuple):
@@ -35,10 +32,8 @@ class TraceParent(NamedTuple):
 
 
 def parse_traceparent(text: str) -> TraceParent | None:
-    """Read a header; None for what is none, which the standard has ignored.
-
-    A later version is read as far as it is like this one: longer texts only behind a further dash.
-    """
+    """Read a header; None for what is none, which the standard has ignored. A later version is read as far as it is
+    like this one: longer texts only behind a further dash."""
     if len(text) < _LENGTH:
         return None
     found = _FORM.fullmatch(text, 0, _LENGTH)

@@ -13,10 +13,8 @@ from .secret import Secret
 Environment = Literal["production", "sandbox"]
 
 
-SYSTEM_ACCOUNT = "_system"
-"""Holds what belongs to no account: snapshots, and how long traces are kept."""
-DEFAULT_ACCOUNT = "default"
-"""Of calls that name no other: nobody's, without a plan or a limit."""
+SYSTEM_ACCOUNT = "_system"  # holds what belongs to no account: snapshots, and how long traces are kept
+DEFAULT_ACCOUNT = "default"  # of calls that name no other: nobody's, without a plan or a limit
 
 Expect = Literal["absent", "present"]
 Durability = Literal["buffered", "committed"]

@@ -260,8 +260,7 @@ class HealthSnapshot(Struct, frozen=True, tag="health", tag_field="kind"):
     models: dict[str, ModelHealth]
 
 
-Snapshot = CatalogueSnapshot | PolicySnapshot | HealthSnapshot
-"""What a decision was made from, besides its input."""
+Snapshot = CatalogueSnapshot | PolicySnapshot | HealthSnapshot  # what a decision was made from, besides its input
 
 
 class Rejection(Struct, frozen=True):

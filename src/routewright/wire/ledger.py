@@ -1,7 +1,5 @@
-"""What was paid and billed, and what is set aside for calls that run (contract 7). All money in nano-dollars.
-
-*Cost* is what was paid upstream, *charge* what is billed to the account.
-"""
+"""What was paid and billed, and what is set aside for calls that run (contract 7). All money in nano-dollars. *Cost* is
+what was paid upstream, *charge* what is billed to the account."""
 
 from __future__ import annotations
 

@@ -6,8 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-WINDOW_S = 60.0
-"""Length of a window of requests or tokens."""
+WINDOW_S = 60.0  # length of a window of requests or tokens
 
 Resource = Literal["requests", "tokens", "slots"]
 """What a limit counts: requests and tokens over the last minute, slots while they are held."""
@@ -82,10 +81,8 @@ class Taken(Struct, frozen=True, gc=False):
     """Where it was counted, for each party, in the terms of the coordination."""
 
 
-ACCOUNT_TOPIC = "account"
-"""Of notices that say which account, or key of it, has changed."""
-CIRCUIT_TOPIC = "circuit"
-"""Of notices that say which model is left alone, and for how long."""
+ACCOUNT_TOPIC = "account"  # of notices that say which account, or key of it, has changed
+CIRCUIT_TOPIC = "circuit"  # of notices that say which model is left alone, and for how long
 
 
 class Notice(Struct, frozen=True):

@@ -1,6 +1,5 @@
-"""Results as plain data: dicts, JSON, and what FastAPI and pydantic ask of a type. pydantic is never imported here:
-its hook runs only where a program has loaded it.
-"""
+"""Results as plain data: dicts, JSON, and what FastAPI and pydantic ask of a type. pydantic is never imported here: its
+hook runs only where a program has loaded it."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ from typing import Literal
 from .plain import Struct
 from .request import Budget, CacheOpts, Goal, OnPartial, Params, Strategy
 
-Stage = Literal["input", "output"]
-"""Where a text is checked: on its way to a model, or on its way back."""
+Stage = Literal["input", "output"]  # where a text is checked: on its way to a model, or on its way back
 GuardrailAction = Literal["redact", "block"]
 PatternKind = Literal["email", "phone", "card", "iban", "api_key"]
 

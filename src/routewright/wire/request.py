@@ -1,7 +1,5 @@
-"""The route request: messages and tools in the common chat format, and what the caller asks for (spec 2.1).
-
-Wire spellings are aliases; numbers arrive as floats.
-"""
+"""The route request: messages and tools in the common chat format, and what the caller asks for (spec 2.1). Wire
+spellings are aliases; numbers arrive as floats."""
 
 from __future__ import annotations
 

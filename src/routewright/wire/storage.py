@@ -1,8 +1,6 @@
-"""The kinds of write and query a storage knows. A new feature adds a kind here, never a method there (contract 1).
-
-A batch of writes is applied whole or not at all. A write whose ``expect`` does not hold fails the batch with
-``PreconditionFailed``, which names the write. Writes, queries and scans are tagged, so msgspec reads what it wrote.
-"""
+"""The kinds of write and query a storage knows. A new feature adds a kind here, never a method there (contract 1). A
+batch of writes is applied whole or not at all. A write whose ``expect`` does not hold fails the batch with
+``PreconditionFailed``, which names the write. Writes, queries and scans are tagged, so msgspec reads what it wrote."""
 
 from __future__ import annotations
 
@@ -37,8 +35,7 @@ class DeleteResults(Struct, frozen=True, tag=True):
     durability: Durability = "committed"
 
 
-FilterKey = str
-"""A name of the filter's grammar: ``status``, or ``metadata.team``."""
+FilterKey = str  # A name of the filter's grammar: ``status``, or ``metadata.team``.
 FilterOp = Literal["=", "!=", ">=", "<=", ">", "<"]
 
 
@@ -77,8 +74,7 @@ class PutTrace(Struct, frozen=True, tag=True):
     durability: Durability = "buffered"
 
 
-JUDGE = "judge"
-"""Comment of feedback that a judge gave."""
+JUDGE = "judge"  # comment of feedback that a judge gave
 
 
 class PutFeedback(Struct, frozen=True, tag=True):

@@ -18,8 +18,7 @@ from .response import Tokens
 
 TraceKind = Literal["route", "agent"]
 TraceStatus = Literal["running", "completed", "partial", "failed", "budget_exceeded", "cancelled"]
-FAILED: Collection[TraceStatus] = ("failed", "budget_exceeded")
-"""How a request ends in an error."""
+FAILED: Collection[TraceStatus] = ("failed", "budget_exceeded")  # how a request ends in an error
 SpanStatus = Literal["ok", "error", "cancelled"]
 _T = TypeVar("_T", bound=msgspec.Struct)
 

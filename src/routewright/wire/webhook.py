@@ -20,8 +20,7 @@ EventType = Literal[
     "billing.threshold_crossed",
     "incident.created",
 ]
-SignatureProfile = Literal["service", "standard"]
-"""``service``: spec 6.4; ``standard``: Standard Webhooks."""
+SignatureProfile = Literal["service", "standard"]  # ``service``: spec 6.4; ``standard``: Standard Webhooks.
 DeliveryState = Literal["in_flight", "waiting", "delivered", "rejected", "failed_delivery"]
 
 

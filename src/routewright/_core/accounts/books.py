@@ -45,14 +45,11 @@ from routewright.wire import (
 from .state import Expired, Kept
 
 T = TypeVar("T")
-INCIDENTS = 100
-"""So many are kept, the newest."""
-WEEK_S = 7 * 24 * 3600.0
-"""How long events are kept, and when they were last told."""
+INCIDENTS = 100  # so many are kept, the newest
+WEEK_S = 7 * 24 * 3600.0  # how long events are kept, and when they were last told
 BOOKED = PutAccount | PutKey | RevokeKey | DeleteResults | PutIncident | PutEvent | PutAgentState
 """The kinds of write that ``Books`` take."""
-MONEY = PutAccount | PutKey | RevokeKey | AddCredit | Correct
-"""The kinds of write that change what callers may take."""
+MONEY = PutAccount | PutKey | RevokeKey | AddCredit | Correct  # the kinds of write that change what callers may take
 
 
 class Books:
@@ -72,8 +69,7 @@ class Books:
         self._events: OrderedDict[str, StoredEvent] = OrderedDict()
         self._told: dict[str, tuple[float, float]] = {}
         """When each ``once`` was told last, and from when on it may be forgotten."""
-        self.thresholds: dict[str, int] = {}
-        """The highest that was told of, by the month and its limit."""
+        self.thresholds: dict[str, int] = {}  # the highest that was told of, by the month and its limit
         self._incidents: dict[str, Incident] = {}
         self._states: OrderedDict[tuple[Environment, str], PutAgentState] = OrderedDict()
 
@@ -89,15 +85,42 @@ class Books:
                 created, self.account = self.account is None, account
                 return Written(created)
             case PutKey(key):
-                return self._put_key(key)
+                there = self._keys.get(key.id)
+                if there is not None and there.revoked_at is not None:
+                    key = replace(key, revoked_at=there.revoked_at)
+                self._keys[key.id] = key
+                return Written(there is None)
             case RevokeKey(key_id, at):
-                return self._revoke(key_id, at)
+                there = self._keys.get(key_id)
+                if there is None or there.revoked_at is not None:
+                    return Written(created=False, count=int(there is not None))
+                self._keys[key_id] = replace(there, revoked_at=at)
+                return Written(created=True)
             case DeleteResults(environment):
-                return self._delete_results(environment)
+                old = [claim for claim, (of, _, _) in self._kept.items() if environment in (None, of)]
+                for claim in old:
+                    del self._kept[claim]
+                states = [name for name in self._states if environment in (None, name[0])]
+                for name in states:
+                    del self._states[name]
+                events = [id for id, event in self._events.items() if environment in (None, event.environment)]
+                for id in events:
+                    del self._events[id]
+                return Written(created=False, count=len(old) + len(states))
             case PutIncident(incident):
-                return self._put_incident(incident)
+                created = incident.id not in self._incidents
+                self._incidents[incident.id] = incident
+                if len(self._incidents) > INCIDENTS:
+                    del self._incidents[min(self._incidents.values(), key=_by_start).id]
+                return Written(created)
             case PutEvent():
-                return self._put_event(write)
+                last = None if write.once is None else self._told.get(write.once)
+                if write.event.id in self._events or (last is not None and is_quiet(last[0], write)):
+                    return Written(created=False)
+                if write.once is not None:
+                    self._told[write.once] = write.at, forgotten_at(write)
+                self.emit(write.event)
+                return Written(created=True, events=(write.event,))
             case PutAgentState():
                 return self._put_state(write)
 
@@ -105,7 +128,7 @@ class Books:
         """Answer a query. Raises ``UnsupportedWrite`` for one that is not about these things."""
         match query:
             case Keys():
-                return sorted(self._keys.values(), key=_by_age)
+                return sorted(self._keys.values(), key=lambda key: (key.created_at, key.id))
             case LedgerSums(first, last):
                 return [each for _, each in sorted(self._sums.items()) if first <= each.day <= last]
             case AgentState():
@@ -191,32 +214,6 @@ class Books:
         _put(self._events, event.id, event, self._newest)
         self._emitted(event)
 
-    def _put_key(self, key: Key) -> Written:
-        before = self._keys.get(key.id)
-        if before is not None and before.revoked_at is not None:
-            key = replace(key, revoked_at=before.revoked_at)
-        self._keys[key.id] = key
-        return Written(before is None)
-
-    def _revoke(self, key_id: str, at: str) -> Written:
-        key = self._keys.get(key_id)
-        if key is None or key.revoked_at is not None:
-            return Written(created=False, count=int(key is not None))
-        self._keys[key_id] = replace(key, revoked_at=at)
-        return Written(created=True)
-
-    def _delete_results(self, environment: Environment | None) -> Written:
-        old = [claim for claim, (of, _, _) in self._kept.items() if environment in (None, of)]
-        for claim in old:
-            del self._kept[claim]
-        states = [name for name in self._states if environment in (None, name[0])]
-        for name in states:
-            del self._states[name]
-        events = [id for id, event in self._events.items() if environment in (None, event.environment)]
-        for id in events:
-            del self._events[id]
-        return Written(created=False, count=len(old) + len(states))
-
     def _put_state(self, put: PutAgentState) -> Written:
         name = put.environment, put.id
         created = self._states.pop(name, None) is None and put.body is not None
@@ -233,22 +230,6 @@ class Books:
             if mine and asked.environment in (None, environment):
                 return state.body
         return None
-
-    def _put_incident(self, incident: Incident) -> Written:
-        created = incident.id not in self._incidents
-        self._incidents[incident.id] = incident
-        if len(self._incidents) > INCIDENTS:
-            del self._incidents[min(self._incidents.values(), key=_by_start).id]
-        return Written(created)
-
-    def _put_event(self, write: PutEvent) -> Written:
-        last = None if write.once is None else self._told.get(write.once)
-        if write.event.id in self._events or (last is not None and is_quiet(last[0], write)):
-            return Written(created=False)
-        if write.once is not None:
-            self._told[write.once] = write.at, forgotten_at(write)
-        self.emit(write.event)
-        return Written(created=True, events=(write.event,))
 
     def _sum(self, row: LedgerRow, sign: int) -> None:
         day = row.at[:10]
@@ -275,10 +256,6 @@ def _is_asked(row: LedgerRow, query: LedgerRows) -> bool:
     if query.request_id not in (None, row.request_id):
         return False
     return (query.since is None or row.at >= query.since) and (query.until is None or row.at < query.until)
-
-
-def _by_age(key: Key) -> tuple[str, str]:
-    return key.created_at, key.id
 
 
 def _by_start(incident: Incident) -> tuple[str, str]:

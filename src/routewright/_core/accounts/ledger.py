@@ -69,8 +69,7 @@ class Booked(Struct, eq=False, gc=False):
 
 
 def settle(state: State, shelf: Shelf, facts: Facts, now: float) -> Booked:
-    """End the hold of a call and book what it came to; once, however often it is said. A call without a hold, since it
-    expired or there never was one, is booked all the same."""
+    """End the hold of a call and book its cost, once. A call whose hold expired or never existed is booked, too."""
     call, account = facts.id, facts.caller.account
     rows, is_void = facts.rows, False
     hold = state.holds.get(call)
@@ -108,8 +107,7 @@ def settle(state: State, shelf: Shelf, facts: Facts, now: float) -> Booked:
 def charged(
     rows: Sequence[LedgerRow], facts: Facts, held: int, expired: Expired | None = None, *, runs: bool
 ) -> tuple[Sequence[LedgerRow], int, int]:
-    """The rows of a call for which so much was held, the last with its overrun; what it is charged; and, if it belongs
-    to a run, what that counts."""
+    """The rows of a call, the last with its overrun; its charge; and what its run counts, if it belongs to one."""
     charge = cost = run_nanos = 0
     for row in rows:
         charge += row.charge_nanos
@@ -117,7 +115,10 @@ def charged(
     if runs and rows:
         run_nanos = max(cost, facts.run_nanos or 0)
     if rows and (expired is not None or (held and (runs or charge > held))):
-        rows = _with_overrun(rows, charge, run_nanos if runs else None, held, expired)
+        excess = charge - held  # in any purse
+        if runs:  # a run kept what had expired
+            excess = max(excess, run_nanos - held - (0 if expired is None else expired.most))
+        rows = [*rows[:-1], replace(rows[-1], overrun_nanos=excess)] if excess > 0 else rows
     return rows, charge, run_nanos
 
 
@@ -173,19 +174,8 @@ def _payers(shelf: Shelf, facts: Facts) -> tuple[str, ...]:
     return tuple(purses_of(shelf.account(caller.account), key, facts.created_at[:MONTH], facts.run))
 
 
-def _with_overrun(
-    rows: Sequence[LedgerRow], charge: int, run_nanos: int | None, held: int, expired: Expired | None
-) -> Sequence[LedgerRow]:
-    """The rows of a call; the last says by how much they come to more than was held for them, in any purse."""
-    excess = charge - held
-    if run_nanos is not None:  # a run kept what had expired
-        excess = max(excess, run_nanos - held - (0 if expired is None else expired.most))
-    return [*rows[:-1], replace(rows[-1], overrun_nanos=excess)] if excess > 0 else rows
-
-
 def _crossed(state: State, shelf: Shelf, facts: Facts, account: Account, purses: Sequence[str]) -> list[StoredEvent]:
-    """Events of the thresholds that are reached now: each once for a month and its limit, so that who raises the limit
-    is notified of the new one, too."""
+    """Events of the thresholds reached now: each once for a month and limit, so a raised limit notifies anew."""
     limit = account.monthly_nanos
     if not limit or not purses[-1].startswith(_OF_MONTH):
         return []
@@ -199,19 +189,15 @@ def _crossed(state: State, shelf: Shelf, facts: Facts, account: Account, purses:
     if not reached:
         return []
     shelf.put_told(account.name, name, reached[-1])
+    crossed = [ThresholdCrossed(month.partition(":")[2], percent, usd(spent), usd(limit)) for percent in reached]
     return [
-        _event(facts.event_ids[THRESHOLDS.index(percent)], percent, spent, limit, month, facts, account.name)
-        for percent in reached
+        StoredEvent(
+            id=facts.event_ids[THRESHOLDS.index(each.threshold_percent)],
+            type=each.type,
+            created_at=facts.created_at,
+            data=to_builtins(each),
+            account=account.name,
+            environment="production",
+        )
+        for each in crossed
     ]
-
-
-def _event(event_id: str, percent: int, spent: int, limit: int, month: str, facts: Facts, account: str) -> StoredEvent:
-    crossed = ThresholdCrossed(month.partition(":")[2], percent, usd(spent), usd(limit))
-    return StoredEvent(
-        id=event_id,
-        type=crossed.type,
-        created_at=facts.created_at,
-        data=to_builtins(crossed),
-        account=account,
-        environment="production",
-    )

@@ -13,11 +13,8 @@ from routewright.errors import RateLimited
 from routewright.wire import WINDOW_S, Account, Caller, Key, Level, RateLimits, RunLimit, Take
 
 RUN = "run:"
-"""How the names of purses of agent runs begin."""
-MONTH = len("2026-11")
-"""So much of a timestamp says the month."""
-BALANCE = -1
-"""Stands for the limit of a prepaid account's balance, which credit changes."""
+MONTH = len("2026-11")  # so much of a timestamp says the month
+BALANCE = -1  # stands for the limit of a prepaid account's balance, which credit changes
 _NO_LIMITS = RateLimits()
 _LEVELS: dict[str, Level] = {"run": "agent_run", "key": "key", "account": "account", "month": "month"}
 
@@ -31,13 +28,10 @@ class Sums:
         self.account = account
         self.name = name
         self.spent = self.granted = self.reserved = 0
-        self.charged: int | None = None
-        """Charges that are not in the books yet (``State.charged``)."""
-        self.is_known = False
-        """False until ``spent`` and ``granted`` were read from the books."""
+        self.charged: int | None = None  # charges that are not in the books yet (``State.charged``)
+        self.is_known = False  # False until ``spent`` and ``granted`` were read from the books
         self.is_of_run = name.startswith(RUN)
-        self.payers = 0
-        """Callers that are resolved to it."""
+        self.payers = 0  # callers that are resolved to it
 
 
 class Payer:
@@ -48,26 +42,21 @@ class Payer:
     def __init__(self, account: Account | None, key: Key | None, day: int) -> None:
         self.account = account
         self.key = key
-        self.day = day
-        """Of its month's purses."""
+        self.day = day  # of its month's purses
         self.windows: list[tuple[str, Window, RateLimits]] = []
         self.parties: tuple[str, ...] = ()
         self.purses: list[tuple[Sums, int | None]] = []
         """The innermost first. The limit of a balance is what was granted: ``BALANCE``."""
         self.names: tuple[str, ...] = ()
-        """Of the purses."""
-        self.all: tuple[Sums, ...] = ()
-        """The purses without their limits."""
-        self.limited = False
-        """True if any of its purses has a limit."""
+        self.all: tuple[Sums, ...] = ()  # the purses without their limits
+        self.limited = False  # True if any of its purses has a limit
         self.used_at = 0.0
 
 
 def purses_of(
     account: Account | None, key: Key | None, month: str, run: RunLimit | None = None
 ) -> dict[str, int | None]:
-    """The purses that a call is paid from, the innermost first, with their limits. Those without one count, too: a key
-    may get a budget later, of all that was ever charged for it."""
+    """The purses that pay for a call, innermost first, with their limits. Those without one count, too."""
     found: dict[str, int | None] = {} if run is None else {RUN + run.id: run.limit_nanos}
     if key is not None:
         found[f"key:{key.id}"] = key.budget_nanos

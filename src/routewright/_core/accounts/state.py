@@ -45,20 +45,14 @@ from routewright.wire import (
 from .hold import End, Hold, Tick, Widened
 from .payer import BALANCE, MONTH, RUN, Payer, Sums, check_key, level_of, parties_of, purses_of, refused
 
-KEPT_S = 24 * 3600
-"""How long an answer is kept under an idempotency key, from the end of its call on."""
-LATE_S = 3_600.0
-"""So long after a hold expired its call may still take part."""
-IDLE_S = 60.0
-"""Callers, windows and purses that were not used for so long, and hold nothing, are dropped from memory."""
-LOOKED_AT = 64
-"""How much is looked at each time for what nobody used."""
+KEPT_S = 24 * 3600  # how long an answer is kept under an idempotency key, from the end of its call on
+LATE_S = 3_600.0  # so long after a hold expired its call may still take part
+IDLE_S = 60.0  # callers, windows and purses that were not used for so long, and hold nothing, are dropped from memory
+LOOKED_AT = 64  # how much is looked at each time for what nobody used
 _DAY_S = 86_400
 
-PurseName = tuple[str, str]
-"""An account, and the name of one of its purses."""
-FreedName = PurseName | bytes
-"""A purse that has more room, or an idempotency key that is free or has its answer."""
+PurseName = tuple[str, str]  # an account, and the name of one of its purses
+FreedName = PurseName | bytes  # a purse that has more room, or an idempotency key that is free or has its answer
 
 
 class Wait(NamedTuple):
@@ -121,28 +115,23 @@ class State:
 
     def __init__(self, books: Books) -> None:
         self._books = books
-        self.queued: dict[FreedName, int] = {}
-        """How many wait for something: others that need it queue behind them."""
+        self.queued: dict[FreedName, int] = {}  # how many wait for something: others that need it queue behind them
         self.clear()
 
     def clear(self) -> None:
         """Begin with nothing, but for those who wait."""
-        self.at = self._until = 0.0
-        """The time of the last tick."""
+        self.at = self._until = 0.0  # the time of the last tick
         self.windows: dict[str, Window] = {}
-        self.sums: dict[str, dict[str, Sums]] = {}
-        """By account, and name of the purse."""
+        self.sums: dict[str, dict[str, Sums]] = {}  # by account, and name of the purse
         self.holds: dict[str, Hold] = {}
         self.claims: dict[bytes, Hold] = {}
         self.owners: dict[int, dict[str, Hold]] = {}
-        self.heard: dict[int, float] = {}
-        """Until when the lease of each owner runs that holds something."""
+        self.heard: dict[int, float] = {}  # until when the lease of each owner runs that holds something
         self.freed: dict[FreedName, None] = dict.fromkeys(self.queued)
         """Purses and keys that may have room for calls that wait."""
         self.charged: list[Sums] = []
         """Purses that were charged what the books do not say yet. Who writes it there calls ``booked``."""
-        self.expired: dict[str, float] = {}
-        """Holds whose owners were gone, and when."""
+        self.expired: dict[str, float] = {}  # holds whose owners were gone, and when
         self._payers: dict[str, dict[tuple[str, str | None], Payer]] = {}
         self._groups: dict[str, dict[tuple[str, ...], tuple[Sums, ...]]] = {}
         """The purses of an account by their names together, as holds have them."""
@@ -166,7 +155,21 @@ class State:
         if found is None or found.day != day:
             if found is not None:
                 _let_go(found)
-            found = mine[name] = self._resolved(caller, day)
+            account = self._books.account(caller.account)
+            key = None if caller.key_id is None else self._books.key(caller.account, caller.key_id)
+            found = mine[name] = Payer(account, key, day)
+            found.windows = [(each, self._window(each), limits) for each, limits in parties_of(caller, account, key)]
+            found.parties = tuple(each for each, _, _ in found.windows)
+            if caller.environment == "production":
+                purses = purses_of(account, key, timestamp(day * _DAY_S)[:MONTH])
+                found.purses = [(self.purse(caller.account, each), limit) for each, limit in purses.items()]
+            for _, window, _ in found.windows:
+                window.payers += 1
+            for sums, _ in found.purses:
+                sums.payers += 1
+            found.names = tuple([sums.name for sums, _ in found.purses])
+            found.all = tuple([sums for sums, _ in found.purses])
+            found.limited = any(limit is not None for _, limit in found.purses)
         found.used_at = self.at
         return found
 
@@ -174,26 +177,6 @@ class State:
         """An account, if it was set up."""
         mine = self._payers.get(name)
         return next(iter(mine.values())).account if mine else self._books.account(name)
-
-    def _resolved(self, caller: Caller, day: int) -> Payer:
-        account = self._books.account(caller.account)
-        key = None if caller.key_id is None else self._books.key(caller.account, caller.key_id)
-        payer = Payer(account, key, day)
-        payer.windows = [(name, self._window(name), limits) for name, limits in parties_of(caller, account, key)]
-        payer.parties = tuple(name for name, _, _ in payer.windows)
-        if caller.environment == "production":
-            month = timestamp(day * _DAY_S)[:MONTH]
-            payer.purses = [
-                (self.purse(caller.account, name), limit) for name, limit in purses_of(account, key, month).items()
-            ]
-        for _, window, _ in payer.windows:
-            window.payers += 1
-        for sums, _ in payer.purses:
-            sums.payers += 1
-        payer.names = tuple([sums.name for sums, _ in payer.purses])
-        payer.all = tuple([sums for sums, _ in payer.purses])
-        payer.limited = any(limit is not None for _, limit in payer.purses)
-        return payer
 
     def left(self, caller: Caller, at: float, run: RunLimit | None) -> Left | None:
         """The money a caller has left, if that is in memory. Safe to call from any thread."""
@@ -250,10 +233,8 @@ class State:
     # Admission
 
     def admit(self, ask: Ask, owner: int, now: float) -> Hold | Replay | Wait | Short:
-        """Take all that a call asks for at the time ``self.at``, or nothing; ``now`` in Unix seconds.
-
-        Raises ``AuthenticationFailed``, ``IdempotencyKeyReused`` and ``RateLimited``.
-        """
+        """Take all that a call asks for at the time ``self.at``, or nothing; ``now`` in Unix seconds. Raises
+        ``AuthenticationFailed``, ``IdempotencyKeyReused`` and ``RateLimited``."""
         hold = self.holds.get(ask.id)
         if hold is not None:
             return self.widen(hold, ask.nanos) or hold
@@ -430,8 +411,7 @@ class State:
         return len(self.windows) + sum(map(len, self._payers.values())) + sum(map(len, self.sums.values()))
 
     def evict(self, at: float) -> bool:
-        """Drop a part of what nobody used in the minute before ``at`` and nothing is held in: all of it, once called
-        often enough. False: all was looked at not long ago."""
+        """Drop a part of what nobody used or holds in the minute before ``at``. False: all was looked at lately."""
         if at < self._looked_at + IDLE_S / 2:
             return False
         self._evicts_at = at

@@ -1,7 +1,5 @@
 """Admits the calls of one owner. A call that needs money or an idempotency key held by another waits in a FIFO queue.
-
-Waiting costs nothing until something is freed that somebody waits for.
-"""
+Waiting costs nothing until something is freed that somebody waits for."""
 
 from __future__ import annotations
 
@@ -14,10 +12,8 @@ from routewright.wire import Ask, Grant, Replay, Short
 from .hold import Hold
 from .state import FreedName, State, Wait
 
-MOST_TRIED = 64
-"""Tries at a time, so that nobody else waits long."""
-MOST_WAITING = 10_000
-"""More are refused at once."""
+MOST_TRIED = 64  # tries at a time, so that nobody else waits long
+MOST_WAITING = 10_000  # more are refused at once
 
 
 class Asking(Protocol):
@@ -27,7 +23,6 @@ class Asking(Protocol):
     result: Grant | Replay | Short | None
     error: Exception | None
     waits: Wait | None
-    """The purse or key that it waits for, or waited for. None: it did not wait."""
     takes: bool
     """True if this ask created the hold of its call."""
 
@@ -42,8 +37,7 @@ class Waiting(Generic[A]):
         self._state = state
         self._owner = owner
         self._queues: dict[FreedName, deque[A]] = {}
-        self.answered: list[A] = []
-        """Since somebody emptied the list."""
+        self.answered: list[A] = []  # since somebody emptied the list
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
@@ -89,8 +83,7 @@ class Waiting(Generic[A]):
             self._answer(asking, waits.give_up())
 
     def retry(self, now: float) -> None:
-        """Try the first of each queue in which something was freed, and those behind as long as there is room. If that
-        raises, nobody has lost his place."""
+        """Try the first of each queue in which something was freed, and those behind while there is room."""
         freed, tries = self._state.freed, 0
         while freed and tries < MOST_TRIED:
             name = next(iter(freed))

@@ -1,7 +1,5 @@
-"""Checks the arguments of a tool call against the first level of its JSON schema: names, types and choices.
-
-What lies deeper is for the tool to check. Functions check all of it with pydantic, MCP servers on their side.
-"""
+"""Checks the arguments of a tool call against the first level of its JSON schema: names, types and choices. What lies
+deeper is for the tool to check. Functions check all of it with pydantic, MCP servers on their side."""
 
 from __future__ import annotations
 
@@ -28,11 +26,12 @@ def misfits(arguments: Mapping[str, Any], schema: Mapping[str, Any] | None) -> l
     for name, value in arguments.items():
         wanted = known.get(name)
         wanted = wanted if isinstance(wanted, Mapping) else {}
-        kinds, choices = _listed(wanted.get("type")), _listed(wanted.get("enum"))
+        kinds, choices = [*map(str, _listed(wanted.get("type")))], _listed(wanted.get("enum"))
         if name not in known and schema.get("additionalProperties") is False:
             found.append(f"{name} is not known; known are {', '.join(known)}")
-        elif kinds and not any(_KINDS.get(str(kind), _anything)(value) for kind in kinds):
-            found.append(f"{name} must be {' or '.join(f'{_article(str(kind))} {kind}' for kind in kinds)}")
+        elif kinds and not any(kind not in _KINDS or _KINDS[kind](value) for kind in kinds):
+            told = [f"{'an' if kind[:1] in 'aeiou' else 'a'} {kind}" for kind in kinds]
+            found.append(f"{name} must be {' or '.join(told)}")
         elif choices and value not in choices:
             found.append(f"{name} must be one of {choices!r}")
     return found
@@ -40,14 +39,6 @@ def misfits(arguments: Mapping[str, Any], schema: Mapping[str, Any] | None) -> l
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value] if isinstance(value, str) else []
-
-
-def _anything(value: Any) -> bool:
-    return True
-
-
-def _article(kind: str) -> str:
-    return "an" if kind[:1] in "aeiou" else "a"
 
 
 def _is_number(value: Any) -> bool:

@@ -16,21 +16,16 @@ from collections.abc import Callable
 from decimal import Decimal
 
 MOST_CHARACTERS = 1_000
-MOST_DEPTH = 50
-"""Nested parentheses, signs and powers."""
-DIGITS = 50
-"""Significant digits of each operation."""
+MOST_DEPTH = 50  # nested parentheses, signs and powers
+DIGITS = 50  # significant digits of each operation
 SHOWN_DIGITS = 34
-"""Of a result that is rounded."""
 MOST_EXPONENT = 9_999
 MOST_FACTORIAL = 1_000
-_PLAIN_EXPONENT = 60
-"""Results up to this exponent are written without one."""
+_PLAIN_EXPONENT = 60  # results up to this exponent are written without one
 _TOKEN = re.compile(
     r"\s*(?:(\d[\d_]*(?:\.[\d_]*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)|([A-Za-z_]\w*)|(\*\*|//|[-+*/%^(),]))"
 )
-_GUARD = 15
-"""Extra digits for sine and cosine."""
+_GUARD = 15  # extra digits for sine and cosine
 
 
 class CalculatorError(Exception):
@@ -128,7 +123,9 @@ class _Parser:
                 case "/":
                     found /= other
                 case "//":
-                    found = _quotient(found, other)
+                    with decimal.localcontext(prec=2 * DIGITS):  # enough for the product of a quotient of all digits
+                        quotient = (found - _remainder(found, other)) / other
+                    found = +quotient
                 case _:
                     found = +_remainder(found, other)
         return found
@@ -176,13 +173,6 @@ class _Parser:
         if not least <= len(arguments) <= most:
             raise CalculatorError(f"{token} takes {least if least == most else f'{least} to {most}'} arguments")
         return compute(*arguments)
-
-
-def _quotient(value: Decimal, by: Decimal) -> Decimal:
-    """Rounded down, as Python's ``//`` does for integers."""
-    with decimal.localcontext(prec=2 * DIGITS):  # enough for the product of a quotient of all digits
-        quotient = (value - _remainder(value, by)) / by
-    return +quotient
 
 
 def _remainder(value: Decimal, by: Decimal) -> Decimal:

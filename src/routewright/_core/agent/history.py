@@ -1,8 +1,6 @@
-"""Keeps the history of a run inside a context window.
-
-Cuts are large and rare, so that the prompt keeps its beginning for many steps and vendors' prompt caches stay warm.
-The oldest goes first: the results of tools, then whole rounds, those of earlier runs of a conversation included.
-"""
+"""Keeps the history of a run inside a context window. Cuts are large and rare, so that the prompt keeps its beginning
+for many steps and vendors' prompt caches stay warm. The oldest goes first: the results of tools, then whole rounds,
+those of earlier runs of a conversation included."""
 
 from __future__ import annotations
 
@@ -13,12 +11,9 @@ from msgspec.structs import replace
 from routewright._core.tokens.estimate import MESSAGE_TOKENS, estimate_text
 from routewright.wire import Message
 
-FULL = 0.8
-"""A history that fills more of the window is cut ..."""
-KEPT = 0.5
-"""... to this part of it."""
-NEWEST = 4
-"""Messages at the end that are never cut."""
+FULL = 0.8  # a history that fills more of the window is cut ...
+KEPT = 0.5  # ... to this part of it
+NEWEST = 4  # messages at the end that are never cut
 CUT = "[left out: {} characters of an earlier result]"
 
 
@@ -30,8 +25,7 @@ def tokens_of(message: Message) -> int:
 
 
 def fitted(messages: Sequence[Message], window: int) -> list[Message]:
-    """A history cut to a window of so many tokens. System messages, the task, which is the last message of the user,
-    and the newest messages stay. Returns a copy."""
+    """A copy cut to a window. System messages, the user's last message and the newest messages stay."""
     kept, sizes = list(messages), [tokens_of(message) for message in messages]
     total, most = sum(sizes), int(window * KEPT)
     if total <= window * FULL:

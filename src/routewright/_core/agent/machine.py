@@ -42,8 +42,7 @@ from routewright.wire import (
 NOT_RUN = "not run: the run may take {} steps, and this call would have been one more"
 """The observation of a parallel call beyond the step limit."""
 _object = json.Decoder(dict[str, Any]).decode
-REPEATS = 3
-"""The same calls, or only failing calls, so many times in a row: there is no progress."""
+REPEATS = 3  # the same calls, or only failing calls, so many times in a row: there is no progress
 
 
 class CallModel(Struct, frozen=True):
@@ -86,14 +85,12 @@ class AgentRun:
         self.state = state
         self.max_steps = max_steps
         self.ended: Ended | None = None
-        self.error: RouterError | None = None
-        """Why it is ``failed`` or ``budget_exceeded``."""
+        self.error: RouterError | None = None  # why it is ``failed`` or ``budget_exceeded``
         self.output = ""
         self._client_tools = client_tools
         self._escalates = escalates
         self._retried = False
-        self._tried_nanos = 0
-        """What earlier tries of the step cost."""
+        self._tried_nanos = 0  # what earlier tries of the step cost
 
     @property
     def tries(self) -> int:
@@ -127,7 +124,11 @@ class AgentRun:
 
     def answered(self, response: RouteResponse, start_ms: float, duration_ms: float, nanos: int) -> None:
         """The model has answered; ``nanos`` is what it cost."""
-        state, calls = self.state, _distinct(response.tool_calls or [], len(self.state.steps))
+        found: dict[str, ToolCall] = {}  # with an id each: some models leave it out, or repeat it
+        for place, call in enumerate(response.tool_calls or []):
+            id = call.id if call.id and call.id not in found else f"call_{len(self.state.steps)}_{place}"
+            found[id] = call if id == call.id else replace(call, id=id)
+        state, calls = self.state, list(found.values())
         self.output = response.output or self.output
         self._add_step(
             {"text": response.output, "tool_calls": [call.function.name for call in calls]},
@@ -153,8 +154,7 @@ class AgentRun:
     def failed(
         self, error: RouterError, start_ms: float, duration_ms: float, nanos: int, *, is_budget: bool = False
     ) -> None:
-        """The model call failed, and cost ``nanos``. After a first fault that may pass, the same step is tried again;
-        one that the money does not suffice for was not begun."""
+        """The model call failed at a cost of ``nanos``. A first fault that may pass is tried again."""
         if is_budget:
             self.state.spent_nanos += nanos
             self.error = error
@@ -182,8 +182,7 @@ class AgentRun:
         state.pending = list(there.values())
 
     def resume(self, results: Mapping[str, str], approved: Collection[str], start_ms: float) -> None:
-        """Go on with the client's results, by call id, and with the calls that it has ``approved``. A call that is
-        neither stays pending."""
+        """Go on with the client's results, by call id, and the ``approved`` calls. Others stay pending."""
         state, left = self.state, list[ToolCall]()
         for call in state.pending:
             if call.id not in results:
@@ -247,15 +246,6 @@ class AgentRun:
     def _end(self, status: RunStatus, marker: Marker | None = None) -> Ended:
         self.ended = Ended(status, marker)
         return self.ended
-
-
-def _distinct(calls: Sequence[ToolCall], step: int) -> list[ToolCall]:
-    """Calls with an id each: some models leave it out, or repeat it."""
-    found: dict[str, ToolCall] = {}
-    for place, call in enumerate(calls):
-        id = call.id if call.id and call.id not in found else f"call_{step}_{place}"
-        found[id] = call if id == call.id else replace(call, id=id)
-    return list(found.values())
 
 
 def arguments_shown(call: FunctionCall) -> dict[str, Any]:

@@ -31,8 +31,7 @@ from routewright.wire import (
 
 
 class RunRecord(Struct, eq=False):
-    """A run that has ended (``protocols.TraceDraft``). Its model calls are counted and billed by themselves, so it
-    adds nothing to any sum."""
+    """A run that has ended (``protocols.TraceDraft``). Its model calls are counted and billed by themselves."""
 
     wordless: Trace
     captured: Any = None
@@ -182,4 +181,3 @@ def _size(value: dict[str, Any]) -> dict[str, Any]:
 
 
 Recorded = Call | RunRecord
-"""What leaves a trace."""

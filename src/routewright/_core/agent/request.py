@@ -14,12 +14,11 @@ from routewright._core.request.rules import MAX_KEY_BYTES, MAX_PROBLEMS, check_m
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import AgentRequest, Tool
 
-MOST_TASK = 1_000_000
-"""Characters."""
+MOST_TASK = 1_000_000  # characters
 BLANK = " \t\n\r"
 """JSON's own white space: a task of nothing else is refused. Each regex dialect has another idea of ``\\s``."""
 _FIELDS = AgentRequest.__struct_fields__
-_MEANT = {
+_MEANT = {  # fields of other interfaces, and what they are in the request of a run
     "goal": "it is 'model_strategy.goal' here",
     "strategy": "it is 'model_strategy.strategy' here",
     "stream": "it is 'stream_steps' here",
@@ -28,7 +27,6 @@ _MEANT = {
     "conversation": "it is 'metadata.conversation' here",
     **dict.fromkeys(("messages", "prompt", "input"), "it is 'task' here"),
 }
-"""Fields of other interfaces, and what they are in the request of a run."""
 
 
 def sent_run(body: bytes, idempotency_key: str | None) -> AgentRequest:
@@ -48,7 +46,10 @@ def run_of(document: object) -> AgentRequest:
     if isinstance(document, dict):
         unknown = [name for name in document if name not in _FIELDS][:MAX_PROBLEMS]
         if unknown:
-            raise ValidationFailed.of(*(Problem(joined("", name), "is not a field", _hint(name)) for name in unknown))
+            known = f"known: {', '.join(_FIELDS)}"
+            hints = [_MEANT.get(name) or did_you_mean(name, _FIELDS) or known for name in unknown]
+            told = zip(unknown, hints, strict=True)
+            raise ValidationFailed.of(*(Problem(joined("", name), "is not a field", hint) for name, hint in told))
     return converted(document, AgentRequest, "")
 
 
@@ -74,8 +75,3 @@ def checked_run(request: AgentRequest) -> AgentRequest:
     if found:
         raise ValidationFailed.of(*found[:MAX_PROBLEMS])
     return request
-
-
-def _hint(name: str) -> str:
-    """Guess what an unknown field was meant to be."""
-    return _MEANT.get(name) or did_you_mean(name, _FIELDS) or f"known: {', '.join(_FIELDS)}"

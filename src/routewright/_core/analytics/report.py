@@ -36,8 +36,7 @@ from .rollup import AGES_S, GROUPS, METADATA, MISS, OLDER, quantile
 
 K = TypeVar("K")
 
-DAYS = 7
-"""The default window."""
+DAYS = 7  # the default window
 MAX_DAYS = 3_660
 MAX_HOURLY_DAYS = 31
 GROUP_LIMIT = 100
@@ -52,10 +51,8 @@ def days_of(
     now: float,
     names: tuple[str, str] = ("start_date", "end_date"),
 ) -> tuple[str, str]:
-    """The first and the last day of a report; without dates the last seven, today included.
-
-    ``names``: what the caller calls them. Raises ``ValidationFailed``.
-    """
+    """The first and the last day of a report; without dates the last seven, today included. ``names``: what the caller
+    calls them. Raises ``ValidationFailed``."""
     today = datetime.fromtimestamp(now, UTC).date()
     last = _day(names[1], end_date) or (today if start_date is None else None)
     first = _day(names[0], start_date)

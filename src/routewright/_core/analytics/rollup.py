@@ -1,8 +1,6 @@
-"""Roll-ups: the sums over traces that analytics reports are made from (contract 9).
-
-They serve a storage in memory as they are, and a database as the changes of one batch of writes. A trace that was added
-can be taken out again, which leaves nothing behind.
-"""
+"""Roll-ups: the sums over traces that analytics reports are made from (contract 9). They serve a storage in memory as
+they are, and a database as the changes of one batch of writes. A trace that was added can be taken out again, which
+leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -16,6 +14,7 @@ from struct import pack, unpack
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from routewright._core.money import nanos_of
 from routewright._core.trace.filter import text_of
@@ -41,19 +40,16 @@ from routewright.wire import (
 K = TypeVar("K")
 D = TypeVar("D")
 
-GROUPS = ("model", "tenant", "workflow")
-"""Usage is always grouped by these; the last two are metadata."""
+GROUPS = ("model", "tenant", "workflow")  # usage is always grouped by these; the last two are metadata
 METADATA = "metadata."
-AGES_S = (60, 300, 900, 3_600, 21_600, 86_400)
-"""Upper bounds of the age buckets of cache entries."""
+AGES_S = (60, 300, 900, 3_600, 21_600, 86_400)  # upper bounds of the age buckets of cache entries
 OLDER, MISS = "older", "miss"
 MOST_USD, MOST_TOKENS, MOST_MS = 1e6, 10**12, 1e12
 """The most that is counted of one trace or span, so that the 64 bits of a database hold a sum of thousands of them."""
 MOST_NANOS = nanos_of(MOST_USD)
 
 _NO_TOKENS = Tokens()
-_ERROR = 0.0099
-"""Relative error of a quantile: a little below 1 %, which rounding to five digits does not exceed."""
+_ERROR = 0.0099  # relative error of a quantile: a little below 1 %, which rounding to five digits does not exceed
 _RATIO = (1 + _ERROR) / (1 - _ERROR)
 _LOG_RATIO = log(_RATIO)
 _LEAST_MS = 0.001
@@ -107,27 +103,21 @@ class _Hour:
 
 
 class Rollups:
-    """Sums over traces. Usage is kept by the hour and summed up by the day when asked for.
-
-    ``values``: the most that are counted separately within an hour and group.
-    """
+    """Sums over traces. Usage is kept by the hour and summed up by the day when asked for. ``values``: the most that
+    are counted separately within an hour and group."""
 
     def __init__(self, values: int | None = None) -> None:
         self._hours: dict[str, _Hour] = {}
         self._rows = 0
         self._values = values
         self.cache: dict[DayKey, list[int]] = {}
-        """By age: look-ups, nano-dollars saved."""
-        self.fallback: dict[DayKey, list[int]] = {}
-        """By kind and name, as in ``FallbackCount``: total, counted."""
+        self.fallback: dict[DayKey, list[int]] = {}  # by kind and name, as in ``FallbackCount``: total, counted
         self.latency: defaultdict[DayKey, Counter[int]] = defaultdict(Counter)
         """By model and strategy: requests a bucket."""
-        self._forgotten = ""
-        """The last hour whose usage was forgotten."""
+        self._forgotten = ""  # the last hour whose usage was forgotten
 
     def add(self, trace: Trace, rollup_keys: Sequence[str] = (), sign: int = 1, model: str | None = None) -> None:
-        """Count a trace; with ``sign=-1`` take out one that was counted with the same ``rollup_keys``. ``model``: whose
-        usage it is; None: as the trace says."""
+        """Count a trace under ``model`` (None: the trace's own); ``sign=-1`` takes out one that was counted alike."""
         self.count(counted_of(trace, model), rollup_keys, sign)
 
     def count(
@@ -215,9 +205,8 @@ class Rollups:
         requests: Counter[str] = Counter()
         for _, value, sums in asked:
             requests[value] += sums[0]
-        largest = {
-            value for value, _ in sorted(requests.items(), key=lambda group: (-group[1], group[0]))[: query.groups]
-        }
+        in_order = sorted(requests.items(), key=lambda group: (-group[1], group[0]))
+        largest = {value for value, _ in in_order[: query.groups]}
         rows: dict[tuple[str, str | None], list[int]] = {}
         for start, value, sums in asked:
             _add(rows, (start, value if value in largest else None), sums)
@@ -310,27 +299,19 @@ def counted_of(trace: Trace, model: str | None = None) -> Counted:
 
 
 def shape_of(counted: Counted, rollup_keys: Sequence[str]) -> Counted:
-    """What is counted of a trace, without amounts: equal for traces of an hour that only differ in these. ``metadata``
-    has what usage is grouped by, the latency is any of its bucket."""
+    """What is counted of a trace, without amounts: equal for traces of an hour that differ in these alone."""
     latency, metadata = counted.latency, counted.metadata
     if latency is not None:
         model, strategy, duration_ms = latency
         latency = model, strategy, latency_in(bucket_of(min(duration_ms, MOST_MS)))
-    return Counted(
-        environment=counted.environment,
-        kind=counted.kind,
+    return replace(
+        counted,
         created_at=counted.created_at[:13],
-        is_error=counted.is_error,
-        model=counted.model,
         cost_nanos=0,
         charged_nanos=0,
         tokens=_NO_TOKENS,
         metadata={key: metadata[key] for key in (*GROUPS[1:], *rollup_keys) if key in metadata} if metadata else {},
-        was_tried=counted.was_tried,
-        ended=counted.ended,
-        fallback=counted.fallback,
         latency=latency,
-        lookups=counted.lookups,
     )
 
 
@@ -353,7 +334,7 @@ def quantile(buckets: Mapping[int, int], share: float) -> float:
         left -= buckets[bucket]
         if left <= 0:
             break
-    return float(f"{_LEAST_MS * 2 * _RATIO**bucket / (1 + _RATIO):.5g}") if bucket else _LEAST_MS
+    return float(f"{latency_in(bucket):.5g}") if bucket else _LEAST_MS
 
 
 def packed(buckets: Mapping[int, int]) -> bytes:

@@ -17,13 +17,10 @@ from math import inf
 from .budgets import WindowedCount
 from .limits import ExecutionLimits
 
-WINDOW_S = 30
-"""Whole seconds over which the share of faults is taken, the present one included."""
-WINDOW_LEAST = 20
-"""Calls in them below which their share says nothing."""
+WINDOW_S = 30  # whole seconds over which the share of faults is taken, the present one included
+WINDOW_LEAST = 20  # calls in them below which their share says nothing
 WINDOW_SHARE = 0.5
-LONGER = 1.5
-"""How many times as long a circuit stays open after a probe that failed."""
+LONGER = 1.5  # how many times as long a circuit stays open after a probe that failed
 LONGEST_RETRY_AFTER_S = 300.0
 
 
@@ -39,26 +36,15 @@ class State(StrEnum):
 class Circuit:
     """One circuit. Times in monotonic seconds. Every method that may move it says whether it did."""
 
-    __slots__ = (
-        "_asked_until",
-        "_calls",
-        "_in_a_row",
-        "_limits",
-        "_open_s",
-        "_probed_at",
-        "due",
-        "state",
-    )
+    __slots__ = ("_asked_until", "_calls", "_in_a_row", "_limits", "_open_s", "_probed_at", "due", "state")
 
     def __init__(self, limits: ExecutionLimits) -> None:
         self._limits = limits
         self.state: State
-        self.due: float
-        """When a circuit that is not closed lets a call through."""
+        self.due: float  # when a circuit that is not closed lets a call through
         self._open_s: float
         self._probed_at: float
-        self._asked_until: float
-        """The latest Retry-After heard since it opened: what is shorter never takes its place."""
+        self._asked_until: float  # the latest Retry-After heard since it opened: what is shorter never takes its place
         self._close()
 
     def admits(self, now: float) -> bool:
@@ -73,8 +59,7 @@ class Circuit:
         return True
 
     def succeeded(self, now: float, *, probe: bool, count: int = 1) -> bool:
-        """An answer came, or several. Where the circuit is open, only that of a probe counts: others began before it
-        was."""
+        """One or more answers came. While the circuit is open only a probe's counts: others began before it."""
         if self.state is State.CLOSED:
             self._in_a_row = 0
             self._calls.add(int(now), count=count)
@@ -98,7 +83,9 @@ class Circuit:
         if self.state is State.CLOSED:
             self._in_a_row += 1
             self._calls.add(int(now), bad=1)
-            trips = at_once or self._trips
+            calls, many = self._calls, self._in_a_row >= self._limits.open_after
+            share = calls.total >= WINDOW_LEAST and calls.bad >= WINDOW_SHARE * calls.total
+            trips = at_once or many or share
             if not trips and not (alone and asked_until > now):
                 return False
             self._asked_until = asked_until
@@ -132,12 +119,6 @@ class Circuit:
         """Whether calls are kept away for the present."""
         return self.state is not State.CLOSED and now < self.due
 
-    @property
-    def _trips(self) -> bool:
-        if self._in_a_row >= self._limits.open_after:
-            return True
-        return self._calls.total >= WINDOW_LEAST and self._calls.bad >= WINDOW_SHARE * self._calls.total
-
     def _open(self, now: float, seconds: float) -> None:
         self.state = State.OPEN
         self.due = max(now + seconds, self._asked_until)
@@ -154,13 +135,11 @@ class Circuits:
     """The circuits of all models and of their providers' credentials. To be used under a lock, but for ``tripped``."""
 
     def __init__(self, providers: list[str], limits: ExecutionLimits) -> None:
-        self._providers = providers
-        """Of each row of the pool, by name."""
+        self._providers = providers  # of each row of the pool, by name
         self._limits = limits
         self._models: dict[int, Circuit] = {}
         self._credentials: dict[str, Circuit] = {}
-        self.tripped: frozenset[int] = frozenset()
-        """Rows with a circuit that is not closed."""
+        self.tripped: frozenset[int] = frozenset()  # rows with a circuit that is not closed
 
     def admits(self, row: int, now: float) -> bool:
         """Whether a call of a model may go, its own circuit and its credential's asked. Which then is a probe."""

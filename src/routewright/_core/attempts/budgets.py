@@ -10,10 +10,8 @@ from msgspec import Struct
 from .limits import ExecutionLimits
 
 WINDOW_S = 10
-PARTS = 10
-"""Of a second: time is counted in them, the present one included."""
-CHARACTERS = 4
-"""Of a token, roughly: the guard is an order of magnitude wide."""
+PARTS = 10  # of a second: time is counted in them, the present one included
+CHARACTERS = 4  # of a token, roughly: the guard is an order of magnitude wide
 
 
 class WindowedCount:
@@ -48,8 +46,7 @@ class WindowedCount:
 
 
 class RetryBudget:
-    """Counts requests and second tries. Of these there are never more in ten seconds than the share of the requests in
-    them, and the floor, allow."""
+    """Counts requests and second tries: in ten seconds no more of these than the share and the floor allow."""
 
     __slots__ = ("_floor", "_requests", "_retries", "_share")
 

@@ -1,8 +1,6 @@
 """What a fault means, and how one is known: three tables, of which the reference in the documentation is made.
-
 ``SIGNS`` lead from what was seen (a status, a vendor's code or words) to a kind of fault, ``FAULTS`` from there to what
-is done about it. ``ENDINGS`` say what a finish reason means: an answer that ended well, or a fault.
-"""
+is done about it. ``ENDINGS`` say what a finish reason means: an answer that ended well, or a fault."""
 
 from __future__ import annotations
 
@@ -183,7 +181,6 @@ SIGNS: tuple[Sign, ...] = (  # what stands higher is believed first
 )
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "other"]
-"""The common words for the end of an answer."""
 
 
 class Ending(NamedTuple):
@@ -198,7 +195,7 @@ class Ending(NamedTuple):
 
 _CUT = FaultKind.TRUNCATED
 
-ENDINGS: tuple[Ending, ...] = (
+ENDINGS: tuple[Ending, ...] = (  # What vendors say of an answer's end. Any other word is delivered as ``other``.
     Ending("stop", "stop"),
     Ending("end_turn", "stop", "Anthropic, Amazon"),
     Ending("stop_sequence", "stop", "Anthropic, Cohere, Hugging Face"),
@@ -275,7 +272,6 @@ ENDINGS: tuple[Ending, ...] = (
     Ending("malformed_model_output", FaultKind.MALFORMED, "Amazon"),
     Ending("malformed_tool_use", FaultKind.MALFORMED, "Amazon"),
 )
-"""What vendors say of an answer's end. Any other word is delivered as ``other``."""
 ENDING = re.compile(r"[A-Za-z][\w.:-]{0,63}")
 """A finish reason that may be shown where nobody knows it: a word, and no text."""
 _ENDINGS: dict[str, FinishReason | FaultKind] = {ending.word: ending.means for ending in ENDINGS} | {"other": "other"}

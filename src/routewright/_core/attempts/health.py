@@ -1,9 +1,7 @@
-"""Learns from attempts how each model has done lately, and says which figures have moved (contract 3).
-
-What was seen fades with time, so that a model which failed an hour ago is not held to it. The catalogue's priors count
-as a handful of observations. Decisions use what was published: a model's figures are published anew when one of them
-has left its published value by a step, be it by what was seen or by fading.
-"""
+"""Learns from attempts how each model has done lately, and says which figures have moved (contract 3). What was seen
+fades with time, so that a model which failed an hour ago is not held to it. The catalogue's priors count as a handful
+of observations. Decisions use what was published: a model's figures are published anew when one of them has left its
+published value by a step, be it by what was seen or by fading."""
 
 from __future__ import annotations
 
@@ -23,29 +21,19 @@ from .learned import HALF_LIFE_S, SUMS
 from .quantile import Quantiles
 from .workload import Entry
 
-PRIOR_GOOD, PRIOR_BAD = 19.0, 1.0
-"""What is believed of a model that was never called: one failure in twenty."""
-PRIOR_ANSWERS = 5.0
-"""How many answers the prior length, speed and time to the first token are worth."""
-PRIOR_SPEED_TOKENS = 2_000.0
-"""How many tokens the prior speed is worth."""
-DEVIATIONS = 1.0
-"""Standard deviations from the mean share of successes down to the bound that is scored."""
+PRIOR_GOOD, PRIOR_BAD = 19.0, 1.0  # what is believed of a model that was never called: one failure in twenty
+PRIOR_ANSWERS = 5.0  # how many answers the prior length, speed and time to the first token are worth
+PRIOR_SPEED_TOKENS = 2_000.0  # how many tokens the prior speed is worth
+DEVIATIONS = 1.0  # standard deviations from the mean share of successes down to the bound that is scored
 P90_DEVIATIONS = 1.28
 LEAST_SEEN = 4.5
 """Observations below which there is no 95th percentile to speak of: five, some of which may have faded a little."""
-ERROR = 0.05
-"""Relative error of the times."""
-_MOST_HALF_LIVES = 64
-"""After so many the sums are brought down to their present measure."""
-_SPEED_STEPS = 16
-"""To an octave: speeds are given in such steps."""
-LOOK_EVERY_S = 10.0
-"""A model that was called is looked at this often for what fading alone has moved."""
-LOOKS = 32
-"""Models that are looked at for that in one publication, but all after a pause of ``LOOK_EVERY_S``."""
-FADED = 0.02
-"""A model of which so little is left is taken for one that was never called."""
+ERROR = 0.05  # relative error of the times
+_MOST_HALF_LIVES = 64  # after so many the sums are brought down to their present measure
+_SPEED_STEPS = 16  # to an octave: speeds are given in such steps
+LOOK_EVERY_S = 10.0  # a model that was called is looked at this often for what fading alone has moved
+LOOKS = 32  # models that are looked at for that in one publication, but all after a pause of ``LOOK_EVERY_S``
+FADED = 0.02  # a model of which so little is left is taken for one that was never called
 
 OCTAVE_STEP = 2 ** (1 / 8)
 STEPS: dict[str, float | None] = {
@@ -116,10 +104,8 @@ class Health:
         self._sums: dict[int, Sums] = {}
         self._published: dict[int, ModelHealth] = {}
         self._closed: frozenset[int] = frozenset()
-        self._news: set[int] = set()
-        """Rows of which something was seen since the last publication."""
-        self._looks: deque[tuple[float, int]] = deque()
-        """When each row is to be looked at next, the soonest first."""
+        self._news: set[int] = set()  # rows of which something was seen since the last publication
+        self._looks: deque[tuple[float, int]] = deque()  # when each row is to be looked at next, the soonest first
 
     def learn_from(self, other: Health, rows: Mapping[int, int], now: float) -> None:
         """Take over what another one knows. ``rows``: those of its pool, by the rows of the same models in this one."""
@@ -262,7 +248,13 @@ def figures_of(seen: Sums, weight: float, pool: Pool, row: int) -> ModelHealth:
     tries = good + PRIOR_BAD + seen.bad / weight
     share = good / tries
     bound = share - DEVIATIONS * sqrt(share * (1 - share) / tries)
-    length, p90 = _length(seen, weight, pool.output[row])
+    prior = pool.output[row]
+    answers = PRIOR_ANSWERS + seen.answers / weight
+    mean = (PRIOR_ANSWERS * prior + seen.length / weight) / answers
+    # The prior's spread is as wide as its mean, which puts its 90th percentile at about 2.3 times the mean.
+    squared = (PRIOR_ANSWERS * 2 * prior**2 + seen.length_squared / weight) / answers
+    usual = mean - seen.unusual / weight / answers
+    length, p90 = round(usual), round(mean + P90_DEVIATIONS * sqrt(max(0.0, squared - mean * mean)))
     first, whole = seen.first, seen.whole
     late = 2 ** (seen.late / seen.good) if seen.good else 1.0
     ttft_ms = first.at(0.5, pool.ttft_ms[row] * late, PRIOR_ANSWERS * weight) / late if first.weights else None
@@ -277,16 +269,6 @@ def figures_of(seen: Sums, weight: float, pool: Pool, row: int) -> ModelHealth:
         output_tokens=length,
         output_p90=p90,
     )
-
-
-def _length(seen: Sums, weight: float, prior: int) -> tuple[int, int]:
-    """Mean of an answer's tokens on usual work, and their 90th percentile on all that the model was given."""
-    answers = PRIOR_ANSWERS + seen.answers / weight
-    mean = (PRIOR_ANSWERS * prior + seen.length / weight) / answers
-    # The prior's spread is as wide as its mean, which puts its 90th percentile at about 2.3 times the mean.
-    squared = (PRIOR_ANSWERS * 2 * prior**2 + seen.length_squared / weight) / answers
-    usual = mean - seen.unusual / weight / answers
-    return round(usual), round(mean + P90_DEVIATIONS * sqrt(max(0.0, squared - mean * mean)))
 
 
 def _speed(seen: Sums, weight: float, prior: int, late: float) -> int:

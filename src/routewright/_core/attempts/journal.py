@@ -1,8 +1,6 @@
 """Answers that wait to be booked. Who brings one only appends it, without a lock; they are booked together, in order.
-
 Booking serves all that learns from answers: workloads, health, circuits, the retry budget and the counts of error
-bursts. It comes before anything is read from these that an answer could have changed.
-"""
+bursts. It comes before anything is read from these that an answer could have changed."""
 
 from __future__ import annotations
 
@@ -22,10 +20,8 @@ from .workload import Entry, Workloads
 
 T = TypeVar("T")
 
-FOLDED_AT = 64
-"""Who appends this many books them."""
-MOST_WAITING = 10_000
-"""Where nobody comes to book them, what is more is not taken."""
+FOLDED_AT = 64  # who appends this many books them
+MOST_WAITING = 10_000  # where nobody comes to book them, what is more is not taken
 _ROW, _WHOSE = itemgetter(0), itemgetter(6)
 
 
@@ -41,8 +37,7 @@ class Journal:
         self._retries = retries
         self._bursts = bursts
         self._entries: list[Entry] = []  # one list for ever: nobody appends to one that was folded already
-        self._heeded = 0
-        """How many of them the circuits know."""
+        self._heeded = 0  # how many of them the circuits know
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -1,16 +1,13 @@
-"""Adds up what processes learned of a model, so that all of them know the same at the same time.
-
-Time is cut in epochs, the same for all who share a clock. What is added in one epoch is known from the next on, and
-does not change in between: whoever asks in an epoch is told the same.
-"""
+"""Adds up what processes learned of a model, so that all of them know the same at the same time. Time is cut in epochs,
+the same for all who share a clock. What is added in one epoch is known from the next on, and does not change in
+between: whoever asks in an epoch is told the same."""
 
 from __future__ import annotations
 
 from routewright.wire import Learned, LearnedModel
 
 EPOCH_S = 2.0
-HALF_LIFE_S = 300.0
-"""After this long an observation counts half."""
+HALF_LIFE_S = 300.0  # after this long an observation counts half
 SUMS = ("good", "bad", "answers", "length", "length_squared", "unusual", "late", "tokens", "us")
 
 

@@ -25,17 +25,14 @@ from routewright._core.tokens.estimate import longer
 from routewright.wire import FaultKind, OnPartial, TokenBounds
 
 from .breaker import Circuits
-from .faults import FAULTS, Rule
+from .faults import FAULTS
 from .limits import ExecutionLimits
 
-_REFUSED_ELSEWHERE = FAULTS[FaultKind.REFUSED]._replace(fall_back=True)
-"""Where a policy lets a refusal fall back."""
-PAUSE_FACTOR = 3
-"""A pause is drawn from between the shortest and this many times the one before (decorrelated jitter)."""
+_REFUSED_ELSEWHERE = FAULTS[FaultKind.REFUSED]._replace(fall_back=True)  # where a policy lets a refusal fall back
+PAUSE_FACTOR = 3  # a pause is drawn from between the shortest and this many times the one before (decorrelated jitter)
 LEAST_SHARE = 0.01
 """Share of ``timeout_ms`` that a further attempt needs at least, where that is less than the limits' ``least_s``."""
-FALLBACK_SHARE = 0.25
-"""Share of ``timeout_ms`` that stays for the next member of the chain."""
+FALLBACK_SHARE = 0.25  # share of ``timeout_ms`` that stays for the next member of the chain
 
 
 class End(StrEnum):
@@ -136,7 +133,6 @@ class Attempts(Struct, eq=False):
     _forced: bool = False
     """A model whose circuit is open was called, for want of another."""
     _repair: TokenBounds | None = None
-    """Of the present model."""
 
     def __repr__(self) -> str:
         # no text, as the answer that is to be repaired: frames of errors hold this
@@ -193,14 +189,14 @@ class Attempts(Struct, eq=False):
         repair: TokenBounds | None = None,
         jitter: float = 0.0,
     ) -> None:
-        """Tell that an attempt ended in a fault, before its usage is estimated.
-
-        ``touched``: the provider had begun to answer, so it may bill. ``retry``: whether another try may help, if the
-        provider said so; None: as its kind says. ``repair``: what asking the same model to repair its answer would add
-        to the prompt; None: it cannot be repaired. ``jitter`` in [0, 1) lengthens pauses, lest callers retry in step.
-        """
+        """Tell that an attempt ended in a fault, before its usage is estimated. ``touched``: the provider had begun to
+        answer, so it may bill. ``retry``: whether another try may help, if the provider said so; None: as its kind
+        says. ``repair``: what asking the same model to repair its answer would add to the prompt; None: it cannot be
+        repaired. ``jitter`` in [0, 1) lengthens pauses, lest callers retry in step."""
         self.running.remove(attempt)
-        attempt.fault, rule = kind, self._rule(kind)
+        attempt.fault, rule = kind, FAULTS[kind]
+        if kind is FaultKind.REFUSED and self.rules.on_refusal_fall_back:
+            rule = _REFUSED_ELSEWHERE
         self._pay(attempt, broke_off=not attempt.counted and (touched or rule.billed))
         if self.end is not None:  # by the other of two
             return
@@ -214,7 +210,12 @@ class Attempts(Struct, eq=False):
             self.end = End.TIMED_OUT
         elif attempt.delivered and self.on_partial == "error":
             self.end = self._failure
-        elif rule.repair and repair is not None and self._may_repair(now):
+        elif (  # once a model, and not in the time that is the next one's
+            rule.repair
+            and repair is not None
+            and self._repair is None
+            and (self._place + 1 >= len(self.plan.legs) or now < self._share(now))
+        ):
             self._repair = repair
         elif (rule.retry if retry is None else retry) and self._may_retry(retry_after, now, jitter):
             pass
@@ -224,16 +225,14 @@ class Attempts(Struct, eq=False):
             self.end = self._failure
 
     def left(self, attempt: Attempt, *, touched: bool) -> None:
-        """Tell that an attempt was left, for the sake of another or because all is over, before its usage is
-        estimated."""
+        """An attempt was left for another, or because all is over. Call it before its usage is estimated."""
         self.running.remove(attempt)
         self._pay(attempt, broke_off=touched)
         if self.running:
             self._go_on_with(self.running[0])
 
     def hedge(self, now: float) -> Attempt | None:
-        """An attempt at the next model beside the one that runs and shows no life, where the budget pays for both and
-        second tries are not many; None if not."""
+        """An attempt at the next model beside a silent one, if the budget pays for both and second tries are few."""
         present, room = self.running[0], self.room
         if room is not None:
             self.room = room.without(*self._worst(present))
@@ -273,11 +272,6 @@ class Attempts(Struct, eq=False):
         """How it ends where nothing is left to try."""
         last = self._last
         return End.FAILED if last is None or last.fault is None else _ENDS.get(last.fault, End.FAILED)
-
-    def _rule(self, kind: FaultKind) -> Rule:
-        if kind is FaultKind.REFUSED and self.rules.on_refusal_fall_back:
-            return _REFUSED_ELSEWHERE
-        return FAULTS[kind]
 
     def _too_late(self, now: float) -> bool:
         """Whether a further attempt is left that would not have the time: upstream would only waste its work on it."""
@@ -339,10 +333,6 @@ class Attempts(Struct, eq=False):
         self.running.append(attempt)
         return attempt
 
-    def _may_repair(self, now: float) -> bool:
-        """Once a model, and not in the time that is the next one's."""
-        return self._repair is None and (self._place + 1 >= len(self.plan.legs) or now < self._share(now))
-
     def _share(self, now: float) -> float:
         """The deadline, less what stays for the next member of the chain."""
         left_s = self.timeout_s if self._place == 0 else self.deadline - now
@@ -374,13 +364,11 @@ class Attempts(Struct, eq=False):
         self._tries = 0
         self._longest_pause = 0.0
         if last is not None and last.fault is FaultKind.CONTEXT_OVERFLOW:
-            while self._place < len(legs) and self._overflows(legs[self._place]):
+            while self._place < len(legs):  # a prompt that is sure not to fit, as the model counts it
+                window = legs[self._place].declared_window
+                if window is None or legs[self._place].length(self.bounds)[0] <= window:
+                    break
                 self._place += 1
-
-    def _overflows(self, leg: Leg) -> bool:
-        """Whether the prompt, as a model counts it, is sure not to fit into the window that is declared for it."""
-        window = leg.declared_window
-        return window is not None and leg.length(self.bounds)[0] > window
 
     def _go_on_with(self, running: Attempt) -> None:
         """Stand where an attempt stands that runs on alone."""

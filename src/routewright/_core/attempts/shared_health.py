@@ -17,18 +17,14 @@ from .learned import EPOCH_S, known_in
 
 class SharedHealth(Health):
     """What attempts of all processes of a store showed. Those of this one are collected until they are taken, and count
-    once they come back from the storage.
-
-    What is published in an epoch follows from what is known in it alone, so that it is the same in every process.
-    """
+    once they come back from the storage. What is published in an epoch follows from what is known in it alone, so that
+    it is the same in every process."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool)
-        self.epoch = -1
-        """Of which this is the knowledge."""
+        self.epoch = -1  # of which this is the knowledge
         self._learned: dict[int, Learned] = {}
-        self._looked_at: dict[int, float] = {}
-        """For when the figures of each row were computed."""
+        self._looked_at: dict[int, float] = {}  # for when the figures of each row were computed
 
     def take(self, now: float, at: float) -> dict[str, Learned]:
         """What was collected, by model, ``now`` being ``at`` in Unix seconds."""

@@ -17,20 +17,13 @@ from routewright._core.routing.scale import MOST_STEPS, SIZE_STEPS
 from routewright._core.trace.filter import text_of
 from routewright.wire import Usage
 
-HALF_LIFE_S = 3_600.0
-"""After this long an observation counts half. Work changes more slowly than the models' pace."""
-MOST_WORKLOADS = 2_048
-"""The one that was quiet for longest is forgotten."""
-MOST_RATIO = 32.0
-"""What is further from what was expected counts as this far."""
-LEAVES_AT = 0.7
-"""Steps from the published one at which another is published: plans are compiled for each."""
-_MOST_HALF_LIVES = 512
-"""After so many the sums are brought down to their present measure."""
-_FADED = 1e-300
-"""Weight below which nothing is left of what was seen."""
-MOST_VALUE_CHARS = 128
-"""Of a metadata value; the rest of it does not count."""
+HALF_LIFE_S = 3_600.0  # After this long an observation counts half. Work changes more slowly than the models' pace.
+MOST_WORKLOADS = 2_048  # the one that was quiet for longest is forgotten
+MOST_RATIO = 32.0  # what is further from what was expected counts as this far
+LEAVES_AT = 0.7  # steps from the published one at which another is published: plans are compiled for each
+_MOST_HALF_LIVES = 512  # after so many the sums are brought down to their present measure
+_FADED = 1e-300  # weight below which nothing is left of what was seen
+MOST_VALUE_CHARS = 128  # of a metadata value; the rest of it does not count
 
 Whose = tuple[str | None, ...]
 """A workload: account, environment, policy, and the values of the metadata keys that the settings name."""
@@ -53,8 +46,7 @@ class _Part:
 
     def __init__(self) -> None:
         self.octaves = 0.0
-        self.step = 0
-        """Published: quarter octaves."""
+        self.step = 0  # published: quarter octaves
         self.sums: dict[str, list[float]] = {}
         """By model: weight, weighed ratios, and the weight and octaves that the model's own sums have of these."""
 

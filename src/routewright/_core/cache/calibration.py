@@ -1,8 +1,6 @@
 """How likely is a cached answer right, and which may be served so that wrong ones stay within a share of all requests?
-
-A logistic model of a candidate's features, learned from answers that were made although a candidate was there. From
-its risks for the candidates of the last requests follows the risk above which nothing is served.
-"""
+A logistic model of a candidate's features, learned from answers that were made although a candidate was there. From its
+risks for the candidates of the last requests follows the risk above which nothing is served."""
 
 from __future__ import annotations
 
@@ -16,46 +14,26 @@ from routewright.wire import Observation
 
 from .posterior import PRIOR, PRIOR_PRECISION, Posterior, chances
 
-WINDOW = 512
-"""Requests whose candidates say what is served now."""
-LEARNED = 768
-"""Observations that are learned from: the latest."""
-CAUTION = 0.8
-"""Standard deviations of the model that are added to each risk."""
-WORST = 15.0
-"""Times the bound: what is riskier by itself is not served, however safe the others were."""
-SAFETY = 0.6
-"""Standard deviations that are added to the errors that are expected in all."""
-RAMP = 0.25
-"""Half the width of the zone, in log-odds of the risk, in which only a part is served."""
-MARGIN = 0.65
-"""Share of the bound that is aimed at."""
-START = 100
-"""Requests after which half of the bound is used: a short window says little."""
-TEMPER = 0.5
-"""Power to which weights are raised: a few heavy ones would rule the model."""
-FADE = 0.97
-"""What an observation counts after the next, where the last ones are compared with what was expected."""
-ADDED = 1.0
-"""Wrong answers that are added to both sides, lest a few say much."""
-TOLERANCE = 0.2
-"""Surprise, as the logarithm of a ratio, that chance alone makes."""
-ALARM = 5.0
-"""Log-odds of risk for each unit of surprise beyond that."""
-SURE = 0.9
-"""Probability above which an answer that was wrong is a surprise."""
-DROP = 0.15
-"""Fall of the probabilities of candidates with which doubt begins; twice of it is full doubt."""
-DOUBTED = 150
-"""Candidates after which a third of a doubt is left."""
-HELD_BACK = 0.5
-"""Share of would-be hits that are answered live in full doubt."""
-STRICT = 1.0
-"""Log-odds of risk that are added in full doubt."""
-_EVERY = 16
-"""Observations between two fits, and half the requests between two looks at the window."""
-_GRID = np.linspace(-8.0, 1.0, 46)
-"""Log-odds of risk, from which the limit is chosen."""
+WINDOW = 512  # requests whose candidates say what is served now
+LEARNED = 768  # observations that are learned from: the latest
+CAUTION = 0.8  # standard deviations of the model that are added to each risk
+WORST = 15.0  # times the bound: what is riskier by itself is not served, however safe the others were
+SAFETY = 0.6  # standard deviations that are added to the errors that are expected in all
+RAMP = 0.25  # half the width of the zone, in log-odds of the risk, in which only a part is served
+MARGIN = 0.65  # share of the bound that is aimed at
+START = 100  # requests after which half of the bound is used: a short window says little
+TEMPER = 0.5  # power to which weights are raised: a few heavy ones would rule the model
+FADE = 0.97  # what an observation counts after the next, where the last ones are compared with what was expected
+ADDED = 1.0  # wrong answers that are added to both sides, lest a few say much
+TOLERANCE = 0.2  # surprise, as the logarithm of a ratio, that chance alone makes
+ALARM = 5.0  # log-odds of risk for each unit of surprise beyond that
+SURE = 0.9  # probability above which an answer that was wrong is a surprise
+DROP = 0.15  # fall of the probabilities of candidates with which doubt begins; twice of it is full doubt
+DOUBTED = 150  # candidates after which a third of a doubt is left
+HELD_BACK = 0.5  # share of would-be hits that are answered live in full doubt
+STRICT = 1.0  # log-odds of risk that are added in full doubt
+_EVERY = 16  # observations between two fits, and half the requests between two looks at the window
+_GRID = np.linspace(-8.0, 1.0, 46)  # log-odds of risk, from which the limit is chosen
 
 
 class Bound(NamedTuple):
@@ -85,21 +63,17 @@ class Calibration:
         self._mean = PRIOR  # (n_features + 1,), the intercept first
         self._covariance = np.linalg.inv(PRIOR_PRECISION)
         self._weights = [float(weight) for weight in self._mean]
-        self.requests = 0
-        """How many were counted."""
+        self.requests = 0  # how many were counted
         self._candidates = np.zeros((WINDOW, len(PRIOR)))
         """Features of the latest, a 1 before them. A request has at most one, so these are those of the window."""
-        self._numbers = np.full(WINDOW, -WINDOW)
-        """Of the requests they belong to."""
+        self._numbers = np.full(WINDOW, -WINDOW)  # of the requests they belong to
         self._next = 0
         self._observations: deque[Observation] = deque(maxlen=LEARNED)
         self._unlearned = 0
         self._expected = self._wrong = self._alarm = 0.0
         """Wrong answers of late: expected, and found; and what the difference adds to the odds of each risk."""
-        self._lately = self._usually = 0.0
-        """How probable candidates were on average."""
-        self._doubt = 0.0
-        """From 0 to 1."""
+        self._lately = self._usually = 0.0  # how probable candidates were on average
+        self._doubt = 0.0  # from 0 to 1
         self._limits: dict[Bound, float] = {}
         self._stale_at = 0
 
@@ -114,7 +88,12 @@ class Calibration:
         self._numbers[self._next] = self.requests
         self._next = (self._next + 1) % WINDOW
         odds = self._odds(features)
-        self._watch(_probability(odds))
+        chance = _probability(odds)
+        # doubt where candidates look worse than they did: more are then answered live, and show whether they are
+        self._lately += (chance - self._lately) / 40
+        self._usually += (chance - self._usually) / 400
+        drop = (self._usually - self._lately - DROP) / DROP
+        self._doubt = max(self._doubt * (1.0 - 1.0 / DOUBTED), min(max(drop, 0.0), 1.0))
         risk_odds = CAUTION * sqrt(max(x @ self._covariance @ x, 0.0)) - odds + self._alarm + STRICT * self._doubt
         share = min(max(0.5 + (self._limit(bound) - risk_odds) / (2 * RAMP), 0.0), 1.0)
         share *= (1.0 - bound.explore) * (1.0 - HELD_BACK * self._doubt)
@@ -122,36 +101,28 @@ class Calibration:
 
     def learn(self, observation: Observation) -> None:
         """Take in whether a candidate's answer was right."""
-        self._surprised(observation)
-        self._listen(observation)
-        self._observations.append(observation)
-        self._unlearned += 1
-        if self._unlearned >= _EVERY:
-            self._fit()
-            self._unlearned = 0
-
-    def _watch(self, chance: float) -> None:
-        """Doubt where candidates look worse of late than they did: the topics may have changed, which those that look
-        good do not show. More of them are then answered live, and say whether they are."""
-        self._lately += (chance - self._lately) / 40
-        self._usually += (chance - self._usually) / 400
-        drop = (self._usually - self._lately - DROP) / DROP
-        self._doubt = max(self._doubt * (1.0 - 1.0 / DOUBTED), min(max(drop, 0.0), 1.0))
-
-    def _surprised(self, observation: Observation) -> None:
-        """Doubt where an answer was wrong that would have been served."""
         served = 1.0 - 1.0 / observation.weight
         if not observation.right and served > 0.5:
             sure = max(_probability(self._odds(observation.features)) - SURE, 0.0) / (1.0 - SURE)
             self._doubt = min(self._doubt + served * sure, 1.0)
-
-    def _listen(self, observation: Observation) -> None:
-        """Raise the alarm where more answers were wrong of late than the model expected: the topics have changed."""
+        # raise the alarm where more answers were wrong of late than the model expected: the topics have changed
         chance = _probability(self._odds(observation.features))  # what looked right says most
         self._expected = FADE * self._expected + chance * (1.0 - chance)
         self._wrong = FADE * self._wrong + chance * (not observation.right)
         surprise = log((self._wrong + ADDED) / (self._expected + ADDED))
         self._alarm = ALARM * max(surprise - TOLERANCE, 0.0)
+        self._observations.append(observation)
+        self._unlearned += 1
+        if self._unlearned >= _EVERY:
+            # the most probable weights, by Newton's method from where they are, and how sure they are
+            x = np.array([(1.0, *seen.features) for seen in self._observations])
+            signs = np.array([1.0 if seen.right else -1.0 for seen in self._observations])
+            weight = np.array([seen.weight for seen in self._observations]) ** TEMPER
+            model = Posterior(x, signs, weight)
+            self._mean = model.climb(self._mean)
+            self._covariance = model.covariance(self._mean)
+            self._weights = [float(value) for value in self._mean]
+            self._unlearned = 0
 
     def _odds(self, features: tuple[float, ...]) -> float:
         return self._weights[0] + sum(map(float.__mul__, self._weights[1:], features))
@@ -165,34 +136,22 @@ class Calibration:
             self._stale_at = self.requests + 2 * _EVERY
         limit = self._limits.get(bound)
         if limit is None:
-            limit = self._limits[bound] = self._solve(bound.max_error, bound.explore)
+            x = self._candidates[self._numbers > self.requests - WINDOW]
+            spread = np.sqrt(((x @ self._covariance) * x).sum(axis=1).clip(0.0))
+            odds = CAUTION * spread - x @ self._mean
+            shares = np.clip(0.5 + (_GRID[:, None] - odds) / (2 * RAMP), 0.0, 1.0)  # (n_grid, n_candidates)
+            risks = chances(-x @ self._mean)
+            slopes = shares @ (x * (risks * (1.0 - risks))[:, None])  # of the sums of risks, in the weights
+            doubt = np.sqrt(((slopes @ self._covariance) * slopes).sum(axis=1).clip(0.0))
+            wrong = (shares @ risks + SAFETY * doubt) * (1.0 - bound.explore)
+            requests = min(self.requests, WINDOW)
+            allowed = bound.max_error * MARGIN * requests * self.requests / (self.requests + START)
+            most = min(WORST * bound.max_error, 0.5)
+            fitting = np.flatnonzero(wrong <= allowed)
+            limit = self._limits[bound] = (
+                min(float(_GRID[fitting[-1]]), log(most / (1.0 - most))) if len(fitting) else -inf
+            )
         return limit
-
-    def _solve(self, max_error: float, explore: float) -> float:
-        """The highest limit at which the candidates of the window would have stayed within the bound."""
-        x = self._candidates[self._numbers > self.requests - WINDOW]
-        spread = np.sqrt(((x @ self._covariance) * x).sum(axis=1).clip(0.0))
-        odds = CAUTION * spread - x @ self._mean
-        shares = np.clip(0.5 + (_GRID[:, None] - odds) / (2 * RAMP), 0.0, 1.0)  # (n_grid, n_candidates)
-        risks = chances(-x @ self._mean)
-        slopes = shares @ (x * (risks * (1.0 - risks))[:, None])  # of the sums of risks, in the weights
-        doubt = np.sqrt(((slopes @ self._covariance) * slopes).sum(axis=1).clip(0.0))
-        wrong = (shares @ risks + SAFETY * doubt) * (1.0 - explore)
-        requests = min(self.requests, WINDOW)
-        allowed = max_error * MARGIN * requests * self.requests / (self.requests + START)
-        most = min(WORST * max_error, 0.5)
-        fitting = np.flatnonzero(wrong <= allowed)
-        return min(float(_GRID[fitting[-1]]), log(most / (1.0 - most))) if len(fitting) else -inf
-
-    def _fit(self) -> None:
-        """The most probable weights, by Newton's method from where they are, and how sure they are."""
-        x = np.array([(1.0, *seen.features) for seen in self._observations])
-        signs = np.array([1.0 if seen.right else -1.0 for seen in self._observations])
-        weight = np.array([seen.weight for seen in self._observations]) ** TEMPER
-        model = Posterior(x, signs, weight)
-        self._mean = model.climb(self._mean)
-        self._covariance = model.covariance(self._mean)
-        self._weights = [float(value) for value in self._mean]
 
 
 def _probability(odds: float) -> float:

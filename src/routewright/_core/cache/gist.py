@@ -17,12 +17,11 @@ _SPELLINGS = str.maketrans(
     }
 )  # fmt: skip
 """Marks as ASCII writes them. Powers and fractions stay apart from the number before them."""
-_LITERAL = re.compile(
+_LITERAL = re.compile(  # Quotations, code, addresses, options. Bounded where a match could start at each character.
     r"```.*?```|`[^`]*`|\"[^\"]*\"|(?<!\w)'[^'\n]+'(?!\w)|(?<!\w)\w{1,20}://\S+|(?<!\S)\S{1,64}@\w\S*"
     r"|(?<!\S)--?[A-Za-z][\w-]*",
     re.DOTALL,
 )
-"""Quotations, code, addresses, options. Bounded where a match could start at each character."""
 _ALONE = re.compile(r"(?<!\S)[.,;:!?*/\\()\[\]{}#@|]+(?=\s+\S)|(?<!\S)[.,;:*/\\()\[\]{}#@|]+(?=\s*\Z)")
 """Marks between spaces, as in "What does . mean?". "Why ?" ends with an ordinary question mark."""
 _INDENTED = re.compile(r"\n[ \t]+\S")
@@ -136,7 +135,18 @@ class Gist:
     def _facts(self, word: Word, named: bool) -> None:
         facts = word.facts
         if "number" in facts or "scale" in facts:
-            self._spelled(word)
+            scale = word.facts.get("scale")
+            figure, unit = scale or word.facts["number"], "one" if word.text == "one" else ""
+            so_far, its_unit = self.numbers[-1] if self._in_number else ("", "")
+            combines = scale or its_unit in ("", "one")
+            if combines and len(so_far) < 19 and so_far.replace(".", "", 1).isdecimal():  # few digits: Decimal is exact
+                value, more = Decimal(so_far), Decimal(figure)
+                if scale or value > more:
+                    self.numbers.pop()
+                    figure = _trimmed(f"{value * more if scale else value + more:f}")
+                    unit = "" if its_unit == "one" else its_unit
+            self.numbers.append((figure, unit))
+            self._in_number = True
             return
         if "ordinal" in facts:
             self.numbers.append((facts["ordinal"], "th"))
@@ -161,21 +171,6 @@ class Gist:
         if self._preposition:
             self.directed[stem] = self._preposition
             self._preposition = ""
-
-    def _spelled(self, word: Word) -> None:
-        """A number in words: "two hundred and five" is one number, as is "5 million"."""
-        scale = word.facts.get("scale")
-        figure, unit = scale or word.facts["number"], "one" if word.text == "one" else ""
-        so_far, its_unit = self.numbers[-1] if self._in_number else ("", "")
-        combines = scale or its_unit in ("", "one")
-        if combines and len(so_far) < 19 and so_far.replace(".", "", 1).isdecimal():  # few digits: Decimal is exact
-            value, more = Decimal(so_far), Decimal(figure)
-            if scale or value > more:
-                self.numbers.pop()
-                figure = _trimmed(f"{value * more if scale else value + more:f}")
-                unit = "" if its_unit == "one" else its_unit
-        self.numbers.append((figure, unit))
-        self._in_number = True
 
     def _number(self, token: str) -> None:
         """A number in figures, as written but for commas between thousands."""

@@ -1,7 +1,5 @@
-"""Which differences between two questions forbid one answer for both, however near their embeddings are?
-
-A guard compares facts of a kind: numbers, negations, names. None says that two questions mean the same.
-"""
+"""Which differences between two questions forbid one answer for both, however near their embeddings are? A guard
+compares facts of a kind: numbers, negations, names. None says that two questions mean the same."""
 
 from __future__ import annotations
 
@@ -10,16 +8,11 @@ from typing import NamedTuple
 
 from .gist import Gist
 
-_LONG = 2_000
-"""Characters above which word order is not compared: long texts differ in their order for many reasons."""
-_ALIKE = 0.85
-"""Share of words in common above which their order is compared."""
-_PRESENT = frozenset({"today"})
-"""What a question is about unless it says otherwise."""
-_WEAK = frozenset("all some both total approximately".split())
-"""Left out, they mostly change nothing."""
-_ONE = frozenset({("1", "one"), ("1", "")})
-"""The word "one" is seldom a number, and the figure may stand for it."""
+_LONG = 2_000  # characters above which word order is not compared: long texts differ in their order for many reasons
+_ALIKE = 0.85  # share of words in common above which their order is compared
+_PRESENT = frozenset({"today"})  # what a question is about unless it says otherwise
+_WEAK = frozenset("all some both total approximately".split())  # left out, they mostly change nothing
+_ONE = frozenset({("1", "one"), ("1", "")})  # the word "one" is seldom a number, and the figure may stand for it
 
 
 class Verdict(NamedTuple):

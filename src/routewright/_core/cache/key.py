@@ -10,10 +10,8 @@ from msgspec import json
 
 from routewright.wire import Caller, Message, RouteRequest, TextPart
 
-FORMAT = 1
-"""Of keys and entries: other versions share no entries."""
-LONGEST_QUESTION = 8_000
-"""Characters. A longer one is only found by the same request again."""
+FORMAT = 1  # of keys and entries: other versions share no entries
+LONGEST_QUESTION = 8_000  # Characters. A longer one is only found by the same request again.
 _encode = json.Encoder(order="deterministic").encode  # MessagePack has no room for large integers
 
 
@@ -43,8 +41,7 @@ def keys_of(
     embedder: str,
     namespace: str | None,
 ) -> Keys:
-    """The keys of a request that is under its policy, with model ids in place of aliases. ``candidates``: a digest of
-    the models that can be called at all."""
+    """The keys of a request with ids, under its policy. ``candidates``: a digest of the models it may call."""
     messages, fallback, prefer = request.messages, request.fallback, request.prefer
     last, before = messages[-1], messages[:-1]
     question = _text(last) if last.role == "user" and request.tools is None else None

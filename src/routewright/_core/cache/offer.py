@@ -13,12 +13,9 @@ from .calibration import Bound, Calibration
 from .gist import Gist, gist
 from .guards import guard
 
-SHARPNESS = 20.0
-"""How fast a neighbour's vote fades with its distance behind the nearest."""
-_DOUBT = 0.05
-"""Votes against that are always there."""
-_COMPARED = 200
-"""Characters of answers by which they count as the same."""
+SHARPNESS = 20.0  # how fast a neighbour's vote fades with its distance behind the nearest
+_DOUBT = 0.05  # votes against that are always there
+_COMPARED = 200  # characters of answers by which they count as the same
 
 
 class Offer(NamedTuple):
@@ -64,8 +61,7 @@ def offer(asked: str, matches: Sequence[CacheMatch], calibration: Calibration, b
 
 
 def _agreement(matches: Sequence[CacheMatch], place: int) -> tuple[float, ...]:
-    """Similarity; the log of votes for its answer against votes for others; the share of neighbours with the same
-    answer; how near another answer is; how near all are."""
+    """Similarity; log odds of votes for its answer; share of equal answers; how near another is; how near all."""
     chosen = matches[place]
     answer, nearest = _answer(chosen), matches[0].similarity
     votes, others, same, dissent = exp(SHARPNESS * (chosen.similarity - nearest)), _DOUBT, 0, 0.0
@@ -98,8 +94,7 @@ def _likeness(asked: Gist, kept: Gist) -> tuple[float, ...]:
 
 
 def same_words(asked: str, kept: str) -> bool:
-    """True if two questions are equal but for white space around them, the case of the first letter, and a final full
-    stop or question mark that only one of them has."""
+    """True if two questions differ only in white space, the first letter's case and the final . or ?"""
     shorter, longer = sorted((asked.strip(), kept.strip()), key=len)
     stops = ("",) if shorter.endswith((".", "?")) else ("", ".", "?")
     return shorter[:1].lower() == longer[:1].lower() and longer[1:] in [shorter[1:] + stop for stop in stops]

@@ -1,10 +1,9 @@
-"""The prior of the calibration, as ``benchmarks/train_calibration.py`` printed it.
-
-Origin: intents of banking77 (CC BY 4.0, PolyAI) and clinc150 (CC BY 3.0), see ``tests/data``."""
+"""The prior of the calibration, as ``benchmarks/train_calibration.py`` printed it. Origin: intents of banking77 (CC BY
+4.0, PolyAI) and clinc150 (CC BY 3.0), see ``tests/data``."""
 
 MEAN = (-3.801, 3.980, 0.352, -0.226, -0.357, 3.055, 0.542, -0.371, 0.197)
 """Weights: the intercept, then one for each feature of ``offer``."""
-PRECISION = (
+PRECISION = (  # how sure they are: the inverse of their covariance
     (6.77, 3.97, 1.02, 1.22, 3.44, 3.53, 2.92, 1.24, 4.81),
     (3.97, 2.59, 0.95, 0.75, 2.16, 2.25, 1.91, 0.89, 2.90),
     (1.02, 0.95, 20.10, 2.89, -0.88, 0.48, 0.84, 0.60, 0.86),
@@ -15,4 +14,3 @@ PRECISION = (
     (1.24, 0.89, 0.60, 0.24, 0.73, 0.78, 0.90, 0.82, 0.95),
     (4.81, 2.90, 0.86, 0.88, 2.50, 2.58, 2.21, 0.95, 3.90),
 )
-"""How sure they are: the inverse of their covariance."""

@@ -1,7 +1,5 @@
 """Puts a catalogue together from the bundled models, the user's file and what providers declare; the later one wins.
-
-Resolves names and aliases, and finds the models that their vendors retire.
-"""
+Resolves names and aliases, and finds the models that their vendors retire."""
 
 from __future__ import annotations
 
@@ -24,21 +22,18 @@ from routewright._core.routing.quality import DEFAULT_QUALITY
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Availability, CatalogueSnapshot, Model, PriceChange, PriceTier, Pricing, ServicePrice
 
-_BORROWED = (
+_BORROWED = (  # Fields that a model takes from the one it is ``like`` if it gives none. Never the price.
     "context_window modalities max_output_tokens structured_output unsupported reasoning tokenizer quality ttft_s "
     "tokens_per_s"
 ).split()
-"""Fields that a model takes from the one it is ``like`` if it gives none. Never the price."""
-_DEFAULTS = {
+_DEFAULTS = {  # values of fields that nobody gives
     "modalities": ("text",),
     "structured_output": False,
     "reasoning": False,
     "free_tier": False,
     "disabled": False,
 }
-"""Values of fields that nobody gives."""
-NO_FILES = ("xai", "zai")
-"""Whose chat completions take no documents in a message, whatever their models read otherwise."""
+NO_FILES = ("xai", "zai")  # whose chat completions take no documents in a message, whatever their models read otherwise
 _EMPTY = Model(id="")
 _IN_FILES = {"prices": "it is 'pricing_per_1m' here, a Pricing", "regions": "it is 'availability' here"}
 """Fields of files that have another name here."""
@@ -47,21 +42,26 @@ _PACKING = frozenset("instruct it latest gguf mlx awq gptq".split())
 """Words in names that say how a model is packed, or that it is for chat."""
 _QUANTISED = re.compile(r"[-:_.](ud-)?(i?q\d\w*|fp\d+|bf16|f16|int\d+|\d+bit|mxfp4|nvfp4)$")
 
-PER_OCTAVE = 0.1
-"""The distance of twice the price, where 1 is that between the worst quality and the best."""
+PER_OCTAVE = 0.1  # the distance of twice the price, where 1 is that between the worst quality and the best
 _FREE = 0.001  # dollars per million tokens, so that a price of nothing has a logarithm
 
 
 def overlay(base: Sequence[Model], added: Iterable[Mapping[str, Any]]) -> tuple[Model, ...]:
-    """Put rows over a catalogue, each with its ``id`` and the fields it gives; new ids are appended.
-
-    A known model keeps the fields that the new row leaves out; a new one borrows them from the model it is ``like``.
-    Raises ``ValidationFailed`` for anything but a row, an id without a provider, an unknown ``like``, and a field that
-    breaks its rule.
-    """
+    """Put rows over a catalogue, each with its ``id`` and the fields it gives; new ids are appended. A known model
+    keeps the fields that the new row leaves out; a new one borrows them from the model it is ``like``. Raises
+    ``ValidationFailed`` for anything but a row, an id without a provider, an unknown ``like``, and a field that breaks
+    its rule."""
     models = {model.id: model for model in base}
     for row in added:
-        fields = _checked_row(row)
+        if not isinstance(row, Mapping):
+            hint = "give each the id and the fields of Model that it gives"
+            raise ValidationFailed.at("models", f"{shown(row)} is not a row of a catalogue", hint)
+        model_id = _checked_id(row.get("id"))
+        for key in row:
+            if key not in _FIELDS:
+                hint = _IN_FILES.get(key) or did_you_mean(key, _FIELDS) or f"known: {', '.join(_FIELDS)}"
+                raise ValidationFailed.at(f"models[{quoted(model_id)}]", f"{shown(key)} is not a field", hint)
+        fields = row
         known = models.get(fields["id"])
         if known is None:
             head, _, tail = fields["id"].partition("/")
@@ -173,10 +173,8 @@ def resolve_within(
     path: str,
     called: str,
 ) -> list[str]:
-    """Resolve a list that stands beside a whitelist of ids.
-
-    Raises ``ValidationFailed`` also for a list that leaves the whitelist, naming both.
-    """
+    """Resolve a list that stands beside a whitelist of ids. Raises ``ValidationFailed`` also for a list that leaves the
+    whitelist, naming both."""
     asked = resolve(names, aliases, known, path)
     inside = {*(asked if allowed is None else allowed)}
     outside = [model for model in asked if model not in inside]
@@ -247,19 +245,6 @@ def _checked_id(model_id: object) -> str:
     return model_id
 
 
-def _checked_row(row: object) -> Mapping[str, Any]:
-    """A row with a valid id, whose other keys are fields of ``Model``."""
-    if not isinstance(row, Mapping):
-        hint = "give each the id and the fields of Model that it gives"
-        raise ValidationFailed.at("models", f"{shown(row)} is not a row of a catalogue", hint)
-    model_id = _checked_id(row.get("id"))
-    for key in row:
-        if key not in _FIELDS:
-            hint = _IN_FILES.get(key) or did_you_mean(key, _FIELDS) or f"known: {', '.join(_FIELDS)}"
-            raise ValidationFailed.at(f"models[{quoted(model_id)}]", f"{shown(key)} is not a field", hint)
-    return row
-
-
 def _lent(fields: Mapping[str, Any], models: Mapping[str, Model]) -> dict[str, Any]:
     """The fields that a new model takes from the one it is ``like``."""
     like = fields.get("like")
@@ -292,23 +277,18 @@ def deprecations(models: Sequence[Model], today: date, within_days: int | None =
             ends = model.deprecated_at[:10]
             left = (date.fromisoformat(ends) - today).days
             if within_days is None or left <= within_days:
-                nearest = _replacement(model, models, max(ends, today.isoformat()))
+                able = [
+                    other
+                    for other in models
+                    if other.provider == model.provider
+                    and (other.deprecated_at is None or other.deprecated_at[:10] > max(ends, today.isoformat()))
+                    and not (other.disabled or other.free_tier)
+                    and set(model.modalities or ()) <= set(other.modalities or ())
+                    and (other.structured_output or not model.structured_output)
+                ]
+                nearest = min(able, key=lambda other: (_distance(model, other), other.id)).id if able else None
                 found.append(Deprecation(model.id, ends, left, nearest))
     return tuple(sorted(found, key=lambda each: (each.ends, each.model)))
-
-
-def _replacement(model: Model, models: Iterable[Model], day: str) -> str | None:
-    """The nearest model of the same provider that can do the same and is served after a day."""
-    able = [
-        other
-        for other in models
-        if other.provider == model.provider
-        and (other.deprecated_at is None or other.deprecated_at[:10] > day)
-        and not (other.disabled or other.free_tier)
-        and set(model.modalities or ()) <= set(other.modalities or ())
-        and (other.structured_output or not model.structured_output)
-    ]
-    return min(able, key=lambda other: (_distance(model, other), other.id)).id if able else None
 
 
 def _distance(model: Model, other: Model) -> float:

@@ -29,12 +29,10 @@ class Price(NamedTuple):
 _DEAREST = MOST_USD_PER_1M * PICOS_PER_USD_1M
 _FLEX_AS_BATCHES = ("openai", "azure", "google")
 """Providers whose flex tier costs what a batch does, by their price lists."""
-_FLEX_AS_EVER = ("groq",)
-"""Providers whose flex tier costs what other calls do."""
+_FLEX_AS_EVER = ("groq",)  # providers whose flex tier costs what other calls do
 COST_PARTS: tuple[CostPart, ...] = get_args(CostPart)
 
-Prices = tuple[Price, ...]
-"""The prices of a model, for the longest inputs first; empty if unknown."""
+Prices = tuple[Price, ...]  # the prices of a model, for the longest inputs first; empty if unknown
 
 
 def pricing_on(model: Model, day: str) -> Pricing | None:
@@ -118,8 +116,7 @@ def _or(usd_per_1m: float | None, picos: int) -> int:
 
 
 def _scaled(picos: int, part: int, whole: int) -> int:
-    """The price times ``part / whole``, rounded up, and at most the dearest that can be listed; as it is if ``whole``
-    is nothing."""
+    """The price times ``part / whole``, rounded up, at most the dearest allowed; unchanged if ``whole`` is 0."""
     return min(-(-picos * part // whole), _DEAREST) if whole else picos
 
 
@@ -154,8 +151,7 @@ def call_nanos(price: Price, input_tokens: int, output_tokens: int) -> int:
 
 
 def hour_price(price: Price) -> int:
-    """What a token costs that the vendor's cache keeps for an hour: where it is not listed, 1.6 times what it costs for
-    five minutes, if that is more than other input."""
+    """The price of a token cached for an hour: 1.6 times that for five minutes where none is listed."""
     if price.written_hour is not None:
         return price.written_hour
     return -(-price.written * 8 // 5) if price.written > price.input else price.written

@@ -1,7 +1,5 @@
 """How vendors keep prompts that they were sent: from what length on, for how long, and whether they have to be asked.
-
-Figures are the vendors' own: the least of a range, and five minutes where none is given.
-"""
+Figures are the vendors' own: the least of a range, and five minutes where none is given."""
 
 from __future__ import annotations
 

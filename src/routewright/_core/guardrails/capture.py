@@ -1,7 +1,5 @@
-"""Content to keep of a call if capture is turned on: its texts, past one redactor.
-
-Fails closed: a text for which the redactor raises, or returns anything but text, is replaced by a note.
-"""
+"""Content to keep of a call if capture is turned on: its texts, past one redactor. Fails closed: a text for which the
+redactor raises, or returns anything but text, is replaced by a note."""
 
 from __future__ import annotations
 
@@ -35,8 +33,7 @@ def kept(
     output: str | None,
     tool_calls: Sequence[ToolCall] | None,
 ) -> Content:
-    """The content to keep of a prompt and an answer; None stays None. Images, recordings,
-    files and what a model thought are not kept."""
+    """The content to keep of a prompt and an answer. Images, recordings, files and thoughts are dropped."""
     return Content(
         messages=None if messages is None else [_message(redact, message) for message in messages],
         output=None if output is None else _text(redact, output),

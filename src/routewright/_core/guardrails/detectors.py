@@ -80,8 +80,7 @@ def maybe(piece: Piece) -> Piece:
     return Piece(f"(?:{piece.whole})?+", piece.begun, piece.longest)
 
 
-CONTEXT_CHARS = 3
-"""How many characters before a finding can matter to it."""
+CONTEXT_CHARS = 3  # how many characters before a finding can matter to it
 
 Judge = Callable[[str, int, int], int | None]
 """Where the finding in a match of ``text[start:end]`` ends; None: there is none."""
@@ -91,8 +90,7 @@ _SPACES = " \u00a0\u2007\u2009\u202f"
 _GAP = rf"{_SPACES}{_THIN}\u2010-\u2015\-"
 _LETTERS = "A-Za-z\u00c0-\u024f\u0370-\u03ff\u0400-\u04ff"
 _DIGIT = one(r"\d")
-_FREE = r"(?<![A-Za-z\d])"
-"""What goes before is no part of a longer word or number."""
+_FREE = r"(?<![A-Za-z\d])"  # what goes before is no part of a longer word or number
 
 
 class Found(NamedTuple):
@@ -201,8 +199,7 @@ def _grouped(gap: str, least: int, most: int) -> Piece:
     return many(run(maybe(some(gap, 1, 2)), _DIGIT), least, most)
 
 
-_CARD = run(one(r"^\D0179"), _grouped(_GAP, 12, 18), _BREAK)
-"""No card of a person begins with 0, 1, 7 or 9."""
+_CARD = run(one(r"^\D0179"), _grouped(_GAP, 12, 18), _BREAK)  # no card of a person begins with 0, 1, 7 or 9
 _ISSUERS = re.compile(r"[4-6]|3[0-9]|2[2-7]|8[12]")
 _DOUBLED = "0246813579"
 
@@ -211,15 +208,10 @@ def _card_end(text: str, start: int, end: int) -> int | None:
     for digits, last in _ends(text, start, end):
         if len(digits) < 13 or not _ISSUERS.match(digits):
             return None
-        if _luhn(digits):
+        doubled = (int(_DOUBLED[int(digit)]) for digit in digits[-2::-2])
+        if (sum(map(int, digits[-1::-2])) + sum(doubled)) % 10 == 0:
             return last
     return None
-
-
-def _luhn(digits: str) -> bool:
-    """The sum that card numbers end with."""
-    doubled = (int(_DOUBLED[int(digit)]) for digit in digits[-2::-2])
-    return (sum(map(int, digits[-1::-2])) + sum(doubled)) % 10 == 0
 
 
 _PHONE_GAP = f"{_GAP}./()"
@@ -254,7 +246,7 @@ def _phone_end(text: str, start: int, end: int) -> int | None:
     return None
 
 
-_LENGTHS = {
+_LENGTHS = {  # how long the account numbers of a country are
     15: "NO",
     16: "BE",
     18: "DK FI FO GL NL SD",
@@ -274,7 +266,6 @@ _LENGTHS = {
     32: "LC",
     33: "RU",
 }
-"""How long the account numbers of a country are."""
 _LENGTH_OF = {country: length for length, countries in _LENGTHS.items() for country in countries.split()}
 _ALNUM = re.compile(r"[A-Za-z0-9]")
 _IBAN = run(
@@ -347,11 +338,10 @@ def _key_end(text: str, start: int, end: int) -> int | None:
     return end if is_key else None
 
 
-PATTERNS: dict[PatternKind, Pattern] = {
+PATTERNS: dict[PatternKind, Pattern] = {  # what can be asked for
     "email": Pattern("email", _EMAIL, r"(?<!\\)", _email_end),
     "phone": Pattern("phone", _PHONE, _BEHIND_NO_NUMBER, _phone_end),
     "card": Pattern("card", _CARD, rf"{_FREE}(?<!\d[.,])", _card_end),
     "iban": Pattern("iban", _IBAN, _FREE, _iban_end),
     "api_key": Pattern("api_key", _KEY, _FREE, _key_end),
 }
-"""What can be asked for."""

@@ -40,8 +40,7 @@ HELD_PER_LOOK = 64
 """The rules look again after one new character for so many held ones, since a look costs what is held."""
 Rule = Pattern | Phrases
 """Something to look for. Whether it is found depends on ``CONTEXT_CHARS`` before it and ``longest`` from there on."""
-Search = PatternSearch | PhraseSearch
-"""A text in which a rule looks."""
+Search = PatternSearch | PhraseSearch  # a text in which a rule looks
 
 
 class Hit(Struct, frozen=True):
@@ -100,24 +99,18 @@ def found_in(searches: Sequence[Search], at: int, until: int) -> Iterator[Found]
 
 
 class HoldBack:
-    """Releases a text while it arrives. However it is cut, the output is what a check of the whole would leave.
-
-    Once something is ``blocked``, nothing more is released; what stood before it is out already.
-    """
+    """Releases a text while it arrives. However it is cut, the output is what a check of the whole would leave. Once
+    something is ``blocked``, nothing more is released; what stood before it is out already."""
 
     def __init__(self, rules: Sequence[Rule], action: GuardrailAction) -> None:
-        self.counts: Counter[str] = Counter()
-        """Findings by rule."""
-        self.blocked: str | None = None
-        """The rule that ended it."""
+        self.counts: Counter[str] = Counter()  # findings by rule
+        self.blocked: str | None = None  # the rule that ended it
         self._rules = rules
         self._action = action
         self._longest = max(rule.longest for rule in rules)
-        self._text = ""
-        """The text held back, and the context before it."""
+        self._text = ""  # the text held back, and the context before it
         self._at = 0
-        self._unseen = 0
-        """Characters since the rules last looked."""
+        self._unseen = 0  # characters since the rules last looked
 
     @property
     def held(self) -> int:
@@ -161,11 +154,9 @@ class HoldBack:
 
 
 class Window:
-    """Holds back a text for a guardrail that checks whole texts: names a window to check, and takes the verdict.
-
-    No finding is longer than ``holds``; None: only the whole text can be judged. Windows begin after a space where
-    there is one, so that words stay whole.
-    """
+    """Holds back a text for a guardrail that checks whole texts: names a window to check, and takes the verdict. No
+    finding is longer than ``holds``; None: only the whole text can be judged. Windows begin after a space where there
+    is one, so that words stay whole."""
 
     def __init__(self, holds: int | None) -> None:
         self.counts: Counter[str] = Counter()
@@ -262,8 +253,7 @@ class PassageGate:
     """Takes whole texts past guardrails: those of a request, or the arguments of an answer's tool calls."""
 
     def __init__(self, passages: Iterable[Passage], guardrails: Iterable[Guardrail], stage: Stage) -> None:
-        self.passages = [*passages]
-        """The passages as redacted so far."""
+        self.passages = [*passages]  # the passages as redacted so far
         self.blocked: Hit | None = None
         self._counts: Counter[tuple[str, str]] = Counter()
         self._stage: Stage = stage
@@ -323,10 +313,8 @@ class RequestGate(PassageGate):
 
 
 class AnswerGate:
-    """Takes an answer past the guardrails of the output while it arrives.
-
-    After each ``feed``, and after ``end``, ask ``next`` until it returns None; then ``text`` is what may go out.
-    """
+    """Takes an answer past the guardrails of the output while it arrives. After each ``feed``, and after ``end``, ask
+    ``next`` until it returns None; then ``text`` is what may go out."""
 
     def __init__(self, guardrails: Iterable[Guardrail]) -> None:
         self.blocked: Hit | None = None

@@ -1,9 +1,6 @@
-"""Finds the words and phrases of a list in a text, however they are written.
-
-Case is folded as Unicode does (``STRASSE`` is ``straße``), words are whole, and the words of a phrase may be parted by
-any space up to ``MAX_GAP_CHARS``. Scripts without spaces between words have no whole words: there, a phrase is found
-anywhere.
-"""
+"""Finds the words and phrases of a list in a text, however they are written. Case is folded as Unicode does
+(``STRASSE`` is ``straße``), words are whole, and the words of a phrase may be parted by any space up to
+``MAX_GAP_CHARS``. Scripts without spaces between words have no whole words: there, a phrase is found anywhere."""
 
 from __future__ import annotations
 
@@ -15,21 +12,17 @@ from itertools import chain, count, groupby, repeat
 from .detectors import Found
 
 MAX_GAP_CHARS = 1_000
-REDACTED = "[redacted]"
-"""Takes the place of a phrase."""
+REDACTED = "[redacted]"  # takes the place of a phrase
 _GAP = rf"\s{{1,{MAX_GAP_CHARS}}}+"
 _SIGN = re.compile(rf"{_GAP}|\S")
-_UNSPACED = re.compile(
+_UNSPACED = re.compile(  # Thai, Lao, Burmese, Khmer, and what is written in the east of Asia
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ud7ff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
 )
-"""Thai, Lao, Burmese, Khmer, and what is written in the east of Asia."""
 
 
 class Phrases:
-    """Finds any of a list. Takes time by the length of the text, hardly by that of the list.
-
-    A finding tells the ``rule``, never the phrase.
-    """
+    """Finds any of a list. Takes time by the length of the text, hardly by that of the list. A finding tells the
+    ``rule``, never the phrase."""
 
     def __init__(self, phrases: Iterable[str], rule: str) -> None:
         known = sorted({" ".join(phrase.casefold().split()) for phrase in phrases})
@@ -65,8 +58,7 @@ class PhraseSearch:
     def __init__(self, phrases: Phrases, text: str) -> None:
         self._phrases = phrases
         self._folded = text.casefold()
-        self._places: Sequence[int] = range(len(text) + 1)
-        """Where in the text each folded character comes from."""
+        self._places: Sequence[int] = range(len(text) + 1)  # where in the text each folded character comes from
         if len(self._folded) != len(text):
             counts = (len(char.casefold()) for char in text)
             self._places = [*chain.from_iterable(map(repeat, count(), counts)), len(text)]
@@ -85,13 +77,12 @@ class PhraseSearch:
 
 
 def _branches(phrases: Sequence[str], depth: int) -> Iterator[str]:
-    """A tree of regular expressions for what sorted phrases hold behind the first ``depth`` characters, which they have
-    in common; the longest first."""
+    """A tree of expressions for sorted phrases that share the first ``depth`` characters; longest first."""
     for char, group in groupby((phrase for phrase in phrases if len(phrase) > depth), key=lambda phrase: phrase[depth]):
         below = [*group]
         rest = [*_branches(below, depth + 1)]
         if len(below[0]) == depth + 1:
-            rest.append(_behind(char))
+            rest.append(r"(?!\w)" if _bounds(char) else "")
         here = _GAP if char == " " else re.escape(char)
         yield (_before(char) if depth == 0 else "") + here + (rest[0] if len(rest) == 1 else f"(?:{'|'.join(rest)})")
 
@@ -99,10 +90,6 @@ def _branches(phrases: Sequence[str], depth: int) -> Iterator[str]:
 def _before(char: str) -> str:
     """The look-behind in front of a phrase that begins with this character."""
     return r"(?<!\w)" if _bounds(char) else ""
-
-
-def _behind(char: str) -> str:
-    return r"(?!\w)" if _bounds(char) else ""
 
 
 def _bounds(char: str) -> bool:

@@ -1,14 +1,12 @@
-"""The texts of a request or an answer that guardrails check, and how what is left of them is written back.
-
-JSON is checked as what it says, not as it is written: no escape hides anything, and what is left is still JSON. Images
-are not checked.
-"""
+"""The texts of a request or an answer that guardrails check, and how what is left of them is written back. JSON is
+checked as what it says, not as it is written: no escape hides anything, and what is left is still JSON. Images are not
+checked."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, zip_longest
 from typing import NamedTuple
 
@@ -96,8 +94,7 @@ def plain_passage(text: str) -> Passage:
 
 
 def json_passage(text: str) -> Passage:
-    """The keys, strings and numbers of a JSON text, which may stand in a code fence. Any other text is plain, with its
-    escapes resolved."""
+    """The keys, strings and numbers of a JSON text, fenced or not. Other text is plain, escapes resolved."""
     try:
         json.loads(unfenced(text), parse_int=str, parse_float=str)
     except (ValueError, RecursionError):
@@ -129,10 +126,6 @@ def passages_of(request: RouteRequest) -> list[Passage]:
             found += [plain_passage(part.file.filename or "") for part in content if isinstance(part, FilePart)]
         found += [json_passage(call.function.arguments) for call in message.tool_calls or ()]
     return found
-
-
-def _renamed(part: FilePart, texts: Iterator[str]) -> FilePart:
-    return replace(part, file=replace(part.file, filename=next(texts) or None))
 
 
 def with_passages(request: RouteRequest, passages: Iterable[Passage]) -> RouteRequest:

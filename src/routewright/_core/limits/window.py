@@ -1,8 +1,6 @@
-"""Is there room for one more? One window of a minute, exact, and the calls that run (spec 8, contract 7).
-
-What was taken at ``a`` counts in every window (t - 60, t] with a <= t < a + 60. Times are seconds of a clock that
-begins at zero or later and never runs backwards: ``t - 60`` is exact then, and rounding admits nothing too early.
-"""
+"""Is there room for one more? One window of a minute, exact, and the calls that run (spec 8, contract 7). What was
+taken at ``a`` counts in every window (t - 60, t] with a <= t < a + 60. Times are seconds of a clock that begins at zero
+or later and never runs backwards: ``t - 60`` is exact then, and rounding admits nothing too early."""
 
 from __future__ import annotations
 
@@ -12,8 +10,7 @@ from math import inf, nextafter
 
 from routewright.wire import WINDOW_S, Denied, RateLimits, Resource, Take, WindowState
 
-SLOT_WAIT_S = 1.0
-"""When to ask for a slot again: nobody knows when one comes back."""
+SLOT_WAIT_S = 1.0  # when to ask for a slot again: nobody knows when one comes back
 
 
 def fits(used: int, amount: int, limit: int) -> bool:
@@ -24,8 +21,7 @@ def fits(used: int, amount: int, limit: int) -> bool:
 
 
 def leaves_in(at: float, now: float) -> float:
-    """Seconds until what was taken at ``at`` has left its window: added to ``now``, as floats add, they are enough.
-    Whole seconds where these are enough, since a caller is told whole ones."""
+    """Seconds until what was taken at ``at`` leaves its window: whole ones where these are enough."""
     leaves = at + WINDOW_S
     if leaves - WINDOW_S < at:
         leaves = nextafter(leaves, inf)
@@ -36,24 +32,19 @@ def leaves_in(at: float, now: float) -> float:
 
 
 class Window:
-    """The requests and tokens of one account or key in the last minute, oldest first, and its running calls.
-
-    Calls admitted at one time are one entry.
-    """
+    """The requests and tokens of one account or key in the last minute, oldest first, and its running calls. Calls
+    admitted at one time are one entry."""
 
     __slots__ = ("head", "payers", "requests", "slots", "times", "tokens", "used_requests", "used_tokens")
 
     def __init__(self) -> None:
-        self.times: list[float] = []
-        """Those from ``head`` on count."""
+        self.times: list[float] = []  # those from ``head`` on count
         self.requests: list[int] = []
         self.tokens: list[int] = []
         self.head = 0
         self.used_requests = self.used_tokens = 0
-        self.slots = 0
-        """Calls that run."""
-        self.payers = 0
-        """Callers that are resolved to it."""
+        self.slots = 0  # calls that run
+        self.payers = 0  # callers that are resolved to it
 
     def fill(
         self, requests: int, tokens: int, slots: int, last: float, first: Sequence[tuple[float, int, int]] = ()

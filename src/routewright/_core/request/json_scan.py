@@ -1,8 +1,6 @@
 """Refuses a body that is not one strict JSON text before it is decoded (contract 2), and checks values from callers.
-
 The fast path proves a body sound at C speed. Anything else goes to the standard library's parser, which has the last
-word and can say where the fault is.
-"""
+word and can say where the fault is."""
 
 from __future__ import annotations
 
@@ -16,8 +14,7 @@ from msgspec.json import Decoder, encode
 
 from routewright.errors import InvalidJson, Problem, ValidationFailed
 
-MAX_DEPTH = 64
-"""How many arrays and objects may stand inside each other."""
+MAX_DEPTH = 64  # how many arrays and objects may stand inside each other
 
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 _SOUND = frozenset((bool, type(None)))
@@ -27,17 +24,14 @@ _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
 def finite(text: str) -> float:
     """Read a number that is not plain digits. Decoders need 20 microseconds of their own for some, such as 1e300.
-
-    Raises ``ValueError`` for a number that no float holds.
-    """
+    Raises ``ValueError`` for a number that no float holds."""
     number = float(text)
     if math.isinf(number):
         raise ValueError("Number out of range")  # as msgspec has it
     return number
 
 
-decode = Decoder(float_hook=finite).decode
-"""Read JSON without a shape. Raises ``msgspec.DecodeError``."""
+decode = Decoder(float_hook=finite).decode  # Read JSON without a shape. Raises ``msgspec.DecodeError``.
 _SKIP = Decoder(Raw).decode
 
 
@@ -63,12 +57,10 @@ def no_json(value: object) -> Flaw:
 
 
 def scan(body: bytes) -> None:
-    """Refuse a body that is not strict JSON. Costs about as much as decoding it twice.
-
-    Raises ``InvalidJson`` for an empty body, a BOM, bytes that are not UTF-8, bad syntax, NaN and Infinity;
-    ``ValidationFailed`` for a repeated key in an object, half a surrogate pair, and nesting over ``MAX_DEPTH``.
-    Numbers may be of any size: whether one fits its field is the decoder's question.
-    """
+    """Refuse a body that is not strict JSON. Costs about as much as decoding it twice. Raises ``InvalidJson`` for an
+    empty body, a BOM, bytes that are not UTF-8, bad syntax, NaN and Infinity; ``ValidationFailed`` for a repeated key
+    in an object, half a surrogate pair, and nesting over ``MAX_DEPTH``. Numbers may be of any size: whether one fits
+    its field is the decoder's question."""
     try:
         tree = decode(body)
         again = encode(tree)

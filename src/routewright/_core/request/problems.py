@@ -1,7 +1,5 @@
-"""Makes a ``Problem`` with path, value and remedy from msgspec's errors and from wrong values.
-
-Words are Python's (``None``, ``True``, ``a list``); ``in_json`` makes them those of JSON for HTTP and files.
-"""
+"""Makes a ``Problem`` with path, value and remedy from msgspec's errors and from wrong values. Words are Python's
+(``None``, ``True``, ``a list``); ``in_json`` makes them those of JSON for HTTP and files."""
 
 from __future__ import annotations
 
@@ -30,11 +28,9 @@ from routewright.wire import (
 
 from .json_scan import beneath, decode, joined, quoted
 
-Problems = list[Problem]
-"""Problems found so far; every rule appends to it."""
+Problems = list[Problem]  # problems found so far; every rule appends to it
 
-EXACT = 2**53 - 1
-"""Beyond it a whole number may change silently on its way through JSON."""
+EXACT = 2**53 - 1  # beyond it a whole number may change silently on its way through JSON
 
 _FORMAT = "params.response_format"
 
@@ -80,15 +76,14 @@ class Places(NamedTuple):
 
 @lru_cache
 def known_places() -> Places:
-    """The fields and words of requests and policies, made when the first mistake is told: reading their types takes
-    milliseconds."""
+    """The fields and words of requests and policies. Made on the first mistake: it takes milliseconds."""
     made = Places({**_FIELDS}, {**_CHOICES})
     for place, kind in _ROOTS.items():
         made.note(place, kind)
     return made
 
 
-MEANT = {
+MEANT = {  # fields of other interfaces, and what they are here: of the top and ``params``, and others with their place
     "max_tokens": "'params.max_output_tokens' caps the answer, 'budget.maxTokens' the whole call",
     "max_completion_tokens": "it is 'params.max_output_tokens' here",
     "model": "it is 'models' here, a list of ids",
@@ -109,9 +104,8 @@ MEANT = {
     "params.reasoning.effort": "write reasoning: 'high'",
     "tool_choice.name": 'write {"type": "function", "function": {"name": ...}}, or the name alone',
 }
-"""Fields of other interfaces, and what they are here: of the top and ``params``, and others with their place."""
 
-_EXAMPLES = {
+_EXAMPLES = {  # a value for a place, or for the last name of one
     "messages": '[{"role": "user", "content": "Hello"}]',
     "models": '["openai/gpt-4.1"]',
     "prefer": '"openai/gpt-4.1"',
@@ -137,7 +131,6 @@ _EXAMPLES = {
     **dict.fromkeys(("max_error", "explore"), "0.01"),
     "max_steps": "8",
 }
-"""A value for a place, or for the last name of one."""
 
 _GROUPS = ("cache", "fallback", "budget", "params", "")  # where two of them have a field, the last is meant
 _WORDS = {"str": "a string", "int": "a number", "float": "a number", "bool": "a bool", "null": "None"}
@@ -146,13 +139,12 @@ _SAMPLES = {"a string": '"text"', "a number": "1", "a bool": "True or False", "a
 """A value of each kind."""
 _JSON = {"None": "null", "True": "true", "False": "false", "a dict": "an object", "a list": "an array"}
 _JSON |= {"a tuple": "an array", "a bool": "a boolean", "dicts": "objects"}
-ATTRIBUTES = {
+ATTRIBUTES = {  # fields that JSON and dicts spell in another way than structs
     f"{place}.{field.encode_name}": f"{place}.{field.name}"
     for place, kind in (("budget", Budget), ("fallback", Fallback))
     for field in fields(kind)
     if field.encode_name != field.name
 }
-"""Fields that JSON and dicts spell in another way than structs."""
 BOTH = {attr: f"{attr} ({spelled.rpartition('.')[2]} in a dict)" for spelled, attr in ATTRIBUTES.items()}
 """What such fields are called where it is not known whether a dict or a struct was passed, by their attributes."""
 _JSON |= {BOTH[attribute]: spelled for spelled, attribute in ATTRIBUTES.items()}  # before what they begin with
@@ -161,14 +153,12 @@ _QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _PYTHON = re.compile(rf"(?<!\w)(?:{_QUOTED}|{'|'.join(map(re.escape, _JSON))})(?!\w)")
 """A word of ``_JSON``, or a text in quotes."""
 _BETWEEN = re.compile(r"[\W_]+")
-_CLOSE = 0.75
-"""How much alike a misspelt word and a known one are at least, from 0 to 1."""
+_CLOSE = 0.75  # how much alike a misspelt word and a known one are at least, from 0 to 1
 _LONGEST_WORD = 100  # comparing is quadratic
 _MOST_COMPARED = 500  # and names beyond these cost an error more time than its hint is worth
 _UNSEEN = object()
 
-_SAID = (".content", ".text", ".arguments")
-"""Ends of the paths of a message's texts."""
+_SAID = (".content", ".text", ".arguments")  # ends of the paths of a message's texts
 
 _INDEX = re.compile(r"\[[^\[\]]*\]")
 STEP = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
@@ -203,22 +193,18 @@ def problem_of(error: msgspec.ValidationError, source: object, prefix: str) -> P
     if expected is None:
         return Problem(path, what[:1].lower() + what[1:], example(place) or "take another value")
     words = [*dict.fromkeys(_WORDS.get(word, word) for word in expected[1].split(" | ") if word != "null")]
-    problem = f"must be {' or '.join(words)}, got {_got(path, value, expected[2])}"
+    # no text where a message or the whole request is expected, and no number where the text of a message is: errors
+    # end up in logs
+    hidden = str | int | float if path.endswith(_SAID) else str
+    got, kind = shown(value), expected[2]
+    if value is _UNSEEN or (isinstance(value, hidden) and (not path or path.startswith("messages"))):
+        got = _WORDS.get(kind or "", kind or "something else")
+    problem = f"must be {' or '.join(words)}, got {got}"
     return Problem(path, problem, example(place, _SAMPLES.get(words[0], "a value of that kind")))
 
 
-def _got(path: str, value: object, kind: str | None) -> str:
-    """Show the wrong value, but no text where a message or the whole request is expected, and no number where the text
-    of a message is: errors end up in logs."""
-    hidden = str | int | float if path.endswith(_SAID) else str
-    if value is _UNSEEN or (isinstance(value, hidden) and (not path or path.startswith("messages"))):
-        return _WORDS.get(kind or "", kind or "something else")
-    return shown(value)
-
-
 def as_attribute(problem: Problem, prefix: str = "") -> Problem:
-    """The problem of a struct, which spells its fields in another way than JSON. ``prefix``: what stands before its
-    path."""
+    """The problem of a struct, with its path spelled in attributes. ``prefix``: what stands before the path."""
     inner = problem.path.removeprefix(prefix)
     return problem._replace(path=prefix + ATTRIBUTES[inner]) if inner in ATTRIBUTES else problem
 

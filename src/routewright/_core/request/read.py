@@ -53,8 +53,7 @@ from .rules import (
 )
 
 T = TypeVar("T")
-Tags = Mapping[str, Any]
-"""JSON by name, which a program adds to the metadata of all its requests for a while."""
+Tags = Mapping[str, Any]  # JSON by name, which a program adds to the metadata of all its requests for a while
 MISFITS = (msgspec.ValidationError, AttributeError, TypeError, UnicodeEncodeError, RecursionError)
 """What ``msgspec.convert`` raises."""
 
@@ -85,10 +84,8 @@ _TOOL_CHOICE, _IMAGE_URL, _JSON_OBJECT, _JSON_SCHEMA, _AUDIO, _FILE, _FILE_URL =
 _SERIAL_TOOLS, _REASONING, _NO_REASONING, _REASONING_TOKENS = map(int, list(Need)[14:18])
 _FLEX, _PRIORITY, _VERBOSITY, _CACHE_CONTROL, _REASONING_TOOLS, _REASONING_TOOL_CHOICE = map(int, list(Need)[18:24])
 _REASONING_SAMPLING, _REASONING_BRIEF, _REASONING_TOKENS_BRIEF = map(int, list(Need)[24:])
-BRIEF_TOKENS = 1024
-"""Some models do not think in fewer, and need a larger output cap."""
-_LEAST_TOP_P = 0.95
-"""Some models that think take none below."""
+BRIEF_TOKENS = 1024  # some models do not think in fewer, and need a larger output cap
+_LEAST_TOP_P = 0.95  # some models that think take none below
 _PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 _GOALS, _STRATEGIES = get_args(Goal), get_args(Strategy)
 _DECODER = Decoder(RouteRequest, float_hook=finite)
@@ -112,11 +109,9 @@ def as_request(
     value: str | Sequence[Message | Mapping[str, Any]] | Mapping[str, Any] | RouteRequest,
     overrides: Mapping[str, Any],
 ) -> RouteRequest:
-    """Make one request of the four things a caller may pass, with keyword arguments on top.
-
-    Dicts are in wire spelling; structs may stand wherever a dict may. Raises ``ValidationFailed``, which spells the
-    fields of structs as their attributes.
-    """
+    """Make one request of the four things a caller may pass, with keyword arguments on top. Dicts are in wire spelling;
+    structs may stand wherever a dict may. Raises ``ValidationFailed``, which spells the fields of structs as their
+    attributes."""
     try:
         return checked(_overridden(_request_of(value), overrides))
     except ValidationFailed as error:
@@ -129,8 +124,7 @@ def as_request(
 
 
 def plain_turns(value: object) -> tuple[list[Message], str] | None:
-    """The messages of a text, or of a list of dicts that each hold a role and a text, and all their text. None for
-    anything else, which takes a closer look, and for what is long."""
+    """The messages of a text or of short role and text dicts, and their text. None for anything else."""
     if type(value) is str:
         messages, texts = [Message("user", value)], [value]
     elif type(value) is list:
@@ -156,8 +150,7 @@ def sent_request(
     overrides: Mapping[str, Any],
 ) -> RouteRequest:
     """Make a request of what a server was sent: bytes are the JSON of a whole request, and an idempotency key given
-    beside the request's own must equal it. Raises ``InvalidJson`` and ``ValidationFailed``.
-    """
+    beside the request's own must equal it. Raises ``InvalidJson`` and ``ValidationFailed``."""
     if isinstance(value, bytes):
         made = shaped_request(value)
         if not overrides:
@@ -172,11 +165,9 @@ def sent_request(
 
 
 def checked(request: RouteRequest) -> RouteRequest:
-    """Check a request by every rule, and fill in goal and strategy. Checking it again changes nothing.
-
-    Structs check nothing when they are made, so types are checked as well. Raises ``ValidationFailed`` with up to
-    ``MAX_PROBLEMS`` problems. Takes a few microseconds for a prompt and some scalars.
-    """
+    """Check a request by every rule, and fill in goal and strategy. Checking it again changes nothing. Structs check
+    nothing when they are made, so types are checked as well. Raises ``ValidationFailed`` with up to ``MAX_PROBLEMS``
+    problems. Takes a few microseconds for a prompt and some scalars."""
     return _plainly(request) or completed(request if _has_plain_types(request) else rebuilt(request, RouteRequest, ""))
 
 
@@ -326,8 +317,7 @@ def _number(name: str, value: object, allowed: Range, hint: str) -> float:
 
 
 def _overridden(made: RouteRequest, overrides: Mapping[str, Any]) -> RouteRequest:
-    """The request with arguments over its fields. ``timeout`` and ``max_retries`` are other words for two of these, and
-    must agree with what else says them."""
+    """The request with arguments over its fields. ``timeout`` and ``max_retries`` must agree with these."""
     if not overrides:
         return made
     given = _arguments(overrides)
@@ -367,8 +357,7 @@ def _arguments(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plainly(request: Any) -> RouteRequest | None:
-    """Complete a request of plain text turns with at most a goal, strategy, policy, time limit or ``cache=True``. None
-    for any other, which takes a closer look."""
+    """Complete a request of plain turns with few options. None for any other, which takes a closer look."""
     messages, timeout_ms = request.messages, request.timeout_ms
     if (
         type(messages) is not list
@@ -445,18 +434,16 @@ def _has_plain_types(request: Any) -> bool:
         )
         and (fallback is None or (type(fallback) is Fallback and fallback.models is None))
         and (fallback is None or (fallback.on_partial is None and _is_number(fallback.max_retries)))
-        and (params is None or _is_plain_params(params))
+        and (
+            params is None
+            or (
+                type(params) is Params
+                and {*map(type, _WORDS_OF_PARAMS(params))} == {type(None)}
+                and all(map(_is_number, _NUMBERS_OF_PARAMS(params)))
+            )
+        )
         and type(request.messages) is list
         and _are_plain(request.messages)
-    )
-
-
-def _is_plain_params(params: Any) -> bool:
-    """True if all that it says is numbers."""
-    return (
-        type(params) is Params
-        and {*map(type, _WORDS_OF_PARAMS(params))} == {type(None)}
-        and all(map(_is_number, _NUMBERS_OF_PARAMS(params)))
     )
 
 
@@ -481,9 +468,7 @@ def converted(value: object, shape: type[T], path: str) -> T:
 
 def rebuilt(value: object, shape: type[T], path: str) -> T:
     """Take a struct apart and put it together again: that checks all types, and shares nothing with the caller.
-
-    ``path`` is where it stands. Raises ``ValidationFailed``.
-    """
+    ``path`` is where it stands. Raises ``ValidationFailed``."""
     try:
         tree: object = msgspec.to_builtins(value, builtin_types=_NO_JSON, enc_hook=_stand_in)
     except RecursionError:
@@ -557,8 +542,7 @@ def joined_tags(outer: Tags, inner: Tags) -> Tags:
 
 
 def tagged(request: RouteRequest, tags: Tags) -> RouteRequest:
-    """The request with tags added to its own metadata, which holds. Raises ``ValidationFailed`` if both are too
-    long."""
+    """The request with tags added below its own metadata. Raises ``ValidationFailed`` if it gets too long."""
     own = request.metadata or {}
     both = {**tags, **own}
     if own:

@@ -1,7 +1,5 @@
 """What each field of a request may hold, over values whose types are right. Policies and catalogues share the rules.
-
-Whether model and policy ids exist is the catalogue's question.
-"""
+Whether model and policy ids exist is the catalogue's question."""
 
 from __future__ import annotations
 
@@ -50,34 +48,29 @@ MAX_MESSAGES = 1_000
 MAX_STOPS = 4
 MAX_METADATA_BYTES = 16 * 1024
 MAX_KEY_BYTES = 64
-MAX_NAME_CHARS = 200
-"""The longest name of a provider, model, alias, policy or region."""
-MAX_PHRASES = 10_000
-"""How many a deny-list holds, each as long as a name may be."""
+MAX_NAME_CHARS = 200  # the longest name of a provider, model, alias, policy or region
+MAX_PHRASES = 10_000  # how many a deny-list holds, each as long as a name may be
 A_NAME = f"1 to {MAX_NAME_CHARS} printable characters"
-MAX_PROBLEMS = 20
-"""How many problems one error lists."""
+MAX_PROBLEMS = 20  # how many problems one error lists
 
 TOOL_MODES = ("auto", "none", "required")
 MODEL_ID = re.compile(r"[^/\s\x00-\x1f\x7f]+/[^\s\x00-\x1f\x7f]+")
 FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 IMAGE_SCHEMES = ("https://", "http://", "data:image/")
 FILE_SCHEMES = ("data:application/pdf;base64,", "https://")
-_CAPS = frozenset(
+_CAPS = frozenset(  # what bounds an answer, in any vendor's words: set by us at any depth
     "max_tokens max_completion_tokens max_output_tokens maxOutputTokens max_new_tokens num_predict n best_of "
     "candidateCount candidate_count".split()
 )
-"""What bounds an answer, in any vendor's words: set by us at any depth."""
 _SET_BY_US = _CAPS | frozenset(
     "model models messages input prompt contents system systemInstruction system_instruction instructions stream "
     "stream_options tools tool_choice toolConfig tool_config functions function_call".split()
 )
-COST_NOTHING = frozenset(
+COST_NOTHING = frozenset(  # fields of vendors that change no cost
     "frequency_penalty keep_alive labels logit_bias logprobs metadata min_p presence_penalty "
     "prompt_cache_key prompt_cache_retention repetition_penalty safety_identifier safety_settings safetySettings store "
     "top_a top_k top_logprobs user".split()
 )
-"""Fields of vendors that change no cost."""
 
 
 class Range(NamedTuple):
@@ -175,7 +168,19 @@ def completed(request: RouteRequest) -> RouteRequest:
     """Check a request by every rule, and fill in goal and strategy. Raises ``ValidationFailed``."""
     found: Problems = []
     _check_messages(request.messages, found)
-    _check_scalars(request, found)
+    if request.goal is not None and request.goal not in get_args(Goal):
+        found.append(no_choice("goal", request.goal))
+    if request.strategy is not None and request.strategy not in get_args(Strategy):
+        found.append(no_choice("strategy", request.strategy))
+    if request.policy_id == "":
+        found.append(_empty("policy_id"))
+    if request.timeout_ms is not None:
+        check_numbers(RouteRequest, "", request, found)
+    if request.idempotency_key is not None:
+        size = len(request.idempotency_key.encode())
+        if not 1 <= size <= MAX_KEY_BYTES:
+            problem = f"takes {size} bytes in UTF-8, must take 1 to {MAX_KEY_BYTES}"
+            found.append(Problem("idempotency_key", problem, "hash a longer one"))
     if request.models is not None:
         check_whitelist("models", request.models, found)
     if request.fallback is not None:
@@ -205,22 +210,6 @@ def completed(request: RouteRequest) -> RouteRequest:
         tools=request.tools or None,
         prefer=prefer,
     )
-
-
-def _check_scalars(request: RouteRequest, found: Problems) -> None:
-    if request.goal is not None and request.goal not in get_args(Goal):
-        found.append(no_choice("goal", request.goal))
-    if request.strategy is not None and request.strategy not in get_args(Strategy):
-        found.append(no_choice("strategy", request.strategy))
-    if request.policy_id == "":
-        found.append(_empty("policy_id"))
-    if request.timeout_ms is not None:
-        check_numbers(RouteRequest, "", request, found)
-    if request.idempotency_key is not None:
-        size = len(request.idempotency_key.encode())
-        if not 1 <= size <= MAX_KEY_BYTES:
-            problem = f"takes {size} bytes in UTF-8, must take 1 to {MAX_KEY_BYTES}"
-            found.append(Problem("idempotency_key", problem, "hash a longer one"))
 
 
 def is_name(text: str) -> bool:

@@ -1,8 +1,6 @@
-"""Compiled snapshots and the orders that follow from them: what one request's decision shares with all others.
-
-A board is never changed. Where health moved, another takes its place, whose orders follow those before by the rows that
-moved. Nothing here knows a request's own numbers.
-"""
+"""Compiled snapshots and the orders that follow from them: what one request's decision shares with all others. A board
+is never changed. Where health moved, another takes its place, whose orders follow those before by the rows that moved.
+Nothing here knows a request's own numbers."""
 
 from __future__ import annotations
 
@@ -23,16 +21,12 @@ from .pool import Pool
 from .scale import size_class
 from .scoring import WEIGHTS, Columns, Ranking, RequestClass, Weights
 
-PLANS_KEPT = 512
-"""Compiled plans that the boards of one lineage remember at most."""
-_KEPT = 512
-"""Orders that they remember, fewer where ..."""
-_KEPT_ROWS = 1 << 17
-"""... they have many rows: some 300 bytes each."""
+PLANS_KEPT = 512  # compiled plans that the boards of one lineage remember at most
+_KEPT = 512  # orders that they remember, fewer where ...
+_KEPT_ROWS = 1 << 17  # ... they have many rows: some 300 bytes each
 CHANGES_KEPT = 64
 BOARDS_KEPT = 4
-DIALLED_KEPT = 16
-"""Sets of dials whose pools are remembered."""
+DIALLED_KEPT = 16  # sets of dials whose pools are remembered
 
 OrderKey = tuple[
     tuple[int, int, int, int], int, int | None, Workload, int, str, tuple[str, ...], bool, int | None, int | None,
@@ -46,8 +40,7 @@ V = TypeVar("V")
 
 
 class Kept(dict[K, V | None]):
-    """The values that were used last, at most so many: ``kept[key]`` is None for any other. Needs no lock: of two
-    threads that put, one may be forgotten."""
+    """The values used last, at most ``most``: ``kept[key]`` is None for others. Needs no lock."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -100,8 +93,7 @@ class Boards:
         self, pool: Pool, aliases: Mapping[str, str] | None = None, variables: Mapping[str, str] | None = None
     ) -> None:
         self.pool = pool
-        self.aliases = aliases or {}
-        """Short names of models, which policies may use."""
+        self.aliases = aliases or {}  # short names of models, which policies may use
         self.variables = variables or {}
         """What the environment would have to hold for a provider to be there, by its name."""
         self._latest: tuple[Board, ...] = ()
@@ -171,17 +163,13 @@ class Board:
         version: int = 0,
         changes: tuple[Moved, ...] = (),
     ) -> None:
-        self.boards = boards
-        """Where it, and those of other times, can be had again."""
+        self.boards = boards  # where it, and those of other times, can be had again
         self.outlook = outlook
         self.pool = outlook.pool
-        self.snapshots = outlook.pool.snapshot, outlook.health
-        """Those that decisions by it name."""
+        self.snapshots = outlook.pool.snapshot, outlook.health  # those that decisions by it name
         self.lineage = lineage or Lineage(len(outlook.pool))
-        self.version = version
-        """Boards of a lineage are numbered."""
-        self.changes = changes
-        """What moved from each of those before it to the next, the latest last."""
+        self.version = version  # boards of a lineage are numbered
+        self.changes = changes  # what moved from each of those before it to the next, the latest last
         self.ids: tuple[str, str, str | None] = (outlook.pool.snapshot.id, outlook.health.id, None)
         """Of the catalogue and health, and of no policy."""
         self._columns: dict[RequestClass, tuple[Columns, dict[int, Leg]]] = {}
@@ -223,8 +211,7 @@ class Board:
         return Boards(pool.dialled(before.dials), self.boards.aliases).of(self.outlook.health)
 
     def order(self, given: DecisionInput) -> Order:
-        """The order that serves an input; made for it alone only for qualities of its own, or a warm prompt. Those that
-        follow from a reading are the same for many requests."""
+        """The order that serves an input, shared by its class unless it brings own qualities or a warm prompt."""
         if given.warm:
             return WarmOrder(self.order(replace(given, warm=())), self.outlook, given)
         cap = given.max_output_tokens
@@ -239,10 +226,6 @@ class Board:
         found = self.lineage.orders[key]
         if found is not None and found.version == self.version:
             return found.value
-        return self._order(key, found)
-
-    def _order(self, key: OrderKey, found: Dated[Order] | None) -> Order:
-        """Let an order follow what moved since, or compile it; one of a later board is left in its place."""
         order = None
         if found is not None and (moved := self.since(found.version)) is not None:
             order = found.value.follow(self.outlook, moved.rows)

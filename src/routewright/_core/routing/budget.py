@@ -153,10 +153,8 @@ def worst_of_plan(plan: Plan, tokens: TokenBounds, room: Room, tries: int) -> Am
 
 
 def output_cap(given: DecisionInput, leg: Leg, tokens: TokenBounds, room: Room) -> int | None:
-    """Output tokens to ask a model for at most; None: no cap is sent. ``given``: a plan's, perhaps a template.
-
-    Raises ``RoomTooSmall`` if the room does not cover the output asked for, or else the 90th percentile expected.
-    """
+    """Output tokens to ask a model for at most; None: no cap is sent. ``given``: a plan's, perhaps a template. Raises
+    ``RoomTooSmall`` if the room does not cover the output asked for, or else the 90th percentile expected."""
     if room.nanos is None and room.tokens is None:
         return given.max_output_tokens
     length = leg.length(tokens)

@@ -24,8 +24,7 @@ from .pool import THINKING, Pool
 from .scale import BoolArray, IntArray
 
 REASONS: tuple[Reason, ...] = tuple(Reason)
-PASSES = len(REASONS)
-"""Stands for "fails none" where columns stand for reasons."""
+PASSES = len(REASONS)  # stands for "fails none" where columns stand for reasons
 _COLUMN = {reason: column for column, reason in enumerate(REASONS)}
 _CONTEXT, _BUDGET_TOKENS, _BUDGET_COST = map(REASONS.index, (Reason.CONTEXT, Reason.BUDGET_TOKENS, Reason.BUDGET_COST))
 _NEEDS = (
@@ -116,10 +115,8 @@ class Ask:
         self.text = text
         self.counted = text.counted
         self.bounds: Length = text.low, text.high, text.high
-        self.vary = text.counted or bool(text.images)
-        """Not all models count the input alike, as far as is known."""
-        self.failed: dict[int, int] = {}
-        """Rows that were asked and do not fit, with the column of the question."""
+        self.vary = text.counted or bool(text.images)  # not all models count the input alike, as far as is known
+        self.failed: dict[int, int] = {}  # rows that were asked and do not fit, with the column of the question
         self._lengths: dict[int, Length] = {}
 
     def input(self, row: int) -> Length:
@@ -196,8 +193,7 @@ class Ask:
         return self.budget_picos is None or outlook.costs_at_most(longest, self.output, self.budget_picos)
 
     def worst_picos(self, row: int, input_tokens: int) -> int:
-        """The most that an input up to this long and the held output can cost, in pico-dollars; beyond every budget
-        where the price is unknown."""
+        """The most that the longest input and held output can cost; beyond every budget if unpriced."""
         price = self.outlook.pool.dearest(row, input_tokens)
         return input_tokens * price.input + self.held_output(row) * price.output
 
@@ -208,8 +204,7 @@ class Ask:
         return usd(nanos(self.worst_picos(row, self.high(row))))
 
     def affordable_at_best(self) -> BoolArray:
-        """Rows that a budget does not rule out at first sight: at the shortest input, which is never dearer than a
-        longer one. Shape (n,)."""
+        """Rows that a budget does not rule out at the shortest input. Shape (n,)."""
         pool, low, held = self.outlook.pool, self.text.low, self.outlook.held_output(self.output)
         kept = np.ones(len(pool), dtype=np.bool_)
         if self.budget_tokens is not None:

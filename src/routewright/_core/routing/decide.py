@@ -24,24 +24,18 @@ from .refusal import refusal
 from .scale import IntArray
 from .scoring import Key
 
-CHAIN_LENGTH = 3
-"""Fallbacks besides the primary model."""
+CHAIN_LENGTH = 3  # fallbacks besides the primary model
 FRONT = 1 + CHAIN_LENGTH
-WALKED_FIRST = 24
-"""Rows that are asked one by one before arithmetic over the whole pool pays."""
+WALKED_FIRST = 24  # rows that are asked one by one before arithmetic over the whole pool pays
 _LEAST_TOKENS = 1
 _FOR_EVER_MS = 1 << 53
-UNPRICED = 1 << 62
-"""Stands for pico-dollars beyond every budget."""
+UNPRICED = 1 << 62  # stands for pico-dollars beyond every budget
 _CIRCUIT_OPEN = REASONS.index(Reason.CIRCUIT_OPEN)
 
 
 def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan:
     """Choose. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds leave that open, or what
-    would fit.
-
-    ``laid``, the policy that is already in the input, is only read to say what a refusal is due to.
-    """
+    would fit. ``laid``, the policy that is already in the input, is only read to say what a refusal is due to."""
     outlook, order, ask = board.outlook, board.order(given), Ask(given, board.outlook)
     pool, closed = outlook.pool, outlook.open
     provider, front, home = pool.provider, list[Key](), None
@@ -92,8 +86,7 @@ def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan
 
 
 def fitting(given: DecisionInput, board: Board, order: Order, ask: Ask) -> Iterator[Key]:
-    """The keys of the rows that fit: those preferred, then the others, best first. None with an open circuit. Raises
-    ``CountTokens``."""
+    """The keys of the rows that fit with no open circuit, preferred ones first. Raises ``CountTokens``."""
     closed, pool = board.outlook.open, board.pool
     if ask.fits_all():
         ranked = walk(order.among(pool, given.models), closed, given.timeout_ms, None)
@@ -130,8 +123,7 @@ def _keys(given: DecisionInput, board: Board, order: Order) -> Iterable[Key]:
 def walk(
     keys: Iterable[Key], closed: Container[int], timeout_ms: int, fits: Callable[[int], bool] | None
 ) -> Iterator[Key]:
-    """What fits of some keys, all where nothing is asked; those expected to be late come after all others, the fastest
-    of them first."""
+    """What fits of some keys (``fits`` None: all). Those expected to be late come last, the fastest of them first."""
     late = []
     for key in keys:
         if key[-1] in closed:
@@ -145,8 +137,7 @@ def walk(
 
 
 def _askable(given: DecisionInput, order: Order, ask: Ask) -> Iterable[Key]:
-    """The keys of the rows that no snapshot rules out, of the whitelist if there is one; beyond the first few without
-    those that the budget rules out at first sight."""
+    """The keys that no snapshot or whitelist rules out; beyond the first few, without the clearly unaffordable."""
     keys = order.among(ask.outlook.pool, given.models)
     if not ask.limited or given.models is not None:
         return keys
@@ -162,11 +153,9 @@ def _affordable(keys: Iterable[Key], ask: Ask) -> Iterator[Key]:
 
 
 def compiled(board: Board, key: Hashable, make_given: Callable[[], DecisionInput]) -> Plan | None:
-    """The plan that a class of requests shares, for calls that it ``covers``; None: there is none, decide each.
-
-    ``key`` names all that the class's inputs have in common, never what a client may choose at will. ``make_given``
-    gives one of the inputs; its tokens (but for the estimate), time, budgets and health do not matter.
-    """
+    """The plan that a class of requests shares, for calls that it ``covers``; None: there is none, decide each. ``key``
+    names all that the class's inputs have in common, never what a client may choose at will. ``make_given`` gives one
+    of the inputs; its tokens (but for the estimate), time, budgets and health do not matter."""
     found = board.lineage.plans[key]
     if found is not None and found.version == board.version:
         return found.value
@@ -227,8 +216,7 @@ def _compile(given: DecisionInput, board: Board) -> Plan | None:
 
 
 def _holds(plan: Plan, version: int, board: Board) -> bool:
-    """Whether a plan of an earlier board would be made again: nothing moved that it walked over, no circuit did, and
-    nothing else shrank below its bounds or rose to its places."""
+    """Whether a plan of an earlier board would be made again: nothing it rests on moved, shrank or rose."""
     moved, outlook = board.since(version), board.outlook
     if moved is None or moved.circuits or not moved.rows.isdisjoint(plan.watched):
         return False
@@ -246,8 +234,7 @@ def _holds(plan: Plan, version: int, board: Board) -> bool:
 
 
 def pays_for_any(given: DecisionInput, board: Board) -> bool:
-    """Whether a budget pays, at first sight, for any model that may be asked. If not, none fits, and nobody has to look
-    closer to know that."""
+    """Whether a budget pays, at first sight, for any model that may be asked."""
     ask = Ask(given, board.outlook)
     return bool((ask.affordable_at_best() & board.pool.priced)[_rows(given, board)].any())
 
@@ -261,8 +248,7 @@ def least_nanos(given: DecisionInput, board: Board) -> int | None:
 
 
 def countable(given: DecisionInput, board: Board) -> Sequence[Vocabulary]:
-    """The vocabularies in which a count can matter: the first alone where every model that may fit is of it, both where
-    none may, so that a refusal tells of all models what is true."""
+    """The vocabularies in which a count can matter: the first alone if all models that may fit use it."""
     pool, first, order, ask = board.pool, VOCABULARIES[0], board.order(given), Ask(given, board.outlook)
     keys = itertools.chain(_preferred(given, board, order), _askable(given, order, ask))
     found = {pool.measures[pool.measure[key[-1]]].tokenizer for key in keys if ask.may_fit(key[-1])}

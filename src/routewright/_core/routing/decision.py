@@ -1,7 +1,5 @@
-"""A decision as callers see it: which model, which ones follow, and why, in one sentence or in a table.
-
-It holds a few values and nothing large; what explains the choice is worked out from snapshots when it is read.
-"""
+"""A decision as callers see it: which model, which ones follow, and why, in one sentence or in a table. It holds a few
+values and nothing large; what explains the choice is worked out from snapshots when it is read."""
 
 from __future__ import annotations
 
@@ -27,12 +25,9 @@ from .quality import MICRO
 from .scale import IntArray
 from .scoring import SCORE, UNKNOWN_COST, Weights, candidate
 
-SHOWN = 6
-"""Candidates in the table."""
+SHOWN = 6  # candidates in the table
 NAMED = 3
-"""Models named in the table for each reason of rejection."""
-FEW = 64
-"""Rows that are asked one by one before arithmetic over the whole pool pays."""
+FEW = 64  # rows that are asked one by one before arithmetic over the whole pool pays
 _FIRST_FIELDS = DecisionInput.__struct_fields__.index("prefer")
 """Fields that decisions had from the beginning; the later ones count in a digest only where they say something."""
 _WHITELIST, _CIRCUIT_OPEN = REASONS.index(Reason.WHITELIST), REASONS.index(Reason.CIRCUIT_OPEN)
@@ -56,8 +51,7 @@ class Decision(PlainData):
     def __init__(self, plan: Plan, given: DecisionInput, board: Board | None) -> None:
         """``given``: the input of this very request; a plan may serve several. Without its board only what a trace
         keeps can be read."""
-        self.input = given
-        """All that it was made from, without text: a ``DecisionInput``."""
+        self.input = given  # all that it was made from, without text: a ``DecisionInput``
         self._plan = plan
         self._boards = None if board is None else board.boards
         self._health = None if board is None else board.outlook.health
@@ -183,8 +177,7 @@ class Decision(PlainData):
 
     @property
     def token_count(self) -> Literal["bounds", "estimated", "exact"]:
-        """What is known of the input's tokens: bounds, if these settled the matter; else a count, which is exact only
-        in the chosen model's own vocabulary and an estimate with a margin in any other."""
+        """Whether bounds settled the input's tokens, or a count, exact only in the chosen model's vocabulary."""
         tokens = self.input.tokens
         if not tokens.counted:
             return "bounds"

@@ -1,8 +1,6 @@
-"""What a request asks of a vendor that moves cost, length and time: effort, service tier, marks for its cache, audio.
-
-A pool is made for plain requests, and once more for each set of dials that is asked for: effort changes how long a
-model is expected to think, a tier and marks change what its tokens cost. All else of a decision stays as it is.
-"""
+"""What a request asks of a vendor that moves cost, length and time: effort, service tier, marks for its cache, audio. A
+pool is made for plain requests, and once more for each set of dials that is asked for: effort changes how long a model
+is expected to think, a tier and marks change what its tokens cost. All else of a decision stays as it is."""
 
 from __future__ import annotations
 
@@ -16,13 +14,12 @@ from routewright.wire import DecisionInput, Effort, Need, Pricing, Usage
 
 EFFORT_PERCENT: dict[Effort, int] = {"none": 0, "minimal": 10, "low": 35, "medium": 100, "high": 250, "max": 500}
 """Tokens thought, in per cent of what the model thinks when nobody asks for an effort."""
-WISHES = {
+WISHES = {  # what a request calls the wishes that no model is left out for
     Need.FLEX: "service_tier",
     Need.PRIORITY: "service_tier",
     Need.VERBOSITY: "verbosity",
     Need.CACHE_CONTROL: "cache_control",
 }
-"""What a request calls the wishes that no model is left out for."""
 _TOOLS, _AUDIO, _FLEX, _PRIORITY, _MARKS = map(
     int, (Need.TOOLS, Need.AUDIO, Need.FLEX, Need.PRIORITY, Need.CACHE_CONTROL)
 )  # flags are slow to combine

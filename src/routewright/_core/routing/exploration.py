@@ -1,8 +1,6 @@
-"""Tries another good model now and then, so that traffic can teach how good it is. Bounded in money.
-
-Each request of a policy that explores earns its share of what it is expected to cost; what an explored model is
-expected to cost beyond the best one is paid from that. So exploring adds at most this share to the expected cost.
-"""
+"""Tries another good model now and then, so that traffic can teach how good it is. Bounded in money. Each request of a
+policy that explores earns its share of what it is expected to cost; what an explored model is expected to cost beyond
+the best one is paid from that. So exploring adds at most this share to the expected cost."""
 
 from __future__ import annotations
 
@@ -28,8 +26,7 @@ class Exploration:
     earned_nanos = 0.0
 
     def draw(self, front: Sequence[Key], share: float, chance: float) -> Draw:
-        """Draw one of the best few that fit, the best first. ``share``: of the requests that explore; ``chance``:
-        uniform in [0, 1)."""
+        """Draw one of ``front``, best first. ``share``: of requests that explore; ``chance``: uniform in [0, 1)."""
         best, *others = front
         if best[2] == UNKNOWN_COST:
             return Draw(best, MICRO, explored=False)

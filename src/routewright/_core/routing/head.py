@@ -1,9 +1,7 @@
-"""Learns from an account's own traffic how much better or worse models do there than the built-in predictor says.
-
-A head moves the quality of a model on the logit scale: by an offset, and by a weight for each number of the prompt's
+"""Learns from an account's own traffic how much better or worse models do there than the built-in predictor says. A
+head moves the quality of a model on the logit scale: by an offset, and by a weight for each number of the prompt's
 sketch, all shrunk towards 0. What tells sources apart (users complain, judges are kind) is fitted beside them, for the
-predictor alone as well as for a head, and takes no part in decisions.
-"""
+predictor alone as well as for a head, and takes no part in decisions."""
 
 from __future__ import annotations
 
@@ -20,21 +18,16 @@ from routewright.wire.storage import JUDGE
 from .predict import TOPICS
 from .quality import MICRO
 
-HEADS = "heads"
-"""Id of the state that keeps the heads of an account and environment (``PutAgentState``)."""
+HEADS = "heads"  # id of the state that keeps the heads of an account and environment (``PutAgentState``)
 FOLDS = 5
-FEWEST = 50
-"""Traces without which nothing is learned."""
-SURE = 1.645
-"""Standard errors by which a head has to be better on held-out traces: 95 %, one-sided."""
+FEWEST = 50  # traces without which nothing is learned
+SURE = 1.645  # standard errors by which a head has to be better on held-out traces: 95 %, one-sided
 MOST_SAMPLES = 10_000
 SOURCES = {"feedback": 1.0, JUDGE: 0.5, "structured": 0.25, "answer": 0.1}
 """What a sample counts by who says it: a user, a judge, the type that an answer has to fit, or how an answer ended."""
 _POOR = frozenset({FaultKind.INVALID_OUTPUT, FaultKind.REFUSED, FaultKind.BLOCKED})
-_CUT = 0.25
-"""Score of an answer that its own limit of tokens cut."""
-_STEPS = 12
-"""Of Newton's method, none longer than a logit."""
+_CUT = 0.25  # score of an answer that its own limit of tokens cut
+_STEPS = 12  # of Newton's method, none longer than a logit
 _RIDGES = 0.01, 4.0, 16.0
 """Of sources, offsets and weights: 1 / variance of the prior. That of sources is wide, so that what all answers have in
 common is theirs, and lifts no model above those that were not used."""
@@ -89,8 +82,7 @@ def moved(quality: Sequence[int], rows: Mapping[str, int], head: Head, steps: Se
 
 
 def samples_of(trace: Trace, feedback: PutFeedback | None, shipped: Mapping[str, float]) -> list[Sample]:
-    """One sample for each model that was tried, if its prompt was sketched: what somebody thought of the answer, else
-    how the attempt ended. ``shipped``: what the built-in predictor says of the models."""
+    """One sample for each model tried, by feedback or how the attempt ended. ``shipped``: the predictor's."""
     given = trace.decision_input
     if given is None or given.reading is None or not given.reading.sketch or trace.cache_hit:
         return []
@@ -125,8 +117,7 @@ def fit(samples: Sequence[Sample]) -> dict[str, tuple[float, ...]]:
 
 
 def evaluate(samples: Sequence[Sample]) -> HeadFigures:
-    """Predict each trace by what the others teach: by a head, and by the built-in predictor alone. Too few are counted
-    alone."""
+    """Predict each trace from the others, by a head and by the predictor alone. Too few are only counted."""
     ids, trace = np.unique([each.trace_id for each in samples], return_inverse=True)
     if len(ids) < FEWEST:
         return HeadFigures(len(ids), 0.0, 0.0, 0.0)
@@ -157,8 +148,7 @@ def refusal_of(figures: HeadFigures) -> str:
 
 
 def _design(samples: Sequence[Sample]) -> tuple[Floats, Floats, list[str]]:
-    """One row a sample: a column for each source, then a block for each model. With the ridge of each column, and the
-    models."""
+    """One row a sample: a column for each source, then a block for each model; their ridges; the models."""
     sources, models, width = [*SOURCES], sorted({each.model for each in samples}), 1 + len(samples[0].sketch)
     x = np.zeros((len(samples), len(sources) + width * len(models)))
     for row, each in enumerate(samples):

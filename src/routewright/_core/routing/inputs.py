@@ -30,8 +30,7 @@ from .predict import LARGEST_CELL, Predictor
 from .quality import MICRO, micro, on_grid
 from .scale import IntArray
 
-RULES = 2
-"""Version of the scoring rules, in every ``DecisionInput``: other rules cannot replay it."""
+RULES = 2  # version of the scoring rules, in every ``DecisionInput``: other rules cannot replay it
 
 
 class Defaults(NamedTuple):
@@ -55,11 +54,8 @@ def asked_of(request: RouteRequest) -> Asks:
 
 
 def with_ids(request: RouteRequest, aliases: Mapping[str, str], known: Mapping[str, int]) -> RouteRequest:
-    """Put ids in the place of aliases.
-
-    Raises ``ValidationFailed`` for a model that the catalogue does not know, and for one of the chain or of those
-    preferred that is outside the whitelist.
-    """
+    """Put ids in the place of aliases. Raises ``ValidationFailed`` for a model that the catalogue does not know, and
+    for one of the chain or of those preferred that is outside the whitelist."""
     fallback, prefer, models = request.fallback, request.prefer, request.models
     if models is not None:
         models = resolve(models, aliases, known, "models")
@@ -137,11 +133,8 @@ def quality_column(qualities: Iterable[float]) -> tuple[int, ...]:
 
 
 def predicted_column(predictor: Predictor, cell: tuple[int, ...], pool: Pool) -> IntArray:
-    """What the built-in predictor says of a cell, in millionths. Shape (n,).
-
-    It is told the steps that priors stand on: models that cannot be told apart move alike, and stay in the order of
-    their priors.
-    """
+    """What the built-in predictor says of a cell, in millionths. Shape (n,). It is told the steps that priors stand on:
+    models that cannot be told apart move alike, and stay in the order of their priors."""
     steps = on_grid(pool.quality)
     models = [replace(model, quality=step / MICRO) for model, step in zip(pool.models, steps.tolist(), strict=True)]
     column = predictor.column(cell, models)
@@ -153,7 +146,6 @@ def predicted_column(predictor: Predictor, cell: tuple[int, ...], pool: Pool) ->
 
 
 def quality_spans(predictor: Predictor, pool: Pool) -> list[tuple[int, ...]]:
-    """The steps of the grid on which each model stands, one per row: by its prior, then by the readings at the corners
-    of the predictor's grid, between which all others lie."""
+    """The grid steps of each model: by its prior, then at the corners of the predictor's grid."""
     ends = [predicted_column(predictor, cell, pool) for cell in product(*[(-most, most) for most in LARGEST_CELL])]
     return [*map(tuple, (on_grid(np.array([pool.quality, *ends])) // 100).T.tolist())]

@@ -19,8 +19,7 @@ from .scoring import Columns, Key, Ranking
 
 
 class Order:
-    """One for all requests of a class, and of one reading of their prompts; ``OwnOrder`` for a request that brings its
-    own qualities."""
+    """Shared by the requests of a class and reading; ``OwnOrder`` is for a request with its own qualities."""
 
     _quality: Sequence[int] | None = None
     """The request's own. Without them a policy's floor holds of the catalogue's, whatever was read in a prompt."""
@@ -41,15 +40,11 @@ class Order:
         self.eligible = eligible
         """Answers to the questions that need no numbers of the request; all rows of the order passed."""
         self.bar = bar
-        self.keys = keys
-        """Sorted: the best row first."""
-        self.of = of
-        """The key of each row."""
-        self.one_provider = one_provider
-        """All rows belong to one provider."""
+        self.keys = keys  # sorted: the best row first
+        self.of = of  # the key of each row
+        self.one_provider = one_provider  # all rows belong to one provider
         self._legs = legs
-        self._tightest = tightest
-        """The least room of a window beside the expected answer, and whose it is."""
+        self._tightest = tightest  # the least room of a window beside the expected answer, and whose it is
 
     @classmethod
     def compiled(cls, ranking: Ranking, outlook: Outlook, eligible: Eligible, bar: Bar) -> Order:
@@ -118,8 +113,7 @@ class Order:
         return ceiling is None or self.key(outlook, row)[3] <= ceiling
 
     def is_swayed(self, spans: Sequence[tuple[int, ...]]) -> bool:
-        """True if a reading of the prompt could change which row is best (``quality_spans``): those that could be best
-        do not all move alike."""
+        """True if a reading of the prompt (``quality_spans``) could change which row is best."""
         weight = self.ranking.cls.weights.quality
         rest = {row: -key[0] - weight * spans[row][0] for row, key in self.of.items()}
         surely = max([score + weight * min(spans[row]) for row, score in rest.items()], default=0)

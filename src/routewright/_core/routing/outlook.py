@@ -13,8 +13,7 @@ from .pool import Pool, p90_of
 from .scale import RATIOS, IntArray, scaled
 
 UNKNOWN = ModelHealth()
-Workload = tuple[int, int]
-"""Quarter octaves by which answers of the work are longer, and take more time, than usual."""
+Workload = tuple[int, int]  # quarter octaves by which answers of the work are longer, and take more time, than usual
 USUAL: Workload = (0, 0)
 
 
@@ -24,8 +23,7 @@ class Outlook:
     def __init__(self, pool: Pool, health: HealthSnapshot) -> None:
         self.pool = pool
         self.health = health
-        self.output: list[int] = pool.output.copy()
-        """Expected length of an answer in tokens, thinking included."""
+        self.output: list[int] = pool.output.copy()  # expected length of an answer in tokens, thinking included
         self.output_p90: list[int] = pool.output_p90.copy()
         self.ttft_ms: list[int] = pool.ttft_ms.copy()
         self.ttft_p95_ms: list[int | None] = [None] * len(pool)
@@ -98,8 +96,7 @@ class Outlook:
         return self.column("output_p90") if cap is None else np.full(len(self.pool), cap, dtype=np.int64)
 
     def least_room(self, cap: int | None) -> int:
-        """Input tokens for which every model's window has room beside its answer; negative where an answer so long is
-        too long for one of them."""
+        """Input tokens for which every window has room beside its answer; negative if an answer is too long."""
         pool = self.pool
         if cap is not None:
             return pool.least_window - cap if cap <= pool.least_max_output else -1
@@ -122,8 +119,7 @@ class Outlook:
         return input_tokens * top_input + (self.most_p90 if cap is None else cap) * top_output <= picos
 
     def latency_ms(self, cap: int | None, work: Workload = USUAL) -> IntArray:
-        """Expected time to the whole answer. What is thought in silence is part of the time to the first token.
-        Shape (n,)."""
+        """Expected time to the whole answer, shape (n,). Silent thinking is part of the time to the first token."""
         visible = scaled(np.maximum(0, self.column("output") - np.array(self.pool.silent, dtype=np.int64)), work[0])
         streamed = visible if cap is None else np.minimum(visible, cap)
         return scaled(self.column("ttft_ms") + self.column("us_per_token") * streamed // 1000, work[1])

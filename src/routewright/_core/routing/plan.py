@@ -1,7 +1,5 @@
-"""What a decision comes to: which models to call, in order, and the numbers that calling them needs.
-
-A plan refers to no board, pool or provider, so it may be kept with a trace and shared between requests and threads.
-"""
+"""What a decision comes to: which models to call, in order, and the numbers that calling them needs. A plan refers to
+no board, pool or provider, so it may be kept with a trace and shared between requests and threads."""
 
 from __future__ import annotations
 
@@ -22,8 +20,7 @@ from .scoring import Key, candidate
 
 _UNLIMITED = 1 << 62
 _LAST = Reason.BUDGET_TOKENS, Reason.BUDGET_COST, Reason.CIRCUIT_OPEN
-PATIENCE = 4
-"""Times that what is usual may take."""
+PATIENCE = 4  # times that what is usual may take
 
 
 class Leg:
@@ -41,31 +38,22 @@ class Leg:
         self.row = row
         self.id = pool.ids[row]
         self.provider = pool.provider[row]
-        self.prices: Prices = pool.prices[row]
-        """Of the plan's day."""
+        self.prices: Prices = pool.prices[row]  # of the plan's day
         self.flat: Price | None = self.prices[0] if len(self.prices) == 1 else None
-        """The price at any length; None where the length decides, or none is known."""
-        self.prices_held: Prices = pool.held[row]
-        """What a budget has to hold: the prices of the day and of the next."""
+        self.prices_held: Prices = pool.held[row]  # what a budget has to hold: the prices of the day and of the next
         self.is_dialled = bool(pool.dials.tier or pool.dials.hour or pool.dials.audio)
         """The request's dials may make its tokens dearer than ``prices`` says."""
         self.dearest: Price | None = pool.flat_dearest[row]
         """The worst of them at any length; None where the length decides."""
         self.max_output = pool.max_output[row]
         self.window = pool.window[row]
-        self.declared_window = pool.models[row].context_window
-        """None where ``window`` is only taken for it."""
-        self.measure: Measure = pool.measures[pool.measure[row]]
-        """How the model counts its input."""
-        self.able = int(pool.able[row])
-        """Bits of ``Need`` that it serves."""
+        self.declared_window = pool.models[row].context_window  # None where ``window`` is only taken for it
+        self.measure: Measure = pool.measures[pool.measure[row]]  # how the model counts its input
+        self.able = int(pool.able[row])  # bits of ``Need`` that it serves
         self.reasoning = bool(pool.models[row].reasoning)
-        self.output = outlook.output[row]
-        """Expected length of an answer in tokens."""
-        self.held = outlook.output_p90[row]
-        """Its 90th percentile, which a budget has to hold."""
-        self.expected_ms = outlook.expected_ms(row, cap)
-        """Expected time to the whole answer."""
+        self.output = outlook.output[row]  # expected length of an answer in tokens
+        self.held = outlook.output_p90[row]  # its 90th percentile, which a budget has to hold
+        self.expected_ms = outlook.expected_ms(row, cap)  # expected time to the whole answer
         self.ttft_ms = outlook.ttft_ms[row]
         self.ttft_p95_ms = outlook.ttft_p95_ms[row]
         self.latency_p95_ms = outlook.latency_p95_ms[row]
@@ -86,13 +74,11 @@ class Leg:
         return tokens.low, tokens.high, tokens.high
 
     def worst_price(self, input_tokens: int) -> Price:
-        """The most that a token of an input up to this long can cost, on the plan's day and the next; beyond every
-        budget where no price is known."""
+        """The most a token of such an input can cost, today or tomorrow; beyond every budget if unpriced."""
         return self.dearest or dearest_at(self.prices_held, input_tokens)
 
 
-ID = attrgetter("id")
-"""Of a leg."""
+ID = attrgetter("id")  # of a leg
 _NONE: frozenset[int] = frozenset()
 
 
@@ -124,39 +110,31 @@ class Plan:
     def __init__(self, given: DecisionInput, legs: tuple[Leg, ...], front: tuple[Key, ...], ids: Sequence[str]) -> None:
         self.given = given
         """Its input. A shared plan's is a template: tokens, ``timeout_ms``, budgets, ``health`` are each call's own."""
-        self.legs = legs
-        """The chosen model, then the chain."""
-        self.front = front
-        """The keys of the best few that fit."""
+        self.legs = legs  # the chosen model, then the chain
+        self.front = front  # the keys of the best few that fit
         self.ample: tuple[int, int, OutputPlan] | None = None
         """Pico-dollars a token of input, and pico-dollars: a budget of so much pays for this cap, and the chain. None
         until a call with a budget asks."""
-        self.ids = ids
-        """Of all models that were asked, by row."""
+        self.ids = ids  # of all models that were asked, by row
         self.failed: Mapping[int, int] = {}
         """Rows that were walked over and did not fit the request's own numbers, with the column of ``REASONS``."""
         self.passed_over: tuple[tuple[str, Reason | None], ...] = ()
         """Models that were preferred and not taken, each with the first constraint that it fails."""
-        self.is_shared = False
-        """It may serve other calls of its class (``covers``)."""
+        self.is_shared = False  # it may serve other calls of its class (``covers``)
         self.max_high = -1
         """Up to so many input tokens (``TokenBounds.high``) every model that was walked over fits that ever does, and
         so does every model of the pool: the counts of rejections are the same."""
-        self.max_latency_ms = 0
-        """With so much time none of the walked is late."""
-        self.walked = 0
-        """Places of the order that were looked at, those with open circuits counted."""
+        self.max_latency_ms = 0  # with so much time none of the walked is late
+        self.walked = 0  # places of the order that were looked at, those with open circuits counted
         self.watched: frozenset[int] = _NONE
         """Rows that the plan rests on: those at the places walked over, and the chain's."""
-        self.reached: Key | None = None
-        """The key of the last place that was looked at; None: all were."""
+        self.reached: Key | None = None  # the key of the last place that was looked at; None: all were
         self.worst_input = self.worst_output = self.worst_held = 0
         """Pico-dollars a token of input, pico-dollars of output, and tokens of output: no walked model needs more of a
         budget."""
         self.told: tuple[Mapping[Reason, int] | None, str] | None = None
         """The reason that one of its calls has worked out, and the counts in it: the same for all with these counts."""
-        self.shown: list[Candidate] | None = None
-        """The best few, for all calls that it covers."""
+        self.shown: list[Candidate] | None = None  # the best few, for all calls that it covers
         self.is_swayed: bool | None = None
         """A reading of the prompt could change it. None until somebody has looked: prompts are read meanwhile."""
         self.instead_of = ""
@@ -172,10 +150,8 @@ class Plan:
         self.rich: tuple[int, int, Mapping[Reason, int]] | None = None
         """Pico-dollars a token of input, and pico-dollars: for a budget of so much the counts of rejections are these.
         None until a call with a budget asks."""
-        self.p90: list[int] = []
-        """What each row's answer was held to need, as ``costs`` has it."""
-        self.flat_to = -1
-        """Up to so many input tokens none of those has a price of another tier."""
+        self.p90: list[int] = []  # what each row's answer was held to need, as ``costs`` has it
+        self.flat_to = -1  # up to so many input tokens none of those has a price of another tier
 
     def __repr__(self) -> str:
         return f"<Plan {', then '.join(self.models)}>"
@@ -201,8 +177,7 @@ class Plan:
         return budget_nanos is None or high * self.worst_input + self.worst_output <= budget_nanos * PICOS_PER_NANO
 
     def rejections(self, high: int, nanos: int | None, tokens: int | None) -> Mapping[Reason, int] | None:
-        """How many models each constraint rejected of a call with so many input tokens and this budget; None where
-        that was not counted yet."""
+        """How many models each constraint rejected of a call with this budget; None: not counted yet."""
         if self.counts is None or not self.is_shared or (nanos is None and tokens is None):
             return self.counts
         if nanos is None or tokens is not None:

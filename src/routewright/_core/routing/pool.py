@@ -22,20 +22,15 @@ DEFAULT_WINDOW = 8_192
 DEFAULT_TTFT_S = 1.0
 DEFAULT_TOKENS_PER_S = 100.0
 
-ANSWER_TOKENS = 400
-"""Visible length of an answer until a model's own was learned."""
-THINKING_TOKENS = 1_000
-"""What a reasoning model thinks at least, until its own length was learned."""
-P90_PERCENT = 250
-"""The 90th percentile of an answer's length, in per cent of the mean."""
-LEAST_P90 = 256
-"""No expected output is taken to be shorter where a budget has to hold it (contract 3)."""
+ANSWER_TOKENS = 400  # visible length of an answer until a model's own was learned
+THINKING_TOKENS = 1_000  # what a reasoning model thinks at least, until its own length was learned
+P90_PERCENT = 250  # the 90th percentile of an answer's length, in per cent of the mean
+LEAST_P90 = 256  # no expected output is taken to be shorter where a budget has to hold it (contract 3)
 
 _OTHERWISE = {"parallel_tool_calls": Need.SERIAL_TOOLS, "reasoning_none": Need.NO_REASONING}
-FEATURES: dict[Feature, Need] = {
+FEATURES: dict[Feature, Need] = {  # what a model is able to unless it is said to lack it
     feature: _OTHERWISE.get(feature) or Need[feature.upper()] for feature in get_args(Feature)
 }
-"""What a model is able to unless it is said to lack it."""
 THINKING = Need(sum(need for feature, need in FEATURES.items() if feature.startswith("reasoning")) - Need.NO_REASONING)
 """What only models that reason are able to."""
 
@@ -79,16 +74,13 @@ class Worst(NamedTuple):
 
 
 class Pool:
-    """All models of a snapshot at the prices of a day, ``YYYY-MM-DD``. Every list and array has one entry per model, in
-    the snapshot's order."""
+    """All models of a snapshot at a day's prices. Lists and arrays follow the snapshot's order."""
 
     def __init__(self, snapshot: CatalogueSnapshot, as_of: str) -> None:
         self.snapshot = snapshot
         self.as_of = as_of
-        self.dials = PLAIN
-        """What requests ask for that it is made for."""
-        self.dated = any(model.price_changes for model in snapshot.models)
-        """Another day may have other prices."""
+        self.dials = PLAIN  # what requests ask for that it is made for
+        self.dated = any(model.price_changes for model in snapshot.models)  # another day may have other prices
         models = tuple(_priced_on(model, as_of) for model in snapshot.models)
         self.models: tuple[Model, ...] = models
         self.ids: list[str] = [m.id for m in models]
@@ -105,10 +97,8 @@ class Pool:
         self.least_window = min(self.window, default=0)
         self.least_max_output = min(self.max_output, default=0)
         found = [measure_of(m.id, m.tokenizer) for m in models]
-        self.measures: tuple[Measure, ...] = tuple(dict.fromkeys(found))
-        """How the models count their input."""
-        self.measure: list[int] = [self.measures.index(measure) for measure in found]
-        """Which of these each model does."""
+        self.measures: tuple[Measure, ...] = tuple(dict.fromkeys(found))  # how the models count their input
+        self.measure: list[int] = [self.measures.index(measure) for measure in found]  # which of these each model does
         self.measured = np.array(self.measure, dtype=np.int64)
 
         self.quality = np.array([micro(DEFAULT_QUALITY if m.quality is None else m.quality) for m in models], np.int64)
@@ -131,11 +121,10 @@ class Pool:
             round(max(0.0, t - DEFAULT_TTFT_S) * s) if m.reasoning else 0
             for m, t, s in zip(models, ttft_s, speed, strict=True)
         ]
-        self.usual_output: list[int] = [
+        self.usual_output: list[int] = [  # expected of requests that ask for no effort
             min(ANSWER_TOKENS + (max(THINKING_TOKENS, silent) if m.reasoning else 0), most, window // 2)
             for m, silent, most, window in zip(models, self.silent, self.max_output, self.window, strict=True)
         ]
-        """Expected of requests that ask for no effort."""
         self.shy = frozenset(row for row, m in enumerate(models) if m.reasoning and able[row] & _TOOLED == _SHY)
         """Rows that take tools only while they do not think."""
         self.prices: list[Prices] = [self._prices(row, model) for row, model in enumerate(models)]
@@ -155,36 +144,30 @@ class Pool:
         if dials.tier or dials.marks or dials.hour or dials.audio:
             pool.prices, pool.held, pool._worsts = self.prices.copy(), self.held.copy(), self._worsts.copy()
             for row, model in enumerate(self.models):
-                pool._price(row, model)
+                usual = held = pool.held[row]
+                if pool._has_tier(row):
+                    pool.prices[row] = pool._prices(row, model)
+                    held = pool._two_days(row)
+                    held += usual if held else ()
+                held = pool.dials.held(model.pricing_per_1m, held)
+                if held != usual:
+                    pool.held[row], pool._worsts[row] = held, Worst.of(held)
             pool._tabulate()
         if dials.effort is not None or dials.thinking_tokens is not None or dials.tools:
             pool._think()
         return pool
 
-    def _price(self, row: int, model: Model) -> None:
-        """Give a row the prices of the dials. A vendor may serve a call in its usual tier all the same."""
-        usual = held = self.held[row]
-        if self._has_tier(row):
-            self.prices[row] = self._prices(row, model)
-            held = self._two_days(row)
-            held += usual if held else ()
-        held = self.dials.held(model.pricing_per_1m, held)
-        if held != usual:
-            self.held[row], self._worsts[row] = held, Worst.of(held)
-
     def _tabulate(self) -> None:
-        self.base = Columns.of(
+        self.base = Columns.of(  # prices of short inputs
             [self.expected(row, prices[-1]) if prices else _UNPRICED for row, prices in enumerate(self.prices)]
         )
-        """Prices of short inputs."""
         worst = self._worsts
         self.flat_dearest = [each.flat for each in worst]
         """The worst that a token can cost at any length; None where the length decides."""
         self.worst = Columns.of([each.short for each in worst])
         """The most that a token costs in short inputs: a fresh one is not always the dearest."""
         tiered = [row for row, each in enumerate(worst) if each.first_tier >= 0]
-        self.tiered = np.array(tiered, dtype=np.int64)
-        """Rows whose price depends on the input's length. Shape (k,)."""
+        self.tiered = np.array(tiered, dtype=np.int64)  # Rows whose price depends on the input's length. Shape (k,).
         self.first_tier = np.array([worst[row].first_tier for row in tiered], dtype=np.int64)
         """Input tokens above which their price changes. Shape (k,)."""
         self.priced = np.array([*map(bool, self.held)], dtype=np.bool_)
@@ -218,10 +201,9 @@ class Pool:
             brief = _BRIEF_BOUND
         self.least_p90 = [LEAST_P90 if able & brief == brief else BRIEF_TOKENS + 1 for able in self._ables]
         """The least output that a budget has to hold: some models take no smaller cap while they think."""
-        self.output_p90: list[int] = [
+        self.output_p90: list[int] = [  # output tokens that a budget has to hold until a model's own was learned
             p90_of(*each) for each in zip(self.output, self.max_output, self.least_p90, strict=True)
         ]
-        """Output tokens that a budget has to hold until a model's own was learned."""
 
     def holds(self, day: str) -> bool:
         """Whether its prices are those of a day."""
@@ -246,8 +228,7 @@ class Pool:
         return tier_prices(model.provider, model.pricing_per_1m, tier) or self.prices_on(row, day)
 
     def dearest(self, row: int, input_tokens: int) -> Price:
-        """The worst that inputs up to this long can cost a token, on the pool's day or the next, into which a call may
-        last; beyond every budget where the price is unknown."""
+        """The worst that such inputs can cost a token, today or tomorrow; beyond every budget if unpriced."""
         return self.flat_dearest[row] or price_at(self._worsts[row].steps, input_tokens)
 
     def _two_days(self, row: int) -> Prices:

@@ -1,9 +1,7 @@
-"""Reads a prompt: how hard it is, what it is about, and how much of it training knew. It never calls a model.
-
-Its words say how likely it is of each domain that training knew. From that, and from what it looks like, follow two
-coordinates: by how much all models do better than usual, and by how much the abler ones gain on the others. Each model
-has a slope along each. Both coordinates are shrunk by novelty and rounded to a small grid.
-"""
+"""Reads a prompt: how hard it is, what it is about, and how much of it training knew. It never calls a model. Its words
+say how likely it is of each domain that training knew. From that, and from what it looks like, follow two coordinates:
+by how much all models do better than usual, and by how much the abler ones gain on the others. Each model has a slope
+along each. Both coordinates are shrunk by novelty and rounded to a small grid."""
 
 from __future__ import annotations
 
@@ -29,21 +27,16 @@ TOPICS = (
     "math", "science", "medicine", "law", "humanities", "social", "business", "code", "support", "chat", "other",
 )  # fmt: skip
 """What a prompt can be about. ``support`` are questions of customers, ``chat`` is what people ask an assistant."""
-_SURE = 0.35
-"""So probable a topic must be."""
+_SURE = 0.35  # so probable a topic must be
 COORDINATES = 2
-LARGEST_CELL = (12, 8)
-"""Steps to either side, of each coordinate."""
-_LONGEST_TEXT = 4_000
-"""Characters that are read: of a longer text the first half and the last half of as many."""
-_LETTERS = bytes(
+LARGEST_CELL = (12, 8)  # steps to either side, of each coordinate
+_LONGEST_TEXT = 4_000  # characters that are read: of a longer text the first half and the last half of as many
+_LETTERS = bytes(  # from a byte to that of its word: letters in lower case, each digit a 0, all else a space
     48 if byte in b"0123456789" else byte if byte in b"_" or byte > 127 or chr(byte).isalpha() else 32
     for byte in (bytes(range(256)).lower())
 )
-"""From a byte to that of its word: letters in lower case, each digit a 0, all else a space."""
 _CHOICE = re.compile(r"^\(?[A-J][.):] *(.*)$", re.MULTILINE)
-_CUE = "answer:"
-"""At the end it tells nothing but where a text is from."""
+_CUE = "answer:"  # at the end it tells nothing but where a text is from
 _CODE = (
     "```", "SELECT ", " FROM ", "\ndef ", "\nclass ", "\nimport ", "#include", "print(", "){", ") {", ";\n", "):\n",
     "=>", "==", "!=", "->", "::", "</",
@@ -64,8 +57,7 @@ _CLASSES = (
 )  # fmt: skip
 """Kinds of bytes that are counted."""
 _BYTES = np.array([[byte in kind for kind in _CLASSES] for byte in range(256)], np.float32)  # (256, kinds)
-SURFACE = 8 + 2 * len(_CLASSES)
-"""Numbers that say what a text looks like."""
+SURFACE = 8 + 2 * len(_CLASSES)  # numbers that say what a text looks like
 
 _SCRIPTS = (
     ("ja", re.compile(r"[\u3040-\u30ff]")), ("zh", re.compile(r"[\u4e00-\u9fff]")),
@@ -75,7 +67,7 @@ _SCRIPTS = (
     ("he", re.compile(r"[\u0590-\u05ff]")), ("th", re.compile(r"[\u0e00-\u0e7f]")),
 )  # fmt: skip
 """Scripts that one language is mostly written in. Japanese comes first, since it is written with Chinese signs, too."""
-_FREQUENT = {
+_FREQUENT = {  # the most frequent words of languages in Latin script
     language: frozenset(words.encode().split())
     for language, words in {
         "en": "the of and to is are what how which a an in for that with you my do can it on was be have this i me",
@@ -92,14 +84,11 @@ _FREQUENT = {
         "sv": "och är det en ett att inte som på med för hur vad jag av till den har kan om från min",
     }.items()
 }
-"""The most frequent words of languages in Latin script."""
-LANGUAGES = (*_FREQUENT, *(language for language, _ in _SCRIPTS))
-"""Those that are told apart, as ISO 639-1."""
+LANGUAGES = (*_FREQUENT, *(language for language, _ in _SCRIPTS))  # those that are told apart, as ISO 639-1
 
 
 def seen(text: str) -> tuple[list[bytes], set[bytes], Floats]:
-    """The words of a text, in lower case and with each digit a 0; the distinct ones; and ``SURFACE`` numbers that say
-    what it looks like. Training and reading share it."""
+    """The lower-case words of a text, digits as 0; the distinct ones; and ``SURFACE`` numbers on its look."""
     half = _LONGEST_TEXT // 2
     text = (text if len(text) <= _LONGEST_TEXT else f"{text[:half]}\n{text[-half:]}").rstrip()
     if text[-len(_CUE) :].lower() == _CUE:
@@ -231,11 +220,9 @@ class Predictor:
         )
 
     def column(self, cell: tuple[int, ...], models: Sequence[Model]) -> tuple[int, ...] | None:
-        """The quality of each model in millionths, which depends on that model alone. None: the priors stand.
-
-        The log-odds of the prior are moved along the model's slopes. A model that training did not know has those
-        that its prior makes likely; of two such models the one with the better prior never gets less.
-        """
+        """The quality of each model in millionths, which depends on that model alone. None: the priors stand. The
+        log-odds of the prior are moved along the model's slopes. A model that training did not know has those that its
+        prior makes likely; of two such models the one with the better prior never gets less."""
         if not any(cell):
             return None
         ease, spread = (step * size for step, size in zip(cell, self._steps, strict=True))

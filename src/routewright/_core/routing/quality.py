@@ -1,8 +1,6 @@
-"""The quality grid: models that cannot be told apart stand on the same step.
-
-Priors carry an error of about 0.36 standard deviations (their own and the mismatch between benchmarks and a task), so
-steps are that wide on the latent scale. Seen on 0..1 they are wide in the middle and narrow at the top.
-"""
+"""The quality grid: models that cannot be told apart stand on the same step. Priors carry an error of about 0.36
+standard deviations (their own and the mismatch between benchmarks and a task), so steps are that wide on the latent
+scale. Seen on 0..1 they are wide in the middle and narrow at the top."""
 
 from __future__ import annotations
 
@@ -12,10 +10,8 @@ import numpy as np
 
 from .scale import IntArray
 
-MICRO = 1_000_000
-"""Quality is kept in millionths."""
-DEFAULT_QUALITY = 0.3
-"""Of a model of which nobody knows it."""
+MICRO = 1_000_000  # quality is kept in millionths
+DEFAULT_QUALITY = 0.3  # of a model of which nobody knows it
 
 # standard normal CDF at (k + 1/2) * 0.36 and at k * 0.36, in millionths, for k = -8 .. 5
 EDGES = np.array(

@@ -26,20 +26,15 @@ from .pool import THINKING, THINKING_TOKENS, Pool
 from .quality import quality_text
 from .scale import BoolArray, class_size, size_class
 
-LEAST_INPUT = PRIMING_TOKENS + MESSAGE_TOKENS + 1
-"""No prompt is shorter."""
-LEAST_OUTPUT = 16
-"""No shorter answer is suggested: it would be none."""
-USUAL_OUTPUT = 4_096
-"""An output that is taken to be wanted where none is named, to say how much of it is lost."""
-NAMED = 4
-"""A whitelist of up to so many models is told model by model."""
+LEAST_INPUT = PRIMING_TOKENS + MESSAGE_TOKENS + 1  # no prompt is shorter
+LEAST_OUTPUT = 16  # no shorter answer is suggested: it would be none
+USUAL_OUTPUT = 4_096  # an output that is taken to be wanted where none is named, to say how much of it is lost
+NAMED = 4  # a whitelist of up to so many models is told model by model
 
 _NO_POLICY = PolicySnapshot("", "", Policy(name=""))
-_FIXED = {Reason.DEPRECATED, Reason.PROVIDER_UNAVAILABLE}
-"""Reasons that no change of the request removes."""
+_FIXED = {Reason.DEPRECATED, Reason.PROVIDER_UNAVAILABLE}  # reasons that no change of the request removes
 _BUDGET = {Reason.BUDGET_COST, Reason.BUDGET_TOKENS}
-_PARTS_OF_NEEDS = {
+_PARTS_OF_NEEDS = {  # needs that make no sense without another
     Need.IMAGE: Need.IMAGE_URL,
     Need.FILE: Need.FILE_URL,
     Need.TOOLS: Need.TOOL_CHOICE | Need.SERIAL_TOOLS | Need.REASONING_TOOLS | Need.REASONING_TOOL_CHOICE,
@@ -47,7 +42,6 @@ _PARTS_OF_NEEDS = {
     Need.REASONING: THINKING & ~Need.REASONING,
     Need.JSON: Need.JSON_OBJECT | Need.JSON_SCHEMA,
 }
-"""Needs that make no sense without another."""
 _NO_NEED = {
     Need.IMAGE: "send no images",
     Need.IMAGE_URL: "send images as data: URLs",
@@ -84,9 +78,7 @@ class Effort(NamedTuple):
     needs: int
     """Abilities that are done without."""
     quality: int
-    """Below the floor."""
     late_ms: int
-    """Beyond the ceiling."""
     lost: int
     """Millionths of the input, and of the output."""
     tokens: int
@@ -106,7 +98,6 @@ class Way(NamedTuple):
 
     model: str
     given: DecisionInput
-    """The input as it would be."""
     words: tuple[str, ...]
     """One for each thing to change."""
     effort: Effort
@@ -196,7 +187,26 @@ class Search:
         """The best way for one row; None: there is none."""
         if reasons & _FIXED or self.outlook.pool.disabled[row]:
             return None
-        named = self._made_eligible(row, reasons)
+        given, pool = self.given, self.outlook.pool
+        models, floor, able = given.models, given.min_quality, int(pool.able[row])
+        if reasons & {Reason.WHITELIST, Reason.DISABLED}:  # a free offer has to be named
+            # those preferred and the fallbacks have to be on a whitelist, too
+            models = tuple(dict.fromkeys((*(models or (*given.prefer, *(given.fallback or ()))), pool.ids[row])))
+        served, needs = pool.models[row].availability.regions, given.needs & able
+        lost = _sensible(given.needs & ~able, ~able)
+        if lost & (THINKING & ~Need.REASONING_TOKENS):
+            needs &= ~int(Need.REASONING)  # of what it does not take beside thinking, thinking is the least
+        if given.needs & ~able & (Need.JSON_OBJECT | Need.JSON_SCHEMA):
+            needs &= ~int(Need.JSON)  # JSON of another kind is no substitute
+        quality = int(pool.quality[row]) if given.own_quality is None else given.own_quality[row]
+        changed = replace(
+            given,
+            models=models,
+            regions=tuple(region for region in given.regions if region in served),
+            needs=_sensible(needs, ~needs),
+            min_quality=None if floor is None else min(floor, quality),
+        )
+        named = _without(changed, given.needs & ~able)
         starts = [named, _without(named, int(Need.IMAGE))] if named.needs & Need.IMAGE else [named]
         found: list[Way] = []
         for start in starts:
@@ -297,29 +307,6 @@ class Search:
         if missing:
             yield f"drop {listed(missing)} from capabilities of {by}", True
 
-    def _made_eligible(self, row: int, reasons: set[Reason]) -> DecisionInput:
-        """Name the model where it has to be named, and ask for nothing that it lacks."""
-        given, pool = self.given, self.outlook.pool
-        models, floor, able = given.models, given.min_quality, int(pool.able[row])
-        if reasons & {Reason.WHITELIST, Reason.DISABLED}:  # a free offer has to be named
-            # those preferred and the fallbacks have to be on a whitelist, too
-            models = tuple(dict.fromkeys((*(models or (*given.prefer, *(given.fallback or ()))), pool.ids[row])))
-        served, needs = pool.models[row].availability.regions, given.needs & able
-        lost = _sensible(given.needs & ~able, ~able)
-        if lost & (THINKING & ~Need.REASONING_TOKENS):
-            needs &= ~int(Need.REASONING)  # of what it does not take beside thinking, thinking is the least
-        if given.needs & ~able & (Need.JSON_OBJECT | Need.JSON_SCHEMA):
-            needs &= ~int(Need.JSON)  # JSON of another kind is no substitute
-        quality = int(pool.quality[row]) if given.own_quality is None else given.own_quality[row]
-        changed = replace(
-            given,
-            models=models,
-            regions=tuple(region for region in given.regions if region in served),
-            needs=_sensible(needs, ~needs),
-            min_quality=None if floor is None else min(floor, quality),
-        )
-        return _without(changed, given.needs & ~able)
-
 
 def _without(given: DecisionInput, lost: int) -> DecisionInput:
     """The input without the images, or the files and recordings, that are among what is ``lost``."""
@@ -367,8 +354,7 @@ def _fit_window(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[De
 
 
 def _cut(given: DecisionInput, outlook: Outlook, row: int, tokens: int, figure: Literal[1, 2]) -> DecisionInput | None:
-    """A part of the input with so many tokens, by this figure of its ``Length``; None where no text would be left
-    beside the images."""
+    """The input cut to so many tokens by this figure of its ``Length``; None if no text would be left."""
     measure, text = outlook.pool.measures[outlook.pool.measure[row]], replace(given.tokens, images=())
     whole = length(text, measure)[figure]
     part = tokens - (length(given.tokens, measure)[figure] - whole)
@@ -391,8 +377,7 @@ def _affordable_input(given: DecisionInput, outlook: Outlook, row: int) -> int:
 
 
 def _fit_limits(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[DecisionInput]:
-    """Larger limits; or less output or a shorter input, as one of them allows, and larger ones where that does not
-    do."""
+    """Larger limits; or less output or input as one of them allows, and larger ones where that falls short."""
     raised = _raised(given, outlook, row)
     yield raised
     if raised is given:

@@ -12,14 +12,11 @@ from numpy.typing import NDArray
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
 
-STEPS = 64
-"""Steps an octave of ``log2_steps``."""
-MOST_STEPS = 12
-"""Quarter octaves by which a figure is scaled at most."""
+STEPS = 64  # steps an octave of ``log2_steps``
+MOST_STEPS = 12  # quarter octaves by which a figure is scaled at most
 RATIOS = {step: isqrt(isqrt(1 << (40 + step))) for step in range(-MOST_STEPS, MOST_STEPS + 1)}
 """``2 ** (step / 4)`` in 1024ths, rounded down."""
-SIZE_STEPS = 4
-"""Size classes an octave."""
+SIZE_STEPS = 4  # size classes an octave
 
 
 def _thresholds() -> NDArray[np.float64]:
@@ -63,8 +60,7 @@ def size_class(tokens: int) -> int:
     return (tokens**SIZE_STEPS).bit_length() - 1 if tokens > 1 else 0
 
 
-SIZE_CLASSES = tuple(map(size_class, range(1_024)))
-"""Those of the commonest counts, looked up."""
+SIZE_CLASSES = tuple(map(size_class, range(1_024)))  # those of the commonest counts, looked up
 
 
 def class_size(size: int) -> int:

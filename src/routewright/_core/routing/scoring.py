@@ -1,9 +1,7 @@
-"""Puts the pool in order: four utilities on fixed scales, weighed and summed in whole numbers.
-
-The scales do not depend on which models are there, so another model never reorders the rest, and what a row's place
-rests on, its ``Key``, depends on that row alone. Utilities never fall when their raw value improves, and equal scores
-are ordered by the raw values, so nothing stands above what beats it.
-"""
+"""Puts the pool in order: four utilities on fixed scales, weighed and summed in whole numbers. The scales do not depend
+on which models are there, so another model never reorders the rest, and what a row's place rests on, its ``Key``,
+depends on that row alone. Utilities never fall when their raw value improves, and equal scores are ordered by the raw
+values, so nothing stands above what beats it."""
 
 from __future__ import annotations
 
@@ -19,10 +17,8 @@ from .outlook import USUAL, Outlook, Workload
 from .quality import MICRO, level_of, on_grid
 from .scale import IntArray, class_size, log2_step, log2_steps, scaled
 
-TERM = 10_000
-"""A utility of 1."""
-SCORE = 100 * TERM
-"""A score of 1: weights are per cent."""
+TERM = 10_000  # a utility of 1
+SCORE = 100 * TERM  # a score of 1: weights are per cent
 
 Key = tuple[int, int, int, int, int, int, int]
 """The place of a row: ``(-score, -quality, nanos, late_ms, -stability, place of the id in the alphabet, row)``. The
@@ -87,8 +83,7 @@ class RequestClass(NamedTuple):
 
 
 class Ranking:
-    """How the rows of an outlook stand in one class of request: row by row, or all at once by columns. ``predicted``:
-    qualities in millionths, one per row, in the place of the pool's."""
+    """How rows stand in one class of request. ``predicted``: qualities, in millionths, that replace the pool's."""
 
     __slots__ = ("_cap", "_levels", "_size", "_weights", "cls", "predicted")
 

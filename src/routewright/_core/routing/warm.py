@@ -1,8 +1,6 @@
-"""Which beginnings of a prompt do vendors still have in their caches? Known from what was sent to them, by hashes.
-
-What an answer was made from is remembered for as long as its vendor keeps it, and how much of it vendors report to have
-found says how far to believe that.
-"""
+"""Which beginnings of a prompt do vendors still have in their caches? Known from what was sent to them, by hashes. What
+an answer was made from is remembered for as long as its vendor keeps it, and how much of it vendors report to have
+found says how far to believe that."""
 
 from __future__ import annotations
 
@@ -20,10 +18,8 @@ LEAST_TOKENS, MOST_BYTES = 1_024, 4 << 20
 """Of prompts that are looked at, images included: vendors keep no shorter ones, and longer ones take milliseconds to
 hash."""
 PREFIXES_KEPT = 8_192
-_PRIOR = 2.0, 2.0
-"""Of a model that was not called yet: what came of so many calls, as ``Prefixes`` counts them."""
-_FADE = 0.9
-"""What an earlier call counts beside the one after it."""
+_PRIOR = 2.0, 2.0  # of a model that was not called yet: what came of so many calls, as ``Prefixes`` counts them
+_FADE = 0.9  # what an earlier call counts beside the one after it
 
 
 class Sent(NamedTuple):
@@ -69,16 +65,13 @@ class Prompt:
                 break
         self.digests = digests
         self.sizes = sizes
-        """Bytes up to each place."""
-        self.marks = marks or ([last] if repeats else [])
-        """Up to where vendors keep it that are asked to."""
+        self.marks = marks or ([last] if repeats else [])  # up to where vendors keep it that are asked to
         system = next((place for place, each in enumerate(messages) if each.role not in ("system", "developer")), last)
         self.usual = {system, last - 1, last}
         """Up to where others do, as far as the next prompt may begin alike: its end may be another question."""
         self.turn = max((place for place, each in enumerate(messages) if each.role == "assistant"), default=0)
         """Where the prompt of the last turn ended."""
-        self.known: dict[str, tuple[int, Sent]] = {}
-        """The longest beginning that each model was sent, with its place."""
+        self.known: dict[str, tuple[int, Sent]] = {}  # the longest beginning that each model was sent, with its place
 
 
 class Prefixes:
@@ -99,8 +92,7 @@ class Prefixes:
         return tuple(WarmPrefix(sent.model, int(sent.tokens * came / calls)) for sent, came, calls in found)
 
     def answered(self, prompt: Prompt, model: str, cache: PromptCache, usage: Usage, at: float) -> Sent | None:
-        """Compare what a vendor reports to have found with what was expected, and remember that it was sent the prompt
-        ``at`` a time, and what was known of it. Returns the longest beginning that it keeps."""
+        """Learn from the cached tokens a vendor reports. Returns the longest beginning of the prompt that it keeps."""
         longest, places = None, {*(prompt.marks if cache.by_marks else prompt.usual)}
         if model in prompt.known:
             place, sent = prompt.known[model]

@@ -1,8 +1,6 @@
 """What would be: the change that would put a model first, and what a policy's requests come to if a provider is lost.
-
-Every answer is found by deciding again with one thing changed, so what is said holds. Changes of two things at once
-are not sought.
-"""
+Every answer is found by deciding again with one thing changed, so what is said holds. Changes of two things at once are
+not sought."""
 
 from __future__ import annotations
 
@@ -27,8 +25,7 @@ from .quality import MICRO, micro
 from .refusal import admission, reasons_of
 from .scoring import WEIGHTS
 
-PARTS = 1_000
-"""Prices and times are lowered in steps of a thousandth."""
+PARTS = 1_000  # prices and times are lowered in steps of a thousandth
 HUNDREDTHS = 100
 
 Lever = Literal["models", "prefer", "goal", "prices", "quality", "latency", "stability", "timeout_ms"]
@@ -39,7 +36,6 @@ class Change(Struct, frozen=True):
 
     what: Lever
     said: str
-    """In words, with the value."""
     value: float | None = None
     """The bound: a share of the present prices, a quality, seconds, a share of calls, milliseconds."""
 
@@ -106,9 +102,7 @@ class PolicyCheck(Struct, frozen=True, kw_only=True):
     policy_class: str = ""
     """One of its classes, whatever the prompt; empty: the policy, as it is for the prompt."""
     allowed: int
-    """Models that the policy's own lists leave."""
     fitting: int = 0
-    """Models that serve the request."""
     model: str | None = None
     """Who is chosen; None: nobody fits."""
     chain: tuple[str, ...] = ()
@@ -121,7 +115,6 @@ class PolicyCheck(Struct, frozen=True, kw_only=True):
     problem: str | None = None
     """Why nobody fits, and what to change."""
     losses: tuple[ProviderLoss, ...] = ()
-    """One for each provider of the models that fit."""
     ends: tuple[ModelEnd, ...] = ()
     """Models of the plan that have a date from which they are served no longer, the soonest first."""
 
@@ -137,10 +130,8 @@ class PolicyCheck(Struct, frozen=True, kw_only=True):
 
 
 def why_not(given: DecisionInput, board: Board, model: str, laid: Laid | None = None) -> WhyNot:
-    """Ask it of a model of the catalogue and an input whose tokens are counted. ``laid`` is the policy over it.
-
-    Takes about a tenth of a second: it decides some fifty times.
-    """
+    """Ask it of a model of the catalogue and an input whose tokens are counted. ``laid`` is the policy over it. Takes
+    about a tenth of a second: it decides some fifty times."""
     outlook = board.outlook
     row = outlook.pool.row[model]
     order, ask = board.order(given), Ask(given, outlook)

@@ -1,8 +1,6 @@
 """The length of a prompt in tokens: bounds and an estimate without counting, and what an exact count means to a model.
-
 Never tokenises: exact counts come from a ``TokenCounter``. Figures are tokens of the whole prompt: its texts and what
-the chat format, tool declarations and images add to them.
-"""
+the chat format, tool declarations and images add to them."""
 
 from __future__ import annotations
 
@@ -23,8 +21,7 @@ from .images import UNBOUNDED, Rule, estimate_of, filling_of, images_of, rule_of
 
 Vocabulary = Literal["o200k_base", "cl100k_base"]
 
-VOCABULARIES: tuple[Vocabulary, ...] = ("o200k_base", "cl100k_base")
-"""The vocabularies that can be counted."""
+VOCABULARIES: tuple[Vocabulary, ...] = ("o200k_base", "cl100k_base")  # the vocabularies that can be counted
 
 
 class Margin(NamedTuple):
@@ -52,8 +49,7 @@ MARGINS: tuple[tuple[str, Margin], ...] = (
     ("gemma", Margin(140, 4, 120)),
     *((f"{name}stral", Margin(206, 4, 134)) for name in ("mi", "mini", "code", "pix", "magi", "dev")),
 )
-ANY_MARGIN = Margin(290, 4, 134)
-"""For vendors whose vocabulary was not measured."""
+ANY_MARGIN = Margin(290, 4, 134)  # for vendors whose vocabulary was not measured
 
 
 class Measure(NamedTuple):
@@ -73,18 +69,15 @@ PRIMING_TOKENS = 3
 MESSAGE_TOKENS = 4
 NAME_TOKENS = 1
 TOOL_CALL_TOKENS = 8
-TOOL_TOKENS = 12
-"""Around one declaration, whose own length is that of its JSON."""
+TOOL_TOKENS = 12  # around one declaration, whose own length is that of its JSON
 SHOWN_TOKENS = 24
 """Around the images of a tool's result, beside the id of its call, where they are shown in a message of their own."""
 
-LONGEST_TOKEN = 128
-"""Bytes of the longest token in both tables, a run of spaces."""
+LONGEST_TOKEN = 128  # bytes of the longest token in both tables, a run of spaces
 LONG_PROMPT = 8_192
 """Bytes from which the lower bound also counts words; a shorter prompt fits nearly everywhere by its upper bound."""
 
-WHOLE_CHARACTERS = 1 << 18
-"""Of a longer text a sample of this length is looked at: the event loop waits meanwhile."""
+WHOLE_CHARACTERS = 1 << 18  # of a longer text a sample of this length is looked at: the event loop waits meanwhile
 SLICES = 64
 UNBROKEN_CHARACTERS = 1 << 17
 """A text with twice as many characters in one piece, which nothing cuts before pairs are merged, is not counted: that
@@ -96,10 +89,8 @@ MOST_BYTES = 4
 # The estimate is a sum of weights. Frequent small ASCII letters, the bulk of most texts, are taken out in one pass, and
 # so are most later bytes of UTF-8; of what is left each byte is replaced by its weight. Weights were fitted by least
 # squares to some 2,600 texts in 37 languages and 25 formats, none of which is in the table of the documentation.
-LETTER_WEIGHT = 156
-"""Thousandths of an o200k token."""
-UNIT = 25
-"""Of ``WEIGHTS``, in thousandths of a token."""
+LETTER_WEIGHT = 156  # thousandths of an o200k token
+UNIT = 25  # of ``WEIGHTS``, in thousandths of a token
 RULE, DIGIT = 24, 49
 WEIGHTS: Mapping[int, Iterable[int]] = {  # what weighs the same stands together
     8: b'"#/;_`{}',  # mostly in one token with a neighbour
@@ -119,8 +110,7 @@ WEIGHTS: Mapping[int, Iterable[int]] = {  # what weighs the same stands together
     47: (0xC2, 0xE2),  # symbols and punctuation
     80: range(0xF0, 0xF8),  # emoji
 }
-REST_WEIGHT = 25
-"""Of other ASCII punctuation, in units."""
+REST_WEIGHT = 25  # of other ASCII punctuation, in units
 # What a run takes off the weight of its characters, in thousandths.
 DIGITS, DIGITS_WEIGHT = bytes([DIGIT]) * 2, -1_175
 RULES, RULES_WEIGHT = bytes([RULE]) * 4, -2_375
@@ -135,8 +125,7 @@ def _table(kinds: Mapping[bytes, Iterable[int]], rest: bytes) -> bytes:
 _SINGLE = b"0123456789\t\n\r" + bytes(range(0x80, 0x100))
 _LETTERS = b"acdeghilmnoprstuy\r" + bytes({*range(0x80, 0xC0)} - {0xB8, 0xB9})
 _WEIGHTS = _table({bytes([weight]): members for weight, members in WEIGHTS.items()}, rest=bytes([REST_WEIGHT]))
-_SUMMED = 65_520 // max(_WEIGHTS)
-"""So many weights are below the modulus of Adler-32 together."""
+_SUMMED = 65_520 // max(_WEIGHTS)  # so many weights are below the modulus of Adler-32 together
 # C2, E1, E2 and E3 also begin spaces, of which several can be in one token.
 _WORD_LEADS = {*range(0xC3, 0xF8)} - {0xE1, 0xE2, 0xE3}
 _WORDS = _table(
@@ -337,8 +326,7 @@ def _count(counter: TokenCounter, text: str, encoding: Vocabulary) -> int:
 
 
 def _unpacked(data: bytes) -> int:
-    """Count bytes that some vocabulary leaves single where the two pack them: digits, tabs and line breaks, non-ASCII
-    characters, and repetitions."""
+    """Count bytes that a vocabulary may leave single: digits, tabs, line breaks, non-ASCII, repetitions."""
     packed = np.frombuffer(data.translate(None, _SINGLE), dtype=np.uint8)
     return len(data) - len(packed) + int(np.count_nonzero(packed[1:] == packed[:-1]))
 

@@ -1,7 +1,5 @@
-"""The size of an image, from its first bytes, and its cost in tokens, by the formulas that vendors publish.
-
-Never fetches, and never decodes more than a head.
-"""
+"""The size of an image, from its first bytes, and its cost in tokens, by the formulas that vendors publish. Never
+fetches, and never decodes more than a head."""
 
 from __future__ import annotations
 
@@ -17,20 +15,16 @@ from msgspec.structs import replace
 
 from routewright.wire import AudioPart, FilePart, ImagePart, Images, Message
 
-Range = tuple[int, int]
-"""The fewest and the most tokens."""
+Range = tuple[int, int]  # the fewest and the most tokens
 
 HEAD_CHARACTERS = 1 << 17
 """Of a ``data:`` URL, four for three bytes: in a JPEG, a camera's previews come before the size."""
-FIRST_CHARACTERS = 64
-"""Enough for the size in all formats but JPEG."""
-ESTIMATE = 1_000
-"""Tokens of an image of unknown size, in scores."""
+FIRST_CHARACTERS = 64  # enough for the size in all formats but JPEG
+ESTIMATE = 1_000  # tokens of an image of unknown size, in scores
 LEAST = 1
 ASSUMED = (2_048, 2_048)
 """Size of an unknown image where a window has to hold it: what overflows a window costs no money."""
-UNBOUNDED = 1 << 40
-"""Tokens of a file or recording that is not looked into: a model's window alone bounds them."""
+UNBOUNDED = 1 << 40  # tokens of a file or recording that is not looked into: a model's window alone bounds them
 PAGE_CHARACTERS, PAGE_TOKENS, SOME_PAGES = 80_000, 2_000, 5
 """Of a PDF, as a guess: base64 of a page, tokens of a page, pages where only an address is known."""
 AUDIO_CHARACTERS = {"wav": 1_300, "mp3": 650}
@@ -39,8 +33,7 @@ THOUGHT_BYTES = 4
 MOST_SIDE = 65_535
 MOST_SIZES = 64
 """Of one prompt: further images count as of unknown size, since each size costs a run of every vendor's formula."""
-MOST_SEGMENTS = 1_000
-"""Of a JPEG before its frame; cameras write a few dozen."""
+MOST_SEGMENTS = 1_000  # of a JPEG before its frame; cameras write a few dozen
 
 
 class Patches(NamedTuple):
@@ -181,8 +174,7 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
 )
 ANY_RULE: tuple[Rule, ...] = tuple(dict.fromkeys(chain.from_iterable(rules for _, rules in RULES)))
 """For a vendor who publishes none: all rules of the others."""
-_LARGEST = ((5_568, 5_568), (768, 2_048), (385, 3_072))
-"""Sizes that reach the most of every rule."""
+_LARGEST = ((5_568, 5_568), (768, 2_048), (385, 3_072))  # sizes that reach the most of every rule
 _MEDIAN = Patches(28, 1_568, edge=1_568)
 
 

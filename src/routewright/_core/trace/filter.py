@@ -33,10 +33,9 @@ CURSOR_LIFETIME_S = 24 * 3600
 MAX_CURSOR_CHARS = 1_000
 MAX_CHARS = 4_096
 MAX_TERMS = 32
-LARGE = 1e21
-"""From here on a whole float is written with an exponent."""
+LARGE = 1e21  # from here on a whole float is written with an exponent
 METADATA = "metadata."
-TEXTS: dict[str, tuple[str, ...]] = {
+TEXTS: dict[str, tuple[str, ...]] = {  # keys that hold a text, and what it can be; empty: anything
     "status": get_args(TraceStatus),
     "kind": get_args(TraceKind),
     "model": (),
@@ -47,11 +46,9 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "environment": get_args(Environment),
     "error": (),
 }
-"""Keys that hold a text, and what it can be; empty: anything."""
 FLAGS = ("cache_hit", "fallback_used", "compromised")
 NUMBERS = ("cost_usd", "duration_ms")
-KEYS = (*TEXTS, *FLAGS, *NUMBERS)
-"""All keys but ``metadata.<key>``."""
+KEYS = (*TEXTS, *FLAGS, *NUMBERS)  # all keys but ``metadata.<key>``
 COMPARE: dict[FilterOp, Callable[[Any, Any], bool]] = {"=": eq, "!=": ne, ">=": ge, "<=": le, ">": gt, "<": lt}
 
 _MAC_BYTES = 16
@@ -71,9 +68,8 @@ def parse_filter(text: str) -> tuple[Term, ...]:
     if len(text) > MAX_CHARS:
         raise ValidationFailed.at("filter", f"has {len(text)} characters", f"take at most {MAX_CHARS}")
     if not is_unicode(text):
-        raise ValidationFailed.at(
-            "filter", "holds half of a surrogate pair, which is no character", "send the whole character"
-        )
+        problem = "holds half of a surrogate pair, which is no character"
+        raise ValidationFailed.at("filter", problem, "send the whole character")
     terms: list[Term] = []
     at = 0
     while text and at <= len(text):
@@ -110,8 +106,7 @@ def matches(trace: TraceItem, terms: Sequence[Term]) -> bool:
 
 
 def text_of(value: object) -> str | None:
-    """A scalar of metadata as filters and analytics see it; None of what is no scalar: of lists and objects, and of
-    nothing."""
+    """A scalar of metadata as filters and analytics see it; None for lists, objects and null."""
     match value:
         case str():
             return value
@@ -156,7 +151,17 @@ def _term(path: str, key: str, sign: str, written: str) -> Term:
     if op is None:
         said = shown(key + sign + written)
         raise ValidationFailed.at(path, f"{said} is no term", f"write key=value; operators are {' '.join(COMPARE)}")
-    value = _unquoted(written, path, key)
+    value = written
+    if not written:
+        raise ValidationFailed.at(path, f"{shown(key)} has no value", 'write "" for an empty one')
+    if written[0] in "=<>!":
+        problem = f"the value of {shown(key)} is {shown(written)}"
+        raise ValidationFailed.at(path, problem, "put it in quotes, if that is meant")
+    if written[0] == '"':
+        if _QUOTED.fullmatch(written) is None:
+            problem = f"the quotes of {shown(written)} are not closed"
+            raise ValidationFailed.at(path, problem, 'within them write \\" for a quote')
+        value = _ESCAPED.sub(r"\1", written[1:-1])
     if key.startswith(METADATA) and len(key) > len(METADATA):
         return Term(key, op, value if op in ("=", "!=") else _number(path, key, value))
     if key in NUMBERS:
@@ -166,9 +171,8 @@ def _term(path: str, key: str, sign: str, written: str) -> Term:
         hint = f"{near} the keys are {', '.join(KEYS)} and metadata.<key>".lstrip()
         raise ValidationFailed.at(path, f"unknown key {shown(key)}", hint)
     if op not in ("=", "!="):
-        raise ValidationFailed.at(
-            path, f"{key} cannot be compared with {op}", f"only {', '.join(NUMBERS)} and metadata can"
-        )
+        hint = f"only {', '.join(NUMBERS)} and metadata can"
+        raise ValidationFailed.at(path, f"{key} cannot be compared with {op}", hint)
     if key in FLAGS:
         if value not in ("true", "false"):
             raise ValidationFailed.at(path, f"{key} is {shown(value)}", "write true or false")
@@ -177,22 +181,6 @@ def _term(path: str, key: str, sign: str, written: str) -> Term:
     if known and value not in known:
         raise ValidationFailed.at(path, f"{key} is {shown(value)}", f"it is one of {listed(known)}")
     return Term(key, op, value)
-
-
-def _unquoted(written: str, path: str, key: str) -> str:
-    if not written:
-        raise ValidationFailed.at(path, f"{shown(key)} has no value", 'write "" for an empty one')
-    if written[0] in "=<>!":
-        raise ValidationFailed.at(
-            path, f"the value of {shown(key)} is {shown(written)}", "put it in quotes, if that is meant"
-        )
-    if not written.startswith('"'):
-        return written
-    if _QUOTED.fullmatch(written) is None:
-        raise ValidationFailed.at(
-            path, f"the quotes of {shown(written)} are not closed", 'within them write \\" for a quote'
-        )
-    return _ESCAPED.sub(r"\1", written[1:-1])
 
 
 def _number(path: str, key: str, value: str) -> float:
@@ -223,10 +211,8 @@ def seal(after: str, asked: object, secret: bytes, now: float) -> str:
 
 
 def unseal(cursor: str, asked: object, secrets: Sequence[bytes], now: float) -> str:
-    """Read the key that a page begins behind. ``secrets``: the one in use, then those that were before it.
-
-    Raises ``CursorInvalid`` and ``CursorExpired``.
-    """
+    """Read the key that a page begins behind. ``secrets``: the one in use, then those that were before it. Raises
+    ``CursorInvalid`` and ``CursorExpired``."""
     data = _read(cursor)
     content, told = data[:-_MAC_BYTES], data[-_MAC_BYTES:]
     if not any(same(told, _mac(content, asked, secret)) for secret in secrets):

@@ -7,13 +7,10 @@ from routewright.errors import ValidationFailed
 
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 LENGTH = 26
-AFTER_PREFIX = f"[{ALPHABET}]{{{LENGTH}}}"
-"""What follows the prefix of an id, as a regular expression."""
+AFTER_PREFIX = f"[{ALPHABET}]{{{LENGTH}}}"  # what follows the prefix of an id, as a regular expression
 _PAIRS = [first + second for first in ALPHABET for second in ALPHABET]
-_TIME_LENGTH = 10
-"""Letters of the milliseconds, before two that count and those of chance."""
-CHANCE_LENGTH = LENGTH - _TIME_LENGTH - 2
-"""Letters of chance in an id: 70 bits."""
+_TIME_LENGTH = 10  # letters of the milliseconds, before two that count and those of chance
+CHANCE_LENGTH = LENGTH - _TIME_LENGTH - 2  # letters of chance in an id: 70 bits
 _LETTERS = ALPHABET.encode() * 8
 
 
@@ -23,10 +20,8 @@ def letters_of(chance: bytes) -> str:
 
 
 class IdSequence:
-    """Ids of one process: the milliseconds, a number within these, then chance; so later ids are greater.
-
-    A clock that steps back is ignored until it catches up. After 1,024 ids in a millisecond the next one is begun.
-    """
+    """Ids of one process: the milliseconds, a number within these, then chance; so later ids are greater. A clock that
+    steps back is ignored until it catches up. After 1,024 ids in a millisecond the next one is begun."""
 
     def __init__(self) -> None:
         self._milliseconds = -1
@@ -62,10 +57,8 @@ def milliseconds_of(id: str) -> int:
 
 
 def normalise_trace_id(text: object) -> str:
-    """Read ``trc_<id>`` as the alias of ``tr_<id>`` that the specification also publishes (spec 2.2).
-
-    Raises ``ValidationFailed`` for what is no string, or none that a storage can look for.
-    """
+    """Read ``trc_<id>`` as the alias of ``tr_<id>`` that the specification also publishes (spec 2.2). Raises
+    ``ValidationFailed`` for what is no string, or none that a storage can look for."""
     if not isinstance(text, str):
         raise ValidationFailed.at("trace_id", f"must be a string, got {type(text).__name__}", "pass answer.trace.id")
     if not is_unicode(text):

@@ -1,7 +1,5 @@
-"""The short form of a trace: stored for each call, and turned into a ``Trace`` when somebody reads it.
-
-Fields are stored by place. New ones come at the end, with a default, so that older lines can still be read.
-"""
+"""The short form of a trace: stored for each call, and turned into a ``Trace`` when somebody reads it. Fields are
+stored by place. New ones come at the end, with a default, so that older lines can still be read."""
 
 from __future__ import annotations
 
@@ -31,8 +29,7 @@ from routewright.wire import (
     TraceStatus,
 )
 
-ESTIMATED, REPAIR, HEDGE, PROBE = 1, 2, 4, 8
-"""Flags of an attempt."""
+ESTIMATED, REPAIR, HEDGE, PROBE = 1, 2, 4, 8  # flags of an attempt
 CACHE_HEADER = "X-Routewright-Cache"
 _candidates = msgpack.Decoder(list[Candidate]).decode
 
@@ -58,7 +55,6 @@ class AttemptLine(Struct, array_like=True, gc=False):
     instead: tuple[str, str, bool] | None = None
     """If it is a fallback: for which model, why, and whether it served."""
     hits: tuple[Hit, ...] = ()
-    """Guardrail hits in its answer."""
     hits_ms: float = 0.0
     """When they were found, from the start of the call."""
     saved_nanos: int = 0
@@ -71,7 +67,6 @@ class ChoiceLine(Struct, array_like=True, gc=False):
     candidates: Raw
     """``list[Candidate]``, the best few: encoded once for all calls of a plan."""
     models: list[str]
-    """The chosen model, then the chain."""
     score: int
     cap: int | None
     fallback_affordable: bool
@@ -140,7 +135,6 @@ class CallLine(Struct, array_like=True, gc=False):
     traceparent: str | None = None
     asks_cache: bool = False
     hits: tuple[Hit, ...] = ()
-    """Guardrail hits in the request."""
     looked: LookLine | None = None
 
     @property
@@ -194,32 +188,41 @@ def spans_of(line: CallLine) -> list[Span]:
     """The steps of the call, in order."""
     spans: list[Span] = []
     if line.choice is not None:
-        spans.append(_decision_span(line.choice, line.given))
+        output = OutputPlan(line.choice.cap, line.choice.fallback_affordable)
+        spans.append(
+            DecisionSpan(
+                id=1,
+                name="decision",
+                start_ms=0.0,
+                duration_ms=line.choice.took_ms,
+                candidates=_candidates(line.choice.candidates),
+                rejected=line.choice.rejected.copy(),  # the line may be that of many calls
+                digest=digest_of(line.given, line.choice.models, output, line.choice.score),
+                token_count=line.choice.token_count,
+                reading=line.given.reading,
+                instead_of=line.choice.instead_of or None,
+            )
+        )
     spans += _guardrail_spans(len(spans), line.hits, 0.0, None)
     if line.looked is not None:
         spans.append(_cache_span(len(spans) + 1, line.looked))
     for attempt in line.attempts:
         if attempt.instead is not None:
-            spans.append(_fallback_span(len(spans) + 1, attempt, *attempt.instead))
+            from_model, reason, used = attempt.instead
+            spans.append(
+                FallbackSpan(
+                    id=len(spans) + 1,
+                    name="fallback",
+                    start_ms=attempt.start_ms,
+                    used=used,
+                    from_model=from_model,
+                    to_model=attempt.model,
+                    reason=reason,
+                )
+            )
         spans.append(_model_span(len(spans) + 1, attempt))
         spans += _guardrail_spans(len(spans), attempt.hits, attempt.hits_ms, spans[-1].id)
     return spans
-
-
-def _decision_span(choice: ChoiceLine, given: DecisionInput) -> DecisionSpan:
-    output = OutputPlan(choice.cap, choice.fallback_affordable)
-    return DecisionSpan(
-        id=1,
-        name="decision",
-        start_ms=0.0,
-        duration_ms=choice.took_ms,
-        candidates=_candidates(choice.candidates),
-        rejected=choice.rejected.copy(),  # the line may be that of many calls
-        digest=digest_of(given, choice.models, output, choice.score),
-        token_count=choice.token_count,
-        reading=given.reading,
-        instead_of=choice.instead_of or None,
-    )
 
 
 def _cache_span(span_id: int, looked: LookLine) -> CacheSpan:
@@ -260,18 +263,6 @@ def _guardrail_spans(before: int, hits: tuple[Hit, ...], start_ms: float, parent
         )
         for place, hit in enumerate(hits, start=1)
     ]
-
-
-def _fallback_span(span_id: int, attempt: AttemptLine, from_model: str, reason: str, used: bool) -> FallbackSpan:
-    return FallbackSpan(
-        id=span_id,
-        name="fallback",
-        start_ms=attempt.start_ms,
-        used=used,
-        from_model=from_model,
-        to_model=attempt.model,
-        reason=reason,
-    )
 
 
 def _model_span(span_id: int, attempt: AttemptLine) -> ModelSpan:

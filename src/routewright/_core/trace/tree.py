@@ -10,8 +10,7 @@ from routewright.wire import Span, SubTraceSpan, Trace
 
 
 def joined(trace: Trace, below: Mapping[str, Trace]) -> Trace:
-    """The trace with the spans of its sub-traces, by their ids, below the spans that name them. Those that are joined
-    already, or missing, stay as they are."""
+    """The trace with its sub-traces' spans below the spans that name them. Missing ones stay as they are."""
     has_spans = {span.parent_id for span in trace.spans}
 
     def walk() -> Iterator[tuple[int, float, Span]]:  # whose trace it is, by the span that names it; its start there

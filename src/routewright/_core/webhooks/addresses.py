@@ -1,8 +1,6 @@
 """Which URLs and addresses may webhooks be sent to? Resolves no names: the transport checks the addresses of a name.
-
 The table is our own, since ``ipaddress.is_global`` takes NAT64, 6to4, multicast and others for public. A NAT64 prefix
-of the network's own cannot be recognised.
-"""
+of the network's own cannot be recognised."""
 
 from __future__ import annotations
 
@@ -46,8 +44,7 @@ def is_loopback(address: str) -> bool:
 
 
 def check_url(url: object, *, allow_loopback: bool) -> None:
-    """Raises ``ValidationFailed`` unless webhooks may be sent to ``url``, which its host's addresses must still allow.
-    With ``allow_loopback`` the host may be on loopback, and have plain HTTP."""
+    """Raises ``ValidationFailed`` unless webhooks may go to ``url``; ``allow_loopback`` permits that over HTTP."""
     if not isinstance(url, str):
         raise ValidationFailed.at("url", f"is {type(url).__name__}", "pass a string")
     for pattern, problem, hint in _WRONG:
@@ -60,11 +57,8 @@ def check_url(url: object, *, allow_loopback: bool) -> None:
     is_address, address = _ADDRESS.fullmatch(host), host.strip("[]")
     is_local = is_loopback(address) if is_address else host == "localhost" or host.endswith(".localhost")
     if not (allow_loopback if is_local else not is_address or is_public(address)):
-        raise ValidationFailed.at(
-            "url",
-            "has a host that is not public",
-            "take one that the Internet can reach; allow_loopback is for development",
-        )
+        hint = "take one that the Internet can reach; allow_loopback is for development"
+        raise ValidationFailed.at("url", "has a host that is not public", hint)
     if not is_local and 443 != int(parts[3] or 443) < 1024:  # what listens there speaks other protocols
         raise ValidationFailed.at("url", "has a port that belongs to another protocol", "take 443, or 1024 and above")
     if parts[1].lower() == "http" and not is_local:

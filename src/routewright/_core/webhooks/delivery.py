@@ -8,11 +8,9 @@ import msgspec
 
 from routewright.wire import DeliveryState, Event, StoredEvent
 
-DELAYS_S = (60.0, 300.0, 900.0, 3_600.0, 14_400.0)
-"""After failed attempt 1, 2 ...: seconds until the next."""
+DELAYS_S = (60.0, 300.0, 900.0, 3_600.0, 14_400.0)  # after failed attempt 1, 2 ...: seconds until the next
 MAX_ATTEMPTS = 5
-ATTEMPT_S = 10.0
-"""An attempt without an answer after this time has failed."""
+ATTEMPT_S = 10.0  # an attempt without an answer after this time has failed
 
 _BY_STATUS: dict[int, DeliveryState] = {408: "waiting", 429: "waiting"}
 _BY_CLASS: dict[int, DeliveryState] = {2: "delivered", 3: "rejected", 4: "rejected", 5: "waiting"}
@@ -35,11 +33,9 @@ class Step(NamedTuple):
 def after_attempt(
     number: int, status: int | None, retry_after_s: float | None = None, max_attempts: int = MAX_ATTEMPTS
 ) -> Step:
-    """What follows attempt ``number`` (1, 2 ...). ``status``: the answer's; None if none came within ``ATTEMPT_S``.
-
-    A redirect is final, never followed. ``retry_after_s`` counts with 429: it lengthens the delay, to at most twice the
-    one that would come next, and never shortens it.
-    """
+    """What follows attempt ``number`` (1, 2 ...). ``status``: the answer's; None if none came within ``ATTEMPT_S``. A
+    redirect is final, never followed. ``retry_after_s`` counts with 429: it lengthens the delay, to at most twice the
+    one that would come next, and never shortens it."""
     answer = 500 if status is None else status
     state = _BY_STATUS.get(answer) or _BY_CLASS.get(answer // 100, "waiting")
     if state != "waiting":

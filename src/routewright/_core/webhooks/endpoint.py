@@ -16,10 +16,8 @@ from routewright.wire import Endpoint, EventType, SealedSecret, StoredEvent
 
 from .signature import HEADER, MAX_SECRETS, decoded, header_of, headers_of, keys_of, whole
 
-PURPOSE = "webhook secrets"
-"""What the key that seals them is derived for from the root secret."""
-OVERLAP_S = 24 * 3600.0
-"""How long a replaced secret still signs."""
+PURPOSE = "webhook secrets"  # what the key that seals them is derived for from the root secret
+OVERLAP_S = 24 * 3600.0  # how long a replaced secret still signs
 MAX_OVERLAP_S = 30 * OVERLAP_S
 
 
@@ -36,8 +34,7 @@ class Opened(NamedTuple):
 
 
 def opened(endpoint: Endpoint, keys: Sequence[bytes], now: float, nonce: Callable[[], bytes]) -> Opened:
-    """Open the secrets that have not expired. ``keys``: derived from the live root secrets, the one in use first.
-    Those that none of the keys sealed are left out."""
+    """Open the live secrets. ``keys``: of the live root secrets, current first. Others' secrets are left out."""
     texts: list[str] = []
     sealed: list[SealedSecret] = []
     for each in endpoint.secrets:
@@ -86,8 +83,7 @@ def is_place(given: object) -> bool:
 
 
 def rotated(endpoint: Endpoint, sealed: str, now: float, overlap_s: float) -> Endpoint:
-    """The endpoint with a new secret. The one that it had still signs for ``overlap_s``, and older ones as long as was
-    said before; with an overlap of 0 all end now."""
+    """The endpoint with a new secret. The last one signs for ``overlap_s`` more; 0 ends all others now."""
     live = [each for each in endpoint.secrets if each.expires_at is None or each.expires_at > now]
     before = [replace(live[0], expires_at=now + overlap_s), *live[1:]] if live and overlap_s > 0 else []
     return replace(endpoint, secrets=(SealedSecret(sealed), *before)[:MAX_SECRETS])

@@ -1,7 +1,5 @@
-"""Outbox of a storage in memory: endpoints, and the deliveries of events to them. One thread at a time.
-
-The reference for what ``wire/webhook.py`` says of its writes and queries.
-"""
+"""Outbox of a storage in memory: endpoints, and the deliveries of events to them. One thread at a time. The reference
+for what ``wire/webhook.py`` says of its writes and queries."""
 
 from __future__ import annotations
 
@@ -33,8 +31,7 @@ from routewright.wire import (
     Written,
 )
 
-KEPT_S = 24 * 3600.0
-"""How long a delivery that has ended can be inspected and replayed (spec 6.5)."""
+KEPT_S = 24 * 3600.0  # how long a delivery that has ended can be inspected and replayed (spec 6.5)
 OF_WEBHOOKS = PutEndpoint | DeleteEndpoint | ClaimDeliveries | EndAttempt | ReplayDeliveries
 """The kinds of write that an outbox takes."""
 
@@ -70,16 +67,12 @@ class Outbox:
     def __init__(self, newest: int) -> None:
         self._newest = newest
         self._endpoints: dict[str, Endpoint] = {}
-        self._rows: dict[str, dict[tuple[str, str], _Row]] = {}
-        """By the endpoint's account, then by endpoint and event."""
+        self._rows: dict[str, dict[tuple[str, str], _Row]] = {}  # by the endpoint's account, then by endpoint and event
         self._due: dict[str, list[tuple[float, str, _Row]]] = {}
         """Due times and events of pending deliveries, by endpoint; sorted."""
-        self._first: dict[str, float] = {}
-        """When the first of each endpoint is due."""
-        self._lanes: list[tuple[float, str]] = []
-        """The same with its endpoint; sorted."""
-        self._served: dict[str, int] = {}
-        """When each endpoint had its turn last, in turns."""
+        self._first: dict[str, float] = {}  # when the first of each endpoint is due
+        self._lanes: list[tuple[float, str]] = []  # the same with its endpoint; sorted
+        self._served: dict[str, int] = {}  # when each endpoint had its turn last, in turns
         self._turn = 0
 
     @property
@@ -90,7 +83,9 @@ class Outbox:
     def emit(self, event: StoredEvent) -> None:
         """Begin the deliveries of an event that was just stored."""
         for endpoint in self._endpoints.values():
-            if event.type in endpoint.events and endpoint.disabled_at is None and _reaches(event, endpoint):
+            ours = event.account == SYSTEM_ACCOUNT  # that of no account goes to all
+            ours = ours or (event.account, event.environment) == (endpoint.account, endpoint.environment)
+            if ours and event.type in endpoint.events and endpoint.disabled_at is None:
                 rows = self._rows.setdefault(endpoint.account, {})
                 rows[endpoint.id, event.id] = row = _Row(event, endpoint)
                 self._schedule(row, 0.0)
@@ -243,10 +238,3 @@ class Outbox:
         if due:
             self._first[id] = first = due[0][0]
             insort(self._lanes, (first, id))
-
-
-def _reaches(event: StoredEvent, endpoint: Endpoint) -> bool:
-    """True if an endpoint may receive an event: its account's own, and those of no account."""
-    if event.account == SYSTEM_ACCOUNT:
-        return True
-    return (event.account, event.environment) == (endpoint.account, endpoint.environment)

@@ -1,9 +1,7 @@
-"""Signs webhooks and checks their signatures, in two profiles (spec 6.4, contract 11).
-
-Our own signs ``<timestamp>.<body>`` with the whole secret as the key, all in one header. Standard Webhooks 1.0.0
+"""Signs webhooks and checks their signatures, in two profiles (spec 6.4, contract 11). Our own signs
+``<timestamp>.<body>`` with the whole secret as the key, all in one header. Standard Webhooks 1.0.0
 (standardwebhooks.com, symmetric signatures) signs ``<id>.<timestamp>.<body>`` with the bytes that the secret holds in
-base64 behind its prefix, and has a header each for id, timestamp and signatures.
-"""
+base64 behind its prefix, and has a header each for id, timestamp and signatures."""
 
 from __future__ import annotations
 
@@ -24,10 +22,8 @@ SERVICE = HEADER.lower()
 ID, TIMESTAMP, SIGNATURE = _STANDARD = "webhook-id", "webhook-timestamp", "webhook-signature"
 _NAMES = SERVICE, *_STANDARD
 TOLERANCE_S = 300
-MAX_SECRETS = 10
-"""How many are live at once: a header has a signature for each. One with more is refused."""
-MAX_CHARS = 4_096
-"""The longest header that is read."""
+MAX_SECRETS = 10  # How many are live at once: a header has a signature for each. One with more is refused.
+MAX_CHARS = 4_096  # the longest header that is read
 
 _LEAST_CHARS = 32  # 192 bits in base64
 _KEY_BYTES = range(24, 65)
@@ -134,8 +130,7 @@ def check_header(keys: Sequence[Key], body: object, header: object, now: object)
 
 
 def check_headers(keys: Sequence[Key], body: object, headers: object, now: object) -> None:
-    """Raise ``SignatureError`` unless the headers of Standard Webhooks sign this body with one of the keys, and are
-    fresh."""
+    """Raise ``SignatureError`` unless Standard Webhooks headers sign this body, freshly, with one of the keys."""
     found = headers_in(headers)
     event_id, at, signatures = [_readable(name, found.get(name)) for name in _STANDARD]
     if not _ID.fullmatch(event_id):
