@@ -32,7 +32,6 @@ from ._engine.worker import Worker
 from .arguments import (
     ENVIRONMENTS,
     check_choice,
-    check_coordination,
     check_key_id,
     check_new_owner,
     check_owner,
@@ -42,10 +41,10 @@ from .arguments import (
 from .authentication import Authenticator
 from .backends.clock import SystemClock
 from .blocking import Closing, Twin, plain
-from .coordination import RECHECK_S, Announcer
+from .coordination import RECHECK_S
 from .errors import NotFound, PreconditionFailed, Problem, StorageUnavailable, UnsupportedWrite, ValidationFailed
 from .identity import Ids
-from .protocols import Clock, Coordination, Storage, WebhookTransport
+from .protocols import Clock, Storage, WebhookTransport
 from .root_secret import RootSecret, given_secrets
 from .settings import WebhookSettings
 from .storage import open_storage
@@ -107,10 +106,9 @@ class Console(Closing):
         caller = await console.authenticate(f"Bearer {new.secret.reveal()}", "production")
 
     ``storage`` is a storage or its URL, the one that the Routers have whose callers it speaks of. What it changes holds
-    for the next call that is admitted there, and for what is only read within two seconds. ``coordination``: where
-    changes are announced. ``secret`` takes the place of the root secret of the environment, or beside the store: one,
-    or that in use and the one before it. ``recheck_s``: so long, at most two seconds, ``authenticate`` goes by what it
-    found out before.
+    for the next call that is admitted there, and for what is only read within two seconds. ``secret`` takes the place
+    of the root secret of the environment, or beside the store: one, or that in use and the one before it.
+    ``recheck_s``: so long, at most two seconds, ``authenticate`` goes by what it found out before.
 
     Money is in US dollars, months are those of UTC. ``RateLimits`` are requests and tokens in any minute, and calls at
     a time. Plans: free (60, 60,000, 5), pro (600, 600,000, 25), team (3,000, 3,000,000, 100), enterprise (its
@@ -121,7 +119,6 @@ class Console(Closing):
         self,
         storage: Storage | str,
         *,
-        coordination: Coordination | None = None,
         secret: str | Sequence[str] | None = None,
         clock: Clock | None = None,
         recheck_s: float = RECHECK_S,
@@ -129,11 +126,9 @@ class Console(Closing):
         if isinstance(storage, str):
             storage = open_storage(storage, clock=clock)
         check_storage(storage)
-        check_coordination(coordination)
         self._storage = storage
         self._checked: Storage = GuardedStorage(storage)
         self._clock = clock or SystemClock()
-        self._announcer = Announcer(storage, coordination, self._clock)
         self._ids = Ids(self._clock, SystemRandom())
         self._secret = RootSecret(storage, os.environ, () if secret is None else given_secrets(secret))
         self._authenticator = Authenticator(self._checked, self._secret, self._clock, recheck_s)
@@ -552,10 +547,9 @@ class Console(Closing):
         return KeyStanding(key, total, month)
 
     async def _change(self, account: str, write: Write) -> Written:
-        """Change an account, and notify every process that caches it."""
+        """Change an account, and forget what was remembered of its keys."""
         (written,) = await self._checked.apply(account, [write])
         self._authenticator.forget(account)
-        await self._announcer.tell(account)
         return written
 
     async def _check_repeated(self, account: str, given: AddCredit) -> None:

@@ -420,7 +420,7 @@ class QualityPredictor(Protocol):
 
 @runtime_checkable
 class Coordination(Protocol):
-    """News for other processes: what they remember of an account has changed. Nothing depends on its arrival.
+    """News for other processes: which models are left alone. Nothing depends on its arrival.
 
     Safe to call from any event loop and thread. Raises ``StorageUnavailable`` where it cannot be reached.
     """

@@ -444,7 +444,7 @@ class Router:
     @property
     def coordination(self) -> Coordination:
         """What it shares limits and news through. A ``Console`` beside it takes the same:
-        ``Console(router.storage, coordination=router.coordination, clock=router.clock)``."""
+        ``Console(router.storage, clock=router.clock)``."""
         return self._parts.coordination
 
     @property

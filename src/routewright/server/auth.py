@@ -34,7 +34,7 @@ class Auth:
         self.takes_keys = authenticate is None
         """Callers are known by our own API keys."""
         if console is None and self.takes_keys:
-            console = Console(router.storage, coordination=router.coordination, clock=router.clock)
+            console = Console(router.storage, clock=router.clock)
         self._console = console
 
     async def caller(self, exchange: Exchange, scope: Scope, key: str | None = None) -> Caller:

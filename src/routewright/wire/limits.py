@@ -82,8 +82,6 @@ class Taken(Struct, frozen=True, gc=False):
     """Where it was counted, for each party, in the terms of the coordination."""
 
 
-ACCOUNT_TOPIC = "account"
-"""Of notices that say which account, or key of it, has changed."""
 CIRCUIT_TOPIC = "circuit"
 """Of notices that say which model is left alone, and for how long."""
 
