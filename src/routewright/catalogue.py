@@ -87,7 +87,10 @@ class Catalogue:
 
         ``within_days`` None: all whose end is known. ``today`` None: the day in UTC. Raises ``ValidationFailed``.
         """
-        _check_days(within_days)
+        if within_days is not None and (isinstance(within_days, bool) or not isinstance(within_days, int)):
+            raise ValidationFailed.at(
+                "within_days", f"must be a whole number, got {shown(within_days)}", "give it in days"
+            )
         return deprecations(self.models, date.fromisoformat(_day(today, "today")), within_days)
 
     @property
@@ -149,11 +152,6 @@ def _day(given: object, path: str) -> str:
     if given is None:
         return datetime.now(UTC).date().isoformat()
     return _checked_day(given.isoformat() if isinstance(given, date) else given, path)
-
-
-def _check_days(within: object) -> None:
-    if within is not None and (isinstance(within, bool) or not isinstance(within, int)):
-        raise ValidationFailed.at("within_days", f"must be a whole number, got {shown(within)}", "give it in days")
 
 
 def checked_usage(given: object) -> Usage:

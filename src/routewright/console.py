@@ -452,12 +452,7 @@ class Console(Closing):
                 tasks.cancel_scope.cancel()
 
     async def test_endpoint(
-        self,
-        account: str,
-        endpoint_id: str,
-        *,
-        transport: WebhookTransport | None = None,
-        allow_loopback: bool = False,
+        self, account: str, endpoint_id: str, *, transport: WebhookTransport | None = None, allow_loopback: bool = False
     ) -> dict[EventType, DeliveryAttempt]:
         """Send a sample of each event that an endpoint selects, signed and once; nothing of it is stored. Returns what
         came of each. Raises ``NotFound``."""
@@ -484,7 +479,16 @@ class Console(Closing):
         changed it just now, so that one change is not taken for two.
         """
         in_use = self._secret.live()[0]
-        await self._reseal_endpoints()
+        # seal signing secrets with the root secret in use that the one before it had sealed
+        keys, now, nonce = self._secret.keys(PURPOSE), self._clock.time(), partial(secrets.token_bytes, 16)
+        endpoints: Sequence[Endpoint] = ()
+        with suppress(UnsupportedWrite):  # a host's storage may have none
+            endpoints = await self._checked.read(SYSTEM_ACCOUNT, Endpoints(of_all=True))
+        for endpoint in endpoints:
+            resealed = opened(endpoint, keys, now, nonce).endpoint
+            if resealed is not None:
+                with suppress(PreconditionFailed):  # a process that delivers was faster
+                    await self._put_endpoint(resealed, endpoint)
         left_behind = [] if force is True else await self._left_behind()
         if left_behind:
             names = listed([f"{key.name} of {key.account}" for key in left_behind])
@@ -559,18 +563,6 @@ class Console(Closing):
         if rows and before != given.nanos:
             problem = f"{shown(given.id)} is that of ${usd_text(before)}"
             raise ValidationFailed.at("id", problem, "take another one for other credit")
-
-    async def _reseal_endpoints(self) -> None:
-        """Seal signing secrets with the root secret in use that the one before it had sealed."""
-        keys, now, nonce = self._secret.keys(PURPOSE), self._clock.time(), partial(secrets.token_bytes, 16)
-        endpoints: Sequence[Endpoint] = ()
-        with suppress(UnsupportedWrite):  # a host's storage may have none
-            endpoints = await self._checked.read(SYSTEM_ACCOUNT, Endpoints(of_all=True))
-        for endpoint in endpoints:
-            resealed = opened(endpoint, keys, now, nonce).endpoint
-            if resealed is not None:
-                with suppress(PreconditionFailed):  # a process that delivers was faster
-                    await self._put_endpoint(resealed, endpoint)
 
     async def _left_behind(self) -> list[Key]:
         """Live keys that are digested with the secret before the one in use."""

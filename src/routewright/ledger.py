@@ -126,11 +126,7 @@ class Ledger(Closing):
                 yield row
 
     async def sums(
-        self,
-        first: str | date | None = None,
-        last: str | date | None = None,
-        *,
-        account: str | UnsetType = UNSET,
+        self, first: str | date | None = None, last: str | date | None = None, *, account: str | UnsetType = UNSET
     ) -> list[LedgerSum]:
         """What the rows of each day, model and kind come to. Days are UTC and inclusive; without them the last seven.
 

@@ -354,11 +354,7 @@ class TraceStore(Closing):
         return latency_report(await self._read(account, asked), first, last)
 
     async def learn(
-        self,
-        *,
-        since: When | None = None,
-        account: str | UnsetType = UNSET,
-        environment: Environment = "production",
+        self, *, since: When | None = None, account: str | UnsetType = UNSET, environment: Environment = "production"
     ) -> LearnReport:
         """Fit a head to an account's sketched traces, and say how well it predicts those that it was not fitted to, and
         what it would have changed. Changes nothing."""

@@ -88,13 +88,7 @@ class Admissions:
         self.since = self.clock.monotonic()
 
     def begin(
-        self,
-        read: Read,
-        caller: Caller,
-        run: RunLimit | None = None,
-        *,
-        patient: bool = True,
-        scope: Scope = "route",
+        self, read: Read, caller: Caller, run: RunLimit | None = None, *, patient: bool = True, scope: Scope = "route"
     ) -> Admission | None:
         """The admission of a call, which has taken nothing yet. None: nothing limits it, so that it needs none.
 
@@ -142,7 +136,6 @@ class Admissions:
         return True
 
     def _note(self, name: tuple[str, str | None], left: Left) -> bool:
-        """Remember whether somebody has no account."""
         if left.account is not None or left.key is not None:
             self._open.pop(name, None)
             return False
@@ -215,11 +208,9 @@ class Admission:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Its rate limit headers (``Answer.headers``)."""
         return headers_of(self.windows, self._shared.clock.time())
 
     def tell(self, error: BaseException | None) -> None:
-        """Add to an error the headers of its limits, and the id of the request."""
         if isinstance(error, RouterError):
             error.headers = self.headers | error.headers
             error.request_id = error.request_id or self._shared.ids("req_")
@@ -297,11 +288,9 @@ class Admission:
 
     @property
     def nanos(self) -> int:
-        """The money that is reserved for it."""
         return 0 if self.grant is None else self.grant.nanos
 
     async def widen(self, nanos: int) -> None:
-        """Have so much reserved, if there is room now."""
         grant = self.grant
         if grant is None or nanos <= grant.nanos:
             return

@@ -35,7 +35,6 @@ class Execution(Progress):
     _interrupted: bool = False
 
     async def run(self) -> None:
-        """Carry the plan out to its end, keeping all that comes."""
         while self.end is None:
             if self.exchange is None and not self._pause_for_s:
                 if self.payer is not None and self.call.attempts:

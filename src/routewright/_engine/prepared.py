@@ -71,7 +71,6 @@ class Prepared:
         return Decision(call.plan, call.given, call.board)
 
     def run(self) -> Awaitable[Answer[Any]]:
-        """Admit the request and answer it. Raises what ``Router.route`` does."""
         return self._engine.route(self._read, self.caller)
 
     def stream(self) -> Stream:

@@ -227,7 +227,6 @@ class Stream:
                 self._left.set()
 
     async def _give_back(self) -> None:
-        """Give back what the call held."""
         hold, self._hold = self._hold, None
         if hold is not None:
             hold.release()

@@ -39,7 +39,6 @@ class Warmth:
         self._unsent: deque[tuple[str, PutAgentState]] = deque(maxlen=1_000)
 
     def look(self, call: Call) -> None:
-        """Find what is expected to be in caches of a call's prompt; nothing in the sandbox."""
         caller, call.prompt, call.warm = call.caller, None, ()
         if caller.environment == "sandbox" or call.bounds.high > MOST_BYTES:
             return

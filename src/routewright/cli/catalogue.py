@@ -97,7 +97,16 @@ def _import(args: Namespace, screen: Screen) -> None:
     base = args.catalogue or (output if output.exists() else None)
     catalogue = Catalogue() if base is None else Catalogue.load(base)
     listed = read_price_list(args.file)
-    _check_named(wish, listed)
+    # refuse providers and globs that match nothing in the list
+    known = {name for row in listed.rows for name in (row.source, provider_of(row.source))}
+    for name in sorted(wish.providers - known):
+        hint = did_you_mean(name, known) or f"it has {in_quotes(sorted(known))}"
+        raise refused("--provider", f"{quoted(name)} is not in the list", hint)
+    ids = {row.model.id for row in listed.rows}
+    for glob in wish.add:
+        if not any(fnmatchcase(each, glob) for each in ids):
+            hint = did_you_mean(glob, ids) or "write a glob over ids, such as 'openai/*'"
+            raise refused("--add", f"{quoted(glob)} picks no model of the list", hint)
     proposal = propose(catalogue.models, listed, wish)
     if not args.json:
         screen.show(*_proposal_page(listed, proposal))
@@ -119,19 +128,6 @@ def _checked_day(option: str, text: str | None) -> str | None:
     if text is not None and not is_day(text):
         raise refused(option, f"must be a date, got {shown(text)}", "write YYYY-MM-DD")
     return text
-
-
-def _check_named(wish: Wish, listed: PriceList) -> None:
-    """Refuse providers and globs that match nothing in the list: a slip would change nothing without a word."""
-    known = {name for row in listed.rows for name in (row.source, provider_of(row.source))}
-    for name in sorted(wish.providers - known):
-        hint = did_you_mean(name, known) or f"it has {in_quotes(sorted(known))}"
-        raise refused("--provider", f"{quoted(name)} is not in the list", hint)
-    ids = {row.model.id for row in listed.rows}
-    for glob in wish.add:
-        if not any(fnmatchcase(each, glob) for each in ids):
-            hint = did_you_mean(glob, ids) or "write a glob over ids, such as 'openai/*'"
-            raise refused("--add", f"{quoted(glob)} picks no model of the list", hint)
 
 
 def _content(args: Namespace, output: Path) -> dict[str, Any]:

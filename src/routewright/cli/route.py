@@ -50,20 +50,7 @@ from routewright.wire import (
 from routewright.wire.figures import time_short
 
 from .command import Parser, TakesArguments, add, add_catalogue_file, add_json, in_words, names, refused
-from .show import (
-    LIST_PRICE,
-    USUAL_TIME,
-    Block,
-    Line,
-    Row,
-    Screen,
-    Table,
-    aligned,
-    dollars,
-    facts,
-    picked,
-    tokens,
-)
+from .show import LIST_PRICE, USUAL_TIME, Block, Line, Row, Screen, Table, aligned, dollars, facts, picked, tokens
 from .spans import candidate_table, trace_page
 from .store import add_place, named_store
 

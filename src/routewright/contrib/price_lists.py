@@ -293,6 +293,16 @@ def _models_dev(row: _Row, source: str, name: str) -> Listed:
         raise _LeftOut(next(iter(sorted({*takes, *gives} - {"text"})), "no text"))
     limit, tools, released = row.inner("limit", {}), row.fields.get("tool_call"), row.fields.get("release_date")
     provider = provider_of(source)
+    if row.fields.get("cost") is None:
+        raise _LeftOut("no price per token")
+    cost = row.inner("cost")
+    price = _pricing(cost, _PER_MILLION, cost.usd("reasoning"))
+    if cost.fields.get("tiers") is not None:
+        tiers = [each.tier(_size(each), _PER_MILLION, price) for each in cost.rows("tiers")]
+    elif cost.fields.get("context_over_200k") is not None:  # the older form
+        tiers = [cost.inner("context_over_200k").tier(_OLD_THRESHOLD, _PER_MILLION, price)]
+    else:
+        tiers = []
     model = Model(
         id=_model_id(row.place, f"{provider}/{name}"),
         context_window=limit.tokens("context"),
@@ -305,24 +315,10 @@ def _models_dev(row: _Row, source: str, name: str) -> Listed:
         ),
         structured_output=row.says("structured_output"),
         reasoning=row.says("reasoning"),
-        pricing_per_1m=_models_dev_pricing(row),
+        pricing_per_1m=replace(price, tiers=_rising(cost.place, tiers)),
         released_at=released if isinstance(released, str) and is_date(released) else None,
     )
     return Listed(row.place, source, model, assumed_threshold="tiers" not in row.fields["cost"])
-
-
-def _models_dev_pricing(row: _Row) -> Pricing:
-    if row.fields.get("cost") is None:
-        raise _LeftOut("no price per token")
-    cost = row.inner("cost")
-    price = _pricing(cost, _PER_MILLION, cost.usd("reasoning"))
-    if cost.fields.get("tiers") is not None:
-        tiers = [each.tier(_size(each), _PER_MILLION, price) for each in cost.rows("tiers")]
-    elif cost.fields.get("context_over_200k") is not None:  # the older form
-        tiers = [cost.inner("context_over_200k").tier(_OLD_THRESHOLD, _PER_MILLION, price)]
-    else:
-        tiers = []
-    return replace(price, tiers=_rising(cost.place, tiers))
 
 
 def _size(row: _Row) -> int:

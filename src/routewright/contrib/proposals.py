@@ -126,7 +126,10 @@ def propose(catalogue: Sequence[Model], listed: PriceList, wish: Wish) -> Propos
             places, sources = tuple(row.place for row in rows), tuple(row.source for row in rows)
             contradictions.append(Contradiction(model_id, places, sources, apart))
             continue
-        said, ours = _agreed(rows), known.get(model_id)
+        # what all rows of a model say
+        first, *others = [asdict(row.model) for row in rows]
+        common = {name: value for name, value in first.items() if all(each[name] == value for each in others)}
+        said, ours = rows[0]._replace(model=Model(**common)), known.get(model_id)
         if ours is None:
             updates.append(Update(None, said.model))
         elif problem := _free(said, ours, wish.day):
@@ -192,13 +195,6 @@ def _apart(rows: Sequence[Listed]) -> tuple[str, ...]:
     prices = [named_prices(row.model.pricing_per_1m) for row in rows]
     names = dict.fromkeys(name for each in prices for name in each)
     return tuple(name for name in names if len({each.get(name) for each in prices}) > 1)
-
-
-def _agreed(rows: Sequence[Listed]) -> Listed:
-    """What all rows of a model say."""
-    first, *others = [asdict(row.model) for row in rows]
-    common = {name: value for name, value in first.items() if all(each[name] == value for each in others)}
-    return rows[0]._replace(model=Model(**common))
 
 
 def _free(said: Listed, ours: Model, day: str) -> Problem | None:

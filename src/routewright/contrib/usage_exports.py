@@ -220,7 +220,18 @@ class _Found:
 
     def add_bucket(self, path: str, bucket: Fields) -> None:
         """Add the rows of a time bucket, which is within one day."""
-        self.days.append(_bucket_day(path, bucket))
+        # the day that contains a time bucket
+        began, ended = (
+            next((key for key in keys if bucket.get(key) is not None), keys[0])
+            for keys in (("start_time", "starting_at"), ("end_time", "ending_at"))
+        )
+        start = _moment(joined(path, began), bucket.get(began))
+        end = start if bucket.get(ended) is None else _moment(joined(path, ended), bucket[ended])
+        last = max(start, end - timedelta(microseconds=1))
+        if last.date() != start.date():
+            said = f"lies in more than one day of UTC, from {start.isoformat()} to {end.isoformat()}"
+            raise ValidationFailed.at(path, said, "export by days, or by hours")
+        self.days.append(start.date().isoformat())
         self.whose.add(("openai", "openai") if "start_time" in bucket else ("anthropic", "anthropic"))
         when = {key: bucket[key] for key in ("start_time", "starting_at") if key in bucket}
         for place, result in enumerate(bucket["results"]):
@@ -275,21 +286,6 @@ def _things(content: object) -> Iterator[tuple[str, object]]:
             raise ValidationFailed.at(path, "is no usage export of a known form", _EXPECTED)
         else:
             yield path, page
-
-
-def _bucket_day(path: str, bucket: Fields) -> str:
-    """The day that contains a time bucket."""
-    began, ended = (
-        next((key for key in keys if bucket.get(key) is not None), keys[0])
-        for keys in (("start_time", "starting_at"), ("end_time", "ending_at"))
-    )
-    start = _moment(joined(path, began), bucket.get(began))
-    end = start if bucket.get(ended) is None else _moment(joined(path, ended), bucket[ended])
-    last = max(start, end - timedelta(microseconds=1))
-    if last.date() != start.date():
-        said = f"lies in more than one day of UTC, from {start.isoformat()} to {end.isoformat()}"
-        raise ValidationFailed.at(path, said, "export by days, or by hours")
-    return start.date().isoformat()
 
 
 class _Row(NamedTuple):

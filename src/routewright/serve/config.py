@@ -83,9 +83,7 @@ CachingEntry = entry_of(
     low_hit_rate=(Share, CacheSettings().low_hit_rate),
 )
 LearningEntry = entry_of(
-    Learning,
-    judge_share=(Share, Learning().judge_share),
-    judge_usd_a_day=(Amount, Learning().judge_usd_a_day),
+    Learning, judge_share=(Share, Learning().judge_share), judge_usd_a_day=(Amount, Learning().judge_usd_a_day)
 )
 WebhooksEntry = entry_of(
     WebhookSettings,

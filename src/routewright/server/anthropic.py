@@ -50,17 +50,7 @@ from .endpoints import Service, released
 from .errors import fit
 from .exchange import Exchange, while_connected
 from .fields import Fields, wrong
-from .vendors import (
-    EFFORTS,
-    PLACES,
-    Words,
-    chooses,
-    content_of,
-    joined_thoughts,
-    mark_of,
-    packed,
-    unpacked,
-)
+from .vendors import EFFORTS, PLACES, Words, chooses, content_of, joined_thoughts, mark_of, packed, unpacked
 
 MESSAGES = "/anthropic/v1/messages"
 COUNT_TOKENS = "/anthropic/v1/messages/count_tokens"

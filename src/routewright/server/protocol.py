@@ -137,7 +137,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._stop_waiting()
         if self.root_path:
-            self._drop_second_prefix()
+            prefix = self.root_path
+            if str(self.scope["path"]).startswith(f"{prefix}{prefix}/"):
+                self.scope["path"] = self.scope["path"][len(prefix) :]
+                self.scope["raw_path"] = (self.scope["raw_path"] or b"")[len(prefix) :]
         if self._shared.is_ending:
             self.cycle.keep_alive = False
 
@@ -239,13 +242,6 @@ class BoundedProtocol(HttpToolsProtocol):
             if [value.strip().lower() for name, value in self.headers if name == b"transfer-encoding"] != [b"chunked"]:
                 return Refusal.CODING  # RFC 9112, 6.1
         return Refusal.PIPELINED if len(self.pipeline) >= self._limits.pipelined else None
-
-    def _drop_second_prefix(self) -> None:
-        """ASGI puts the prefix of a proxy before each path; some proxies leave it in the path as well."""
-        prefix = self.root_path
-        if str(self.scope["path"]).startswith(f"{prefix}{prefix}/"):
-            self.scope["path"] = self.scope["path"][len(prefix) :]
-            self.scope["raw_path"] = (self.scope["raw_path"] or b"")[len(prefix) :]
 
     def _stop(self, refusal: Refusal) -> None:
         """Stop the parser, also from inside its callbacks."""

@@ -14,16 +14,7 @@ from msgspec.structs import replace
 
 from routewright._core.request.problems import shown
 from routewright.errors import RouterError
-from routewright.wire import (
-    FunctionCall,
-    Message,
-    Part,
-    Role,
-    RouteResponse,
-    Tokens,
-    ToolCall,
-    Verbosity,
-)
+from routewright.wire import FunctionCall, Message, Part, Role, RouteResponse, Tokens, ToolCall, Verbosity
 
 from .door import Block, BlockFrames, answer, framed
 from .endpoints import Service

@@ -227,11 +227,7 @@ def _success(
             "schema": {"oneOf": [{"$ref": f"#/components/schemas/{each.__name__}"} for each in events]},
             "examples": {
                 each.event: {
-                    "value": {
-                        "event": each.event,
-                        "id": str(each.id),
-                        "data": msgspec.json.encode(each.data).decode(),
-                    }
+                    "value": {"event": each.event, "id": str(each.id), "data": msgspec.json.encode(each.data).decode()}
                 }
                 for each in EVENTS
                 if isinstance(each, events)

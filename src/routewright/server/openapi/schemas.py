@@ -103,10 +103,7 @@ _VALUE = r'(?:"(?:[^"\\]|\\[\s\S])*"|[^,="<>!\s][^,]*)'
 _EQUAL = "|".join((*filter.TEXTS, *filter.FLAGS))
 _COMPARED = "|".join((*filter.NUMBERS, r'metadata\.[^=!<>,"]+'))
 _TERM = rf"\s*(?:(?:{_EQUAL})\s*!?=|(?:{_COMPARED})\s*(?:[=<>]|[!<>]=))\s*{_VALUE}\s*"
-_FILTER: Final = {
-    "maxLength": filter.MAX_CHARS,
-    "pattern": f"^(?:{_TERM}(?:,{_TERM}){{0,{filter.MAX_TERMS - 1}}})?$",
-}
+_FILTER: Final = {"maxLength": filter.MAX_CHARS, "pattern": f"^(?:{_TERM}(?:,{_TERM}){{0,{filter.MAX_TERMS - 1}}})?$"}
 
 
 def _any_case(text: str) -> str:
@@ -149,10 +146,7 @@ LIMITS: dict[type, Limits] = {
         "stop": {**_SOME, "maxItems": MAX_STOPS, "items": {"type": "string", **_SOME}},
         "response_format": _RESPONSE_FORMAT,
     },
-    wire.CacheOpts: {
-        "namespace": _SOME,
-        WHOLE: _ONE_BOUND,
-    },
+    wire.CacheOpts: {"namespace": _SOME, WHOLE: _ONE_BOUND},
     TracesQuery: {
         "since": _TIME,
         "until": _TIME,
