@@ -32,7 +32,6 @@ class Closable(Protocol):
 
     def aclose(self) -> Awaitable[None]:
         """Free them."""
-        ...
 
 
 class Closing:

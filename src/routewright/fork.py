@@ -16,7 +16,6 @@ class Renewed(Protocol):
 
     def renew(self) -> None:
         """Replace it by new state."""
-        ...
 
 
 class Quiet(Protocol):
@@ -24,11 +23,9 @@ class Quiet(Protocol):
 
     def quiet(self) -> None:
         """Put it away until ``resume``; called in the parent, before."""
-        ...
 
     def resume(self) -> None:
         """Go on; called in the parent and in the child."""
-        ...
 
 
 def renew_in_children(thing: Renewed) -> None:

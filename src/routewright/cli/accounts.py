@@ -31,9 +31,6 @@ _REVOKED: tuple[Style, str] = ("dim", "revoked")
 _DAY, _MINUTE = len("2026-11-22"), len("2026-11-22T12:00")
 
 
-# accounts
-
-
 def add_accounts(command: Parser) -> None:
     """Give the command ``accounts`` its own commands."""
     create, ls = command.command("create NAME", _create_account), command.command("ls", _ls_accounts)
@@ -145,9 +142,6 @@ def _account_json(account: Account) -> dict[str, Any]:
     """The terms of an account: ``limits`` are those that hold, ``own_limits`` what it has in place of its plan's."""
     limits = {"limits": _limits_json(limits_of(account)), "own_limits": _limits_json(account.limits)}
     return picked(account, "name created_at plan") | limits | picked(account, "prepaid monthly_limit_usd")
-
-
-# keys
 
 
 def add_keys(command: Parser) -> None:
@@ -278,9 +272,6 @@ def _scopes_or_all(text: str) -> list[str] | None:
     return None if text == "all" else names(text)
 
 
-# incidents and the secret
-
-
 def add_incidents(command: Parser) -> None:
     """Give the command ``incidents`` its own commands."""
     begin, end = command.command("open TITLE", _open), command.command("resolve ID", _resolve)
@@ -337,9 +328,6 @@ async def _rotate(args: Namespace, screen: Screen) -> None:
         await console.rotate_secret(force=args.force)
     said = "the secret is changed; the one before it holds until the next change, and keys go over as they are used"
     screen.report({"rotated": True}, note=said)
-
-
-# shared by accounts and keys
 
 
 def _add_limits(command: Parser, none: str, more: str) -> None:

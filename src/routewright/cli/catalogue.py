@@ -81,9 +81,6 @@ def _today() -> date:
     return datetime.fromtimestamp(SystemClock().time(), UTC).date()
 
 
-# catalogue import
-
-
 def _import(args: Namespace, screen: Screen) -> None:
     """Import prices from somebody else's price list.
 
@@ -230,9 +227,6 @@ def _value(value: float | str | None) -> str:
     return f"{value:.2f}" if len(text.partition(".")[2]) < 2 else text
 
 
-# catalogue deprecations
-
-
 def _deprecations(args: Namespace, screen: Screen) -> None:
     """List which models end when, and which policies break then.
 
@@ -261,9 +255,6 @@ def _deprecations(args: Namespace, screen: Screen) -> None:
 def _loss_row(each: PolicyLoss) -> Row:
     choices = (each.first_choice or "none", each.lost_on or "", each.next_choice or "none", each.empty_from or "")
     return Row((each.policy, *choices), "bad" if each.empty_from else "plain")
-
-
-# catalogue show
 
 
 def _show(args: Namespace, screen: Screen) -> None:
@@ -313,9 +304,6 @@ def _model_page(model: Model, today: str) -> Iterator[Block]:
 
 def _tokens(count: int | None) -> str:
     return "unknown" if count is None else f"{count:,} tokens"
-
-
-# policies check
 
 
 def add_policies(command: Parser) -> None:

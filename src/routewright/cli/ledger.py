@@ -85,9 +85,6 @@ async def _hint(ledger: Ledger, args: Namespace) -> str:
     return others or ""
 
 
-# rows
-
-
 async def _rows(args: Namespace, screen: Screen) -> None:
     """List what was booked, newest first."""
     if args.limit < 1:
@@ -120,9 +117,6 @@ def _row(row: LedgerRow) -> tuple[str, ...]:
     notes += [row.note] if row.note else []
     began = row.at[: len("2026-11-22T12:00:00")].replace("T", " ")
     return (began, row.request_id, str(row.attempt), row.kind, row.model, *used, ", ".join(notes))
-
-
-# statement
 
 
 async def _statement(args: Namespace, screen: Screen) -> None:
@@ -173,9 +167,6 @@ def _lines(lines: Sequence[StatementLine], head: tuple[str, ...]) -> Table:
     head = ("day", *head)
     first = 0 if lines[0].day is not None else 1  # the column of days is left out
     return Table([Row(row[first:]) for row in rows], head[first:], frozenset(range(3 - first, len(head) - first)))
-
-
-# reconcile
 
 
 async def _reconcile(args: Namespace, screen: Screen) -> int:
@@ -275,9 +266,6 @@ def _count_off(figure: Compared) -> str:
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
-
-
-# correct
 
 
 async def _correct(args: Namespace, screen: Screen) -> None:

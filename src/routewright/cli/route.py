@@ -151,9 +151,6 @@ def pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-# the request
-
-
 def request_of(args: Namespace, models: Sequence[Model]) -> RouteRequest:
     """The request: from ``--request``, else from the prompt, with the options put over it.
 
@@ -256,9 +253,6 @@ def router_of(args: Namespace, *, sandbox: bool, storage: Storage | None = None,
     return make(catalogue=catalogue, policies=policies, storage=storage, cache=cache, settings=settings)
 
 
-# route
-
-
 async def _route(args: Namespace, screen: Screen) -> None:
     """Answer a prompt with the model that fits it best.
 
@@ -345,9 +339,6 @@ def _answer_page(answer: Answer) -> list[Block]:
     return [Line(), facts(named)]
 
 
-# decide
-
-
 def _decide(args: Namespace, screen: Screen) -> None:
     """Say which model would answer, and why; nothing is called.
 
@@ -432,9 +423,6 @@ def _rejections(rejected: Iterable[tuple[str, str, float | None]]) -> Iterator[B
         rows.append(Row((str(len(models)), reason, some + (" ..." if len(models) > NAMED else "")), "dim"))
     if rows:
         yield from (Line(), Table(rows, ("rejected", "by", "among them"), frozenset({0}), prose=True))
-
-
-# models
 
 
 def _models(args: Namespace, screen: Screen) -> None:

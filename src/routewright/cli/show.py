@@ -167,9 +167,6 @@ def _with_bars(rows: Sequence[tuple[str | Bar, ...]], width: int, prose: bool) -
     return [tuple(drawn(cell, size) if isinstance(cell, Bar) else cell for cell in row) for row in rows]
 
 
-# figures
-
-
 def dollars(usd: float) -> str:
     """Every digit down to the nano-dollar in which money is counted."""
     return f"${usd_text(nanos_of(usd))}"
@@ -219,9 +216,6 @@ def aligned(values: Sequence[float | None]) -> list[str]:
 def moment(timestamp: str | None) -> str:
     """A timestamp as a person writes it: ``2026-11-22 12:00:00 UTC``."""
     return (timestamp or "").replace("T", " ").replace("Z", " UTC")
-
-
-# where it goes
 
 
 class Screen:

@@ -139,9 +139,6 @@ def _traces(count: int) -> str:
     return f"{count:,} trace{'' if count == 1 else 's'}"
 
 
-# ls
-
-
 async def _ls(args: Namespace, screen: Screen) -> None:
     """List traces, newest first."""
     async with TraceStore(existing_store(args)) as store:
@@ -175,9 +172,6 @@ def _next_page(args: Namespace, cursor: str) -> str:
     ]  # fmt: skip
     words += ["--", shlex.quote(args.filter)] if args.filter else []
     return " ".join(["routewright traces ls", *words])
-
-
-# show
 
 
 async def _show(args: Namespace, screen: Screen) -> None:
@@ -318,9 +312,6 @@ def _speech(who: str, text: str | None, calls: Iterable[ToolCall] | None) -> Ite
     yield from (Line(f"  {line}") for each in said for line in each.splitlines())
 
 
-# export
-
-
 async def _export(args: Namespace, screen: Screen) -> None:
     """Write whole traces, each as one line of JSON, newest first."""
     if args.output is not None:
@@ -343,9 +334,6 @@ async def _with_feedback(store: TraceStore, trace: Trace) -> Trace | dict[str, A
     if feedback is None:
         return trace
     return {**msgspec.to_builtins(trace), "feedback": picked(feedback, "score comment at")}
-
-
-# delete
 
 
 async def _delete(args: Namespace, screen: Screen) -> int:

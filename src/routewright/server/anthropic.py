@@ -75,9 +75,6 @@ WORDS = Words(
 _encode = msgspec.json.encode
 
 
-# The endpoints.
-
-
 async def messages(service: Service, exchange: Exchange) -> None:
     """Answer with a message, whole or as it comes."""
     await answer(service, exchange, MessageDoor(), MESSAGES, MessageFrames)
@@ -126,8 +123,6 @@ def _listed(model: Model) -> dict[str, Any]:
         "retires_at": model.deprecated_at,
     }
 
-
-# Requests.
 
 HONOURED = frozenset(
     "model messages system max_tokens temperature top_p stop_sequences stream tools tool_choice thinking output_config "
@@ -249,8 +244,6 @@ def _stops(given: list[Any] | None) -> list[str] | None:
             raise wrong(f"stop_sequences[{at}]", "must be a string that is not empty", "for example 'END'")
     return given or None
 
-
-# Tools.
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 FORM_NAME = "answer"
@@ -427,8 +420,6 @@ _BLOCKS: dict[str, dict[str, Callable[[Fields, _Turn], None]]] = {
 }
 """What may stand in whose turn, and in the result of a tool."""
 
-
-# Answers.
 
 UNREAD = "INVALID_JSON"
 """The name under which arguments that are no JSON object are told, as Anthropic's own clients do."""

@@ -171,9 +171,6 @@ async def model_at(service: Service, exchange: Exchange, door: Door) -> Model:
     raise ModelNotFound(f"there is no model {shown(id)}; {door.names.listed_at} lists those that can be called")
 
 
-# Streams.
-
-
 def framed(name: str, data: bytes) -> bytes:
     """An event of a stream."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), data)

@@ -70,9 +70,6 @@ WORDS = Words({**PLACES, "params.reasoning": "reasoning_effort"}, LISTED_AT)
 _encode = msgspec.json.encode
 
 
-# The endpoints.
-
-
 async def completions(service: Service, exchange: Exchange) -> None:
     """Answer a chat, whole or in chunks."""
     await answer(service, exchange, ChatDoor(), PATH, ChunkFrames)
@@ -253,8 +250,6 @@ class OpenAIDoor(Door):
         return mode, kept
 
 
-# Requests: chat completions.
-
 HONOURED = frozenset(
     "model messages max_tokens max_completion_tokens temperature top_p stop seed response_format reasoning_effort "
     "verbosity tools tool_choice parallel_tool_calls service_tier stream stream_options metadata n routewright".split()
@@ -379,8 +374,6 @@ class ChatDoor(OpenAIDoor):
         return None
 
 
-# Answers.
-
 _FINISH: dict[str | None, str] = {"length": "length", "budget": "length", "tool_calls": "tool_calls"}
 """Why an answer ended, in OpenAI's words; else it stopped of itself."""
 
@@ -451,8 +444,6 @@ CHOSEN = {name: _listed(name, "routewright") for name in (AUTO, *(f"{AUTO}:{goal
 """Names that leave the choice to the router."""
 
 
-# Streams.
-
 DONE = b"data: [DONE]\n\n"
 
 
@@ -517,8 +508,6 @@ class ChunkFrames(CallFrames):
             chunk["usage"] = usage
         return b"data: %s\n\n" % _encode(chunk)
 
-
-# Errors.
 
 TYPES = {
     "billing_error": "insufficient_quota",

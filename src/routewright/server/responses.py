@@ -46,8 +46,6 @@ async def responses(service: Service, exchange: Exchange) -> None:
     await answer(service, exchange, ResponseDoor(), PATH, ResponseFrames)
 
 
-# Requests.
-
 HONOURED = frozenset(
     "model input instructions max_output_tokens temperature top_p text reasoning tools tool_choice parallel_tool_calls "
     "service_tier stream stream_options metadata include routewright".split()
@@ -314,8 +312,6 @@ def _usage_of(tokens: Tokens) -> Item:
         "total_tokens": tokens.input + tokens.output,
     }
 
-
-# Streams.
 
 _FAILED = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 """OpenAI's code of a response that failed, by our status."""

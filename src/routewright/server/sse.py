@@ -43,16 +43,13 @@ class Streamed(Protocol):
     @property
     def headers(self) -> dict[str, str]:
         """Of the response, once it is admitted."""
-        ...
 
     @property
     def deadline(self) -> float:
         """When its time is over, on the monotonic scale."""
-        ...
 
     def explain_leaving(self, why: Callable[[], RouterError | None]) -> None:
         """``why`` says what it ends in if it is left; None: its client left."""
-        ...
 
 
 class Frames(Protocol):
@@ -64,15 +61,12 @@ class Frames(Protocol):
     @property
     def stream(self) -> Streamed:
         """What is streamed."""
-        ...
 
     def __aiter__(self) -> AsyncGenerator[Frame, None]:
         """Give them in order. Raises what the answer ends in, if it fails."""
-        ...
 
     def last_words(self, error: Exception) -> bytes:
         """The last event of a stream that has begun and failed."""
-        ...
 
 
 class EventStream:

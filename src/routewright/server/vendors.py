@@ -284,9 +284,6 @@ def joined_thoughts(found: list[Reasoning]) -> Reasoning | None:
     return replace(found[0], items=[item for each in found for item in each.items]) if found else None
 
 
-# Content.
-
-
 def content_of(parts: list[Part]) -> str | list[Part] | None:
     """The content of a message. One text is one as it is: every model knows that form."""
     match parts:

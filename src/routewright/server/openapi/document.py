@@ -166,9 +166,6 @@ def told_operations() -> list[Told]:
     ]
 
 
-# Operations.
-
-
 def _described(path: str, operation: Operation, schemas: Mapping[Any, Schema]) -> dict[str, Any]:
     shown, takes_key = OPERATIONS[path], errors.IdempotencyKeyReused in operation.raises
     scope = operation.scope
@@ -297,9 +294,6 @@ def _door(path: str, serve: Serve) -> dict[str, Any]:
             "default": {"description": "An error in the vendor's envelope."},
         },
     }
-
-
-# Headers and errors.
 
 
 def _headers(*names: str) -> dict[str, Any]:
