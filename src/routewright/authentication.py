@@ -37,8 +37,7 @@ class _Known(NamedTuple):
 class Authenticator:
     """Tells callers by their keys. To be used from any thread: what two of them learn at once is the same.
 
-    What is refused is not remembered. Keys that are unknown and those that were revoked take the same way.
-    """
+    What is refused is not remembered. Keys that are unknown and those that were revoked take the same way."""
 
     def __init__(self, storage: Storage, secret: RootSecret, clock: Clock, recheck_s: float) -> None:
         given: object = recheck_s

@@ -244,8 +244,7 @@ class Overlay(NamedTuple):
 def read_catalogue(document: Document, known: Sequence[str]) -> Overlay:
     """Take an overlay of a catalogue that knows some ids.
 
-    Raises ``ValidationFailed`` naming the key.
-    """
+    Raises ``ValidationFailed`` naming the key."""
     file = shaped(document.content, CatalogueFile)
     # refuse names that mean no model, where a slip would pass as a new one, and aliases that mean two
     entries: tuple[Any, ...] = file.models

@@ -112,8 +112,7 @@ class Console(Closing):
 
     Money is in US dollars, months are those of UTC. ``RateLimits`` are requests and tokens in any minute, and calls at
     a time. Plans: free (60, 60,000, 5), pro (600, 600,000, 25), team (3,000, 3,000,000, 100), enterprise (its
-    ``limits``), unlimited.
-    """
+    ``limits``), unlimited."""
 
     def __init__(
         self,
@@ -301,8 +300,7 @@ class Console(Closing):
     async def authenticate(self, authorization: str | None, environment: Environment | None = None) -> Caller:
         """Whose the key in an ``Authorization`` header is, at an address of an environment (None: of both).
 
-        Raises ``AuthenticationFailed`` for whatever is no key that holds, and ``StorageUnavailable``.
-        """
+        Raises ``AuthenticationFailed`` for whatever is no key that holds, and ``StorageUnavailable``."""
         if environment is not None and environment not in ENVIRONMENTS:
             key_terms({"environment": environment})  # says what is wrong with it
         return await self._authenticator.caller(authorization, environment)
@@ -476,8 +474,7 @@ class Console(Closing):
 
         Raises ``ValidationFailed`` where live keys were not used since the last change, which this one would end
         (``force=True`` lets it), and where the secret is the operator's to change; ``PreconditionFailed`` where another
-        changed it just now, so that one change is not taken for two.
-        """
+        changed it just now, so that one change is not taken for two."""
         in_use = self._secret.live()[0]
         # seal signing secrets with the root secret in use that the one before it had sealed
         keys, now, nonce = self._secret.keys(PURPOSE), self._clock.time(), partial(secrets.token_bytes, 16)
@@ -576,8 +573,7 @@ class Console(Closing):
 class BlockingConsole(Twin[Console]):
     """``console.blocking``: the methods of ``Console`` as plain functions.
 
-    new = Console("sqlite:///traces.db").blocking.create_key("acme", name="website")
-    """
+    new = Console("sqlite:///traces.db").blocking.create_key("acme", name="website")"""
 
     create_account = plain(Console.create_account)
     change_account = plain(Console.change_account)

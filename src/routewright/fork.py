@@ -42,8 +42,7 @@ def quiet_at_fork(thing: Quiet) -> None:
 class Guard:
     """A lock that is open in every child: ``with guard.lock``. Keep what it guards small: a child may see it half done.
 
-    It is reentrant: the garbage collector may run while it is held, and close a call that takes the same lock.
-    """
+    It is reentrant: the garbage collector may run while it is held, and close a call that takes the same lock."""
 
     __slots__ = ("__weakref__", "lock")
 

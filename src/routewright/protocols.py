@@ -1,8 +1,7 @@
 """What the owner of the process may plug in. Any object that fits will do; nobody has to inherit.
 
 Each protocol says in its docstring what an implementer must keep. The contract suites in ``routewright.testing``
-check the same sentences against your own objects.
-"""
+check the same sentences against your own objects."""
 
 from __future__ import annotations
 
@@ -106,8 +105,7 @@ class Deadline(Protocol):
     When the time comes, the task is cancelled where it waits, again and again until it leaves. Leaving swallows this
     cancellation and sets ``expired``. Where nested ones have both run out, the outer one expires. A body that ends in
     another way, with a result or an error of its own, ends so, and ``expired`` stays False. So it does where somebody
-    else cancels the task too: a cancellation from elsewhere passes through.
-    """
+    else cancels the task too: a cancellation from elsewhere passes through."""
 
     @property
     def expired(self) -> bool:
@@ -145,8 +143,7 @@ class Clock(Protocol):
 
         With ``shield`` the scopes and deadlines around it cannot cancel it: for clean-up that must finish, but not
         take forever. A deadline may cancel natively, which anyio's shields inside it do not keep out; with ``scoped``
-        it is a cancel scope, which they do.
-        """
+        it is a cancel scope, which they do."""
 
 
 class Rng(Protocol):
@@ -174,8 +171,7 @@ class Provider(Protocol):
     whose code cleans up in such shields sets ``needs_scope = True``: its attempts run in a cancel scope, which costs
     some microseconds each. One with a number as ``max_retries`` has its models tried again so often where the request
     and its policy do not say how often. One with several keys may count as ``refused_keys`` those that its vendor
-    refused when they were last asked: its models are then shown as degraded.
-    """
+    refused when they were last asked: its models are then shown as degraded."""
 
     @property
     def name(self) -> str:
@@ -259,8 +255,7 @@ class Guardrail(Protocol):
 
     One object serves many calls at once, from any event loop and thread. Verdicts and names of rules never hold what
     was found. What ``check`` raises, or gives that is no verdict, fails the call with ``InternalError``: what cannot be
-    checked does not pass.
-    """
+    checked does not pass."""
 
     @property
     def name(self) -> str:
@@ -292,8 +287,7 @@ class Cache(Protocol):
     the new ones and returns those of other users of the cache since ``after``, and where they end. One that has no
     search says ``exact = True``. One that several processes share may have ``async lead(key: bytes, seconds: float) ->
     bool``: True for the first who asks, until ``seconds`` have passed or it has asked for none. It makes the call, and
-    the others wait for its answer.
-    """
+    the others wait for its answer."""
 
     async def get(self, key: bytes, now: float) -> CacheEntry | None:
         """The entry of exactly this request, without its embedding. ``now`` in Unix seconds."""
@@ -340,8 +334,7 @@ class AnswerComparator(Protocol):
 class Redactor(Protocol):
     """Makes of a text of a prompt or an answer what may be kept of it. Called in any thread, once for each text.
 
-    What it raises, or gives that is no text, keeps the text out of the trace, and harms no call.
-    """
+    What it raises, or gives that is no text, keeps the text out of the trace, and harms no call."""
 
     def __call__(self, text: str, /) -> str:
         """Give what may be kept."""
@@ -373,16 +366,14 @@ class QualityPredictor(Protocol):
     def predict(self, request: RouteRequest, models: Sequence[Model]) -> Sequence[float] | None:
         """One quality in 0..1 per model, in order; None: use the catalogue's. Called on the hot path: no I/O.
 
-        What it raises fails the call with ``InternalError``: to fall back on the catalogue, return None.
-        """
+        What it raises fails the call with ``InternalError``: to fall back on the catalogue, return None."""
 
 
 @runtime_checkable
 class Coordination(Protocol):
     """News for other processes: which models are left alone. Nothing depends on its arrival.
 
-    Safe to call from any event loop and thread. Raises ``StorageUnavailable`` where it cannot be reached.
-    """
+    Safe to call from any event loop and thread. Raises ``StorageUnavailable`` where it cannot be reached."""
 
     async def announce(self, notice: Notice) -> None:
         """Publish news to all who listen."""
@@ -420,8 +411,7 @@ class Storage(Protocol):
     A trace stays as it was written, whatever becomes of the object that was given or read; the roll-ups change with it
     or not at all. Nothing of one account is ever seen through another's name. Every method raises ``UnsupportedWrite``
     for a kind that it does not know, and ``StorageUnavailable`` for what may succeed later. One that carries news
-    between processes has a ``coordination``, which all who use it take unless they are given another.
-    """
+    between processes has a ``coordination``, which all who use it take unless they are given another."""
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
         """Apply all or none, in order. Raises ``PreconditionFailed`` where one does not find what it expects."""
@@ -583,8 +573,7 @@ class Accounts(Protocol):
     admitted; ``spent + reserved`` stays within every budget; an idempotency key has one call that runs, or one answer.
     What a process holds that dies is taken back after a lease, and an ``expired`` row says of its money that nobody
     knows. Raises ``StorageUnavailable`` where it cannot be asked; then nothing is held, nor by a call that is
-    cancelled.
-    """
+    cancelled."""
 
     async def admit(self, ask: Ask) -> Grant | Replay | Short:
         """Take all that a call asks for, or nothing. Raises ``AuthenticationFailed`` for a revoked key,

@@ -42,8 +42,7 @@ _log = logging.getLogger(__name__)
 class RootSecret:
     """The present root secrets of a storage: the one in use, then the one before it if there is one.
 
-    ``given`` replaces every other source. Nothing is read before it is needed.
-    """
+    ``given`` replaces every other source. Nothing is read before it is needed."""
 
     def __init__(self, storage: Storage, environment: Mapping[str, str], given: Sequence[bytes] = ()) -> None:
         self.storage = storage
@@ -181,8 +180,7 @@ class SecretFile:
     """Secrets in a file beside a store: one a line, the one in use first. Looks each time whether the file has changed.
 
     Only its owner can read it. It is created and replaced as a whole: readers, and a crash, find it as it was before or
-    as it is after.
-    """
+    as it is after."""
 
     def __init__(self, store: Path) -> None:
         self._store = store

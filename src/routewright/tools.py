@@ -40,8 +40,7 @@ class FunctionTool:
 
         Agent(router, tools=[weather])
 
-    A plain function runs in a thread. A function with a ``ToolContext`` parameter receives the run's context.
-    """
+    A plain function runs in a thread. A function with a ``ToolContext`` parameter receives the run's context."""
 
     def __init__(
         self,

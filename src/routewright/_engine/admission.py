@@ -3,8 +3,7 @@
     begin -> [take: windows and slot -> guardrails] -> decide within what is left -> take -> settled, or released
 
 What was taken is the storage's ``Grant``. It ends with the call's ``Facts`` once the call has run (``Records.conclude``
-hands both to the trace log), and is released otherwise.
-"""
+hands both to the trace log), and is released otherwise."""
 
 from __future__ import annotations
 
@@ -91,11 +90,8 @@ class Admissions:
         self, read: Read, caller: Caller, run: RunLimit | None = None, *, patient: bool = True, scope: Scope = "route"
     ) -> Admission | None:
         """The admission of a call, which has taken nothing yet. None: nothing limits it, so that it needs none.
-
-        ``patient``: it waits for what others hold, within its time. Raises ``PermissionDenied``,
-        ``StorageUnavailable`` while too many calls wait to be written, and ``InternalError`` where the storage keeps no
-        accounts.
-        """
+        ``patient``: it waits for what others hold, within its time. Raises ``PermissionDenied``, ``StorageUnavailable``
+        while too many calls wait to be written, and ``InternalError`` where the storage keeps no accounts."""
         key_id, key, accounts = caller.key_id, read.request.idempotency_key, self.accounts
         may_be_open = key is None and run is None
         if may_be_open and key_id is None and caller.scopes is None and caller.account == DEFAULT_ACCOUNT:
@@ -232,11 +228,9 @@ class Admission:
         return found
 
     async def take(self, nanos: int = 0) -> Grant | Replay | Short:
-        """Take all that the call needs, or nothing; once it is admitted, hold another amount of money.
-
-        Waits for what other calls hold as long as the call may. A call of an agent run waits for its windows, too.
-        Raises what ``Accounts.admit`` does.
-        """
+        """Take all that the call needs, or nothing; once it is admitted, hold another amount of money. Waits for what
+        other calls hold as long as the call may. A call of an agent run waits for its windows, too. Raises what
+        ``Accounts.admit`` does."""
         shared, accounts, read = self._shared, self._accounts, self._read
         if self.claim is None and read.request.idempotency_key is not None:
             self.claim = _claimed(read, read.request.idempotency_key)

@@ -517,7 +517,6 @@ class Run:
                 await self._attempt(self._remember, run.output)
 
     async def _left(self, run: AgentRun, error: BaseException) -> None:
-        """Save and record a run that was cancelled or raised."""
         fault = error if isinstance(error, RouterError) else self._why_left()
         if fault is None and isinstance(error, Exception):
             fault = InternalError(type(error).__name__)

@@ -3,8 +3,7 @@
     look -> hit: the call is served, and costs nothing
          -> miss: the call goes on; ``Lookup.ended`` keeps its answer, gives it to those who wait for it, and learns
 
-A cache error is a miss.
-"""
+A cache error is a miss."""
 
 from __future__ import annotations
 
@@ -291,7 +290,6 @@ class Caching:
         return entry if entry is not None and lookup.allows(entry) else None
 
     def _take_over(self, flight: Lookup, lookup: Lookup) -> None:
-        """Have those who come later wait for another call."""
         with self.guard.lock:
             if self._flights.get(lookup.key) is flight:
                 self._flights[lookup.key] = lookup

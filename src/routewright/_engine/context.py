@@ -1,7 +1,6 @@
 """Settings that calls take from their context: a Router's tags, and the trace parent.
 
-Both follow the context: over awaits, into tasks and copied contexts.
-"""
+Both follow the context: over awaits, into tasks and copied contexts."""
 
 from __future__ import annotations
 

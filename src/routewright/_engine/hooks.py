@@ -1,8 +1,7 @@
 """Hooks on traces and events: called in the background, in order, once a call's trace is in the storage.
 
 Plain hooks run in a thread of their own, so that a blocking one delays only the hooks behind it; async ones run in the
-background's loop. On virtual time both run in the caller's loop.
-"""
+background's loop. On virtual time both run in the caller's loop."""
 
 from __future__ import annotations
 
@@ -59,8 +58,7 @@ class Subscription:
     """A hook that is called until this is called, or left as a context manager.
 
     with router.on_trace(print):
-        router.blocking.route("Hello")
-    """
+        router.blocking.route("Hello")"""
 
     def __init__(self, hook: Callable[[Any], object], leave: Callable[[Subscription], None]) -> None:
         if not callable(hook):

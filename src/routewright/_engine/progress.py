@@ -1,7 +1,6 @@
 """A plan under way: begins attempts, collects what they bring, prices them, books health, and tells the machine.
 
-Nothing here waits or calls anybody. An ``Execution`` awaits providers and reports here; ``Steps`` let a host do so.
-"""
+Nothing here waits or calls anybody. An ``Execution`` awaits providers and reports here; ``Steps`` let a host do so."""
 
 from __future__ import annotations
 
@@ -268,7 +267,6 @@ class Progress(Attempts, kw_only=True):
         return Exchange(attempt, provider, upstream, fleet.scoped[row], pace, attempt.due_at, now)
 
     def _set_off(self, exchange: Exchange) -> None:
-        """Let an attempt's time begin only now."""
         attempt, pool, now = exchange.attempt, self.call.board.pool, self.clock.monotonic()
         # added up anew, not moved on: a rounding lower, and a silent model would count as hurried
         exchange.wake_at = self.latest if self.is_last(attempt) else min(now + attempt.patience_s, self.latest)
@@ -445,7 +443,6 @@ class Progress(Attempts, kw_only=True):
         return Fault(FaultKind.SERVER, said, answered=entered, hint=hint_of(error), cause=cause)
 
     def _silence(self, exchange: Exchange) -> Fault:
-        """The fault of an attempt whose time is over."""
         now, attempt = self.clock.monotonic(), exchange.attempt
         if exchange.screening:
             return WITH_GUARDRAILS

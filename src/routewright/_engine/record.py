@@ -228,7 +228,6 @@ class Records:
     def _events(
         self, call: Call, error: RouterError | None, budget: Budget | None, fleet: Fleet, evicted: CacheEvicted | None
     ) -> Sequence[PutEvent]:
-        """The events that a call caused, the burst of errors that it begins, and the low hit rate that it shows."""
         caused, burst = call.events(error, budget), _burst(call, error, fleet)
         if not caused and burst is None and evicted is None:
             return ()

@@ -190,7 +190,6 @@ class Engine:
         return await self._limited(hold, read, call)
 
     async def _limited(self, hold: Admission, read: Read, call: Call | None, form: Form | None = None) -> Answer:
-        """Answer a request of a caller with limits."""
         try:
             entered = await self.enter(hold, read, call, form=form)
             if isinstance(entered, bytes):
@@ -413,7 +412,6 @@ class Engine:
         self._guarded(gate, call)
 
     def _guarded(self, gate: RequestGate, call: Call) -> None:
-        """Go on with what is left of a request."""
         call.request, call.hits = gate.request, gate.hits
         if gate.blocked is not None:
             self.refuse(call, _blocked(gate.blocked))
@@ -444,8 +442,7 @@ class Engine:
         and take what the chosen model can need. Returns the call, without a hold where it turns out that nothing limits
         it, or the answer that is kept under its idempotency key. ``plain``: no guardrail may have to be awaited.
 
-        A refusal counts the request as well, and comes behind all that stands before it in the order of admission.
-        """
+        A refusal counts the request as well, and comes behind all that stands before it in the order of admission."""
         try:
             if call is None:
                 call = self.admit(read, hold.caller, fleet, hold)
@@ -619,7 +616,6 @@ class Engine:
         return plan if plan is not None and plan.covers(bounds, call.timeout_ms, nanos, most) else None
 
     def _compiled(self, call: Call, key: Hashable) -> Plan | None:
-        """The plan of a class on this board, compiled by the input of one of its calls."""
         budget, counting = call.budget, self.counting
         plan = compiled(call.board, key, partial(self.give, call))
         call.own_given, call.budget = None, budget  # of what the caller has left, perhaps

@@ -1,7 +1,6 @@
 """Rate limits of a coordination that counts, in front of the storage's accounts, which do everything else.
 
-While the coordination is away, this process goes on with its part of every limit, counted from what it took before.
-"""
+While the coordination is away, this process goes on with its part of every limit, counted from what it took before."""
 
 from __future__ import annotations
 
@@ -99,7 +98,6 @@ class SharedLimits:
         self._accounts.release(grant, tokens)
 
     async def _take(self, takes: Takes) -> tuple[WindowState, ...]:
-        """Count a call, and return its windows. Raises ``RateLimited``."""
         taken = await self._asked(takes) if takes.parties else None
         states = list[WindowState]()
         with self._guard.lock:

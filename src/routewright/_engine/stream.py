@@ -55,8 +55,7 @@ class Stream:
         print(stream.result.routing.cost_usd)
 
     Iterated itself it gives the events of ``POST /v1/route`` as structs; exactly one ``route.completed`` or ``error``
-    ends them. Leaving the context ends the call, also under another task that reads; two cannot read at once.
-    """
+    ends them. Leaving the context ends the call, also under another task that reads; two cannot read at once."""
 
     def __init__(self, engine: Engine, asked: Asked | Read, caller: Caller) -> None:
         self._engine = engine

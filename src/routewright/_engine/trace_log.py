@@ -1,8 +1,7 @@
 """Takes finished calls into the storage.
 
 A storage that never waits is written before the answer goes out. Any other is written in batches, one pass over the
-queue at a time; reads look into the queue first, so that a trace can be read as soon as its call has ended.
-"""
+queue at a time; reads look into the queue first, so that a trace can be read as soon as its call has ended."""
 
 from __future__ import annotations
 
@@ -106,8 +105,7 @@ class TraceLog:
 
     A call that limits apply to settles by itself; only what it could not is settled from the queue. A call that cannot
     be written for now stays in the queue. One that is refused is given up; of its settlement less and less is tried
-    (``salvage``). The next ``flush`` raises either, and the first of several is logged.
-    """
+    (``salvage``). The next ``flush`` raises either, and the first of several is logged."""
 
     def __init__(
         self,
@@ -554,7 +552,6 @@ class TraceLog:
         pending.release()
 
     def _refuse(self, error: Exception) -> None:
-        """Count a trace that the storage would not take."""
         with self._guard.lock:
             self._refused += 1
         self._note(error)
@@ -577,7 +574,6 @@ class TraceLog:
 
 
 def _events_in(written: Iterable[Written]) -> list[Event]:
-    """The events that writes led to."""
     return [stored.event for each in written for stored in each.events]
 
 

@@ -1,8 +1,7 @@
 """Follows what vendors have in their caches: which prompts went where, and what they reported to have found.
 
 Processes of one store share the last turn of each conversation with a name (``metadata.conversation``): one writes it
-behind the answer, another reads it before it decides on the next.
-"""
+behind the answer, another reads it before it decides on the next."""
 
 from __future__ import annotations
 

@@ -85,8 +85,7 @@ def _import(args: Namespace, screen: Screen) -> None:
     """Import prices from somebody else's price list.
 
     FILE is a JSON file like litellm's price map or models.dev's api.json, or a models.dev folder. Changes
-    are shown line by line, then written to a catalogue file. What the list does not mention stays as it is.
-    """
+    are shown line by line, then written to a catalogue file. What the list does not mention stays as it is."""
     output = Path(args.output or args.catalogue or "models.toml")
     starts, as_of = _checked_day("--starts", args.starts), _checked_day("--as-of", args.as_of)
     wish = Wish(_today().isoformat(), tuple(args.add), frozenset(args.provider or ()), starts)
@@ -230,8 +229,7 @@ def _value(value: float | str | None) -> str:
 def _deprecations(args: Namespace, screen: Screen) -> None:
     """List which models end when, and which policies break then.
 
-    Models that have ended are listed, too, unless they are disabled.
-    """
+    Models that have ended are listed, too, unless they are disabled."""
     if args.within is not None and args.within < 0:
         raise refused("--within", f"must be at least 0, got {args.within}", "give it in days")
     today, catalogue = _today(), _catalogue(args)
@@ -260,8 +258,7 @@ def _loss_row(each: PolicyLoss) -> Row:
 def _show(args: Namespace, screen: Screen) -> None:
     """Show all that is known of one model.
 
-    Prices are US dollars per million tokens.
-    """
+    Prices are US dollars per million tokens."""
     catalogue = _catalogue(args)
     known = {model.id: place for place, model in enumerate(catalogue.models)}
     named = resolve_one(args.model_id, catalogue.aliases, known, "MODEL")
@@ -270,7 +267,6 @@ def _show(args: Namespace, screen: Screen) -> None:
 
 
 def _model_page(model: Model, today: str) -> Iterator[Block]:
-    """All that is known of one model."""
     abilities = {"reason": model.reasoning, "give JSON": model.structured_output}
     speed = {
         f"first token after {model.ttft_s or 0:g} s": model.ttft_s is not None,
@@ -324,8 +320,7 @@ def _check_policies(args: Namespace, screen: Screen) -> int:
     Decides a request under each policy of FILE as routing would, and again without each provider: who serves it, at
     what cost, and what breaks when a provider is lost. Nothing is called. Without a key the whole catalogue counts.
 
-    The request is a short one, unless a PROMPT or @FILE is given, or what --request holds.
-    """
+    The request is a short one, unless a PROMPT or @FILE is given, or what --request holds."""
     if args.prompt is None and args.file is None and args.request is None:
         args.prompt = "Hello"
     request = request_of(args, ())

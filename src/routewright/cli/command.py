@@ -1,7 +1,6 @@
 """The parser of the command line, the exit codes, and how a command is run.
 
-The module of a command is loaded when the command is chosen: ``--help`` does not load the library.
-"""
+The module of a command is loaded when the command is chosen: ``--help`` does not load the library."""
 
 from __future__ import annotations
 

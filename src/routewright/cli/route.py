@@ -154,8 +154,7 @@ def pair(text: str) -> tuple[str, str]:
 def request_of(args: Namespace, models: Sequence[Model]) -> RouteRequest:
     """The request: from ``--request``, else from the prompt, with the options put over it.
 
-    ``models`` are those that ``--provider`` chooses from. Raises ``ValidationFailed``.
-    """
+    ``models`` are those that ``--provider`` chooses from. Raises ``ValidationFailed``."""
     request = RouteRequest(_messages(args)) if args.request is None else _whole(args)
     only = args.model
     if args.provider is not None:  # a list of ids would call free offers by name, which are asked for one by one
@@ -187,7 +186,6 @@ def named_providers(wanted: Sequence[str], models: Sequence[Model]) -> list[Mode
 
 
 def _whole(args: Namespace) -> RouteRequest:
-    """The request of ``--request``."""
     beside = {"a prompt": args.prompt, "--file": args.file, "--system": args.system, "--image": args.image}
     for name, value in beside.items():
         if value:
@@ -256,8 +254,7 @@ def router_of(args: Namespace, *, sandbox: bool, storage: Storage | None = None,
 async def _route(args: Namespace, screen: Screen) -> None:
     """Answer a prompt with the model that fits it best.
 
-    The prompt is the argument, a file as @FILE or --file FILE, or else what is piped in.
-    """
+    The prompt is the argument, a file as @FILE or --file FILE, or else what is piped in."""
     storage = named_store(args)
     router = router_of(args, sandbox=args.sandbox, storage=storage)
     request = request_of(args, router.models())
@@ -320,7 +317,6 @@ async def keep(router: Router, trace_id: str, args: Namespace, screen: Screen) -
 
 
 def _answer_page(answer: Answer) -> list[Block]:
-    """How an answer came about, in a few lines."""
     response, routing = answer.response, answer.routing
     sandbox = answer.trace.environment == "sandbox"
     stood_in = "" if response.fallback_model is None else f", in place of {response.primary_model}, which failed"
@@ -342,8 +338,7 @@ def _answer_page(answer: Answer) -> list[Block]:
 def _decide(args: Namespace, screen: Screen) -> None:
     """Say which model would answer, and why; nothing is called.
 
-    No key is needed. The prompt is the argument, a file as @FILE or --file FILE, or else what is piped in.
-    """
+    No key is needed. The prompt is the argument, a file as @FILE or --file FILE, or else what is piped in."""
     router = router_of(args, sandbox=args.sandbox)
     request = request_of(args, router.models())
     try:
@@ -428,8 +423,7 @@ def _rejections(rejected: Iterable[tuple[str, str, float | None]]) -> Iterator[B
 def _models(args: Namespace, screen: Screen) -> None:
     """List the models that can be routed to.
 
-    Prices are US dollars per million tokens.
-    """
+    Prices are US dollars per million tokens."""
     today = datetime.now(UTC).date().isoformat()
     catalogue = Catalogue() if args.catalogue is None else Catalogue.load(args.catalogue)
     age = stale(catalogue, today, Settings().stale_after_days)

@@ -351,8 +351,7 @@ def replacing(path: Path, mode: int) -> Iterator[TextIO]:
     """A draft beside the file of ``--output``, which then takes its place, so that nobody reads half of it.
 
     A new file gets the rights ``mode``, less the umask; one that is replaced keeps its own. A pipe is written directly.
-    Raises ``ValidationFailed`` where it cannot be written.
-    """
+    Raises ``ValidationFailed`` where it cannot be written."""
     try:
         if path.exists() and not path.is_file():
             with path.open("w", encoding="utf-8") as file:

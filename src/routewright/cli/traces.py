@@ -111,15 +111,13 @@ def add_feedback(command: Parser) -> None:
 async def _feedback(args: Namespace, screen: Screen) -> None:
     """Say how good an answer was.
 
-    The feedback is kept beside the trace.
-    """
+    The feedback is kept beside the trace."""
     async with TraceStore(existing_store(args)) as store:
         await store.feedback(args.trace_id, args.score, args.comment, **picked(args, "account environment"))
     screen.report(picked(args, "trace_id score comment"), note=f"kept: {args.score:g} for {args.trace_id}")
 
 
 def _selection(args: Namespace) -> dict[str, Any]:
-    """The arguments of a ``TraceStore`` that say which traces."""
     return {
         "filter": args.filter,
         "since": when(args.since),
@@ -161,7 +159,6 @@ def _item(item: TraceItem) -> tuple[str, ...]:
 
 
 def _next_page(args: Namespace, cursor: str) -> str:
-    """The command that lists the next page."""
     usual = {"account": "default", "limit": 50, "filter": args.filter}
     asked = {**_selection(args), "limit": args.limit, "store": args.store, "cursor": cursor}
     # in one word with its name a value may begin with a dash; so may a filter behind two
@@ -177,8 +174,7 @@ def _next_page(args: Namespace, cursor: str) -> str:
 async def _show(args: Namespace, screen: Screen) -> None:
     """Show one trace: its spans, what they took and cost, the candidates of its decision.
 
-    Without an ID it is the newest.
-    """
+    Without an ID it is the newest."""
     async with TraceStore(existing_store(args)) as store:
         trace = await _asked_for(store, args)
         feedback = await store.feedback_of(trace.id, account=args.account)
@@ -339,8 +335,7 @@ async def _with_feedback(store: TraceStore, trace: Trace) -> Trace | dict[str, A
 async def _delete(args: Namespace, screen: Screen) -> int:
     """Remove traces for good, with their feedback, and from the reports.
 
-    Traces are removed that match everything given. A person is asked first; scripts need --yes.
-    """
+    Traces are removed that match everything given. A person is asked first; scripts need --yes."""
     which = _condemned(args)
     async with TraceStore(existing_store(args)) as store:
         if not args.yes and not await _confirmed(store, which, args, screen):

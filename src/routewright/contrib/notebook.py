@@ -165,7 +165,6 @@ def _candidate(candidate: Candidate, role: str) -> Html:
 
 
 def _rejections(counts: Mapping[Reason, int] | Mapping[str, int]) -> Html:
-    """The number of rejected models, by reason."""
     chips = [chip(f"{reason} {count:,}") for reason, count in counts.items()]
     said = joined(chips[:REASONS_SHOWN], " ") or dim("none")
     return joined([heading(f"Rejected: {sum(counts.values()):,}"), *lines(said)])

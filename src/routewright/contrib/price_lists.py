@@ -1,8 +1,7 @@
 """Reads third-party price lists: each row becomes a ``Model`` that holds what the row says, and nothing else.
 
 Two shapes are known: litellm's price map, and models.dev's ``api.json`` or repository. Nothing is guessed: a row that
-cannot be read is reported with its place, a row that is not a chat model is counted.
-"""
+cannot be read is reported with its place, a row that is not a chat model is counted."""
 
 from __future__ import annotations
 
@@ -80,8 +79,7 @@ class _LeftOut(Exception):
 def read_price_list(given: str | Path) -> PriceList:
     """Read a price list: a JSON file like litellm's price map or models.dev's ``api.json``, or a models.dev folder.
 
-    Raises ``ValidationFailed`` naming the file and the place. Rows that make no sense are in ``unread``.
-    """
+    Raises ``ValidationFailed`` naming the file and the place. Rows that make no sense are in ``unread``."""
     path = path_of(given)
     if not path.is_dir():
         document = read(path)
@@ -145,7 +143,6 @@ def provider_of(source: str) -> str:
 
 
 def _litellm_rows(content: dict[str, Any]) -> Iterator[tuple[str, str, str, object]]:
-    """Place, provider, name and content of each row."""
     return ((joined("", key), "", key, row) for key, row in content.items() if key != "sample_spec")
 
 

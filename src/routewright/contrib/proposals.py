@@ -1,8 +1,7 @@
 """What a price list would change in a catalogue, and the catalogue file with those changes.
 
 Whatever a list does not say stays. Rows that contradict each other, and prices of zero for what costs money, are
-reported and not taken.
-"""
+reported and not taken."""
 
 from __future__ import annotations
 
@@ -176,7 +175,6 @@ def named_prices(pricing: Pricing | None) -> dict[str, float]:
 
 
 def _wanted(rows: Iterable[Listed], known: Mapping[str, Model], wish: Wish) -> tuple[dict[str, list[Listed]], int]:
-    """The requested rows by model id, and the number of others."""
     wanted: dict[str, list[Listed]] = {}
     unknown = 0
     for row in rows:
@@ -216,7 +214,6 @@ def _kept(found: Sequence[Change], said: Listed, prices: Iterable[str]) -> dict[
 
 
 def _updated(ours: Model, said: Listed, wish: Wish) -> Model:
-    """The model with the list's prices, from a day on or instead of today's."""
     after = replace(ours, deprecated_at=said.model.deprecated_at or ours.deprecated_at)
     now = pricing_on(ours, wish.starts or wish.day)
     price = _merged(now, said)
@@ -256,8 +253,7 @@ def _over(old: PriceTier | None, new: PriceTier) -> PriceTier:
 def with_proposal(content: Mapping[str, Any], proposal: Proposal, as_of: str | None) -> dict[str, Any]:
     """The content of a catalogue file with a proposal applied. Everything else in the file stays.
 
-    ``as_of``: the day of the facts, ``YYYY-MM-DD``; None: the file's own.
-    """
+    ``as_of``: the day of the facts, ``YYYY-MM-DD``; None: the file's own."""
     models = [dict(entry) for entry in content.get("models", ())]
     entries = {entry["id"]: entry for entry in models}
     prices = dict(content.get("prices", {}))

@@ -1,8 +1,7 @@
 """Reads providers' usage exports: pages of their usage and cost APIs, and tables with a row per day or call.
 
 The keys of a row tell which of the ``FORMS`` it has, and the form says where each figure is. Nothing is guessed: a row
-of no known form is refused with its place.
-"""
+of no known form is refused with its place."""
 
 from __future__ import annotations
 
@@ -150,8 +149,7 @@ def read_usage_export(given: str | Path) -> UsageExport:
     Anthropic's or OpenRouter's CSV; or a table with the columns ``date, model, requests, input_tokens, output_tokens,
     cached_tokens, cost_usd``, of which some may be missing.
 
-    Raises ``ValidationFailed`` naming file, line and key.
-    """
+    Raises ``ValidationFailed`` naming file, line and key."""
     path = path_of(given)
     text = text_of(path)
     if text.lstrip()[:1] in ("{", "["):
@@ -324,7 +322,6 @@ class _Row(NamedTuple):
         )
 
     def _told(self, keys: Sequence[str]) -> list[tuple[str, Any]]:
-        """Place and value of each key that has one."""
         found = ((self._place(key), _at(self.fields, key)) for key in keys)
         return [(place, value) for place, value in found if value not in (None, "")]
 
@@ -368,7 +365,6 @@ class _Row(NamedTuple):
 
 
 def _added(line: ExportLine, more: ExportLine) -> ExportLine:
-    """The sum of two lines; a figure that only one of them has stands."""
     amounts: dict[str, int | None] = {}
     for name in ExportLine.__struct_fields__[2:]:
         told = [each for each in (getattr(line, name), getattr(more, name)) if each is not None]

@@ -1,7 +1,6 @@
 """The configuration of ``routewright serve``: its keys, and where the value of each comes from.
 
-A flag goes before an environment variable, a variable before the file, and the file before the default.
-"""
+A flag goes before an environment variable, a variable before the file, and the file before the default."""
 
 from __future__ import annotations
 

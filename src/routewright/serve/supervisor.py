@@ -1,8 +1,7 @@
 """Keeps workers running: starts them, replaces those that die or hang, exchanges them on SIGHUP, and ends them.
 
 Stands on uvicorn's worker process, with its health check. Sockets stay open here, so that connections wait while
-workers come and go; one that replaces another is ready before that one is told to leave.
-"""
+workers come and go; one that replaces another is ready before that one is told to leave."""
 
 from __future__ import annotations
 

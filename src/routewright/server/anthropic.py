@@ -1,8 +1,7 @@
 """The door for clients of Anthropic: the Messages API, as its SDKs ask for and read it (contract 14).
 
 A body becomes a route request, an answer a message or the events of one. Fields that have no meaning here are ignored
-and named in a header; what would change the meaning is refused.
-"""
+and named in a header; what would change the meaning is refused."""
 
 from __future__ import annotations
 
@@ -110,7 +109,6 @@ async def model(service: Service, exchange: Exchange) -> None:
 
 
 def _listed(model: Model) -> dict[str, Any]:
-    """A model as Anthropic lists it."""
     created = datetime.fromtimestamp(released(model.released_at), UTC)
     return {
         "type": "model",
@@ -267,7 +265,6 @@ def _tool(fields: Fields) -> Tool:
 
 
 def _choice(fields: Fields, tools: list[Tool]) -> str | NamedToolChoice | None:
-    """``tool_choice``."""
     if not fields:
         return None
     kind = fields.one_of("type", ("auto", "any", "tool", "none"))
@@ -302,7 +299,6 @@ class _Turn(Struct):
 
 
 def _system(given: str | list[Fields] | None) -> list[Placed]:
-    """The field ``system`` as a message, or none."""
     parts: list[Part] = [TextPart(given)] if isinstance(given, str) else _read(given or [], "system", "'system'").parts
     parts = [part for part in parts if text_of(part)]
     is_marked = any(part.cache_control is not None for part in parts)

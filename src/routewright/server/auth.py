@@ -38,10 +38,8 @@ class Auth:
         self._console = console
 
     async def caller(self, exchange: Exchange, scope: Scope, key: str | None = None) -> Caller:
-        """The caller, who has to have a scope. ``key`` takes the place of the header ``Authorization``.
-
-        Raises ``AuthenticationFailed``, ``PermissionDenied`` and ``StorageUnavailable``.
-        """
+        """The caller, who has to have a scope. ``key`` takes the place of the header ``Authorization``. Raises
+        ``AuthenticationFailed``, ``PermissionDenied`` and ``StorageUnavailable``."""
         said: Any
         if self._authenticate is not None:
             said = self._authenticate(exchange.scope)

@@ -1,6 +1,5 @@
 """A call at a door for another vendor's clients (contract 14): its body is read, and its answer told, whole or as it
-comes. What differs between vendors is in their own modules.
-"""
+comes. What differs between vendors is in their own modules."""
 
 from __future__ import annotations
 
@@ -293,7 +292,6 @@ class BlockFrames(CallFrames):
                 yield from self._completed(response)
 
     def _begin(self, block: Block) -> Iterator[bytes]:
-        """Begin a block, and end those before it that are whole."""
         if not self.blocks:
             yield from self._begun()
         yield from self._end([each for each in self._open if each.is_whole])
@@ -322,7 +320,6 @@ class BlockFrames(CallFrames):
             yield from self._ended(block)
 
     def _thoughts(self, reasoning: Reasoning) -> Iterable[Any]:
-        """What was thought, by its blocks."""
         return (reasoning,)
 
     @abstractmethod

@@ -1,8 +1,7 @@
 """The door for clients of OpenAI: chat completions and models, as its SDKs ask for and read them (contract 14).
 
 A body becomes a route request, an answer a completion or chunks of one. Fields that only a vendor knows are sent to the
-vendor; those that have no meaning here are ignored and named in a header; what would change the meaning is refused.
-"""
+vendor; those that have no meaning here are ignored and named in a header; what would change the meaning is refused."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """HTTP/1.1 on one connection, within bounds. What is not a request gets one error, in its turn, and is closed.
 
 uvicorn's protocol parses requests and runs the application. This one bounds what comes before there is a request,
-checks what RFC 9112 requires, and keeps answers in order when one of them is an error.
-"""
+checks what RFC 9112 requires, and keeps answers in order when one of them is an error."""
 
 from __future__ import annotations
 
@@ -244,7 +243,6 @@ class BoundedProtocol(HttpToolsProtocol):
         return Refusal.PIPELINED if len(self.pipeline) >= self._limits.pipelined else None
 
     def _stop(self, refusal: Refusal) -> None:
-        """Stop the parser, also from inside its callbacks."""
         self._reason = refusal
         raise httptools.HttpParserError(refusal.name)
 

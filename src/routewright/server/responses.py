@@ -1,8 +1,7 @@
 """The door for clients of OpenAI's Responses API (contract 14). Nothing is stored: a request holds its whole chat.
 
 A body becomes a route request, an answer a response or the events of one. What it has in common with chat completions
-is in ``openai``.
-"""
+is in ``openai``."""
 
 from __future__ import annotations
 
@@ -194,7 +193,6 @@ def _echo(tree: Item) -> Item:
 
 
 def _form(form: Fields) -> Item | None:
-    """``text.format``."""
     if not form:
         return None
     kind = form.one_of("type", ("text", "json_object", "json_schema"))
@@ -284,7 +282,6 @@ def _id(trace_id: str, block: Block, number: int) -> str:
 
 
 def _item(id: str, block: Block) -> Item:
-    """A block as it is so far."""
     item: Item = {"id": id, "status": "completed"}
     match block.kind:
         case "thought":

@@ -297,7 +297,6 @@ def _door(path: str, serve: Serve) -> dict[str, Any]:
 
 
 def _headers(*names: str) -> dict[str, Any]:
-    """References to headers, that of the request's id among them."""
     return {name: {"$ref": f"#/components/headers/{name}"} for name in ("X-Request-Id", *names)}
 
 

@@ -1,8 +1,7 @@
 """JSON Schemas of structs: msgspec's, with the docstrings of fields as descriptions, and the limits that
 ``_core/request/rules.py`` and its like hold requests to.
 
-A limit that a schema cannot express, such as a length in bytes, is described where the field is declared.
-"""
+A limit that a schema cannot express, such as a length in bytes, is described where the field is declared."""
 
 from __future__ import annotations
 
@@ -279,7 +278,6 @@ def _described(schema: Schema, kind: type[Struct], *, asked: bool) -> Schema:
 
 
 def _or_null(schema: Schema) -> Schema:
-    """The schema, which takes null too."""
     kinds = schema.get("anyOf", [schema])
     return schema if _NULL in kinds else {"anyOf": [*kinds, _NULL]}
 
