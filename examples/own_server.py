@@ -21,7 +21,7 @@ class Server:
 
     def __init__(self, router: Router) -> None:
         self.router = router
-        self.console = Console(router.storage, coordination=router.coordination, clock=router.clock)
+        self.console = Console(router.storage, clock=router.clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

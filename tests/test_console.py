@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import AsyncIterator
 from fractions import Fraction
 from math import inf, nan
@@ -22,7 +21,6 @@ from routewright import (
     BlockingConsole,
     Caller,
     Console,
-    MemoryCoordination,
     MemoryStorage,
     NotFound,
     RateLimited,
@@ -41,7 +39,7 @@ from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.testing.storage import make_trace
 from routewright.testing.storage.samples import make_row
-from routewright.wire import SYSTEM_ACCOUNT, Events, LedgerRow, LedgerRows, Notice
+from routewright.wire import SYSTEM_ACCOUNT, Events, LedgerRow, LedgerRows
 
 from .billing import book, hold
 from .offices import START, Watched, bearer, fake_clock, holds
@@ -597,30 +595,6 @@ async def test_an_incident_that_cannot_be_shown_is_refused(
 # What others hear of it
 
 
-async def test_a_change_is_announced_to_all_who_share_the_coordination(storage: Storage, clock: FakeClock) -> None:
-    coordination = MemoryCoordination(clock=clock)
-    console = Console(storage, coordination=coordination, clock=clock)
-    last = (await coordination.hear(None)).last
-
-    async def heard() -> int:
-        nonlocal last
-        news = await coordination.hear(last)
-        last = news.last
-        assert set(news.notices) == {Notice("account", "acme")}
-        return len(news.notices)
-
-    await console.create_account("acme", prepaid=True)
-    assert await heard() == 1
-    await console.change_account("acme", plan="pro")
-    await console.credit("acme", 1)
-    assert await heard() == 2
-    key = (await console.create_key("acme", name="x")).key
-    await console.change_key("acme", key.id, name="y")
-    await console.revoke_key("acme", key.id)
-    assert await heard() == 3
-    await console.aclose()
-
-
 async def test_a_change_holds_at_once_for_the_routers_of_the_same_storage_object() -> None:
     clock = FakeClock(autojump=False)
     storage = MemoryStorage(clock=clock)
@@ -632,20 +606,6 @@ async def test_a_change_holds_at_once_for_the_routers_of_the_same_storage_object
         await router.route("hi", caller=Caller("acme"))
     assert clock.monotonic() < 1.0
     await router.aclose()
-
-
-async def test_a_change_that_cannot_be_announced_is_made_all_the_same(
-    storage: Storage, clock: FakeClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Mute(MemoryCoordination):
-        async def announce(self, notice: Notice) -> None:
-            raise StorageUnavailable("away")
-
-    console = Console(storage, coordination=Mute(), clock=clock)
-    with caplog.at_level(logging.WARNING):
-        await console.create_account("acme")
-    assert "a change was not announced (StorageUnavailable): it holds within 2 s" in caplog.text
-    assert (await console.account("acme")).name == "acme"
 
 
 async def test_a_router_refuses_a_revoked_key_at_once(clock: FakeClock) -> None:

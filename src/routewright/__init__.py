@@ -6,8 +6,7 @@
     answer = router.blocking.route("Why is the sky blue?")
     print(answer.output, router.explain(answer))
 
-Names are loaded when they are first used, so that importing the package costs little.
-"""
+Names are loaded when they are first used, so that importing the package costs little."""
 
 import logging
 from importlib import import_module

@@ -173,8 +173,7 @@ class Agent:
         answer = await agent.run("What is 17.5 % of 2,340?")
 
     Each model call is a call of the Router: fallbacks, budgets, guardrails and traces apply. One Agent serves any
-    number of runs at once.
-    """
+    number of runs at once."""
 
     def __init__(
         self,

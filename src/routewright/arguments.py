@@ -118,7 +118,24 @@ def check_cache(cache: object) -> None:
 def check_parts(providers: object, catalogue: object, policies: object, storage: object, settings: object) -> None:
     """Raises ``ValidationFailed`` for a wrong kind: the name of a file, say, or one thing instead of a list."""
     if providers is not None:
-        _check_providers(providers)
+        if isinstance(providers, Provider):
+            raise ValidationFailed.at(
+                "providers", f"{shown(providers)} is one provider, not a list", "put it into one: providers=[...]"
+            )
+        if not isinstance(providers, Sequence) or isinstance(providers, str):
+            hint = "pass [OpenAIProvider(...)]; without the argument they are found from the environment"
+            raise ValidationFailed.at("providers", f"{shown(providers)} is not a list of providers", hint)
+        for place, provider in enumerate(providers):
+            path = f"providers[{place}]"
+            if not isinstance(provider, Provider) or not isinstance(provider.name, str):
+                hint = (
+                    "pass an OpenAIProvider, a CallableProvider, or what has name, models, open and aclose as they do"
+                )
+                raise ValidationFailed.at(path, f"{shown(provider)} is not a provider", hint)
+            check_names({f"{path}.name": provider.name})
+            if inspect.iscoroutinefunction(provider.open) or inspect.isasyncgenfunction(provider.open):
+                hint = "decorate it with @asynccontextmanager, and yield an async iterator of chunks"
+                raise ValidationFailed.at(path, f"open() of {provider.name!r} is a coroutine or generator", hint)
     if catalogue is not None and not isinstance(catalogue, Catalogue):
         raise ValidationFailed.at(
             "catalogue", f"is {type(catalogue).__name__}", "pass Catalogue.load(path) or a Catalogue"
@@ -148,25 +165,6 @@ def check_replaceable(policies: object, file: PolicyFile | None) -> None:
 def checked_policies(policies: Sequence[Policy]) -> tuple[Policy, ...]:
     """Policies whose every field is valid. Raises ``ValidationFailed``."""
     return tuple(checked_policy(policy, place) for place, policy in enumerate(policies))
-
-
-def _check_providers(providers: object) -> None:
-    if isinstance(providers, Provider):
-        raise ValidationFailed.at(
-            "providers", f"{shown(providers)} is one provider, not a list", "put it into one: providers=[...]"
-        )
-    if not isinstance(providers, Sequence) or isinstance(providers, str):
-        hint = "pass [OpenAIProvider(...)]; without the argument they are found from the environment"
-        raise ValidationFailed.at("providers", f"{shown(providers)} is not a list of providers", hint)
-    for place, provider in enumerate(providers):
-        path = f"providers[{place}]"
-        if not isinstance(provider, Provider) or not isinstance(provider.name, str):
-            hint = "pass an OpenAIProvider, a CallableProvider, or what has name, models, open and aclose as they do"
-            raise ValidationFailed.at(path, f"{shown(provider)} is not a provider", hint)
-        check_names({f"{path}.name": provider.name})
-        if inspect.iscoroutinefunction(provider.open) or inspect.isasyncgenfunction(provider.open):
-            hint = "decorate it with @asynccontextmanager, and yield an async iterator of chunks"
-            raise ValidationFailed.at(path, f"open() of {provider.name!r} is a coroutine or generator", hint)
 
 
 def check_many(requests: object, limit: object) -> None:

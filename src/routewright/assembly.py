@@ -249,7 +249,11 @@ class Parts:
         fleet = self._fleets.get(environment)
         if fleet is None:
             if environment == "production":
-                self._warn_if_stale()
+                # say that prices are old
+                today = datetime.fromtimestamp(self.settings.clock.time(), UTC).date().isoformat()
+                said = stale(self.catalogue, today, self.settings.stale_after_days)
+                if said:
+                    _logger.warning("%s, or raise settings.stale_after_days", said)
             fleet = self._fleets[environment] = self._make_fleet(environment)
         return fleet
 
@@ -561,13 +565,6 @@ class Parts:
         environment, seconds, model = said.split(" ", 2)
         if environment in self._fleets:
             self._fleets[environment].heard(model, float(seconds))
-
-    def _warn_if_stale(self) -> None:
-        """Say that prices are old. Called once, since there is one fleet an environment."""
-        today = datetime.fromtimestamp(self.settings.clock.time(), UTC).date().isoformat()
-        said = stale(self.catalogue, today, self.settings.stale_after_days)
-        if said:
-            _logger.warning("%s, or raise settings.stale_after_days", said)
 
     @property
     def _providers(self) -> Sequence[Provider]:

@@ -6,11 +6,11 @@ import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ._core.account import Pepper, Told, is_live, told_key, unknown_key
+from ._core.account import Pepper, is_live, told_key, unknown_key
 from ._core.derive import derive, same
 from ._core.moment import timestamp
 from ._core.request.problems import shown
@@ -37,11 +37,12 @@ class _Known(NamedTuple):
 class Authenticator:
     """Tells callers by their keys. To be used from any thread: what two of them learn at once is the same.
 
-    What is refused is not remembered. Keys that are unknown and those that were revoked take the same way.
-    """
+    What is refused is not remembered. Keys that are unknown and those that were revoked take the same way."""
 
     def __init__(self, storage: Storage, secret: RootSecret, clock: Clock, recheck_s: float) -> None:
-        _check_recheck(recheck_s)
+        given: object = recheck_s
+        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= RECHECK_S:
+            raise ValidationFailed.at("recheck_s", f"is {shown(given)}", f"take seconds from 0 to {RECHECK_S:g}")
         self._storage = storage
         self._secret = secret
         self._clock = clock
@@ -64,15 +65,6 @@ class Authenticator:
             known = self._known.get(self._peppers[0].digest(told.key))
             if known is not None and self._clock.monotonic() < known.until:
                 return known.caller
-        return await self._looked_up(told)
-
-    def forget(self, account: str) -> None:
-        """Ask anew, since something has changed."""
-        for digest, known in [*self._known.items()]:
-            if known.caller.account == account:
-                self._known.pop(digest, None)
-
-    async def _looked_up(self, told: Told) -> Caller:
         asked_at = self._clock.monotonic()
         digests = tuple(pepper.digest(told.key) for pepper in self.peppers())
         found = await self._storage.read(SYSTEM_ACCOUNT, KeyByDigest(digests))
@@ -83,20 +75,23 @@ class Authenticator:
         if standing.account is None or key is None or not is_live(key) or not _is(key, digests, told.environment):
             raise unknown_key()
         if not same(key.digest.encode(), digests[0].encode()):
-            await self._change_over(key, digests[0])
+            # keep a key by the secret in use, so that the next change of the secret does not lose it
+            digest = digests[0]
+            write = PutKey(replace(key, digest=digest), expect=key, durability="buffered")
+            try:
+                with self._clock.deadline(self._clock.monotonic() + CHANGE_OVER_S):
+                    await self._storage.apply(key.account, [write])
+            except RouterError as error:
+                _log.debug("the key %s is still kept by the secret before (%s)", key.id, type(error).__name__)
         caller = Caller(key.account, key.environment, key.id, key.scopes)
         self._remember(digests[0], _Known(caller, asked_at + self._recheck_s))
         return caller
 
-    async def _change_over(self, key: Key, digest: str) -> None:
-        """Keep a key by the secret in use, so that the next change of the secret does not lose it. Where others have
-        changed it since it was read that is left to the next call."""
-        write = PutKey(replace(key, digest=digest), expect=key, durability="buffered")
-        try:
-            with self._clock.deadline(self._clock.monotonic() + CHANGE_OVER_S):
-                await self._storage.apply(key.account, [write])
-        except RouterError as error:
-            _log.debug("the key %s is still kept by the secret before (%s)", key.id, type(error).__name__)
+    def forget(self, account: str) -> None:
+        """Ask anew, since something has changed."""
+        for digest, known in [*self._known.items()]:
+            if known.caller.account == account:
+                self._known.pop(digest, None)
 
     def _remember(self, digest: str, known: _Known) -> None:
         self._known[digest] = known
@@ -116,8 +111,3 @@ def strangers(digests: Sequence[str], secret: RootSecret) -> int:
 def _is(key: Key, digests: Sequence[str], environment: Environment) -> bool:
     """Whether it is the key that was sent, and not only what a storage took for it."""
     return key.environment == environment and any(same(key.digest.encode(), each.encode()) for each in digests)
-
-
-def _check_recheck(seconds: Any) -> None:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= RECHECK_S:
-        raise ValidationFailed.at("recheck_s", f"is {shown(seconds)}", f"take seconds from 0 to {RECHECK_S:g}")

@@ -3,8 +3,7 @@
     class BlockingStore(Twin["Store"]):
         get = plain(Store.get)
 
-They work in plain scripts, in threads, in notebooks, and inside a running event loop (which they then block).
-"""
+They work in plain scripts, in threads, in notebooks, and inside a running event loop (which they then block)."""
 
 from __future__ import annotations
 
@@ -32,7 +31,6 @@ class Closable(Protocol):
 
     def aclose(self) -> Awaitable[None]:
         """Free them."""
-        ...
 
 
 class Closing:
@@ -143,8 +141,7 @@ class BlockingStream(_Blocking):
         for text in stream.text():
             print(text, end="")
 
-    A loop over events can be left and continued, so without ``with`` the call ends only at ``close``.
-    """
+    A loop over events can be left and continued, so without ``with`` the call ends only at ``close``."""
 
     def __init__(self, stream: Stream, wait: _Wait) -> None:
         self._stream = stream

@@ -1,7 +1,6 @@
 """Public API of the response cache, and the judge that compares answers.
 
-Caches, embedders and comparators are loaded when they are first used.
-"""
+Caches, embedders and comparators are loaded when they are first used."""
 
 from __future__ import annotations
 
@@ -119,8 +118,7 @@ class ResponseCache:
 
     async with Router.sandbox() as router:
         await router.route("Why is the sky blue?", cache=True)
-        print(await router.cache.stats())
-    """
+        print(await router.cache.stats())"""
 
     def __init__(
         self,

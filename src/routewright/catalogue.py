@@ -45,8 +45,7 @@ class Catalogue:
         catalogue = Catalogue.load("models.toml")
         router = Router(catalogue=catalogue)
 
-    ``Catalogue()`` is the bundled one. ``load`` puts a TOML or JSON file over it (``docs/how-to/own-models.md``).
-    """
+    ``Catalogue()`` is the bundled one. ``load`` puts a TOML or JSON file over it (``docs/how-to/own-models.md``)."""
 
     def __init__(
         self,
@@ -85,9 +84,11 @@ class Catalogue:
     ) -> tuple[Deprecation, ...]:
         """The models that end within some days, those that have ended included, the soonest first.
 
-        ``within_days`` None: all whose end is known. ``today`` None: the day in UTC. Raises ``ValidationFailed``.
-        """
-        _check_days(within_days)
+        ``within_days`` None: all whose end is known. ``today`` None: the day in UTC. Raises ``ValidationFailed``."""
+        if within_days is not None and (isinstance(within_days, bool) or not isinstance(within_days, int)):
+            raise ValidationFailed.at(
+                "within_days", f"must be a whole number, got {shown(within_days)}", "give it in days"
+            )
         return deprecations(self.models, date.fromisoformat(_day(today, "today")), within_days)
 
     @property
@@ -111,8 +112,7 @@ class Catalogue:
 
             Catalogue().bill("openai/gpt-4.1", Usage(input=1_000, output=200)).total_usd
 
-        Raises ``ValidationFailed`` for an unknown model, one without such a price, and a usage that does not add up.
-        """
+        Raises ``ValidationFailed`` for an unknown model, one without such a price, and a usage that does not add up."""
         found, day = self._model(model), _day(on, "on")
         usage = checked_usage(usage)
         listed = pricing_on(found, day)
@@ -149,11 +149,6 @@ def _day(given: object, path: str) -> str:
     if given is None:
         return datetime.now(UTC).date().isoformat()
     return _checked_day(given.isoformat() if isinstance(given, date) else given, path)
-
-
-def _check_days(within: object) -> None:
-    if within is not None and (isinstance(within, bool) or not isinstance(within, int)):
-        raise ValidationFailed.at("within_days", f"must be a whole number, got {shown(within)}", "give it in days")
 
 
 def checked_usage(given: object) -> Usage:

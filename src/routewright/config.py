@@ -244,15 +244,9 @@ class Overlay(NamedTuple):
 def read_catalogue(document: Document, known: Sequence[str]) -> Overlay:
     """Take an overlay of a catalogue that knows some ids.
 
-    Raises ``ValidationFailed`` naming the key.
-    """
+    Raises ``ValidationFailed`` naming the key."""
     file = shaped(document.content, CatalogueFile)
-    _check_models(file, known)
-    return Overlay([*_rows(file).values()], dict(file.aliases), file.as_of)
-
-
-def _check_models(file: CatalogueFile, known: Sequence[str]) -> None:
-    """Refuse names that mean no model, where a slip would pass as a new one, and aliases that mean two."""
+    # refuse names that mean no model, where a slip would pass as a new one, and aliases that mean two
     entries: tuple[Any, ...] = file.models
     own = [entry.id for entry in entries]
     above = {*known}
@@ -267,6 +261,7 @@ def _check_models(file: CatalogueFile, known: Sequence[str]) -> None:
     for alias in file.aliases:
         if alias in above:
             raise ValidationFailed.at(joined("aliases", alias), "is the id of a model", "take another name")
+    return Overlay([*_rows(file).values()], dict(file.aliases), file.as_of)
 
 
 def _check_known(path: str, model: str, known: set[str], below: Sequence[str] = ()) -> None:
@@ -297,11 +292,7 @@ def _rows(file: CatalogueFile) -> dict[str, dict[str, Any]]:
 WeightsEntry, FallbackEntry = entry_of(PolicyWeights), entry_of(PolicyFallback)
 BudgetEntry, CacheEntry, GuardrailEntry = entry_of(Budget), entry_of(CacheOpts), entry_of(PolicyGuardrail)
 ParamsEntry = entry_of(Params, without=("stop", "seed", "response_format"))
-PolicyClassEntry = entry_of(
-    PolicyClass,
-    regions=(tuple[Name, ...] | None, None),
-    params=(ParamsEntry | None, None),
-)
+PolicyClassEntry = entry_of(PolicyClass, regions=(tuple[Name, ...] | None, None), params=(ParamsEntry | None, None))
 PolicyEntry = entry_of(
     Policy,
     without=("created_at",),

@@ -32,7 +32,6 @@ from ._engine.worker import Worker
 from .arguments import (
     ENVIRONMENTS,
     check_choice,
-    check_coordination,
     check_key_id,
     check_new_owner,
     check_owner,
@@ -42,10 +41,10 @@ from .arguments import (
 from .authentication import Authenticator
 from .backends.clock import SystemClock
 from .blocking import Closing, Twin, plain
-from .coordination import RECHECK_S, Announcer
+from .coordination import RECHECK_S
 from .errors import NotFound, PreconditionFailed, Problem, StorageUnavailable, UnsupportedWrite, ValidationFailed
 from .identity import Ids
-from .protocols import Clock, Coordination, Storage, WebhookTransport
+from .protocols import Clock, Storage, WebhookTransport
 from .root_secret import RootSecret, given_secrets
 from .settings import WebhookSettings
 from .storage import open_storage
@@ -107,21 +106,18 @@ class Console(Closing):
         caller = await console.authenticate(f"Bearer {new.secret.reveal()}", "production")
 
     ``storage`` is a storage or its URL, the one that the Routers have whose callers it speaks of. What it changes holds
-    for the next call that is admitted there, and for what is only read within two seconds. ``coordination``: where
-    changes are announced. ``secret`` takes the place of the root secret of the environment, or beside the store: one,
-    or that in use and the one before it. ``recheck_s``: so long, at most two seconds, ``authenticate`` goes by what it
-    found out before.
+    for the next call that is admitted there, and for what is only read within two seconds. ``secret`` takes the place
+    of the root secret of the environment, or beside the store: one, or that in use and the one before it.
+    ``recheck_s``: so long, at most two seconds, ``authenticate`` goes by what it found out before.
 
     Money is in US dollars, months are those of UTC. ``RateLimits`` are requests and tokens in any minute, and calls at
     a time. Plans: free (60, 60,000, 5), pro (600, 600,000, 25), team (3,000, 3,000,000, 100), enterprise (its
-    ``limits``), unlimited.
-    """
+    ``limits``), unlimited."""
 
     def __init__(
         self,
         storage: Storage | str,
         *,
-        coordination: Coordination | None = None,
         secret: str | Sequence[str] | None = None,
         clock: Clock | None = None,
         recheck_s: float = RECHECK_S,
@@ -129,11 +125,9 @@ class Console(Closing):
         if isinstance(storage, str):
             storage = open_storage(storage, clock=clock)
         check_storage(storage)
-        check_coordination(coordination)
         self._storage = storage
         self._checked: Storage = GuardedStorage(storage)
         self._clock = clock or SystemClock()
-        self._announcer = Announcer(storage, coordination, self._clock)
         self._ids = Ids(self._clock, SystemRandom())
         self._secret = RootSecret(storage, os.environ, () if secret is None else given_secrets(secret))
         self._authenticator = Authenticator(self._checked, self._secret, self._clock, recheck_s)
@@ -306,8 +300,7 @@ class Console(Closing):
     async def authenticate(self, authorization: str | None, environment: Environment | None = None) -> Caller:
         """Whose the key in an ``Authorization`` header is, at an address of an environment (None: of both).
 
-        Raises ``AuthenticationFailed`` for whatever is no key that holds, and ``StorageUnavailable``.
-        """
+        Raises ``AuthenticationFailed`` for whatever is no key that holds, and ``StorageUnavailable``."""
         if environment is not None and environment not in ENVIRONMENTS:
             key_terms({"environment": environment})  # says what is wrong with it
         return await self._authenticator.caller(authorization, environment)
@@ -457,12 +450,7 @@ class Console(Closing):
                 tasks.cancel_scope.cancel()
 
     async def test_endpoint(
-        self,
-        account: str,
-        endpoint_id: str,
-        *,
-        transport: WebhookTransport | None = None,
-        allow_loopback: bool = False,
+        self, account: str, endpoint_id: str, *, transport: WebhookTransport | None = None, allow_loopback: bool = False
     ) -> dict[EventType, DeliveryAttempt]:
         """Send a sample of each event that an endpoint selects, signed and once; nothing of it is stored. Returns what
         came of each. Raises ``NotFound``."""
@@ -486,10 +474,18 @@ class Console(Closing):
 
         Raises ``ValidationFailed`` where live keys were not used since the last change, which this one would end
         (``force=True`` lets it), and where the secret is the operator's to change; ``PreconditionFailed`` where another
-        changed it just now, so that one change is not taken for two.
-        """
+        changed it just now, so that one change is not taken for two."""
         in_use = self._secret.live()[0]
-        await self._reseal_endpoints()
+        # seal signing secrets with the root secret in use that the one before it had sealed
+        keys, now, nonce = self._secret.keys(PURPOSE), self._clock.time(), partial(secrets.token_bytes, 16)
+        endpoints: Sequence[Endpoint] = ()
+        with suppress(UnsupportedWrite):  # a host's storage may have none
+            endpoints = await self._checked.read(SYSTEM_ACCOUNT, Endpoints(of_all=True))
+        for endpoint in endpoints:
+            resealed = opened(endpoint, keys, now, nonce).endpoint
+            if resealed is not None:
+                with suppress(PreconditionFailed):  # a process that delivers was faster
+                    await self._put_endpoint(resealed, endpoint)
         left_behind = [] if force is True else await self._left_behind()
         if left_behind:
             names = listed([f"{key.name} of {key.account}" for key in left_behind])
@@ -552,10 +548,9 @@ class Console(Closing):
         return KeyStanding(key, total, month)
 
     async def _change(self, account: str, write: Write) -> Written:
-        """Change an account, and notify every process that caches it."""
+        """Change an account, and forget what was remembered of its keys."""
         (written,) = await self._checked.apply(account, [write])
         self._authenticator.forget(account)
-        await self._announcer.tell(account)
         return written
 
     async def _check_repeated(self, account: str, given: AddCredit) -> None:
@@ -565,18 +560,6 @@ class Console(Closing):
         if rows and before != given.nanos:
             problem = f"{shown(given.id)} is that of ${usd_text(before)}"
             raise ValidationFailed.at("id", problem, "take another one for other credit")
-
-    async def _reseal_endpoints(self) -> None:
-        """Seal signing secrets with the root secret in use that the one before it had sealed."""
-        keys, now, nonce = self._secret.keys(PURPOSE), self._clock.time(), partial(secrets.token_bytes, 16)
-        endpoints: Sequence[Endpoint] = ()
-        with suppress(UnsupportedWrite):  # a host's storage may have none
-            endpoints = await self._checked.read(SYSTEM_ACCOUNT, Endpoints(of_all=True))
-        for endpoint in endpoints:
-            resealed = opened(endpoint, keys, now, nonce).endpoint
-            if resealed is not None:
-                with suppress(PreconditionFailed):  # a process that delivers was faster
-                    await self._put_endpoint(resealed, endpoint)
 
     async def _left_behind(self) -> list[Key]:
         """Live keys that are digested with the secret before the one in use."""
@@ -590,8 +573,7 @@ class Console(Closing):
 class BlockingConsole(Twin[Console]):
     """``console.blocking``: the methods of ``Console`` as plain functions.
 
-    new = Console("sqlite:///traces.db").blocking.create_key("acme", name="website")
-    """
+    new = Console("sqlite:///traces.db").blocking.create_key("acme", name="website")"""
 
     create_account = plain(Console.create_account)
     change_account = plain(Console.change_account)

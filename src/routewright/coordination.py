@@ -1,8 +1,7 @@
-"""News of changed accounts, and what the users of one storage share in this process."""
+"""News of failing models, and what the users of one storage share in this process."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -10,16 +9,13 @@ from weakref import WeakKeyDictionary, WeakMethod
 
 from .backends.coordination.memory import MemoryCoordination
 from .fork import Guard
-from .loop import is_cancelled
 from .protocols import Clock, Coordination, Storage
-from .wire import ACCOUNT_TOPIC, CIRCUIT_TOPIC, Notice
+from .wire import CIRCUIT_TOPIC
 
 T = TypeVar("T")
 Hear = Callable[[str], None]
 RECHECK_S = 2.0
-"""A change of an account or a key holds everywhere after this time, announced or not (reliability P12)."""
-ANNOUNCE_S = 0.25
-"""Time limit of an announcement."""
+"""A change of an account or a key holds everywhere after this time (reliability P12)."""
 
 _log = logging.getLogger(__name__)
 
@@ -68,26 +64,3 @@ async def listen(coordination: Coordination, hear: WeakMethod[Hear], clock: Cloc
         except Exception as error:  # its message may hold secrets
             _log.debug("news were not heard (%s)", type(error).__name__)
             await clock.sleep(RECHECK_S)
-
-
-class Announcer:
-    """Announces changes of accounts in a storage: to the ``given`` coordination, or else the storage's default one.
-    Thread-safe."""
-
-    def __init__(self, storage: Storage, given: Coordination | None, clock: Clock) -> None:
-        self._to = given or coordination_of(storage, clock)
-        self._clock = clock
-
-    async def tell(self, account: str) -> None:
-        """Have everybody look an account up again. A failure is logged and not raised: the change is made, and holds
-        within ``RECHECK_S`` all the same."""
-        why = f"no answer within {ANNOUNCE_S:g} s"
-        try:
-            with self._clock.deadline(self._clock.monotonic() + ANNOUNCE_S):
-                await self._to.announce(Notice(ACCOUNT_TOPIC, account))
-                return
-        except (Exception, asyncio.CancelledError) as error:  # its message may hold secrets
-            if isinstance(error, asyncio.CancelledError) and is_cancelled():
-                raise
-            why = type(error).__name__
-        _log.warning("a change was not announced (%s): it holds within %g s", why, RECHECK_S)

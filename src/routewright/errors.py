@@ -37,8 +37,7 @@
     ├── Overloaded                  503 overloaded                   retryable
     └── RouterTimeoutError          504 RouterTimeoutError           retryable
 
-``ProviderFault`` stands apart: providers raise it, the engine classifies it, callers never see it.
-"""
+``ProviderFault`` stands apart: providers raise it, the engine classifies it, callers never see it."""
 
 from __future__ import annotations
 
@@ -311,8 +310,7 @@ class ProviderFault(Exception):
     had begun to answer, so that the call may be billed even if nothing of it could be read; with status 200 it had.
     ``public``: the message without addresses, which HTTP and callers with a key get in its place. ``hint``: what to do
     about it, where trying again does not help. ``retry``: whether another try of the same model may help, where the
-    provider says so itself; None: as its kind says.
-    """
+    provider says so itself; None: as its kind says."""
 
     def __init__(
         self,

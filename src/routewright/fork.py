@@ -16,7 +16,6 @@ class Renewed(Protocol):
 
     def renew(self) -> None:
         """Replace it by new state."""
-        ...
 
 
 class Quiet(Protocol):
@@ -24,11 +23,9 @@ class Quiet(Protocol):
 
     def quiet(self) -> None:
         """Put it away until ``resume``; called in the parent, before."""
-        ...
 
     def resume(self) -> None:
         """Go on; called in the parent and in the child."""
-        ...
 
 
 def renew_in_children(thing: Renewed) -> None:
@@ -45,8 +42,7 @@ def quiet_at_fork(thing: Quiet) -> None:
 class Guard:
     """A lock that is open in every child: ``with guard.lock``. Keep what it guards small: a child may see it half done.
 
-    It is reentrant: the garbage collector may run while it is held, and close a call that takes the same lock.
-    """
+    It is reentrant: the garbage collector may run while it is held, and close a call that takes the same lock."""
 
     __slots__ = ("__weakref__", "lock")
 

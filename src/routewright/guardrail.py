@@ -21,8 +21,7 @@ class PatternGuardrail(Ruled):
         guardrail = PatternGuardrail("email", "card")
         guardrail.check("Write to anna@example.com.", "input")  # Redact: [email]
 
-    Without kinds it looks for all of them: ``email, phone, card, iban, api_key``.
-    """
+    Without kinds it looks for all of them: ``email, phone, card, iban, api_key``."""
 
     def __init__(
         self,
@@ -46,8 +45,7 @@ class DenyList(Ruled):
         guardrail = DenyList(["Project Nightjar"])
         guardrail.check("What is project  nightjar?", "input")  # Block
 
-    Neither errors nor traces tell which of them was found: the rule is the ``name``.
-    """
+    Neither errors nor traces tell which of them was found: the rule is the ``name``."""
 
     def __init__(
         self,

@@ -77,8 +77,7 @@ class Ledger(Closing):
     november = await ledger.statement("2026-11")
     await ledger.correct(trace_id, 1, cost_usd=0.0042, note="invoice of November")
 
-    ``storage`` is a storage or its URL. What a Router has not written yet is not there: flush it first.
-    """
+    ``storage`` is a storage or its URL. What a Router has not written yet is not there: flush it first."""
 
     def __init__(self, storage: Storage | str, *, clock: Clock | None = None) -> None:
         if isinstance(storage, str):
@@ -114,8 +113,7 @@ class Ledger(Closing):
     ) -> AsyncGenerator[LedgerRow, None]:
         """All rows of an account, newest first: those from ``since`` on and before ``until``, and of one call.
 
-        Raises ``ValidationFailed``.
-        """
+        Raises ``ValidationFailed``."""
         first = None if since is None else moment("since", since)
         last = None if until is None else moment("until", until)
         if first is not None and last is not None and first > last:
@@ -126,16 +124,11 @@ class Ledger(Closing):
                 yield row
 
     async def sums(
-        self,
-        first: str | date | None = None,
-        last: str | date | None = None,
-        *,
-        account: str | UnsetType = UNSET,
+        self, first: str | date | None = None, last: str | date | None = None, *, account: str | UnsetType = UNSET
     ) -> list[LedgerSum]:
         """What the rows of each day, model and kind come to. Days are UTC and inclusive; without them the last seven.
 
-        Raises ``ValidationFailed``.
-        """
+        Raises ``ValidationFailed``."""
         days = days_of(first, last, self._clock.time(), ("first", "last"))
         return await self._sums(self._of(account), *days)
 
@@ -144,8 +137,7 @@ class Ledger(Closing):
     ) -> Statement:
         """What an account was charged in a month of UTC, ``YYYY-MM``, and for what; without one in the present month.
 
-        ``by="day"``: a line for each model and day. Raises ``ValidationFailed``.
-        """
+        ``by="day"``: a line for each model and day. Raises ``ValidationFailed``."""
         check_by(by)
         now = timestamp(self._clock.time())
         month = now[: len("YYYY-MM")] if month is None else month
@@ -170,8 +162,7 @@ class Ledger(Closing):
 
         Books a row with the difference, charged if the call was, and updates trace and analytics with it or not at all.
         The month of the call pays. Returns the row; None: there was nothing to correct, so repeating it does nothing.
-        Raises ``ValidationFailed``, and ``NotFound`` if the trace is gone or has no such attempt.
-        """
+        Raises ``ValidationFailed``, and ``NotFound`` if the trace is gone or has no such attempt."""
         trace_id, account = normalise_trace_id(trace_id), self._of(account)
         said = _checked_correction(attempt, cost_usd, usage, note)
         return await _Correction(self._checked, self._clock, account, trace_id).put_right(said)
@@ -232,8 +223,7 @@ class Ledger(Closing):
 class BlockingLedger(Twin[Ledger]):
     """``ledger.blocking``: the methods of ``Ledger`` as plain functions.
 
-    november = Ledger("sqlite:///calls.db").blocking.statement("2026-11")
-    """
+    november = Ledger("sqlite:///calls.db").blocking.statement("2026-11")"""
 
     rows = plain_loop(Ledger.rows)
     sums = plain(Ledger.sums)

@@ -31,8 +31,7 @@ def read_policies(given: str | Path) -> list[Policy]:
     """Read policies from a file: TOML, JSON, or Python with a list ``policies`` of dicts or of ``Policy``.
 
     A Python file is run, so take none from others. Raises ``ValidationFailed`` naming file and key. The Router checks
-    whether the models exist: it knows those of its providers, too.
-    """
+    whether the models exist: it knows those of its providers, too."""
     from .config import policies_of, read_policy_document  # loads pydantic
 
     document = read_policy_document(given)

@@ -1,8 +1,7 @@
 """What the owner of the process may plug in. Any object that fits will do; nobody has to inherit.
 
 Each protocol says in its docstring what an implementer must keep. The contract suites in ``routewright.testing``
-check the same sentences against your own objects.
-"""
+check the same sentences against your own objects."""
 
 from __future__ import annotations
 
@@ -106,17 +105,14 @@ class Deadline(Protocol):
     When the time comes, the task is cancelled where it waits, again and again until it leaves. Leaving swallows this
     cancellation and sets ``expired``. Where nested ones have both run out, the outer one expires. A body that ends in
     another way, with a result or an error of its own, ends so, and ``expired`` stays False. So it does where somebody
-    else cancels the task too: a cancellation from elsewhere passes through.
-    """
+    else cancels the task too: a cancellation from elsewhere passes through."""
 
     @property
     def expired(self) -> bool:
         """True once it was left because its time ran out."""
-        ...
 
     def move(self, at: float) -> None:
         """Put the time off, or forward, while inside. One that has run out stays so."""
-        ...
 
     def __enter__(self) -> Self: ...
 
@@ -132,28 +128,22 @@ class Clock(Protocol):
     def virtual(self) -> bool:
         """True where time stands still unless an event loop moves it: background work then runs in the caller's loop,
         since no thread can wait for such a clock."""
-        ...
 
     def time(self) -> float:
         """Unix seconds, for what is shown and stored."""
-        ...
 
     def monotonic(self) -> float:
         """Seconds that never run backwards, for durations and deadlines."""
-        ...
 
     async def sleep(self, seconds: float) -> None:
         """Wait. Zero or less still lets other tasks run."""
-        ...
 
     def deadline(self, at: float, *, shield: bool = False, scoped: bool = False) -> Deadline:
         """Make one that runs out at ``at`` on the ``monotonic`` scale; infinity never does.
 
         With ``shield`` the scopes and deadlines around it cannot cancel it: for clean-up that must finish, but not
         take forever. A deadline may cancel natively, which anyio's shields inside it do not keep out; with ``scoped``
-        it is a cancel scope, which they do.
-        """
-        ...
+        it is a cancel scope, which they do."""
 
 
 class Rng(Protocol):
@@ -161,11 +151,9 @@ class Rng(Protocol):
 
     def random(self) -> float:
         """A float in [0, 1)."""
-        ...
 
     def getrandbits(self, k: int, /) -> int:
         """An integer of ``k`` random bits."""
-        ...
 
 
 @runtime_checkable
@@ -183,26 +171,21 @@ class Provider(Protocol):
     whose code cleans up in such shields sets ``needs_scope = True``: its attempts run in a cancel scope, which costs
     some microseconds each. One with a number as ``max_retries`` has its models tried again so often where the request
     and its policy do not say how often. One with several keys may count as ``refused_keys`` those that its vendor
-    refused when they were last asked: its models are then shown as degraded.
-    """
+    refused when they were last asked: its models are then shown as degraded."""
 
     @property
     def name(self) -> str:
         """The provider part of its models' ids."""
-        ...
 
     def models(self) -> Sequence[Model]:
         """Say what it can serve. Empty: every catalogue model whose provider is ``name``. Ids that the catalogue
         knows need nothing else; others come with price, window, modalities, and ``quality`` or ``like``."""
-        ...
 
     def open(self, call: UpstreamCall) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
         """Start one call. A provider that cannot stream yields one ``Delta``."""
-        ...
 
     async def aclose(self) -> None:
         """Free what it holds. Twice is once."""
-        ...
 
 
 @runtime_checkable
@@ -211,7 +194,6 @@ class ParticularProvider(Provider, Protocol):
 
     def unsupported(self, model: Model) -> Collection[Feature]:
         """What one of its models does not take. Asked once a model."""
-        ...
 
 
 @runtime_checkable
@@ -221,7 +203,6 @@ class RegionalProvider(Provider, Protocol):
     @property
     def region(self) -> str | None:
         """The region, as policies name it. None: nobody knows."""
-        ...
 
 
 @runtime_checkable
@@ -232,12 +213,10 @@ class DiscoveringProvider(Provider, Protocol):
     @property
     def discovers(self) -> bool:
         """False: there is nothing to ask."""
-        ...
 
     async def discover(self) -> None:
         """Ask the server. From then on ``models()`` gives what it said. Raises ``ProviderFault``, and then ``models()``
         gives what it did before."""
-        ...
 
 
 class Response(Protocol):
@@ -246,20 +225,16 @@ class Response(Protocol):
     @property
     def status(self) -> int:
         """The status code."""
-        ...
 
     @property
     def headers(self) -> Mapping[str, str]:
         """Names in lower case."""
-        ...
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives, decompressed."""
-        ...
 
     async def read(self, limit: int) -> bytes:
         """At most ``limit`` bytes of the body; more raises ``ProviderFault("malformed")``."""
-        ...
 
 
 class Transport(Protocol):
@@ -269,11 +244,9 @@ class Transport(Protocol):
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
     ) -> AbstractAsyncContextManager[Response]:
         """Send one request. Leaving the context before the body's end closes the connection."""
-        ...
 
     async def aclose(self) -> None:
         """Close every pool. Twice is once."""
-        ...
 
 
 @runtime_checkable
@@ -282,29 +255,24 @@ class Guardrail(Protocol):
 
     One object serves many calls at once, from any event loop and thread. Verdicts and names of rules never hold what
     was found. What ``check`` raises, or gives that is no verdict, fails the call with ``InternalError``: what cannot be
-    checked does not pass.
-    """
+    checked does not pass."""
 
     @property
     def name(self) -> str:
         """What its spans are called."""
-        ...
 
     @property
     def stages(self) -> Collection[Stage]:
         """Where it is asked: ``input``, ``output`` or both."""
-        ...
 
     @property
     def holds(self) -> int | None:
         """The most characters that a finding in an answer can have, and so what a stream holds back for it. None: only
         a whole answer can be judged, so a stream gives nothing before its end."""
-        ...
 
     def check(self, text: str, stage: Stage) -> Verdict | Awaitable[Verdict]:
         """Say what may pass of one text: ``Allow()``, ``Redact`` with its parts, or ``Block``. Where it has to wait, it
         may be ``async``. Of a streamed answer it is shown windows, one after the other, which begin with a word."""
-        ...
 
 
 @runtime_checkable
@@ -319,33 +287,26 @@ class Cache(Protocol):
     the new ones and returns those of other users of the cache since ``after``, and where they end. One that has no
     search says ``exact = True``. One that several processes share may have ``async lead(key: bytes, seconds: float) ->
     bool``: True for the first who asks, until ``seconds`` have passed or it has asked for none. It makes the call, and
-    the others wait for its answer.
-    """
+    the others wait for its answer."""
 
     async def get(self, key: bytes, now: float) -> CacheEntry | None:
         """The entry of exactly this request, without its embedding. ``now`` in Unix seconds."""
-        ...
 
     async def nearest(self, partition: bytes, vector: Vector, now: float, limit: int) -> Sequence[CacheMatch]:
         """Entries of a partition with the most similar embeddings, the most similar first, without these. Never one of
         another partition, or that had no embedding."""
-        ...
 
     async def put(self, entry: CacheEntry) -> None:
         """Keep an answer, in place of one with the same key. Where there is no room, others go."""
-        ...
 
     async def remove(self, which: CacheSelection) -> int:
         """Remove entries, and say how many. They are never given again once this returns."""
-        ...
 
     async def stats(self, account: str | None, now: float) -> CacheStats:
         """Count what is kept of an account; None: of all."""
-        ...
 
     async def aclose(self) -> None:
         """Free what it holds. Twice is once."""
-        ...
 
 
 @runtime_checkable
@@ -357,12 +318,10 @@ class Embedder(Protocol):
     @property
     def name(self) -> str:
         """Tells its vectors from those of others, its version included."""
-        ...
 
     def embed(self, text: str) -> Vector | Awaitable[Vector]:
         """The embedding, of any length but always the same. Where it has to wait, it may be ``async``; if not, it is
         called in a worker thread for long texts."""
-        ...
 
 
 class AnswerComparator(Protocol):
@@ -370,18 +329,15 @@ class AnswerComparator(Protocol):
 
     def compare(self, question: str, cached: str, live: str) -> bool | Awaitable[bool | None] | None:
         """True: it would. None: this comparator cannot tell, so the next is asked."""
-        ...
 
 
 class Redactor(Protocol):
     """Makes of a text of a prompt or an answer what may be kept of it. Called in any thread, once for each text.
 
-    What it raises, or gives that is no text, keeps the text out of the trace, and harms no call.
-    """
+    What it raises, or gives that is no text, keeps the text out of the trace, and harms no call."""
 
     def __call__(self, text: str, /) -> str:
         """Give what may be kept."""
-        ...
 
 
 class TokenCounter(Protocol):
@@ -391,7 +347,6 @@ class TokenCounter(Protocol):
     def count(self, text: str, encoding: str) -> int:
         """Exact number of tokens of ``text``, special tokens taken as plain text. One that no text of these bytes can
         have is taken for the nearest that it can."""
-        ...
 
 
 class WebhookTransport(Protocol):
@@ -400,11 +355,9 @@ class WebhookTransport(Protocol):
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> WebhookAnswer:
         """POST once and return the status, whatever it is; redirects are not followed. Raises ``OSError`` where there
         is no answer, with a message that the endpoint's owner may read. The caller cancels it after 10 s."""
-        ...
 
     async def aclose(self) -> None:
         """Close the connections."""
-        ...
 
 
 class QualityPredictor(Protocol):
@@ -413,30 +366,24 @@ class QualityPredictor(Protocol):
     def predict(self, request: RouteRequest, models: Sequence[Model]) -> Sequence[float] | None:
         """One quality in 0..1 per model, in order; None: use the catalogue's. Called on the hot path: no I/O.
 
-        What it raises fails the call with ``InternalError``: to fall back on the catalogue, return None.
-        """
-        ...
+        What it raises fails the call with ``InternalError``: to fall back on the catalogue, return None."""
 
 
 @runtime_checkable
 class Coordination(Protocol):
-    """News for other processes: what they remember of an account has changed. Nothing depends on its arrival.
+    """News for other processes: which models are left alone. Nothing depends on its arrival.
 
-    Safe to call from any event loop and thread. Raises ``StorageUnavailable`` where it cannot be reached.
-    """
+    Safe to call from any event loop and thread. Raises ``StorageUnavailable`` where it cannot be reached."""
 
     async def announce(self, notice: Notice) -> None:
         """Publish news to all who listen."""
-        ...
 
     async def hear(self, after: int | None) -> Heard:
         """News since ``after``, the ``last`` of the news before. Waits for some, and gives up with none after some
         seconds. None: at once none, and where the news are now."""
-        ...
 
     async def aclose(self) -> None:
         """Free what it holds. Twice is once."""
-        ...
 
 
 @runtime_checkable
@@ -447,16 +394,13 @@ class CountingCoordination(Coordination, Protocol):
     @property
     def processes(self) -> int:
         """How many share it. While it is away, each has its part of every limit."""
-        ...
 
     async def take(self, takes: Takes) -> Taken:
         """Take all of it, or nothing, as when it is cancelled. Raises ``RateLimited`` and ``StorageUnavailable``."""
-        ...
 
     def end(self, taken: Taken, tokens: int | None, *, void: bool = False) -> None:
         """Give a slot back, and correct the tokens to those that were used; None: nobody knows. ``void``: give back all
         that was taken. Never fails nor waits."""
-        ...
 
 
 @runtime_checkable
@@ -467,12 +411,10 @@ class Storage(Protocol):
     A trace stays as it was written, whatever becomes of the object that was given or read; the roll-ups change with it
     or not at all. Nothing of one account is ever seen through another's name. Every method raises ``UnsupportedWrite``
     for a kind that it does not know, and ``StorageUnavailable`` for what may succeed later. One that carries news
-    between processes has a ``coordination``, which all who use it take unless they are given another.
-    """
+    between processes has a ``coordination``, which all who use it take unless they are given another."""
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
         """Apply all or none, in order. Raises ``PreconditionFailed`` where one does not find what it expects."""
-        ...
 
     @overload
     async def read(self, account: str, query: TraceById) -> Trace | None: ...
@@ -516,7 +458,6 @@ class Storage(Protocol):
     async def read(self, account: str, query: Endpoints) -> list[Endpoint]: ...
     async def read(self, account: str, query: Any) -> Any:
         """Answer a query; None where what it asks for is not there. Yours may take ``Query`` and give ``Any``."""
-        ...
 
     @overload
     async def scan(self, account: str, query: TraceItems, *, after: str | None, limit: int) -> list[TraceItem]: ...
@@ -531,17 +472,14 @@ class Storage(Protocol):
     async def scan(self, account: str, query: Any, *, after: str | None, limit: int) -> Any:
         """Up to ``limit`` things, newest first by their ``key``, from just behind the key ``after``. Of a limit below
         1 none."""
-        ...
 
     async def sweep(self, now: float) -> int:
         """Remove what is past its time (``now`` in Unix seconds), over all accounts. Says how many things.
 
         Removed traces stay in the roll-ups. Snapshots go that no trace names any more, some time after."""
-        ...
 
     async def aclose(self) -> None:
         """Free what it holds. Twice is once."""
-        ...
 
 
 class TraceDraft(Protocol):
@@ -550,66 +488,53 @@ class TraceDraft(Protocol):
     @property
     def id(self) -> str:
         """The trace's id."""
-        ...
 
     @property
     def key(self) -> str:
         """The trace's key."""
-        ...
 
     @property
     def rollup_keys(self) -> Sequence[str]:
         """As in ``PutTrace``."""
-        ...
 
     @property
     def rows(self) -> Sequence[LedgerRow]:
         """What its attempts cost, to be booked with it."""
-        ...
 
     @property
     def environment(self) -> Environment:
         """The trace's environment."""
-        ...
 
     @property
     def snapshot_ids(self) -> tuple[str, str, str | None] | None:
         """The catalogue, health and policy that its decision input names; None if it has none."""
-        ...
 
     @property
     def text_bytes(self) -> int:
         """About how much memory its content takes."""
-        ...
 
     @property
     def line(self) -> object:
         """The shortest form that it can be made from again, for the storages of this package; None: there is none."""
-        ...
 
     @property
     def trace(self) -> Trace:
         """Make the trace, a new one each time."""
-        ...
 
     @property
     def wordless(self) -> Trace:
         """Make it without its content, which a redactor may take its time for."""
-        ...
 
     @property
     def counted(self) -> Counted:
         """What the analytics count of it, at a fraction of the cost."""
-        ...
 
     @property
     def is_void(self) -> bool:
         """It charges nothing."""
-        ...
 
     def void(self, is_void: bool) -> None:
         """Charge nothing, since another call was answered and billed in its place; or, tried again, what it cost."""
-        ...
 
 
 class Facts(Struct, eq=False):
@@ -648,35 +573,28 @@ class Accounts(Protocol):
     admitted; ``spent + reserved`` stays within every budget; an idempotency key has one call that runs, or one answer.
     What a process holds that dies is taken back after a lease, and an ``expired`` row says of its money that nobody
     knows. Raises ``StorageUnavailable`` where it cannot be asked; then nothing is held, nor by a call that is
-    cancelled.
-    """
+    cancelled."""
 
     async def admit(self, ask: Ask) -> Grant | Replay | Short:
         """Take all that a call asks for, or nothing. Raises ``AuthenticationFailed`` for a revoked key,
         ``IdempotencyKeyReused``, ``RateLimited``, and ``RouterTimeoutError`` where its key was held for too long."""
-        ...
 
     async def settle(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
         """End a call: book it, keep its answer and its trace, emit its events, all or nothing. It outlives a power cut
         when this returns. Settling a call twice books it once; a call without a grant is booked all the same."""
-        ...
 
     async def widen(self, grant: Grant, nanos: int) -> bool:
         """Reserve more for a call that runs, if there is room now."""
-        ...
 
     def release(self, grant: Grant, tokens: int | None = 0) -> None:
         """End a call that came to nothing. Never fails nor waits. Its request stays counted; ``tokens`` as in
         ``Facts``."""
-        ...
 
     def left(self, caller: Caller, run: RunLimit | None = None) -> Left | None:
         """What a caller may still spend, from memory. None: this process does not know yet, or not any more."""
-        ...
 
     async def look(self, caller: Caller, run: RunLimit | None = None) -> Left:
         """The same from the newest state."""
-        ...
 
 
 @runtime_checkable
@@ -686,7 +604,6 @@ class LimitingStorage(Storage, Protocol):
     @property
     def accounts(self) -> Accounts:
         """Its limits, budgets and idempotency keys."""
-        ...
 
 
 @runtime_checkable
@@ -696,7 +613,6 @@ class LocalStorage(Storage, Protocol):
     @property
     def path(self) -> Path:
         """Where it is."""
-        ...
 
 
 @runtime_checkable
@@ -705,7 +621,6 @@ class ImmediateStorage(Storage, Protocol):
 
     def keep(self, account: str, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> None:
         """Keep a trace, as ``PutTrace`` does, and under ``SYSTEM_ACCOUNT`` the snapshots that its decision names."""
-        ...
 
 
 class ToolContext(Struct, kw_only=True):
@@ -745,12 +660,10 @@ class Tool(Protocol):
     @property
     def spec(self) -> FunctionSpec:
         """Name, description and JSON schema of the arguments, for the model."""
-        ...
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """The result: a text, or what JSON can hold. The arguments fit the schema. Raises
         ``ToolFailed``; it is cancelled when the step's time is over."""
-        ...
 
 
 @runtime_checkable
@@ -759,7 +672,6 @@ class SearchBackend(Protocol):
 
     async def search(self, query: str, limit: int) -> Sequence[SearchResult]:
         """The best results, at most ``limit``. Raises ``ToolFailed``."""
-        ...
 
 
 class SearchResult(Struct, frozen=True):
@@ -787,8 +699,6 @@ class CodeSandbox(Protocol):
 
     async def execute(self, code: str, timeout_s: float) -> Executed:
         """Run a program and end it, and all it started, in time. Raises ``ToolFailed``."""
-        ...
 
     async def aclose(self) -> None:
         """Free what it holds."""
-        ...

@@ -12,19 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ._core.derive import MIN_ROOT_BYTES, derive, same
 from ._core.request.json_scan import is_unicode
 from .backends.storage.memory import MemoryStorage
 from .coordination import Companions
-from .errors import (
-    PreconditionFailed,
-    RouterError,
-    StorageReadOnly,
-    StorageUnavailable,
-    ValidationFailed,
-)
+from .errors import PreconditionFailed, RouterError, StorageReadOnly, StorageUnavailable, ValidationFailed
 from .protocols import LocalStorage, Storage
 from .wire.secret import Secret
 
@@ -48,8 +42,7 @@ _log = logging.getLogger(__name__)
 class RootSecret:
     """The present root secrets of a storage: the one in use, then the one before it if there is one.
 
-    ``given`` replaces every other source. Nothing is read before it is needed.
-    """
+    ``given`` replaces every other source. Nothing is read before it is needed."""
 
     def __init__(self, storage: Storage, environment: Mapping[str, str], given: Sequence[bytes] = ()) -> None:
         self.storage = storage
@@ -86,7 +79,7 @@ class RootSecret:
         self._source.rotate(base)
 
     @cached_property
-    def _source(self) -> _Source:
+    def _source(self) -> _Given | _MadeUp | SecretFile:
         if self._given:
             return _Given(tuple(self._given), "Console(secret=...)", "pass [the new one, the present one] as secret")
         told = [self._environment.get(name, "").encode(errors="surrogateescape") for name in (VARIABLE, BEFORE)]
@@ -114,19 +107,6 @@ def given_secrets(secret: object) -> tuple[bytes, ...]:
     found = {where: text.encode() for where, text in plain.items()}
     _check_lengths(found)
     return tuple(found.values())
-
-
-class _Source(Protocol):
-    """Where secrets come from. ``live`` returns the same tuple until they change, ``known`` may return an empty one."""
-
-    def live(self) -> tuple[bytes, ...]: ...
-
-    def known(self) -> tuple[bytes, ...]: ...
-
-    @property
-    def lasts(self) -> bool: ...
-
-    def rotate(self, base: bytes) -> None: ...
 
 
 class _Given:
@@ -200,8 +180,7 @@ class SecretFile:
     """Secrets in a file beside a store: one a line, the one in use first. Looks each time whether the file has changed.
 
     Only its owner can read it. It is created and replaced as a whole: readers, and a crash, find it as it was before or
-    as it is after.
-    """
+    as it is after."""
 
     def __init__(self, store: Path) -> None:
         self._store = store

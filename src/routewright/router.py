@@ -88,8 +88,7 @@ class Router:
             print(answer.output, answer.routing.selected_model)
 
     Without ``providers`` they are found from the usual environment variables. ``async with`` is optional. One Router
-    serves any number of threads and event loops, before and after a fork.
-    """
+    serves any number of threads and event loops, before and after a fork."""
 
     def __init__(
         self,
@@ -132,8 +131,7 @@ class Router:
         """A Router with canned output: no key, no network, never billed, everything else as it is.
 
         ``answers`` maps the last user message to its answer, or is a function of the ``UpstreamCall``. ``faults`` maps
-        a model id or ``"*"`` to the ``FaultKind`` its calls end in, or to a list of them for its first calls.
-        """
+        a model id or ``"*"`` to the ``FaultKind`` its calls end in, or to a list of them for its first calls."""
         router = cls.__new__(cls)
         router._parts = Parts(
             (), catalogue, policies, storage, guardrails, settings, coordination, cache,
@@ -188,8 +186,7 @@ class Router:
         Raises ``ValidationFailed``, ``NoCandidates`` (``BudgetExceeded``), ``ContentRefused``, ``UpstreamFailed`` and
         ``RouterTimeoutError``; what it raises names the trace. Without one: of a caller that was set up with a
         ``Console`` also ``RateLimited``, ``InsufficientBalance``, ``QuotaExhausted``, ``AuthenticationFailed``,
-        ``PermissionDenied`` and ``StorageUnavailable``; with an idempotency key ``IdempotencyKeyReused``.
-        """
+        ``PermissionDenied`` and ``StorageUnavailable``; with an idempotency key ``IdempotencyKeyReused``."""
         form = None if output_type is None else _form_of(output_type)
         engine = self._parts.running or await self._parts.begin()
         caller = self._caller if caller is None else self.resolve_caller(caller)
@@ -201,8 +198,7 @@ class Router:
         """Answer a request that is not dropped when whoever asked leaves: for servers, whose clients lose connections.
 
         The call then goes on in the background, within its ``timeout_ms``; what it brings is there for who asks again
-        with the same ``idempotency_key``, which it has to have. Raises what ``route`` does.
-        """
+        with the same ``idempotency_key``, which it has to have. Raises what ``route`` does."""
         asked, caller = self._asked(request, options), self._as(caller)
         if isinstance(asked, Read) or asked.read().request.idempotency_key is None:
             hint = "give the request one, so that its answer can be asked for again"
@@ -223,8 +219,7 @@ class Router:
         """Answer many requests, at most ``limit`` at a time. Gives what became of each, in their order: its answer, or
         the ``RouterError`` that it ended in.
 
-        ``budget`` is one over them all, beside the budgets of their own; ``options`` hold for each of them.
-        """
+        ``budget`` is one over them all, beside the budgets of their own; ``options`` hold for each of them."""
         own = _declared(cast("Options", options))
         asked = partial(self._asked, options=own)
         check_many(requests, limit)
@@ -261,8 +256,7 @@ class Router:
         stand beside the same one in the request, and no other.
 
         Takes as long as reading the request, some microseconds; call it in a thread for bodies of many kilobytes.
-        Raises ``InvalidJson`` and ``ValidationFailed``.
-        """
+        Raises ``InvalidJson`` and ``ValidationFailed``."""
         parts, held = self._parts, tags_held()
         caller = self._caller if caller is None else self.resolve_caller(caller)
         made = sent_request(request, _declared(options) if "tools" in options else options)
@@ -278,8 +272,7 @@ class Router:
         """Choose a model and leave the upstream calls to you: the result says step by step what to do.
 
         Where no ``providers`` were passed, every model of the catalogue is one that you can call. Tokens are counted
-        on the spot, as by ``decide``. Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``).
-        """
+        on the spot, as by ``decide``. Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``)."""
         engine, caller, wait = self._parts.engine, self._as(caller), self._parts.wait_long
         fleet, read = self._parts.hosted(caller.environment), self._read(request, options)
         hold = engine.admissions.begin(read, caller, patient=False)
@@ -295,8 +288,7 @@ class Router:
     def decide(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Decision:
         """Choose without calling anything. Takes microseconds, unless tokens have to be counted.
 
-        Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``).
-        """
+        Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``)."""
         engine = self._parts.engine
         call = engine.admit(self._read(request, options), self._as(caller))
         call.explores = False
@@ -309,8 +301,7 @@ class Router:
         """Say of every policy what routing a request under it would come to: who serves it at what cost, and what
         becomes of it while one of the providers is lost.
 
-        Counts tokens and decides twice a policy, some milliseconds each. Raises ``ValidationFailed``.
-        """
+        Counts tokens and decides twice a policy, some milliseconds each. Raises ``ValidationFailed``."""
         return self._parts.engine.check(self._read(request, options), self._as(caller))
 
     def why_not(
@@ -319,8 +310,7 @@ class Router:
         """Say what would have to be true for a model to be chosen: what admits it, which change alone puts it first.
 
         Counts tokens and decides some fifty times over, a tenth of a second, and more the first time, when the tables
-        of tokens are loaded. Raises ``ValidationFailed``.
-        """
+        of tokens are loaded. Raises ``ValidationFailed``."""
         if not isinstance(model, str):
             raise ValidationFailed.at("model", f"must be an id or alias, got {shown(model)}", "models() lists them")
         engine = self._parts.engine
@@ -337,16 +327,14 @@ class Router:
     def replay(self, decided: Answer[Any] | TraceItem | Decision | DecisionInput) -> Decision:
         """Take a decision again from its stored input; it comes out the same, bit for bit.
 
-        Raises ``NotFound`` if a snapshot that the input names is no longer stored.
-        """
+        Raises ``NotFound`` if a snapshot that the input names is no longer stored."""
         return self._parts.replays.decide(input_of(decided))
 
     def models(self, *, caller: Caller | None = None) -> list[Model]:
         """Every known model, with today's price, window, abilities and availability (spec 2.3).
 
         ``availability.status`` is ``unavailable`` for what is not called: no provider serves it, it is disabled, or its
-        vendor gave it up; ``degraded`` where most calls of late failed, or one of its provider's keys was refused.
-        """
+        vendor gave it up; ``degraded`` where most calls of late failed, or one of its provider's keys was refused."""
         return self._parts.fleet(self._as(caller).environment).models()
 
     def model_names(self, *, caller: Caller | None = None) -> Mapping[str, str]:
@@ -361,8 +349,7 @@ class Router:
         """Put other policies in force, at once and as a whole; without an argument those of the ``PolicyFile`` as it
         is now. Requests that are on their way keep theirs.
 
-        Raises ``ValidationFailed`` for what is not valid; then those before stay.
-        """
+        Raises ``ValidationFailed`` for what is not valid; then those before stay."""
         return self._parts.reload_policies(policies)
 
     async def feedback(
@@ -386,8 +373,7 @@ class Router:
                 await router.route("Hello")
 
         They nest; of two under one name the inner holds, and before all what the request itself says. Raises
-        ``ValidationFailed`` for what is not JSON, or over 16 KiB.
-        """
+        ``ValidationFailed`` for what is not JSON, or over 16 KiB."""
         return self._parts.tags.scope(checked_tags(metadata))
 
     def traceparent(self, header: str) -> AbstractContextManager[None]:
@@ -398,16 +384,14 @@ class Router:
                 await router.route("Hello")
 
         An active span of OpenTelemetry is taken without a word; this goes before it. Raises ``ValidationFailed`` for
-        what is no such header.
-        """
+        what is no such header."""
         return within(checked_traceparent(header))
 
     def on_trace(self, hook: TraceHook) -> Subscription:
         """Call ``hook(trace)`` after each call, whoever made it and however it ended, once its trace is in the storage.
 
         Hooks run in the background, one after the other, plain ones in a thread. What they raise is logged and harms
-        nobody. Call what is given back, or leave it as a context manager, to hear no more.
-        """
+        nobody. Call what is given back, or leave it as a context manager, to hear no more."""
         return self._parts.hooks.on_trace(hook)
 
     def on_event(self, hook: EventHook) -> Subscription:
@@ -444,7 +428,7 @@ class Router:
     @property
     def coordination(self) -> Coordination:
         """What it shares limits and news through. A ``Console`` beside it takes the same:
-        ``Console(router.storage, coordination=router.coordination, clock=router.clock)``."""
+        ``Console(router.storage, clock=router.clock)``."""
         return self._parts.coordination
 
     @property
@@ -612,8 +596,7 @@ class BlockingRouter(Twin[Router]):
     They run in the Router's background thread: in scripts, threads, notebooks, and inside a running event loop, which
     they block.
 
-    answer = Router.sandbox().blocking.route("Hello")
-    """
+    answer = Router.sandbox().blocking.route("Hello")"""
 
     @property
     def router(self) -> Router:

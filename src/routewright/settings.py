@@ -64,8 +64,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 class Retention(Struct, frozen=True, kw_only=True):
     """How long a durable store keeps traces (contract 9). Reports go on counting those that are gone.
 
-    router = Router(storage=SqliteStorage("traces.db"), settings=Settings(retention=Retention(production_days=90)))
-    """
+    router = Router(storage=SqliteStorage("traces.db"), settings=Settings(retention=Retention(production_days=90)))"""
 
     production_days: float | None = 30
     """None: for ever."""
@@ -98,8 +97,7 @@ class Retention(Struct, frozen=True, kw_only=True):
 class Capture(Struct, frozen=True, kw_only=True):
     """Keep what is said in calls in their traces, as ``Trace.content``, behind one redactor.
 
-    router = Router(settings=Settings(capture=Capture(prompts=False)))
-    """
+    router = Router(settings=Settings(capture=Capture(prompts=False)))"""
 
     prompts: bool = True
     answers: bool = True
@@ -124,8 +122,7 @@ class Learning(Struct, frozen=True, kw_only=True):
     """Learn from your own traffic: keep a sketch of each prompt in its trace, a few numbers, and route by the head that
     ``routewright learn --apply`` has made of them.
 
-    router = Router(settings=Settings(predictor="built-in", learning=Learning(judge="openai/gpt-5-mini")))
-    """
+    router = Router(settings=Settings(predictor="built-in", learning=Learning(judge="openai/gpt-5-mini")))"""
 
     judge: str | None = None
     """Id or alias of a model that grades answers; None: nobody does but those who give feedback."""
@@ -144,8 +141,7 @@ class Learning(Struct, frozen=True, kw_only=True):
 class CacheSettings(Struct, frozen=True, kw_only=True):
     """How the response cache finds and checks answers, for requests that ask for it.
 
-    router = Router(settings=Settings(cache=CacheSettings(judge_usd_a_day=0)))
-    """
+    router = Router(settings=Settings(cache=CacheSettings(judge_usd_a_day=0)))"""
 
     embedder: Embedder | None = None
     """Makes vectors of questions; None: ``HashedEmbedder()``, which needs no network."""
@@ -172,8 +168,7 @@ class CacheSettings(Struct, frozen=True, kw_only=True):
 class WebhookSettings(Struct, frozen=True, kw_only=True):
     """How this Router delivers webhooks to the endpoints that ``Console`` registers.
 
-    router = Router("sqlite:///traces.db", settings=Settings(webhooks=WebhookSettings(deliver=False)))
-    """
+    router = Router("sqlite:///traces.db", settings=Settings(webhooks=WebhookSettings(deliver=False)))"""
 
     deliver: bool = True
     """False: another process does, such as ``routewright webhooks run``."""
@@ -202,8 +197,7 @@ class WebhookSettings(Struct, frozen=True, kw_only=True):
 class Settings(Struct, frozen=True, kw_only=True):
     """Settings of a Router.
 
-    router = Router(settings=Settings(limits=Limits(default_max_output_tokens=1_000)))
-    """
+    router = Router(settings=Settings(limits=Limits(default_max_output_tokens=1_000)))"""
 
     limits: Limits = Limits()
     execution: ExecutionLimits = ExecutionLimits()

@@ -4,8 +4,7 @@ made with.
 ``check_batch`` and ``ids_of`` hold a batch to its preconditions, ``selects`` says what a selection means, and
 ``Rollups`` are the sums that reports are made of. A storage that keeps accounts, too, writes a ``Shelf``, over which
 ``State``, ``Waiting``, ``settle`` and ``expired_row`` are the rules; ``next_label`` and ``added`` are those of what
-processes agree on (``docs/how-to/own-storage.md``).
-"""
+processes agree on (``docs/how-to/own-storage.md``)."""
 
 from __future__ import annotations
 
@@ -57,8 +56,7 @@ def open_storage(url: str, *, clock: Clock | None = None) -> Storage:
     ``postgresql://user@host:5432/database`` with the parameters of libpq, as ``?sslmode=verify-full``. The password is
     the URL's, else that in ``PGPASSWORD`` or in the file that ``PGPASSFILE`` names.
 
-    Nothing is opened before it is used. ``clock``: the ``FakeClock`` of a test. Raises ``ValidationFailed``.
-    """
+    Nothing is opened before it is used. ``clock``: the ``FakeClock`` of a test. Raises ``ValidationFailed``."""
     if is_postgres(url):
         with _extra("postgres"):
             from .backends.storage.postgres import PostgresStorage
@@ -75,8 +73,7 @@ def open_cache(url: str) -> Cache:
     """The response cache that a URL names: ``memory:``, ``sqlite:///path``, a file of its own,
     ``postgresql://user@host/database``, or one of Redis.
 
-    Nothing is opened before it is used. Raises ``ValidationFailed``.
-    """
+    Nothing is opened before it is used. Raises ``ValidationFailed``."""
     if _is_redis(url):
         with _extra("redis"):
             from .backends.cache.redis import RedisCache
@@ -100,8 +97,7 @@ def open_coordination(url: str, *, processes: int = 1, clock: Clock | None = Non
     or ``redis+sentinel://host:port,host:port/service``, or ``rediss`` for TLS. ``processes``: how many share it.
 
     The password is the URL's, else the first line of ``?password_file=``, else that in ``REDIS_PASSWORD``. Nothing is
-    opened before it is used. Raises ``ValidationFailed``.
-    """
+    opened before it is used. Raises ``ValidationFailed``."""
     if _is_redis(url):
         with _extra("redis"):
             from .backends.coordination.redis import RedisCoordination

@@ -26,8 +26,7 @@ class Threads:
     """At most ``most`` threads of each event loop for one kind of work.
 
     A cancelled caller stops waiting; work that has begun keeps its thread until it ends, so that the number is never
-    exceeded. Long work calls ``check_wanted`` now and then.
-    """
+    exceeded. Long work calls ``check_wanted`` now and then."""
 
     def __init__(self, kind: str, most: int) -> None:
         self._most = most

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, Literal
@@ -40,8 +40,7 @@ class FunctionTool:
 
         Agent(router, tools=[weather])
 
-    A plain function runs in a thread. A function with a ``ToolContext`` parameter receives the run's context.
-    """
+    A plain function runs in a thread. A function with a ``ToolContext`` parameter receives the run's context."""
 
     def __init__(
         self,
@@ -87,7 +86,8 @@ class FunctionTool:
         try:
             made = self._model.model_validate(arguments)
         except ValidationError as error:
-            raise ToolFailed(_misfits(error)) from None
+            found = [f"{'.'.join(map(str, each['loc'])) or 'arguments'}: {each['msg']}" for each in error.errors()[:5]]
+            raise ToolFailed("bad arguments: " + "; ".join(found)) from None
         given = made.model_fields_set
         return _Validated({name: value for name, value in made.__dict__.items() if name in given})
 
@@ -198,7 +198,18 @@ class CannedSearch:
 
 def _model_of(function: Callable[..., Any], name: str) -> tuple[type[BaseModel], str | None]:
     """A pydantic model of the arguments, and the name of the parameter that takes the context."""
-    described, fields, context = _parameter_docs(function), dict[str, Any](), None
+    # parameter descriptions from the docstring
+    found: dict[str, str] = {}
+    within = False
+    for line in (inspect.getdoc(function) or "").splitlines():
+        if line.strip() in ("Args:", "Arguments:"):
+            within = True
+        elif line and not line[0].isspace():
+            within = False
+        match = _PARAM.match(line) or (_ENTRY.match(line) if within else None)
+        if match is not None:
+            found[match[1]] = match[2].strip()
+    described, fields, context = found, dict[str, Any](), None
     try:
         hinted = function if inspect.isroutine(function) else getattr(function, "func", type(function).__call__)
         hints = typing.get_type_hints(hinted, include_extras=True)
@@ -243,21 +254,6 @@ def _summary(function: Callable[..., Any]) -> str:
     return "\n".join(kept).strip()
 
 
-def _parameter_docs(function: Callable[..., Any]) -> Mapping[str, str]:
-    """Parameter descriptions from the docstring: ``:param x:``, or lines ``x: ...`` below ``Args:``."""
-    found: dict[str, str] = {}
-    within = False
-    for line in (inspect.getdoc(function) or "").splitlines():
-        if line.strip() in ("Args:", "Arguments:"):
-            within = True
-        elif line and not line[0].isspace():
-            within = False
-        match = _PARAM.match(line) or (_ENTRY.match(line) if within else None)
-        if match is not None:
-            found[match[1]] = match[2].strip()
-    return found
-
-
 def _untitled(schema: Any) -> Any:
     """A schema without pydantic's titles, which only cost tokens."""
     if isinstance(schema, dict):
@@ -269,9 +265,3 @@ def _untitled(schema: Any) -> Any:
             if name != "title" or not isinstance(value, str)
         }
     return [_untitled(each) for each in schema] if isinstance(schema, list) else schema
-
-
-def _misfits(error: ValidationError) -> str:
-    """The errors of arguments, for the model."""
-    found = [f"{'.'.join(map(str, each['loc'])) or 'arguments'}: {each['msg']}" for each in error.errors()[:5]]
-    return "bad arguments: " + "; ".join(found)

@@ -96,8 +96,7 @@ class TraceStore(Closing):
 
     ``storage`` is a storage or its URL. ``rollup_keys`` are metadata of what is recorded here that ``usage`` can group
     by, besides ``tenant`` and ``workflow``. Reads include what Routers of this process have not written yet to the same
-    storage object. ``router.traces`` also has the Router's settings.
-    """
+    storage object. ``router.traces`` also has the Router's settings."""
 
     def __init__(self, storage: Storage | str, *, rollup_keys: Sequence[str] = (), clock: Clock | None = None) -> None:
         if isinstance(storage, str):
@@ -173,8 +172,7 @@ class TraceStore(Closing):
         """A page of traces without their spans, newest first: those created from ``since`` on and before ``until``.
 
         ``cursor`` is ``next_cursor`` of the page before, with the same arguments but for ``limit``; it lives 24 hours.
-        Raises ``ValidationFailed``, ``CursorInvalid`` and ``CursorExpired``.
-        """
+        Raises ``ValidationFailed``, ``CursorInvalid`` and ``CursorExpired``."""
         given: object = limit
         if isinstance(given, bool) or not isinstance(given, int | float) or not LIMIT.admits(given):
             raise ValidationFailed.at("limit", f"must be {LIMIT}, got {shown(limit)}", "for example 50")
@@ -225,8 +223,7 @@ class TraceStore(Closing):
 
         Those that all of what is given holds for; without any of it, ``everything=True`` has to say so. Then the
         answers that are kept under idempotency keys go, too, and those in the Router's cache; the ledger stays. Raises
-        ``ValidationFailed``.
-        """
+        ``ValidationFailed``."""
         check_deletes(everything, named=trace_id is not None or bool(filter or since or until))
         only = None if trace_id is None else normalise_trace_id(trace_id)
         which = DeleteTraces(id=only, limit=DELETE_AT_ONCE, **self._selection(filter, since, until, environment))
@@ -249,8 +246,7 @@ class TraceStore(Closing):
 
     async def retain(self, retention: Retention) -> int:
         """Keep traces for so long from now on, in whatever process, and remove those that are older, with snapshots
-        that none names any more. Says how many of both. Reports go on counting the traces.
-        """
+        that none names any more. Says how many of both. Reports go on counting the traces."""
         if not isinstance(retention, Retention):
             hint = "pass Retention(production_days=..., ...)"
             raise ValidationFailed.at("retention", f"is {shown(retention)}", hint)
@@ -298,8 +294,7 @@ class TraceStore(Closing):
 
         Dates are UTC and inclusive; without them the last seven days. ``group_by``: ``model``, ``tenant``,
         ``workflow`` (metadata of these names), or ``metadata.<key>`` of the ``rollup_keys``. Raises
-        ``ValidationFailed``.
-        """
+        ``ValidationFailed``."""
         first, last = days_of(start_date, end_date, self._clock.time())
         check_bucket(bucket, first, last)
         if group_by not in GROUPS:
@@ -354,11 +349,7 @@ class TraceStore(Closing):
         return latency_report(await self._read(account, asked), first, last)
 
     async def learn(
-        self,
-        *,
-        since: When | None = None,
-        account: str | UnsetType = UNSET,
-        environment: Environment = "production",
+        self, *, since: When | None = None, account: str | UnsetType = UNSET, environment: Environment = "production"
     ) -> LearnReport:
         """Fit a head to an account's sketched traces, and say how well it predicts those that it was not fitted to, and
         what it would have changed. Changes nothing."""
@@ -417,8 +408,7 @@ class TraceStore(Closing):
 class BlockingTraceStore(Twin[TraceStore]):
     """``store.blocking``: the methods of ``TraceStore`` as plain functions.
 
-    page = TraceStore("sqlite:///traces.db").blocking.query(filter="status=failed")
-    """
+    page = TraceStore("sqlite:///traces.db").blocking.query(filter="status=failed")"""
 
     record = plain(TraceStore.record)
     get = plain(TraceStore.get)

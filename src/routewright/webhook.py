@@ -40,8 +40,7 @@ class WebhookSigner:
         signer.verify(body, header, time.time())  # nothing, or SignatureError
 
     With several secrets ``sign`` writes a signature for each, and ``verify`` takes any: that is how they are rotated.
-    Threads may share a signer. It shows its secrets to nobody, and is neither pickled nor copied.
-    """
+    Threads may share a signer. It shows its secrets to nobody, and is neither pickled nor copied."""
 
     __slots__ = ("_keys",)
 
@@ -61,8 +60,7 @@ class WebhookSigner:
     def verify(self, body: bytes, header: str | None, now: float) -> None:
         """Raise ``SignatureError`` unless the header was made for this body with one of the secrets, within 300 s.
 
-        Raises nothing else, whatever it is given. ``body``: the bytes as they came, before anything parsed them.
-        """
+        Raises nothing else, whatever it is given. ``body``: the bytes as they came, before anything parsed them."""
         check_header(self._keys, body, header, now)
 
     def __repr__(self) -> str:
@@ -90,8 +88,7 @@ class StandardWebhookSigner:
         headers = signer.sign(body, time.time(), event.id)  # webhook-id, webhook-timestamp, webhook-signature
         signer.verify(body, headers, time.time())
 
-    The secrets may be those of a ``WebhookSigner``; here the key is what stands in base64 behind ``whsec_``.
-    """
+    The secrets may be those of a ``WebhookSigner``; here the key is what stands in base64 behind ``whsec_``."""
 
     __slots__ = ("_keys",)
 
@@ -106,8 +103,7 @@ class StandardWebhookSigner:
     def verify(self, body: bytes, headers: RequestHeaders, now: float) -> None:
         """Raise ``SignatureError`` unless the headers were made for this body with one of the secrets, within 300 s.
 
-        Raises nothing else, whatever it is given. Other headers are passed over.
-        """
+        Raises nothing else, whatever it is given. Other headers are passed over."""
         check_headers(self._keys, body, headers, now)
 
     def __repr__(self) -> str:
@@ -126,8 +122,7 @@ def verify_request(body: bytes, headers: RequestHeaders, *secrets: str, now: flo
     ``body``: the bytes as they came. ``headers``: those of a web framework, any mapping, the pairs of an ASGI scope, or
     a WSGI environ. ``secrets``: any of them may have signed. ``now``: Unix time; default: the system's.
 
-    Raises ``ValidationFailed`` for a malformed secret, whatever the request.
-    """
+    Raises ``ValidationFailed`` for a malformed secret, whatever the request."""
     keys, at = keys_of(secrets, whole), time.time() if now is None else now
     found = headers_in(headers)
     if not found:
@@ -156,8 +151,7 @@ class SeenEvents:
 
     If the block raises, the event is forgotten, and its next delivery is new again. Of more than ``size`` events the
     oldest are forgotten. Threads may share it. Where several processes receive, or a restart must not repeat an event,
-    keep ids in a database: insert each into a column with a unique index, in the transaction that handles the event.
-    """
+    keep ids in a database: insert each into a column with a unique index, in the transaction that handles the event."""
 
     def __init__(self, size: int = 10_000) -> None:
         self._guard, self._size = Guard(), size

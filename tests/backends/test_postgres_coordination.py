@@ -12,12 +12,10 @@ import psycopg
 import pytest
 
 from routewright import Router, StorageUnavailable
-from routewright.backends.clock import SystemClock
 from routewright.backends.storage.postgres import PostgresStorage
 from routewright.backends.storage.postgres.connection import PATIENCE_S, Address
 from routewright.backends.storage.postgres.news import _ANNOUNCE, PostgresCoordination
 from routewright.backends.storage.postgres.schema import create
-from routewright.coordination import Announcer
 from routewright.testing import FakeClock
 from routewright.testing.coordination import FIRST, SECOND, CoordinationContract
 from routewright.testing.plugin import need
@@ -159,7 +157,7 @@ async def test_all_who_use_a_storage_in_postgresql_hear_its_news_unless_they_are
     storage, other = PostgresStorage(postgres), PostgresStorage(postgres)
     router = Router.sandbox(storage=storage)
     start = (await router.coordination.hear(None)).last
-    await Announcer(other, None, SystemClock()).tell("acme")
+    await other.coordination.announce(Notice("account", "acme"))
     assert (await router.coordination.hear(start)).notices == (Notice("account", "acme"),)
     own = PostgresCoordination(postgres)
     assert Router.sandbox(storage=storage, coordination=own).coordination is own

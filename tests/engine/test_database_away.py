@@ -29,7 +29,7 @@ def server(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
 async def test_calls_of_accounts_are_refused_and_others_are_served(server: PostgresServer) -> None:
     storage = open_storage(new_store(server))
     async with Router.sandbox(storage=storage) as router:
-        console = Console(storage, coordination=router.coordination, secret=ROOT)
+        console = Console(storage, secret=ROOT)
         await console.create_account("acme", plan="pro")
         key = (await console.create_key("acme", name="site", environment="sandbox")).secret.reveal()
         mine = router.as_caller(Caller("acme", environment="sandbox"))

@@ -14,7 +14,6 @@ from routewright import (
     CallableProvider,
     Caller,
     Catalogue,
-    Console,
     InternalError,
     Limits,
     MemoryCoordination,
@@ -175,9 +174,6 @@ def test_other_parts_of_a_router_say_what_they_should_be() -> None:
     assert refusal(lambda: Router(coordination=wrong("x"))) == f"coordination: 'x' is not a coordination; {hint}"
     assert refusal(lambda: Router.sandbox(coordination=wrong(MemoryCoordination))) == (
         f"coordination: type is not a coordination; {hint}"
-    )
-    assert refusal(lambda: Console(MemoryStorage(), coordination=wrong(object()))) == (
-        f"coordination: a dict is not a coordination; {hint}"
     )
     assert refusal(lambda: Router(settings=wrong({"limits": 1}))) == (
         "settings: a dict is not Settings; pass Settings(...)"

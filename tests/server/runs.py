@@ -129,7 +129,7 @@ class House:
             storage=self.storage if storage_s is None else behind,
             settings=Settings(clock=self.clock),
         )
-        self.console = Console(self.storage, coordination=self.router.coordination, secret=SECRET, clock=self.clock)
+        self.console = Console(self.storage, secret=SECRET, clock=self.clock)
         self.terms = {"plan": "unlimited", **terms}
         self.headers: dict[str, str] = {}
 

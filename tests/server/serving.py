@@ -54,7 +54,7 @@ class Site:
     ) -> None:
         self.storage = storage or MemoryStorage()
         self.router = router or Router.sandbox(storage=self.storage)
-        self.console = Console(self.storage, coordination=self.router.coordination, secret=SECRET)
+        self.console = Console(self.storage, secret=SECRET)
         self.app: App = create_app(self.router, self.console, environment=environment, limits=limits)
 
     def key(self, account: str = "acme", *, environment: Environment = "production", **terms: Any) -> str:

@@ -49,7 +49,7 @@ def main(store: str, policies: str) -> None:
         settings=Settings(webhooks=WebhookSettings(allow_loopback=True)),
     )
     router.policies()
-    app = create_app(router, Console(storage, coordination=router.coordination), agent=Agent(router))
+    app = create_app(router, Console(storage), agent=Agent(router))
     bound = socket.create_server(("127.0.0.1", 0), backlog=512)
     print(bound.getsockname()[1], flush=True)
     uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, ws="none")).run(sockets=[bound])

@@ -67,7 +67,7 @@ def main(store: str, calls: str, lease_s: str) -> None:
     storage = SqliteStorage(store, lease_s=float(lease_s))
     router = Router(providers=[provider], storage=storage)
     agent = Agent(router, tools=[note], params={"max_output_tokens": 10})
-    app = create_app(router, Console(storage, coordination=router.coordination, secret=SECRET), agent=agent)
+    app = create_app(router, Console(storage, secret=SECRET), agent=agent)
     bound = socket.create_server(("127.0.0.1", 0), backlog=512)
     print(bound.getsockname()[1], flush=True)
     uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, ws="none")).run(sockets=[bound])

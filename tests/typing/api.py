@@ -599,7 +599,7 @@ async def a_ledger(storage: Storage, day: date) -> None:
 
 
 async def accounts(header: str | None) -> None:
-    console = Console("sqlite:///traces.db", coordination=MemoryCoordination(), secret=["new", "before"], recheck_s=1)
+    console = Console("sqlite:///traces.db", secret=["new", "before"], recheck_s=1)
     limits = RateLimits(requests_per_min=60)
     assert_type(await console.create_account("acme", plan="pro", limits=limits, monthly_limit_usd=5), Account)
     await console.create_account("acme", plan="gold")  # type: ignore[arg-type]

@@ -3,8 +3,7 @@
     begin -> [take: windows and slot -> guardrails] -> decide within what is left -> take -> settled, or released
 
 What was taken is the storage's ``Grant``. It ends with the call's ``Facts`` once the call has run (``Records.conclude``
-hands both to the trace log), and is released otherwise.
-"""
+hands both to the trace log), and is released otherwise."""
 
 from __future__ import annotations
 
@@ -88,20 +87,11 @@ class Admissions:
         self.since = self.clock.monotonic()
 
     def begin(
-        self,
-        read: Read,
-        caller: Caller,
-        run: RunLimit | None = None,
-        *,
-        patient: bool = True,
-        scope: Scope = "route",
+        self, read: Read, caller: Caller, run: RunLimit | None = None, *, patient: bool = True, scope: Scope = "route"
     ) -> Admission | None:
         """The admission of a call, which has taken nothing yet. None: nothing limits it, so that it needs none.
-
-        ``patient``: it waits for what others hold, within its time. Raises ``PermissionDenied``,
-        ``StorageUnavailable`` while too many calls wait to be written, and ``InternalError`` where the storage keeps no
-        accounts.
-        """
+        ``patient``: it waits for what others hold, within its time. Raises ``PermissionDenied``, ``StorageUnavailable``
+        while too many calls wait to be written, and ``InternalError`` where the storage keeps no accounts."""
         key_id, key, accounts = caller.key_id, read.request.idempotency_key, self.accounts
         may_be_open = key is None and run is None
         if may_be_open and key_id is None and caller.scopes is None and caller.account == DEFAULT_ACCOUNT:
@@ -142,7 +132,6 @@ class Admissions:
         return True
 
     def _note(self, name: tuple[str, str | None], left: Left) -> bool:
-        """Remember whether somebody has no account."""
         if left.account is not None or left.key is not None:
             self._open.pop(name, None)
             return False
@@ -215,11 +204,9 @@ class Admission:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Its rate limit headers (``Answer.headers``)."""
         return headers_of(self.windows, self._shared.clock.time())
 
     def tell(self, error: BaseException | None) -> None:
-        """Add to an error the headers of its limits, and the id of the request."""
         if isinstance(error, RouterError):
             error.headers = self.headers | error.headers
             error.request_id = error.request_id or self._shared.ids("req_")
@@ -241,11 +228,9 @@ class Admission:
         return found
 
     async def take(self, nanos: int = 0) -> Grant | Replay | Short:
-        """Take all that the call needs, or nothing; once it is admitted, hold another amount of money.
-
-        Waits for what other calls hold as long as the call may. A call of an agent run waits for its windows, too.
-        Raises what ``Accounts.admit`` does.
-        """
+        """Take all that the call needs, or nothing; once it is admitted, hold another amount of money. Waits for what
+        other calls hold as long as the call may. A call of an agent run waits for its windows, too. Raises what
+        ``Accounts.admit`` does."""
         shared, accounts, read = self._shared, self._accounts, self._read
         if self.claim is None and read.request.idempotency_key is not None:
             self.claim = _claimed(read, read.request.idempotency_key)
@@ -297,11 +282,9 @@ class Admission:
 
     @property
     def nanos(self) -> int:
-        """The money that is reserved for it."""
         return 0 if self.grant is None else self.grant.nanos
 
     async def widen(self, nanos: int) -> None:
-        """Have so much reserved, if there is room now."""
         grant = self.grant
         if grant is None or nanos <= grant.nanos:
             return

@@ -74,7 +74,6 @@ KEPT_S = 86_400.0
 """How long the checkpoint of a run is kept that has not ended."""
 CONVERSATION_S = 30 * 86_400.0
 MOST_TURNS = 100
-"""Messages of a conversation that are kept."""
 LAST_S = 10.0
 """For settling a run that is over."""
 AT_ONCE = 8
@@ -110,7 +109,6 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> list[str]:
-        """Of all tools."""
         return [*self.tools, *self.client_tools]
 
 
@@ -119,9 +117,7 @@ class Resumed(Struct, frozen=True, kw_only=True):
 
     state: Checkpoint
     results: Mapping[str, str] = {}
-    """Of its tool calls, by their ids."""
     approved: Collection[str] = ()
-    """Ids of calls."""
 
 
 class Run:
@@ -154,11 +150,9 @@ class Run:
         budget = request.total_budget_usd
         self._cap_nanos = None if budget is None else budget_nanos(budget)
         self._base: RouteRequest | None = None
-        """Its model calls, but for their messages."""
         self._window = 0
         """Tokens that the models it may use take."""
         self._key: str | None = None
-        """The idempotency key that it holds."""
         self._is_kept = False
         """The storage holds a checkpoint."""
         self._is_limited = False
@@ -177,7 +171,6 @@ class Run:
         """Of the caller's rate limits, once it is admitted."""
         self.response: AgentResponse | None = None
         self.data: Any = None
-        """The answer as the ``output_type`` that was asked for."""
         self.error: RouterError | None = None
         self.spent_nanos = 0
 
@@ -227,7 +220,6 @@ class Run:
             self._release()
 
     async def finish(self) -> AgentResponse:
-        """Run to the end."""
         async for _ in self.events():
             pass
         assert self.response is not None, "its last event has it"
@@ -297,7 +289,20 @@ class Run:
             state = await self._interrupted(self._request.idempotency_key)
         self._is_kept = state is not None
         if state is None:
-            state = await self._new_state()
+            messages = list[Message]()
+            if self._plan.system:
+                messages.append(Message("system", self._plan.system))
+            messages += await self._conversation()
+            messages.append(Message("user", self._request.task))
+            state = Checkpoint(
+                trace_id=self.trace_id,
+                created_at=self._clock.time(),
+                request=self._request,
+                messages=messages,
+                steps=[],
+                tools=self._plan.names,
+                key=self._key,
+            )
             if not self._is_immediate:
                 await self._keep(state)
         state.key, self.trace_id, self.spent_nanos = self._key, state.trace_id, state.spent_nanos
@@ -326,27 +331,10 @@ class Run:
         await self._put(state.trace_id, kept, state.created_at + KEPT_S)
         return None
 
-    async def _new_state(self) -> Checkpoint:
-        messages = list[Message]()
-        if self._plan.system:
-            messages.append(Message("system", self._plan.system))
-        messages += await self._conversation()
-        messages.append(Message("user", self._request.task))
-        return Checkpoint(
-            trace_id=self.trace_id,
-            created_at=self._clock.time(),
-            request=self._request,
-            messages=messages,
-            steps=[],
-            tools=self._plan.names,
-            key=self._key,
-        )
-
     def _started(self, trace_id: str) -> RunStartedData:
         return RunStartedData(trace_id, self._max_steps, self._request.total_budget_usd)
 
     def _replayed(self, kept: bytes) -> Iterator[AgentEvent]:
-        """The events of a run whose response is kept."""
         ids, form = count(1), self._plan.form
         response = self.response = _decode_response(kept)
         self.spent_nanos = nanos_of(response.summary.total_cost_usd)
@@ -367,7 +355,12 @@ class Run:
         while len(state.steps) < todo.number and run.ended is None:
             took_ms = 0.0
             try:
-                self._check_money(state)
+                cap, spent = self._cap_nanos, state.spent_nanos
+                if cap is not None and spent >= cap:
+                    said = f"the agent run has spent ${usd_text(spent)} of its ${usd_text(cap)}"
+                    raise QuotaExhausted(
+                        said, detail={"level": "agent_run", "limit_usd": usd(cap), "spent_usd": usd(spent)}
+                    )
                 answer = await self._engine.route(
                     self._read_of(run, todo), self._caller, self._limit_of(state), self._plan.form, "agents"
                 )
@@ -411,13 +404,6 @@ class Run:
             window //= 2
         return False
 
-    def _check_money(self, state: Checkpoint) -> None:
-        """Raises ``QuotaExhausted`` once tools have spent all that there was."""
-        cap, spent = self._cap_nanos, state.spent_nanos
-        if cap is not None and spent >= cap:
-            said = f"the agent run has spent ${usd_text(spent)} of its ${usd_text(cap)}"
-            raise QuotaExhausted(said, detail={"level": "agent_run", "limit_usd": usd(cap), "spent_usd": usd(spent)})
-
     def _limit_of(self, state: Checkpoint) -> RunLimit | None:
         """The purse of its model calls. What tools have cost is not in it."""
         if self._within is not None:
@@ -430,10 +416,22 @@ class Run:
         return RunLimit(self.trace_id, max(0, self._cap_nanos - tools))
 
     def _read_of(self, run: AgentRun, todo: CallModel) -> Read:
-        """The model call of a step, with a history that fits."""
         state = run.state
         if self._base is None:
-            self._base = self._made_base(state)
+            plan, strategy = self._plan, self._request.model_strategy
+            declared = [Declaration(function=tool.spec) for tool in plan.tools.values()]
+            declared += plan.client_tools.values()
+            self._base = checked(
+                RouteRequest(
+                    list(state.messages),
+                    None if strategy is None else strategy.goal,
+                    None if strategy is None else strategy.strategy,
+                    tools=declared or None,
+                    metadata=self._request.metadata,
+                    timeout_ms=self._request.per_step_timeout_ms,
+                    **plan.options,
+                )
+            )
             self._window = max(self._engine.fleet(self._caller.environment).board().pool.window, default=0)
         request = self._request_of(run, todo, self._base)
         bounds = bounds_of(request)
@@ -455,22 +453,6 @@ class Run:
                 made, budget=Budget(max_cost_usd=usd(self._cap_nanos - state.spent_nanos))
             )  # no purse has it
         return made if form is None else with_output(made, form)
-
-    def _made_base(self, state: Checkpoint) -> RouteRequest:
-        plan, strategy = self._plan, self._request.model_strategy
-        declared = [Declaration(function=tool.spec) for tool in plan.tools.values()]
-        declared += plan.client_tools.values()
-        return checked(
-            RouteRequest(
-                list(state.messages),
-                None if strategy is None else strategy.goal,
-                None if strategy is None else strategy.strategy,
-                tools=declared or None,
-                metadata=self._request.metadata,
-                timeout_ms=self._request.per_step_timeout_ms,
-                **plan.options,
-            )
-        )
 
     async def _use(self, run: AgentRun, todo: RunTools) -> None:
         start_ms, results = self._now_ms(), dict[int, tuple[Step, Observation]]()
@@ -535,7 +517,6 @@ class Run:
                 await self._attempt(self._remember, run.output)
 
     async def _left(self, run: AgentRun, error: BaseException) -> None:
-        """Save and record a run that was cancelled or raised."""
         fault = error if isinstance(error, RouterError) else self._why_left()
         if fault is None and isinstance(error, Exception):
             fault = InternalError(type(error).__name__)
@@ -576,7 +557,6 @@ class Run:
     # What is kept between steps and runs
 
     async def _attempt(self, write: Callable[..., Any], *given: Any) -> None:
-        """Write what no answer depends on."""
         try:
             await write(*given)
         except RouterError as error:

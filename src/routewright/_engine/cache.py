@@ -3,8 +3,7 @@
     look -> hit: the call is served, and costs nothing
          -> miss: the call goes on; ``Lookup.ended`` keeps its answer, gives it to those who wait for it, and learns
 
-A cache error is a miss.
-"""
+A cache error is a miss."""
 
 from __future__ import annotations
 
@@ -217,11 +216,18 @@ class Caching:
             lookup.evicted = self._low_hits.looked((call.caller.account, call.environment), now, is_hit=is_hit)
         if entry is not None:
             looked.saved_nanos = entry.cost_nanos
-            call.served = _attempt_of(entry.answer)
+            # an attempt that brings a cached answer
+            served = Attempt(1, NamedLeg(entry.answer.model, entry.answer.provider), None)
+            served.text, served.characters = [entry.answer.output], len(entry.answer.output)
+            served.finish_reason = entry.answer.finish_reason
+            for place, told in enumerate(entry.answer.tool_calls or ()):
+                pieces = served.pieces = served.pieces or {}
+                pieces[place] = piece = ToolPieces()
+                piece.id, piece.name, piece.arguments = told.id, told.function.name, [told.function.arguments]
+            call.served = served
             lookup.land(None)
 
     def lookup(self, call: Call) -> Lookup:
-        """What a call is looked up by. Changes nothing."""
         options = call.request.cache if isinstance(call.request.cache, CacheOpts) else DEFAULT
         keys = keys_of(
             call.request, call.caller, call.policy_version, call.fleet.candidates, self.embedder.name, options.namespace
@@ -232,7 +238,6 @@ class Caching:
         return Lookup(self, call.caller, partition, key, question, options, call.deadline)
 
     async def _exact(self, lookup: Lookup, deadline: float, *, patient: bool) -> CacheEntry | None:
-        """The entry of the same request. Waits for a call that is making one."""
         has_asked = False
         while (flight := self._flights.setdefault(lookup.key, lookup)) is not lookup:
             if not flight.is_over and not has_asked:  # another call or process may have kept one meanwhile
@@ -281,12 +286,10 @@ class Caching:
         return entry
 
     async def _get(self, lookup: Lookup, deadline: float) -> CacheEntry | None:
-        """The entry in the cache, if it may be given."""
         entry: CacheEntry | None = await self.asked(self.cache.get(lookup.key, self.clock.time()), deadline)
         return entry if entry is not None and lookup.allows(entry) else None
 
     def _take_over(self, flight: Lookup, lookup: Lookup) -> None:
-        """Have those who come later wait for another call."""
         with self.guard.lock:
             if self._flights.get(lookup.key) is flight:
                 self._flights[lookup.key] = lookup
@@ -339,7 +342,6 @@ class Caching:
         return len(question) > LONG_QUESTION and not self.clock.virtual
 
     async def asked(self, asking: Coroutine[Any, Any, Any], deadline: float = inf, part: Part | None = None) -> Any:
-        """The cache's result; None if it fails or takes too long."""
         if self._waits:
             return await (part or self._cache_part).ask(self.clock, asking, deadline)
         try:
@@ -382,7 +384,6 @@ class Caching:
             self.forget(lookup)
 
     async def remove(self, which: CacheSelection) -> int:
-        """Remove entries. Those on their way to the cache do not get there. Raises what the cache does."""
         for flight in [*self._flights.values(), *self._overtaken]:
             if flight.is_meant(which):
                 flight.may_be_kept = False
@@ -535,7 +536,6 @@ class Lookup(Struct, eq=False):
 
     @property
     def bound(self) -> Bound:
-        """What limits wrong answers."""
         options = self.options
         max_error = MAX_ERROR if options.max_error is None else options.max_error
         return Bound(None if options.threshold is not None else max_error, options.threshold, options.explore)
@@ -602,18 +602,6 @@ class Lookup(Struct, eq=False):
             self.caching.keep(self, entry)
             if self.offer is not None and self.offer.match is not None and self.offer.features:
                 self.caching.compare(self, self.offer, self.offer.match.entry.answer.output, output)
-
-
-def _attempt_of(answer: CachedAnswer) -> Attempt:
-    """An attempt that brings a cached answer. It is not among those that were made."""
-    served = Attempt(1, NamedLeg(answer.model, answer.provider), None)
-    served.text, served.characters = [answer.output], len(answer.output)
-    served.finish_reason = answer.finish_reason
-    for place, told in enumerate(answer.tool_calls or ()):
-        pieces = served.pieces = served.pieces or {}
-        pieces[place] = piece = ToolPieces()
-        piece.id, piece.name, piece.arguments = told.id, told.function.name, [told.function.arguments]
-    return served
 
 
 async def _fits(entry: CacheEntry, guardrails: Sequence[Guardrail], form: Form | None) -> bool:

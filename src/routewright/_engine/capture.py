@@ -49,7 +49,6 @@ class Captured:
 
     @property
     def content(self) -> Content:
-        """The redacted content."""
         with self._guard.lock:
             if self._content is None:
                 self._content = kept(*self._raw)
@@ -66,7 +65,6 @@ class Capturing:
         self._answers = answers
 
     def of(self, messages: Sequence[Message], served: Attempt | None) -> Captured:
-        """Capture one call; ``served`` is the attempt with its answer."""
         answer = served if self._answers else None
         return Captured(
             self._redactor,

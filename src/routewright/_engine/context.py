@@ -1,7 +1,6 @@
 """Settings that calls take from their context: a Router's tags, and the trace parent.
 
-Both follow the context: over awaits, into tasks and copied contexts.
-"""
+Both follow the context: over awaits, into tasks and copied contexts."""
 
 from __future__ import annotations
 
@@ -69,20 +68,18 @@ def parent_here(sent: TraceParent | None = None) -> TraceParent | None:
     one ``sent`` with the request."""
     parent = _parent.get()
     if parent is None and "opentelemetry.trace" in sys.modules:
-        parent = _active_span()
+        # the span that is active in OpenTelemetry
+        get_current_span = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)
+        if get_current_span is None:  # or it is just being imported
+            parent = None
+        else:
+            found = get_current_span().get_span_context()
+            if not found.is_valid:
+                parent = None
+            else:
+                flags = int(found.trace_flags) & (SAMPLED | RANDOM)
+                parent = TraceParent(f"{found.trace_id:032x}", f"{found.span_id:016x}", flags)
     return parent or sent
-
-
-def _active_span() -> TraceParent | None:
-    """The span that is active in OpenTelemetry. Where nobody has imported that, none is."""
-    get_current_span = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)
-    if get_current_span is None:  # or it is just being imported
-        return None
-    found = get_current_span().get_span_context()
-    if not found.is_valid:
-        return None
-    flags = int(found.trace_flags) & (SAMPLED | RANDOM)
-    return TraceParent(f"{found.trace_id:032x}", f"{found.span_id:016x}", flags)
 
 
 class Onward(NamedTuple):

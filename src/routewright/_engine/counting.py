@@ -115,7 +115,6 @@ class Counting:
         call.given = replace(given, quality=column)
 
     def count(self, call: Call, given: DecisionInput, encodings: Sequence[Vocabulary] = VOCABULARIES) -> DecisionInput:
-        """The input with counts in these vocabularies."""
         try:
             tokens = self._count(call.request, given.tokens, encodings)
         except RouterError:

@@ -54,14 +54,12 @@ class Discovery:
         self._wait_until: float | None = None
 
     def begin(self, worker: Worker) -> None:
-        """Begin to ask, if nobody did."""
         with self._guard.lock:
             if self._wait_until is None and self.providers:
                 worker.start_daemon(self._keep_asking)
                 self._wait_until = self._clock.monotonic() + self._patience_s
 
     async def wait(self) -> None:
-        """Wait until all have answered, for a short time from the beginning on."""
         if self._left_s > 0:
             with self._clock.deadline(self._clock.monotonic() + self._left_s):
                 await self.looked.wait()
@@ -80,7 +78,12 @@ class Discovery:
     async def _keep_asking(self) -> None:
         has_news = False
         while True:
-            has_news |= await self._ask_all()
+            # ask all of them at once
+            before = [each.models() for each in self.providers]
+            async with anyio.create_task_group() as group:
+                for provider in self.providers:
+                    group.start_soon(self._ask, provider)
+            has_news |= before != [each.models() for each in self.providers]
             changed = self._changed()
             if changed is None:
                 return
@@ -91,14 +94,6 @@ class Discovery:
             del changed
             self.looked.set()
             await self._clock.sleep(RETRY_S if self.problems else EVERY_S)
-
-    async def _ask_all(self) -> bool:
-        """Ask all of them at once. True if one of them has other models than before."""
-        before = [each.models() for each in self.providers]
-        async with anyio.create_task_group() as group:
-            for provider in self.providers:
-                group.start_soon(self._ask, provider)
-        return before != [each.models() for each in self.providers]
 
     async def _ask(self, provider: DiscoveringProvider) -> None:
         problem = ProviderFault("timeout", f"{provider.name} did not say within {LONGEST_S:g} s which models it has")

@@ -2,8 +2,7 @@
 streamed calls.
 
 A plain call enters one deadline per attempt and collects the answer inside it. A stream enters one per piece, so that
-none runs while the reader works. No deadline outlives its attempt: an expired one would cancel the next attempt.
-"""
+none runs while the reader works. No deadline outlives its attempt: an expired one would cancel the next attempt."""
 
 from __future__ import annotations
 
@@ -35,7 +34,6 @@ class Execution(Progress):
     _interrupted: bool = False
 
     async def run(self) -> None:
-        """Carry the plan out to its end, keeping all that comes."""
         while self.end is None:
             if self.exchange is None and not self._pause_for_s:
                 if self.payer is not None and self.call.attempts:
@@ -177,7 +175,6 @@ class Execution(Progress):
             await self._abandon(self.exchange)
 
     async def _abandon(self, exchange: Exchange) -> None:
-        """Leave an attempt that has no fault."""
         exchange.watch = watch = CancelWatch()
         watch.before = 0
         try:

@@ -94,7 +94,6 @@ def _told(call: Call, progress: Progress, tried: str) -> tuple[type[RouterError]
 
 
 def _remedy(attempts: Sequence[Attempt]) -> str:
-    """What may help, where all attempts failed alike."""
     first, *others = {attempt.hint or _REMEDIES.get(attempt.fault or FaultKind.SERVER) for attempt in attempts} or {
         None
     }

@@ -24,9 +24,7 @@ class Fault(NamedTuple):
     public: str = ""
     """``text`` without addresses, where it names any."""
     hint: str = ""
-    """What to do about it, where trying again does not help."""
     cause: BaseException | None = None
-    """What a host's own code raised."""
 
 
 CUT_SHORT = Fault(FaultKind.TRUNCATED, "truncated: the answer ended without its end")
@@ -41,7 +39,6 @@ _CUT = {
 
 
 def misfit(answer: str, unfit: Unfit, finish_reason: str | None) -> Fault:
-    """A whole answer does not fit its type. To repair one that was cut would take as much again."""
     if finish_reason in _CUT:
         return Fault(FaultKind.INVALID_OUTPUT, _CUT[finish_reason], answered=True)
     said = f"invalid_output: {expectations(unfit)}"
@@ -60,7 +57,6 @@ def silence(seconds: float, *, begun: bool) -> Fault:
 
 
 def lasting(seconds: float) -> str:
-    """A time in words, which is not "0.0 s" where it is short."""
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.{0 if seconds >= 0.01 else 1}f} ms"
 
 

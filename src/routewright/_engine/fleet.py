@@ -79,7 +79,6 @@ class Fleet:
         self._guard = Guard()
         self._midnight = -inf
         self.day = ""
-        """UTC date, ``YYYY-MM-DD``, when a board was asked for last."""
         self.providers = providers
         self._problems = {} if problems is None else problems
         """Why a server has no models now, by its provider's name."""
@@ -154,7 +153,12 @@ class Fleet:
                     lock.release()
         board = self._board
         if board.pool.dated and not board.pool.holds(self.day):
-            return self._turn_to(self.day)
+            with self._guard.lock:
+                if not self._board.pool.holds(self.day):
+                    self.boards = self.boards_on(self.day)
+                    self.pool = self.boards.pool
+                    self._board = self.boards.of(self._board.outlook.health)
+                return self._board
         return board
 
     def boards_on(self, day: str) -> Boards:
@@ -182,7 +186,6 @@ class Fleet:
 
     @cached_property
     def names(self) -> Mapping[str, str]:
-        """Every id and alias, with the id that it means."""
         return MappingProxyType({**self.aliases, **{model: model for model in self.pool.row}})
 
     @cached_property
@@ -193,7 +196,6 @@ class Fleet:
 
     @property
     def open_circuits(self) -> int:
-        """How many models are not called for a while."""
         return len(self._settled().outlook.open)
 
     def require_providers(self, caller: Caller) -> None:
@@ -218,7 +220,6 @@ class Fleet:
         return ValidationFailed.of(*(each._replace(hint=hint) for each, hint in found))
 
     def today(self) -> str:
-        """UTC date, ``YYYY-MM-DD``."""
         now = self._clock.time()
         if not 0 < self._midnight - now <= DAY_S:
             self.day = datetime.fromtimestamp(now, UTC).date().isoformat()
@@ -254,7 +255,6 @@ class Fleet:
             return self.circuits.due(row)
 
     def answered(self, entry: Entry, *, probe: bool = False) -> None:
-        """Note an answer."""
         if self._sharing is not None and not self._journal:
             self._sharing.poke()
         if self._look_at == inf:
@@ -329,15 +329,6 @@ class Fleet:
             with self._guard.lock:
                 self._publish(self._clock.monotonic())
         return self.board()
-
-    def _turn_to(self, day: str) -> Board:
-        """Take the prices of another day."""
-        with self._guard.lock:
-            if not self._board.pool.holds(day):
-                self.boards = self.boards_on(day)
-                self.pool = self.boards.pool
-                self._board = self.boards.of(self._board.outlook.health)
-            return self._board
 
     def _publish(self, now: float) -> None:
         """Fold, and publish what moved, if anything did. To be called under the lock; where a garbage collection within
@@ -415,7 +406,6 @@ def _as_served(models: Sequence[Model], server: Mapping[str, Provider]) -> list[
 
 
 def _lacking(server: ParticularProvider, model: Model) -> set[Feature]:
-    """What a provider says that a model does not take."""
     asked = f"unsupported() of {shown(server.name)}"
     said: object = _said(asked, lambda: server.unsupported(model))
     if isinstance(said, Collection) and not isinstance(said, str) and all(each in FEATURES for each in said):
@@ -426,7 +416,6 @@ def _lacking(server: ParticularProvider, model: Model) -> set[Feature]:
 
 
 def _region_of(provider: Provider) -> str | None:
-    """The region that a provider names, if any."""
     asked = f"region of {shown(provider.name)}"
     region: object = _said(asked, lambda: provider.region if isinstance(provider, RegionalProvider) else None)
     if region is None or isinstance(region, str):
@@ -439,7 +428,6 @@ def _is_whole(provider: Provider) -> bool:
 
 
 def _said(asked: str, ask: Callable[[], T]) -> T:
-    """What a provider says when it is asked. Raises ``ValidationFailed`` where it fails at that."""
     try:
         return ask()
     except RouterError:

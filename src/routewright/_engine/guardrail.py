@@ -101,17 +101,14 @@ class Screen:
 
     @property
     def output(self) -> str:
-        """The text that has passed."""
         return "".join(self._text)
 
     @property
     def calls(self) -> list[ToolCall] | None:
-        """The tool calls that have passed."""
         return self._calls or None
 
     @property
     def hits(self) -> list[Hit]:
-        """All findings so far."""
         return [*self._gate.hits, *self._later]
 
     async def feed(self, text: str) -> str:

@@ -103,7 +103,6 @@ class HedgedExecution(Execution):
                 await self._abandon(exchange)
 
     async def _lead(self, exchange: Exchange, race: _Race) -> None:
-        """Pull an attempt to its first piece, or to its end."""
         try:
             part = await super()._within(exchange)
         except BaseException:

@@ -1,8 +1,7 @@
 """Hooks on traces and events: called in the background, in order, once a call's trace is in the storage.
 
 Plain hooks run in a thread of their own, so that a blocking one delays only the hooks behind it; async ones run in the
-background's loop. On virtual time both run in the caller's loop.
-"""
+background's loop. On virtual time both run in the caller's loop."""
 
 from __future__ import annotations
 
@@ -33,7 +32,6 @@ from .worker import Job, Worker
 QUEUE = 10_000
 """The most calls that may wait for their hooks."""
 BATCH = 256
-"""Calls whose hooks are called in one go."""
 DELAY_S = 0.02
 LOG_EVERY_S = 60.0
 """The shortest time between two warnings about failing, or about slow, hooks."""
@@ -51,20 +49,16 @@ _calling: contextvars.ContextVar[Hooks | None] = contextvars.ContextVar("routewr
 class HookCounts(NamedTuple):
     """State of the hooks in this process."""
 
-    waiting: int
-    """Calls whose hooks are still to be called."""
-    failed: int
-    """Times that a hook raised."""
-    lost: int
-    """Calls whose hooks are never called, because too many waited or the Router was closed."""
+    waiting: int  # calls whose hooks are still to be called
+    failed: int  # times that a hook raised
+    lost: int  # calls whose hooks are never called: too many waited, or the Router was closed
 
 
 class Subscription:
     """A hook that is called until this is called, or left as a context manager.
 
     with router.on_trace(print):
-        router.blocking.route("Hello")
-    """
+        router.blocking.route("Hello")"""
 
     def __init__(self, hook: Callable[[Any], object], leave: Callable[[Subscription], None]) -> None:
         if not callable(hook):
@@ -133,7 +127,6 @@ class Hooks:
         self._on_trace: tuple[Subscription, ...] = ()
         self._on_event: tuple[Subscription, ...] = ()
         self.any = False
-        """True while there is a hook."""
         self._job = Job(worker, self._deliver, DELAY_S)
         renew_in_children(self)
 
@@ -146,18 +139,15 @@ class Hooks:
 
     @property
     def counts(self) -> HookCounts:
-        """State of the hooks in this process."""
         return HookCounts(self._waiting, self._failed, self._lost)
 
     def on_trace(self, hook: TraceHook) -> Subscription:
-        """Call a hook with traces from now on. Raises ``ValidationFailed`` if it cannot be called."""
         mine = Subscription(hook, self._leave)
         with self._guard.lock:
             self._on_trace, self.any = (*self._on_trace, mine), True
         return mine
 
     def on_event(self, hook: EventHook) -> Subscription:
-        """Call a hook with events from now on. Raises ``ValidationFailed`` if it cannot be called."""
         mine = Subscription(hook, self._leave)
         with self._guard.lock:
             self._on_event, self.any = (*self._on_event, mine), True

@@ -1,8 +1,7 @@
 """Runs many requests side by side out of one budget.
 
 They start in their order, so many at a time, each once the budget can hold its worst case. What a request does not use
-is there for those behind it.
-"""
+is there for those behind it."""
 
 from __future__ import annotations
 
@@ -152,7 +151,6 @@ class Many(Generic[T]):
 
 
 def _limit(call: Call, given: DecisionInput) -> None:
-    """Replace the decision input of a call, and the budget in its request to match."""
     cost = None if given.budget_nanos is None else usd(given.budget_nanos)
     call.given, call.request = given, replace(call.request, budget=Budget(cost, given.budget_tokens))
 

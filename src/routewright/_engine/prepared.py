@@ -39,8 +39,7 @@ class Prepared:
         else:
             answer = await prepared.run()
 
-    Each ``run`` and ``stream`` is a call of its own.
-    """
+    Each ``run`` and ``stream`` is a call of its own."""
 
     __slots__ = ("_engine", "_read", "caller", "headers", "request", "tokens")
 
@@ -80,9 +79,7 @@ class Prepared:
 
     async def decide(self) -> Decision:
         """Choose without calling anything, as a request of the caller's: it counts against its limits, with no tokens.
-
-        Raises what ``Router.decide`` does, ``RateLimited``, and what else refuses a caller.
-        """
+        Raises what ``Router.decide`` does, ``RateLimited``, and what else refuses a caller."""
         async with self._admitted():
             return await self._decide()
 

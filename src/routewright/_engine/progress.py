@@ -1,7 +1,6 @@
 """A plan under way: begins attempts, collects what they bring, prices them, books health, and tells the machine.
 
-Nothing here waits or calls anybody. An ``Execution`` awaits providers and reports here; ``Steps`` let a host do so.
-"""
+Nothing here waits or calls anybody. An ``Execution`` awaits providers and reports here; ``Steps`` let a host do so."""
 
 from __future__ import annotations
 
@@ -26,18 +25,7 @@ from routewright._core.routing.budget import Amount, worst_of_call, worst_wanted
 from routewright._core.structured_output import Fit, Form, Repair
 from routewright.errors import ProviderFault, RouterError
 from routewright.protocols import Clock, Deadline, Guardrail, Provider, Rng
-from routewright.wire import (
-    Chunk,
-    Delta,
-    FallbackReason,
-    FaultKind,
-    Finish,
-    Params,
-    RouteRequest,
-    ToolDelta,
-    UpstreamCall,
-    Usage,
-)
+from routewright.wire import Chunk, Delta, FallbackReason, FaultKind, Finish, Params, ToolDelta, UpstreamCall, Usage
 
 from .admission import Admission
 from .cancel import CancelWatch
@@ -63,7 +51,6 @@ class AttemptStarted(NamedTuple):
 
     attempt: Attempt
     from_model: str | None
-    """The model it replaces, which may be the same; None for the first."""
     reason: FallbackReason
     restart: bool
     """What was delivered so far is void."""
@@ -102,7 +89,6 @@ class Exchange(Struct, eq=False):
     watch: CancelWatch = None  # type: ignore[assignment]  # set when a wait begins
     """The task that waits."""
     parts: deque[Part] | None = None
-    """What the caller gets next."""
     screening: bool = False
     """A guardrail is looking at what came."""
     over: bool = False
@@ -137,17 +123,13 @@ class Progress(Attempts, kw_only=True):
     sandbox: bool
     form: Form | None = None
     guardrails: Sequence[Guardrail] = ()
-    """Those that check answers."""
     onward: Onward | None = None
     """The trace that providers are told of."""
     exchange: Exchange | None = None
-    """The attempt that runs, if any."""
     error: RouterError | None = None
-    """The error that ended it, if that is not a provider's fault."""
     cause: BaseException | None = None
     """The exception that the last attempt's provider raised in place of a ``ProviderFault``."""
     data: Any = None
-    """The answer as a value of the type that was asked for."""
     payer: Admission | None = None
     """What reserves money for the call, of which it costs no more."""
     _pause_for_s: float = 0.0
@@ -261,7 +243,10 @@ class Progress(Attempts, kw_only=True):
         if name != leg.provider:
             attempt.server = name
         if self.guardrails:
-            attempt.screen = Screen(self.guardrails, as_json=_is_json(request), aside_from=self._aside_from)
+            form = None if request.params is None else request.params.response_format
+            attempt.screen = Screen(
+                self.guardrails, as_json=form is not None and form.get("type") != "text", aside_from=self._aside_from
+            )
         call.attempts = (*call.attempts, attempt)
         params = request.params or _NO_PARAMS
         upstream = UpstreamCall(
@@ -282,7 +267,6 @@ class Progress(Attempts, kw_only=True):
         return Exchange(attempt, provider, upstream, fleet.scoped[row], pace, attempt.due_at, now)
 
     def _set_off(self, exchange: Exchange) -> None:
-        """Let an attempt's time begin only now."""
         attempt, pool, now = exchange.attempt, self.call.board.pool, self.clock.monotonic()
         # added up anew, not moved on: a rounding lower, and a silent model would count as hurried
         exchange.wake_at = self.latest if self.is_last(attempt) else min(now + attempt.patience_s, self.latest)
@@ -435,7 +419,6 @@ class Progress(Attempts, kw_only=True):
             attempt.doubt()
 
     def _priced(self, attempt: Attempt) -> Usage:
-        """Price an attempt, in the service tier in which the vendor says that it served it."""
         usage = attempt.usage
         if usage is not None and usage.tier:
             pool, row = self.call.board.pool, attempt.leg.row
@@ -460,7 +443,6 @@ class Progress(Attempts, kw_only=True):
         return Fault(FaultKind.SERVER, said, answered=entered, hint=hint_of(error), cause=cause)
 
     def _silence(self, exchange: Exchange) -> Fault:
-        """The fault of an attempt whose time is over."""
         now, attempt = self.clock.monotonic(), exchange.attempt
         if exchange.screening:
             return WITH_GUARDRAILS
@@ -475,9 +457,3 @@ class Progress(Attempts, kw_only=True):
         if attempt.first_at is None:
             return attempt.started_at + attempt.patience_s
         return exchange.since + self.rules.limits.idle_s
-
-
-def _is_json(request: RouteRequest) -> bool:
-    """True if the answer is asked for as JSON, which guardrails can only check whole."""
-    form = None if request.params is None else request.params.response_format
-    return form is not None and form.get("type") != "text"

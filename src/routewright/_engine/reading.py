@@ -1,6 +1,5 @@
 """Reads what a caller passed: checks it and bounds its length. Says which requests are too large to be read on an event
-loop, without reading them.
-"""
+loop, without reading them."""
 
 from __future__ import annotations
 

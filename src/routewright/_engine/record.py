@@ -76,7 +76,6 @@ class Records:
         """Begin with nothing: what began before a fork is the parent's to keep, though a child drops its copy of it."""
         self.dropped: deque[tuple[Call, Progress, float]] = deque()
         self.under_way: set[Call] = set()
-        """Calls whose plans are being carried out."""
         self._over: Signal | None = None
         """Set when one of them ends; ``all_ended`` waits for it."""
         self._since = self.clock.monotonic()
@@ -173,13 +172,11 @@ class Records:
             await self.log.write_last(trace_id)
 
     async def find(self, caller: Caller, trace_id: str) -> Trace | None:
-        """A trace, if it is still kept, and can be read without waiting for long."""
         with suppress(RouterError), self.clock.deadline(self.clock.monotonic() + FIND_S):
             return await self.log.trace(caller, trace_id)
         return None
 
     def undecided(self, call: Call, error: BaseException) -> None:
-        """Keep the trace of a call that ended before a model was chosen."""
         if isinstance(error, RouterError):
             self.conclude(call, None, error=error)
         elif isinstance(error, Exception):
@@ -213,7 +210,6 @@ class Records:
             await over.wait()
 
     def keep_dropped(self) -> None:
-        """Keep the traces of calls that were dropped."""
         while self.dropped:
             try:
                 call, progress, at = self.dropped.popleft()
@@ -232,7 +228,6 @@ class Records:
     def _events(
         self, call: Call, error: RouterError | None, budget: Budget | None, fleet: Fleet, evicted: CacheEvicted | None
     ) -> Sequence[PutEvent]:
-        """The events that a call caused, the burst of errors that it begins, and the low hit rate that it shows."""
         caused, burst = call.events(error, budget), _burst(call, error, fleet)
         if not caused and burst is None and evicted is None:
             return ()

@@ -54,12 +54,10 @@ class Replayed:
         self._trace = trace
 
     def response(self, output: str, tool_calls: list[ToolCall] | None, reasoning: Reasoning | None) -> RouteResponse:
-        """The response as it was."""
         return self._response
 
     @property
     def trace(self) -> Trace:
-        """That of the call that was made. Raises ``NotFound`` where it is no longer kept."""
         if self._trace is None:
             raise NotFound(f"trace {quoted(self.id)} is not kept any more, though its answer is")
         return self._trace.copy()
@@ -73,7 +71,6 @@ class Replayed:
 
 
 def read_result(kept: bytes) -> RouteResponse:
-    """The answer that a storage kept."""
     with storage_faults:
         return _decode(kept)
 

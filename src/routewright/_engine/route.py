@@ -141,11 +141,9 @@ class Engine:
 
     @cached_property
     def caching(self) -> Caching:
-        """The response cache, once a request asks for it."""
         return self._caching()
 
     def publish(self, policies: Sequence[PolicySnapshot]) -> None:
-        """Put policies in the place of those before, for all requests that come from now on."""
         self.policies = policies
         self._policy_by_key = by_key(policies)
         laid = {each.id: each.policy for each in policies}
@@ -192,7 +190,6 @@ class Engine:
         return await self._limited(hold, read, call)
 
     async def _limited(self, hold: Admission, read: Read, call: Call | None, form: Form | None = None) -> Answer:
-        """Answer a request of a caller with limits."""
         try:
             entered = await self.enter(hold, read, call, form=form)
             if isinstance(entered, bytes):
@@ -262,7 +259,6 @@ class Engine:
         return self.execution(call, whole=whole, form=form)
 
     def execution(self, call: Call, *, whole: bool = True, form: Form | None = None) -> Execution:
-        """Make the execution of a call that was decided."""
         kind = Execution if call.policy is None or not is_hedged(call) else HedgedExecution
         return self.progress(kind, call, whole=whole, form=form)
 
@@ -360,7 +356,6 @@ class Engine:
         return call
 
     def give(self, call: Call) -> DecisionInput:
-        """The decision's input of a call, made if it has none yet."""
         if call.plan is None and call.own_given is None:
             board, counting = call.board, self.counting
             is_own = call.has_lists or call.warm  # others were read by their class
@@ -417,7 +412,6 @@ class Engine:
         self._guarded(gate, call)
 
     def _guarded(self, gate: RequestGate, call: Call) -> None:
-        """Go on with what is left of a request."""
         call.request, call.hits = gate.request, gate.hits
         if gate.blocked is not None:
             self.refuse(call, _blocked(gate.blocked))
@@ -448,8 +442,7 @@ class Engine:
         and take what the chosen model can need. Returns the call, without a hold where it turns out that nothing limits
         it, or the answer that is kept under its idempotency key. ``plain``: no guardrail may have to be awaited.
 
-        A refusal counts the request as well, and comes behind all that stands before it in the order of admission.
-        """
+        A refusal counts the request as well, and comes behind all that stands before it in the order of admission."""
         try:
             if call is None:
                 call = self.admit(read, hold.caller, fleet, hold)
@@ -623,7 +616,6 @@ class Engine:
         return plan if plan is not None and plan.covers(bounds, call.timeout_ms, nanos, most) else None
 
     def _compiled(self, call: Call, key: Hashable) -> Plan | None:
-        """The plan of a class on this board, compiled by the input of one of its calls."""
         budget, counting = call.budget, self.counting
         plan = compiled(call.board, key, partial(self.give, call))
         call.own_given, call.budget = None, budget  # of what the caller has left, perhaps
@@ -695,7 +687,6 @@ class Engine:
             call.lookup.leave()
 
     def undecided(self, call: Call, error: BaseException) -> None:
-        """Keep the trace of a call that ended before a model was chosen."""
         self.give(call)
         self.records.undecided(call, error)
 
@@ -723,19 +714,20 @@ class Engine:
         self.counting.predict(call)
         return self.counting.count(call, call.given)
 
-    def progress(
-        self,
-        kind: type[P],
-        call: Call,
-        *,
-        whole: bool = True,
-        form: Form | None = None,
-    ) -> P:
+    def progress(self, kind: type[P], call: Call, *, whole: bool = True, form: Form | None = None) -> P:
         """Begin its plan, in the way that its caller can follow."""
         plan, rules = call.plan, call.fleet.rules
         assert plan is not None, "it was decided"
         if call.policy is not None or call.request.fallback is not None:
-            rules = rules_of(call)
+            # how a request is carried out
+            asked, given = call.request.fallback, _policy_fallback(call)
+            rules = Rules(
+                call.fleet.limits,
+                (None if asked is None else asked.on_partial) or "restart",
+                on_refusal_fall_back=given is not None and given.on_refusal == "fallback",
+                hedged=given is not None and given.hedge,
+                retries=None if asked is not None and asked.max_retries is not None else call.fleet.rules.retries,
+            )
         timeout_s = call.timeout_ms / 1000
         deadline = call.started_at + timeout_s
         hold, room, payer = call.hold, call.budget, None
@@ -762,18 +754,6 @@ def is_hedged(call: Call) -> bool:
     """Whether a second model may be asked beside one that shows no life."""
     rules = _policy_fallback(call)
     return rules is not None and rules.hedge
-
-
-def rules_of(call: Call) -> Rules:
-    """How a request is carried out."""
-    asked, given = call.request.fallback, _policy_fallback(call)
-    return Rules(
-        call.fleet.limits,
-        (None if asked is None else asked.on_partial) or "restart",
-        on_refusal_fall_back=given is not None and given.on_refusal == "fallback",
-        hedged=given is not None and given.hedge,
-        retries=None if asked is not None and asked.max_retries is not None else call.fleet.rules.retries,
-    )
 
 
 def _narrowed(budget: Room, left: int) -> Room:

@@ -1,7 +1,6 @@
 """Rate limits of a coordination that counts, in front of the storage's accounts, which do everything else.
 
-While the coordination is away, this process goes on with its part of every limit, counted from what it took before.
-"""
+While the coordination is away, this process goes on with its part of every limit, counted from what it took before."""
 
 from __future__ import annotations
 
@@ -55,7 +54,6 @@ class SharedLimits:
         """The coordination did not answer when it was asked last."""
 
     async def admit(self, ask: Ask) -> Grant | Replay | Short:
-        """As ``protocols.Accounts`` says."""
         accounts, asked = self._accounts, replace(ask, windows=False)
         if ask.id in self._held:
             return await accounts.admit(asked)
@@ -92,17 +90,14 @@ class SharedLimits:
         return found
 
     async def settle(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
-        """As ``protocols.Accounts`` says."""
         self._end(facts.id, facts.tokens)
         return await self._accounts.settle(grant, facts)
 
     def release(self, grant: Grant, tokens: int | None = 0) -> None:
-        """As ``protocols.Accounts`` says."""
         self._end(grant.id, tokens)
         self._accounts.release(grant, tokens)
 
     async def _take(self, takes: Takes) -> tuple[WindowState, ...]:
-        """Count a call, and return its windows. Raises ``RateLimited``."""
         taken = await self._asked(takes) if takes.parties else None
         states = list[WindowState]()
         with self._guard.lock:
@@ -111,20 +106,18 @@ class SharedLimits:
             for window in windows:
                 window.age(now - WINDOW_S)
             if taken is None:
-                self._check_part(takes, windows, now)
+                limited = [
+                    (name, window, limits) for (name, limits), window in zip(takes.parties, windows, strict=True)
+                ]
+                if not all(each.admits(self._part(limits), takes.tokens, takes.slots) for _, each, limits in limited):
+                    many, slots = self._coordination.processes, bool(takes.slots)
+                    raise refused(limited, takes.tokens, now, self._clock.time(), slots=slots, processes=many)
             for window, (_, limits) in zip(windows, takes.parties, strict=True):
                 window.take(now, takes.tokens)
                 window.slots += takes.slots
                 states += window.states(self._part(limits), now) if taken is None else ()
             self._held[takes.id] = _Held(takes, taken, now, windows)
         return tuple(states) if taken is None else taken.windows
-
-    def _check_part(self, takes: Takes, windows: list[Window], now: float) -> None:
-        """Raises ``RateLimited`` where a call has no room in this process's part of its limits."""
-        limited = [(name, window, limits) for (name, limits), window in zip(takes.parties, windows, strict=True)]
-        if not all(each.admits(self._part(limits), takes.tokens, takes.slots) for _, each, limits in limited):
-            many, slots = self._coordination.processes, bool(takes.slots)
-            raise refused(limited, takes.tokens, now, self._clock.time(), slots=slots, processes=many)
 
     async def _asked(self, takes: Takes) -> Taken | None:
         """What the coordination says; None: it is away. Raises ``RateLimited``."""

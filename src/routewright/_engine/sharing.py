@@ -1,8 +1,7 @@
 """Shares what attempts of a fleet taught with the other processes of a store.
 
 What this process learned is written in the middle of an epoch, long before the next one begins, from which on it is
-known to all. What all know is read by the first request of each epoch: a process without requests does nothing.
-"""
+known to all. What all know is read by the first request of each epoch: a process without requests does nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +51,6 @@ class Sharing:
         return found
 
     async def _write(self) -> None:
-        """Write what was learned. What a storage that is away does not take goes with what is learned next."""
         unsent, self._unsent = self._unsent, {}
         models = self.take()
         for model, learned in unsent.items():

@@ -72,8 +72,7 @@ class Steps:
                         break
         print(steps.result.output)
 
-    Use it from one thread at a time. Leaving the context early ends the call as cancelled.
-    """
+    Use it from one thread at a time. Leaving the context early ends the call as cancelled."""
 
     def __init__(
         self,
@@ -124,11 +123,9 @@ class Steps:
                 assert_never(other)
 
     def feed(self, outcome: Iterable[Chunk] | ProviderFault) -> None:
-        """Pass the result of the call: its chunks with a ``Finish`` among them, or a ``ProviderFault``.
-
-        An iterator is read while it comes, until it ends or time is up; it may raise a ``ProviderFault``, and any
-        other exception counts as ``server``. Raises ``RuntimeError`` if no call is under way.
-        """
+        """Pass the result of the call: its chunks with a ``Finish`` among them, or a ``ProviderFault``. An iterator is
+        read while it comes, until it ends or time is up; it may raise a ``ProviderFault``, and any other exception
+        counts as ``server``. Raises ``RuntimeError`` if no call is under way."""
         if self._answer is not None or self._progress.exchange is None:
             raise RuntimeError("nothing is being called: ask next() first, and feed() once for each StepCall")
         self._progress.feed(outcome)

@@ -70,29 +70,24 @@ class GuardedStorage:
         """It never waits."""
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
-        """Apply all or none (``protocols.Storage``)."""
         with storage_faults:
             written: object = await self._storage.apply(account, writes)
         return checked_written(self._storage, writes, written)
 
     async def read(self, account: str, query: Query) -> Any:
-        """Answer a query (``protocols.Storage``)."""
         with storage_faults:
             return _checked(self._storage, "read", query, await self._storage.read(account, query))
 
     async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> Any:
-        """Up to ``limit`` things behind the key ``after`` (``protocols.Storage``)."""
         with storage_faults:
             found = await self._storage.scan(account, query, after=after, limit=limit)
             return _checked(self._storage, "scan", query, found)
 
     async def sweep(self, now: float) -> int:
-        """Remove what is past its time (``protocols.Storage``)."""
         with storage_faults:
             return int(await self._storage.sweep(now))
 
     async def aclose(self) -> None:
-        """Free the storage."""
         await self._storage.aclose()
 
 
@@ -127,7 +122,6 @@ class NoAccounts:
         return Left(None, None, None) if self._open.get(caller.account, -inf) > self._clock.monotonic() else None
 
     async def look(self, caller: Caller, run: RunLimit | None = None) -> Left:
-        """Read whether the caller has an account."""
         with suppress(UnsupportedWrite):
             stands = await self._storage.read(caller.account, Stands(timestamp(self._clock.time())))
             if stands.account is not None:

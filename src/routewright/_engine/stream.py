@@ -55,8 +55,7 @@ class Stream:
         print(stream.result.routing.cost_usd)
 
     Iterated itself it gives the events of ``POST /v1/route`` as structs; exactly one ``route.completed`` or ``error``
-    ends them. Leaving the context ends the call, also under another task that reads; two cannot read at once.
-    """
+    ends them. Leaving the context ends the call, also under another task that reads; two cannot read at once."""
 
     def __init__(self, engine: Engine, asked: Asked | Read, caller: Caller) -> None:
         self._engine = engine
@@ -227,7 +226,6 @@ class Stream:
                 self._left.set()
 
     async def _give_back(self) -> None:
-        """Give back what the call held."""
         hold, self._hold = self._hold, None
         if hold is not None:
             hold.release()

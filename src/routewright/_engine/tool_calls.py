@@ -98,7 +98,6 @@ def _error_shown(name: str, error: Exception) -> str:
 
 
 def _checked(tools: Mapping[str, Tool], call: ToolCall) -> tuple[Tool, dict[str, Any]]:
-    """The tool and its arguments. Raises ``ToolFailed``."""
     name, raw = call.function.name, call.function.arguments or "{}"
     tool = tools.get(name)
     if tool is None:
@@ -119,7 +118,6 @@ def _checked(tools: Mapping[str, Tool], call: ToolCall) -> tuple[Tool, dict[str,
 
 
 async def _ask(approve: Approve, name: str, arguments: dict[str, Any]) -> None:
-    """Raises ``ToolFailed`` unless the call is approved."""
     try:
         answer = approve(name, arguments)
         if isawaitable(answer):

@@ -1,8 +1,7 @@
 """Takes finished calls into the storage.
 
 A storage that never waits is written before the answer goes out. Any other is written in batches, one pass over the
-queue at a time; reads look into the queue first, so that a trace can be read as soon as its call has ended.
-"""
+queue at a time; reads look into the queue first, so that a trace can be read as soon as its call has ended."""
 
 from __future__ import annotations
 
@@ -106,8 +105,7 @@ class TraceLog:
 
     A call that limits apply to settles by itself; only what it could not is settled from the queue. A call that cannot
     be written for now stays in the queue. One that is refused is given up; of its settlement less and less is tried
-    (``salvage``). The next ``flush`` raises either, and the first of several is logged.
-    """
+    (``salvage``). The next ``flush`` raises either, and the first of several is logged."""
 
     def __init__(
         self,
@@ -161,12 +159,10 @@ class TraceLog:
 
     @property
     def counts(self) -> TraceCounts:
-        """Traces that are not in the storage."""
         return TraceCounts(len(self.queue.calls), self._refused, self._lost, self.queue.shortened, self._unbilled)
 
     @property
     def is_closed(self) -> bool:
-        """The background no longer writes."""
         return self.queue.is_closed
 
     def put(
@@ -316,7 +312,6 @@ class TraceLog:
             _log.warning("the router was closed; traces that could not be written before, and are lost: %d", len(left))
 
     async def trace(self, caller: Caller, trace_id: str) -> Trace:
-        """Read one trace. Raises ``NotFound`` alike for an unknown one and one of another account or environment."""
         return await read_trace(self._fresh, caller.account, TraceById(trace_id, caller.environment))
 
     async def feedback(self, caller: Caller, feedback: PutFeedback) -> None:
@@ -329,7 +324,6 @@ class TraceLog:
             raise NotFound(f"no trace {quoted(feedback.trace_id)}") from error
 
     async def snapshot(self, snapshot_id: str) -> Snapshot | None:
-        """Read a snapshot by its id."""
         found: Snapshot | None = await GuardedStorage(self._storage).read(SYSTEM_ACCOUNT, SnapshotById(snapshot_id))
         return found
 
@@ -450,7 +444,6 @@ class TraceLog:
         self._finish(pending)
 
     async def _write_announced(self) -> None:
-        """Write events that no call caused."""
         events = self._announced
         try:
             await self._apply(SYSTEM_ACCOUNT, events)
@@ -468,7 +461,21 @@ class TraceLog:
     async def _write_batch(self, batch: list[Pending]) -> None:
         """Write traces of one account. A refused batch is split to find the calls to blame."""
         try:
-            await self._write_whole(batch)
+            # write traces with their rows and events, all or nothing
+            writes, ends = await self._traces_of(batch), []
+            for each in batch:  # behind all traces: a storage may write many that follow each other at once
+                each.trace_only = each.trace_only or not self._keeps_all
+                if not each.trace_only:
+                    writes += each.events
+                ends.append(len(writes))
+            written = await self._apply(batch[0].call.caller.account, writes)
+            if len(writes) > len(batch):
+                written = checked_written(self._storage, writes, written)
+            begin = len(batch)
+            for each, end in zip(batch, ends, strict=True):
+                kept = [put.event.event for put in each.events]
+                self._finish(each, kept if each.trace_only else _events_in(written[begin:end]))
+                begin = end
             self._wrote = True
             return
         except StorageUnavailable:
@@ -489,23 +496,6 @@ class TraceLog:
         else:
             self._refuse(fault)
             self._finish(pending)
-
-    async def _write_whole(self, batch: list[Pending]) -> None:
-        """Write traces with their rows and events, all or nothing."""
-        writes, ends = await self._traces_of(batch), []
-        for each in batch:  # behind all traces: a storage may write many that follow each other at once
-            each.trace_only = each.trace_only or not self._keeps_all
-            if not each.trace_only:
-                writes += each.events
-            ends.append(len(writes))
-        written = await self._apply(batch[0].call.caller.account, writes)
-        if len(writes) > len(batch):
-            written = checked_written(self._storage, writes, written)
-        begin = len(batch)
-        for each, end in zip(batch, ends, strict=True):
-            kept = [put.event.event for put in each.events]
-            self._finish(each, kept if each.trace_only else _events_in(written[begin:end]))
-            begin = end
 
     async def _traces_of(self, batch: Sequence[Pending]) -> list[Write]:
         """Write operations for traces, made in a worker thread if a redactor is still to be called."""
@@ -562,7 +552,6 @@ class TraceLog:
         pending.release()
 
     def _refuse(self, error: Exception) -> None:
-        """Count a trace that the storage would not take."""
         with self._guard.lock:
             self._refused += 1
         self._note(error)
@@ -585,7 +574,6 @@ class TraceLog:
 
 
 def _events_in(written: Iterable[Written]) -> list[Event]:
-    """The events that writes led to."""
     return [stored.event for each in written for stored in each.events]
 
 

@@ -98,7 +98,6 @@ class Queue:
         return None
 
     def remove(self, pending: Pending) -> bool:
-        """Take a call out. False: it was not there."""
         call = pending.call
         with self._guard.lock:
             if self.calls.get(call.id) is not pending:
@@ -110,12 +109,10 @@ class Queue:
         return True
 
     def all(self) -> list[Pending]:
-        """The calls that are queued now."""
         with self._guard.lock:
             return list(self.calls.values())
 
     def find(self, account: str, trace_id: str, environment: Environment | None) -> Pending | None:
-        """A call of the account, and of the environment unless that is None."""
         found = self.calls.get(trace_id)
         if found is None or found.call.caller.account != account or environment not in (None, found.call.environment):
             return None
@@ -139,7 +136,6 @@ class FreshStorage(GuardedStorage):
         return await super().apply(account, writes)
 
     async def read(self, account: str, query: Query) -> Any:
-        """Answer a query (``protocols.Storage``). A queued trace is read from the queue."""
         if not isinstance(query, TraceById):
             await self._write(account)
             return await super().read(account, query)
@@ -153,7 +149,6 @@ class FreshStorage(GuardedStorage):
         return await redacting(lambda: call.trace, [call.captured], self._clock)
 
     async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> Any:
-        """Up to ``limit`` things behind the key ``after`` (``protocols.Storage``)."""
         await self._write(account)
         return await super().scan(account, query, after=after, limit=limit)
 

@@ -41,7 +41,6 @@ class PolicyNames:
         """Asked of the storage while it was away: these go by versions of this process's own."""
 
     def of(self, asked: list[PutPolicyVersion]) -> list[PolicyVersion]:
-        """The versions of policies, from the storage. While that is away they are this process's own."""
         self.unnamed, are_retried = [], bool(self.unnamed)
         if not asked:
             return []
@@ -59,7 +58,6 @@ class PolicyNames:
         return [self._own.put(each)[0] for each in asked]
 
     async def ask(self, asked: Sequence[PutPolicyVersion]) -> list[PolicyVersion]:
-        """The versions of policies, made where there are none. Raises ``RouterError``."""
         storage, query = self._storage, PolicyVersions(tuple(each.content for each in asked))
         found: dict[str, PolicyVersion] = {each.content: each for each in await storage.read(SYSTEM_ACCOUNT, query)}
         new = [each for each in asked if each.content not in found]

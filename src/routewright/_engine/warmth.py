@@ -1,8 +1,7 @@
 """Follows what vendors have in their caches: which prompts went where, and what they reported to have found.
 
 Processes of one store share the last turn of each conversation with a name (``metadata.conversation``): one writes it
-behind the answer, another reads it before it decides on the next.
-"""
+behind the answer, another reads it before it decides on the next."""
 
 from __future__ import annotations
 
@@ -39,7 +38,6 @@ class Warmth:
         self._unsent: deque[tuple[str, PutAgentState]] = deque(maxlen=1_000)
 
     def look(self, call: Call) -> None:
-        """Find what is expected to be in caches of a call's prompt; nothing in the sandbox."""
         caller, call.prompt, call.warm = call.caller, None, ()
         if caller.environment == "sandbox" or call.bounds.high > MOST_BYTES:
             return

@@ -1,7 +1,6 @@
 """Delivers webhooks: leases what is due, posts it, and records what came of it (contract 11).
 
-Any number of processes may deliver from one storage: a lease gives each delivery to one of them at a time.
-"""
+Any number of processes may deliver from one storage: a lease gives each delivery to one of them at a time."""
 
 from __future__ import annotations
 

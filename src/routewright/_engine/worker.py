@@ -2,8 +2,7 @@
 
 The thread starts on first need, and again in a forked child. It ends with ``close``, with the Worker itself, or within
 two seconds of the interpreter's exit. Under a virtual clock there is no thread: the same work runs as tasks of the
-caller's loop, in a deterministic order.
-"""
+caller's loop, in a deterministic order."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ class Worker:
     """Runs async functions in the background. Safe to use from any thread, event loop and forked child.
 
     Running work keeps alive what it refers to. Work that never ends by itself must not refer to the Worker's owner:
-    an owner that is dropped without ``close`` would stay alive.
-    """
+    an owner that is dropped without ``close`` would stay alive."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -60,11 +58,9 @@ class Worker:
         self._closed = False
 
     def run(self, async_fn: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
-        """Run the function in the background, in the caller's context, and block until it returns or raises.
-
-        It blocks the event loop of this thread too. Interrupting the wait (``KeyboardInterrupt``) cancels the call.
-        Under a virtual clock it must be called where no loop runs.
-        """
+        """Run the function in the background, in the caller's context, and block until it returns or raises. It blocks
+        the event loop of this thread too. Interrupting the wait (``KeyboardInterrupt``) cancels the call. Under a
+        virtual clock it must be called where no loop runs."""
         return self.home().run(partial(async_fn, *args))
 
     def start(self, async_fn: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
@@ -127,8 +123,7 @@ class Job:
     """Work that many ask for and that is done once for all of them: a queue to write out, figures to publish.
 
     It begins ``delay`` seconds after the first ``poke``, or at once when the Worker closes; never twice at a time, and
-    in an empty context. It sees everything done before each ``poke``.
-    """
+    in an empty context. It sees everything done before each ``poke``."""
 
     def __init__(self, worker: Worker, async_fn: Callable[[], Awaitable[object]], delay: float) -> None:
         self.async_fn = async_fn

@@ -31,9 +31,6 @@ _REVOKED: tuple[Style, str] = ("dim", "revoked")
 _DAY, _MINUTE = len("2026-11-22"), len("2026-11-22T12:00")
 
 
-# accounts
-
-
 def add_accounts(command: Parser) -> None:
     """Give the command ``accounts`` its own commands."""
     create, ls = command.command("create NAME", _create_account), command.command("ls", _ls_accounts)
@@ -58,8 +55,7 @@ def add_accounts(command: Parser) -> None:
 async def _create_account(args: Namespace, screen: Screen) -> None:
     """Set up an account.
 
-    Creates the store if there is none yet.
-    """
+    Creates the store if there is none yet."""
     async with Console(named_store(args) or existing_store(args)) as console:
         account = await console.create_account(args.name, **_given(args, _ACCOUNT_TERMS))
     screen.report(_account_json(account), facts(_account_terms(account)))
@@ -68,8 +64,7 @@ async def _create_account(args: Namespace, screen: Screen) -> None:
 async def _ls_accounts(args: Namespace, screen: Screen) -> None:
     """List the accounts.
 
-    Limits are those of the plan, or an account's own.
-    """
+    Limits are those of the plan, or an account's own."""
     async with Console(existing_store(args)) as console:
         accounts = await console.accounts()
     rows = []
@@ -105,8 +100,7 @@ async def _show_account(args: Namespace, screen: Screen) -> None:
 async def _change_account(args: Namespace, screen: Screen) -> None:
     """Change the terms of an account.
 
-    Terms that are not given stay as they are. Running servers follow within two seconds.
-    """
+    Terms that are not given stay as they are. Running servers follow within two seconds."""
     changes = _changes(args, _ACCOUNT_TERMS)
     async with Console(existing_store(args)) as console:
         account = await console.change_account(args.name, **changes)
@@ -117,8 +111,7 @@ async def _credit(args: Namespace, screen: Screen) -> None:
     """Add to the balance of a prepaid account.
 
     A negative amount takes back. Repeating an --id does nothing. Credit of an account that is not prepaid is kept,
-    and used once it is.
-    """
+    and used once it is."""
     async with Console(existing_store(args)) as console:
         credit = await console.credit(args.name, args.usd, note=args.note, id=args.id)
     unused = "none: credit is not used before 'accounts change --prepaid'"
@@ -145,9 +138,6 @@ def _account_json(account: Account) -> dict[str, Any]:
     """The terms of an account: ``limits`` are those that hold, ``own_limits`` what it has in place of its plan's."""
     limits = {"limits": _limits_json(limits_of(account)), "own_limits": _limits_json(account.limits)}
     return picked(account, "name created_at plan") | limits | picked(account, "prepaid monthly_limit_usd")
-
-
-# keys
 
 
 def add_keys(command: Parser) -> None:
@@ -180,8 +170,7 @@ async def _create_key(args: Namespace, screen: Screen) -> None:
 
     The key is shown only once. All else goes to standard error:
 
-      KEY=$(routewright keys create acme --name website)
-    """
+      KEY=$(routewright keys create acme --name website)"""
     async with Console(existing_store(args)) as console:
         new = await console.create_key(args.account, **_given(args, (*_KEY_TERMS, "environment")))
     if args.json:
@@ -231,8 +220,7 @@ async def _revoke(args: Namespace, screen: Screen) -> int:
     """Revoke a key for ever.
 
     Running servers refuse it within two seconds. The traces of its calls in the last 24 hours are marked as
-    compromised. A person is asked first; scripts need --yes.
-    """
+    compromised. A person is asked first; scripts need --yes."""
     async with Console(existing_store(args)) as console:
         if not args.yes:
             key = await console.key(args.account, args.key_id)
@@ -246,7 +234,6 @@ async def _revoke(args: Namespace, screen: Screen) -> int:
 
 
 def _key_facts(key: Key, standing: KeyStanding | None) -> Table:
-    """The terms of a key, and what was charged for it, if it has a budget."""
     named = {
         "key": key.id,
         "account": key.account,
@@ -278,9 +265,6 @@ def _scopes_or_all(text: str) -> list[str] | None:
     return None if text == "all" else names(text)
 
 
-# incidents and the secret
-
-
 def add_incidents(command: Parser) -> None:
     """Give the command ``incidents`` its own commands."""
     begin, end = command.command("open TITLE", _open), command.command("resolve ID", _resolve)
@@ -294,8 +278,7 @@ def add_incidents(command: Parser) -> None:
 async def _open(args: Namespace, screen: Screen) -> None:
     """Open an incident that concerns many callers.
 
-    The event incident.created is emitted.
-    """
+    The event incident.created is emitted."""
     async with Console(existing_store(args)) as console:
         incident = await console.open_incident(args.title, severity=args.severity, status_url=args.status_url)
     screen.report(incident, note=f"opened: routewright incidents resolve {incident.id} ends it")
@@ -331,15 +314,11 @@ async def _rotate(args: Namespace, screen: Screen) -> None:
     """Change the root secret beside the store.
 
     The previous one stays valid until the next change. A key moves to the new one when it is used; while some have
-    not, the secret cannot be changed again.
-    """
+    not, the secret cannot be changed again."""
     async with Console(existing_store(args)) as console:
         await console.rotate_secret(force=args.force)
     said = "the secret is changed; the one before it holds until the next change, and keys go over as they are used"
     screen.report({"rotated": True}, note=said)
-
-
-# shared by accounts and keys
 
 
 def _add_limits(command: Parser, none: str, more: str) -> None:
@@ -354,7 +333,6 @@ def _add_money(command: Parser, option: str, what: str) -> None:
 
 
 def _given(args: Namespace, terms: Sequence[str]) -> dict[str, Any]:
-    """The given terms, as arguments of a ``Console``."""
     limits = RateLimits(**{name: getattr(args, name) for name in _LIMITS if name in args})
     given = {name: getattr(args, name) for name in terms if name in args}
     return given if limits == RateLimits() else {**given, "limits": limits}
@@ -363,8 +341,7 @@ def _given(args: Namespace, terms: Sequence[str]) -> dict[str, Any]:
 def _changes(args: Namespace, terms: Sequence[str]) -> dict[str, Any]:
     """The given changes. A limit that is not given stays as it is when the others are written.
 
-    Raises ``ValidationFailed`` where nothing is given: a variable of a script may have been empty.
-    """
+    Raises ``ValidationFailed`` where nothing is given: a variable of a script may have been empty."""
     given = {name: getattr(args, name) for name in terms if name in args}
     limits = {name: getattr(args, name) for name in _LIMITS if name in args}
     if not given and not limits:

@@ -78,8 +78,7 @@ def add_agent(command: Parser) -> None:
 async def _agent(args: Namespace, screen: Screen) -> int:
     """Work on a task in steps, with tools, within limits of steps, time and money.
 
-    Each step is shown on standard error as it happens; the answer goes to standard output.
-    """
+    Each step is shown on standard error as it happens; the answer goes to standard output."""
     storage = named_store(args) if args.resume is None else existing_store(args)
     if args.conversation is not None and storage is None:
         raise refused("--conversation", "needs a store to be kept in", "give --store PATH")

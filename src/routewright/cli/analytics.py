@@ -125,7 +125,6 @@ def _sums(rows: Iterable[UsageRow], key: Callable[[UsageRow], K]) -> dict[K, _Us
 
 
 def _used(used: _Used, most: float) -> tuple[str | Bar, ...]:
-    """What was used, with a bar for the requests."""
     requests, errors, given, made, cost = used
     if not requests:
         return ("0", "", "", "", "", "")

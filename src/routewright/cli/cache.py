@@ -92,8 +92,7 @@ def _existing(args: Namespace) -> Cache:
 async def _stats(args: Namespace, screen: Screen) -> None:
     """Count the answers that are kept of an account.
 
-    How often answers came from the cache is in 'routewright analytics cache'.
-    """
+    How often answers came from the cache is in 'routewright analytics cache'."""
     cache = _existing(args)
     async with Router(cache=cache) as router:
         kept = await router.as_caller(Caller(args.account)).cache.stats()
@@ -149,8 +148,7 @@ async def _invalidate(args: Namespace, screen: Screen) -> int:
     """Remove answers from the cache for good.
 
     Answers are removed that match everything given. A person is asked first; scripts need --yes. Running servers stop
-    serving them immediately.
-    """
+    serving them immediately."""
     which: dict[str, Any] = {name: value for name in _WHICH if (value := getattr(args, name)) is not None}
     if bool(which) == args.everything:
         problem = "cannot be combined with other selectors" if which else "nothing is selected"

@@ -81,15 +81,11 @@ def _today() -> date:
     return datetime.fromtimestamp(SystemClock().time(), UTC).date()
 
 
-# catalogue import
-
-
 def _import(args: Namespace, screen: Screen) -> None:
     """Import prices from somebody else's price list.
 
     FILE is a JSON file like litellm's price map or models.dev's api.json, or a models.dev folder. Changes
-    are shown line by line, then written to a catalogue file. What the list does not mention stays as it is.
-    """
+    are shown line by line, then written to a catalogue file. What the list does not mention stays as it is."""
     output = Path(args.output or args.catalogue or "models.toml")
     starts, as_of = _checked_day("--starts", args.starts), _checked_day("--as-of", args.as_of)
     wish = Wish(_today().isoformat(), tuple(args.add), frozenset(args.provider or ()), starts)
@@ -97,7 +93,16 @@ def _import(args: Namespace, screen: Screen) -> None:
     base = args.catalogue or (output if output.exists() else None)
     catalogue = Catalogue() if base is None else Catalogue.load(base)
     listed = read_price_list(args.file)
-    _check_named(wish, listed)
+    # refuse providers and globs that match nothing in the list
+    known = {name for row in listed.rows for name in (row.source, provider_of(row.source))}
+    for name in sorted(wish.providers - known):
+        hint = did_you_mean(name, known) or f"it has {in_quotes(sorted(known))}"
+        raise refused("--provider", f"{quoted(name)} is not in the list", hint)
+    ids = {row.model.id for row in listed.rows}
+    for glob in wish.add:
+        if not any(fnmatchcase(each, glob) for each in ids):
+            hint = did_you_mean(glob, ids) or "write a glob over ids, such as 'openai/*'"
+            raise refused("--add", f"{quoted(glob)} picks no model of the list", hint)
     proposal = propose(catalogue.models, listed, wish)
     if not args.json:
         screen.show(*_proposal_page(listed, proposal))
@@ -119,19 +124,6 @@ def _checked_day(option: str, text: str | None) -> str | None:
     if text is not None and not is_day(text):
         raise refused(option, f"must be a date, got {shown(text)}", "write YYYY-MM-DD")
     return text
-
-
-def _check_named(wish: Wish, listed: PriceList) -> None:
-    """Refuse providers and globs that match nothing in the list: a slip would change nothing without a word."""
-    known = {name for row in listed.rows for name in (row.source, provider_of(row.source))}
-    for name in sorted(wish.providers - known):
-        hint = did_you_mean(name, known) or f"it has {in_quotes(sorted(known))}"
-        raise refused("--provider", f"{quoted(name)} is not in the list", hint)
-    ids = {row.model.id for row in listed.rows}
-    for glob in wish.add:
-        if not any(fnmatchcase(each, glob) for each in ids):
-            hint = did_you_mean(glob, ids) or "write a glob over ids, such as 'openai/*'"
-            raise refused("--add", f"{quoted(glob)} picks no model of the list", hint)
 
 
 def _content(args: Namespace, output: Path) -> dict[str, Any]:
@@ -234,14 +226,10 @@ def _value(value: float | str | None) -> str:
     return f"{value:.2f}" if len(text.partition(".")[2]) < 2 else text
 
 
-# catalogue deprecations
-
-
 def _deprecations(args: Namespace, screen: Screen) -> None:
     """List which models end when, and which policies break then.
 
-    Models that have ended are listed, too, unless they are disabled.
-    """
+    Models that have ended are listed, too, unless they are disabled."""
     if args.within is not None and args.within < 0:
         raise refused("--within", f"must be at least 0, got {args.within}", "give it in days")
     today, catalogue = _today(), _catalogue(args)
@@ -267,14 +255,10 @@ def _loss_row(each: PolicyLoss) -> Row:
     return Row((each.policy, *choices), "bad" if each.empty_from else "plain")
 
 
-# catalogue show
-
-
 def _show(args: Namespace, screen: Screen) -> None:
     """Show all that is known of one model.
 
-    Prices are US dollars per million tokens.
-    """
+    Prices are US dollars per million tokens."""
     catalogue = _catalogue(args)
     known = {model.id: place for place, model in enumerate(catalogue.models)}
     named = resolve_one(args.model_id, catalogue.aliases, known, "MODEL")
@@ -283,7 +267,6 @@ def _show(args: Namespace, screen: Screen) -> None:
 
 
 def _model_page(model: Model, today: str) -> Iterator[Block]:
-    """All that is known of one model."""
     abilities = {"reason": model.reasoning, "give JSON": model.structured_output}
     speed = {
         f"first token after {model.ttft_s or 0:g} s": model.ttft_s is not None,
@@ -319,9 +302,6 @@ def _tokens(count: int | None) -> str:
     return "unknown" if count is None else f"{count:,} tokens"
 
 
-# policies check
-
-
 def add_policies(command: Parser) -> None:
     """Give the command ``policies`` its own command."""
     check = command.command("check FILE [PROMPT | @FILE]", _check_policies)
@@ -340,8 +320,7 @@ def _check_policies(args: Namespace, screen: Screen) -> int:
     Decides a request under each policy of FILE as routing would, and again without each provider: who serves it, at
     what cost, and what breaks when a provider is lost. Nothing is called. Without a key the whole catalogue counts.
 
-    The request is a short one, unless a PROMPT or @FILE is given, or what --request holds.
-    """
+    The request is a short one, unless a PROMPT or @FILE is given, or what --request holds."""
     if args.prompt is None and args.file is None and args.request is None:
         args.prompt = "Hello"
     request = request_of(args, ())

@@ -1,7 +1,6 @@
 """The parser of the command line, the exit codes, and how a command is run.
 
-The module of a command is loaded when the command is chosen: ``--help`` does not load the library.
-"""
+The module of a command is loaded when the command is chosen: ``--help`` does not load the library."""
 
 from __future__ import annotations
 
@@ -272,7 +271,17 @@ def _perform(args: Namespace, screen: Screen) -> int:
 def _failed(error: RouterError, args: Namespace, screen: Screen) -> int:
     """Show an error, with ``--json`` also the envelope of the HTTP API, and return its exit code."""
     if isinstance(error, ValidationFailed) and not _is_of_request(args) and args.command != "serve":
-        error = _in_options(error, args)
+        # the same error about the arguments of the command line in place of those of the library
+        names = _ARGUMENTS | args.parser.spelling() | {"force": ""}
+        hints = _HINTS | getattr(args, "hints", {})
+        problems = []
+        for each in error.problems:
+            name, bracket, rest = each.path.partition("[")
+            hint = each.hint
+            for theirs, ours in hints.items():
+                hint = hint.replace(theirs, ours)
+            problems.append(each._replace(path=f"{names.get(name, name)}{bracket}{rest}", hint=hint))
+        error = ValidationFailed.of(*problems) if problems else error
     if args.json:
         error.request_id = error.request_id or _new_id()
         screen.json(msgspec.json.decode(without_passwords(without_keys(json_line(error_envelope(error))))))
@@ -303,20 +312,6 @@ def in_words(text: object, args: Namespace) -> str:
 
 def _is_of_request(args: Namespace) -> bool:
     return args.command in _OF_REQUESTS or f"{args.command} {getattr(args, 'topic', '')}" in _OF_REQUESTS
-
-
-def _in_options(error: ValidationFailed, args: Namespace) -> ValidationFailed:
-    """The same error about the arguments of the command line in place of those of the library."""
-    names = _ARGUMENTS | args.parser.spelling() | {"force": ""}
-    hints = _HINTS | getattr(args, "hints", {})
-    problems = []
-    for each in error.problems:
-        name, bracket, rest = each.path.partition("[")
-        hint = each.hint
-        for theirs, ours in hints.items():
-            hint = hint.replace(theirs, ours)
-        problems.append(each._replace(path=f"{names.get(name, name)}{bracket}{rest}", hint=hint))
-    return ValidationFailed.of(*problems) if problems else error
 
 
 def _new_id() -> str:

@@ -58,7 +58,6 @@ async def _learn(args: Namespace, screen: Screen) -> int | None:
 
 
 def _page(report: LearnReport) -> Block:
-    """What there is to learn from, how well a head predicts, and what it would have changed."""
     said = {"samples": ", ".join(f"{count:,} of {source}" for source, count in report.samples.items()) or "none"}
     if report.head is not None:
         told = report.head.figures

@@ -85,9 +85,6 @@ async def _hint(ledger: Ledger, args: Namespace) -> str:
     return others or ""
 
 
-# rows
-
-
 async def _rows(args: Namespace, screen: Screen) -> None:
     """List what was booked, newest first."""
     if args.limit < 1:
@@ -122,14 +119,10 @@ def _row(row: LedgerRow) -> tuple[str, ...]:
     return (began, row.request_id, str(row.attempt), row.kind, row.model, *used, ", ".join(notes))
 
 
-# statement
-
-
 async def _statement(args: Namespace, screen: Screen) -> None:
     """Show what an account was charged in a month, and for what.
 
-    Months are in UTC, written 2026-11. Without one it is the current month.
-    """
+    Months are in UTC, written 2026-11. Without one it is the current month."""
     async with Ledger(existing_store(args)) as ledger:
         found = await ledger.statement(args.month, by="day" if args.by_day else "model", account=args.account)
         hint = "" if found.charges or found.credits or found.corrections else await _hint(ledger, args)
@@ -175,9 +168,6 @@ def _lines(lines: Sequence[StatementLine], head: tuple[str, ...]) -> Table:
     return Table([Row(row[first:]) for row in rows], head[first:], frozenset(range(3 - first, len(head) - first)))
 
 
-# reconcile
-
-
 async def _reconcile(args: Namespace, screen: Screen) -> int:
     """Compare a provider's usage export with the ledger.
 
@@ -186,8 +176,7 @@ async def _reconcile(args: Namespace, screen: Screen) -> int:
     input_tokens, output_tokens, cached_tokens and cost_usd, of which some may be missing.
 
     It is compared with the calls of all accounts on the same days, UTC on both sides. The exit code is 0 where both
-    agree within the tolerance, or up to what was uncertain, and 1 where they do not. Less than a cent never counts.
-    """
+    agree within the tolerance, or up to what was uncertain, and 1 where they do not. Less than a cent never counts."""
     catalogue = None if args.catalogue is None else Catalogue.load(args.catalogue)
     asked = picked(args, "first last provider tolerance")
     async with Ledger(existing_store(args)) as ledger:
@@ -197,7 +186,6 @@ async def _reconcile(args: Namespace, screen: Screen) -> int:
 
 
 def _reconcile_page(found: Reconciliation) -> Iterator[Block]:
-    """The figures of all models, the largest drift first, and what only one side has."""
     yield facts(
         {
             "export": f"{found.shape}, from {found.first} to {found.last}, in days of UTC",
@@ -277,15 +265,11 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
-# correct
-
-
 async def _correct(args: Namespace, screen: Screen) -> None:
     """Correct what was booked for an attempt of a call.
 
     Give its real cost, or its tokens, which are priced as they were then. The difference is booked, and charged
-    where the call was; its trace and the analytics follow. Repeating a correction does nothing.
-    """
+    where the call was; its trace and the analytics follow. Repeating a correction does nothing."""
     asked = {"cost_usd": args.cost_usd, "usage": _usage(args), "note": args.note, "account": args.account}
     async with Ledger(existing_store(args)) as ledger:
         try:

@@ -50,20 +50,7 @@ from routewright.wire import (
 from routewright.wire.figures import time_short
 
 from .command import Parser, TakesArguments, add, add_catalogue_file, add_json, in_words, names, refused
-from .show import (
-    LIST_PRICE,
-    USUAL_TIME,
-    Block,
-    Line,
-    Row,
-    Screen,
-    Table,
-    aligned,
-    dollars,
-    facts,
-    picked,
-    tokens,
-)
+from .show import LIST_PRICE, USUAL_TIME, Block, Line, Row, Screen, Table, aligned, dollars, facts, picked, tokens
 from .spans import candidate_table, trace_page
 from .store import add_place, named_store
 
@@ -164,14 +151,10 @@ def pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-# the request
-
-
 def request_of(args: Namespace, models: Sequence[Model]) -> RouteRequest:
     """The request: from ``--request``, else from the prompt, with the options put over it.
 
-    ``models`` are those that ``--provider`` chooses from. Raises ``ValidationFailed``.
-    """
+    ``models`` are those that ``--provider`` chooses from. Raises ``ValidationFailed``."""
     request = RouteRequest(_messages(args)) if args.request is None else _whole(args)
     only = args.model
     if args.provider is not None:  # a list of ids would call free offers by name, which are asked for one by one
@@ -203,7 +186,6 @@ def named_providers(wanted: Sequence[str], models: Sequence[Model]) -> list[Mode
 
 
 def _whole(args: Namespace) -> RouteRequest:
-    """The request of ``--request``."""
     beside = {"a prompt": args.prompt, "--file": args.file, "--system": args.system, "--image": args.image}
     for name, value in beside.items():
         if value:
@@ -269,14 +251,10 @@ def router_of(args: Namespace, *, sandbox: bool, storage: Storage | None = None,
     return make(catalogue=catalogue, policies=policies, storage=storage, cache=cache, settings=settings)
 
 
-# route
-
-
 async def _route(args: Namespace, screen: Screen) -> None:
     """Answer a prompt with the model that fits it best.
 
-    The prompt is the argument, a file as @FILE or --file FILE, or else what is piped in.
-    """
+    The prompt is the argument, a file as @FILE or --file FILE, or else what is piped in."""
     storage = named_store(args)
     router = router_of(args, sandbox=args.sandbox, storage=storage)
     request = request_of(args, router.models())
@@ -339,7 +317,6 @@ async def keep(router: Router, trace_id: str, args: Namespace, screen: Screen) -
 
 
 def _answer_page(answer: Answer) -> list[Block]:
-    """How an answer came about, in a few lines."""
     response, routing = answer.response, answer.routing
     sandbox = answer.trace.environment == "sandbox"
     stood_in = "" if response.fallback_model is None else f", in place of {response.primary_model}, which failed"
@@ -358,14 +335,10 @@ def _answer_page(answer: Answer) -> list[Block]:
     return [Line(), facts(named)]
 
 
-# decide
-
-
 def _decide(args: Namespace, screen: Screen) -> None:
     """Say which model would answer, and why; nothing is called.
 
-    No key is needed. The prompt is the argument, a file as @FILE or --file FILE, or else what is piped in.
-    """
+    No key is needed. The prompt is the argument, a file as @FILE or --file FILE, or else what is piped in."""
     router = router_of(args, sandbox=args.sandbox)
     request = request_of(args, router.models())
     try:
@@ -447,14 +420,10 @@ def _rejections(rejected: Iterable[tuple[str, str, float | None]]) -> Iterator[B
         yield from (Line(), Table(rows, ("rejected", "by", "among them"), frozenset({0}), prose=True))
 
 
-# models
-
-
 def _models(args: Namespace, screen: Screen) -> None:
     """List the models that can be routed to.
 
-    Prices are US dollars per million tokens.
-    """
+    Prices are US dollars per million tokens."""
     today = datetime.now(UTC).date().isoformat()
     catalogue = Catalogue() if args.catalogue is None else Catalogue.load(args.catalogue)
     age = stale(catalogue, today, Settings().stale_after_days)

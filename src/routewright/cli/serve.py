@@ -93,8 +93,7 @@ def _run(args: Namespace, screen: Screen) -> int:
     The first start creates a store, an account and its keys, and prints a request to try.
 
     Options that are not given come from the environment (ROUTEWRIGHT_PORT, ...), else from the file of --config, else
-    from the defaults. SIGHUP reads the file again; SIGTERM and Ctrl-C finish running requests, then end the server.
-    """
+    from the defaults. SIGHUP reads the file again; SIGTERM and Ctrl-C finish running requests, then end the server."""
     missing = [name for name in ("uvicorn", "httptools") if find_spec(name) is None]
     if missing:
         are = "is" if len(missing) == 1 else "are"
@@ -197,7 +196,6 @@ def _first(plan: Plan, begun: Begun, store: str) -> Iterator[Block]:
 
 
 def _url(plan: Plan) -> str:
-    """The address as a client on this machine would write it."""
     return f"{'http' if plan.tls is None else 'https'}://{_place(plan.address)}"
 
 

@@ -167,9 +167,6 @@ def _with_bars(rows: Sequence[tuple[str | Bar, ...]], width: int, prose: bool) -
     return [tuple(drawn(cell, size) if isinstance(cell, Bar) else cell for cell in row) for row in rows]
 
 
-# figures
-
-
 def dollars(usd: float) -> str:
     """Every digit down to the nano-dollar in which money is counted."""
     return f"${usd_text(nanos_of(usd))}"
@@ -219,9 +216,6 @@ def aligned(values: Sequence[float | None]) -> list[str]:
 def moment(timestamp: str | None) -> str:
     """A timestamp as a person writes it: ``2026-11-22 12:00:00 UTC``."""
     return (timestamp or "").replace("T", " ").replace("Z", " UTC")
-
-
-# where it goes
 
 
 class Screen:
@@ -357,8 +351,7 @@ def replacing(path: Path, mode: int) -> Iterator[TextIO]:
     """A draft beside the file of ``--output``, which then takes its place, so that nobody reads half of it.
 
     A new file gets the rights ``mode``, less the umask; one that is replaced keeps its own. A pipe is written directly.
-    Raises ``ValidationFailed`` where it cannot be written.
-    """
+    Raises ``ValidationFailed`` where it cannot be written."""
     try:
         if path.exists() and not path.is_file():
             with path.open("w", encoding="utf-8") as file:

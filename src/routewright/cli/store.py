@@ -168,8 +168,7 @@ def _create(args: Namespace, screen: Screen) -> None:
     """Make a store in a database of PostgreSQL, and let a role use it.
 
     The database, or the schema of it that ?options=-csearch_path%3DNAME names, must be empty. A store that is there
-    stays as it is: run it again to let another role use it.
-    """
+    stays as it is: run it again to let another role use it."""
     address = _database("URL", args.url)
     from routewright.backends.storage.postgres.schema import create  # an extra
 
@@ -182,8 +181,7 @@ def _create(args: Namespace, screen: Screen) -> None:
 def _backup(args: Namespace, screen: Screen) -> None:
     """Copy the store, as it is at one moment.
 
-    Others may keep writing. The secret beside the store is copied to TARGET.secret: keep it as safe.
-    """
+    Others may keep writing. The secret beside the store is copied to TARGET.secret: keep it as safe."""
     source, target = _file(args), Path(args.target)
     if not target.name or "\0" in args.target:
         raise refused("TARGET", "names no file", "name a new file, as copy.db")
@@ -224,8 +222,7 @@ def _check(args: Namespace, screen: Screen) -> int:
 
     Takes some seconds a gigabyte; others may keep writing. The exit code is 1 for a damaged store, and for keys
     that are refused because they were made with another root secret than the one known here. Keys in a database are
-    checked where ROUTEWRIGHT_SECRET is set.
-    """
+    checked where ROUTEWRIGHT_SECRET is set."""
     place: object
     named = _named(args)
     if is_postgres(named):
@@ -272,8 +269,7 @@ def size(count: float) -> str:
 def _upgrade(args: Namespace, screen: Screen) -> None:
     """Upgrade the store to the version that this routewright needs.
 
-    A copy of an old file is left beside it: stop everything that uses it first. A database may be in use.
-    """
+    A copy of an old file is left beside it: stop everything that uses it first. A database may be in use."""
     named = _named(args)
     if is_postgres(named):
         address = _database("--store", named)
@@ -295,8 +291,7 @@ def _upgrade(args: Namespace, screen: Screen) -> None:
 async def _retain(args: Namespace, screen: Screen) -> None:
     """Set how long traces are kept, and remove older ones.
 
-    Without options it shows how long they are kept. Reports still count traces that were removed.
-    """
+    Without options it shows how long they are kept. Reports still count traces that were removed."""
     given = {name: value for name, value in vars(args).items() if name in ("production_days", "sandbox_days")}
     removed = None
     async with TraceStore(existing_store(args)) as store:
@@ -315,8 +310,7 @@ async def _copy(args: Namespace, screen: Screen) -> int:
     """Copy all that lasts from a file into an empty database of PostgreSQL.
 
     If it is stopped, run it again: it goes on where it was. Nobody can use the copy before it is whole. The exit code
-    is 1 where it differs from what was copied.
-    """
+    is 1 where it differs from what was copied."""
     if is_postgres(args.source):
         raise refused("FROM", "is a database in PostgreSQL, and only files are copied", "use pg_dump and pg_restore")
     source, target = opened("FROM", args.source, "", open_storage, _HINT), _database("TO", args.target)
@@ -362,7 +356,6 @@ def _named(args: Namespace) -> str:
 
 
 def _file(args: Namespace) -> Path:
-    """The file of the store that is named."""
     _named(args)
     storage = existing_store(args)
     if not isinstance(storage, LocalStorage):

@@ -111,15 +111,13 @@ def add_feedback(command: Parser) -> None:
 async def _feedback(args: Namespace, screen: Screen) -> None:
     """Say how good an answer was.
 
-    The feedback is kept beside the trace.
-    """
+    The feedback is kept beside the trace."""
     async with TraceStore(existing_store(args)) as store:
         await store.feedback(args.trace_id, args.score, args.comment, **picked(args, "account environment"))
     screen.report(picked(args, "trace_id score comment"), note=f"kept: {args.score:g} for {args.trace_id}")
 
 
 def _selection(args: Namespace) -> dict[str, Any]:
-    """The arguments of a ``TraceStore`` that say which traces."""
     return {
         "filter": args.filter,
         "since": when(args.since),
@@ -137,9 +135,6 @@ async def _lack(store: TraceStore, args: Namespace) -> str:
 
 def _traces(count: int) -> str:
     return f"{count:,} trace{'' if count == 1 else 's'}"
-
-
-# ls
 
 
 async def _ls(args: Namespace, screen: Screen) -> None:
@@ -164,7 +159,6 @@ def _item(item: TraceItem) -> tuple[str, ...]:
 
 
 def _next_page(args: Namespace, cursor: str) -> str:
-    """The command that lists the next page."""
     usual = {"account": "default", "limit": 50, "filter": args.filter}
     asked = {**_selection(args), "limit": args.limit, "store": args.store, "cursor": cursor}
     # in one word with its name a value may begin with a dash; so may a filter behind two
@@ -177,14 +171,10 @@ def _next_page(args: Namespace, cursor: str) -> str:
     return " ".join(["routewright traces ls", *words])
 
 
-# show
-
-
 async def _show(args: Namespace, screen: Screen) -> None:
     """Show one trace: its spans, what they took and cost, the candidates of its decision.
 
-    Without an ID it is the newest.
-    """
+    Without an ID it is the newest."""
     async with TraceStore(existing_store(args)) as store:
         trace = await _asked_for(store, args)
         feedback = await store.feedback_of(trace.id, account=args.account)
@@ -318,9 +308,6 @@ def _speech(who: str, text: str | None, calls: Iterable[ToolCall] | None) -> Ite
     yield from (Line(f"  {line}") for each in said for line in each.splitlines())
 
 
-# export
-
-
 async def _export(args: Namespace, screen: Screen) -> None:
     """Write whole traces, each as one line of JSON, newest first."""
     if args.output is not None:
@@ -345,14 +332,10 @@ async def _with_feedback(store: TraceStore, trace: Trace) -> Trace | dict[str, A
     return {**msgspec.to_builtins(trace), "feedback": picked(feedback, "score comment at")}
 
 
-# delete
-
-
 async def _delete(args: Namespace, screen: Screen) -> int:
     """Remove traces for good, with their feedback, and from the reports.
 
-    Traces are removed that match everything given. A person is asked first; scripts need --yes.
-    """
+    Traces are removed that match everything given. A person is asked first; scripts need --yes."""
     which = _condemned(args)
     async with TraceStore(existing_store(args)) as store:
         if not args.yes and not await _confirmed(store, which, args, screen):

@@ -88,8 +88,7 @@ async def _create(args: Namespace, screen: Screen) -> None:
 
     The secret is shown only once. All else goes to standard error:
 
-      SECRET=$(routewright webhooks create acme https://hooks.example.com/in)
-    """
+      SECRET=$(routewright webhooks create acme https://hooks.example.com/in)"""
     given = picked(args, "events environment profile allow_loopback")
     async with Console(existing_store(args)) as console:
         accounts = [each.name for each in await console.accounts()]
@@ -101,8 +100,7 @@ async def _create(args: Namespace, screen: Screen) -> None:
 async def _rotate(args: Namespace, screen: Screen) -> None:
     """Replace the signing secret of an endpoint, and write the new one to standard output.
 
-    Until the overlap has passed, deliveries are signed with both.
-    """
+    Until the overlap has passed, deliveries are signed with both."""
     async with Console(existing_store(args)) as console:
         new = await console.rotate_endpoint(args.account, args.endpoint_id, overlap_s=args.overlap_s)
     _show_secret(new, args, screen)
@@ -195,8 +193,7 @@ async def _run(args: Namespace, screen: Screen) -> None:
     """Deliver the webhooks of a store until stopped.
 
     'routewright serve' and Routers deliver by themselves: this is for Routers with WebhookSettings(deliver=False).
-    Several processes may deliver from one store.
-    """
+    Several processes may deliver from one store."""
     async with Console(existing_store(args)) as console:
         screen.note("delivering webhooks; Ctrl-C stops")
         settings = WebhookSettings(allow_loopback=args.allow_loopback, max_attempts=args.max_attempts)
@@ -214,8 +211,7 @@ def _listen(args: Namespace, screen: Screen) -> None:
 
     The body of each goes to standard output as it came, its signature to standard error.
 
-    Register http://127.0.0.1:9000 with --allow-loopback, and give its secret here.
-    """
+    Register http://127.0.0.1:9000 with --allow-loopback, and give its secret here."""
     secrets = _secrets(args)
 
     class Receiver(BaseHTTPRequestHandler):

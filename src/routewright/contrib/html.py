@@ -1,8 +1,7 @@
 """HTML elements for notebooks: every text is escaped, and all pages share one style.
 
 A page is a self-contained fragment without scripts, ids or external resources, and takes its colours from the theme
-around it. Without the style, which some viewers strip, it still reads as text and tables.
-"""
+around it. Without the style, which some viewers strip, it still reads as text and tables."""
 
 from __future__ import annotations
 

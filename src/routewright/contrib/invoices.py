@@ -165,8 +165,7 @@ def reconciled(
 ) -> Reconciliation:
     """Compare an export with the sums of all accounts over the same days. ``models``: those of the catalogue.
 
-    Raises ``ValidationFailed`` for a provider that neither knows.
-    """
+    Raises ``ValidationFailed`` for a provider that neither knows."""
     booked = [each for each in sums if each.kind in ("attempt", "correction")]
     catalogue = {model.id: named(model) for model in models}
     provider = scope.provider or export.provider

@@ -165,7 +165,6 @@ def _candidate(candidate: Candidate, role: str) -> Html:
 
 
 def _rejections(counts: Mapping[Reason, int] | Mapping[str, int]) -> Html:
-    """The number of rejected models, by reason."""
     chips = [chip(f"{reason} {count:,}") for reason, count in counts.items()]
     said = joined(chips[:REASONS_SHOWN], " ") or dim("none")
     return joined([heading(f"Rejected: {sum(counts.values()):,}"), *lines(said)])
@@ -254,17 +253,6 @@ def _row(span: Span, end_ms: float, depth: int) -> Html:
     swatch = element("span", class_=f"rw-swatch rw-{span.type}", aria_hidden="true")
     name = strong(span.name) if span.name != span.type else ""
     status = chip(span.status, _LOOKS.get(span.status, "")) if span.status != "ok" else ""
-    return element(
-        "tr",
-        cell("└ " if depth else "", swatch, joined([span.type, name], " "), style=f"padding-left:{1.2 * depth:.1f}em"),
-        cell(_bar(span, end_ms)),
-        cell(time_short(span.start_ms), class_="rw-number"),
-        cell(time_short(span.duration_ms), class_="rw-number"),
-        cell(joined([status, joined(_says(span), " · ")], " ")),
-    )
-
-
-def _bar(span: Span, end_ms: float) -> Html:
     left = min(percent(span.start_ms, end_ms), _LAST)
     width = min(percent(span.duration_ms, end_ms), 100 - left)
     first_ms, inside = _first_ms(span), Html()
@@ -272,7 +260,14 @@ def _bar(span: Span, end_ms: float) -> Html:
         inside = element("div", class_="rw-wait", style=f"width:{percent(first_ms, span.duration_ms):.2f}%")
     style = f"left:{left:.2f}%;width:{width:.2f}%"
     bar = element("div", inside, class_=f"rw-bar rw-{span.type} rw-{span.status}", style=style)
-    return element("div", bar, class_="rw-track", aria_hidden="true")
+    return element(
+        "tr",
+        cell("└ " if depth else "", swatch, joined([span.type, name], " "), style=f"padding-left:{1.2 * depth:.1f}em"),
+        cell(element("div", bar, class_="rw-track", aria_hidden="true")),
+        cell(time_short(span.start_ms), class_="rw-number"),
+        cell(time_short(span.duration_ms), class_="rw-number"),
+        cell(joined([status, joined(_says(span), " · ")], " ")),
+    )
 
 
 def _first_ms(span: Span) -> float | None:

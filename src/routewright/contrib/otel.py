@@ -1,7 +1,6 @@
 """Exports finished calls to OpenTelemetry: spans with the times of the call, and metrics of its attempts.
 
-Neither prompts nor accounts are exported unless asked for. Names are in ``semconv.py`` alone.
-"""
+Neither prompts nor accounts are exported unless asked for. Names are in ``semconv.py`` alone."""
 
 from __future__ import annotations
 
@@ -78,8 +77,7 @@ class OpenTelemetry:
     ``OTEL_SEMCONV_STABILITY_OPT_IN`` asks for. ``account=True`` adds account and key to the spans of calls,
     ``content=True`` prompts and answers, as far as ``Settings.capture`` keeps them. ``content=None``: as
     ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` says, which is no unless it is ``SPAN_ONLY``,
-    ``SPAN_AND_EVENT`` or ``true``.
-    """
+    ``SPAN_AND_EVENT`` or ``true``."""
 
     def __init__(
         self,
@@ -185,7 +183,6 @@ class OpenTelemetry:
             return self._tracer.start_span(name, around, SpanKind.CLIENT, self._attributes(told), start_time=start)
 
     def _count(self, span: ModelSpan) -> None:
-        """Record the metrics of an attempt."""
         figures: list[tuple[str, float, dict[str, Any]]] = [("duration", span.duration_ms / 1000, {})]
         if span.ttft_ms is not None:
             figures.append(("first", span.ttft_ms / 1000, {}))
@@ -217,7 +214,6 @@ class OpenTelemetry:
         return {**told, "account": call.account, "key": call.key_id} if self._account else told
 
     def _of_model(self, span: ModelSpan) -> dict[str, Any]:
-        """The model of an attempt, for spans and metrics alike."""
         model = span.model.partition("/")[2] or span.model
         return {
             "operation": OPERATION,
@@ -271,7 +267,6 @@ def _has_content(call: Trace, span: ModelSpan) -> bool:
 
 
 def _words(content: Content, span: ModelSpan) -> dict[str, Any]:
-    """Prompt and answer in the shapes of the conventions."""
     told: dict[str, Any] = {}
     if content.messages is not None:
         said = [{"role": each.role, "parts": _parts(msgspec.to_builtins(each))} for each in content.messages]

@@ -1,8 +1,7 @@
 """Reads third-party price lists: each row becomes a ``Model`` that holds what the row says, and nothing else.
 
 Two shapes are known: litellm's price map, and models.dev's ``api.json`` or repository. Nothing is guessed: a row that
-cannot be read is reported with its place, a row that is not a chat model is counted.
-"""
+cannot be read is reported with its place, a row that is not a chat model is counted."""
 
 from __future__ import annotations
 
@@ -80,8 +79,7 @@ class _LeftOut(Exception):
 def read_price_list(given: str | Path) -> PriceList:
     """Read a price list: a JSON file like litellm's price map or models.dev's ``api.json``, or a models.dev folder.
 
-    Raises ``ValidationFailed`` naming the file and the place. Rows that make no sense are in ``unread``.
-    """
+    Raises ``ValidationFailed`` naming the file and the place. Rows that make no sense are in ``unread``."""
     path = path_of(given)
     if not path.is_dir():
         document = read(path)
@@ -145,7 +143,6 @@ def provider_of(source: str) -> str:
 
 
 def _litellm_rows(content: dict[str, Any]) -> Iterator[tuple[str, str, str, object]]:
-    """Place, provider, name and content of each row."""
     return ((joined("", key), "", key, row) for key, row in content.items() if key != "sample_spec")
 
 
@@ -293,6 +290,16 @@ def _models_dev(row: _Row, source: str, name: str) -> Listed:
         raise _LeftOut(next(iter(sorted({*takes, *gives} - {"text"})), "no text"))
     limit, tools, released = row.inner("limit", {}), row.fields.get("tool_call"), row.fields.get("release_date")
     provider = provider_of(source)
+    if row.fields.get("cost") is None:
+        raise _LeftOut("no price per token")
+    cost = row.inner("cost")
+    price = _pricing(cost, _PER_MILLION, cost.usd("reasoning"))
+    if cost.fields.get("tiers") is not None:
+        tiers = [each.tier(_size(each), _PER_MILLION, price) for each in cost.rows("tiers")]
+    elif cost.fields.get("context_over_200k") is not None:  # the older form
+        tiers = [cost.inner("context_over_200k").tier(_OLD_THRESHOLD, _PER_MILLION, price)]
+    else:
+        tiers = []
     model = Model(
         id=_model_id(row.place, f"{provider}/{name}"),
         context_window=limit.tokens("context"),
@@ -305,24 +312,10 @@ def _models_dev(row: _Row, source: str, name: str) -> Listed:
         ),
         structured_output=row.says("structured_output"),
         reasoning=row.says("reasoning"),
-        pricing_per_1m=_models_dev_pricing(row),
+        pricing_per_1m=replace(price, tiers=_rising(cost.place, tiers)),
         released_at=released if isinstance(released, str) and is_date(released) else None,
     )
     return Listed(row.place, source, model, assumed_threshold="tiers" not in row.fields["cost"])
-
-
-def _models_dev_pricing(row: _Row) -> Pricing:
-    if row.fields.get("cost") is None:
-        raise _LeftOut("no price per token")
-    cost = row.inner("cost")
-    price = _pricing(cost, _PER_MILLION, cost.usd("reasoning"))
-    if cost.fields.get("tiers") is not None:
-        tiers = [each.tier(_size(each), _PER_MILLION, price) for each in cost.rows("tiers")]
-    elif cost.fields.get("context_over_200k") is not None:  # the older form
-        tiers = [cost.inner("context_over_200k").tier(_OLD_THRESHOLD, _PER_MILLION, price)]
-    else:
-        tiers = []
-    return replace(price, tiers=_rising(cost.place, tiers))
 
 
 def _size(row: _Row) -> int:

@@ -1,8 +1,7 @@
 """What a price list would change in a catalogue, and the catalogue file with those changes.
 
 Whatever a list does not say stays. Rows that contradict each other, and prices of zero for what costs money, are
-reported and not taken.
-"""
+reported and not taken."""
 
 from __future__ import annotations
 
@@ -126,7 +125,10 @@ def propose(catalogue: Sequence[Model], listed: PriceList, wish: Wish) -> Propos
             places, sources = tuple(row.place for row in rows), tuple(row.source for row in rows)
             contradictions.append(Contradiction(model_id, places, sources, apart))
             continue
-        said, ours = _agreed(rows), known.get(model_id)
+        # what all rows of a model say
+        first, *others = [asdict(row.model) for row in rows]
+        common = {name: value for name, value in first.items() if all(each[name] == value for each in others)}
+        said, ours = rows[0]._replace(model=Model(**common)), known.get(model_id)
         if ours is None:
             updates.append(Update(None, said.model))
         elif problem := _free(said, ours, wish.day):
@@ -173,7 +175,6 @@ def named_prices(pricing: Pricing | None) -> dict[str, float]:
 
 
 def _wanted(rows: Iterable[Listed], known: Mapping[str, Model], wish: Wish) -> tuple[dict[str, list[Listed]], int]:
-    """The requested rows by model id, and the number of others."""
     wanted: dict[str, list[Listed]] = {}
     unknown = 0
     for row in rows:
@@ -192,13 +193,6 @@ def _apart(rows: Sequence[Listed]) -> tuple[str, ...]:
     prices = [named_prices(row.model.pricing_per_1m) for row in rows]
     names = dict.fromkeys(name for each in prices for name in each)
     return tuple(name for name in names if len({each.get(name) for each in prices}) > 1)
-
-
-def _agreed(rows: Sequence[Listed]) -> Listed:
-    """What all rows of a model say."""
-    first, *others = [asdict(row.model) for row in rows]
-    common = {name: value for name, value in first.items() if all(each[name] == value for each in others)}
-    return rows[0]._replace(model=Model(**common))
 
 
 def _free(said: Listed, ours: Model, day: str) -> Problem | None:
@@ -220,7 +214,6 @@ def _kept(found: Sequence[Change], said: Listed, prices: Iterable[str]) -> dict[
 
 
 def _updated(ours: Model, said: Listed, wish: Wish) -> Model:
-    """The model with the list's prices, from a day on or instead of today's."""
     after = replace(ours, deprecated_at=said.model.deprecated_at or ours.deprecated_at)
     now = pricing_on(ours, wish.starts or wish.day)
     price = _merged(now, said)
@@ -260,8 +253,7 @@ def _over(old: PriceTier | None, new: PriceTier) -> PriceTier:
 def with_proposal(content: Mapping[str, Any], proposal: Proposal, as_of: str | None) -> dict[str, Any]:
     """The content of a catalogue file with a proposal applied. Everything else in the file stays.
 
-    ``as_of``: the day of the facts, ``YYYY-MM-DD``; None: the file's own.
-    """
+    ``as_of``: the day of the facts, ``YYYY-MM-DD``; None: the file's own."""
     models = [dict(entry) for entry in content.get("models", ())]
     entries = {entry["id"]: entry for entry in models}
     prices = dict(content.get("prices", {}))

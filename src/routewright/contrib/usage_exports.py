@@ -1,8 +1,7 @@
 """Reads providers' usage exports: pages of their usage and cost APIs, and tables with a row per day or call.
 
 The keys of a row tell which of the ``FORMS`` it has, and the form says where each figure is. Nothing is guessed: a row
-of no known form is refused with its place.
-"""
+of no known form is refused with its place."""
 
 from __future__ import annotations
 
@@ -150,8 +149,7 @@ def read_usage_export(given: str | Path) -> UsageExport:
     Anthropic's or OpenRouter's CSV; or a table with the columns ``date, model, requests, input_tokens, output_tokens,
     cached_tokens, cost_usd``, of which some may be missing.
 
-    Raises ``ValidationFailed`` naming file, line and key.
-    """
+    Raises ``ValidationFailed`` naming file, line and key."""
     path = path_of(given)
     text = text_of(path)
     if text.lstrip()[:1] in ("{", "["):
@@ -220,7 +218,18 @@ class _Found:
 
     def add_bucket(self, path: str, bucket: Fields) -> None:
         """Add the rows of a time bucket, which is within one day."""
-        self.days.append(_bucket_day(path, bucket))
+        # the day that contains a time bucket
+        began, ended = (
+            next((key for key in keys if bucket.get(key) is not None), keys[0])
+            for keys in (("start_time", "starting_at"), ("end_time", "ending_at"))
+        )
+        start = _moment(joined(path, began), bucket.get(began))
+        end = start if bucket.get(ended) is None else _moment(joined(path, ended), bucket[ended])
+        last = max(start, end - timedelta(microseconds=1))
+        if last.date() != start.date():
+            said = f"lies in more than one day of UTC, from {start.isoformat()} to {end.isoformat()}"
+            raise ValidationFailed.at(path, said, "export by days, or by hours")
+        self.days.append(start.date().isoformat())
         self.whose.add(("openai", "openai") if "start_time" in bucket else ("anthropic", "anthropic"))
         when = {key: bucket[key] for key in ("start_time", "starting_at") if key in bucket}
         for place, result in enumerate(bucket["results"]):
@@ -277,21 +286,6 @@ def _things(content: object) -> Iterator[tuple[str, object]]:
             yield path, page
 
 
-def _bucket_day(path: str, bucket: Fields) -> str:
-    """The day that contains a time bucket."""
-    began, ended = (
-        next((key for key in keys if bucket.get(key) is not None), keys[0])
-        for keys in (("start_time", "starting_at"), ("end_time", "ending_at"))
-    )
-    start = _moment(joined(path, began), bucket.get(began))
-    end = start if bucket.get(ended) is None else _moment(joined(path, ended), bucket[ended])
-    last = max(start, end - timedelta(microseconds=1))
-    if last.date() != start.date():
-        said = f"lies in more than one day of UTC, from {start.isoformat()} to {end.isoformat()}"
-        raise ValidationFailed.at(path, said, "export by days, or by hours")
-    return start.date().isoformat()
-
-
 class _Row(NamedTuple):
     """One row of an export, with its place."""
 
@@ -328,7 +322,6 @@ class _Row(NamedTuple):
         )
 
     def _told(self, keys: Sequence[str]) -> list[tuple[str, Any]]:
-        """Place and value of each key that has one."""
         found = ((self._place(key), _at(self.fields, key)) for key in keys)
         return [(place, value) for place, value in found if value not in (None, "")]
 
@@ -372,7 +365,6 @@ class _Row(NamedTuple):
 
 
 def _added(line: ExportLine, more: ExportLine) -> ExportLine:
-    """The sum of two lines; a figure that only one of them has stands."""
     amounts: dict[str, int | None] = {}
     for name in ExportLine.__struct_fields__[2:]:
         told = [each for each in (getattr(line, name), getattr(more, name)) if each is not None]

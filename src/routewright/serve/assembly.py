@@ -92,7 +92,7 @@ async def opened(plan: Plan) -> AsyncIterator[tuple[Router, Console]]:
     stop_export = None if plan.semconv is None else export(router, plan.semconv)
     secret = None if plan.seed is None else plan.seed.secret
     try:
-        console = Console(storage, coordination=router.coordination, secret=secret)
+        console = Console(storage, secret=secret)
         await console.accounts()  # raises where the store cannot be read
         yield router, console
     finally:

@@ -1,7 +1,6 @@
 """The configuration of ``routewright serve``: its keys, and where the value of each comes from.
 
-A flag goes before an environment variable, a variable before the file, and the file before the default.
-"""
+A flag goes before an environment variable, a variable before the file, and the file before the default."""
 
 from __future__ import annotations
 
@@ -83,9 +82,7 @@ CachingEntry = entry_of(
     low_hit_rate=(Share, CacheSettings().low_hit_rate),
 )
 LearningEntry = entry_of(
-    Learning,
-    judge_share=(Share, Learning().judge_share),
-    judge_usd_a_day=(Amount, Learning().judge_usd_a_day),
+    Learning, judge_share=(Share, Learning().judge_share), judge_usd_a_day=(Amount, Learning().judge_usd_a_day)
 )
 WebhooksEntry = entry_of(
     WebhookSettings,

@@ -1,7 +1,6 @@
 """What the processes of a server tell each other: the command line, the checked configuration, and the first start.
 
-The supervisor reads these records, so nothing here loads the library.
-"""
+The supervisor reads these records, so nothing here loads the library."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Turns the configuration into a plan, and prepares the store. What does not fit is refused before anything starts.
 
-This loads the library, so it runs in a process of its own, and the supervisor stays small.
-"""
+This loads the library, so it runs in a process of its own, and the supervisor stays small."""
 
 from __future__ import annotations
 

@@ -25,8 +25,7 @@ class AccessLog:
         logging.getLogger("routewright.access").addHandler(logging.StreamHandler())
         app = create_app(router, observers=[AccessLog()])
 
-    Addresses stand as the table of endpoints has them. ``client=True`` adds the client's address.
-    """
+    Addresses stand as the table of endpoints has them. ``client=True`` adds the client's address."""
 
     def __init__(self, *, client: bool = False) -> None:
         self._client = client

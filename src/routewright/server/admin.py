@@ -1,7 +1,6 @@
 """What an operator asks: does the process live, can it serve, what are its figures?
 
-An application of its own, for an address that only operators reach: nobody has to say who they are.
-"""
+An application of its own, for an address that only operators reach: nobody has to say who they are."""
 
 from __future__ import annotations
 
@@ -109,8 +108,7 @@ def create_admin(router: Router, *, metrics: Metrics | None = None, ready_s: flo
         admin = create_admin(router)
 
     ``metrics`` are those that are an observer of the application; without them there are figures of calls alone, and
-    none without the extra ``metrics``. ``ready_s``: how long the storage may take to be read, and written.
-    """
+    none without the extra ``metrics``. ``ready_s``: how long the storage may take to be read, and written."""
     given: object = ready_s
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= MOST_READY_S:
         hint = f"take a number of seconds above 0, at most {MOST_READY_S:g}"

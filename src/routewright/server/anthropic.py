@@ -1,8 +1,7 @@
 """The door for clients of Anthropic: the Messages API, as its SDKs ask for and read it (contract 14).
 
 A body becomes a route request, an answer a message or the events of one. Fields that have no meaning here are ignored
-and named in a header; what would change the meaning is refused.
-"""
+and named in a header; what would change the meaning is refused."""
 
 from __future__ import annotations
 
@@ -50,17 +49,7 @@ from .endpoints import Service, released
 from .errors import fit
 from .exchange import Exchange, while_connected
 from .fields import Fields, wrong
-from .vendors import (
-    EFFORTS,
-    PLACES,
-    Words,
-    chooses,
-    content_of,
-    joined_thoughts,
-    mark_of,
-    packed,
-    unpacked,
-)
+from .vendors import EFFORTS, PLACES, Words, chooses, content_of, joined_thoughts, mark_of, packed, unpacked
 
 MESSAGES = "/anthropic/v1/messages"
 COUNT_TOKENS = "/anthropic/v1/messages/count_tokens"
@@ -83,9 +72,6 @@ WORDS = Words(
     LISTED_AT,
 )
 _encode = msgspec.json.encode
-
-
-# The endpoints.
 
 
 async def messages(service: Service, exchange: Exchange) -> None:
@@ -123,7 +109,6 @@ async def model(service: Service, exchange: Exchange) -> None:
 
 
 def _listed(model: Model) -> dict[str, Any]:
-    """A model as Anthropic lists it."""
     created = datetime.fromtimestamp(released(model.released_at), UTC)
     return {
         "type": "model",
@@ -136,8 +121,6 @@ def _listed(model: Model) -> dict[str, Any]:
         "retires_at": model.deprecated_at,
     }
 
-
-# Requests.
 
 HONOURED = frozenset(
     "model messages system max_tokens temperature top_p stop_sequences stream tools tool_choice thinking output_config "
@@ -260,8 +243,6 @@ def _stops(given: list[Any] | None) -> list[str] | None:
     return given or None
 
 
-# Tools.
-
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 FORM_NAME = "answer"
 """The common chat format names a schema, this one does not."""
@@ -284,7 +265,6 @@ def _tool(fields: Fields) -> Tool:
 
 
 def _choice(fields: Fields, tools: list[Tool]) -> str | NamedToolChoice | None:
-    """``tool_choice``."""
     if not fields:
         return None
     kind = fields.one_of("type", ("auto", "any", "tool", "none"))
@@ -319,7 +299,6 @@ class _Turn(Struct):
 
 
 def _system(given: str | list[Fields] | None) -> list[Placed]:
-    """The field ``system`` as a message, or none."""
     parts: list[Part] = [TextPart(given)] if isinstance(given, str) else _read(given or [], "system", "'system'").parts
     parts = [part for part in parts if text_of(part)]
     is_marked = any(part.cache_control is not None for part in parts)
@@ -437,8 +416,6 @@ _BLOCKS: dict[str, dict[str, Callable[[Fields, _Turn], None]]] = {
 }
 """What may stand in whose turn, and in the result of a tool."""
 
-
-# Answers.
 
 UNREAD = "INVALID_JSON"
 """The name under which arguments that are no JSON object are told, as Anthropic's own clients do."""

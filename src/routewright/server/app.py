@@ -136,8 +136,7 @@ def create_app(
     ``environment``: the keys that this address takes, ``production`` or ``sandbox``; None: both. ``observers`` are told
     of every request once it has ended, such as ``AccessLog()`` and ``Metrics(router)``; they must not take long.
     ``cors_origins``: the web pages that may ask from a browser, as ``["https://app.example.com"]``; ``["*"]``: all.
-    ``health``: answer ``/healthz`` and ``/readyz`` here, too, without a key.
-    """
+    ``health``: answer ``/healthz`` and ``/readyz`` here, too, without a key."""
     limits = limits or HttpLimits()
     auth = Auth(router, console, authenticate, environment)
     service = Service(router, auth, Bodies(limits.bodies_bytes), agent or Agent(router))

@@ -34,14 +34,12 @@ class Auth:
         self.takes_keys = authenticate is None
         """Callers are known by our own API keys."""
         if console is None and self.takes_keys:
-            console = Console(router.storage, coordination=router.coordination, clock=router.clock)
+            console = Console(router.storage, clock=router.clock)
         self._console = console
 
     async def caller(self, exchange: Exchange, scope: Scope, key: str | None = None) -> Caller:
-        """The caller, who has to have a scope. ``key`` takes the place of the header ``Authorization``.
-
-        Raises ``AuthenticationFailed``, ``PermissionDenied`` and ``StorageUnavailable``.
-        """
+        """The caller, who has to have a scope. ``key`` takes the place of the header ``Authorization``. Raises
+        ``AuthenticationFailed``, ``PermissionDenied`` and ``StorageUnavailable``."""
         said: Any
         if self._authenticate is not None:
             said = self._authenticate(exchange.scope)

@@ -35,11 +35,9 @@ class Bodies:
         self._threads = Threads("long bodies", 1)  # side by side they would take no less time, and more memory
 
     async def read(self, exchange: Exchange, reading: Callable[[bytes], T]) -> T:
-        """What ``reading`` makes of a body, in a worker thread if it is long.
-
-        Raises ``UnsupportedMediaType``, ``BodyTooLarge``, ``RequestTimedOut``, ``RateLimited``, and what ``reading``
-        does; ``ClientLeft`` if the body does not come whole.
-        """
+        """What ``reading`` makes of a body, in a worker thread if it is long. Raises ``UnsupportedMediaType``,
+        ``BodyTooLarge``, ``RequestTimedOut``, ``RateLimited``, and what ``reading`` does; ``ClientLeft`` if the body
+        does not come whole."""
         limits, clock, sent = exchange.limits, exchange.clock, exchange.sent
         if sent.get(b"content-type") != JSON or b"content-encoding" in sent:
             exchange.check_kind()

@@ -1,6 +1,5 @@
 """A call at a door for another vendor's clients (contract 14): its body is read, and its answer told, whole or as it
-comes. What differs between vendors is in their own modules.
-"""
+comes. What differs between vendors is in their own modules."""
 
 from __future__ import annotations
 
@@ -171,9 +170,6 @@ async def model_at(service: Service, exchange: Exchange, door: Door) -> Model:
     raise ModelNotFound(f"there is no model {shown(id)}; {door.names.listed_at} lists those that can be called")
 
 
-# Streams.
-
-
 def framed(name: str, data: bytes) -> bytes:
     """An event of a stream."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), data)
@@ -296,7 +292,6 @@ class BlockFrames(CallFrames):
                 yield from self._completed(response)
 
     def _begin(self, block: Block) -> Iterator[bytes]:
-        """Begin a block, and end those before it that are whole."""
         if not self.blocks:
             yield from self._begun()
         yield from self._end([each for each in self._open if each.is_whole])
@@ -325,7 +320,6 @@ class BlockFrames(CallFrames):
             yield from self._ended(block)
 
     def _thoughts(self, reasoning: Reasoning) -> Iterable[Any]:
-        """What was thought, by its blocks."""
         return (reasoning,)
 
     @abstractmethod

@@ -58,10 +58,8 @@ class Service(Struct, frozen=True):
     def prepare(
         self, exchange: Exchange, caller: Caller, decode: Decode | None = None, path: str = "/v1/route"
     ) -> Awaitable[Prepared]:
-        """The request that was sent, with the key of its header. ``decode`` reads that of another interface.
-
-        Raises what ``Bodies.read``, ``decode`` and ``Router.prepare`` do.
-        """
+        """The request that was sent, with the key of its header. ``decode`` reads that of another interface. Raises
+        what ``Bodies.read``, ``decode`` and ``Router.prepare`` do."""
         key, parent = exchange.sent.get(b"idempotency-key"), exchange.sent.get(b"traceparent")
         options: Options = {} if key is None else {"idempotency_key": _text(key)}
         traceparent = None if parent is None else parent.strip().decode("latin-1")

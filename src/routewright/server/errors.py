@@ -39,10 +39,8 @@ _log = logging.getLogger("routewright.server")
 
 
 def told(error: Exception, request_id: str) -> RouterError:
-    """The error as its client may see it, under the id of the request.
-
-    A fault of the server, what a storage says of files, and addresses of upstreams go into the log instead.
-    """
+    """The error as its client may see it, under the id of the request. A fault of the server, what a storage says of
+    files, and addresses of upstreams go into the log instead."""
     if not isinstance(error, RouterError):
         _log.error("request %s ended in a fault of the server", request_id, exc_info=error)
         error = InternalError(f"the server failed to answer; the operator finds why in its log under {request_id}")

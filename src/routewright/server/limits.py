@@ -13,8 +13,7 @@ from routewright.errors import Problem, ValidationFailed
 class HttpLimits(Struct, frozen=True, kw_only=True):
     """Limits of one request over HTTP (contract 2, 5).
 
-    app = create_app(router, limits=HttpLimits(body_bytes=1 << 20))
-    """
+    app = create_app(router, limits=HttpLimits(body_bytes=1 << 20))"""
 
     body_bytes: int = 16 << 20
     """A longer body is 413."""

@@ -1,8 +1,7 @@
 """Metrics for Prometheus: of requests as they end, of calls as their traces are kept, of the Router as it stands.
 
 With ``PROMETHEUS_MULTIPROC_DIR`` in the environment when a process starts, its metrics are in files there, and any of
-the processes renders those of all.
-"""
+the processes renders those of all."""
 
 from __future__ import annotations
 
@@ -116,8 +115,7 @@ class Metrics:
         app = create_app(router, observers=[metrics])
         admin = create_admin(router, metrics=metrics)
 
-    Where processes share their metrics, make one a process.
-    """
+    Where processes share their metrics, make one a process."""
 
     def __init__(self, router: Router) -> None:
         self._registry = CollectorRegistry()

@@ -1,8 +1,7 @@
 """The door for clients of OpenAI: chat completions and models, as its SDKs ask for and read them (contract 14).
 
 A body becomes a route request, an answer a completion or chunks of one. Fields that only a vendor knows are sent to the
-vendor; those that have no meaning here are ignored and named in a header; what would change the meaning is refused.
-"""
+vendor; those that have no meaning here are ignored and named in a header; what would change the meaning is refused."""
 
 from __future__ import annotations
 
@@ -68,9 +67,6 @@ VENDOR = "openai"
 LISTED_AT = "GET /openai/v1/models"
 WORDS = Words({**PLACES, "params.reasoning": "reasoning_effort"}, LISTED_AT)
 _encode = msgspec.json.encode
-
-
-# The endpoints.
 
 
 async def completions(service: Service, exchange: Exchange) -> None:
@@ -253,8 +249,6 @@ class OpenAIDoor(Door):
         return mode, kept
 
 
-# Requests: chat completions.
-
 HONOURED = frozenset(
     "model messages max_tokens max_completion_tokens temperature top_p stop seed response_format reasoning_effort "
     "verbosity tools tool_choice parallel_tool_calls service_tier stream stream_options metadata n routewright".split()
@@ -379,8 +373,6 @@ class ChatDoor(OpenAIDoor):
         return None
 
 
-# Answers.
-
 _FINISH: dict[str | None, str] = {"length": "length", "budget": "length", "tool_calls": "tool_calls"}
 """Why an answer ended, in OpenAI's words; else it stopped of itself."""
 
@@ -451,8 +443,6 @@ CHOSEN = {name: _listed(name, "routewright") for name in (AUTO, *(f"{AUTO}:{goal
 """Names that leave the choice to the router."""
 
 
-# Streams.
-
 DONE = b"data: [DONE]\n\n"
 
 
@@ -517,8 +507,6 @@ class ChunkFrames(CallFrames):
             chunk["usage"] = usage
         return b"data: %s\n\n" % _encode(chunk)
 
-
-# Errors.
 
 TYPES = {
     "billing_error": "insufficient_quota",

@@ -1,8 +1,7 @@
 """HTTP/1.1 on one connection, within bounds. What is not a request gets one error, in its turn, and is closed.
 
 uvicorn's protocol parses requests and runs the application. This one bounds what comes before there is a request,
-checks what RFC 9112 requires, and keeps answers in order when one of them is an error.
-"""
+checks what RFC 9112 requires, and keeps answers in order when one of them is an error."""
 
 from __future__ import annotations
 
@@ -137,7 +136,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._stop_waiting()
         if self.root_path:
-            self._drop_second_prefix()
+            prefix = self.root_path
+            if str(self.scope["path"]).startswith(f"{prefix}{prefix}/"):
+                self.scope["path"] = self.scope["path"][len(prefix) :]
+                self.scope["raw_path"] = (self.scope["raw_path"] or b"")[len(prefix) :]
         if self._shared.is_ending:
             self.cycle.keep_alive = False
 
@@ -240,15 +242,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 return Refusal.CODING  # RFC 9112, 6.1
         return Refusal.PIPELINED if len(self.pipeline) >= self._limits.pipelined else None
 
-    def _drop_second_prefix(self) -> None:
-        """ASGI puts the prefix of a proxy before each path; some proxies leave it in the path as well."""
-        prefix = self.root_path
-        if str(self.scope["path"]).startswith(f"{prefix}{prefix}/"):
-            self.scope["path"] = self.scope["path"][len(prefix) :]
-            self.scope["raw_path"] = (self.scope["raw_path"] or b"")[len(prefix) :]
-
     def _stop(self, refusal: Refusal) -> None:
-        """Stop the parser, also from inside its callbacks."""
         self._reason = refusal
         raise httptools.HttpParserError(refusal.name)
 

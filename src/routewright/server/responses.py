@@ -1,8 +1,7 @@
 """The door for clients of OpenAI's Responses API (contract 14). Nothing is stored: a request holds its whole chat.
 
 A body becomes a route request, an answer a response or the events of one. What it has in common with chat completions
-is in ``openai``.
-"""
+is in ``openai``."""
 
 from __future__ import annotations
 
@@ -14,16 +13,7 @@ from msgspec.structs import replace
 
 from routewright._core.request.problems import shown
 from routewright.errors import RouterError
-from routewright.wire import (
-    FunctionCall,
-    Message,
-    Part,
-    Role,
-    RouteResponse,
-    Tokens,
-    ToolCall,
-    Verbosity,
-)
+from routewright.wire import FunctionCall, Message, Part, Role, RouteResponse, Tokens, ToolCall, Verbosity
 
 from .door import Block, BlockFrames, answer, framed
 from .endpoints import Service
@@ -54,8 +44,6 @@ async def responses(service: Service, exchange: Exchange) -> None:
     """Answer with a response, whole or as it comes."""
     await answer(service, exchange, ResponseDoor(), PATH, ResponseFrames)
 
-
-# Requests.
 
 HONOURED = frozenset(
     "model input instructions max_output_tokens temperature top_p text reasoning tools tool_choice parallel_tool_calls "
@@ -205,7 +193,6 @@ def _echo(tree: Item) -> Item:
 
 
 def _form(form: Fields) -> Item | None:
-    """``text.format``."""
     if not form:
         return None
     kind = form.one_of("type", ("text", "json_object", "json_schema"))
@@ -295,7 +282,6 @@ def _id(trace_id: str, block: Block, number: int) -> str:
 
 
 def _item(id: str, block: Block) -> Item:
-    """A block as it is so far."""
     item: Item = {"id": id, "status": "completed"}
     match block.kind:
         case "thought":
@@ -323,8 +309,6 @@ def _usage_of(tokens: Tokens) -> Item:
         "total_tokens": tokens.input + tokens.output,
     }
 
-
-# Streams.
 
 _FAILED = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 """OpenAI's code of a response that failed, by our status."""

@@ -2,8 +2,7 @@
 when the client leaves.
 
 One task reads the events into a short buffer; the task of the request sends all that is in it. A client that reads
-slowly holds up the model's answer, and nothing else.
-"""
+slowly holds up the model's answer, and nothing else."""
 
 from __future__ import annotations
 
@@ -43,16 +42,13 @@ class Streamed(Protocol):
     @property
     def headers(self) -> dict[str, str]:
         """Of the response, once it is admitted."""
-        ...
 
     @property
     def deadline(self) -> float:
         """When its time is over, on the monotonic scale."""
-        ...
 
     def explain_leaving(self, why: Callable[[], RouterError | None]) -> None:
         """``why`` says what it ends in if it is left; None: its client left."""
-        ...
 
 
 class Frames(Protocol):
@@ -64,15 +60,12 @@ class Frames(Protocol):
     @property
     def stream(self) -> Streamed:
         """What is streamed."""
-        ...
 
     def __aiter__(self) -> AsyncGenerator[Frame, None]:
         """Give them in order. Raises what the answer ends in, if it fails."""
-        ...
 
     def last_words(self, error: Exception) -> bytes:
         """The last event of a stream that has begun and failed."""
-        ...
 
 
 class EventStream:
@@ -96,11 +89,9 @@ class EventStream:
         self._is_sent = False
 
     async def run(self, *, finishes: bool) -> None:
-        """Send all events. ``finishes``: the call goes on to its end though the client leaves.
-
-        Raises ``ClientLeft``, and what the frames raise before anything was sent. A stream that has begun and is
-        cancelled, because the server stops, ends with an error.
-        """
+        """Send all events. ``finishes``: the call goes on to its end though the client leaves. Raises ``ClientLeft``,
+        and what the frames raise before anything was sent. A stream that has begun and is cancelled, because the server
+        stops, ends with an error."""
         self._finishes = finishes
         self._frames.stream.explain_leaving(self._why_left)
         try:
@@ -221,7 +212,6 @@ class EventStream:
             await clock.sleep(max(due - now, SHORTEST_TICK_S))
 
     def _leave(self) -> None:
-        """Send no more."""
         self._gone = True
         self._taken()
         self._sender.cancel()

@@ -1,6 +1,5 @@
 """What the doors for other vendors' clients share (contract 14): how ``model`` is read, the field ``routewright``, the
-headers about routing, reasoning as opaque text, and errors that name fields as the client wrote them.
-"""
+headers about routing, reasoning as opaque text, and errors that name fields as the client wrote them."""
 
 from __future__ import annotations
 
@@ -163,10 +162,8 @@ class Known(NamedTuple):
 
     def id_of(self, model: str, vendor: str, listed_at: str) -> str:
         """The name of a model that is known, of what a client of a vendor calls it: a name without a vendor is this
-        vendor's, one with a date may mean a model without. What leaves the choice to the router stays.
-
-        Raises ``ModelNotFound``.
-        """
+        vendor's, one with a date may mean a model without. What leaves the choice to the router stays. Raises
+        ``ModelNotFound``."""
         if not model:
             raise wrong("model", "must not be empty", "send an id, 'auto', 'auto:<goal>' or 'policy:<id>'")
         if chooses(model):
@@ -212,12 +209,9 @@ def places_of(model: str, fallback: Fallback | None = None) -> dict[str, str]:
 
 
 def wished(request: RouteRequest, model: str, vendor: str, wishes: Wishes, known: Container[str]) -> RouteRequest:
-    """Add to a request what ``model`` and the wishes say about its routing.
-
-    ``model`` is a name that is ``known``, or leaves the choice (``chooses``). A named model is the only candidate, but
-    for those that ``fallback.models`` has come after it, in their order. Raises ``ValidationFailed`` where model and
-    wishes disagree.
-    """
+    """Add to a request what ``model`` and the wishes say about its routing. ``model`` is a name that is ``known``, or
+    leaves the choice (``chooses``). A named model is the only candidate, but for those that ``fallback.models`` has
+    come after it, in their order. Raises ``ValidationFailed`` where model and wishes disagree."""
     if request.stream and wishes.fallback is not None and wishes.fallback.on_partial == "restart":
         hint = "leave it out, and a fault behind the first words ends the stream; POST /v1/route can begin again"
         raise wrong(f"{FIELD}.fallback.on_partial", "has no words in these streams", hint)
@@ -282,9 +276,6 @@ def unpacked(text: object) -> Reasoning | None:
 def joined_thoughts(found: list[Reasoning]) -> Reasoning | None:
     """What a model thought in one turn, of its pieces."""
     return replace(found[0], items=[item for each in found for item in each.items]) if found else None
-
-
-# Content.
 
 
 def content_of(parts: list[Part]) -> str | list[Part] | None:

@@ -81,7 +81,6 @@ class Taken(Struct, frozen=True, gc=False):
     """Where it was counted, for each party, in the terms of the coordination."""
 
 
-ACCOUNT_TOPIC = "account"  # of notices that say which account, or key of it, has changed
 CIRCUIT_TOPIC = "circuit"  # of notices that say which model is left alone, and for how long
 
 

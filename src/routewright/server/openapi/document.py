@@ -166,9 +166,6 @@ def told_operations() -> list[Told]:
     ]
 
 
-# Operations.
-
-
 def _described(path: str, operation: Operation, schemas: Mapping[Any, Schema]) -> dict[str, Any]:
     shown, takes_key = OPERATIONS[path], errors.IdempotencyKeyReused in operation.raises
     scope = operation.scope
@@ -227,11 +224,7 @@ def _success(
             "schema": {"oneOf": [{"$ref": f"#/components/schemas/{each.__name__}"} for each in events]},
             "examples": {
                 each.event: {
-                    "value": {
-                        "event": each.event,
-                        "id": str(each.id),
-                        "data": msgspec.json.encode(each.data).decode(),
-                    }
+                    "value": {"event": each.event, "id": str(each.id), "data": msgspec.json.encode(each.data).decode()}
                 }
                 for each in EVENTS
                 if isinstance(each, events)
@@ -303,11 +296,7 @@ def _door(path: str, serve: Serve) -> dict[str, Any]:
     }
 
 
-# Headers and errors.
-
-
 def _headers(*names: str) -> dict[str, Any]:
-    """References to headers, that of the request's id among them."""
     return {name: {"$ref": f"#/components/headers/{name}"} for name in ("X-Request-Id", *names)}
 
 

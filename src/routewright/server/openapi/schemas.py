@@ -1,8 +1,7 @@
 """JSON Schemas of structs: msgspec's, with the docstrings of fields as descriptions, and the limits that
 ``_core/request/rules.py`` and its like hold requests to.
 
-A limit that a schema cannot express, such as a length in bytes, is described where the field is declared.
-"""
+A limit that a schema cannot express, such as a length in bytes, is described where the field is declared."""
 
 from __future__ import annotations
 
@@ -103,10 +102,7 @@ _VALUE = r'(?:"(?:[^"\\]|\\[\s\S])*"|[^,="<>!\s][^,]*)'
 _EQUAL = "|".join((*filter.TEXTS, *filter.FLAGS))
 _COMPARED = "|".join((*filter.NUMBERS, r'metadata\.[^=!<>,"]+'))
 _TERM = rf"\s*(?:(?:{_EQUAL})\s*!?=|(?:{_COMPARED})\s*(?:[=<>]|[!<>]=))\s*{_VALUE}\s*"
-_FILTER: Final = {
-    "maxLength": filter.MAX_CHARS,
-    "pattern": f"^(?:{_TERM}(?:,{_TERM}){{0,{filter.MAX_TERMS - 1}}})?$",
-}
+_FILTER: Final = {"maxLength": filter.MAX_CHARS, "pattern": f"^(?:{_TERM}(?:,{_TERM}){{0,{filter.MAX_TERMS - 1}}})?$"}
 
 
 def _any_case(text: str) -> str:
@@ -149,10 +145,7 @@ LIMITS: dict[type, Limits] = {
         "stop": {**_SOME, "maxItems": MAX_STOPS, "items": {"type": "string", **_SOME}},
         "response_format": _RESPONSE_FORMAT,
     },
-    wire.CacheOpts: {
-        "namespace": _SOME,
-        WHOLE: _ONE_BOUND,
-    },
+    wire.CacheOpts: {"namespace": _SOME, WHOLE: _ONE_BOUND},
     TracesQuery: {
         "since": _TIME,
         "until": _TIME,
@@ -285,7 +278,6 @@ def _described(schema: Schema, kind: type[Struct], *, asked: bool) -> Schema:
 
 
 def _or_null(schema: Schema) -> Schema:
-    """The schema, which takes null too."""
     kinds = schema.get("anyOf", [schema])
     return schema if _NULL in kinds else {"anyOf": [*kinds, _NULL]}
 
