@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from routewright import MemoryStorage, SqliteStorage
-from routewright._core.accounts.hold import End
+from routewright._core.accounts.payer import End
 from routewright._core.accounts.state import State
 from routewright.errors import RateLimited
 from routewright.wire import Account, Ask, Caller, Grant, PutAccount, PutKey, RateLimits

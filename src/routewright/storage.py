@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ._core.accounts.hold import Hold
 from ._core.accounts.ledger import Shelf, expired_row, settle
+from ._core.accounts.payer import Hold
 from ._core.accounts.state import Expired, Kept, State
 from ._core.accounts.waiting import Waiting
 from ._core.analytics.rollup import Rollups

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from routewright._core.accounts.hold import Tick
+from routewright._core.accounts.payer import Tick
 from routewright.backends.storage.sqlite import SqliteStorage, log, schema, upkeep
 from routewright.backends.storage.sqlite.connection import connect
 from routewright.backends.storage.sqlite.desk import SETTLE

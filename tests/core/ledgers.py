@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from routewright._core.accounts.hold import End, Hold, Tick, Widened
 from routewright._core.accounts.ledger import Booked, correct, expired_row, settle
+from routewright._core.accounts.payer import End, Hold, Tick, Widened
 from routewright._core.accounts.state import Expired, Kept, State, Wait
 from routewright.protocols import Facts
 from routewright.testing.storage.samples import AT, AT_S, make_account, make_ask, make_facts

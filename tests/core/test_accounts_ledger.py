@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright._core.accounts.hold import End
 from routewright._core.accounts.ledger import THRESHOLDS, Booked
+from routewright._core.accounts.payer import End
 from routewright.errors import StorageCorrupt
 from routewright.testing.storage.samples import (
     AT,

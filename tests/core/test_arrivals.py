@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from routewright._core.accounts.hold import End, Hold
+from routewright._core.accounts.payer import End, Hold
 from routewright.errors import RateLimited
 from routewright.testing.storage.samples import make_key
 from routewright.wire import Ask, Caller, RateLimits

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from routewright._core.accounts.hold import End, Hold, Tick
-from routewright._core.accounts.payer import level_of, purses_of
+from routewright._core.accounts.payer import End, Hold, Tick, level_of, purses_of
 from routewright._core.accounts.state import LATE_S, State, Wait, scope_of
 from routewright.errors import (
     AuthenticationFailed,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright._core.accounts import waiting
-from routewright._core.accounts.hold import Hold
+from routewright._core.accounts.payer import Hold
 from routewright._core.accounts.state import Wait, scope_of
 from routewright._core.accounts.waiting import MOST_TRIED, Waiting
 from routewright.errors import RateLimited

@@ -24,8 +24,7 @@ from routewright.wire import (
     ThresholdCrossed,
 )
 
-from .hold import End, Hold
-from .payer import MONTH, RUN, purses_of
+from .payer import MONTH, RUN, End, Hold, purses_of
 from .state import KEPT_S, Books, Expired, Kept, State, scope_of
 
 THRESHOLDS = (50, 80, 100)

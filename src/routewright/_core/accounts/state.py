@@ -42,8 +42,22 @@ from routewright.wire import (
     WindowState,
 )
 
-from .hold import End, Hold, Tick, Widened
-from .payer import BALANCE, MONTH, RUN, Payer, Sums, check_key, level_of, parties_of, purses_of, refused
+from .payer import (
+    BALANCE,
+    MONTH,
+    RUN,
+    End,
+    Hold,
+    Payer,
+    Sums,
+    Tick,
+    Widened,
+    check_key,
+    level_of,
+    parties_of,
+    purses_of,
+    refused,
+)
 
 KEPT_S = 24 * 3600  # how long an answer is kept under an idempotency key, from the end of its call on
 LATE_S = 3_600.0  # so long after a hold expired its call may still take part

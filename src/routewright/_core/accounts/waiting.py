@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 from routewright.errors import RouterError
 from routewright.wire import Ask, Grant, Replay, Short
 
-from .hold import Hold
+from .payer import Hold
 from .state import FreedName, State, Wait
 
 MOST_TRIED = 64  # tries at a time, so that nobody else waits long

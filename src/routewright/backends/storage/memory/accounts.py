@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from routewright._core.accounts.books import MONEY
-from routewright._core.accounts.hold import End, Hold
 from routewright._core.accounts.ledger import correct, expired_row, settle
-from routewright._core.accounts.payer import RUN
+from routewright._core.accounts.payer import RUN, End, Hold
 from routewright._core.accounts.state import Expired, Kept, PurseName, State, Wait
 from routewright._core.accounts.waiting import Waiting
 from routewright.fork import renew_in_children

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from routewright._core.account import limits_of
-from routewright._core.accounts.hold import Hold
 from routewright._core.accounts.ledger import Booked
-from routewright._core.accounts.payer import BALANCE, MONTH, level_of, purses_of
+from routewright._core.accounts.payer import BALANCE, MONTH, Hold, level_of, purses_of
 from routewright._core.accounts.state import State, scope_of
 from routewright._core.moment import timestamp
 from routewright.backends.storage.tables.books.shelf import TableShelf

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from routewright._core.account import limits_of
-from routewright._core.accounts.hold import Hold
+from routewright._core.accounts.payer import Hold
 from routewright._core.accounts.state import Kept, State, Wait, scope_of
 from routewright._core.limits.window import Window
 from routewright.backends.storage.tables.books.bodies import account_of, key_of

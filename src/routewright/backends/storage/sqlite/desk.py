@@ -12,8 +12,8 @@ from itertools import count
 from math import inf
 from pathlib import Path
 
-from routewright._core.accounts.hold import End, Hold, Tick, Widened
 from routewright._core.accounts.ledger import Booked
+from routewright._core.accounts.payer import End, Hold, Tick, Widened
 from routewright._core.accounts.state import scope_of
 from routewright._core.accounts.waiting import Waiting
 from routewright._core.moment import timestamp

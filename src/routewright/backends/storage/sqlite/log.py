@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from routewright._core.accounts.hold import Hold, Tick
+from routewright._core.accounts.payer import Hold, Tick
 from routewright._core.accounts.state import Books, State
 from routewright.errors import StorageCorrupt, StorageVersion
 from routewright.protocols import Clock

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
-from routewright._core.accounts.hold import Hold
 from routewright._core.accounts.ledger import Booked, correct, expired_row, settle
+from routewright._core.accounts.payer import Hold
 from routewright._core.accounts.state import Expired, Kept, State, Wait
 from routewright.backends.storage.tables.connection import Statements
 from routewright.backends.storage.tables.many import insert, rows_where
