@@ -40,7 +40,7 @@ from routewright.wire import (
     WindowState,
 )
 
-from .allowance import usage_of
+from .account import usage_of
 from .attempt import NO_TEXT, Attempt, Rare
 from .attempts.faults import FAULTS
 from .catalogue.prices import saved_nanos

@@ -15,9 +15,8 @@ from typing import Any
 
 import msgspec
 
-from routewright._core.account import is_made
+from routewright._core.account import OUTPUT_TOKENS, headers_of, is_made
 from routewright._core.accounts.ledger import THRESHOLDS
-from routewright._core.allowance import OUTPUT_TOKENS, headers_of
 from routewright._core.call import Call
 from routewright._core.idempotency import fingerprint
 from routewright.errors import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic
 
-from routewright._core.allowance import headers_of
+from routewright._core.account import headers_of
 from routewright._core.call import Call
 from routewright._core.routing.board import Board
 from routewright._core.routing.decision import Decision
