@@ -17,14 +17,25 @@ from ._core.accounts.ledger import THRESHOLDS
 from ._core.analytics.report import days_of
 from ._core.analytics.rollup import MOST_USD
 from ._core.catalogue.prices import prices_of, pricing_on, usage_nanos
-from ._core.correction import Truth, attempt_in, began_at, corrected, correction
 from ._core.moment import moment, timestamp
 from ._core.money import MOST_TOKENS, nanos_of
 from ._core.request.json_scan import is_unicode, quoted
 from ._core.request.problems import shown
 from ._core.request.rules import Range
 from ._core.rows import key_of
-from ._core.statement import EPOCH, balance_of, check_by, day_before, days_of_month, statement
+from ._core.statement import (
+    EPOCH,
+    Truth,
+    attempt_in,
+    balance_of,
+    began_at,
+    check_by,
+    corrected,
+    correction,
+    day_before,
+    days_of_month,
+    statement,
+)
 from ._core.trace.ids import normalise_trace_id
 from ._engine.storage import GuardedStorage, read_trace, unhindered
 from ._engine.worker import Worker
