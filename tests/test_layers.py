@@ -41,8 +41,7 @@ CORE_ORDER = (
     "statement model_name accounts/books cache/key cache/selection cache/answers cache/lexicon cache/gist "
     "cache/guards cache/prior cache/posterior cache/calibration cache/offer attempts/faults attempts/breaker "
     "traceparent attempt attempts/machine trace/line call alerts attempts/journal webhooks/signature "
-    "webhooks/endpoint salvage agent/calculator agent/arguments agent/history agent/request agent/machine "
-    "agent/record"
+    "webhooks/endpoint salvage agent/calculator agent/request agent/machine agent/record"
 ).split()
 ENGINE_ORDER = (
     "cancel worker context reading fault storage readiness retention webhooks capture learning counting replay "

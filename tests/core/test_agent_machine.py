@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright._core.agent.arguments import misfits
-from routewright._core.agent.history import FULL, KEPT, fitted, tokens_of
 from routewright._core.agent.machine import AgentRun, CallModel, Ended, Observation, RunTools
+from routewright._core.agent.request import FULL, KEPT, fitted, misfits, tokens_of
 from routewright.errors import ContentRefused, UpstreamFailed
 from routewright.wire import (
     AgentRequest,

@@ -13,9 +13,9 @@ import anyio
 from msgspec import Struct, json
 from msgspec.structs import replace
 
-from routewright._core.agent.history import FULL, fitted
 from routewright._core.agent.machine import AgentRun, CallModel, Ended, Observation, RunTools
 from routewright._core.agent.record import RunRecord, run_trace, words_of
+from routewright._core.agent.request import FULL, fitted
 from routewright._core.money import budget_nanos, nanos_of, usd, usd_text
 from routewright._core.request.read import checked
 from routewright._core.shortage import without_money

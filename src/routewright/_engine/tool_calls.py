@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec import MsgspecError, json
 
-from routewright._core.agent.arguments import misfits
 from routewright._core.agent.machine import Observation, arguments_shown
+from routewright._core.agent.request import misfits
 from routewright._core.request.json_scan import is_shallow
 from routewright._core.request.problems import did_you_mean
 from routewright.protocols import Clock, Tool, ToolContext, ToolFailed

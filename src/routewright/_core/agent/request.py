@@ -1,8 +1,10 @@
-"""Reads the request of an agent run and holds it to the rules (spec 2.4)."""
+"""Checks the arguments of a tool call against the first level of its JSON schema: names, types and choices. What lies
+deeper is for the tool to check. Functions check all of it with pydantic, MCP servers on their side."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,8 +13,89 @@ from routewright._core.request.json_scan import decode, is_unicode, joined, quot
 from routewright._core.request.problems import did_you_mean, example, shown
 from routewright._core.request.read import converted
 from routewright._core.request.rules import MAX_KEY_BYTES, MAX_PROBLEMS, check_metadata, check_numbers, check_tools
+from routewright._core.tokens.estimate import MESSAGE_TOKENS, estimate_text
 from routewright.errors import Problem, ValidationFailed
-from routewright.wire import AgentRequest, Tool
+from routewright.wire import AgentRequest, Message, Tool
+
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "string": lambda value: isinstance(value, str),
+    "integer": lambda value: _is_number(value) and (isinstance(value, int) or value.is_integer()),
+    "number": lambda value: _is_number(value),
+    "boolean": lambda value: isinstance(value, bool),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+    "null": lambda value: value is None,
+}
+
+
+def misfits(arguments: Mapping[str, Any], schema: Mapping[str, Any] | None) -> list[str]:
+    """What is wrong with arguments, in words for the model; empty if nothing is."""
+    schema = schema or {}
+    properties, required = schema.get("properties"), schema.get("required")
+    known: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
+    found = [f"{name} is missing" for name in _listed(required) if name not in arguments]
+    for name, value in arguments.items():
+        wanted = known.get(name)
+        wanted = wanted if isinstance(wanted, Mapping) else {}
+        kinds, choices = [*map(str, _listed(wanted.get("type")))], _listed(wanted.get("enum"))
+        if name not in known and schema.get("additionalProperties") is False:
+            found.append(f"{name} is not known; known are {', '.join(known)}")
+        elif kinds and not any(kind not in _KINDS or _KINDS[kind](value) for kind in kinds):
+            told = [f"{'an' if kind[:1] in 'aeiou' else 'a'} {kind}" for kind in kinds]
+            found.append(f"{name} must be {' or '.join(told)}")
+        elif choices and value not in choices:
+            found.append(f"{name} must be one of {choices!r}")
+    return found
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value] if isinstance(value, str) else []
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+FULL = 0.8  # a history that fills more of the window is cut ...
+KEPT = 0.5  # ... to this part of it
+NEWEST = 4  # messages at the end that are never cut
+CUT = "[left out: {} characters of an earlier result]"
+
+
+def tokens_of(message: Message) -> int:
+    """About how many tokens a message takes."""
+    text = message.content if isinstance(message.content, str) else ""
+    calls = "".join(call.function.arguments for call in message.tool_calls or ())
+    return MESSAGE_TOKENS + estimate_text(text + calls)
+
+
+def fitted(messages: Sequence[Message], window: int) -> list[Message]:
+    """A copy cut to a window. System messages, the user's last message and the newest messages stay."""
+    kept, sizes = list(messages), [tokens_of(message) for message in messages]
+    total, most = sum(sizes), int(window * KEPT)
+    if total <= window * FULL:
+        return kept
+    for place in range(len(kept) - NEWEST):
+        message = kept[place]
+        if total > most and message.role == "tool" and isinstance(message.content, str):
+            kept[place] = replace(message, content=CUT.format(len(message.content)))
+            total -= sizes[place] - tokens_of(kept[place])
+    place = 0
+    task = max((place for place, message in enumerate(kept) if message.role == "user"), default=-1)
+    while total > most and place < len(kept) - NEWEST:
+        end = place + 1
+        while end < len(kept) and kept[end].role == "tool":  # an answer goes with its results
+            end += 1
+        if kept[place].role == "system" or place == task:
+            place = end
+            continue
+        if end > len(kept) - NEWEST:
+            break
+        total -= sum(map(tokens_of, kept[place:end]))
+        del kept[place:end]
+        task -= end - place if place < task else 0
+    return kept
+
 
 MOST_TASK = 1_000_000  # characters
 BLANK = " \t\n\r"
