@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from msgspec import Struct, field
 
 from ._core.analytics.report import checked_keys
-from ._core.attempts.limits import ExecutionLimits as ExecutionLimits
+from ._core.attempts.budgets import ExecutionLimits as ExecutionLimits
 from ._core.request.problems import shown
 from ._core.webhooks.delivery import DELAYS_S, MAX_ATTEMPTS
 from ._engine.capture import Capturing

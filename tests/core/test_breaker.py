@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from routewright._core.attempts.breaker import Circuit, Circuits, State
-from routewright._core.attempts.limits import ExecutionLimits
+from routewright._core.attempts.budgets import ExecutionLimits
 
 LIMITS = ExecutionLimits()
 LATE = 1_000.0

@@ -8,10 +8,9 @@ import pytest
 
 from routewright._core.alerts import LEAST_REQUESTS, ErrorBursts
 from routewright._core.attempts.breaker import Circuits, State
-from routewright._core.attempts.budgets import RetryBudget
+from routewright._core.attempts.budgets import ExecutionLimits, RetryBudget
 from routewright._core.attempts.health import Health
 from routewright._core.attempts.journal import FOLDED_AT, MOST_WAITING, Journal
-from routewright._core.attempts.limits import ExecutionLimits
 from routewright._core.attempts.workload import Entry
 from routewright._core.routing.outlook import Outlook
 from routewright.wire import Usage

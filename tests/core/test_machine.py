@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright._core.attempt import Attempt
+from routewright._core.attempts.budgets import ExecutionLimits
 from routewright._core.attempts.faults import FAULTS
-from routewright._core.attempts.limits import ExecutionLimits
 from routewright._core.attempts.machine import Attempts, End, Rules, Wait
 from routewright._core.catalogue.prices import usage_nanos
 from routewright._core.routing.budget import Room, own_room

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from routewright._core.attempts.budgets import Pace
-from routewright._core.attempts.limits import ExecutionLimits
+from routewright._core.attempts.budgets import ExecutionLimits, Pace
 
 LIMITS = ExecutionLimits()
 US_PER_TOKEN = 10_000

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from routewright._core.attempts.budgets import RetryBudget
-from routewright._core.attempts.limits import ExecutionLimits
+from routewright._core.attempts.budgets import ExecutionLimits, RetryBudget
 
 LIMITS = ExecutionLimits()
 FLOOR = 100

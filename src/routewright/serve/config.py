@@ -14,7 +14,7 @@ import pydantic
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
-from routewright._core.attempts.limits import ExecutionLimits
+from routewright._core.attempts.budgets import ExecutionLimits
 from routewright._core.request.problems import did_you_mean
 from routewright._core.request.rules import Range
 from routewright._core.webhooks.delivery import MAX_ATTEMPTS

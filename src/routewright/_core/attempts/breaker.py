@@ -14,8 +14,7 @@ from __future__ import annotations
 from enum import StrEnum
 from math import inf
 
-from .budgets import WindowedCount
-from .limits import ExecutionLimits
+from .budgets import ExecutionLimits, WindowedCount
 
 WINDOW_S = 30  # whole seconds over which the share of faults is taken, the present one included
 WINDOW_LEAST = 20  # calls in them below which their share says nothing

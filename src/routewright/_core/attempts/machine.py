@@ -25,8 +25,8 @@ from routewright._core.tokens.estimate import longer
 from routewright.wire import FaultKind, OnPartial, TokenBounds
 
 from .breaker import Circuits
+from .budgets import ExecutionLimits
 from .faults import FAULTS
-from .limits import ExecutionLimits
 
 _REFUSED_ELSEWHERE = FAULTS[FaultKind.REFUSED]._replace(fall_back=True)  # where a policy lets a refusal fall back
 PAUSE_FACTOR = 3  # a pause is drawn from between the shortest and this many times the one before (decorrelated jitter)
