@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.attempts.health import LOOK_EVERY_S, Health, health_after, health_snapshot
+from routewright._core.attempts.health import (
+    LOOK_EVERY_S,
+    Health,
+    SharedHealth,
+    health_after,
+    health_snapshot,
+    in_steps,
+)
 from routewright._core.attempts.learned import EPOCH_S, HALF_LIFE_S, added, epoch_at, known_in, plus
-from routewright._core.attempts.shared_health import SharedHealth, in_steps
 from routewright._core.routing.outlook import UNKNOWN
 from routewright.wire import HealthSnapshot, Learned, LearnedModel, ModelHealth
 
