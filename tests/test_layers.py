@@ -38,10 +38,9 @@ CORE_ORDER = (
     "routing/refusal routing/decide routing/decision routing/what_if routing/head limits/window "
     "webhooks/delivery webhooks/outbox webhooks/addresses webhooks/samples accounts/payer accounts/state "
     "accounts/ledger accounts/waiting shortage idempotency rows statement model_name accounts/books cache/key "
-    "cache/selection cache/answers cache/lexicon cache/gist cache/guards cache/calibration cache/offer "
-    "attempts/faults attempts/breaker traceparent attempt attempts/machine trace/line call alerts "
-    "attempts/journal webhooks/signature webhooks/endpoint salvage agent/calculator agent/request "
-    "agent/machine agent/record"
+    "cache/answers cache/lexicon cache/gist cache/guards cache/calibration cache/offer attempts/faults "
+    "attempts/breaker traceparent attempt attempts/machine trace/line call alerts attempts/journal "
+    "webhooks/signature webhooks/endpoint salvage agent/calculator agent/request agent/machine agent/record"
 ).split()
 ENGINE_ORDER = (
     "cancel worker context reading fault storage readiness retention webhooks capture learning counting replay "

@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar, TypeVarTuple
 from msgspec import json
 from msgspec.structs import replace
 
-from routewright._core.cache.selection import selects
+from routewright._core.cache.key import selects
 from routewright.backends.clock import SystemClock
 from routewright.fork import Guard, renew_in_children
 from routewright.protocols import Clock, Vector

@@ -8,7 +8,7 @@ from functools import partial
 
 from msgspec import json, msgpack
 
-from routewright._core.cache.selection import is_tagged
+from routewright._core.cache.key import is_tagged
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.postgres.connection import Database, array_of
 from routewright.backends.storage.postgres.schema import Store

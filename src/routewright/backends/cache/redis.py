@@ -8,7 +8,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from routewright._core.cache.selection import selects
+from routewright._core.cache.key import selects
 from routewright.backends.clock import SystemClock
 from routewright.backends.redis import Server
 from routewright.protocols import Clock, Vector

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, TypeVarTuple
 
 from msgspec import msgpack
 
-from routewright._core.cache.selection import is_tagged
+from routewright._core.cache.key import is_tagged
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.sqlite.connection import connect, file_of, identity_of, make_file, pragma
 from routewright.backends.storage.sqlite.faults import fault_of, is_transient
