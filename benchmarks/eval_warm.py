@@ -26,8 +26,7 @@ from msgspec.structs import replace
 
 from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
-from routewright._core.catalogue.prices import price_at, usage_nanos
-from routewright._core.catalogue.prompt_caches import prompt_cache_of
+from routewright._core.catalogue.prices import price_at, prompt_cache_of, usage_nanos
 from routewright._core.routing.board import Board, Boards
 from routewright._core.routing.decide import decide
 from routewright._core.routing.dials import Dials

@@ -28,9 +28,9 @@ FLOORS = [
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
-    "request/json_scan trace/ids money catalogue/prices catalogue/prompt_caches routing/scale routing/quality "
-    "routing/predict sse tokens/images tokens/estimate request/problems request/rules structured_output derive "
-    "moment account terms changes trace/filter trace/tree analytics/rollup analytics/report recorded batch "
+    "request/json_scan trace/ids money catalogue/prices routing/scale routing/quality routing/predict sse "
+    "tokens/images tokens/estimate request/problems request/rules structured_output derive moment account "
+    "terms changes trace/filter trace/tree analytics/rollup analytics/report recorded batch "
     "guardrails/detectors guardrails/phrases guardrails/texts guardrails/gate guardrails/capture request/read "
     "catalogue/models selector routing/dials routing/pool routing/outlook attempts/budgets attempts/quantile "
     "attempts/learned attempts/workload attempts/health policy routing/warm routing/inputs routing/constraints "

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
-from routewright._core.catalogue.prices import prices_of, saved_nanos
-from routewright._core.catalogue.prompt_caches import HOUR_S, PromptCache, prompt_cache_of
+from routewright._core.catalogue.prices import HOUR_S, PromptCache, prices_of, prompt_cache_of, saved_nanos
 from routewright._core.routing.board import Board
 from routewright._core.routing.decision import Decision, decision_of, explain
 from routewright._core.routing.dials import Dials

@@ -11,8 +11,7 @@ from msgspec import MsgspecError, msgpack
 
 from routewright._core.attempt import Attempt
 from routewright._core.call import Call
-from routewright._core.catalogue.prices import price_at
-from routewright._core.catalogue.prompt_caches import HOUR_S, prompt_cache_of
+from routewright._core.catalogue.prices import HOUR_S, price_at, prompt_cache_of
 from routewright._core.routing.warm import MOST_BYTES, Prefixes, Prompt, Sent
 from routewright.errors import RouterError
 from routewright.loop import at_once

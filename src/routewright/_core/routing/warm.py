@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec import msgpack
 from msgspec.structs import replace
 
-from routewright._core.catalogue.prompt_caches import PromptCache
+from routewright._core.catalogue.prices import PromptCache
 from routewright.wire import Params, RouteRequest, TextPart, Usage, WarmPrefix
 
 LEAST_TOKENS, MOST_BYTES = 1_024, 4 << 20
