@@ -25,8 +25,8 @@ from routewright._core.guardrails.gate import (
     Window,
     guardrails_of,
 )
-from routewright._core.guardrails.phrases import MAX_GAP_CHARS
 from routewright._core.guardrails.texts import (
+    MAX_GAP_CHARS,
     json_passage,
     parts_of,
     passages_of,

@@ -32,8 +32,7 @@ from routewright.wire import (
 )
 
 from .detectors import CONTEXT_CHARS, PATTERNS, Found, Pattern, PatternSearch
-from .phrases import Phrases, PhraseSearch
-from .texts import Passage, parts_of, passages_of, redacted, with_passages
+from .texts import Passage, Phrases, PhraseSearch, parts_of, passages_of, redacted, with_passages
 
 STAGES: tuple[Stage, ...] = ("input", "output")
 HELD_PER_LOOK = 64
