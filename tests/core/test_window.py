@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.limits.window import Window, denied, fits, leaves_in
+from routewright._core.limits import Window, denied, fits, leaves_in
 from routewright.wire import WINDOW_S, Denied, RateLimits, Take, WindowState
 
 TIMES = st.floats(0.0, 1e9) | st.floats(0.0, 200.0) | st.integers(0, 10**7).map(float)

@@ -13,7 +13,7 @@ from cachetools import LRUCache
 from msgspec.structs import asdict, replace
 
 from routewright._core.accounts.payer import check_key, parties_of, refused
-from routewright._core.limits.window import Window
+from routewright._core.limits import Window
 from routewright.errors import RateLimited
 from routewright.fork import Guard, renew_in_children
 from routewright.protocols import Accounts, Clock, CountingCoordination, Facts

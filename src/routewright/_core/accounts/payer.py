@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routewright._core.account import is_live, is_made, limits_of, refusal, stray_key, unknown_key
-from routewright._core.limits.window import Window, denied
+from routewright._core.limits import Window, denied
 from routewright.errors import RateLimited
 from routewright.wire import WINDOW_S, Account, Caller, Key, Level, RateLimits, RunLimit, Take
 

@@ -20,7 +20,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
-from routewright._core.limits.window import Window
+from routewright._core.limits import Window
 from routewright._core.moment import timestamp
 from routewright._core.request.json_scan import quoted
 from routewright.errors import IdempotencyKeyReused, RateLimited, RouterTimeoutError

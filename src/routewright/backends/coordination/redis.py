@@ -23,7 +23,7 @@ from msgspec import msgpack
 from msgspec.structs import astuple
 
 from routewright._core.accounts.payer import refused
-from routewright._core.limits.window import Window
+from routewright._core.limits import Window
 from routewright._core.request.problems import shown
 from routewright.backends.clock import SystemClock
 from routewright.backends.coordination.memory import HEAR_S

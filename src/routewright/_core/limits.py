@@ -1,6 +1,4 @@
-"""Is there room for one more? One window of a minute, exact, and the calls that run (spec 8, contract 7). What was
-taken at ``a`` counts in every window (t - 60, t] with a <= t < a + 60. Times are seconds of a clock that begins at zero
-or later and never runs backwards: ``t - 60`` is exact then, and rounding admits nothing too early."""
+"""Windows of rate limits."""
 
 from __future__ import annotations
 
