@@ -38,9 +38,9 @@ CORE_ORDER = (
     "routing/decide routing/decision routing/what_if routing/head webhooks/delivery webhooks/outbox "
     "webhooks/addresses webhooks/samples shortage idempotency rows statement model_name cache/key "
     "cache/answers cache/lexicon cache/gist cache/guards cache/calibration cache/offer attempts/faults "
-    "attempts/breaker traceparent attempt attempts/machine trace/line call alerts attempts/journal "
-    "webhooks/signature webhooks/endpoint salvage agent/calculator agent/request agent/machine agent/record "
-    "limits accounts/payer accounts/state accounts/ledger accounts/waiting accounts/books"
+    "attempts/breaker attempt attempts/machine trace/line call alerts attempts/journal webhooks/signature "
+    "webhooks/endpoint salvage agent/calculator agent/request agent/machine agent/record limits accounts/payer "
+    "accounts/state accounts/ledger accounts/waiting accounts/books"
 ).split()
 ENGINE_ORDER = (
     "cancel worker context reading fault storage readiness retention webhooks capture learning counting replay "

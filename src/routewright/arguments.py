@@ -12,8 +12,7 @@ from ._core.request.json_scan import is_unicode
 from ._core.request.problems import listed, shown
 from ._core.request.rules import check_names
 from ._core.terms import KEY_THERE, told
-from ._core.trace.ids import normalise_trace_id
-from ._core.traceparent import TraceParent, parse_traceparent
+from ._core.trace.ids import TraceParent, normalise_trace_id, parse_traceparent
 from .catalogue import Catalogue
 from .errors import ValidationFailed
 from .policies import PolicyFile

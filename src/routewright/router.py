@@ -20,8 +20,7 @@ from ._core.routing.decision import Decision, explain
 from ._core.routing.what_if import PolicyCheck, WhyNot, why_not
 from ._core.structured_output import Form
 from ._core.tokens.estimate import bounds_of
-from ._core.trace.ids import normalise_trace_id
-from ._core.traceparent import parse_traceparent
+from ._core.trace.ids import normalise_trace_id, parse_traceparent
 from ._engine.answer import Answer
 from ._engine.context import NO_TAGS, parent_held, parent_here, tags_held, within
 from ._engine.hooks import EventHook, HookCounts, Subscription, TraceHook

@@ -19,7 +19,7 @@ from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 from opentelemetry.trace import SpanKind, StatusCode
 
 from routewright import Caller, Capture, DenyList, Router, Settings, UpstreamFailed, ValidationFailed
-from routewright._core.traceparent import span_id_of
+from routewright._core.trace.ids import span_id_of
 from routewright.contrib.otel import OpenTelemetry
 from routewright.contrib.semconv import ATTRIBUTES, HISTOGRAMS, names_of
 from routewright.wire import ModelSpan, Trace

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.traceparent import RANDOM, SAMPLED, TraceParent, parse_traceparent, span_id_of
+from routewright._core.trace.ids import RANDOM, SAMPLED, TraceParent, parse_traceparent, span_id_of
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 GOOD = f"00-{TRACE}-{SPAN}-01"

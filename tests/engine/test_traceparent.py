@@ -24,7 +24,7 @@ from routewright import (
     UpstreamCall,
     ValidationFailed,
 )
-from routewright._core.traceparent import span_id_of
+from routewright._core.trace.ids import span_id_of
 from routewright.wire import Chunk, Trace
 
 pytestmark = pytest.mark.anyio

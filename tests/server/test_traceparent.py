@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from routewright import Model, OpenAIProvider, Pricing, Router, Settings
-from routewright._core.traceparent import span_id_of
+from routewright._core.trace.ids import span_id_of
 from routewright.backends.storage.memory import MemoryStorage
 
 from .serving import HELLO, Site, bearer, served

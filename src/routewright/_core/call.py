@@ -55,6 +55,7 @@ from .routing.dials import Asks
 from .routing.exploration import Draw
 from .routing.plan import ID, Plan
 from .routing.warm import Prompt
+from .trace.ids import TraceParent
 from .trace.line import (
     ESTIMATED,
     HEDGE,
@@ -67,7 +68,6 @@ from .trace.line import (
     spans_of,
     trace_of,
 )
-from .traceparent import TraceParent
 
 BEST_KEPT = 5  # candidates in a trace; replay gives the whole table
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from routewright._core.request.read import joined_tags
-from routewright._core.traceparent import RANDOM, SAMPLED, TraceParent, span_id_of
+from routewright._core.trace.ids import RANDOM, SAMPLED, TraceParent, span_id_of
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 NO_TAGS: Mapping[TagScopes, Mapping[str, Any]] = MappingProxyType({})

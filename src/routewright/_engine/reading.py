@@ -17,7 +17,7 @@ from routewright._core.tokens.estimate import (
     bounds_of,
     bounds_of_text,
 )
-from routewright._core.traceparent import TraceParent
+from routewright._core.trace.ids import TraceParent
 from routewright.wire import Message, RouteRequest, TokenBounds
 
 LARGE_CHARACTERS = WHOLE_CHARACTERS

@@ -16,7 +16,7 @@ import msgspec
 
 from routewright import Router, Subscription
 from routewright._core.request.problems import shown
-from routewright._core.traceparent import parse_traceparent, span_id_of
+from routewright._core.trace.ids import parse_traceparent, span_id_of
 from routewright.errors import ValidationFailed
 from routewright.wire import (
     CacheSpan,
