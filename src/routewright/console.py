@@ -21,10 +21,18 @@ from ._core.moment import timestamp
 from ._core.money import usd_text
 from ._core.request.problems import listed, shown
 from ._core.terms import account_terms, changed, checked_account, credit_of, incident_terms, key_terms, told
-from ._core.webhooks.addresses import check_url
 from ._core.webhooks.delivery import ATTEMPT_S
-from ._core.webhooks.endpoint import MAX_OVERLAP_S, OVERLAP_S, PURPOSE, checked_events, is_place, opened, rotated
-from ._core.webhooks.samples import SAMPLES
+from ._core.webhooks.endpoint import (
+    MAX_OVERLAP_S,
+    OVERLAP_S,
+    PURPOSE,
+    SAMPLES,
+    check_url,
+    checked_events,
+    is_place,
+    opened,
+    rotated,
+)
 from ._engine.hooks import events_of
 from ._engine.storage import GuardedStorage, no_accounts, unhindered
 from ._engine.webhooks import Dispatcher, post, wake
