@@ -35,8 +35,8 @@ from starlette.testclient import TestClient
 from werkzeug.datastructures import Headers as WerkzeugHeaders
 
 from routewright import Secret, SignatureError, StandardWebhookSigner, ValidationFailed, WebhookSigner
-from routewright._core.webhooks.delivery import body_of
 from routewright._core.webhooks.endpoint import SAMPLES
+from routewright._core.webhooks.outbox import body_of
 from routewright.webhook import SeenEvents, WebhookEvent, verify_request
 from routewright.wire import Event, EventType, PushedEvent
 

@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from routewright import Console, SqliteStorage, WebhookSigner
-from routewright._core.webhooks.delivery import body_of
+from routewright._core.webhooks.outbox import body_of
 from routewright.cli import main
 from routewright.testing.storage.samples import make_event
 from routewright.wire import ClaimDeliveries, DeliveryAttempt, EndAttempt, PutEvent

@@ -21,7 +21,6 @@ from ._core.moment import timestamp
 from ._core.money import usd_text
 from ._core.request.problems import listed, shown
 from ._core.terms import account_terms, changed, checked_account, credit_of, incident_terms, key_terms, told
-from ._core.webhooks.delivery import ATTEMPT_S
 from ._core.webhooks.endpoint import (
     MAX_OVERLAP_S,
     OVERLAP_S,
@@ -33,6 +32,7 @@ from ._core.webhooks.endpoint import (
     opened,
     rotated,
 )
+from ._core.webhooks.outbox import ATTEMPT_S
 from ._engine.hooks import events_of
 from ._engine.storage import GuardedStorage, no_accounts, unhindered
 from ._engine.webhooks import Dispatcher, post, wake

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from ._core.analytics.report import checked_keys
 from ._core.attempts.budgets import ExecutionLimits as ExecutionLimits
 from ._core.request.problems import shown
-from ._core.webhooks.delivery import DELAYS_S, MAX_ATTEMPTS
+from ._core.webhooks.outbox import DELAYS_S, MAX_ATTEMPTS
 from ._engine.capture import Capturing
 from .backends.clock import SystemClock
 from .errors import ValidationFailed

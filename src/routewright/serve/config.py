@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 from routewright._core.attempts.budgets import ExecutionLimits
 from routewright._core.request.problems import did_you_mean
 from routewright._core.request.rules import Range
-from routewright._core.webhooks.delivery import MAX_ATTEMPTS
+from routewright._core.webhooks.outbox import MAX_ATTEMPTS
 from routewright.config import STRICT, Name, Strict, Switch, entry_of, shaped, within
 from routewright.contrib.semconv import Version
 from routewright.document import read
