@@ -1,20 +1,41 @@
-"""May a trace from outside be kept? One that was made elsewhere, or read from a file: every field is looked at."""
+"""What changed between two health snapshots: little, so that is what is stored of all but some of them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from routewright.errors import Problem, ValidationFailed
-from routewright.wire import Trace
+from routewright.wire import HealthSnapshot, ModelHealth, Trace
 
 from .analytics.rollup import MOST_MS, MOST_TOKENS, MOST_USD
 from .moment import moment
 from .request.json_scan import MAX_DEPTH, Flaw, beneath, flaw_in, joined
 from .request.problems import Problems, problem_of, shown
 from .request.rules import MAX_PROBLEMS, check_metadata
+
+
+class HealthChange(Struct, frozen=True, omit_defaults=True):
+    """What to do to the snapshot before to have the one after."""
+
+    models: dict[str, ModelHealth] = {}
+    gone: tuple[str, ...] = ()
+
+
+def change(before: HealthSnapshot, after: HealthSnapshot) -> HealthChange:
+    """What makes of the one the other."""
+    other = {name: health for name, health in after.models.items() if before.models.get(name) != health}
+    return HealthChange(other, tuple(name for name in before.models if name not in after.models))
+
+
+def changed(before: HealthSnapshot, change: HealthChange, snapshot_id: str) -> HealthSnapshot:
+    """The snapshot of that id, which came after."""
+    left = {name: health for name, health in before.models.items() if name not in change.gone}
+    return HealthSnapshot(snapshot_id, left | change.models)
+
 
 MAX_ID_CHARS = 100
 _MOST: dict[str, float] = {  # of amounts, by the name of their field wherever it stands; none is negative
