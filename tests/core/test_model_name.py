@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from routewright import Catalogue
-from routewright._core.model_name import Named, model_called, named, named_by_id
+from routewright._core.catalogue.models import Named, model_called, named, named_by_id
 
 CATALOGUE = [named(model) for model in Catalogue().models]
 AZURE = Named("azure/gpt-4.1", "azure", "my-deployment", "GPT-4.1 of ours")

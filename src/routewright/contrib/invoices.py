@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import anyio.to_thread
 
 from routewright._core.analytics.report import days_of
-from routewright._core.model_name import Named, model_called, named, named_by_id
+from routewright._core.catalogue.models import Named, model_called, named, named_by_id
 from routewright._core.money import usd
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.problems import did_you_mean, listed, shown

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from routewright._core.model_name import model_called, named, undated
+from routewright._core.catalogue.models import model_called, named, undated
 from routewright._core.request.json_scan import beneath, joined, scan
 from routewright._core.request.problems import did_you_mean, hint_for, shown
 from routewright._core.request.read import converted
