@@ -49,7 +49,7 @@ from routewright.wire import (
     Trace,
     WindowUsage,
 )
-from routewright.wire.figures import time_short
+from routewright.wire.analytics import time_short
 from routewright.wire.trace import Content
 from tests.core.pools import TODAY, board
 

@@ -40,7 +40,7 @@ from routewright.wire import (
     Reason,
     TokenBounds,
 )
-from routewright.wire.figures import usd_short
+from routewright.wire.analytics import usd_short
 
 from .pools import TODAY, board, healths, inputs, models, pools
 

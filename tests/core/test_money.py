@@ -29,7 +29,7 @@ from routewright._core.money import (
     usd_text,
 )
 from routewright.wire import Model, PriceTier, Pricing, Usage
-from routewright.wire.figures import usd_short
+from routewright.wire.analytics import usd_short
 
 
 def test_budgets_round_down_and_prices_up() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Context, Decimal
 
-from routewright.wire.figures import NANOS_PER_USD as NANOS_PER_USD
+from routewright.wire.analytics import NANOS_PER_USD as NANOS_PER_USD
 
 PICOS_PER_NANO = 1_000
 _DIGITS = 12  # of a price; what others' lists write beyond them is the dust of float arithmetic

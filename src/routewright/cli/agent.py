@@ -20,7 +20,7 @@ from routewright.backends.tools.search import SearxngSearch
 from routewright.errors import ValidationFailed
 from routewright.protocols import CodeSandbox
 from routewright.wire import AgentResponse, Goal, RunCompleted, RunStarted, Step, StepCompleted, StepStarted, Strategy
-from routewright.wire.figures import time_short
+from routewright.wire.analytics import time_short
 
 from .command import (
     NOBODY_FITS,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args
 
 from routewright.trace import TraceStore
 from routewright.wire import Bucket, CacheReport, FallbackReport, LatencyReport, UsageReport, UsageRow
-from routewright.wire.figures import time_short
+from routewright.wire.analytics import time_short
 
 from .command import Parser, add, add_json
 from .show import Bar, Block, Line, Row, Screen, Table, about, facts, percent, picked, tokens

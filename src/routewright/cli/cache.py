@@ -21,7 +21,7 @@ from routewright.protocols import Cache
 from routewright.router import Router
 from routewright.storage import open_cache
 from routewright.wire import CacheOpts, Caller, Environment, RouteRequest
-from routewright.wire.figures import time_short
+from routewright.wire.analytics import time_short
 
 from .command import INTERRUPTED, OK, Parser, add, add_json, refused
 from .route import ASKS, add_request, pair, request_of, router_of

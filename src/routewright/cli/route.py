@@ -47,7 +47,7 @@ from routewright.wire import (
     Strategy,
     TextPart,
 )
-from routewright.wire.figures import time_short
+from routewright.wire.analytics import time_short
 
 from .command import Parser, TakesArguments, add, add_catalogue_file, add_json, in_words, names, refused
 from .show import LIST_PRICE, USUAL_TIME, Block, Line, Row, Screen, Table, aligned, dollars, facts, picked, tokens

@@ -22,7 +22,7 @@ from routewright._core.account import without_keys
 from routewright._core.money import nanos_of, usd_text
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import ModelSpan, Tokens, TraceItem
-from routewright.wire.figures import usd_short
+from routewright.wire.analytics import usd_short
 
 Style = Literal["plain", "title", "good", "bad", "dim"]
 _COLOURS: dict[Style, str] = {"plain": "", "title": "bold", "good": "green", "bad": "red", "dim": "dim"}

@@ -21,7 +21,7 @@ from routewright.wire import (
     Trace,
     TraceStatus,
 )
-from routewright.wire.figures import time_short
+from routewright.wire.analytics import time_short
 
 from .show import Bar, Block, Line, Row, Style, Table, aligned, cost, dollars, tokens
 

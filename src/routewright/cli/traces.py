@@ -34,7 +34,7 @@ from routewright.wire import (
     Trace,
     TraceItem,
 )
-from routewright.wire.figures import time_short
+from routewright.wire.analytics import time_short
 
 from .command import INTERRUPTED, OK, Parser, add, add_json, refused
 from .show import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from routewright.wire.figures import counted
+from routewright.wire.analytics import counted
 
 TEXT_SHOWN = 160
 """Characters shown of a value of any length."""

@@ -21,7 +21,7 @@ from routewright.wire import (
     ToolSpan,
     Trace,
 )
-from routewright.wire.figures import counted, time_short, tokens_short, usd_between, usd_short
+from routewright.wire.analytics import counted, time_short, tokens_short, usd_between, usd_short
 
 from .html import (
     Html,

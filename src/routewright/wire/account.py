@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from .figures import in_usd
+from .analytics import in_usd
 from .limits import RateLimits
 from .secret import Secret
 
