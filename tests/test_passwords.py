@@ -12,7 +12,7 @@ import pytest
 from routewright.cli import main
 from routewright.errors import ValidationFailed
 from routewright.storage import open_cache, open_coordination, open_storage
-from routewright.wire.secret import without_passwords
+from routewright.wire.account import without_passwords
 
 SECRET = "canary-7741"
 PLACES = (

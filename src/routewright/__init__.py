@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from .webhook import StandardWebhookSigner as StandardWebhookSigner
     from .webhook import WebhookSigner
     from .wire import *
-    from .wire.secret import Secret as Secret
+    from .wire.account import Secret as Secret
 
 __version__ = "0.1.0"
 
@@ -173,7 +173,7 @@ _HOME = {
     "Retention": "settings",
     "Router": "router",
     "SandboxProvider": "backends.providers.sandbox",
-    "Secret": "wire.secret",
+    "Secret": "wire.account",
     "Settings": "settings",
     "SqliteStorage": "backends.storage.sqlite",
     "StandardWebhookSigner": "webhook",

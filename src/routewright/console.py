@@ -102,7 +102,7 @@ from .wire import (
     Write,
     Written,
 )
-from .wire.secret import Secret
+from .wire.account import Secret
 
 
 class Console(Closing):

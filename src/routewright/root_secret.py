@@ -20,7 +20,7 @@ from .backends.storage.memory import MemoryStorage
 from .coordination import Companions
 from .errors import PreconditionFailed, RouterError, StorageReadOnly, StorageUnavailable, ValidationFailed
 from .protocols import LocalStorage, Storage
-from .wire.secret import Secret
+from .wire.account import Secret
 
 VARIABLE = "ROUTEWRIGHT_SECRET"
 """The environment variable that replaces the file."""

@@ -25,7 +25,7 @@ from .backends.coordination.memory import MemoryCoordination
 from .backends.storage.memory import MemoryStorage
 from .errors import ValidationFailed
 from .protocols import Cache, Clock, Coordination, Storage
-from .wire.secret import without_password
+from .wire.account import without_password
 
 __all__ = [
     "Expired",

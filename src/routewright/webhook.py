@@ -27,7 +27,7 @@ from ._core.webhooks.signature import (
 from .errors import SignatureError, ValidationFailed
 from .fork import Guard
 from .wire import WebhookEvent as WebhookEvent
-from .wire.secret import Secret
+from .wire.account import Secret
 
 _RANDOM_BYTES = 33  # 264 bits, which base64 writes without padding
 

@@ -32,7 +32,7 @@ from routewright.backends.providers.http import REFUSED_S, HttpProvider
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.testing import FakeClock
 from routewright.wire import Chunk, Delta, Finish, Model, UpstreamCall, Usage
-from routewright.wire.secret import Secret
+from routewright.wire.account import Secret
 
 from .asking import (
     EVENTS,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from routewright.backends.providers.http import LIMITED_S, LONGEST_S, MOST_ASKED, REFUSED_S, KeyRing, aside_s
 from routewright.errors import ProviderFault
 from routewright.testing import FakeClock
-from routewright.wire.secret import Secret
+from routewright.wire.account import Secret
 
 UNKNOWN = ProviderFault("auth", status=401)
 MODEL = "x/gpt-x"

@@ -9,7 +9,7 @@ import pickle
 import msgspec
 import pytest
 
-from routewright.wire.secret import Secret, without_password
+from routewright.wire.account import Secret, without_password
 
 KEY = "sk-Canary/0123456789+abcdef"
 

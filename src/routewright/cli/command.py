@@ -23,7 +23,7 @@ from routewright import __version__, errors
 from routewright._core.account import without_keys
 from routewright.errors import RouterError, ValidationFailed
 from routewright.wire import error_envelope
-from routewright.wire.secret import without_passwords
+from routewright.wire.account import without_passwords
 
 from .show import Line, Screen, discard_output, json_line
 

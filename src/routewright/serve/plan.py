@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from routewright.contrib.semconv import Version
 from routewright.wire import Account, Environment, Key
-from routewright.wire.secret import without_password
+from routewright.wire.account import without_password
 
 ACCOUNT = "main"
 """The account that the first start creates."""

@@ -30,7 +30,7 @@ from routewright.server.cors import checked_origins
 from routewright.server.limits import ConnectionLimits, HttpLimits
 from routewright.storage import is_postgres, open_cache, open_coordination, open_storage, url_of
 from routewright.wire import Environment, Key
-from routewright.wire.secret import without_password
+from routewright.wire.account import without_password
 
 from .assembly import exporter, router_of, server_context, settings_of
 from .config import ServeFile, Sources, TlsEntry

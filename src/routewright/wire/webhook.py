@@ -6,9 +6,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from .account import Durability, Environment, Expect
+from .account import Durability, Environment, Expect, Secret
 from .events import StoredEvent
-from .secret import Secret
 
 EventType = Literal[
     "router.fallback_triggered",

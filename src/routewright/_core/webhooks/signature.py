@@ -14,7 +14,7 @@ from typing import Any, Never
 from routewright._core.derive import same
 from routewright._core.request.problems import shown
 from routewright.errors import SignatureError, ValidationFailed
-from routewright.wire.secret import HIDDEN, Secret
+from routewright.wire.account import HIDDEN, Secret
 
 PREFIX = "whsec_"
 HEADER = "Service-Signature"

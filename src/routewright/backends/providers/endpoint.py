@@ -11,7 +11,7 @@ from routewright._core.request.problems import shown
 from routewright._core.request.rules import check_names
 from routewright.errors import ValidationFailed
 from routewright.wire import Model
-from routewright.wire.secret import Secret
+from routewright.wire.account import Secret
 
 _SECRET_CHARS = 6
 """Shorter ones are words, not secrets."""

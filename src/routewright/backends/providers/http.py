@@ -19,7 +19,7 @@ from routewright.backends.transport import AutoTransport, Verify
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.protocols import Clock, Response, Transport
 from routewright.wire import Chunk, FaultKind, Feature, Model, UpstreamCall
-from routewright.wire.secret import Secret
+from routewright.wire.account import Secret
 
 from .answer import EVENTS, Reader, read_whole, streamed, whole
 from .endpoint import Endpoint, Redactor, address_of, check_arguments, header_of, keys_of

@@ -23,7 +23,7 @@ from routewright.backends.clock import SystemClock
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.protocols import Clock
 from routewright.wire import Chunk, FaultKind, Feature, Model, ServiceTier, UpstreamCall
-from routewright.wire.secret import Secret
+from routewright.wire.account import Secret
 
 from .answer import read_whole
 from .dials import Thinking, at

@@ -16,7 +16,7 @@ from routewright.backends.providers.endpoint import Endpoint, address_of, header
 from routewright.errors import ValidationFailed
 from routewright.protocols import ToolContext, ToolFailed
 from routewright.wire import FunctionSpec
-from routewright.wire.secret import Secret
+from routewright.wire.account import Secret
 
 try:
     import httpx2

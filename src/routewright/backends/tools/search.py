@@ -19,7 +19,7 @@ from routewright.backends.providers.endpoint import Endpoint, address_of
 from routewright.backends.transport import AutoTransport, TransportLimits
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.protocols import Clock, SearchResult, ToolFailed, Transport
-from routewright.wire.secret import Secret
+from routewright.wire.account import Secret
 
 TIMEOUT_S = 10.0
 ANSWER_BYTES = 1 << 20

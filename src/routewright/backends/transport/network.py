@@ -16,7 +16,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from routewright.errors import ProviderFault, ValidationFailed
-from routewright.wire.secret import Secret
+from routewright.wire.account import Secret
 
 Verify = bool | str | os.PathLike[str] | ssl.SSLContext
 """True: the system's authorities, or those of ``SSL_CERT_FILE`` or ``SSL_CERT_DIR``; a path: those of a PEM file, or of
