@@ -50,7 +50,7 @@ from routewright.wire import (
     Trace,
 )
 
-from .cancel import CancelWatch
+from .context import CancelWatch
 from .guardrail import LARGE_CHARACTERS, GuardrailFailed, Screen
 from .worker import Worker
 

@@ -15,7 +15,7 @@ from routewright.loop import this_loop
 from routewright.protocols import Guardrail
 from routewright.wire import Delta, Finish, FunctionCall, ToolCall, ToolDelta
 
-from .cancel import CancelWatch
+from .context import CancelWatch
 
 LARGE_CHARACTERS = 20_000
 """Longer texts are checked in a worker thread: they take milliseconds."""
