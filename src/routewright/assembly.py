@@ -38,8 +38,7 @@ from ._engine.readiness import Readiness
 from ._engine.record import Records
 from ._engine.retention import sweep
 from ._engine.route import Engine
-from ._engine.shared_limits import SharedLimits
-from ._engine.sharing import Sharing
+from ._engine.shared_limits import SharedLimits, Sharing
 from ._engine.trace_log import TraceCounts, TraceLog
 from ._engine.versions import PolicyNames
 from ._engine.warmth import Warmth

@@ -38,7 +38,7 @@ from routewright.fork import Guard, renew_in_children
 from routewright.protocols import Clock, ParticularProvider, Provider, RegionalProvider
 from routewright.wire import Availability, AvailabilityStatus, Caller, ErrorBurst, Feature, Learned, Model
 
-from .sharing import Sharing
+from .shared_limits import Sharing
 
 T = TypeVar("T")
 FEATURES = get_args(Feature)
