@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from routewright.backends.cache.entries import OBSERVATIONS
+from routewright.backends.cache.memory import OBSERVATIONS
 from routewright.backends.cache.mirrors import AT_ONCE
 from routewright.backends.cache.search import Vectors
 from routewright.backends.cache.sqlite import SqliteCache

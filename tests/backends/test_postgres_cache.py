@@ -15,7 +15,7 @@ from benchmarks.doubles import MODELS
 
 from routewright import CallableProvider, Catalogue, Router, StorageUnavailable, UpstreamCall
 from routewright.backends.cache import postgres as module
-from routewright.backends.cache.entries import OBSERVATIONS, row_of
+from routewright.backends.cache.memory import OBSERVATIONS, row_of
 from routewright.backends.cache.mirrors import AT_ONCE
 from routewright.backends.cache.postgres import PostgresCache
 from routewright.backends.storage.postgres import PostgresStorage

@@ -16,7 +16,7 @@ from routewright.fork import Guard, renew_in_children
 from routewright.protocols import Clock, Vector
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats, Observation
 
-from .entries import MAX_BYTES, MAX_ENTRIES, OBSERVATIONS, check_bounds, entry_of, narrowed, row_of
+from .memory import MAX_BYTES, MAX_ENTRIES, OBSERVATIONS, check_bounds, entry_of, narrowed, row_of
 from .mirrors import AT_ONCE, Mirrors
 
 PAGE_BYTES = 4_000_000

@@ -14,7 +14,7 @@ from routewright.backends.redis import Server
 from routewright.protocols import Clock, Vector
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats
 
-from .entries import body_of, entry_of
+from .memory import body_of, entry_of
 
 ENTRY, LEAD, PAGE = "rw:answer:", "rw:lead:", 500
 _END = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"

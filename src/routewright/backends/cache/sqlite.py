@@ -23,7 +23,7 @@ from routewright.protocols import Clock, Vector
 from routewright.threads import Threads
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats, Observation
 
-from .entries import MAX_BYTES, MAX_ENTRIES, OBSERVATIONS, check_bounds, entry_of, narrowed, row_of
+from .memory import MAX_BYTES, MAX_ENTRIES, OBSERVATIONS, check_bounds, entry_of, narrowed, row_of
 from .mirrors import AT_ONCE, Mirrors
 
 T = TypeVar("T")
