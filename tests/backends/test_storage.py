@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from routewright._core.analytics.rollup import counted_of
 from routewright.backends.storage.memory import MemoryStorage
-from routewright.backends.storage.memory.account import VALUES
+from routewright.backends.storage.memory.accounts import VALUES
 from routewright.backends.storage.sqlite import SqliteStorage
 from routewright.errors import PreconditionFailed, ValidationFailed
 from routewright.protocols import Storage

@@ -32,7 +32,7 @@ from routewright import (
 )
 from routewright._core.analytics.rollup import counted_of
 from routewright._core.call import Call
-from routewright.backends.storage.memory.account import KeptAccount
+from routewright.backends.storage.memory.accounts import KeptAccount
 from routewright.backends.storage.tables.read import whole as stored_trace
 from routewright.backends.storage.tables.traces import rows_of_draft, rows_of_trace
 from routewright.backends.transport import TransportLimits

@@ -83,9 +83,7 @@ from routewright.wire import (
 )
 from routewright.wire.trace import copied
 
-from .account import KeptAccount
-from .accounts import MemoryAccounts
-from .draft import Whole, selected
+from .accounts import KeptAccount, MemoryAccounts, Whole, selected
 
 K = TypeVar("K")
 T = TypeVar("T")

@@ -1,43 +1,140 @@
-"""``Accounts`` in memory: the rules of ``State``, over the books of a ``MemoryStorage``."""
+"""What is kept of one account."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from routewright._core.accounts.books import MONEY
+from routewright._core.account import is_compromised
+from routewright._core.accounts.books import MONEY, Books
 from routewright._core.accounts.ledger import correct, expired_row, settle
 from routewright._core.accounts.payer import RUN, End, Hold
 from routewright._core.accounts.state import Expired, Kept, PurseName, State, Wait
 from routewright._core.accounts.waiting import Waiting
+from routewright._core.analytics.rollup import Rollups, counted_of
+from routewright._core.trace.filter import matches
+from routewright._core.webhooks.outbox import Outbox
 from routewright.fork import renew_in_children
 from routewright.loop import Signal
-from routewright.protocols import Facts
+from routewright.protocols import Facts, TraceDraft
 from routewright.wire import (
     Account,
     AddCredit,
     Ask,
     Caller,
     Correct,
+    Environment,
     Grant,
     Key,
     LedgerRow,
     Left,
     PutAccount,
+    PutFeedback,
     PutKey,
+    PutTrace,
     Replay,
     RevokeKey,
     RunLimit,
+    Selection,
     Short,
+    Snapshot,
     StoredEvent,
+    Trace,
     Written,
 )
 
 if TYPE_CHECKING:
-    from . import MemoryStorage
+    from routewright.backends.storage.memory import MemoryStorage
+
+VALUES = 1_000
+"""Of a group so many are told apart within an hour, those that came first: so no flood of names drives the hours before
+out of the roll-ups, nor makes each trace take longer. A report names a hundred."""
+
+
+class KeptAccount:
+    """One account: its books, and its traces with what belongs to them."""
+
+    def __init__(self, newest: int, outbox: Outbox) -> None:
+        self.books = Books(newest, outbox.emit)
+        self.traces: OrderedDict[str, TraceDraft] = OrderedDict()
+        self.text_bytes = 0
+        self.uncounted: dict[str, TraceDraft] = {}
+        """Those that are not in the roll-ups yet: drafts are made into traces for that only when somebody asks."""
+        self.rollups = Rollups(VALUES)
+        self.feedback: OrderedDict[str, PutFeedback] = OrderedDict()
+        self.snapshots: OrderedDict[str, tuple[Snapshot, float]] = OrderedDict()
+        """With the time at which they were last put, 0 of those that came with a trace."""
+
+    def seen(self, trace: Trace) -> Trace:
+        """A trace as it is to be seen: compromised, if its key was revoked within a day after it or before."""
+        revoked_at = self.books.revoked_since(trace.key_id)
+        if revoked_at is None or trace.compromised or not is_compromised(trace.created_at, revoked_at):
+            return trace
+        return replace(trace, compromised=True)
+
+    def forget_traces(self) -> None:
+        """Begin without traces."""
+        self.traces.clear()
+        self.uncounted.clear()
+        self.feedback.clear()
+        self.text_bytes = 0
+
+
+class Whole:
+    """A trace that was given as one, read as a draft is. Making it fails for what cannot be copied or counted."""
+
+    def __init__(self, write: PutTrace) -> None:
+        self.wordless = write.trace.copy()
+        """It may hold its content, and is not to be given away."""
+        self.id = self.wordless.id
+        self.key = self.wordless.key
+        self.rollup_keys = write.rollup_keys
+        content = self.wordless.content
+        self.rows: tuple[LedgerRow, ...] = write.rows
+        self.text_bytes = 0 if content is None else len(msgspec.json.encode(content))
+        self.counted = counted_of(self.wordless)
+        Rollups().count(self.counted, self.rollup_keys)
+
+    line = None
+    is_void = False
+
+    def void(self, is_void: bool) -> None:
+        """Nothing: it is a trace that was given whole."""
+
+    @property
+    def environment(self) -> Environment:
+        """The trace's."""
+        return self.wordless.environment
+
+    @property
+    def snapshot_ids(self) -> tuple[str, str, str | None] | None:
+        """Those of its decision input."""
+        given = self.wordless.decision_input
+        return None if given is None else (given.catalogue, given.health, given.policy)
+
+    @property
+    def trace(self) -> Trace:
+        """One for whoever asks."""
+        return self.wordless.copy()
+
+
+def selected(kept: Iterable[TraceDraft], asked: Selection, seen: Callable[[Trace], Trace]) -> Iterator[TraceDraft]:
+    """Those that are asked for. For the terms of a filter alone a trace is made, as it is ``seen`` without content."""
+    for each in kept:
+        created_at = each.key.removesuffix(each.id)
+        if (
+            asked.environment in (None, each.environment)
+            and (asked.since is None or created_at >= asked.since)
+            and (asked.until is None or created_at < asked.until)
+            and (not asked.terms or matches(seen(each.wordless), asked.terms))
+        ):
+            yield each
+
 
 LEASE_S = 30.0
 """A call that should have ended so long ago is ended by name: its hold was lost by a defect."""
