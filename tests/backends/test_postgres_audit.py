@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from routewright import Budget, Console, Router, open_storage
-from routewright.backends.storage.postgres.audit import check
 from routewright.backends.storage.postgres.connection import Address
-from routewright.backends.storage.postgres.schema import create
+from routewright.backends.storage.postgres.schema import check, create
 from routewright.cli import main
 from routewright.testing.servers import PostgresServer
 from routewright.wire import Ask, Caller

@@ -14,9 +14,8 @@ import pytest
 
 from routewright import Budget, Capture, Console, IdempotencyKeyReused, Router, Settings, SqliteStorage, open_storage
 from routewright.backends.storage.postgres import copy as copying
-from routewright.backends.storage.postgres.audit import check
 from routewright.backends.storage.postgres.connection import Address
-from routewright.backends.storage.postgres.schema import create
+from routewright.backends.storage.postgres.schema import check, create
 from routewright.cli import main
 from routewright.errors import StorageVersion
 from routewright.testing.servers import PostgresServer

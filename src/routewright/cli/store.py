@@ -226,7 +226,7 @@ def _check(args: Namespace, screen: Screen) -> int:
     place: object
     named = _named(args)
     if is_postgres(named):
-        from routewright.backends.storage.postgres.audit import check as check_database
+        from routewright.backends.storage.postgres.schema import check as check_database
 
         place = _database("--store", named)
         found, digests = check_database(place)
