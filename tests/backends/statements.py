@@ -12,7 +12,7 @@ from routewright.backends.storage.sqlite.schema import MIGRATIONS
 from routewright.backends.storage.tables import traces
 from routewright.backends.storage.tables import upkeep as swept
 from routewright.backends.storage.tables.books import audit, outbox, read, shelf, write
-from routewright.backends.storage.tables.books import upkeep as sweep
+from routewright.backends.storage.tables.books import audit as sweep
 from routewright.backends.storage.tables.roll import _GROUPED, _LAST
 
 OF_ACCOUNTS = (

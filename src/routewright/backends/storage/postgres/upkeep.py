@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from routewright._core.accounts.books import WEEK_S
 from routewright._core.moment import timestamp
-from routewright.backends.storage.tables.books.upkeep import SOME, remove_events, remove_marks
+from routewright.backends.storage.tables.books.audit import SOME, remove_events, remove_marks
 from routewright.backends.storage.tables.read import DAY_S, retention_of
 from routewright.backends.storage.tables.roll import roll
 from routewright.backends.storage.tables.shared import forget_unseen
