@@ -23,8 +23,15 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from routewright.backends.alarms import SWEEP_AFTER, Alarms, alarms_of
-from routewright.backends.clock import LONGEST_PAUSE_S, Alarm, ScopeDeadline, SystemClock
+from routewright.backends.clock import (
+    LONGEST_PAUSE_S,
+    SWEEP_AFTER,
+    Alarm,
+    Alarms,
+    ScopeDeadline,
+    SystemClock,
+    alarms_of,
+)
 
 HAS_UVLOOP, HAS_TRIO = (importlib.util.find_spec(name) is not None for name in ("uvloop", "trio"))
 LOOPS = ["asyncio"]

@@ -19,8 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routewright.backends.alarms import SWEEP_AFTER, Alarms
-from routewright.backends.clock import SystemClock
+from routewright.backends.clock import SWEEP_AFTER, Alarms, SystemClock
 from routewright.protocols import Clock
 from routewright.testing.clock import START, FakeClock
 

@@ -16,7 +16,7 @@ import anyio
 import msgspec
 
 from routewright._core.request.json_scan import quoted
-from routewright.backends.alarms import Entry, alarms_of, here
+from routewright.backends.clock import Entry, alarms_of, here
 from routewright.errors import Problem, UnsupportedMediaType, ValidationFailed
 from routewright.loop import current_task
 from routewright.protocols import Clock
