@@ -13,7 +13,7 @@ import pytest
 from routewright import Caller, Router
 from routewright.server import AccessLog, create_app
 from routewright.server.access_log import LONGEST_ADDRESS
-from routewright.server.refusal import Refusal, refused
+from routewright.server.errors import Refusal, refused
 from routewright.server.routes import ENDPOINTS
 
 from .asking import ask

@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from routewright import Caller, DenyList, OpenAIProvider, ProviderFault, Router, Settings, Trace, UpstreamFailed
 from routewright.backends.storage.memory import MemoryStorage
 from routewright.server import create_app
+from routewright.server.errors import Refusal, refused
 from routewright.server.metrics import FIGURES, MOST_MODELS, Metrics
-from routewright.server.refusal import Refusal, refused
 from routewright.testing import FakeClock
 from routewright.wire import FallbackDict, ModelSpan
 

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright.serve.worker import Listener
+from routewright.server.errors import Refusal, Refused
 from routewright.server.limits import ConnectionLimits
 from routewright.server.protocol import BoundedProtocol
-from routewright.server.refusal import Refusal, Refused
 
 from .serving import PATIENCE_S, Site, bearer
 

@@ -9,8 +9,8 @@ from typing import Any
 from routewright._core.account import without_keys
 from routewright._core.moment import timestamp
 
+from .errors import Refused
 from .exchange import Exchange
-from .refusal import Refused
 
 _FIELDS = "time method endpoint status code duration_ms bytes request_id trace_id account key_id environment"
 _NOTHING: dict[str, Any] = dict.fromkeys(_FIELDS.split())

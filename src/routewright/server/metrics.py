@@ -15,8 +15,8 @@ from routewright.protocols import Clock
 from routewright.router import Router
 from routewright.wire import CacheSpan, Environment, FallbackSpan, FaultKind, GuardrailSpan, ModelSpan, Trace
 
+from .errors import Refused
 from .exchange import Exchange
-from .refusal import Refused
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
