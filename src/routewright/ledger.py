@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from msgspec import UNSET, UnsetType
 
-from ._core.accounts.ledger import THRESHOLDS
+from ._core.accounts.ledger import THRESHOLDS, key_of
 from ._core.analytics.report import days_of
 from ._core.analytics.rollup import MOST_USD
 from ._core.catalogue.prices import prices_of, pricing_on, usage_nanos
@@ -22,7 +22,6 @@ from ._core.money import MOST_TOKENS, nanos_of
 from ._core.request.json_scan import is_unicode, quoted
 from ._core.request.problems import shown
 from ._core.request.rules import Range
-from ._core.rows import key_of
 from ._core.statement import (
     EPOCH,
     Truth,

@@ -24,7 +24,7 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
-from routewright._core.rows import key_of
+from routewright._core.accounts.ledger import key_of
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.postgres import PostgresStorage
 from routewright.backends.storage.sqlite import SqliteStorage, keeper, log, writer

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from routewright._core.rows import key_of, total
+from routewright._core.accounts.ledger import key_of, total
 from routewright.testing.storage.samples import AT, AT_S, NEXT_MONTH, NEXT_MONTH_S, Till, all_pages, make_row
 from routewright.wire import AddCredit, Correct, Grant, LedgerRow, LedgerRows, LedgerSums, RunLimit
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.salvage import bounded, without_trace
+from routewright._core.accounts.ledger import bounded, without_trace
 from routewright.protocols import Facts
 from routewright.wire import Caller, Claim, LedgerRow, RunLimit
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright import ValidationFailed
+from routewright._core.accounts.ledger import NOTHING, together, total
 from routewright._core.money import nanos_of, usd
-from routewright._core.rows import NOTHING, together, total
 from routewright._core.statement import check_by, day_before, days_of_month, statement
 from routewright.wire import LedgerSum, RowKind, Statement, StatementBy, Tokens
 

@@ -27,12 +27,12 @@ from routewright.wire import (
     Usage,
 )
 
+from .accounts.ledger import grouped, total
 from .moment import moment
 from .money import nanos_of, usd
 from .request.json_scan import quoted
 from .request.problems import shown
 from .request.rules import is_day
-from .rows import grouped, total
 
 
 class Truth(NamedTuple):

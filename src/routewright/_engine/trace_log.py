@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import anyio
 
+from routewright._core.accounts.ledger import bounded, without_trace
 from routewright._core.agent.record import Recorded
 from routewright._core.money import usd_text
 from routewright._core.request.json_scan import quoted
-from routewright._core.salvage import bounded, without_trace
 from routewright.errors import (
     InternalError,
     NotFound,

@@ -9,13 +9,13 @@ from typing import Literal, NamedTuple
 
 import anyio.to_thread
 
+from routewright._core.accounts.ledger import total
 from routewright._core.analytics.report import days_of
 from routewright._core.catalogue.models import Named, model_called, named, named_by_id
 from routewright._core.money import usd
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.problems import did_you_mean, listed, shown
 from routewright._core.request.rules import Range
-from routewright._core.rows import total
 from routewright.catalogue import Catalogue
 from routewright.errors import Problem, ValidationFailed
 from routewright.protocols import Clock, Storage

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from routewright._core.moment import timestamp
-from routewright._core.rows import key_of, summed
 from routewright.errors import UnsupportedWrite
 from routewright.wire import (
     Account,
@@ -42,6 +41,7 @@ from routewright.wire import (
     Written,
 )
 
+from .ledger import key_of, summed
 from .state import Expired, Kept
 
 T = TypeVar("T")

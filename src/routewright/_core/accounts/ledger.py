@@ -1,9 +1,9 @@
-"""Settles a call: its ledger rows, the charges to its purses, and the thresholds that they cross."""
+"""Where does a row stand in its ledger, and what do rows come to?"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
 
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
@@ -18,14 +18,79 @@ from routewright.wire import (
     Correct,
     Environment,
     LedgerRow,
+    LedgerSum,
     PutAccount,
     PutKey,
     StoredEvent,
     ThresholdCrossed,
+    Tokens,
 )
 
 from .payer import MONTH, RUN, End, Hold, purses_of
 from .state import KEPT_S, Books, Expired, Kept, State, scope_of
+
+K = TypeVar("K")
+NOTHING = LedgerSum("", "", "", "attempt", 0, Tokens(), 0, 0, 0, 0, 0)  # the sum of no rows
+
+
+def summed(there: LedgerSum, row: LedgerRow, sign: int = 1) -> LedgerSum:
+    """The sum with a row in it, or without it."""
+    low, high = row.cost_range_nanos or (row.cost_nanos, row.cost_nanos)
+    was, used = there.tokens, row.tokens
+    return replace(
+        there,
+        rows=there.rows + sign,
+        tokens=Tokens(was.input + sign * used.input, was.output + sign * used.output, was.cached + sign * used.cached),
+        cost_nanos=there.cost_nanos + sign * row.cost_nanos,
+        charge_nanos=there.charge_nanos + sign * row.charge_nanos,
+        credit_nanos=there.credit_nanos + sign * row.credit_nanos,
+        least_nanos=there.least_nanos + sign * low,
+        most_nanos=there.most_nanos + sign * high,
+    )
+
+
+def added(there: LedgerSum, more: LedgerSum) -> LedgerSum:
+    """The sum of both, by the names of the first."""
+    was, used = there.tokens, more.tokens
+    return replace(
+        there,
+        rows=there.rows + more.rows,
+        tokens=Tokens(was.input + used.input, was.output + used.output, was.cached + used.cached),
+        cost_nanos=there.cost_nanos + more.cost_nanos,
+        charge_nanos=there.charge_nanos + more.charge_nanos,
+        credit_nanos=there.credit_nanos + more.credit_nanos,
+        least_nanos=there.least_nanos + more.least_nanos,
+        most_nanos=there.most_nanos + more.most_nanos,
+    )
+
+
+def total(sums: Iterable[LedgerSum]) -> LedgerSum:
+    """What sums come to, whatever they are of."""
+    found = NOTHING
+    for each in sums:
+        found = added(found, each)
+    return found
+
+
+def grouped(sums: Iterable[LedgerSum], name: Callable[[LedgerSum], K]) -> dict[K, LedgerSum]:
+    """One sum for each name."""
+    found: dict[K, LedgerSum] = {}
+    for each in sums:
+        key = name(each)
+        found[key] = added(found[key], each) if key in found else each
+    return found
+
+
+def together(sums: Iterable[LedgerSum]) -> list[LedgerSum]:
+    """One sum for each day, provider, model and kind, in their order."""
+    found = grouped(sums, lambda each: (each.day, each.provider, each.model, each.kind))
+    return [each for _, each in sorted(found.items())]
+
+
+def key_of(row: LedgerRow) -> str:
+    """Where a row stands among those of its account."""
+    return f"{row.at}{row.request_id}/{row.attempt}"
+
 
 THRESHOLDS = (50, 80, 100)
 """Percent of the monthly limit at which an account is notified of what it was charged (spec 6.1)."""
@@ -200,3 +265,28 @@ def _crossed(state: State, shelf: Shelf, facts: Facts, account: Account, purses:
         )
         for each in crossed
     ]
+
+
+_CUT = "the storage refused to book it as it was"
+
+
+def without_trace(facts: Facts) -> Facts:
+    """Its bill and its answer alone."""
+    return replace(facts, trace=None, snapshots=(), events=())
+
+
+def bounded(facts: Facts, most_nanos: int) -> Facts:
+    """What its attempts cost, at most so much together, and nothing else of them."""
+    run_nanos = None if facts.run_nanos is None else min(facts.run_nanos, most_nanos)
+    rows = _bounded(facts.rows, most_nanos)
+    return replace(without_trace(facts), rows=rows, run_nanos=run_nanos, claim=None, result=None, event_ids=())
+
+
+def _bounded(rows: Sequence[LedgerRow], most_nanos: int) -> tuple[LedgerRow, ...]:
+    found = []
+    for row in rows:
+        cost = min(row.cost_nanos, most_nanos)
+        most_nanos -= cost
+        plain = LedgerRow(request_id=row.request_id, attempt=row.attempt, at=row.at, key_id=row.key_id, note=_CUT)
+        found.append(replace(plain, cost_nanos=cost, charge_nanos=min(row.charge_nanos, cost)))
+    return tuple(found)

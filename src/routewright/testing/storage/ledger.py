@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from routewright._core.rows import key_of, summed
+from routewright._core.accounts.ledger import key_of, summed
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     DeleteTraces,
