@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from routewright._core.account import headers_of, limits_of, refusal
-from routewright._core.accounts.payer import takes_of
+from routewright._core.accounts.payer import held_by_others, takes_of
 from routewright._core.limits import Window, denied
-from routewright._core.shortage import held_by_others
 from routewright.errors import RateLimited
 from routewright.testing.storage.samples import make_account
 from routewright.wire import Denied, Purse, RateLimits, Take, WindowState

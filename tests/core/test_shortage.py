@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from routewright._core.shortage import held_by_others, without_money
+from routewright._core.accounts.payer import held_by_others, without_money
 from routewright.errors import InsufficientBalance, QuotaExhausted
 from routewright.wire import Purse
 

@@ -13,12 +13,12 @@ import anyio
 from msgspec import Struct, json
 from msgspec.structs import replace
 
+from routewright._core.accounts.payer import without_money
 from routewright._core.agent.machine import AgentRun, CallModel, Ended, Observation, RunTools
 from routewright._core.agent.record import RunRecord, run_trace, words_of
 from routewright._core.agent.request import FULL, fitted
 from routewright._core.money import budget_nanos, nanos_of, usd, usd_text
 from routewright._core.request.read import checked
-from routewright._core.shortage import without_money
 from routewright._core.structured_output import Form, with_output
 from routewright._core.tokens.estimate import bounds_of
 from routewright.errors import (

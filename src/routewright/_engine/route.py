@@ -18,6 +18,7 @@ import anyio.to_thread
 from msgspec import json
 from msgspec.structs import replace
 
+from routewright._core.accounts.payer import held_by_others, without_money
 from routewright._core.attempts.machine import End, Rules
 from routewright._core.attempts.workload import values_of
 from routewright._core.call import Call
@@ -39,7 +40,6 @@ from routewright._core.routing.predict import Predictor
 from routewright._core.routing.scale import SIZE_CLASSES, size_class
 from routewright._core.routing.warm import LEAST_TOKENS
 from routewright._core.routing.what_if import PolicyCheck, check
-from routewright._core.shortage import held_by_others, without_money
 from routewright._core.structured_output import Form
 from routewright._core.tokens.estimate import bounds_of
 from routewright.errors import (
