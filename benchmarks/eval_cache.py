@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from routewright._core.cache.calibration import Bound, Calibration
-from routewright._core.cache.offer import Offer, offer
+from routewright._core.cache.guards import Offer, offer
 from routewright.backends.embed.hashed import HashedEmbedder
 from routewright.wire import CachedAnswer, CacheEntry, CacheMatch, Observation
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from routewright._core.cache.calibration import Bound
-from routewright._core.cache.offer import Offer
+from routewright._core.cache.guards import Offer
 from routewright.backends.embed.hashed import HashedEmbedder
 
 from .eval_cache import Stream, held_out, rows, shuffled

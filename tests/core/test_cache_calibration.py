@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright._core.cache.calibration import WINDOW, Bound, Calibration
-from routewright._core.cache.offer import NOTHING, offer
+from routewright._core.cache.guards import NOTHING, offer
 from routewright.backends.embed.hashed import HashedEmbedder
 from routewright.wire import CacheMatch, Observation
 

@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright._core.cache.gist import gist
-from routewright._core.cache.guards import guard
+from routewright._core.cache.guards import guard, same_words
 from routewright._core.cache.lexicon import lexicon
-from routewright._core.cache.offer import same_words
 
 DATA = Path(__file__).parent.parent / "data"
 

@@ -25,8 +25,8 @@ from routewright._core.alerts import LowHits
 from routewright._core.attempt import Attempt, ToolPieces
 from routewright._core.attempts.faults import raised_in
 from routewright._core.cache.calibration import LEARNED, Bound, Calibration
+from routewright._core.cache.guards import Offer, offer
 from routewright._core.cache.key import keys_of, selects
-from routewright._core.cache.offer import Offer, offer
 from routewright._core.call import Call
 from routewright._core.routing.plan import NamedLeg
 from routewright._core.structured_output import Fit, Form
