@@ -33,7 +33,7 @@ from routewright._core.routing.dials import Dials
 from routewright._core.routing.inputs import RULES
 from routewright._core.routing.pool import Pool
 from routewright._core.routing.quality import MICRO
-from routewright._core.routing.warm import LEAST_TOKENS, Prefixes, Prompt
+from routewright._core.routing.scoring import LEAST_TOKENS, Prefixes, Prompt
 from routewright.catalogue import bundled
 from routewright.errors import NoCandidates
 from routewright.wire import (

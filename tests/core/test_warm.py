@@ -19,8 +19,7 @@ from routewright._core.routing.decision import Decision, decision_of, explain
 from routewright._core.routing.dials import Dials
 from routewright._core.routing.outlook import Outlook
 from routewright._core.routing.pool import Pool
-from routewright._core.routing.scoring import WEIGHTS, Columns, Ranking, RequestClass
-from routewright._core.routing.warm import PREFIXES_KEPT, Prefixes, Prompt
+from routewright._core.routing.scoring import PREFIXES_KEPT, WEIGHTS, Columns, Prefixes, Prompt, Ranking, RequestClass
 from routewright.catalogue import bundled
 from routewright.errors import NoCandidates
 from routewright.wire import (

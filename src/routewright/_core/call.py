@@ -54,7 +54,7 @@ from .routing.decision import Decision
 from .routing.dials import Asks
 from .routing.exploration import Draw
 from .routing.plan import ID, Plan
-from .routing.warm import Prompt
+from .routing.scoring import Prompt
 from .trace.ids import TraceParent
 from .trace.line import (
     ESTIMATED,

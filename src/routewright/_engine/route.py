@@ -38,7 +38,7 @@ from routewright._core.routing.inputs import Defaults, asked_of, input_of, with_
 from routewright._core.routing.plan import Plan
 from routewright._core.routing.predict import Predictor
 from routewright._core.routing.scale import SIZE_CLASSES, size_class
-from routewright._core.routing.warm import LEAST_TOKENS
+from routewright._core.routing.scoring import LEAST_TOKENS
 from routewright._core.routing.what_if import PolicyCheck, check
 from routewright._core.structured_output import Form
 from routewright._core.tokens.estimate import bounds_of

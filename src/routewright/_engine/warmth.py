@@ -12,7 +12,7 @@ from msgspec import MsgspecError, msgpack
 from routewright._core.attempt import Attempt
 from routewright._core.call import Call
 from routewright._core.catalogue.prices import HOUR_S, price_at, prompt_cache_of
-from routewright._core.routing.warm import MOST_BYTES, Prefixes, Prompt, Sent
+from routewright._core.routing.scoring import MOST_BYTES, Prefixes, Prompt, Sent
 from routewright.errors import RouterError
 from routewright.loop import at_once
 from routewright.protocols import LocalStorage, Storage
