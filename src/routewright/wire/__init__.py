@@ -11,7 +11,6 @@ from .learned import *
 from .ledger import *
 from .limits import *
 from .model import *
-from .options import *
 from .policy import *
 from .request import *
 from .response import *
