@@ -7,7 +7,6 @@ from .analytics import *
 from .cache import *
 from .decision import *
 from .events import *
-from .learned import *
 from .ledger import *
 from .limits import *
 from .model import *

@@ -12,8 +12,8 @@ from .account import AllAccounts, Durability, Environment, Expect, KeyByDigest, 
 from .agent import AgentState, PutAgentState
 from .decision import Snapshot
 from .events import Incidents, PutEvent, PutIncident, StoredEvent
-from .learned import AddLearned, LearnedSince
 from .ledger import AddCredit, Correct, LedgerRow, LedgerRows, LedgerSums, LedgerSumsOfAll, Stands
+from .policy import AddLearned, LearnedSince
 from .trace import Trace
 from .webhook import (
     ClaimDeliveries,
