@@ -9,7 +9,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from routewright.threads import Abandoned, Threads, check_wanted
+from routewright.loop import Abandoned, Threads, check_wanted
 
 pytestmark = pytest.mark.anyio
 

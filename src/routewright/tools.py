@@ -16,8 +16,8 @@ from ._core.agent.calculator import CalculatorError, calculate
 from ._core.request.problems import shown
 from ._core.request.rules import FUNCTION_NAME
 from .errors import ValidationFailed
+from .loop import Threads, Work
 from .protocols import CodeSandbox, SearchBackend, SearchResult, Tool, ToolContext, ToolFailed
-from .threads import Threads, Work
 from .wire import FunctionSpec
 from .wire import Tool as Declaration
 

@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 from routewright.backends import tokens
 from routewright.backends.tokens import PackedTokenCounter
 from routewright.errors import InternalError
+from routewright.loop import Abandoned
 from routewright.protocols import TokenCounter
-from routewright.threads import Abandoned
 
 DATA = Path(__file__).parents[1] / "data"
 ENCODINGS = ("o200k_base", "cl100k_base")

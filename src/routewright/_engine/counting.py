@@ -17,8 +17,8 @@ from routewright._core.routing.pool import Pool
 from routewright._core.routing.predict import Predictor
 from routewright._core.tokens.estimate import VOCABULARIES, Vocabulary
 from routewright.errors import InternalError, RouterError, RouterTimeoutError
+from routewright.loop import Threads
 from routewright.protocols import Clock, QualityPredictor
-from routewright.threads import Threads
 from routewright.wire import DecisionInput, RouteRequest, TokenBounds
 
 from .learning import Learner

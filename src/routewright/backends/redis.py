@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from routewright.errors import StorageUnavailable, ValidationFailed
 from routewright.fork import Guard
-from routewright.threads import Threads
+from routewright.loop import Threads
 
 try:
     from redis import Redis, RedisError, cluster, sentinel

@@ -13,7 +13,7 @@ import tiktoken
 
 from routewright.errors import InternalError
 from routewright.fork import Guard
-from routewright.threads import check_wanted
+from routewright.loop import check_wanted
 
 
 class _Vocabulary(NamedTuple):

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from routewright.errors import BodyTooLarge, RateLimited, RequestTimedOut, RouterError
 from routewright.fork import Guard
-from routewright.threads import Threads
+from routewright.loop import Threads
 
 from .exchange import JSON, ClientLeft, Exchange, Message
 

@@ -15,8 +15,8 @@ from routewright._core.request.problems import shown
 from routewright.backends.clock import SystemClock
 from routewright.errors import ValidationFailed
 from routewright.fork import Guard, renew_in_children
+from routewright.loop import Threads
 from routewright.protocols import Clock, Vector
-from routewright.threads import Threads
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats
 
 from .search import Vectors, unpacked, vector_of

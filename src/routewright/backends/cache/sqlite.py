@@ -19,8 +19,8 @@ from routewright.backends.storage.sqlite.connection import connect, file_of, ide
 from routewright.backends.storage.sqlite.faults import fault_of, is_transient
 from routewright.errors import StorageCorrupt, ValidationFailed
 from routewright.fork import Guard, quiet_at_fork
+from routewright.loop import Threads
 from routewright.protocols import Clock, Vector
-from routewright.threads import Threads
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats, Observation
 
 from .memory import MAX_BYTES, MAX_ENTRIES, OBSERVATIONS, check_bounds, entry_of, narrowed, row_of

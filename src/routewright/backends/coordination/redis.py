@@ -30,9 +30,8 @@ from routewright.backends.coordination.memory import HEAR_S
 from routewright.backends.redis import Server
 from routewright.errors import InternalError, RouterError, StorageUnavailable, ValidationFailed
 from routewright.fork import Guard, renew_in_children
-from routewright.loop import Reply, give
+from routewright.loop import Reply, Threads, give
 from routewright.protocols import Clock
-from routewright.threads import Threads
 from routewright.wire import WINDOW_S, Heard, Notice, Taken, Takes, WindowState
 
 UNITS = 1 << 20

@@ -24,7 +24,7 @@ from routewright._core.catalogue.models import models_of
 from routewright._core.request.problems import shown
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.fork import Guard
-from routewright.threads import Threads
+from routewright.loop import Threads
 from routewright.wire import Chunk, Delta, FaultKind, Finish, Model, ToolDelta, UpstreamCall
 
 Reply = str | Iterable[str | Chunk | None] | AsyncIterable[str | Chunk | None]

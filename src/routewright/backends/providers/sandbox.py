@@ -17,7 +17,7 @@ from routewright._core.request.problems import did_you_mean, shown
 from routewright._core.request.read import rebuilt
 from routewright._core.tokens.estimate import bounds_of, estimate_text
 from routewright.errors import ProviderFault, ValidationFailed
-from routewright.threads import Threads
+from routewright.loop import Threads
 from routewright.wire import (
     Chunk,
     Delta,

@@ -19,7 +19,7 @@ from routewright._core.webhooks.endpoint import check_url, is_loopback, is_publi
 from routewright.backends.clock import SystemClock
 from routewright.backends.providers.faults import retry_after
 from routewright.errors import ValidationFailed
-from routewright.threads import Threads
+from routewright.loop import Threads
 from routewright.wire import WebhookAnswer
 
 _BODY_BYTES, _BODY_S = 64 << 10, 1.0  # read of a body, so that its connection can be used again

@@ -26,7 +26,7 @@ from routewright.errors import (
     ValidationFailed,
 )
 from routewright.fork import renew_in_children
-from routewright.threads import Threads
+from routewright.loop import Threads
 
 try:
     import psycopg

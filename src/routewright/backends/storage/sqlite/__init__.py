@@ -21,8 +21,8 @@ from routewright.backends.storage.tables.shared import forget_unseen
 from routewright.backends.storage.tables.upkeep import old_traces, remove_old, remove_snapshots
 from routewright.backends.storage.tables.write import Writes
 from routewright.errors import RouterError, StorageCorrupt, ValidationFailed
+from routewright.loop import Threads
 from routewright.protocols import Clock
-from routewright.threads import Threads
 from routewright.wire import (
     AgentState,
     CacheCounts,
