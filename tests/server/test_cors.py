@@ -10,7 +10,7 @@ import pytest
 
 from routewright import Router, ValidationFailed
 from routewright.server import create_app
-from routewright.server.cors import EXPOSED
+from routewright.server.app import EXPOSED
 
 from .asking import Told, ask
 
