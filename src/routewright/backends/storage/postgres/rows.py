@@ -13,7 +13,7 @@ from routewright._core.accounts.ledger import charged
 from routewright._core.accounts.payer import MONTH
 from routewright._core.accounts.state import scope_of
 from routewright._core.moment import timestamp
-from routewright.backends.storage.tables.books.bodies import ROW, columns_of
+from routewright.backends.storage.tables.books.shelf import ROW, columns_of
 from routewright.backends.storage.tables.traces import COLUMNS, TraceRows
 from routewright.protocols import Facts
 from routewright.wire import Ask, Caller, Grant

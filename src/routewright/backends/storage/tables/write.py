@@ -28,8 +28,7 @@ from routewright.wire import (
     Written,
 )
 
-from .books.bodies import columns_of
-from .books.shelf import PUT_ROWS
+from .books.shelf import PUT_ROWS, columns_of
 from .books.write import BookWrites, Desk, holder_of
 from .connection import Statements
 from .many import insert, rows_where

@@ -31,8 +31,7 @@ from routewright.wire import (
 )
 
 from . import outbox
-from .bodies import encode
-from .shelf import TableShelf
+from .shelf import TableShelf, encode
 
 _PUT_ACCOUNT = """
 INSERT INTO account (account, body) VALUES (?, ?) ON CONFLICT (account) DO UPDATE SET body = excluded.body
