@@ -14,8 +14,8 @@ import pytest
 from routewright import Router, StorageUnavailable
 from routewright.backends.storage.postgres import PostgresStorage
 from routewright.backends.storage.postgres.connection import PATIENCE_S, Address
-from routewright.backends.storage.postgres.news import _ANNOUNCE, PostgresCoordination
 from routewright.backends.storage.postgres.schema import create
+from routewright.backends.storage.postgres.upkeep import _ANNOUNCE, PostgresCoordination
 from routewright.testing import FakeClock
 from routewright.testing.coordination import FIRST, SECOND, CoordinationContract
 from routewright.testing.plugin import need

@@ -37,9 +37,8 @@ from routewright.wire import (
 from .accounts import PostgresAccounts
 from .connection import LONG_S, Tables
 from .desk import Desk
-from .news import PostgresCoordination
 from .server import Server
-from .upkeep import Keeper, count, sweep
+from .upkeep import Keeper, PostgresCoordination, count, sweep
 from .writer import Writer
 
 
