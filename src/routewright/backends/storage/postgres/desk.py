@@ -18,8 +18,8 @@ from routewright.backends.storage.tables.books.shelf import TableShelf
 from routewright.protocols import Facts
 from routewright.wire import AddCredit, Correct, Environment, Purse, RateLimits, RunLimit, Standing, Stands, Written
 
+from .asking import packed, release_of
 from .connection import LOCK, Tables
-from .rows import packed, release_of
 
 _HOLD = """
 SELECT id, account, key_id, came_at, ends_at, parties, tokens, slots, nanos, purses, claim, fingerprint, owner,

@@ -19,10 +19,9 @@ from routewright.errors import InternalError, RouterError
 from routewright.protocols import Clock
 from routewright.wire import Snapshot, StoredEvent, Write, Written
 
-from .asking import Ending
+from .asking import Ending, packed, put_traces
 from .connection import NO_PARTITION, PATIENCE_S, Database, Tables, array_of, call, state_of
 from .desk import Desk
-from .rows import packed, put_traces
 from .schema import Store
 
 T = TypeVar("T")

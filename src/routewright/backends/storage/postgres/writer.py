@@ -28,10 +28,22 @@ from routewright.loop import Reply, give
 from routewright.protocols import Clock
 from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit
 
-from .asking import LOOK_S, MOST_AT_ONCE, Asking, Ending, Queues, Work
+from .asking import (
+    LOOK_S,
+    MOST_AT_ONCE,
+    Asking,
+    Ending,
+    Queues,
+    Work,
+    ask_of,
+    caller_of,
+    end_of,
+    month_of,
+    release_of,
+    trace_of,
+)
 from .connection import LOCKED, Tables, state_of
 from .desk import Desk
-from .rows import ask_of, caller_of, end_of, month_of, release_of, trace_of
 from .server import Server
 from .verdict import Terms, verdict, windows_of
 
