@@ -43,8 +43,7 @@ from .asking import (
     trace_of,
 )
 from .connection import LOCKED, Tables, state_of
-from .desk import Desk
-from .server import Server
+from .desk import Desk, Server
 from .verdict import Terms, verdict, windows_of
 
 IDLE_S = 2.0
