@@ -16,7 +16,7 @@ from msgspec import msgpack
 from routewright._core.cache.key import is_tagged
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.sqlite.connection import connect, file_of, identity_of, make_file, pragma
-from routewright.backends.storage.sqlite.faults import fault_of, is_transient
+from routewright.backends.storage.sqlite.sync import fault_of, is_transient
 from routewright.errors import StorageCorrupt, ValidationFailed
 from routewright.fork import Guard, quiet_at_fork
 from routewright.loop import Threads

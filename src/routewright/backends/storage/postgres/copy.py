@@ -19,8 +19,8 @@ import psycopg
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.sqlite import desk as sqlite
 from routewright.backends.storage.sqlite.connection import connect
-from routewright.backends.storage.sqlite.faults import translated
 from routewright.backends.storage.sqlite.schema import check_version, id_of
+from routewright.backends.storage.sqlite.sync import translated
 from routewright.backends.storage.tables.connection import Statements
 from routewright.errors import StorageUnavailable, ValidationFailed
 

@@ -50,8 +50,8 @@ from .accounts import SqliteAccounts
 from .connection import Connect, Connection, connect, file_of
 from .connections import Connections, Reading
 from .desk import ASK, Desk
-from .faults import fault_of, is_transient, translated
 from .keeper import Keeper
+from .sync import fault_of, is_transient, translated
 from .writer import Writer
 
 T = TypeVar("T")

@@ -24,9 +24,8 @@ from routewright.errors import StorageUnavailable
 from routewright.fork import Guard, quiet_at_fork, renew_in_children
 
 from .connection import Connect, Connection, identity_of, make_file, pragma
-from .faults import is_transient
 from .schema import id_of, prepare
-from .sync import IS_POSSIBLE
+from .sync import IS_POSSIBLE, is_transient
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from routewright.errors import StorageCorrupt, StorageUnavailable, StorageVersio
 from routewright.wire import Caller, Environment
 
 from .connection import Connection, pragma
-from .faults import is_transient
+from .sync import is_transient
 
 APPLICATION_ID = 0x72777274
 """``rwrt``: says of a file that it is a store of ours."""

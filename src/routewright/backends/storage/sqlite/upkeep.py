@@ -15,9 +15,9 @@ from routewright.backends.storage.tables.books.audit import LIVE_DIGESTS, SHOWN,
 from routewright.errors import NotFound, StorageCorrupt, StorageUnavailable, ValidationFailed
 
 from .connection import connect, make_file
-from .faults import fault_of, is_damage, is_transient, translated
 from .log import begin
 from .schema import MIGRATIONS, known_version, migrate, version_of
+from .sync import fault_of, is_damage, is_transient, translated
 
 BUSY_MS = 5_000
 """How long backup, check and upgrade wait for another process."""
