@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from routewright._core.cache.calibration import Bound
-from routewright.backends.embed.hashed import HashedEmbedder
+from routewright.backends.embed import HashedEmbedder
 
 from .eval_cache import shuffled, streams
 

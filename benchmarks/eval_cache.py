@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from routewright._core.cache.calibration import Bound, Calibration
 from routewright._core.cache.guards import Offer, offer
-from routewright.backends.embed.hashed import HashedEmbedder
+from routewright.backends.embed import HashedEmbedder
 from routewright.wire import CachedAnswer, CacheEntry, CacheMatch, Observation
 
 DATA = Path(__file__).parent.parent / "tests" / "data"

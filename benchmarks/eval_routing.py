@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from routewright._core.routing.predict import Predictor
-from routewright.backends.embed.hashed import HashedEmbedder
+from routewright.backends.embed import HashedEmbedder
 from routewright.wire import Model
 
 from .train_predictor import STRONG, WEAK, Floats, Rows, fit, load, looked, models, pool, rows, sigmoid

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from routewright._core.cache.calibration import Bound
 from routewright._core.cache.guards import Offer
-from routewright.backends.embed.hashed import HashedEmbedder
+from routewright.backends.embed import HashedEmbedder
 
 from .eval_cache import Stream, held_out, rows, shuffled
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from routewright.backends.embed.hashed import DIMENSIONS, GAINS, ROWS, hashes, pair_hash, split, words_of
+from routewright.backends.embed import DIMENSIONS, GAINS, ROWS, hashes, pair_hash, split, words_of
 
 from .eval_cache import held_out, rows
 

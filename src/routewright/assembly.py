@@ -303,7 +303,7 @@ class Parts:
         settings, clock = self.settings.cache, self.settings.clock
         with importing.lock:
             from .backends.cache.memory import MemoryCache
-            from .backends.embed.hashed import HashedEmbedder
+            from .backends.embed import HashedEmbedder
         judge = None
         if settings.judge_usd_a_day:
             judge = Judge(lambda: self.engine, settings.judge_usd_a_day, clock).compare

@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from ._core.cache.answers import JsonEquality, NormalisedEquality, NumericEquality
     from .backends.cache.memory import MemoryCache
     from .backends.cache.sqlite import SqliteCache
-    from .backends.embed.hashed import HashedEmbedder
-    from .backends.embed.openai import OpenAIEmbedder
-    from .backends.embed.static import StaticEmbedder
+    from .backends.embed import HashedEmbedder, OpenAIEmbedder, StaticEmbedder
 
 _log = logging.getLogger(__name__)
 

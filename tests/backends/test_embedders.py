@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from routewright import ProviderFault, ValidationFailed
-from routewright.backends.embed import static
-from routewright.backends.embed.openai import MOST_BYTES
+from routewright.backends import embed as static
+from routewright.backends.embed import MOST_BYTES
 from routewright.backends.transport import AutoTransport
 from routewright.cache import OpenAIEmbedder, StaticEmbedder
 from routewright.protocols import Embedder

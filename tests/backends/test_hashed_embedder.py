@@ -11,13 +11,13 @@ from benchmarks.eval_cache import rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright.backends.embed.hashed import DIMENSIONS, HashedEmbedder
+from routewright.backends.embed import DIMENSIONS, HashedEmbedder
 from routewright.protocols import Embedder
 
 EMBEDDER = HashedEmbedder()
 TEXTS = ["When will my card arrive?", "Où est ma carte?", "私のカードはどこ", "x" * 5_000, "a b " * 4_000]
 PRINT = (
-    "import zlib, numpy as np; from routewright.backends.embed.hashed import HashedEmbedder as H; import sys; "
+    "import zlib, numpy as np; from routewright.backends.embed import HashedEmbedder as H; import sys; "
     "print([zlib.crc32(np.round(H().embed(text), 4).tobytes()) for text in sys.argv[1:]])"
 )
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright import ValidationFailed
-from routewright.backends.embed.openai import OpenAIEmbedder
+from routewright.backends.embed import OpenAIEmbedder
 from routewright.backends.transport import AutoTransport
 from routewright.backends.transport.network import Network
 from routewright.backends.transport.webhooks import AiohttpWebhooks

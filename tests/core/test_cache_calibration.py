@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from routewright._core.cache.calibration import WINDOW, Bound, Calibration
 from routewright._core.cache.guards import NOTHING, offer
-from routewright.backends.embed.hashed import HashedEmbedder
+from routewright.backends.embed import HashedEmbedder
 from routewright.wire import CacheMatch, Observation
 
 QUESTION = "when will my new card arrive"

@@ -1,0 +1,245 @@
+"""Embedders that come with the library."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import zlib
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
+from io import BytesIO
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import numpy as np
+from msgspec import Meta, MsgspecError, Struct, json
+
+from routewright.errors import ProviderFault, ValidationFailed
+from routewright.fork import importing
+from routewright.protocols import Transport
+from routewright.wire import FaultKind
+
+from .providers.endpoint import Endpoint, address_of, check_arguments, keys_of
+from .providers.faults import fault_of_answer
+from .providers.hosts import HOSTS
+from .transport import AutoTransport
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+Floats: TypeAlias = "NDArray[np.float32]"
+
+DIMENSIONS = 256
+ROWS = 4096
+"""Of the table of directions. Each feature adds two of them, so few features share both."""
+GAINS = 16384
+"""Weights of features, one for each hash."""
+_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
+_PART = 4
+"""Characters of a part of a word."""
+_LONGEST_TEXT = 8_000
+"""Characters that are read."""
+_LONGEST_WORD = 24
+
+
+_MOST_WORDS = 20_000
+"""That are remembered, 1 KB each."""
+_SIGNS = np.array([1.0, -1.0], np.float32)
+
+
+class HashedEmbedder:
+    """Embeds a text as the weighted sum of its hashed features. Deterministic; some 30 µs for a short question.
+
+    Its vectors are near each other for texts that share words, word forms and, as far as was learned, synonyms. It
+    knows English best: in other languages it still compares words.
+    """
+
+    def __init__(self, table: Path | None = None) -> None:
+        """Read the table that ships with the library, or another of ``benchmarks/train_embedder.py``."""
+        packed = (table or files("routewright.data").joinpath("hashed_embedder.npz")).read_bytes()
+        self.name = "hashed-1" if table is None else f"hashed-{zlib.crc32(packed):08x}"
+        with np.load(BytesIO(packed)) as arrays:
+            self._directions: Floats = arrays["directions"] * arrays["scales"].astype(np.float32)[:, None]
+            self._gains: Floats = arrays["gains"].astype(np.float32)
+        self._words: dict[str, Floats] = {}
+        """Sums of the features of words met before."""
+
+    def embed(self, text: str) -> Floats:
+        """The embedding, (DIMENSIONS,) of length 1; of a text without words the zero vector."""
+        words = words_of(text)
+        if not words:
+            return np.zeros(DIMENSIONS, np.float32)
+        total: Floats = np.add.reduce([self._word(word) for word in words])
+        if len(words) > 1:
+            total = total + self._sum([pair_hash(*pair) for pair in pairwise(words)])
+        length = float(np.sqrt(total @ total))
+        return (total / length).astype(np.float32) if length else total
+
+    def _word(self, word: str) -> Floats:
+        known = self._words.get(word)
+        if known is None:
+            whole, *parts = hashes(word)
+            known = self._sum([whole]) + self._sum(parts) / np.sqrt(np.float32(len(parts)))
+            if len(self._words) >= _MOST_WORDS:
+                self._words.clear()
+            self._words[word] = known
+        return known
+
+    def _sum(self, hashed: list[int]) -> Floats:
+        one, other, sign, other_sign, place = split(np.array(hashed, np.uint32))
+        gains = self._gains[place]
+        total: Floats = (gains * _SIGNS[sign]) @ self._directions[one]
+        total += (gains * _SIGNS[other_sign]) @ self._directions[other]
+        return total
+
+
+def hashes(word: str) -> list[int]:
+    """The features of a word: itself and its parts. The same in every process and on every machine."""
+    word = word[:_LONGEST_WORD]
+    marked = f"<{word}>"
+    parts = [marked[start : start + _PART] for start in range(max(len(marked) - _PART + 1, 1))]
+    return [zlib.crc32(part.encode()) for part in [f" {word}", *parts]]
+
+
+def pair_hash(first: str, second: str) -> int:
+    """The feature of two words in a row."""
+    return zlib.crc32(f"{first[:_LONGEST_WORD]} {second[:_LONGEST_WORD]}".encode())
+
+
+def words_of(text: str) -> list[str]:
+    """Words in lower case, without the apostrophes in them."""
+    return _WORD.findall(shortened(text).lower().replace("'", "").replace("’", ""))
+
+
+def shortened(text: str) -> str:
+    """What is read of a text: of a longer one the first half and the last half of as many characters."""
+    half = _LONGEST_TEXT // 2
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:half]} {text[-half:]}"
+
+
+def split(hashed: NDArray[np.uint32]) -> tuple[NDArray[Any], ...]:
+    """The parts of hashes: two rows, two signs (0 or 1), and the place of the gain."""
+    gain = (hashed * np.uint32(0x9E3779B1)) >> np.uint32(18)
+    return hashed & 4095, (hashed >> 12) & 4095, (hashed >> 24) & 1, (hashed >> 25) & 1, gain
+
+
+MOST_BYTES = 1 << 20
+"""Of an answer."""
+
+
+class _Embedding(Struct):
+    embedding: Annotated[list[float], Meta(min_length=1)]
+
+
+class _Answer(Struct):
+    data: Annotated[list[_Embedding], Meta(min_length=1, max_length=1)]
+
+
+class OpenAIEmbedder:
+    """Asks a server for the embedding of each question that is not an exact hit.
+
+        OpenAIEmbedder("text-embedding-3-small")                              # the key is OPENAI_API_KEY
+        OpenAIEmbedder("nomic-embed-text", base_url="http://localhost:11434/v1")
+
+    The key in the environment is sent to no ``base_url``: pass it as ``api_key``. Anything but an embedding raises
+    ``ProviderFault``, which makes the call a miss. Only the last user turn is sent. The cache waits for a second at
+    most.
+    """
+
+    def __init__(
+        self,
+        model: str = "text-embedding-3-small",
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        dimensions: int | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        check_arguments(model, base_url)
+        if dimensions is not None and dimensions < 1:
+            raise ValidationFailed.at("dimensions", f"must be 1 or more, got {dimensions}", "for example 256")
+        own = Endpoint(name="embedder", base_url=base_url, needs_key=False) if base_url else None
+        endpoint: Endpoint = own or HOSTS["openai"]
+        self._key = keys_of(api_key, endpoint, os.environ)[0]
+        self._url = address_of(endpoint, base_url, os.environ) + "/embeddings"
+        self._fields = {"model": model, "encoding_format": "float"} | ({"dimensions": dimensions} if dimensions else {})
+        self._own_transport = transport is None
+        self._transport = AutoTransport() if transport is None else transport
+        self.name = f"{model} of {self._url}" + (f", {dimensions} numbers" if dimensions else "")
+
+    def __repr__(self) -> str:
+        return f"OpenAIEmbedder({self._fields['model']!r}, base_url={self._url.removesuffix('/embeddings')!r})"
+
+    async def embed(self, text: str) -> NDArray[np.float32]:
+        """The embedding, float32. Raises ``ProviderFault``."""
+        headers, key = {"content-type": "application/json", "accept": "application/json"}, self._key.reveal()
+        if key:
+            headers["authorization"] = f"Bearer {key}"
+        body = json.encode({**self._fields, "input": text})
+        async with self._transport.request("POST", self._url, headers=headers, body=body) as response:
+            if response.status != 200:
+                # its body stays unread, since some servers repeat the question or the key in it
+                raise fault_of_answer("the embedder", response.status, response.headers, "")
+            content = await response.read(MOST_BYTES)
+        try:
+            with np.errstate(over="ignore"):  # infinities are refused where a vector is used
+                return np.array(json.decode(content, type=_Answer).data[0].embedding, np.float32)
+        except (MsgspecError, UnicodeError, RecursionError):  # not chained, since it may hold the text
+            raise ProviderFault(FaultKind.MALFORMED, "the embedder answered with no embedding", status=200) from None
+
+    async def aclose(self) -> None:
+        """Close the connections, unless the transport was given."""
+        if self._own_transport:
+            await self._transport.aclose()
+
+
+_MODEL = "l2_supercat"
+
+
+class StaticEmbedder:
+    """Embeds a text as the mean of its words' vectors (``wordllama``, 256 numbers). Knows more synonyms than
+    ``HashedEmbedder``.
+
+    router = Router(settings=Settings(cache=CacheSettings(embedder=StaticEmbedder())))
+
+    The vectors are loaded at first use, which takes 0.4 s and 80 MB; ``load()`` does it earlier. Raises
+    ``ValidationFailed`` if the extra ``vectors`` is not installed. Safe to use from any thread.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self.name = f"wordllama-{version('wordllama')}-{_MODEL}_{DIMENSIONS}"
+        except PackageNotFoundError:
+            said = "needs the package wordllama, which is not installed"
+            raise ValidationFailed.at("StaticEmbedder", said, "pip install 'routewright[vectors]'") from None
+        self._model: Any = None
+
+    def load(self) -> None:
+        """Load the vectors now. Raises ``FileNotFoundError`` if the package lacks its files."""
+        with importing.lock:
+            self._model = self._model or _load()
+
+    def embed(self, text: str) -> Floats:
+        """The embedding, (256,) of length 1; of an empty text the zero vector."""
+        if self._model is None:
+            self.load()
+        # one text at a time: the package's own batches start threads, which a fork does not survive
+        rows = np.array(self._model.tokenizer.encode(shortened(text), add_special_tokens=False).ids, np.intp)
+        total: Floats = self._model.embedding.take(rows, axis=0, mode="clip").sum(axis=0)
+        length = np.sqrt(total @ total)
+        return total / length if length else total
+
+
+def _load() -> Any:
+    root, stopper = logging.getLogger(), logging.NullHandler()
+    root.addHandler(stopper)  # wordllama calls logging.basicConfig, which does nothing where there is a handler
+    try:
+        wordllama: Any = import_module("wordllama")
+    finally:
+        root.removeHandler(stopper)
+    folder = Path(wordllama.__file__).parent  # without it, the tokenizer is looked for in the user's cache alone
+    return wordllama.WordLlama.load(_MODEL, cache_dir=folder, dim=DIMENSIONS, disable_download=True)

@@ -1,1 +1,0 @@
-"""Embedders that come with the library."""
