@@ -15,10 +15,9 @@ from .basics import Aging, Batches, Deletion, Isolation, Keeping, Selecting
 from .ledger import Accounting
 from .naive import AccountsWalk, NaiveAccounts
 from .outbox import Outgoing
-from .owners import Owners
+from .owners import Agreeing, Owners
 from .samples import make_ask, make_facts, make_trace
 from .settlement import Histories, Idempotency, Settling
-from .shared import Agreeing
 from .walk import Loads
 
 __all__ = [
