@@ -43,8 +43,8 @@ CORE_ORDER = (
 ).split()
 ENGINE_ORDER = (
     "worker context reading fault storage readiness retention webhooks capture learning counting replay answer "
-    "trace_queue hooks trace_log versions shared_limits admission discovery warmth fleet guardrail cache "
-    "progress failure record execute hedge route many steps stream prepared tool_calls agent"
+    "trace_queue hooks trace_log shared_limits admission discovery warmth fleet guardrail cache progress "
+    "failure record execute hedge route many steps stream prepared tool_calls agent"
 ).split()
 """``route`` imports all that the pipeline goes through; only what starts a pipeline imports ``route``."""
 PURE = set(

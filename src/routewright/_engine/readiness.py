@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from math import inf
+from typing import Any
+from weakref import WeakMethod
 
-from routewright.errors import RouterError, UnsupportedWrite
+import anyio
+
+from routewright._core.policy import Versions, own_version
+from routewright.errors import InternalError, RouterError, StorageUnavailable, UnsupportedWrite
 from routewright.fork import renew_in_children
+from routewright.loop import at_once
 from routewright.protocols import Clock, Storage
-from routewright.wire import SYSTEM_ACCOUNT, CurrentRetention, DeleteResults
+from routewright.wire import (
+    SYSTEM_ACCOUNT,
+    CurrentRetention,
+    DeleteResults,
+    PolicyVersion,
+    PolicyVersions,
+    PutPolicyVersion,
+)
 
-from .storage import storage_faults
+from .storage import GuardedStorage, storage_faults
 from .worker import Detached, Worker
 
 LEFT_S = 10.0
@@ -80,3 +95,78 @@ async def _fault(done: str, ask: Callable[[], Awaitable[object]]) -> str | None:
     except RouterError as error:  # its message stays out
         return f"the storage cannot be {done}: {error.code}"
     return None
+
+
+ASK_S = 1.0
+"""How long the first use of a Router, or a reload of its policies, waits for the storage."""
+RETRY_S = 5.0
+Retry = Callable[[], Coroutine[Any, Any, bool]]
+
+_log = logging.getLogger(__name__)
+
+
+class PolicyNames:
+    """The versions of one Router's policies. ``retry`` asks for the ``unnamed`` ones again; False: later once more."""
+
+    def __init__(self, storage: Storage, worker: Worker, clock: Clock, retry: WeakMethod[Retry]) -> None:
+        self._storage = GuardedStorage(storage)
+        self._worker = worker
+        self._clock = clock
+        self._retry = retry
+        self._own: Versions | None = None
+        """Of a storage that keeps none."""
+        self.unnamed: list[PutPolicyVersion] = []
+        """Asked of the storage while it was away: these go by versions of this process's own."""
+
+    def of(self, asked: list[PutPolicyVersion]) -> list[PolicyVersion]:
+        self.unnamed, are_retried = [], bool(self.unnamed)
+        if not asked:
+            return []
+        try:
+            if self._own is None:
+                return self._ask_now(asked)
+        except UnsupportedWrite:
+            self._own = Versions()
+        except RouterError as error:
+            _log.warning("policies go by versions of this process's own until the storage is back: %s", error)
+            self.unnamed = asked
+            if not are_retried:
+                self._worker.start_daemon(_retry_until_done, self._retry, self._clock)
+            return [*map(own_version, asked)]
+        return [self._own.put(each)[0] for each in asked]
+
+    async def ask(self, asked: Sequence[PutPolicyVersion]) -> list[PolicyVersion]:
+        storage, query = self._storage, PolicyVersions(tuple(each.content for each in asked))
+        found: dict[str, PolicyVersion] = {each.content: each for each in await storage.read(SYSTEM_ACCOUNT, query)}
+        new = [each for each in asked if each.content not in found]
+        if new:
+            await storage.apply(SYSTEM_ACCOUNT, new)
+            found = {each.content: each for each in await storage.read(SYSTEM_ACCOUNT, query)}
+        if len(found) < len(query.contents):
+            raise InternalError("the storage keeps no versions of policies that were put")
+        return [found[content] for content in query.contents]
+
+    def _ask_now(self, asked: Sequence[PutPolicyVersion]) -> list[PolicyVersion]:
+        """Ask in plain code. It may run in the worker, which could not wait for itself."""
+        if self._storage.is_immediate or self._clock.virtual:
+            try:
+                return at_once(self.ask(asked))
+            except RuntimeError as error:
+                raise StorageUnavailable("the storage waits, and virtual time stands still meanwhile") from error
+        with ThreadPoolExecutor(1, "routewright-ask") as aside:
+            return aside.submit(anyio.run, self._ask_in_time, asked).result()
+
+    async def _ask_in_time(self, asked: Sequence[PutPolicyVersion]) -> list[PolicyVersion]:
+        with self._clock.deadline(self._clock.monotonic() + ASK_S):
+            return await self.ask(asked)
+        raise StorageUnavailable(f"the storage did not answer within {ASK_S:g} s")
+
+
+async def _retry_until_done(retry: WeakMethod[Retry], clock: Clock) -> None:
+    """Ask again until the storage has answered, or the Router is gone."""
+    while True:
+        await clock.sleep(RETRY_S)
+        ask = retry()
+        if ask is None or await ask():
+            return
+        del ask
