@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.alerts import LEAST_LOOKUPS, LEAST_REQUESTS, MOST_COUNTED, WINDOW_S, ErrorBursts, LowHits
+from routewright._core.attempts.journal import (
+    LEAST_LOOKUPS,
+    LEAST_REQUESTS,
+    MOST_COUNTED,
+    WINDOW_S,
+    ErrorBursts,
+    LowHits,
+)
 from routewright.wire import CacheEvicted, ErrorBurst
 
 

@@ -6,11 +6,10 @@ from random import Random
 
 import pytest
 
-from routewright._core.alerts import LEAST_REQUESTS, ErrorBursts
 from routewright._core.attempts.breaker import Circuits, State
 from routewright._core.attempts.budgets import ExecutionLimits, RetryBudget
 from routewright._core.attempts.health import Health
-from routewright._core.attempts.journal import FOLDED_AT, MOST_WAITING, Journal
+from routewright._core.attempts.journal import FOLDED_AT, LEAST_REQUESTS, MOST_WAITING, ErrorBursts, Journal
 from routewright._core.attempts.workload import Entry
 from routewright._core.routing.outlook import Outlook
 from routewright.wire import Usage

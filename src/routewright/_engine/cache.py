@@ -21,9 +21,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from routewright._core.alerts import LowHits
 from routewright._core.attempt import Attempt, ToolPieces
 from routewright._core.attempts.faults import raised_in
+from routewright._core.attempts.journal import LowHits
 from routewright._core.cache.calibration import LEARNED, Bound, Calibration
 from routewright._core.cache.guards import Offer, offer
 from routewright._core.cache.key import keys_of, selects

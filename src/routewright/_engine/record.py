@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from routewright._core.alerts import HITS_WINDOW_S, WINDOW_S
+from routewright._core.attempts.journal import HITS_WINDOW_S, WINDOW_S
 from routewright._core.attempts.machine import End
 from routewright._core.call import Call
 from routewright._core.routing.decision import Decision
