@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright._core.attempts.health import Health
-from routewright._core.attempts.workload import (
+from routewright._core.attempts.learned import (
     HALF_LIFE_S,
     MOST_VALUE_CHARS,
     MOST_WORKLOADS,

@@ -17,9 +17,7 @@ from routewright._core.routing.outlook import UNKNOWN, Outlook
 from routewright._core.routing.pool import Pool
 from routewright.wire import HealthSnapshot, Learned, LearnedModel, ModelHealth
 
-from .learned import EPOCH_S, HALF_LIFE_S, SUMS, known_in
-from .quantile import Quantiles
-from .workload import Entry
+from .learned import EPOCH_S, HALF_LIFE_S, SUMS, Entry, Quantiles, known_in
 
 PRIOR_GOOD, PRIOR_BAD = 19.0, 1.0  # what is believed of a model that was never called: one failure in twenty
 PRIOR_ANSWERS = 5.0  # how many answers the prior length, speed and time to the first token are worth

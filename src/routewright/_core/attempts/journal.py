@@ -14,7 +14,7 @@ from routewright.wire import CacheEvicted, ErrorBurst
 from .breaker import Circuits
 from .budgets import PARTS, RetryBudget, WindowedCount
 from .health import Health
-from .workload import Entry, Workloads
+from .learned import Entry, Workloads
 
 WINDOW_S = 300  # seconds over which the share of errors is taken
 _STEP_S = 5  # the window moves by so many at a time
