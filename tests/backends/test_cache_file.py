@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from routewright.backends.cache.memory import OBSERVATIONS
-from routewright.backends.cache.mirrors import AT_ONCE
-from routewright.backends.cache.search import Vectors
+from routewright.backends.cache.search import AT_ONCE, Vectors
 from routewright.backends.cache.sqlite import SqliteCache
 from routewright.errors import StorageCorrupt, ValidationFailed
 from routewright.testing.cache import PARTITION, key_of, make_entry
@@ -398,7 +397,7 @@ async def test_while_embeddings_are_read_into_memory_the_cache_is_starting(
             reading.append(other.is_starting)
             super().add(key, vector)
 
-    monkeypatch.setattr("routewright.backends.cache.mirrors.Vectors", Watched)
+    monkeypatch.setattr("routewright.backends.cache.search.Vectors", Watched)
     other = SqliteCache(path)
     assert await near(other) == ["tr_a", "tr_b", "tr_c"]
     assert (reading, other.is_starting) == ([True] * 3, False)

@@ -16,8 +16,8 @@ from benchmarks.doubles import MODELS
 from routewright import CallableProvider, Catalogue, Router, StorageUnavailable, UpstreamCall
 from routewright.backends.cache import postgres as module
 from routewright.backends.cache.memory import OBSERVATIONS, row_of
-from routewright.backends.cache.mirrors import AT_ONCE
 from routewright.backends.cache.postgres import PostgresCache
+from routewright.backends.cache.search import AT_ONCE
 from routewright.backends.storage.postgres import PostgresStorage
 from routewright.backends.storage.postgres.connection import Address
 from routewright.backends.storage.postgres.schema import create

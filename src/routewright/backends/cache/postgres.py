@@ -17,7 +17,7 @@ from routewright.protocols import Clock, Vector
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats, Observation
 
 from .memory import MAX_BYTES, MAX_ENTRIES, OBSERVATIONS, check_bounds, entry_of, narrowed, row_of
-from .mirrors import AT_ONCE, Mirrors
+from .search import AT_ONCE, Mirrors
 
 PAGE_BYTES = 4_000_000
 """Embeddings that are read at a time."""

@@ -24,7 +24,7 @@ from routewright.protocols import Clock, Vector
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats, Observation
 
 from .memory import MAX_BYTES, MAX_ENTRIES, OBSERVATIONS, check_bounds, entry_of, narrowed, row_of
-from .mirrors import AT_ONCE, Mirrors
+from .search import AT_ONCE, Mirrors
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
