@@ -28,8 +28,8 @@ from routewright.protocols import TraceDraft
 from routewright.wire import Counted, DeleteTraces, Environment, PutTrace, Tokens, Trace, TraceItem, Written
 
 from .connection import Statements
-from .many import insert, rows_where
 from .read import BODY, whole
+from .roll import insert, rows_where
 from .selection import rows_of
 
 KEYS = "trace.created_at, trace.id, trace.n"

@@ -31,8 +31,8 @@ from routewright.wire import (
 from .books.shelf import PUT_ROWS, columns_of
 from .books.write import BookWrites, Desk, holder_of
 from .connection import Statements
-from .many import insert, rows_where
 from .read import SETTING
+from .roll import insert, rows_where
 from .shared import add_learned, put_version
 from .traces import BY_IDS, TraceRows, add_traces, delete, put_traces
 
