@@ -36,9 +36,9 @@ CORE_ORDER = (
     "routing/constraints routing/scoring routing/exploration routing/plan routing/order routing/board "
     "routing/budget routing/refusal routing/decide routing/decision routing/what_if routing/head "
     "webhooks/outbox idempotency cache/key cache/answers cache/lexicon cache/gist cache/calibration "
-    "cache/guards attempts/faults attempts/breaker attempt attempts/machine trace/line call attempts/journal "
-    "webhooks/signature webhooks/endpoint agent/calculator agent/request agent/machine agent/record limits "
-    "accounts/payer accounts/state accounts/ledger statement accounts/waiting accounts/books"
+    "cache/guards attempts/faults attempts/breaker attempt attempts/machine attempts/journal "
+    "webhooks/signature webhooks/endpoint agent/calculator agent/request agent/machine limits accounts/payer "
+    "accounts/state accounts/ledger statement accounts/waiting accounts/books trace/compact call agent/record"
 ).split()
 ENGINE_ORDER = (
     "worker context reading fault storage readiness retention webhooks capture learning counting replay answer "

@@ -55,8 +55,7 @@ from .routing.dials import Asks
 from .routing.exploration import Draw
 from .routing.plan import ID, Plan
 from .routing.scoring import Prompt
-from .trace.ids import TraceParent
-from .trace.line import (
+from .trace.compact import (
     ESTIMATED,
     HEDGE,
     PROBE,
@@ -68,6 +67,7 @@ from .trace.line import (
     spans_of,
     trace_of,
 )
+from .trace.ids import TraceParent
 
 BEST_KEPT = 5  # candidates in a trace; replay gives the whole table
 
