@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import get_args
 
 from ._core.guardrails.detectors import PATTERNS
-from ._core.guardrails.gate import STAGES, Ruled
+from ._core.guardrails.screen import STAGES, Ruled
 from ._core.guardrails.texts import Phrases
 from ._core.request.problems import Problems, no_choice, shown
 from ._core.request.rules import MAX_PROBLEMS, check_choice, check_phrases, check_text

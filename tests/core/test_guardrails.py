@@ -16,15 +16,7 @@ from msgspec.structs import replace
 
 from routewright import DenyList, PatternGuardrail, ValidationFailed
 from routewright._core.guardrails.detectors import CONTEXT_CHARS, PATTERNS
-from routewright._core.guardrails.gate import (
-    AnswerGate,
-    Hit,
-    PassageGate,
-    RequestGate,
-    Ruled,
-    Window,
-    guardrails_of,
-)
+from routewright._core.guardrails.screen import AnswerGate, Hit, PassageGate, RequestGate, Ruled, Window, guardrails_of
 from routewright._core.guardrails.texts import (
     MAX_GAP_CHARS,
     json_passage,

@@ -26,7 +26,7 @@ from routewright.wire import (
 
 from .attempts.faults import ENDING, FinishReason, ending_of
 from .catalogue.prices import Prices, adds_up, range_nanos, usage_nanos
-from .guardrails.gate import Hit
+from .guardrails.screen import Hit
 from .money import MOST_TOKENS
 from .routing.plan import Leg
 from .tokens.estimate import LONGEST_TOKEN, MESSAGE_TOKENS, TOOL_CALL_TOKENS, estimate, text_range

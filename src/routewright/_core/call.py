@@ -44,7 +44,7 @@ from .account import usage_of
 from .attempt import NO_TEXT, Attempt, Rare
 from .attempts.faults import FAULTS
 from .catalogue.prices import saved_nanos
-from .guardrails.gate import Hit
+from .guardrails.screen import Hit
 from .moment import timestamp
 from .money import usd
 from .policy import Laid

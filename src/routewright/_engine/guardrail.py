@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import anyio.to_thread
 
-from routewright._core.guardrails.gate import AnswerGate, Ask, Hit, PassageGate
+from routewright._core.guardrails.screen import AnswerGate, Ask, Hit, PassageGate
 from routewright._core.guardrails.texts import json_passage
 from routewright._core.request.json_scan import quoted
 from routewright.errors import InternalError

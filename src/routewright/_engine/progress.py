@@ -19,7 +19,7 @@ from routewright._core.attempts.budgets import Pace
 from routewright._core.attempts.faults import FAULTS, hint_of
 from routewright._core.attempts.machine import FALLBACK_SHARE, Attempts, End, Wait
 from routewright._core.call import Call
-from routewright._core.guardrails.gate import Hit
+from routewright._core.guardrails.screen import Hit
 from routewright._core.request.json_scan import quoted
 from routewright._core.routing.budget import Amount, worst_of_call, worst_wanted
 from routewright._core.structured_output import Fit, Form, Repair

@@ -22,7 +22,7 @@ from routewright._core.accounts.payer import held_by_others, without_money
 from routewright._core.attempts.learned import values_of
 from routewright._core.attempts.machine import End, Rules
 from routewright._core.call import Call
-from routewright._core.guardrails.gate import Hit, RequestGate, guardrails_of, standing
+from routewright._core.guardrails.screen import Hit, RequestGate, guardrails_of, standing
 from routewright._core.money import PICOS_PER_NANO
 from routewright._core.policy import Laid, by_key, class_of, find_policy, name_of, under_policy
 from routewright._core.request.json_scan import quoted

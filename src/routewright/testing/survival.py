@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import anyio
 
-from routewright._core.guardrails.gate import RequestGate, guardrails_of
+from routewright._core.guardrails.screen import RequestGate, guardrails_of
 from routewright._core.request.problems import did_you_mean, shown
 from routewright._core.request.read import as_request
 from routewright._core.routing.decision import Decision

@@ -12,7 +12,7 @@ from routewright.protocols import Redactor
 from routewright.wire import AudioPart, Content, FilePart, FunctionCall, ImagePart, Message, Redact, TextPart, ToolCall
 
 from .detectors import PATTERNS
-from .gate import STAGES, Ruled
+from .screen import STAGES, Ruled
 from .texts import redacted
 
 WITHHELD = "[withheld: the redactor failed]"

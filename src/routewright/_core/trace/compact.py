@@ -8,7 +8,7 @@ from typing import Any, Literal
 from msgspec import UNSET, Raw, Struct, json, msgpack
 from msgspec.structs import replace
 
-from routewright._core.guardrails.gate import Hit
+from routewright._core.guardrails.screen import Hit
 from routewright._core.money import usd
 from routewright._core.routing.decision import digest_of
 from routewright._core.routing.plan import OutputPlan

@@ -19,17 +19,7 @@ from routewright._core.request.json_scan import is_unicode, quoted
 from routewright._core.request.problems import shown
 from routewright.errors import InternalError
 from routewright.protocols import Guardrail
-from routewright.wire import (
-    Allow,
-    Block,
-    GuardrailAction,
-    Policy,
-    Redact,
-    Redaction,
-    RouteRequest,
-    Stage,
-    Verdict,
-)
+from routewright.wire import Allow, Block, GuardrailAction, Policy, Redact, Redaction, RouteRequest, Stage, Verdict
 
 from .detectors import CONTEXT_CHARS, PATTERNS, Found, Pattern, PatternSearch
 from .texts import Passage, Phrases, PhraseSearch, parts_of, passages_of, redacted, with_passages
