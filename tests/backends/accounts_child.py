@@ -27,7 +27,8 @@ from msgspec.structs import replace
 from routewright._core.accounts.ledger import key_of
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.postgres import PostgresStorage
-from routewright.backends.storage.sqlite import SqliteStorage, keeper, log, writer
+from routewright.backends.storage.sqlite import SqliteStorage, log, writer
+from routewright.backends.storage.sqlite import background as keeper
 from routewright.errors import (
     AuthenticationFailed,
     IdempotencyKeyReused,

@@ -31,7 +31,7 @@ from routewright import (
     SqliteStorage,
     UpstreamCall,
 )
-from routewright.backends.storage.sqlite import keeper
+from routewright.backends.storage.sqlite import background as keeper
 from routewright.wire import Durability
 
 MODELS = [

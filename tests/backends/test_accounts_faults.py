@@ -20,7 +20,8 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from routewright._core.accounts import state
-from routewright.backends.storage.sqlite import SqliteStorage, desk, keeper, log, sync, writer
+from routewright.backends.storage.sqlite import SqliteStorage, desk, log, sync, writer
+from routewright.backends.storage.sqlite import background as keeper
 from routewright.backends.storage.sqlite.connection import connect
 from routewright.backends.storage.sqlite.desk import Desk
 from routewright.backends.storage.sqlite.upkeep import check

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import anyio
 import pytest
 
-from routewright.backends.storage.sqlite import SqliteStorage, keeper, log, sync
+from routewright.backends.storage.sqlite import SqliteStorage, log, sync
+from routewright.backends.storage.sqlite import background as keeper
 from routewright.backends.storage.sqlite.connection import Connection, connect
 from routewright.backends.storage.sqlite.upkeep import check
 from routewright.errors import StorageCorrupt

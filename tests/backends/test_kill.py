@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from routewright import Router, SqliteStorage
-from routewright.backends.storage.sqlite.keeper import LOG_BYTES
+from routewright.backends.storage.sqlite.background import LOG_BYTES
 from routewright.wire import SYSTEM_ACCOUNT, DecisionSpan, Durability, SnapshotById, Trace, TraceById, Traces
 
 from .contents import assert_sound, names_of

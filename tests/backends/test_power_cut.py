@@ -18,7 +18,8 @@ import msgspec
 import pytest
 
 from routewright import SqliteStorage
-from routewright.backends.storage.sqlite import keeper, sync
+from routewright.backends.storage.sqlite import background as keeper
+from routewright.backends.storage.sqlite import sync
 from routewright.backends.storage.sqlite.connection import connect as own_connect
 from routewright.errors import PreconditionFailed, StorageUnavailable
 from routewright.testing.storage.samples import ROLLUP_KEYS, decision_input, make_trace, random_trace

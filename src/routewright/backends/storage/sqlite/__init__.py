@@ -47,10 +47,10 @@ from routewright.wire import (
 )
 
 from .accounts import SqliteAccounts
+from .background import Keeper
 from .connection import Connect, Connection, connect, file_of
 from .connections import Connections, Reading
 from .desk import ASK, Desk
-from .keeper import Keeper
 from .sync import fault_of, is_transient, translated
 from .writer import Writer
 

@@ -21,10 +21,10 @@ from routewright.fork import Guard, renew_in_children
 from routewright.loop import Reply, give
 from routewright.wire import Durability, Replay
 
+from .background import Keeper
 from .connection import Connection
 from .connections import Connections
 from .desk import ASK, SETTLE, WRITE, Asking, Desk
-from .keeper import Keeper
 from .schema import VERSION, check_version
 from .sync import Sync, fault_of, is_of_the_file, is_transient
 
