@@ -13,7 +13,7 @@ import msgspec
 from routewright._core.accounts.payer import Tick
 from routewright.backends.storage.sqlite import SqliteStorage, log
 from routewright.backends.storage.sqlite.connection import connect
-from routewright.backends.storage.sqlite.desk import Desk
+from routewright.backends.storage.sqlite.transaction import Desk
 from routewright.backends.storage.sqlite.upkeep import check
 from routewright.testing import FakeClock
 from routewright.testing.storage.samples import AT_S, Till

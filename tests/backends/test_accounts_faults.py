@@ -20,10 +20,11 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from routewright._core.accounts import state
-from routewright.backends.storage.sqlite import SqliteStorage, desk, log, sync, writer
+from routewright.backends.storage.sqlite import SqliteStorage, log, sync, writer
 from routewright.backends.storage.sqlite import background as keeper
+from routewright.backends.storage.sqlite import transaction as desk
 from routewright.backends.storage.sqlite.connection import connect
-from routewright.backends.storage.sqlite.desk import Desk
+from routewright.backends.storage.sqlite.transaction import Desk
 from routewright.backends.storage.sqlite.upkeep import check
 from routewright.errors import InternalError, RouterError, RouterTimeoutError, StorageFull, StorageUnavailable
 from routewright.testing import FakeClock

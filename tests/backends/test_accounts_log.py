@@ -14,9 +14,9 @@ import pytest
 from msgspec.structs import replace
 
 from routewright.backends.storage.sqlite import log, sync, upkeep, writer
-from routewright.backends.storage.sqlite.desk import Desk
 from routewright.backends.storage.sqlite.log import Log
 from routewright.backends.storage.sqlite.sync import Sync
+from routewright.backends.storage.sqlite.transaction import Desk
 from routewright.errors import RateLimited, RouterError, StorageCorrupt, StorageUnavailable
 from routewright.testing.storage.samples import AT, AT_S, EVENTS, MONTH, RUN, Draft, Till, make_row, make_trace
 from routewright.wire import (

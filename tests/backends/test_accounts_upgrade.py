@@ -17,7 +17,7 @@ import pytest
 from routewright._core.accounts.payer import Tick
 from routewright.backends.storage.sqlite import SqliteStorage, log, schema, upkeep
 from routewright.backends.storage.sqlite.connection import connect
-from routewright.backends.storage.sqlite.desk import SETTLE
+from routewright.backends.storage.sqlite.transaction import SETTLE
 from routewright.backends.storage.sqlite.upkeep import check, upgrade
 from routewright.backends.storage.sqlite.writer import Request
 from routewright.errors import AuthenticationFailed, StorageVersion

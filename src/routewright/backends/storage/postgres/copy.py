@@ -17,7 +17,7 @@ import msgspec
 import psycopg
 
 from routewright.backends.clock import SystemClock
-from routewright.backends.storage.sqlite import desk as sqlite
+from routewright.backends.storage.sqlite import transaction as sqlite
 from routewright.backends.storage.sqlite.connection import connect
 from routewright.backends.storage.sqlite.schema import check_version, id_of
 from routewright.backends.storage.sqlite.sync import translated

@@ -50,8 +50,8 @@ from .accounts import SqliteAccounts
 from .background import Keeper
 from .connection import Connect, Connection, connect, file_of
 from .connections import Connections, Reading
-from .desk import ASK, Desk
 from .sync import fault_of, is_transient, translated
+from .transaction import ASK, Desk
 from .writer import Writer
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from routewright.protocols import Clock, Facts
 from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit, Short, Snapshot, StoredEvent
 
 from .connection import Connection
-from .desk import ASK, SETTLE, Asking
+from .transaction import ASK, SETTLE, Asking
 from .writer import Request, Writer
 
 

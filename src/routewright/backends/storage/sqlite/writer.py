@@ -24,9 +24,9 @@ from routewright.wire import Durability, Replay
 from .background import Keeper
 from .connection import Connection
 from .connections import Connections
-from .desk import ASK, SETTLE, WRITE, Asking, Desk
 from .schema import VERSION, check_version
 from .sync import Sync, fault_of, is_of_the_file, is_transient
+from .transaction import ASK, SETTLE, WRITE, Asking, Desk
 
 IDLE_S = 2.0
 """After so long without a request the thread ends."""
