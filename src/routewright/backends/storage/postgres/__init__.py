@@ -36,7 +36,7 @@ from routewright.wire import (
 
 from .accounts import PostgresAccounts
 from .connection import LONG_S, Tables
-from .desk import Desk, Server
+from .transaction import Desk, Server
 from .upkeep import Keeper, PostgresCoordination, count, sweep
 from .writer import Writer
 

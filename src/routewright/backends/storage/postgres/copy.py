@@ -25,8 +25,8 @@ from routewright.backends.storage.tables.connection import Statements
 from routewright.errors import StorageUnavailable, ValidationFailed
 
 from .connection import Address, Connection, Tables
-from .desk import Desk
 from .schema import alone, finish, make_tables
+from .transaction import Desk
 
 PIECE = 1_000
 """Rows of a transaction."""

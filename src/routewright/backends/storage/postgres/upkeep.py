@@ -26,8 +26,8 @@ from routewright.protocols import Clock
 from routewright.wire import Heard, Notice
 
 from .connection import Database, Tables, unsafe
-from .desk import Desk
 from .schema import Store
+from .transaction import Desk
 
 EVERY_S = 2.0
 """How often traces are counted while they come."""

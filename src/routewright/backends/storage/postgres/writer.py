@@ -43,7 +43,7 @@ from .asking import (
     trace_of,
 )
 from .connection import LOCKED, Tables, state_of
-from .desk import Desk, Server
+from .transaction import Desk, Server
 from .verdict import Terms, verdict, windows_of
 
 IDLE_S = 2.0
