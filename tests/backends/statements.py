@@ -11,8 +11,9 @@ from routewright.backends.storage.sqlite import upkeep
 from routewright.backends.storage.sqlite.schema import MIGRATIONS
 from routewright.backends.storage.tables import traces
 from routewright.backends.storage.tables import upkeep as swept
-from routewright.backends.storage.tables.books import audit, outbox, read, shelf, write
+from routewright.backends.storage.tables.books import audit, outbox, read, write
 from routewright.backends.storage.tables.books import audit as sweep
+from routewright.backends.storage.tables.books import ledger as shelf
 from routewright.backends.storage.tables.roll import _GROUPED, _LAST
 
 OF_ACCOUNTS = (

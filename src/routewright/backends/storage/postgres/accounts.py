@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from routewright.backends.storage.tables.books.shelf import KNOWN_S
+from routewright.backends.storage.tables.books.ledger import KNOWN_S
 from routewright.backends.storage.tables.traces import rows_of_draft
 from routewright.errors import RouterError, StorageUnavailable
 from routewright.protocols import Clock, Facts

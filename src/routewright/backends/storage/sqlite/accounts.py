@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from routewright.backends.storage.tables.books.shelf import KNOWN_S, MOST_SNAPSHOTS, SNAPSHOT_S
+from routewright.backends.storage.tables.books.ledger import KNOWN_S, MOST_SNAPSHOTS, SNAPSHOT_S
 from routewright.backends.storage.tables.books.write import put_event
 from routewright.backends.storage.tables.traces import TraceRows, remove_traces, rows_of_draft
 from routewright.backends.storage.tables.write import Writes

@@ -28,7 +28,7 @@ from routewright.wire import (
     Written,
 )
 
-from .books.shelf import PUT_ROWS, columns_of
+from .books.ledger import PUT_ROWS, columns_of
 from .books.write import BookWrites, Desk, holder_of
 from .connection import Statements
 from .read import SETTING

@@ -17,8 +17,8 @@ from routewright.backends.storage.tables.connection import Statements
 from routewright.backends.storage.tables.read import whole
 from routewright.errors import RouterError, StorageCorrupt
 
+from .ledger import account_of, event_of, incident_of, key_of, names_of
 from .outbox import OLD as _OLD_DELIVERY
-from .shelf import account_of, event_of, incident_of, key_of, names_of
 
 SOME = 500
 """Things that one transaction removes."""

@@ -26,7 +26,7 @@ from routewright.wire import (
     Written,
 )
 
-from .shelf import encode, event_of
+from .ledger import encode, event_of
 
 _endpoint = msgspec.json.Decoder(Endpoint).decode
 _attempts = msgspec.json.Decoder(tuple[DeliveryAttempt, ...]).decode

@@ -27,7 +27,7 @@ from routewright.wire import (
 )
 
 from . import outbox
-from .shelf import ROW, account_of, event_of, incident_of, key_of, row_of
+from .ledger import ROW, account_of, event_of, incident_of, key_of, row_of
 
 BY_DIGEST = "SELECT body FROM key WHERE digest = ?"
 ACCOUNTS = "SELECT body FROM account ORDER BY account"

@@ -31,7 +31,7 @@ from routewright.wire import (
 )
 
 from . import outbox
-from .shelf import TableShelf, encode
+from .ledger import TableShelf, encode
 
 _PUT_ACCOUNT = """
 INSERT INTO account (account, body) VALUES (?, ?) ON CONFLICT (account) DO UPDATE SET body = excluded.body
