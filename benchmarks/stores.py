@@ -9,8 +9,8 @@ from pathlib import Path
 from random import Random
 
 from routewright import SqliteStorage
-from routewright._core.moment import timestamp
 from routewright._core.routing.inputs import RULES
+from routewright._core.timestamps import timestamp
 from routewright.wire import (
     Candidate,
     DecisionInput,

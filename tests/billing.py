@@ -20,8 +20,8 @@ from routewright import (
     SqliteStorage,
     TraceStore,
 )
-from routewright._core.moment import timestamp
 from routewright._core.money import nanos_of
+from routewright._core.timestamps import timestamp
 from routewright.protocols import Facts, Storage
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Turn

@@ -29,16 +29,16 @@ FLOORS = [
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
     "request/json_scan trace/ids money catalogue/prices routing/scale routing/quality routing/predict sse "
-    "tokens/images tokens/estimate request/problems request/rules structured_output derive moment account "
-    "terms trace/filter analytics/rollup analytics/report recorded batch guardrails/detectors guardrails/texts "
-    "request/read catalogue/models selector routing/dials routing/pool routing/outlook attempts/budgets "
-    "attempts/learned attempts/health policy routing/inputs routing/constraints routing/scoring "
-    "routing/exploration routing/plan routing/order routing/board routing/budget routing/refusal "
-    "routing/decide routing/decision routing/what_if routing/head webhooks/outbox idempotency cache/key "
-    "cache/answers cache/lexicon cache/gist cache/calibration cache/guards attempts/faults attempts/breaker "
-    "attempts/journal webhooks/signature webhooks/endpoint agent/calculator agent/request agent/machine limits "
-    "accounts/payer accounts/state accounts/ledger statement accounts/waiting accounts/books guardrails/screen "
-    "guardrails/capture attempt attempts/machine trace/compact call agent/record"
+    "tokens/images tokens/estimate request/problems request/rules structured_output derive trace/filter "
+    "analytics/rollup analytics/report batch guardrails/detectors guardrails/texts request/read "
+    "catalogue/models selector routing/dials routing/pool routing/outlook attempts/budgets attempts/learned "
+    "attempts/health policy routing/inputs routing/constraints routing/scoring routing/exploration "
+    "routing/plan routing/order routing/board routing/budget routing/refusal routing/decide routing/decision "
+    "routing/what_if routing/head idempotency cache/key cache/answers cache/lexicon cache/gist "
+    "cache/calibration cache/guards attempts/faults attempts/breaker attempts/journal webhooks/signature "
+    "agent/calculator agent/request agent/machine limits guardrails/screen guardrails/capture attempt "
+    "attempts/machine trace/compact timestamps account terms recorded webhooks/outbox webhooks/endpoint "
+    "accounts/payer accounts/state accounts/ledger statement accounts/waiting accounts/books call agent/record"
 ).split()
 ENGINE_ORDER = (
     "worker context reading fault storage readiness retention webhooks capture learning counting replay answer "

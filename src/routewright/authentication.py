@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from ._core.account import Pepper, is_live, told_key, unknown_key
 from ._core.derive import derive, same
-from ._core.moment import timestamp
 from ._core.request.problems import shown
+from ._core.timestamps import timestamp
 from .coordination import RECHECK_S
 from .errors import RouterError, ValidationFailed
 from .protocols import Clock, Storage

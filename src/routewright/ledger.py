@@ -17,7 +17,6 @@ from ._core.accounts.ledger import THRESHOLDS, key_of
 from ._core.analytics.report import days_of
 from ._core.analytics.rollup import MOST_USD
 from ._core.catalogue.prices import prices_of, pricing_on, usage_nanos
-from ._core.moment import moment, timestamp
 from ._core.money import MOST_TOKENS, nanos_of
 from ._core.request.json_scan import is_unicode, quoted
 from ._core.request.problems import shown
@@ -35,6 +34,7 @@ from ._core.statement import (
     days_of_month,
     statement,
 )
+from ._core.timestamps import moment, timestamp
 from ._core.trace.ids import normalise_trace_id
 from ._engine.storage import GuardedStorage, read_trace, unhindered
 from ._engine.worker import Worker

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from routewright._core.accounts.books import INCIDENTS, WEEK_S, Books, forgotten_at, is_quiet
 from routewright._core.accounts.ledger import key_of, summed
 from routewright._core.accounts.state import KEPT_S, Expired, Kept
-from routewright._core.moment import timestamp
+from routewright._core.timestamps import timestamp
 from routewright.testing.storage.samples import AT, make_row
 from routewright.wire import (
     DeleteResults,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from routewright._core.moment import moment, timestamp
+from routewright._core.timestamps import moment, timestamp
 from routewright.errors import Problem, ValidationFailed
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -34,7 +34,7 @@ from routewright import (
     UpstreamFailed,
     ValidationFailed,
 )
-from routewright._core.moment import timestamp
+from routewright._core.timestamps import timestamp
 from routewright._engine.reading import Asked
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Line, Pause

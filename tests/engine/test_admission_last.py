@@ -22,7 +22,7 @@ from routewright import (
     StorageUnavailable,
     UnsupportedWrite,
 )
-from routewright._core.moment import timestamp
+from routewright._core.timestamps import timestamp
 from routewright._engine import trace_queue
 from routewright.protocols import Facts
 from routewright.testing.provider import Pause

@@ -28,7 +28,7 @@ from routewright import (
     SqliteStorage,
     UpstreamFailed,
 )
-from routewright._core.moment import timestamp
+from routewright._core.timestamps import timestamp
 from routewright.testing import ScriptedProvider
 from routewright.testing.provider import Pause
 from routewright.wire import Ask, Delta, PolicyFallback, Stands, UpstreamCall, Usage

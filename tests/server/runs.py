@@ -10,7 +10,7 @@ import anyio
 import msgspec
 
 from routewright import Agent, Catalogue, Console, MemoryStorage, Model, Pricing, Router, Settings
-from routewright._core.moment import timestamp
+from routewright._core.timestamps import timestamp
 from routewright.server import HttpLimits, create_app
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Line, Pause, Script

@@ -24,7 +24,7 @@ from routewright.wire import (
 )
 
 from .derive import mac
-from .moment import moment
+from .timestamps import moment
 from .trace.ids import AFTER_PREFIX
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)

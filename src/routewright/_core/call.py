@@ -45,7 +45,6 @@ from .attempt import NO_TEXT, Attempt, Rare
 from .attempts.faults import FAULTS
 from .catalogue.prices import saved_nanos
 from .guardrails.screen import Hit
-from .moment import timestamp
 from .money import usd
 from .policy import Laid
 from .routing.board import Board
@@ -55,6 +54,7 @@ from .routing.dials import Asks
 from .routing.exploration import Draw
 from .routing.plan import ID, Plan
 from .routing.scoring import Prompt
+from .timestamps import timestamp
 from .trace.compact import (
     ESTIMATED,
     HEDGE,

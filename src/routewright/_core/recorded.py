@@ -12,10 +12,10 @@ from routewright.errors import Problem, ValidationFailed
 from routewright.wire import HealthSnapshot, ModelHealth, Trace
 
 from .analytics.rollup import MOST_MS, MOST_TOKENS, MOST_USD
-from .moment import moment
 from .request.json_scan import MAX_DEPTH, Flaw, beneath, flaw_in, joined
 from .request.problems import Problems, problem_of, shown
 from .request.rules import MAX_PROBLEMS, check_metadata
+from .timestamps import moment
 
 
 class HealthChange(Struct, frozen=True, omit_defaults=True):

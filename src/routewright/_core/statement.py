@@ -28,11 +28,11 @@ from routewright.wire import (
 )
 
 from .accounts.ledger import grouped, total
-from .moment import moment
 from .money import nanos_of, usd
 from .request.json_scan import quoted
 from .request.problems import shown
 from .request.rules import is_day
+from .timestamps import moment
 
 
 class Truth(NamedTuple):

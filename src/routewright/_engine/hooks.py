@@ -17,8 +17,8 @@ from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 from routewright._core.agent.record import Recorded
-from routewright._core.moment import timestamp
 from routewright._core.request.problems import shown
+from routewright._core.timestamps import timestamp
 from routewright.errors import ValidationFailed
 from routewright.fork import Guard, renew_in_children
 from routewright.identity import Ids

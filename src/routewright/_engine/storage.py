@@ -9,8 +9,8 @@ from functools import cache
 from math import inf
 from typing import Any, TypeVar, get_args, get_origin, get_overloads, get_type_hints
 
-from routewright._core.moment import timestamp
 from routewright._core.request.json_scan import quoted
+from routewright._core.timestamps import timestamp
 from routewright._core.trace.compact import joined
 from routewright.errors import (
     InternalError,

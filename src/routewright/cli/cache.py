@@ -13,8 +13,8 @@ from typing import Any, get_args
 import msgspec
 from msgspec.structs import replace
 
-from routewright._core.moment import timestamp
 from routewright._core.terms import told
+from routewright._core.timestamps import timestamp
 from routewright.cache import CacheExplanation
 from routewright.errors import NotFound
 from routewright.protocols import Cache

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from msgspec.structs import replace
 
-from routewright._core.moment import timestamp
 from routewright._core.request.json_scan import is_unicode
 from routewright._core.request.problems import listed
+from routewright._core.timestamps import timestamp
 from routewright.authentication import strangers
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.sqlite.upkeep import backup, check, live_digests, upgrade

@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 from routewright._core.account import without_keys
-from routewright._core.moment import timestamp
+from routewright._core.timestamps import timestamp
 
 from .errors import Refused
 from .exchange import Exchange

@@ -14,7 +14,7 @@ from msgspec.structs import asdict, replace
 
 from routewright import Agent, Prepared, Stream
 from routewright._core.agent.request import sent_run
-from routewright._core.moment import span_of
+from routewright._core.timestamps import span_of
 from routewright.agent import Run
 from routewright.arguments import Options
 from routewright.errors import Problem, ValidationFailed

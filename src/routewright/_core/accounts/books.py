@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from routewright._core.moment import timestamp
+from routewright._core.timestamps import timestamp
 from routewright.errors import UnsupportedWrite
 from routewright.wire import (
     Account,

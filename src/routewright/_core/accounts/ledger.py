@@ -8,8 +8,8 @@ from typing import Protocol, TypeVar
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from routewright._core.moment import timestamp
 from routewright._core.money import usd
+from routewright._core.timestamps import timestamp
 from routewright.protocols import Facts
 from routewright.wire import (
     Account,

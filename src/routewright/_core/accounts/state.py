@@ -21,8 +21,8 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from routewright._core.limits import Window
-from routewright._core.moment import timestamp
 from routewright._core.request.json_scan import quoted
+from routewright._core.timestamps import timestamp
 from routewright.errors import IdempotencyKeyReused, RateLimited, RouterTimeoutError
 from routewright.wire import (
     WINDOW_S,

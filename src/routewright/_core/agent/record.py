@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from routewright._core.analytics.rollup import counted_of
 from routewright._core.call import Call
-from routewright._core.moment import timestamp
 from routewright._core.money import usd
+from routewright._core.timestamps import timestamp
 from routewright.wire import (
     Caller,
     Checkpoint,

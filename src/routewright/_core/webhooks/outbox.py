@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from routewright._core.moment import timestamp
+from routewright._core.timestamps import timestamp
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     ClaimDeliveries,

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from routewright._core.accounts.books import INCIDENTS, WEEK_S
-from routewright._core.moment import timestamp
+from routewright._core.timestamps import timestamp
 from routewright.errors import PreconditionFailed, UnsupportedWrite
 from routewright.protocols import Storage
 from routewright.wire import (

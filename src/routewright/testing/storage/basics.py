@@ -10,7 +10,7 @@ import anyio
 import pytest
 from msgspec.structs import asdict, replace
 
-from routewright._core.moment import timestamp
+from routewright._core.timestamps import timestamp
 from routewright._core.trace.filter import KEYS, selects
 from routewright.errors import PreconditionFailed, UnsupportedWrite
 from routewright.protocols import Storage

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from routewright._core.account import limits_of
 from routewright._core.accounts.state import KEPT_S
-from routewright._core.moment import timestamp
+from routewright._core.timestamps import timestamp
 from routewright.errors import AuthenticationFailed, IdempotencyKeyReused, RateLimited, RouterError, RouterTimeoutError
 from routewright.protocols import Accounts, Facts, LimitingStorage
 from routewright.testing.clock import FakeClock

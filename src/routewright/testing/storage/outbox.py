@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from routewright._core.moment import timestamp
+from routewright._core.timestamps import timestamp
 from routewright._core.webhooks.outbox import KEPT_S
 from routewright.errors import PreconditionFailed
 from routewright.protocols import Storage

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import asdict
 
 from routewright._core.analytics.rollup import Rollups
-from routewright._core.moment import timestamp
+from routewright._core.timestamps import timestamp
 from routewright._core.trace.filter import selects
 from routewright.errors import PreconditionFailed
 from routewright.protocols import Storage

@@ -14,9 +14,9 @@ from routewright._core.accounts.ledger import before, together
 from routewright._core.analytics.rollup import Rollups
 from routewright._core.attempts.learned import added
 from routewright._core.batch import UNNAMED_S, check_batch, check_digests, check_place, ids_of
-from routewright._core.moment import timestamp
 from routewright._core.policy import Versions
 from routewright._core.request.problems import shown
+from routewright._core.timestamps import timestamp
 from routewright._core.trace.filter import check_terms
 from routewright._core.webhooks.outbox import OF_WEBHOOKS, Outbox
 from routewright.backends.clock import SystemClock

@@ -9,8 +9,8 @@ from math import inf
 from typing import Any
 
 from routewright._core.accounts.books import MONEY
-from routewright._core.moment import timestamp
 from routewright._core.request.problems import shown
+from routewright._core.timestamps import timestamp
 from routewright._core.trace.ids import milliseconds_of
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.tables.read import DAY_S, answer, page, trace_by_id

@@ -15,7 +15,7 @@ from routewright._core.account import is_made
 from routewright._core.accounts.ledger import charged
 from routewright._core.accounts.payer import MONTH
 from routewright._core.accounts.state import FreedName, Wait, scope_of
-from routewright._core.moment import timestamp
+from routewright._core.timestamps import timestamp
 from routewright.backends.storage.tables.books import ledger as shelf
 from routewright.backends.storage.tables.books.ledger import ROW, columns_of
 from routewright.backends.storage.tables.traces import COLUMNS, TraceRows

@@ -19,7 +19,7 @@ from routewright._core.account import limits_of
 from routewright._core.accounts.ledger import Booked
 from routewright._core.accounts.payer import BALANCE, MONTH, Hold, level_of, purses_of
 from routewright._core.accounts.state import State, scope_of
-from routewright._core.moment import timestamp
+from routewright._core.timestamps import timestamp
 from routewright.backends.storage.tables.books.ledger import MOST_SNAPSHOTS, SNAPSHOT_S, TableShelf
 from routewright.backends.storage.tables.books.write import put_event
 from routewright.backends.storage.tables.traces import remove_traces, rows_of_draft

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from msgspec import json
 
 from routewright._core.accounts.books import WEEK_S
-from routewright._core.moment import timestamp
+from routewright._core.timestamps import timestamp
 from routewright.backends.clock import SystemClock
 from routewright.backends.coordination.memory import HEAR_S
 from routewright.backends.storage.tables.books.audit import SOME, remove_events, remove_marks

@@ -21,7 +21,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from routewright._core.accounts.state import Wait, scope_of
-from routewright._core.moment import timestamp
+from routewright._core.timestamps import timestamp
 from routewright.errors import RouterError, StorageUnavailable
 from routewright.fork import Guard, renew_in_children
 from routewright.loop import Reply, give

@@ -6,7 +6,7 @@ from math import inf
 from typing import NamedTuple
 
 from routewright._core.batch import UNNAMED_S
-from routewright._core.moment import timestamp
+from routewright._core.timestamps import timestamp
 from routewright.wire import Environment, TraceItems
 
 from .connection import Statements

@@ -10,8 +10,8 @@ import msgspec
 
 from routewright._core.account import compromised_from
 from routewright._core.accounts.books import WEEK_S
-from routewright._core.moment import timestamp
 from routewright._core.request.problems import shown
+from routewright._core.timestamps import timestamp
 from routewright._core.webhooks.outbox import KEPT_S
 from routewright.backends.storage.tables.connection import Statements
 from routewright.backends.storage.tables.read import whole

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from routewright._core.moment import timestamp
+from routewright._core.timestamps import timestamp
 from routewright._core.webhooks.outbox import KEPT_S, OF_WEBHOOKS
 from routewright.backends.storage.tables.connection import Statements
 from routewright.wire import (
