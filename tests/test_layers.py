@@ -41,9 +41,9 @@ CORE_ORDER = (
     "accounts/payer accounts/state accounts/ledger statement accounts/waiting accounts/books call agent/record"
 ).split()
 ENGINE_ORDER = (
-    "worker context reading fault storage readiness retention webhooks capture learning counting replay answer "
-    "trace_queue hooks trace_log shared_limits admission discovery warmth fleet guardrail cache progress "
-    "failure record execute hedge route many steps stream prepared tool_calls agent"
+    "worker context reading storage readiness retention webhooks capture learning counting replay answer "
+    "trace_queue hooks trace_log shared_limits admission discovery warmth fleet guardrail cache tool_calls "
+    "classify progress failure record execute hedge route many steps stream prepared agent"
 ).split()
 """``route`` imports all that the pipeline goes through; only what starts a pipeline imports ``route``."""
 PURE = set(

@@ -41,7 +41,7 @@ from routewright import (
     Usage,
     ValidationFailed,
 )
-from routewright._engine.fault import lasting
+from routewright._engine.classify import lasting
 from routewright._engine.steps import SHORTEST_S
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line

@@ -15,8 +15,8 @@ import anyio.lowlevel
 
 from routewright.wire import Finish
 
+from .classify import CUT_SHORT, TOO_SLOW
 from .context import CancelWatch
-from .fault import CUT_SHORT, TOO_SLOW
 from .guardrail import LARGE_CHARACTERS, GuardrailFailed
 from .progress import FAREWELL_S, Blocked, Exchange, Part, Progress
 

@@ -28,8 +28,8 @@ from routewright.protocols import Clock, Deadline, Guardrail, Provider, Rng
 from routewright.wire import Chunk, Delta, FallbackReason, FaultKind, Finish, Params, ToolDelta, UpstreamCall, Usage
 
 from .admission import Admission
+from .classify import FILTERED, TOO_SLOW, WITH_GUARDRAILS, Fault, fault_of, misfit, no_answer, silence
 from .context import CancelWatch, Onward
-from .fault import FILTERED, TOO_SLOW, WITH_GUARDRAILS, Fault, fault_of, misfit, no_answer, silence
 from .fleet import Fleet
 from .guardrail import Screen
 

@@ -15,7 +15,7 @@ from routewright.wire import Chunk, FaultKind, UpstreamCall
 
 from .admission import Admission
 from .answer import Answer
-from .fault import CUT_SHORT, Fault
+from .classify import CUT_SHORT, Fault
 from .fleet import Fleet
 from .guardrail import GuardrailFailed, done_now
 from .progress import Blocked, Exchange, Progress
