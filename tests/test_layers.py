@@ -42,8 +42,8 @@ CORE_ORDER = (
 ).split()
 ENGINE_ORDER = (
     "worker context reading storage readiness retention webhooks capture learning counting replay answer "
-    "trace_queue hooks trace_log shared_limits admission discovery warmth fleet guardrail cache tool_calls "
-    "classify progress failure record execute hedge route many steps stream prepared agent"
+    "trace_queue hooks trace_log shared_limits admission discovery fleet guardrail cache tool_calls classify "
+    "progress failure execute hedge prompt_caches record route many steps stream prepared agent"
 ).split()
 """``route`` imports all that the pipeline goes through; only what starts a pipeline imports ``route``."""
 PURE = set(

@@ -34,13 +34,13 @@ from ._engine.discovery import ALONE_S, FIRST_S, Discovery
 from ._engine.fleet import Fleet, declared
 from ._engine.hooks import Hooks
 from ._engine.learning import Learner
+from ._engine.prompt_caches import Warmth
 from ._engine.readiness import PolicyNames, Readiness
 from ._engine.record import Records
 from ._engine.retention import sweep
 from ._engine.route import Engine
 from ._engine.shared_limits import SharedLimits, Sharing
 from ._engine.trace_log import TraceCounts, TraceLog
-from ._engine.warmth import Warmth
 from ._engine.webhooks import Dispatcher, wake
 from ._engine.worker import CLOSE_S, CLOSED, Worker
 from .arguments import check_cache, check_caller, check_coordination, check_parts, check_replaceable, checked_policies

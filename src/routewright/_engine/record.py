@@ -36,8 +36,8 @@ from .fleet import Fleet
 from .hooks import Hooks, events_of
 from .learning import Learner
 from .progress import Progress
+from .prompt_caches import Warmth
 from .trace_log import TraceLog
-from .warmth import Warmth
 from .worker import Job, Worker
 
 FIND_S = 0.25

@@ -79,10 +79,10 @@ from .guardrail import LARGE_CHARACTERS, done_now, pass_gate
 from .hedge import HedgedExecution
 from .learning import Learner
 from .progress import Progress
+from .prompt_caches import Warmth
 from .reading import Asked, Read
 from .record import Records
 from .replay import DecideAgain, Replayed, read_result, reread
-from .warmth import Warmth
 
 P = TypeVar("P", bound=Progress)
 EXPLORATIONS_KEPT = 2_048
