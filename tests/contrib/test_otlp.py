@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from routewright import ValidationFailed
-from routewright.serve.assembly import exporter
+from routewright.serve.parts import exporter
 
 PROGRAM = """
 from routewright import Router
-from routewright.serve.assembly import export
+from routewright.serve.parts import export
 router = Router.sandbox()
 stop = export(router, "1.44")
 router.blocking.route("CANARY prompt", models=["openai/gpt-4.1"])

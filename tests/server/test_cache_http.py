@@ -18,8 +18,8 @@ from routewright import MemoryStorage, Router
 from routewright.cli.serve import FLAGS
 from routewright.errors import ValidationFailed
 from routewright.learning import Learning
-from routewright.serve.assembly import opened, settings_of
 from routewright.serve.config import Sources
+from routewright.serve.parts import opened, settings_of
 from routewright.serve.plan import Asked, Plan
 from routewright.serve.prepare import begin, plan_of, prepare
 from routewright.server.metrics import Metrics

@@ -16,8 +16,8 @@ import pytest
 from routewright.cli import main
 from routewright.cli.serve import FLAGS
 from routewright.serve import prepare
-from routewright.serve.assembly import settings_of
 from routewright.serve.config import VARIABLES, ServeFile, Sources, keys_of
+from routewright.serve.parts import settings_of
 from routewright.serve.plan import Plan, Tls
 from routewright.serve.prepare import plan_of
 from routewright.testing.faulty.server import PEM

@@ -34,8 +34,8 @@ from routewright.storage import is_postgres, open_cache, open_coordination, open
 from routewright.wire import Environment, Key
 from routewright.wire.account import without_password
 
-from .assembly import exporter, router_of, server_context, settings_of
 from .config import ServeFile, Sources, TlsEntry
+from .parts import exporter, router_of, server_context, settings_of
 from .plan import ACCOUNT, Address, Asked, Begun, Plan, Prepared, Seed, Tls
 
 ACCESS = "routewright.access"

@@ -24,7 +24,7 @@ from routewright.server.app import App, create_app
 from routewright.server.limits import ConnectionLimits, HttpLimits
 from routewright.server.protocol import BoundedProtocol, ListenerState
 
-from .assembly import opened, server_context
+from .parts import opened, server_context
 from .plan import Plan
 
 LAST_WORDS_S = 2.0
