@@ -67,7 +67,7 @@ from routewright.serve.config import (
     table_of,
 )
 from routewright.server import anthropic, openai, responses
-from routewright.server.limits import ConnectionLimits, HttpLimits
+from routewright.server.http_limits import ConnectionLimits, HttpLimits
 from routewright.server.metrics import FIGURES
 from routewright.server.routes import NOT_OFFERED
 from routewright.settings import CacheSettings, Learning, WebhookSettings

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from routewright.serve.worker import Listener
 from routewright.server.errors import Refusal, Refused
-from routewright.server.limits import ConnectionLimits
+from routewright.server.http_limits import ConnectionLimits
 from routewright.server.protocol import BoundedProtocol
 
 from .serving import PATIENCE_S, Site, bearer

@@ -31,7 +31,7 @@ from routewright.serve.supervisor import (
     listening,
 )
 from routewright.serve.worker import fitting
-from routewright.server.limits import ConnectionLimits
+from routewright.server.http_limits import ConnectionLimits
 
 from .command import free_ports
 

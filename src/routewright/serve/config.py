@@ -22,7 +22,7 @@ from routewright.config import STRICT, Name, Strict, Switch, entry_of, shaped, w
 from routewright.contrib.otel import Version
 from routewright.document import read
 from routewright.errors import Problem, ValidationFailed
-from routewright.server.limits import ConnectionLimits, HttpLimits
+from routewright.server.http_limits import ConnectionLimits, HttpLimits
 from routewright.settings import CacheSettings, Learning, Limits, Settings, WebhookSettings
 from routewright.wire import Durability, Environment
 

@@ -29,7 +29,7 @@ from routewright.protocols import LocalStorage
 from routewright.root_secret import VARIABLE as SECRET
 from routewright.router import Router
 from routewright.server.app import checked_origins
-from routewright.server.limits import ConnectionLimits, HttpLimits
+from routewright.server.http_limits import ConnectionLimits, HttpLimits
 from routewright.storage import is_postgres, open_cache, open_coordination, open_storage, url_of
 from routewright.wire import Environment, Key
 from routewright.wire.account import without_password

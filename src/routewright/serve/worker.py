@@ -21,7 +21,7 @@ from routewright.router import Router
 from routewright.server.access_log import AccessLog
 from routewright.server.admin import Admin, create_admin
 from routewright.server.app import App, create_app
-from routewright.server.limits import ConnectionLimits, HttpLimits
+from routewright.server.http_limits import ConnectionLimits, HttpLimits
 from routewright.server.protocol import BoundedProtocol, ListenerState
 
 from .parts import opened, server_context

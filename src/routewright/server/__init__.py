@@ -5,6 +5,6 @@ from .access_log import AccessLog
 from .admin import Admin, create_admin
 from .app import App, create_app
 from .exchange import Exchange, Observer
-from .limits import HttpLimits
+from .http_limits import HttpLimits
 
 __all__ = ["AccessLog", "Admin", "App", "Exchange", "HttpLimits", "Observer", "create_admin", "create_app"]

@@ -23,7 +23,7 @@ from .endpoints import Service
 from .errors import headers_of, stopped, told
 from .exchange import CLIENT_LEFT, JSON, ClientLeft, Exchange, Observer, Receive, Scope, Send
 from .fields import wrong
-from .limits import HttpLimits
+from .http_limits import HttpLimits
 from .routes import EXACT, body_at, find
 
 EXPOSED = (

@@ -22,7 +22,7 @@ from routewright.loop import current_task
 from routewright.protocols import Clock
 from routewright.wire import Caller
 
-from .limits import HttpLimits
+from .http_limits import HttpLimits
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from .errors import Refusal, Refused, refused
-from .limits import ConnectionLimits
+from .http_limits import ConnectionLimits
 
 IDLE_CLOSE_S = 0.5
 """How long an idle connection stays open when the server ends: a request may be on its way."""
