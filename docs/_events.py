@@ -9,8 +9,8 @@ import msgspec
 from docs._agents import fields
 from docs._table import table
 
-from routewright._core.webhooks.outbox import body_of
 from routewright._core.webhooks.endpoint import SAMPLES
+from routewright._core.webhooks.outbox import body_of
 from routewright.docstrings import field_docs, prose, summary
 from routewright.webhook import WebhookEvent
 from routewright.wire import Event, EventType

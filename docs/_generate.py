@@ -27,8 +27,8 @@ from msgspec import Struct
 import routewright
 from routewright import Catalogue, Decision, Model, RateLimits, Router, RouterError, Settings, errors
 from routewright._core.account import PLANS
-from routewright._core.attempts.faults import ENDINGS, FAULTS, SIGNS, Rule
 from routewright._core.attempts.budgets import ExecutionLimits
+from routewright._core.attempts.faults import ENDINGS, FAULTS, SIGNS, Rule
 from routewright._core.request.rules import NUMBERS
 from routewright._core.routing.pool import FEATURES
 from routewright._core.routing.quality import EDGES, LEVELS, MICRO

@@ -1,4 +1,4 @@
-"""The running event loop; signals and a lock between loops and threads."""
+"""Replies and signals between threads and event loops, and worker threads by kind of work."""
 
 from __future__ import annotations
 

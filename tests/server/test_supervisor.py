@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,11 +23,13 @@ from routewright.serve.plan import Address, Asked, Plan, Prepared
 from routewright.serve.supervisor import (
     CHECK_EVERY_S,
     END_S,
+    LONGEST_PAUSE_S,
     METRICS_FOLDER,
-    PAUSE_S,
+    SILENT_S,
     START_S,
     Signals,
     Supervisor,
+    Worker,
     _shared_metrics,
     listening,
 )
@@ -64,8 +67,9 @@ class Hand:
     no_room: OSError | None = None
     exitcode = -9
 
-    def __init__(self, place: int, plan: Plan, sockets: object) -> None:
+    def __init__(self, place: int, plan: Plan, sockets: object, pause_s: float = 0.0) -> None:
         self.place, self.plan, self.process = place, plan, self
+        self.pause_s, self.restarts_at = pause_s, None
         self.age_s, self.leaves_by = 0.0, 0.0
         self.alive = self.answers = self.left = self.ended = False
         self.made.append(self)
@@ -84,8 +88,8 @@ class Hand:
     def is_ready(self, timeout: float) -> bool:
         return self.answers
 
-    def ping(self, timeout: float) -> bool:
-        return self.answers
+    def hangs(self, *, is_due: bool) -> bool:
+        return is_due and not self.answers
 
     def leave(self) -> None:
         assert all(each.answers for each in self.made[-1:]), "its successor is ready"
@@ -198,28 +202,35 @@ def test_a_port_that_was_left_to_chance_is_no_change(supervisor: Supervisor, cap
 
 
 @pytest.mark.parametrize("no_room", [False, True])
-def test_a_worker_that_dies_again_and_again_is_started_with_pauses(supervisor: Supervisor, no_room: bool) -> None:
-    for number in range(3):
+def test_a_worker_that_dies_again_and_again_is_started_ever_more_slowly(
+    supervisor: Supervisor, now: list[float], no_room: bool
+) -> None:
+    pauses = []
+    for number in range(8):
         worker = supervisor._workers[0]
         worker.end()
         Hand.no_room = OSError(errno.EMFILE, "Too many open files") if no_room and number else None
         supervisor._keep_alive()
         assert supervisor._workers[0] is worker
-        cast(Any, worker).age_s = PAUSE_S
+        assert worker.restarts_at is not None
+        pauses.append(worker.restarts_at - now[0])
+        now[0] = worker.restarts_at
         supervisor._keep_alive()
         assert supervisor._workers[0] is not worker
         assert supervisor._workers[1].process.is_alive()
+    assert pauses == [1, 2, 4, 8, 16, LONGEST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
 
 
 def test_while_no_worker_is_alive_one_is_started_at_once_and_the_others_wait(supervisor: Supervisor) -> None:
     first, second = supervisor._workers
+    first.pause_s, second.pause_s = 8.0, 1.0
     for died in (first, second):
         died.end()
     for made in (3, 4, 5):
         supervisor._keep_alive()
         supervisor._keep_alive()
         assert len(Hand.made) == made, "one is enough"
-        assert supervisor._workers == [Hand.made[-1], second]
+        assert supervisor._workers == [first, Hand.made[-1]], "the one whose pause is the shortest"
         Hand.made[-1].end()
 
 
@@ -242,6 +253,26 @@ def test_one_whose_event_loop_hangs_is_replaced(
     assert first.ended
     assert "hangs, and is killed" in caplog.text
     assert supervisor._workers[0] is Hand.made[2]
+
+
+def test_no_health_check_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(room, "monotonic", lambda: now[0])
+    worker = Worker.__new__(Worker)
+    worker.has_answered, worker.asked_at = False, None
+    worker.parent_conn, theirs = Pipe()
+    assert not worker.hangs(is_due=True)
+    now[0] = START_S
+    assert not worker.hangs(is_due=True), "it may still be starting"
+    assert theirs.recv() == b"ping"
+    assert not theirs.poll(), "it is asked once"
+    theirs.send(True)
+    assert not worker.hangs(is_due=False)
+    assert not worker.hangs(is_due=True)
+    now[0] += SILENT_S
+    assert not worker.hangs(is_due=True)
+    now[0] += 0.1
+    assert worker.hangs(is_due=False)
 
 
 def test_one_that_does_not_leave_in_time_is_killed(supervisor: Supervisor, now: list[float]) -> None:

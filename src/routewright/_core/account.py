@@ -1,4 +1,4 @@
-"""What does a plan allow, and what is a key? (spec 5 and 8, contract 12)"""
+"""Accounts, keys and plans, and what a caller is told of its rate limits (spec 8, contract 7)."""
 
 from __future__ import annotations
 

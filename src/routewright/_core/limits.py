@@ -1,4 +1,4 @@
-"""Windows of rate limits."""
+"""The sliding window of a rate limit: exact for requests and tokens (contract 7)."""
 
 from __future__ import annotations
 

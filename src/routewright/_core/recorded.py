@@ -1,4 +1,4 @@
-"""What changed between two health snapshots: little, so that is what is stored of all but some of them."""
+"""Health snapshots as they are stored: the first of a chain whole, the next as changes."""
 
 from __future__ import annotations
 

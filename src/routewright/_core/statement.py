@@ -1,5 +1,6 @@
-"""By how much was an attempt's row wrong, and how does its trace read once that is put right? Ledger, trace and
-analytics say the same before and after, to the nano-dollar."""
+"""Monthly statements, and corrections: by how much a row was wrong, and how its trace reads once that is put
+right. Ledger, trace and analytics agree before and after, to the nano-dollar.
+"""
 
 from __future__ import annotations
 

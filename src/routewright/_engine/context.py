@@ -1,4 +1,4 @@
-"""Is it this task that is being cancelled, or has a provider made a cancellation up?"""
+"""The caller's context: tags, the parent trace, and whether it is this task that is being cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Readiness probe: can the storage be read and written in time?"""
+"""Whether a Router can serve, and the versions of policies in the storage, so that all processes of a store call
+one content alike.
+"""
 
 from __future__ import annotations
 

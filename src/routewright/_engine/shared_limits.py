@@ -1,7 +1,4 @@
-"""Shares what attempts of a fleet taught with the other processes of a store.
-
-What this process learned is written in the middle of an epoch, long before the next one begins, from which on it is
-known to all. What all know is read by the first request of each epoch: a process without requests does nothing."""
+"""What processes share: limits through a coordination, and what attempts taught through the store."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The deadlines of one asyncio loop: a heap, and one timer for the soonest of them.
-
-Deadlines are entered and left for every attempt of a call, and nearly all are left long before their time. So entering
-one pushes an entry, leaving it makes the entry void, and a later time is looked at when the entry comes up.
-"""
+"""The system's clock, and the alarms of an asyncio loop: a heap, and one timer for the soonest deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Embedders that come with the library."""
+"""Embedders: hashed words (built in, numpy alone), word vectors from the wheel of ``wordllama``, and any server
+with OpenAI's ``POST /v1/embeddings``.
+"""
 
 from __future__ import annotations
 

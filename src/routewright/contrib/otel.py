@@ -1,7 +1,4 @@
-"""What are the parts of a call called in OpenTelemetry? One table, with a column a version of the semantic conventions.
-
-The names of generative AI are still being worked on: a rename is a cell here. ``1.36`` is the version that many tools
-read; ``1.44`` the last whose own text holds these names, before they went to a repository of their own."""
+"""OpenTelemetry spans and figures of calls, under either of two versions of the semantic conventions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds what a plan describes: the Router, the Console, the TLS context, the export to OpenTelemetry."""
+"""The parts of a server's process, and the records that the supervisor and its workers exchange."""
 
 from __future__ import annotations
 

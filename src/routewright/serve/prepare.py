@@ -1,5 +1,4 @@
-"""Logging of a server's processes: one line each on standard error, API keys masked; requests as JSON on standard
-output."""
+"""What a server does before it starts: configuration, the first account and key, and logging."""
 
 from __future__ import annotations
 

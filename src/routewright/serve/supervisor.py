@@ -35,8 +35,10 @@ SILENT_S = 25.0
 """A worker whose event loop answers no health check for so long is killed."""
 END_S = 6.0
 """How much longer than its requests a worker may take to end."""
-PAUSE_S = 10.0
-"""The shortest time between two starts of a worker while others serve."""
+LONGEST_PAUSE_S = 30.0
+"""The longest pause before a worker that dies soon after its start is started again."""
+LASTING_S = 10.0
+"""A worker that dies younger than this died soon."""
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _FORCED = {name: 128 + getattr(signal, name) for name in ("SIGINT", "SIGQUIT") if hasattr(signal, name)}
 _BACKLOG = 2048
@@ -129,9 +131,17 @@ def _prepare(asked: Asked, line: Connection) -> None:
 class Worker(Process):
     """A worker process of uvicorn's supervisor. It is healthy while its event loop answers."""
 
-    def __init__(self, place: int, plan: Plan, sockets: list[socket.socket]) -> None:
+    def __init__(self, place: int, plan: Plan, sockets: list[socket.socket], pause_s: float = 0.0) -> None:
         self.place, self.plan = place, plan
-        self.began_at, self.leaves_by = monotonic(), 0.0
+        self.pause_s = pause_s
+        """How long its place was empty before it."""
+        self.restarts_at: float | None = None
+        """When another takes its place; None: it has not died."""
+        self.began_at = monotonic()
+        self.has_answered = False
+        self.asked_at: float | None = None
+        """When the health check that it has not answered was sent."""
+        self.leaves_by = 0.0
         super().__init__(Config("", log_config=None), sockets)  # the process makes its own configuration
 
     def __str__(self) -> str:
@@ -146,6 +156,26 @@ class Worker(Process):
         """Start the process. Raises ``OSError``."""
         with _starting():
             super().start()
+
+    def is_ready(self, timeout: float = 5) -> bool:
+        """Whether it serves, and answers in time."""
+        while self.parent_conn.poll():  # late answers to earlier checks
+            self.parent_conn.recv()
+        return super().is_ready(timeout)
+
+    def hangs(self, *, is_due: bool) -> bool:
+        """Whether it has not answered a health check for too long. Sends one if that ``is_due``, and waits for none."""
+        try:
+            while self.parent_conn.poll():
+                self.parent_conn.recv()
+                self.asked_at, self.has_answered = None, True
+            if self.asked_at is None and is_due:
+                self.parent_conn.send(b"ping")
+                self.asked_at = monotonic()
+        except (EOFError, OSError):  # it has just died
+            return False
+        silent_s = SILENT_S if self.has_answered else START_S
+        return self.asked_at is not None and monotonic() - self.asked_at > silent_s
 
     def leave(self) -> None:
         """Let it end what it has begun, and end."""
@@ -217,9 +247,9 @@ class Supervisor:
             for worker in (*self._workers, *self._leaving):
                 worker.end()
 
-    def _start(self, place: int, plan: Plan) -> Worker:
+    def _start(self, place: int, plan: Plan, pause_s: float = 0.0) -> Worker:
         """Start a worker. If the system has no room for a process, the log says so, and the worker is not alive."""
-        worker = Worker(place, plan, [self._listener, *self._administration[place : place + 1]])
+        worker = Worker(place, plan, [self._listener, *self._administration[place : place + 1]], pause_s)
         try:
             if METRICS_FOLDER in os.environ:  # a cleaner of temporary files may have removed it
                 os.makedirs(os.environ[METRICS_FOLDER], exist_ok=True)
@@ -240,19 +270,27 @@ class Supervisor:
         return True
 
     def _keep_alive(self) -> None:
-        """Replace workers that died or hang: at once if they had lived for ``PAUSE_S`` or no other is alive."""
+        """Replace workers that died or hang: at once, or after longer and longer pauses if they die young. While none
+        is alive, one is replaced without a pause."""
         if is_due := monotonic() - self._checked_at > CHECK_EVERY_S:
             self._checked_at = monotonic()
-        for place, worker in enumerate(self._workers):
+        dead: dict[Worker, float] = {}  # when each restarts
+        for worker in self._workers:
             if worker.process.is_alive():
-                if not is_due or worker.ping(SILENT_S) or not worker.process.is_alive():
+                if not worker.hangs(is_due=is_due):
                     continue
                 _log.error("%s hangs, and is killed", worker)
-            elif worker.age_s < PAUSE_S and any(each.process.is_alive() for each in self._workers):
-                continue
-            worker.end()
-            _log.error("%s died with %s; another takes its place", worker, worker.exitcode)
-            self._workers[place] = self._start(place, self._plan)
+            if worker.restarts_at is None:
+                worker.end()
+                pause_s = 0.0 if worker.age_s > LASTING_S else min(max(2 * worker.pause_s, 1.0), LONGEST_PAUSE_S)
+                worker.pause_s, worker.restarts_at = pause_s, monotonic() + pause_s
+                _log.error("%s died with %s; another takes its place within %g s", worker, worker.exitcode, pause_s)
+            dead[worker] = worker.restarts_at
+        if len(dead) == len(self._workers):
+            dead[min(dead, key=lambda worker: dead[worker])] = 0.0
+        for worker, restarts_at in dead.items():
+            if monotonic() >= restarts_at:
+                self._workers[worker.place] = self._start(worker.place, self._plan, worker.pause_s)
 
     def _reload(self) -> None:
         """Read the configuration anew, and exchange one worker after another. What is not valid changes nothing."""

@@ -1,4 +1,4 @@
-"""Cross-origin requests: which web pages of other origins a browser lets read the answers."""
+"""The ASGI application, and cross-origin requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Errors as HTTP tells them: the envelope of the specification, its status and headers."""
+"""Errors as HTTP tells them: the envelope of the specification, its status and headers, also for bytes that are no
+request.
+"""
 
 from __future__ import annotations
 

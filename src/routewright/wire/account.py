@@ -1,4 +1,4 @@
-"""A key that cannot slip out: whatever prints, stores or copies it gets ``***``."""
+"""Accounts, keys and callers, and secrets that show as ``***`` wherever they are printed."""
 
 from __future__ import annotations
 

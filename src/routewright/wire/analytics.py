@@ -1,4 +1,4 @@
-"""Money, times and counts for people. Nothing is billed by these: ledgers count whole nano-dollars."""
+"""Reports, and figures for people. Nothing is billed by these: ledgers count whole nano-dollars."""
 
 from __future__ import annotations
 

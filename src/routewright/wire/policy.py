@@ -1,4 +1,4 @@
-"""Routing policies (spec 2.7), which a request names by ``policy_id``, and the verdicts of guardrails."""
+"""Policies, and what attempts and an account's traffic taught of models."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The dicts that options may be, in wire spelling, so that type checkers and editors know their keys. The struct of the
-same name says what each means."""
+"""The request, its messages and options, and the dicts that options may be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Where does a row stand in its ledger, and what do rows come to?"""
+"""Rows of the ledger: what a finished call books, where a row stands, what rows come to, and what is still booked
+when the storage refuses the whole (spec 5, contract 7).
+"""
 
 from __future__ import annotations
 

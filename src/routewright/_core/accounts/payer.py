@@ -1,4 +1,6 @@
-"""What a caller is told whose money does not pay for a call, or is held by others (contract 7)."""
+"""Who pays for a call: the windows and purses of its caller, what a running call holds, and what is said when
+money is short (contract 7).
+"""
 
 from __future__ import annotations
 

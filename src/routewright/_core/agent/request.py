@@ -1,5 +1,9 @@
-"""Checks the arguments of a tool call against the first level of its JSON schema: names, types and choices. What lies
-deeper is for the tool to check. Functions check all of it with pydantic, MCP servers on their side."""
+"""The request of an agent's step: arguments of tool calls checked against the first level of their schema, and a
+history cut to fit the context window.
+
+Cuts are large and rare, so that the prompt keeps its beginning for many steps and vendors' prompt caches stay
+warm.
+"""
 
 from __future__ import annotations
 

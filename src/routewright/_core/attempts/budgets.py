@@ -1,4 +1,6 @@
-"""How long attempts may take, how often they are repeated, and when a model is left alone for a while (contract 4)."""
+"""Limits of attempts, and the budget of second tries: how long, how often, and when a model is left alone
+(contract 4).
+"""
 
 from __future__ import annotations
 

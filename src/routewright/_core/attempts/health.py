@@ -1,7 +1,4 @@
-"""Learns from attempts how each model has done lately, and says which figures have moved (contract 3). What was seen
-fades with time, so that a model which failed an hour ago is not held to it. The catalogue's priors count as a handful
-of observations. Decisions use what was published: a model's figures are published anew when one of them has left its
-published value by a step, be it by what was seen or by fading."""
+"""The health of models: what attempts taught in this process and, through the store, in others."""
 
 from __future__ import annotations
 

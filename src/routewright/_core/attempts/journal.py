@@ -1,4 +1,4 @@
-"""When do failures and misses become news? Counts calls by account, and tells once a window of too many (spec 6.1)."""
+"""Observations of attempts in order, and alerts when too many of an account's calls fail (spec 6.1)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Which differences between two questions forbid one answer for both, however near their embeddings are? A guard
-compares facts of a kind: numbers, negations, names. None says that two questions mean the same."""
+"""Which cached answer may be offered for a question, and with which features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Which answers may stand for a request: its partition, and the digest of the whole request (contract 6)."""
+"""Keys of cached answers: the partition of a request, the digest of the whole request, and which entries a
+selection means (contract 6).
+"""
 
 from __future__ import annotations
 

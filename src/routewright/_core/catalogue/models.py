@@ -1,5 +1,4 @@
-"""Puts a catalogue together from the bundled models, the user's file and what providers declare; the later one wins.
-Resolves names and aliases, and finds the models that their vendors retire."""
+"""The models of a catalogue, and which one a provider means by a name. Nothing is guessed."""
 
 from __future__ import annotations
 

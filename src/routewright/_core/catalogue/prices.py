@@ -1,4 +1,4 @@
-"""Prices of a model on a day, the cost of an attempt, and how much output a remaining budget buys."""
+"""Prices of models, and how vendors keep prompts that they were sent."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Finds the words and phrases of a list in a text, however they are written. Case is folded as Unicode does
-(``STRASSE`` is ``straße``), words are whole, and the words of a phrase may be parted by any space up to
-``MAX_GAP_CHARS``. Scripts without spaces between words have no whole words: there, a phrase is found anywhere."""
+"""The texts of requests and answers that guardrails read, and the phrases of a list in them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Puts the pool in order: four utilities on fixed scales, weighed and summed in whole numbers. The scales do not depend
-on which models are there, so another model never reorders the rest, and what a row's place rests on, its ``Key``,
-depends on that row alone. Utilities never fall when their raw value improves, and equal scores are ordered by the raw
-values, so nothing stands above what beats it."""
+"""Scores of candidates (spec 3), and the part of a prompt that vendors still have in their caches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joins a trace with its sub-traces into one tree of spans (spec 2.6)."""
+"""A trace as it is stored, and joined with its sub-traces into one tree of spans (spec 2.6)."""
 
 from __future__ import annotations
 

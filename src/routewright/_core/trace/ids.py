@@ -1,4 +1,4 @@
-"""Writes ids: a prefix and 26 characters of Crockford's base 32, in the order of their making (contract 2)."""
+"""Ids of traces and requests, and ``traceparent`` as W3C Trace Context has it."""
 
 from __future__ import annotations
 

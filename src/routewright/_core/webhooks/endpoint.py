@@ -1,6 +1,7 @@
-"""Which URLs and addresses may webhooks be sent to? Resolves no names: the transport checks the addresses of a name.
-The table is our own, since ``ipaddress.is_global`` takes NAT64, 6to4, multicast and others for public. A NAT64 prefix
-of the network's own cannot be recognised."""
+"""Endpoints of webhooks: which URLs and addresses are allowed, what they subscribe to, and sample events.
+
+No names are resolved here: the transport checks the addresses of a name.
+"""
 
 from __future__ import annotations
 

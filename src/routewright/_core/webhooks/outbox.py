@@ -1,4 +1,4 @@
-"""When is a webhook delivered, tried again, or given up? The whole rule, as a table (spec 6.5, contract 11)."""
+"""Deliveries: when a webhook is sent, tried again or given up, and which are due (spec 6.5, contract 11)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What caches with rows have in common: bounds, the body of a row, and what a selection means."""
+"""The response cache in memory, and what caches with rows have in common."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""One connection to an MCP server, through the official SDK."""
+"""Tools of an MCP server, through the official SDK. A server is not trusted: a tool that no model can use is
+refused.
+"""
 
 from __future__ import annotations
 

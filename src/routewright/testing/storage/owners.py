@@ -1,4 +1,6 @@
-"""What all processes of a store agree on: the versions of policies, and what attempts taught."""
+"""Several processes over one store: what one holds the others respect, what all agree on, and what is taken back
+after a lease.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of one account."""
+"""``Accounts`` in memory: the rules of ``_core/accounts``, and what is kept of each account."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What ``tick`` and ``put_traces`` (accounts.sql) are given: JSON for what is short, bytes for the rest."""
+"""What calls ask of the accounts in PostgreSQL, how that is packed for ``tick``, and the queues in which they
+wait.
+"""
 
 from __future__ import annotations
 

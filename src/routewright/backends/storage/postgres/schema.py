@@ -1,4 +1,8 @@
-"""Is all of a store in PostgreSQL there, can it be read, and does it add up?"""
+"""The tables and functions of a store in PostgreSQL: made, upgraded and checked.
+
+A program works with stores from the version at which its functions came to the newest that still lets it in, so
+that machines of two versions may share one while they are replaced.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Accounts by the rules of ``_core/accounts``, inside a transaction that has their locks.
+"""Accounts by the rules of ``_core/accounts`` in a transaction, and how a storage asks its database.
 
-``tick`` (accounts.sql) does what is frequent in one step. Everything else is done here: calls whose hold expired,
-traces that take the place of others, thresholds that are crossed, terms, credit and corrections.
+``tick`` (accounts.sql) does what is frequent in one step. Everything else is done here: calls whose hold
+expired, traces that take the place of others, thresholds that are crossed, terms, credit and corrections.
 """
 
 from __future__ import annotations

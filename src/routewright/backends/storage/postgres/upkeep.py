@@ -1,4 +1,6 @@
-"""What is done to a store in PostgreSQL now and then: counting traces, and removing what is past its time."""
+"""Upkeep of a store in PostgreSQL: traces are counted, what is past its time is removed, and news go to all
+processes.
+"""
 
 from __future__ import annotations
 

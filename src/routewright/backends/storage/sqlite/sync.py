@@ -1,4 +1,4 @@
-"""What SQLite complains of, in this library's words."""
+"""Syncs of a store's file, and SQLite's errors as errors of this library."""
 
 from __future__ import annotations
 

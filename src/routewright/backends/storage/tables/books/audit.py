@@ -1,4 +1,4 @@
-"""What is done to these tables now and then: answers and events go when they are old."""
+"""Checks of the books, and removal of answers and events that are old."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accounts, keys and rows of the ledger as they lie in their tables."""
+"""Accounts, keys and rows of the ledger in their tables."""
 
 from __future__ import annotations
 
