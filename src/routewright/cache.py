@@ -56,14 +56,14 @@ __all__ = [
 ]
 
 _HOME = {
-    "HashedEmbedder": "backends.embed.hashed",
+    "HashedEmbedder": "backends.embed",
     "JsonEquality": "_core.cache.answers",
     "MemoryCache": "backends.cache.memory",
     "NormalisedEquality": "_core.cache.answers",
     "NumericEquality": "_core.cache.answers",
-    "OpenAIEmbedder": "backends.embed.openai",
+    "OpenAIEmbedder": "backends.embed",
     "SqliteCache": "backends.cache.sqlite",
-    "StaticEmbedder": "backends.embed.static",
+    "StaticEmbedder": "backends.embed",
 }
 
 T = TypeVar("T")

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from routewright._core.attempts.health import Health
 from routewright._core.attempts.learned import (
-    HALF_LIFE_S,
     MOST_VALUE_CHARS,
     MOST_WORKLOADS,
+    WORK_HALF_LIFE_S,
     Entry,
     Whose,
     Workloads,
@@ -137,8 +137,8 @@ def test_what_was_seen_fades_for_a_different_kind_of_work() -> None:
     work = Workloads()
     learn(work, 50, length=8.0)
     answered(work, 1, 0.0, entry(1, length=8.0))
-    assert learn(work, 5, now=8 * HALF_LIFE_S, length=1.0).length < 1.6
-    assert learn(work, 5, now=2_000 * HALF_LIFE_S, length=0.5).length == pytest.approx(0.55, abs=0.06)
+    assert learn(work, 5, now=8 * WORK_HALF_LIFE_S, length=1.0).length < 1.6
+    assert learn(work, 5, now=2_000 * WORK_HALF_LIFE_S, length=0.5).length == pytest.approx(0.55, abs=0.06)
 
 
 def test_steps_stay_while_the_estimate_is_near() -> None:

@@ -113,7 +113,7 @@ def _check(asked: Asked, screen: Screen) -> int:
 
 
 def _serve(asked: Asked, screen: Screen) -> int:
-    from routewright.serve.prepare import set_up
+    from routewright.serve.logs import set_up
     from routewright.serve.supervisor import Signals, Supervisor, listening, preparing
 
     with Signals() as signals:

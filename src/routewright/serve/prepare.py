@@ -1,12 +1,12 @@
-"""What a server does before it starts: configuration, the first account and key, and logging."""
+"""Turns the configuration into a plan, and prepares the store. What does not fit is refused before anything starts.
+
+This loads the library, so it runs in a process of its own, and the supervisor stays small."""
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import secrets
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -17,7 +17,6 @@ from typing import get_args
 
 import anyio
 
-from routewright._core.account import without_keys
 from routewright._core.request.problems import listed
 from routewright.backends.clock import SystemClock
 from routewright.backends.providers.environment import VENDORS, providers_from_environment
@@ -36,32 +35,6 @@ from routewright.wire.account import without_password
 from .config import ServeFile, Sources, TlsEntry
 from .parts import exporter, router_of, server_context, settings_of
 from .plan import ACCOUNT, Address, Asked, Begun, Plan, Prepared, Seed, Tls
-
-ACCESS = "routewright.access"
-_FORMAT = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
-_CHATTY = ("uvicorn", "asyncio")
-"""Loggers that report every step at ``INFO``."""
-
-
-class _Keyless(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        return without_keys(super().format(record))
-
-
-def set_up(level: str, *, access: bool = False) -> None:
-    """Configure logging of this process. ``access``: the access log, too."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Keyless(_FORMAT))
-    root, requests = logging.getLogger(), logging.getLogger(ACCESS)
-    root.handlers[:] = [handler]
-    number = logging.getLevelNamesMapping()[level.upper()]
-    root.setLevel(number)
-    requests.handlers[:] = [logging.StreamHandler(sys.stdout)] if access else []
-    requests.setLevel(logging.INFO if access else logging.CRITICAL)
-    requests.propagate = False
-    for name in _CHATTY:
-        logging.getLogger(name).setLevel(number if number <= logging.DEBUG else max(number, logging.WARNING))
-
 
 KEY_NAME = "first"
 """The name of the keys that the first start creates."""

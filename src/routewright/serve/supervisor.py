@@ -24,8 +24,8 @@ from uvicorn.supervisors.multiprocess import Process
 
 from routewright.errors import InternalError, Problem, RouterError, ValidationFailed
 
+from .logs import set_up
 from .plan import Address, Asked, Plan, Prepared
-from .prepare import set_up
 
 TICK_S = 0.25
 START_S = 60.0
