@@ -22,7 +22,7 @@ import pytest
 
 from routewright import Agent, Catalogue, Model, Pricing, Router, ValidationFailed
 from routewright.agent import AgentAnswer
-from routewright.backends.tools import mcp as mcp_connection
+from routewright.backends.tools import mcp_connection
 from routewright.backends.tools.mcp import McpTools
 from routewright.protocols import Tool, ToolFailed
 from routewright.testing import ScriptedProvider
