@@ -52,7 +52,7 @@ from routewright.config import (
     entry_of,
 )
 from routewright.contrib.invoices import Compared, ReconciledModel, Reconciliation, UnmatchedName
-from routewright.contrib.otel import ATTRIBUTES, HISTOGRAMS
+from routewright.contrib.semconv import ATTRIBUTES, HISTOGRAMS
 from routewright.contrib.usage_exports import ALIASES, FORMS, ExportLine, Form, UsageExport
 from routewright.docstrings import field_docs, prose, summary
 from routewright.serve.config import (

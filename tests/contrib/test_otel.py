@@ -20,7 +20,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from routewright import Caller, Capture, DenyList, Router, Settings, UpstreamFailed, ValidationFailed
 from routewright._core.trace.ids import span_id_of
-from routewright.contrib.otel import ATTRIBUTES, HISTOGRAMS, OpenTelemetry, names_of
+from routewright.contrib.otel import OpenTelemetry
+from routewright.contrib.semconv import ATTRIBUTES, HISTOGRAMS, names_of
 from routewright.wire import ModelSpan, Trace
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

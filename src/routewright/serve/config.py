@@ -19,7 +19,7 @@ from routewright._core.request.problems import did_you_mean
 from routewright._core.request.rules import Range
 from routewright._core.webhooks.outbox import MAX_ATTEMPTS
 from routewright.config import STRICT, Name, Strict, Switch, entry_of, shaped, within
-from routewright.contrib.otel import Version
+from routewright.contrib.semconv import Version
 from routewright.document import read
 from routewright.errors import Problem, ValidationFailed
 from routewright.server.http_limits import ConnectionLimits, HttpLimits

@@ -15,7 +15,7 @@ import anyio.to_thread
 from routewright._core.request.problems import one_of, shown
 from routewright.catalogue import Catalogue
 from routewright.console import Console
-from routewright.contrib.otel import Version
+from routewright.contrib.semconv import Version
 from routewright.errors import Problem, StorageUnavailable, ValidationFailed
 from routewright.learning import Learning
 from routewright.policies import PolicyFile

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from routewright.contrib.otel import Version
+from routewright.contrib.semconv import Version
 from routewright.wire import Account, Environment, Key
 from routewright.wire.account import without_password
 
