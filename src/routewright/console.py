@@ -308,7 +308,7 @@ class Console(Closing):
     async def authenticate(self, authorization: str | None, environment: Environment | None = None) -> Caller:
         """Whose the key in an ``Authorization`` header is, at an address of an environment (None: of both).
 
-        Raises ``AuthenticationFailed`` for whatever is no key that holds, and ``StorageUnavailable``."""
+        Raises ``AuthenticationFailed`` for any invalid key, and ``StorageUnavailable``."""
         if environment is not None and environment not in ENVIRONMENTS:
             key_terms({"environment": environment})  # says what is wrong with it
         return await self._authenticator.caller(authorization, environment)

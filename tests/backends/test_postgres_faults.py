@@ -595,6 +595,19 @@ async def test_a_kept_answer_is_read_without_a_lock_on_its_account(url: str) -> 
         assert sent[0] < 10_000
 
 
+async def test_a_call_that_collides_with_another_transaction_fails_no_other(url: str) -> None:
+    async with aclosing(PostgresStorage(url)) as storage:
+        writer, asked = storage._writer, list[str]()
+
+        def settle(ending: Ending) -> Any:
+            asked.append(ending.call)
+            raise StorageUnavailable("it collided") from psycopg.errors.DeadlockDetected()
+
+        storage._server.settle = settle  # type: ignore[method-assign]  # collisions cannot be made to come
+        writer._run([Ending("acme", f"c{number}", None, make_facts(f"c{number}")) for number in range(3)])
+        assert asked == ["c0", "c1", "c2"]
+
+
 @pytest.mark.parametrize("is_freed", [True, False])
 def test_many_that_wait_in_one_account_keep_none_of_another_waiting(is_freed: bool) -> None:
     queues, now = Queues(), 0.0

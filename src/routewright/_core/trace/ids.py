@@ -96,8 +96,8 @@ class TraceParent(NamedTuple):
 
 
 def parse_traceparent(text: str) -> TraceParent | None:
-    """Read a header; None for what is none, which the standard has ignored. A later version is read as far as it is
-    like this one: longer texts only behind a further dash."""
+    """Read a header. None if it is invalid: the standard says to ignore it. Of a later version the known part is read;
+    longer text must follow another dash."""
     if len(text) < _LENGTH:
         return None
     found = _FORM.fullmatch(text, 0, _LENGTH)

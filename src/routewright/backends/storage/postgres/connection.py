@@ -82,7 +82,7 @@ _KINDS: tuple[tuple[str, type[RouterError], str], ...] = (
     ("58", StorageUnavailable, "the server's disk failed"),
 )
 """What errors mean, by SQLSTATE or its class."""
-NO_PARTITION, LOCKED, LOST = "23514", "55P03", "08"
+NO_PARTITION, LOCKED, LOST, COLLIDED = "23514", "55P03", "08", "40"
 IDLE = pq.TransactionStatus.IDLE
 
 

@@ -42,7 +42,7 @@ from .asking import (
     release_of,
     trace_of,
 )
-from .connection import LOCKED, Tables, state_of
+from .connection import COLLIDED, LOCKED, Tables, state_of
 from .transaction import Desk, Server
 from .verdict import Terms, verdict, windows_of
 
@@ -363,8 +363,9 @@ class Writer:
             self._ended(ending)
         except Exception as error:
             fault = ending.error = self._server.fault_of(error)
-            if isinstance(fault, StorageUnavailable):  # who comes next need not wait as long
-                self._faults[ending.account if state_of(fault) == LOCKED else None] = fault
+            state = state_of(fault) or ""
+            if isinstance(fault, StorageUnavailable) and not state.startswith(COLLIDED):  # who comes next need not wait
+                self._faults[ending.account if state == LOCKED else None] = fault
         self._answer([ending])
 
     def _ended(self, ending: Ending) -> None:
