@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ FLOORS = [
         "webhook blocking replay learning trace console ledger counting cache assembly router policy_loss agent "
         "testing"
     ).split(),
-    ["contrib", "otel", "server", "serve", "cli", "__main__", "__init__"],
+    ["contrib", "server", "serve", "cli", "__main__", "__init__"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
@@ -136,6 +137,34 @@ def test_a_file_imports_only_from_below() -> None:
             rooms = FLOORS[FLOOR[here]]
             before = FLOOR[there] == FLOOR[here] >= 6 and rooms.index(there) < rooms.index(here)
             assert below or before, f"{name_of(path)} reaches up to {imported}"
+
+
+def test_no_import_makes_a_circle() -> None:
+    files = {f"routewright.{name_of(path)}".replace("/", "."): path for path in modules()}
+    graph = {name: {*imported_by(path)} & files.keys() - {name, "routewright"} for name, path in files.items()}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+def imported_by(path: Path) -> Iterator[str]:
+    """The modules of ours that a file needs to be imported, or to be type-checked."""
+    for node in outside_functions(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            for module in _from(node, path.relative_to(SRC).parent.parts):
+                inside = [f"{module}.{alias.name}" for alias in node.names if exists(f"{module}.{alias.name}")]
+                yield from inside or [module]
+
+
+def exists(module: str) -> bool:
+    there = SRC.parent.joinpath(*module.split("."))
+    return there.is_dir() or there.with_suffix(".py").exists()
+
+
+def outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
+    """What runs, or a type checker reads, when a module is imported."""
+    for node in ast.iter_child_nodes(tree):
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from outside_functions(node)
 
 
 def test_the_core_is_in_order() -> None:

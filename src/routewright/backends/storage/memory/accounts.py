@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
@@ -19,9 +19,9 @@ from routewright._core.accounts.waiting import Waiting
 from routewright._core.analytics.rollup import Rollups, counted_of
 from routewright._core.trace.filter import matches
 from routewright._core.webhooks.outbox import Outbox
-from routewright.fork import renew_in_children
+from routewright.fork import Guard, renew_in_children
 from routewright.loop import Signal
-from routewright.protocols import Facts, TraceDraft
+from routewright.protocols import Clock, Facts, TraceDraft
 from routewright.wire import (
     Account,
     AddCredit,
@@ -47,9 +47,6 @@ from routewright.wire import (
     Trace,
     Written,
 )
-
-if TYPE_CHECKING:
-    from routewright.backends.storage.memory import MemoryStorage
 
 VALUES = 1_000
 """Of a group so many are told apart within an hour, those that came first: so no flood of names drives the hours before
@@ -155,13 +152,29 @@ class _Asking(Struct, eq=False):
     takes: bool = False
 
 
+class Store(Protocol):
+    """What ``MemoryAccounts`` needs of its storage. The methods are called under the lock of ``guard``."""
+
+    clock: Clock
+    guard: Guard
+
+    def account_of(self, account: str) -> KeptAccount:
+        """Return an account to write to."""
+
+    def look_up(self, account: str) -> KeptAccount:
+        """Return an account to read from, an empty one if it is unknown."""
+
+    def keep_trace(self, kept: KeptAccount, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> None:
+        """Keep a trace with the snapshots it names."""
+
+
 class MemoryAccounts:
     """Holds of limits, budgets and idempotency keys. A forked child begins with none."""
 
     owner = 1
     """The owner of all holds: this process."""
 
-    def __init__(self, storage: MemoryStorage, newest: int) -> None:
+    def __init__(self, storage: Store, newest: int) -> None:
         self._storage = storage
         self._newest = newest
         self._clock = storage.clock
