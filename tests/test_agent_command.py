@@ -220,7 +220,8 @@ def test_resuming_makes_no_store(capsys: Capture) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
 def test_a_run_that_was_interrupted_says_how_to_resume_it(tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text(
-        f"import sys\nsys.path[:0] = {sys.path!r}\n"
+        f"import signal\nimport sys\nsys.path[:0] = {sys.path!r}\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job of a shell ignores it
         "from functools import partial\n"
         "from tests.test_agent_command import Router, obey, main\n"
         "Router.sandbox = partial(Router.sandbox, answers=obey)\n"
