@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable
 from functools import cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -80,6 +80,7 @@ from routewright.wire import (
     CacheOpts,
     CacheReport,
     Caller,
+    Content,
     Credit,
     CreditLine,
     FallbackCandidate,
@@ -118,6 +119,7 @@ from routewright.wire import (
 GOALS: tuple[Goal, ...] = get_args(Goal)
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
+_NAME = re.compile(r"\w+")
 _PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _CONTRACT = "Summarise this contract in ten points.\n\n" + 3_000 * (
     "The supplier delivers the goods to the buyer within thirty days of the order, free of charge. "
@@ -378,21 +380,30 @@ def execution_table() -> str:
 
 
 def sign_table() -> str:
-    """By what a vendor's answer is known for a fault."""
-    rows = [(sign.place, _code(sign.what), f"`{sign.kind}`", sign.whose) for sign in SIGNS]
-    return table(("looked for in", "what", "kind", "who says so"), rows)
+    """By what a vendor's answer is known for a fault: a row for each kind in each step of the look-up."""
+    rows = []
+    for place, signs in groupby(SIGNS, lambda sign: sign.place):
+        kinds: dict[str, list[str]] = {}
+        for sign in signs:
+            kinds.setdefault(sign.kind, []).append(_code(sign.what))
+        rows += [(place, f"`{kind}`", ", ".join(words)) for kind, words in kinds.items()]
+    return table(("looked for in", "kind", "what"), rows)
 
 
 def ending_table() -> str:
     """What a finish reason means."""
-    rows = [(f"`{ending.word}`", f"`{ending.means}`", ending.whose) for ending in ENDINGS]
-    return table(("finish reason", "means", "who says so"), rows)
+    words: dict[str, list[str]] = {}
+    for ending in ENDINGS:
+        words.setdefault(ending.means, []).append(ending.word)
+    return table(("means", "finish reasons"), [(f"`{means}`", _coded(each)) for means, each in words.items()])
 
 
 def cell_table() -> str:
-    """What can happen to a call, and what it is taken for."""
-    rows = [(f"`{cell.name}`", cell.what, _taken_for(cell.plain), _taken_for(cell.streamed)) for cell in CELLS.values()]
-    return table(("fault", "what happens", "plain call", "streamed call"), rows)
+    """What can happen to a call, by what it is taken for."""
+    cells: dict[tuple[str, str], list[str]] = {}
+    for cell in CELLS.values():
+        cells.setdefault((_taken_for(cell.plain), _taken_for(cell.streamed)), []).append(cell.name)
+    return table(("plain call", "streamed call", "faults"), [(*taken, _coded(names)) for taken, names in cells.items()])
 
 
 def _taken_for(play: Play) -> str:
@@ -429,17 +440,18 @@ def filter_table() -> str:
 def trace_table() -> str:
     """What a trace holds."""
     rows = _rows(TraceItem) + _rows(Trace)
+    rows += [(f"`content.{name[1:]}", *others) for name, *others in _rows(Content)]
     return table(("field", "type", "meaning"), rows)
 
 
 def analytics_tables() -> str:
     """What the reports hold."""
-    return "\n".join(f"### `{kind.__name__}`\n\n{summary(kind)}\n\n{_struct_table(kind)}" for kind in REPORTS)
+    return _nested_tables(REPORTS)
 
 
 def ledger_tables() -> str:
     """What the ledger holds, and statements of it."""
-    return "\n".join(f"### `{kind.__name__}`\n\n{summary(kind)}\n\n{_struct_table(kind)}" for kind in LEDGER)
+    return _nested_tables(LEDGER)
 
 
 def account_tables() -> str:
@@ -449,17 +461,55 @@ def account_tables() -> str:
 
 def _whole_table(kind: type[Struct]) -> str:
     """The fields of a struct, and what it says besides."""
-    said = [
+    docs = {field: prose(said) for field, said in field_docs(kind).items()}
+    rows = [(_in_both(name, kind), f"`{of}`", docs.get(name, "")) for name, of in kind.__annotations__.items()]
+    rows += [
         (f"`{name}`", f"`{each.fget.__annotations__['return']}`", summary(each))
         for name, each in vars(kind).items()
-        if isinstance(each, property)
+        if isinstance(each, property) and f"{name.removesuffix('usd')}nanos" not in kind.__annotations__
     ]
-    return table(("field", "type", "meaning"), [*_rows(kind), *said])
+    return table(("field", "type", "meaning"), rows)
+
+
+def _in_both(path: str, kind: type[Struct]) -> str:
+    """A field, with the one that has the same in dollars."""
+    dollars = f"{path.removesuffix('nanos')}usd"
+    same = path.endswith("_nanos") and hasattr(kind, dollars.rpartition(".")[2])
+    return f"`{path}`, `{dollars.rpartition('.')[2]}`" if same else f"`{path}`"
 
 
 def bill_tables() -> str:
     """What a provider's export is read into, and how it compares."""
-    return "\n".join(f"### `{kind.__name__}`\n\n{summary(kind)}\n\n{_struct_table(kind)}" for kind in BILLS)
+    return _nested_tables(BILLS)
+
+
+def _nested_tables(kinds: tuple[type[Struct], ...]) -> str:
+    """A table for each struct, with the fields of those that it alone holds."""
+    inner = {each.__name__: each for each in kinds if _holders(each, kinds) == 1}
+    shown = [each for each in kinds if each.__name__ not in inner]
+    return "\n".join(
+        f"### `{kind.__name__}`\n\n{summary(kind)}\n\n{table(('field', 'type', 'meaning'), _nested(kind, inner, ''))}"
+        for kind in shown
+    )
+
+
+def _holders(kind: type[Struct], kinds: tuple[type[Struct], ...]) -> int:
+    """How many fields of the structs are of this kind."""
+    return sum(kind.__name__ in _NAME.findall(of) for each in kinds for of in each.__annotations__.values())
+
+
+def _nested(kind: type[Struct], inner: dict[str, type[Struct]], at: str) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    docs = field_docs(kind)
+    for field, of in kind.__annotations__.items():
+        if field.endswith("_usd") and f"{field[:-4]}_nanos" in kind.__annotations__:
+            continue
+        held = next((inner[name] for name in _NAME.findall(of) if name in inner), None)
+        said = prose(docs.get(field, "")) or ("" if held is None else summary(held))
+        rows.append((_in_both(f"{at}{field}", kind), f"`{of}`", said))
+        if held is not None:
+            rows += _nested(held, inner, f"{at}{field}." if of == held.__name__ else f"{at}{field}[].")
+    return rows
 
 
 def export_table() -> str:
@@ -476,10 +526,6 @@ def _keys_of(form: Form) -> tuple[tuple[str, ...], ...]:
 def alias_table() -> str:
     """What columns of a table may be called."""
     return table(("for", "any of"), [(what.replace("_", " "), _coded(words)) for what, words in ALIASES.items()])
-
-
-def _struct_table(kind: type[Struct]) -> str:
-    return table(("field", "type", "meaning"), _rows(kind))
 
 
 def _rows(kind: type[Struct]) -> list[tuple[str, ...]]:
