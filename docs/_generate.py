@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable
 from functools import cache
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -31,7 +31,6 @@ from routewright._core.attempts.budgets import ExecutionLimits
 from routewright._core.attempts.faults import ENDINGS, FAULTS, SIGNS, Rule
 from routewright._core.request.rules import NUMBERS
 from routewright._core.routing.pool import FEATURES
-from routewright._core.routing.quality import EDGES, LEVELS, MICRO
 from routewright._core.routing.scoring import WEIGHTS, Weights
 from routewright._core.trace.filter import COMPARE, FLAGS, METADATA, TEXTS
 from routewright._core.trace.filter import NUMBERS as NUMBERS_OF_FILTERS
@@ -239,12 +238,8 @@ ACCOUNTS: tuple[type[Struct], ...] = (
 )
 """The shapes of accounts and keys."""
 
-AUDIENCES = {
-    "The whole catalogue": None,
-    "An OpenAI key alone": "openai",
-    "An Anthropic key alone": "anthropic",
-    "A Google key alone": "google",
-}
+VENDORS_ALONE = ("openai", "anthropic", "google")
+"""Vendors whose key alone the table of picks tries, too."""
 
 
 @cache
@@ -262,39 +257,31 @@ def _router(provider: str | None) -> Router:
 
 
 def picks() -> str:
-    """The picks of every goal and strategy, a table an audience."""
-    said = "".join(f"- {sample.name}: {sample.said};\n" for sample in SAMPLES)
-    return said.removesuffix(";\n") + ".\n" + "".join(map(_picks_of, AUDIENCES)) + _named_above()
+    """The picks of every goal and strategy; those of one vendor by the balanced strategy."""
+    said = "".join(f"- {sample.name}: {sample.said};\n" for sample in SAMPLES).removesuffix(";\n")
+    samples = [sample.name for sample in SAMPLES]
+    every = [(strategy, goal, *_picked(None, goal, strategy)) for strategy in STRATEGIES for goal in GOALS]
+    alone = [(vendor, goal, *_picked(vendor, goal, "balanced")) for vendor in VENDORS_ALONE for goal in GOALS]
+    return (
+        f"{said}.\n\n{table(('strategy', 'goal', *samples), every)}\n"
+        f"One vendor's key alone, strategy `balanced`:\n\n{table(('vendor', 'goal', *samples), alone)}\n"
+        f"The models of the first table, best first:\n\n{_named_above()}"
+    )
 
 
-def _picks_of(audience: str) -> str:
-    provider = AUDIENCES[audience]
-    rows = [
-        (strategy, goal, *(f"`{_short(provider, model)}`" for model in _models(provider, goal, strategy)))
-        for strategy in STRATEGIES
-        for goal in GOALS
-    ]
-    return f"\n**{audience}**\n\n" + table(("strategy", "goal", *(sample.name for sample in SAMPLES)), rows)
+def _picked(provider: str | None, goal: Goal, strategy: Strategy) -> list[str]:
+    """What each sample gets."""
+    models = _models(provider, goal, strategy)
+    return [f"`{model if provider is None else model.partition('/')[2]}`" for model in models]
 
 
 def _models(provider: str | None, goal: Goal, strategy: Strategy) -> list[str]:
-    """What each sample gets."""
     return [decide(provider, place, goal, strategy).model for place in range(len(SAMPLES))]
 
 
-def _short(provider: str | None, model: str) -> str:
-    return model if provider is None else model.partition("/")[2]
-
-
 def _named_above() -> str:
-    """The models that the tables pick, with the numbers behind the picks for the short chat."""
-    picked = {
-        model
-        for provider in AUDIENCES.values()
-        for goal in GOALS
-        for strategy in STRATEGIES
-        for model in _models(provider, goal, strategy)
-    }
+    """The models that the first table picks, with the numbers behind the picks for the short chat."""
+    picked = {model for goal in GOALS for strategy in STRATEGIES for model in _models(None, goal, strategy)}
     chat = decide(None, 0, "cost", "balanced")
     numbers = {candidate.model: candidate for candidate in chat.candidates}
     prices = {model.id: model.pricing_per_1m for model in Catalogue().models}
@@ -305,24 +292,13 @@ def _named_above() -> str:
         assert seen.cost_usd is not None
         paid = f"${price.input_usd:g} / ${price.output_usd:g}"
         rows.append((f"`{model}`", f"{seen.quality:.2f}", paid, f"${seen.cost_usd:.5f}", f"{seen.latency_s:.1f} s"))
-    head = ("model", "quality", "price in / out per 1M", "short chat costs", "and takes")
-    return "\n**The models named above**, best first\n\n" + table(head, rows)
+    return table(("model", "quality", "price in / out per 1M", "short chat costs", "and takes"), rows)
 
 
 def weights() -> str:
     """The weight table."""
     rows = [(strategy, goal, *map(str, WEIGHTS[strategy][goal])) for strategy in STRATEGIES for goal in GOALS]
     return table(("strategy", "goal", *Weights._fields), rows)
-
-
-def grid() -> str:
-    """The steps of the quality grid, best first."""
-    edges = [0.0, *(edge / MICRO for edge in EDGES.tolist()), 1.0]
-    steps = [
-        (f"{low:.3f} to {high:.3f}", f"{level / MICRO:.3f}")
-        for (low, high), level in zip(pairwise(edges), LEVELS.tolist(), strict=True)
-    ]
-    return table(("quality", "counts as"), reversed(steps))
 
 
 def error_table() -> str:
@@ -786,7 +762,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "figures": figure_table,
     "filter-keys": filter_table,
     "execution": execution_table,
-    "grid": grid,
     "hosts": host_table,
     "house": _house.picture,
     "http": http_reference,
