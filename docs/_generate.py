@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, get_args
 if __name__ == "__main__":  # then only this folder can be imported from
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from docs import _agents, _events, _house
+from docs import _agents, _events
 from docs._blocks import NOON, ROOT, Shown, pages, run
 from docs._http import http_reference
 from docs._table import table
@@ -763,7 +763,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "filter-keys": filter_table,
     "execution": execution_table,
     "hosts": host_table,
-    "house": _house.picture,
     "http": http_reference,
     "ledger": ledger_tables,
     "names": name_table,
