@@ -322,8 +322,11 @@ def name_table() -> str:
 def further_name_table() -> str:
     """What lives in modules of its own."""
     public = ((name, getattr(routewright, name)) for name in routewright._ALSO)
-    rows = [(f"`{_home(name)}.{name}`", summary(each)) for name, each in public if not _is_error(each)]
-    return table(("name", "what it is"), rows)
+    modules: dict[str, list[str]] = {}
+    for name, each in public:
+        if not _is_error(each):
+            modules.setdefault(_home(name), []).append(name)
+    return table(("module", "names"), [(f"`{module}`", _coded(modules[module])) for module in sorted(modules)])
 
 
 def _home(name: str) -> str:
@@ -519,7 +522,15 @@ def _yes(answer: bool) -> str:
 
 def policy_tables() -> str:
     """The keys of a policy file, a table for each kind of table in it."""
-    return "\n".join(f"{title}\n\n{_key_table(entry, kind)}" for title, (entry, kind) in POLICY_PARTS.items())
+    return "\n".join(f"{title}\n\n{_policy_part(entry, kind)}" for title, (entry, kind) in POLICY_PARTS.items())
+
+
+def _policy_part(entry: type[Strict], kind: type[Struct]) -> str:
+    """A table of keys, or their names where the reference of the request has the table."""
+    section = {Params: "params", Budget: "budget", CacheOpts: "cache"}.get(kind)
+    if section is None:
+        return _key_table(entry, kind)
+    return f"As [in a request](route-request.md#{section}): {_coded(entry.model_fields)}.\n"
 
 
 def _key_table(entry: type[Strict], kind: type[Struct]) -> str:
@@ -585,7 +596,6 @@ SERVE_PARTS: dict[str, tuple[type[Strict], str, type]] = {
     "## `[settings.retention]`": (RetentionEntry, "settings.retention", RetentionEntry),
     "## `[settings.capture]`": (CaptureEntry, "settings.capture", CaptureEntry),
     "## `[settings.learning]`": (_entry_at("settings.learning"), "settings.learning", Learning),
-    "## `[settings.execution]`": (_entry_at("settings.execution"), "settings.execution", ExecutionLimits),
 }
 """The tables of the configuration of a server, where each stands, and what says the meaning of its keys."""
 
@@ -596,16 +606,18 @@ def serve_tables() -> str:
 
 
 def _serve_table(entry: type[Strict], at: str, says: type) -> str:
-    said, variables = field_docs(says), {path: name for name, path in VARIABLES.items()}
-    rows = []
+    said, rows = field_docs(says), []
     for name, field in entry.model_fields.items():
         path = f"{at}.{name}".lstrip(".")
         if table_of(field) is None:
             flag = f"`{FLAGS_OF_SERVE[path]}`" if path in FLAGS_OF_SERVE else ""
             meaning = said[name].replace("``", "`")
-            rows.append((f"`{name}`", meaning, _told(field.default), flag, f"`{variables[path]}`"))
+            assert VARIABLES[f"ROUTEWRIGHT_{path.replace('.', '_').upper()}"] == path
+            rows.append((f"`{name}`", meaning, _told(field.default), flag))
     about = re.sub(r" \([^)]*\)", "", summary(says))
-    return f"{about}\n\n" + table(("key", "meaning", "default", "flag", "variable"), rows)
+    if not any(flag for *_, flag in rows):
+        return f"{about}\n\n" + table(("key", "meaning", "default"), [row[:3] for row in rows])
+    return f"{about}\n\n" + table(("key", "meaning", "default", "flag"), rows)
 
 
 def _told(default: object) -> str:
@@ -699,18 +711,21 @@ def figure_table() -> str:
 
 def attribute_table() -> str:
     """What spans and figures of OpenTelemetry are told with, by version."""
-    rows = [(each.on, _named(each.v1_36), _named(each.v1_44), each.what) for each in ATTRIBUTES.values()]
-    return table(("of", "1.36", "1.44", "meaning"), rows)
+    rows = [(each.on, _versions(each.v1_36, each.v1_44), each.what) for each in ATTRIBUTES.values()]
+    return table(("of", "name", "meaning"), rows)
 
 
 def histogram_table() -> str:
     """The figures of OpenTelemetry."""
-    rows = [(_named(each.v1_36), _named(each.v1_44), f"`{each.unit}`", each.what) for each in HISTOGRAMS.values()]
-    return table(("1.36", "1.44", "unit", "meaning"), rows)
+    rows = [(_versions(each.v1_36, each.v1_44), f"`{each.unit}`", each.what) for each in HISTOGRAMS.values()]
+    return table(("name", "unit", "meaning"), rows)
 
 
-def _named(name: str | None) -> str:
-    return "" if name is None else _code(name)
+def _versions(old: str | None, new: str | None) -> str:
+    """A name in two versions of the conventions."""
+    if old == new or new is None:
+        return _code(old or "")
+    return f"{_code(new)}, only 1.44" if old is None else f"{_code(old)}, in 1.44 {_code(new)}"
 
 
 class Door(NamedTuple):

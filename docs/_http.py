@@ -14,7 +14,6 @@ from docs._table import WIDTH, json_block, table
 from routewright import Router
 from routewright.server.admin import Admin
 from routewright.server.openapi import openapi
-from routewright.server.openapi.document import codes
 from routewright.server.routes import ENDPOINTS
 
 Schema = dict[str, Any]
@@ -182,10 +181,10 @@ def _is_data(name: str) -> bool:
 
 def _errors(responses: Any) -> str:
     shown = next(iter(responses["BadRequest"]["content"]["application/json"]["examples"].values()))["value"]
-    rows = [(str(status), f"`{code}`", said) for status, code, said in codes()]
-    every = table(("status", "code", "when"), rows)
-    said = "The body is an [`ErrorEnvelope`](#errorenvelope); `detail` [depends on the code](errors.md#details)."
-    return f"{said}\n\n{json_block(shown)}\n{every}"
+    return (
+        "[Errors](errors.md) lists the codes, when each is sent, and its `detail`. "
+        f"The body is an [`ErrorEnvelope`](#errorenvelope):\n\n{json_block(shown)}"
+    )
 
 
 def _headers(headers: Any) -> str:
