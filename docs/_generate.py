@@ -112,7 +112,6 @@ from routewright.wire import (
     UsageReport,
     UsageRow,
     UsageTotals,
-    WindowUsage,
 )
 
 GOALS: tuple[Goal, ...] = get_args(Goal)
@@ -227,7 +226,6 @@ ACCOUNTS: tuple[type[Struct], ...] = (
     Caller,
     Account,
     RateLimits,
-    WindowUsage,
     Key,
     NewKey,
     Credit,
@@ -591,21 +589,41 @@ SERVE_PARTS: dict[str, tuple[type[Strict], str, type]] = {
     "## `[http]`": (_entry_at("http"), "http", HttpLimits),
     "## `[connections]`": (_entry_at("connections"), "connections", ConnectionLimits),
     "## `[settings]`": (SettingsEntry, "settings", SettingsEntry),
-    "## `[settings.cache]`": (_entry_at("settings.cache"), "settings.cache", CacheSettings),
-    "## `[settings.webhooks]`": (_entry_at("settings.webhooks"), "settings.webhooks", WebhookSettings),
-    "## `[settings.retention]`": (RetentionEntry, "settings.retention", RetentionEntry),
-    "## `[settings.capture]`": (CaptureEntry, "settings.capture", CaptureEntry),
-    "## `[settings.learning]`": (_entry_at("settings.learning"), "settings.learning", Learning),
 }
 """The tables of the configuration of a server, where each stands, and what says the meaning of its keys."""
+
+SETTINGS_PARTS: dict[str, tuple[type[Strict], type]] = {
+    "cache": (_entry_at("settings.cache"), CacheSettings),
+    "webhooks": (_entry_at("settings.webhooks"), WebhookSettings),
+    "retention": (RetentionEntry, RetentionEntry),
+    "capture": (CaptureEntry, CaptureEntry),
+    "learning": (_entry_at("settings.learning"), Learning),
+}
+"""The tables within ``[settings]``."""
 
 
 def serve_tables() -> str:
     """The keys of the configuration of a server."""
-    return "\n".join(f"{title}\n\n{_serve_table(*each)}" for title, each in SERVE_PARTS.items())
+    parts = [f"{title}\n\n{_serve_table(*each)}" for title, each in SERVE_PARTS.items()]
+    rows = []
+    for name, (entry, says) in SETTINGS_PARTS.items():
+        rows.append((f"`[settings.{name}]`", _about(says), ""))
+        rows += [(key, meaning, default) for key, meaning, default, _ in _serve_rows(entry, f"settings.{name}", says)]
+    return "\n".join([*parts, f"## Tables of `[settings]`\n\n{table(('key', 'meaning', 'default'), rows)}"])
 
 
 def _serve_table(entry: type[Strict], at: str, says: type) -> str:
+    rows = _serve_rows(entry, at, says)
+    if not any(flag for *_, flag in rows):
+        return f"{_about(says)}\n\n" + table(("key", "meaning", "default"), [row[:3] for row in rows])
+    return f"{_about(says)}\n\n" + table(("key", "meaning", "default", "flag"), rows)
+
+
+def _about(says: type) -> str:
+    return re.sub(r" \([^)]*\)", "", summary(says))
+
+
+def _serve_rows(entry: type[Strict], at: str, says: type) -> list[tuple[str, str, str, str]]:
     said, rows = field_docs(says), []
     for name, field in entry.model_fields.items():
         path = f"{at}.{name}".lstrip(".")
@@ -614,10 +632,7 @@ def _serve_table(entry: type[Strict], at: str, says: type) -> str:
             meaning = said[name].replace("``", "`")
             assert VARIABLES[f"ROUTEWRIGHT_{path.replace('.', '_').upper()}"] == path
             rows.append((f"`{name}`", meaning, _told(field.default), flag))
-    about = re.sub(r" \([^)]*\)", "", summary(says))
-    if not any(flag for *_, flag in rows):
-        return f"{about}\n\n" + table(("key", "meaning", "default"), [row[:3] for row in rows])
-    return f"{about}\n\n" + table(("key", "meaning", "default", "flag"), rows)
+    return rows
 
 
 def _told(default: object) -> str:

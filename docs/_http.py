@@ -142,9 +142,11 @@ def _parameter(parameter: Any) -> tuple[str, ...]:
 def _answers(responses: Any, schemas: dict[str, Schema]) -> Iterator[str]:
     content = responses["200"].get("content", {}).get("application/json", {})
     said = responses["200"]["description"].removeprefix("The answer.")
+    if content["schema"].get("$ref", "").endswith("/Trace"):
+        said = "Beside the fields of an item of a page it has:"
     yield f"200: {_type(content['schema'])}. {said}".rstrip() + "\n"
     for example in content.get("examples", {}).values():
-        yield json_block(example["value"])
+        yield json_block(_without_repetition(example["value"], schemas))
     stream = responses["200"]["content"].get("text/event-stream")
     if stream is not None:
         yield "```text\n" + "\n".join(map(_event, stream["examples"].values())) + "```\n"
@@ -152,6 +154,15 @@ def _answers(responses: Any, schemas: dict[str, Schema]) -> Iterator[str]:
         yield table(("event", "data", "meaning"), rows)
     others = [f"{status} {each['description']}" for status, each in responses.items() if status != "200"]
     yield f"Otherwise: {'; '.join(others).removesuffix('.')}.\n"
+
+
+def _without_repetition(value: Any, schemas: dict[str, Schema]) -> Any:
+    """An example; of a whole trace, what an item of a page does not show."""
+    if "spans" not in value:
+        return value
+    return {
+        name: each for name, each in value.items() if name == "id" or name not in schemas["TraceItem"]["properties"]
+    }
 
 
 def _event(example: Any) -> str:
