@@ -352,7 +352,9 @@ def _rule_cells(rule: Rule) -> tuple[str, str, str, str]:
 def execution_table() -> str:
     """The limits of carrying a request out."""
     defaults, docs = ExecutionLimits(), field_docs(ExecutionLimits)
-    rows = [(f"`{name}`", docs[name], f"{getattr(defaults, name):g}") for name in ExecutionLimits.__struct_fields__]
+    rows = [
+        (f"`{name}`", prose(docs[name]), f"{getattr(defaults, name):g}") for name in ExecutionLimits.__struct_fields__
+    ]
     return table(("field", "meaning", "default"), rows)
 
 

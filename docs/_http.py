@@ -50,6 +50,12 @@ _ELSEWHERE = {name: page for page, names in _PAGES.items() for name in names.spl
 """Shapes whose fields another page of the reference lists."""
 
 
+_ERRORS = """\
+[Errors](errors.md) lists the codes and when each is sent. The body is an [`ErrorEnvelope`](#errorenvelope), [for
+example](errors.md#as-json); its `detail` [depends on the code](errors.md#details).
+"""
+
+
 def http_reference() -> str:
     """Addresses, events, errors, headers and shapes."""
     document: dict[str, Any] = json.loads(msgspec.json.encode(openapi()))
@@ -65,7 +71,7 @@ def http_reference() -> str:
             f"### Clients of other vendors\n\n{_doors(document['paths'])}",
             f"### For the operator\n\n{_of_the_operator()}",
             *(_operation(*each, parts["schemas"]) for each in operations if not _of_a_vendor(each[2])),
-            f"## Errors\n\n{_errors(parts['responses'])}",
+            f"## Errors\n\n{_ERRORS}",
             f"## Headers of answers\n\n{_headers(parts['headers'])}",
             f"## Shapes\n\n{_shapes(parts['schemas'])}",
         ]
@@ -152,8 +158,10 @@ def _answers(responses: Any, schemas: dict[str, Schema]) -> Iterator[str]:
         yield "```text\n" + "\n".join(map(_event, stream["examples"].values())) + "```\n"
         rows = [row for name in _names_in(stream["schema"]) for row in _event_rows(schemas[name], schemas)]
         yield table(("event", "data", "meaning"), rows)
-    others = [f"{status} {each['description']}" for status, each in responses.items() if status != "200"]
-    yield f"Otherwise: {'; '.join(others).removesuffix('.')}.\n"
+    others = [
+        f"{status} {each['description'].removesuffix('.')}" for status, each in responses.items() if status != "200"
+    ]
+    yield f"Otherwise: {'; '.join(others)}.\n"
 
 
 def _without_repetition(value: Any, schemas: dict[str, Schema]) -> Any:
@@ -188,14 +196,6 @@ def _event_rows(event: Schema, schemas: dict[str, Schema]) -> Iterator[tuple[str
 
 def _is_data(name: str) -> bool:
     return name.endswith("Data") and name not in _ELSEWHERE
-
-
-def _errors(responses: Any) -> str:
-    shown = next(iter(responses["BadRequest"]["content"]["application/json"]["examples"].values()))["value"]
-    return (
-        "[Errors](errors.md) lists the codes, when each is sent, and its `detail`. "
-        f"The body is an [`ErrorEnvelope`](#errorenvelope):\n\n{json_block(shown)}"
-    )
 
 
 def _headers(headers: Any) -> str:
