@@ -1,4 +1,4 @@
-"""Writes the tables of the reference of agents: names, arguments, properties of an answer, events."""
+"""Writes the tables of the reference of agents: names, arguments, events."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from docs._table import table
 from msgspec import Struct
 
 from routewright import Agent
-from routewright.agent import AgentAnswer, RunOptions
+from routewright.agent import RunOptions
 from routewright.docstrings import field_docs, prose, summary
 from routewright.protocols import ToolContext
 from routewright.wire import (
     AgentEvent,
     AgentResponse,
-    AgentRunCompleted,
     RunStartedData,
     RunSummary,
     Step,
@@ -68,8 +67,7 @@ ARGUMENTS: dict[str, tuple[Callable[..., Any], dict[str, str]]] = {
             ),
         },
     ),
-    "`await agent.run(task, ...)`": (Agent.run, _RUN),
-    "`agent.stream(task, ...)`": (Agent.stream, _RUN),
+    "`await agent.run(task, ...)` and `agent.stream(task, ...)`": (Agent.run, _RUN),
     "`await agent.resume(run, ...)`": (
         Agent.resume,
         {
@@ -82,7 +80,7 @@ ARGUMENTS: dict[str, tuple[Callable[..., Any], dict[str, str]]] = {
 }
 """What takes arguments, and the meaning of each."""
 
-EVENTS: tuple[type[Struct], ...] = (RunStartedData, StepStartedData, Step, AgentResponse, RunSummary, AgentRunCompleted)
+EVENTS: tuple[type[Struct], ...] = (RunStartedData, StepStartedData, Step, AgentResponse, RunSummary)
 """What events of a run hold."""
 
 
@@ -130,17 +128,6 @@ def _default(argument: inspect.Parameter) -> str:
     return "built in" if argument.name == "system" else f"`{argument.default!r}`"
 
 
-def agent_answer() -> str:
-    """Properties of an answer."""
-    properties = inspect.getmembers(AgentAnswer, lambda each: isinstance(each, property))
-    rows = [
-        (f"`{name}`", f"`{inspect.signature(each.fget).return_annotation}`", summary(each))
-        for name, each in properties
-        if not name.startswith("_")
-    ]
-    return table(("property", "type", "meaning"), rows)
-
-
 def agent_context() -> str:
     """What a tool may ask for, and set."""
     return f"### `{ToolContext.__name__}`\n\n{summary(ToolContext)}\n\n{fields(ToolContext)}"
@@ -165,7 +152,6 @@ def fields(kind: type[Struct]) -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "agent-answer": agent_answer,
     "agent-arguments": agent_arguments,
     "agent-context": agent_context,
     "agent-events": agent_events,

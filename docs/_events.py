@@ -7,7 +7,7 @@ from typing import get_args
 
 import msgspec
 from docs._agents import fields
-from docs._table import table
+from docs._table import json_block, table
 
 from routewright._core.webhooks.endpoint import SAMPLES
 from routewright._core.webhooks.outbox import body_of
@@ -22,12 +22,13 @@ def event_types() -> str:
     names = msgspec.json.decode(_sample("incident.created"))
     rows = [(f"`{name}`", f"`{types[name]}`", prose(docs.get(name, ""))) for name in names]
     sections = "\n".join(map(_section, get_args(EventType)))
-    return f"## Body of a delivery\n\n{table(('field', 'type', 'meaning'), rows)}\n{sections}"
+    body = json_block(msgspec.json.decode(_sample("router.fallback_triggered")))
+    return f"## Body of a delivery\n\n{table(('field', 'type', 'meaning'), rows)}\n{body}\n{sections}"
 
 
 def _section(type: EventType) -> str:
-    kind, sample = SAMPLES[type].__class__, msgspec.json.format(_sample(type), indent=2).decode()
-    return f"## `{type}`\n\n{summary(kind)}\n\n{fields(kind)}\n```json\n{sample}\n```\n"
+    kind, sample = SAMPLES[type].__class__, msgspec.json.decode(_sample(type))["data"]
+    return f"## `{type}`\n\n{summary(kind)}\n\n{fields(kind)}\n{json_block(sample)}"
 
 
 def _sample(type: EventType) -> bytes:

@@ -11,14 +11,14 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable
 from functools import cache
-from itertools import pairwise
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 if __name__ == "__main__":  # then only this folder can be imported from
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from docs import _agents, _events, _house
+from docs import _agents, _events
 from docs._blocks import NOON, ROOT, Shown, pages, run
 from docs._http import http_reference
 from docs._table import table
@@ -31,7 +31,6 @@ from routewright._core.attempts.budgets import ExecutionLimits
 from routewright._core.attempts.faults import ENDINGS, FAULTS, SIGNS, Rule
 from routewright._core.request.rules import NUMBERS
 from routewright._core.routing.pool import FEATURES
-from routewright._core.routing.quality import EDGES, LEVELS, MICRO
 from routewright._core.routing.scoring import WEIGHTS, Weights
 from routewright._core.trace.filter import COMPARE, FLAGS, METADATA, TEXTS
 from routewright._core.trace.filter import NUMBERS as NUMBERS_OF_FILTERS
@@ -80,6 +79,7 @@ from routewright.wire import (
     CacheOpts,
     CacheReport,
     Caller,
+    Content,
     Credit,
     CreditLine,
     FallbackCandidate,
@@ -112,12 +112,12 @@ from routewright.wire import (
     UsageReport,
     UsageRow,
     UsageTotals,
-    WindowUsage,
 )
 
 GOALS: tuple[Goal, ...] = get_args(Goal)
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
+_NAME = re.compile(r"\w+")
 _PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _CONTRACT = "Summarise this contract in ten points.\n\n" + 3_000 * (
     "The supplier delivers the goods to the buyer within thirty days of the order, free of charge. "
@@ -226,7 +226,6 @@ ACCOUNTS: tuple[type[Struct], ...] = (
     Caller,
     Account,
     RateLimits,
-    WindowUsage,
     Key,
     NewKey,
     Credit,
@@ -237,12 +236,8 @@ ACCOUNTS: tuple[type[Struct], ...] = (
 )
 """The shapes of accounts and keys."""
 
-AUDIENCES = {
-    "The whole catalogue": None,
-    "An OpenAI key alone": "openai",
-    "An Anthropic key alone": "anthropic",
-    "A Google key alone": "google",
-}
+VENDORS_ALONE = ("openai", "anthropic", "google")
+"""Vendors whose key alone the table of picks tries, too."""
 
 
 @cache
@@ -260,39 +255,31 @@ def _router(provider: str | None) -> Router:
 
 
 def picks() -> str:
-    """The picks of every goal and strategy, a table an audience."""
-    said = "".join(f"- {sample.name}: {sample.said};\n" for sample in SAMPLES)
-    return said.removesuffix(";\n") + ".\n" + "".join(map(_picks_of, AUDIENCES)) + _named_above()
+    """The picks of every goal and strategy; those of one vendor by the balanced strategy."""
+    said = "".join(f"- {sample.name}: {sample.said};\n" for sample in SAMPLES).removesuffix(";\n")
+    samples = [sample.name for sample in SAMPLES]
+    every = [(strategy, goal, *_picked(None, goal, strategy)) for strategy in STRATEGIES for goal in GOALS]
+    alone = [(vendor, goal, *_picked(vendor, goal, "balanced")) for vendor in VENDORS_ALONE for goal in GOALS]
+    return (
+        f"{said}.\n\n{table(('strategy', 'goal', *samples), every)}\n"
+        f"One vendor's key alone, strategy `balanced`:\n\n{table(('vendor', 'goal', *samples), alone)}\n"
+        f"The models of the first table, best first:\n\n{_named_above()}"
+    )
 
 
-def _picks_of(audience: str) -> str:
-    provider = AUDIENCES[audience]
-    rows = [
-        (strategy, goal, *(f"`{_short(provider, model)}`" for model in _models(provider, goal, strategy)))
-        for strategy in STRATEGIES
-        for goal in GOALS
-    ]
-    return f"\n**{audience}**\n\n" + table(("strategy", "goal", *(sample.name for sample in SAMPLES)), rows)
+def _picked(provider: str | None, goal: Goal, strategy: Strategy) -> list[str]:
+    """What each sample gets."""
+    models = _models(provider, goal, strategy)
+    return [f"`{model if provider is None else model.partition('/')[2]}`" for model in models]
 
 
 def _models(provider: str | None, goal: Goal, strategy: Strategy) -> list[str]:
-    """What each sample gets."""
     return [decide(provider, place, goal, strategy).model for place in range(len(SAMPLES))]
 
 
-def _short(provider: str | None, model: str) -> str:
-    return model if provider is None else model.partition("/")[2]
-
-
 def _named_above() -> str:
-    """The models that the tables pick, with the numbers behind the picks for the short chat."""
-    picked = {
-        model
-        for provider in AUDIENCES.values()
-        for goal in GOALS
-        for strategy in STRATEGIES
-        for model in _models(provider, goal, strategy)
-    }
+    """The models that the first table picks, with the numbers behind the picks for the short chat."""
+    picked = {model for goal in GOALS for strategy in STRATEGIES for model in _models(None, goal, strategy)}
     chat = decide(None, 0, "cost", "balanced")
     numbers = {candidate.model: candidate for candidate in chat.candidates}
     prices = {model.id: model.pricing_per_1m for model in Catalogue().models}
@@ -303,24 +290,13 @@ def _named_above() -> str:
         assert seen.cost_usd is not None
         paid = f"${price.input_usd:g} / ${price.output_usd:g}"
         rows.append((f"`{model}`", f"{seen.quality:.2f}", paid, f"${seen.cost_usd:.5f}", f"{seen.latency_s:.1f} s"))
-    head = ("model", "quality", "price in / out per 1M", "short chat costs", "and takes")
-    return "\n**The models named above**, best first\n\n" + table(head, rows)
+    return table(("model", "quality", "price in / out per 1M", "short chat costs", "and takes"), rows)
 
 
 def weights() -> str:
     """The weight table."""
     rows = [(strategy, goal, *map(str, WEIGHTS[strategy][goal])) for strategy in STRATEGIES for goal in GOALS]
     return table(("strategy", "goal", *Weights._fields), rows)
-
-
-def grid() -> str:
-    """The steps of the quality grid, best first."""
-    edges = [0.0, *(edge / MICRO for edge in EDGES.tolist()), 1.0]
-    steps = [
-        (f"{low:.3f} to {high:.3f}", f"{level / MICRO:.3f}")
-        for (low, high), level in zip(pairwise(edges), LEVELS.tolist(), strict=True)
-    ]
-    return table(("quality", "counts as"), reversed(steps))
 
 
 def error_table() -> str:
@@ -344,8 +320,11 @@ def name_table() -> str:
 def further_name_table() -> str:
     """What lives in modules of its own."""
     public = ((name, getattr(routewright, name)) for name in routewright._ALSO)
-    rows = [(f"`{_home(name)}.{name}`", summary(each)) for name, each in public if not _is_error(each)]
-    return table(("name", "what it is"), rows)
+    modules: dict[str, list[str]] = {}
+    for name, each in public:
+        if not _is_error(each):
+            modules.setdefault(_home(name), []).append(name)
+    return table(("module", "names"), [(f"`{module}`", _coded(modules[module])) for module in sorted(modules)])
 
 
 def _home(name: str) -> str:
@@ -373,26 +352,37 @@ def _rule_cells(rule: Rule) -> tuple[str, str, str, str]:
 def execution_table() -> str:
     """The limits of carrying a request out."""
     defaults, docs = ExecutionLimits(), field_docs(ExecutionLimits)
-    rows = [(f"`{name}`", docs[name], f"{getattr(defaults, name):g}") for name in ExecutionLimits.__struct_fields__]
+    rows = [
+        (f"`{name}`", prose(docs[name]), f"{getattr(defaults, name):g}") for name in ExecutionLimits.__struct_fields__
+    ]
     return table(("field", "meaning", "default"), rows)
 
 
 def sign_table() -> str:
-    """By what a vendor's answer is known for a fault."""
-    rows = [(sign.place, _code(sign.what), f"`{sign.kind}`", sign.whose) for sign in SIGNS]
-    return table(("looked for in", "what", "kind", "who says so"), rows)
+    """By what a vendor's answer is known for a fault: a row for each kind in each step of the look-up."""
+    rows = []
+    for place, signs in groupby(SIGNS, lambda sign: sign.place):
+        kinds: dict[str, list[str]] = {}
+        for sign in signs:
+            kinds.setdefault(sign.kind, []).append(_code(sign.what))
+        rows += [(place, f"`{kind}`", ", ".join(words)) for kind, words in kinds.items()]
+    return table(("looked for in", "kind", "what"), rows)
 
 
 def ending_table() -> str:
     """What a finish reason means."""
-    rows = [(f"`{ending.word}`", f"`{ending.means}`", ending.whose) for ending in ENDINGS]
-    return table(("finish reason", "means", "who says so"), rows)
+    words: dict[str, list[str]] = {}
+    for ending in ENDINGS:
+        words.setdefault(ending.means, []).append(ending.word)
+    return table(("means", "finish reasons"), [(f"`{means}`", _coded(each)) for means, each in words.items()])
 
 
 def cell_table() -> str:
-    """What can happen to a call, and what it is taken for."""
-    rows = [(f"`{cell.name}`", cell.what, _taken_for(cell.plain), _taken_for(cell.streamed)) for cell in CELLS.values()]
-    return table(("fault", "what happens", "plain call", "streamed call"), rows)
+    """What can happen to a call, by what it is taken for."""
+    cells: dict[tuple[str, str], list[str]] = {}
+    for cell in CELLS.values():
+        cells.setdefault((_taken_for(cell.plain), _taken_for(cell.streamed)), []).append(cell.name)
+    return table(("plain call", "streamed call", "faults"), [(*taken, _coded(names)) for taken, names in cells.items()])
 
 
 def _taken_for(play: Play) -> str:
@@ -429,17 +419,18 @@ def filter_table() -> str:
 def trace_table() -> str:
     """What a trace holds."""
     rows = _rows(TraceItem) + _rows(Trace)
+    rows += [(f"`content.{name[1:]}", *others) for name, *others in _rows(Content)]
     return table(("field", "type", "meaning"), rows)
 
 
 def analytics_tables() -> str:
     """What the reports hold."""
-    return "\n".join(f"### `{kind.__name__}`\n\n{summary(kind)}\n\n{_struct_table(kind)}" for kind in REPORTS)
+    return _nested_tables(REPORTS)
 
 
 def ledger_tables() -> str:
     """What the ledger holds, and statements of it."""
-    return "\n".join(f"### `{kind.__name__}`\n\n{summary(kind)}\n\n{_struct_table(kind)}" for kind in LEDGER)
+    return _nested_tables(LEDGER)
 
 
 def account_tables() -> str:
@@ -449,17 +440,55 @@ def account_tables() -> str:
 
 def _whole_table(kind: type[Struct]) -> str:
     """The fields of a struct, and what it says besides."""
-    said = [
+    docs = {field: prose(said) for field, said in field_docs(kind).items()}
+    rows = [(_in_both(name, kind), f"`{of}`", docs.get(name, "")) for name, of in kind.__annotations__.items()]
+    rows += [
         (f"`{name}`", f"`{each.fget.__annotations__['return']}`", summary(each))
         for name, each in vars(kind).items()
-        if isinstance(each, property)
+        if isinstance(each, property) and f"{name.removesuffix('usd')}nanos" not in kind.__annotations__
     ]
-    return table(("field", "type", "meaning"), [*_rows(kind), *said])
+    return table(("field", "type", "meaning"), rows)
+
+
+def _in_both(path: str, kind: type[Struct]) -> str:
+    """A field, with the one that has the same in dollars."""
+    dollars = f"{path.removesuffix('nanos')}usd"
+    same = path.endswith("_nanos") and hasattr(kind, dollars.rpartition(".")[2])
+    return f"`{path}`, `{dollars.rpartition('.')[2]}`" if same else f"`{path}`"
 
 
 def bill_tables() -> str:
     """What a provider's export is read into, and how it compares."""
-    return "\n".join(f"### `{kind.__name__}`\n\n{summary(kind)}\n\n{_struct_table(kind)}" for kind in BILLS)
+    return _nested_tables(BILLS)
+
+
+def _nested_tables(kinds: tuple[type[Struct], ...]) -> str:
+    """A table for each struct, with the fields of those that it alone holds."""
+    inner = {each.__name__: each for each in kinds if _holders(each, kinds) == 1}
+    shown = [each for each in kinds if each.__name__ not in inner]
+    return "\n".join(
+        f"### `{kind.__name__}`\n\n{summary(kind)}\n\n{table(('field', 'type', 'meaning'), _nested(kind, inner, ''))}"
+        for kind in shown
+    )
+
+
+def _holders(kind: type[Struct], kinds: tuple[type[Struct], ...]) -> int:
+    """How many fields of the structs are of this kind."""
+    return sum(kind.__name__ in _NAME.findall(of) for each in kinds for of in each.__annotations__.values())
+
+
+def _nested(kind: type[Struct], inner: dict[str, type[Struct]], at: str) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    docs = field_docs(kind)
+    for field, of in kind.__annotations__.items():
+        if field.endswith("_usd") and f"{field[:-4]}_nanos" in kind.__annotations__:
+            continue
+        held = next((inner[name] for name in _NAME.findall(of) if name in inner), None)
+        said = prose(docs.get(field, "")) or ("" if held is None else summary(held))
+        rows.append((_in_both(f"{at}{field}", kind), f"`{of}`", said))
+        if held is not None:
+            rows += _nested(held, inner, f"{at}{field}." if of == held.__name__ else f"{at}{field}[].")
+    return rows
 
 
 def export_table() -> str:
@@ -478,10 +507,6 @@ def alias_table() -> str:
     return table(("for", "any of"), [(what.replace("_", " "), _coded(words)) for what, words in ALIASES.items()])
 
 
-def _struct_table(kind: type[Struct]) -> str:
-    return table(("field", "type", "meaning"), _rows(kind))
-
-
 def _rows(kind: type[Struct]) -> list[tuple[str, ...]]:
     docs = {field: prose(said) for field, said in field_docs(kind).items()}
     return [(f"`{field}`", f"`{of}`", docs.get(field, "")) for field, of in kind.__annotations__.items()]
@@ -497,7 +522,15 @@ def _yes(answer: bool) -> str:
 
 def policy_tables() -> str:
     """The keys of a policy file, a table for each kind of table in it."""
-    return "\n".join(f"{title}\n\n{_key_table(entry, kind)}" for title, (entry, kind) in POLICY_PARTS.items())
+    return "\n".join(f"{title}\n\n{_policy_part(entry, kind)}" for title, (entry, kind) in POLICY_PARTS.items())
+
+
+def _policy_part(entry: type[Strict], kind: type[Struct]) -> str:
+    """A table of keys, or their names where the reference of the request has the table."""
+    section = {Params: "params", Budget: "budget", CacheOpts: "cache"}.get(kind)
+    if section is None:
+        return _key_table(entry, kind)
+    return f"As [in a request](route-request.md#{section}): {_coded(entry.model_fields)}.\n"
 
 
 def _key_table(entry: type[Strict], kind: type[Struct]) -> str:
@@ -558,32 +591,50 @@ SERVE_PARTS: dict[str, tuple[type[Strict], str, type]] = {
     "## `[http]`": (_entry_at("http"), "http", HttpLimits),
     "## `[connections]`": (_entry_at("connections"), "connections", ConnectionLimits),
     "## `[settings]`": (SettingsEntry, "settings", SettingsEntry),
-    "## `[settings.cache]`": (_entry_at("settings.cache"), "settings.cache", CacheSettings),
-    "## `[settings.webhooks]`": (_entry_at("settings.webhooks"), "settings.webhooks", WebhookSettings),
-    "## `[settings.retention]`": (RetentionEntry, "settings.retention", RetentionEntry),
-    "## `[settings.capture]`": (CaptureEntry, "settings.capture", CaptureEntry),
-    "## `[settings.learning]`": (_entry_at("settings.learning"), "settings.learning", Learning),
-    "## `[settings.execution]`": (_entry_at("settings.execution"), "settings.execution", ExecutionLimits),
 }
 """The tables of the configuration of a server, where each stands, and what says the meaning of its keys."""
+
+SETTINGS_PARTS: dict[str, tuple[type[Strict], type]] = {
+    "cache": (_entry_at("settings.cache"), CacheSettings),
+    "webhooks": (_entry_at("settings.webhooks"), WebhookSettings),
+    "retention": (RetentionEntry, RetentionEntry),
+    "capture": (CaptureEntry, CaptureEntry),
+    "learning": (_entry_at("settings.learning"), Learning),
+}
+"""The tables within ``[settings]``."""
 
 
 def serve_tables() -> str:
     """The keys of the configuration of a server."""
-    return "\n".join(f"{title}\n\n{_serve_table(*each)}" for title, each in SERVE_PARTS.items())
+    parts = [f"{title}\n\n{_serve_table(*each)}" for title, each in SERVE_PARTS.items()]
+    rows = []
+    for name, (entry, says) in SETTINGS_PARTS.items():
+        rows.append((f"`[settings.{name}]`", _about(says), ""))
+        rows += [(key, meaning, default) for key, meaning, default, _ in _serve_rows(entry, f"settings.{name}", says)]
+    return "\n".join([*parts, f"## Tables of `[settings]`\n\n{table(('key', 'meaning', 'default'), rows)}"])
 
 
 def _serve_table(entry: type[Strict], at: str, says: type) -> str:
-    said, variables = field_docs(says), {path: name for name, path in VARIABLES.items()}
-    rows = []
+    rows = _serve_rows(entry, at, says)
+    if not any(flag for *_, flag in rows):
+        return f"{_about(says)}\n\n" + table(("key", "meaning", "default"), [row[:3] for row in rows])
+    return f"{_about(says)}\n\n" + table(("key", "meaning", "default", "flag"), rows)
+
+
+def _about(says: type) -> str:
+    return re.sub(r" \([^)]*\)", "", summary(says))
+
+
+def _serve_rows(entry: type[Strict], at: str, says: type) -> list[tuple[str, str, str, str]]:
+    said, rows = field_docs(says), []
     for name, field in entry.model_fields.items():
         path = f"{at}.{name}".lstrip(".")
         if table_of(field) is None:
             flag = f"`{FLAGS_OF_SERVE[path]}`" if path in FLAGS_OF_SERVE else ""
             meaning = said[name].replace("``", "`")
-            rows.append((f"`{name}`", meaning, _told(field.default), flag, f"`{variables[path]}`"))
-    about = re.sub(r" \([^)]*\)", "", summary(says))
-    return f"{about}\n\n" + table(("key", "meaning", "default", "flag", "variable"), rows)
+            assert VARIABLES[f"ROUTEWRIGHT_{path.replace('.', '_').upper()}"] == path
+            rows.append((f"`{name}`", meaning, _told(field.default), flag))
+    return rows
 
 
 def _told(default: object) -> str:
@@ -677,18 +728,21 @@ def figure_table() -> str:
 
 def attribute_table() -> str:
     """What spans and figures of OpenTelemetry are told with, by version."""
-    rows = [(each.on, _named(each.v1_36), _named(each.v1_44), each.what) for each in ATTRIBUTES.values()]
-    return table(("of", "1.36", "1.44", "meaning"), rows)
+    rows = [(each.on, _versions(each.v1_36, each.v1_44), each.what) for each in ATTRIBUTES.values()]
+    return table(("of", "name", "meaning"), rows)
 
 
 def histogram_table() -> str:
     """The figures of OpenTelemetry."""
-    rows = [(_named(each.v1_36), _named(each.v1_44), f"`{each.unit}`", each.what) for each in HISTOGRAMS.values()]
-    return table(("1.36", "1.44", "unit", "meaning"), rows)
+    rows = [(_versions(each.v1_36, each.v1_44), f"`{each.unit}`", each.what) for each in HISTOGRAMS.values()]
+    return table(("name", "unit", "meaning"), rows)
 
 
-def _named(name: str | None) -> str:
-    return "" if name is None else _code(name)
+def _versions(old: str | None, new: str | None) -> str:
+    """A name in two versions of the conventions."""
+    if old == new or new is None:
+        return _code(old or "")
+    return f"{_code(new)}, only 1.44" if old is None else f"{_code(old)}, in 1.44 {_code(new)}"
 
 
 class Door(NamedTuple):
@@ -740,9 +794,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "figures": figure_table,
     "filter-keys": filter_table,
     "execution": execution_table,
-    "grid": grid,
     "hosts": host_table,
-    "house": _house.picture,
     "http": http_reference,
     "ledger": ledger_tables,
     "names": name_table,

@@ -4,20 +4,56 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from docs._table import table
+from docs._table import WIDTH, json_block, table
 
 from routewright import Router
 from routewright.server.admin import Admin
 from routewright.server.openapi import openapi
-from routewright.server.openapi.document import codes
 from routewright.server.routes import ENDPOINTS
 
 Schema = dict[str, Any]
-_WIDTH = 100
+_LARGEST = 2**53 - 1
+_FEW = 8
+"""An object with at most so many fields is described where it stands, if it stands in one place."""
+_PAGES = {
+    "route-request.md#fields": "RouteRequest",
+    "route-request.md#fallback": "Fallback",
+    "route-request.md#budget": "Budget",
+    "route-request.md#params": "Params ReasoningBudget",
+    "route-request.md#cache": "CacheOpts",
+    "agents.md#agentresponse": "AgentResponse",
+    "agents.md#runsummary": "RunSummary",
+    "agents.md#step": "Step",
+    "agents.md#runstarteddata": "RunStartedData",
+    "agents.md#stepstarteddata": "StepStartedData",
+    "decision.md#attributes": "Candidate Rejection",
+    "decision.md#reasons": "Reason",
+    "decision.md#the-input": "DecisionInput TokenBounds Images WarmPrefix",
+    "policy-file.md#policies": "Policy",
+    "policy-file.md#weights": "PolicyWeights",
+    "policy-file.md#fallback": "PolicyFallback",
+    "policy-file.md#policiesguardrails": "PolicyGuardrail",
+    "policy-file.md#policiesclasses": "PolicyClass PolicyMatch",
+    "traces.md#fields": "PageTraceItem TraceItem Trace Content",
+    "traces.md#spans": ("DecisionSpan CacheSpan ModelSpan FallbackSpan GuardrailSpan StepSpan SubTraceSpan ToolSpan"),
+    "analytics.md#usagereport": "UsageReport UsageRow UsageTotals",
+    "analytics.md#cachereport": "CacheReport TtlBucket",
+    "analytics.md#fallbackreport": "FallbackReport FallbackCandidate",
+    "analytics.md#latencyreport": "LatencyReport LatencyRow",
+}
+_ELSEWHERE = {name: page for page, names in _PAGES.items() for name in names.split()}
+"""Shapes whose fields another page of the reference lists."""
+
+
+_ERRORS = """\
+[Errors](errors.md) lists the codes and when each is sent. The body is an [`ErrorEnvelope`](#errorenvelope), [for
+example](errors.md#as-json); its `detail` [depends on the code](errors.md#details).
+"""
 
 
 def http_reference() -> str:
@@ -34,21 +70,27 @@ def http_reference() -> str:
             f"## Addresses\n\n{_addresses(operations)}",
             f"### Clients of other vendors\n\n{_doors(document['paths'])}",
             f"### For the operator\n\n{_of_the_operator()}",
-            *(_operation(*each) for each in operations),
-            f"## Errors\n\n{_errors(parts['responses'])}",
+            *(_operation(*each, parts["schemas"]) for each in operations if not _of_a_vendor(each[2])),
+            f"## Errors\n\n{_ERRORS}",
             f"## Headers of answers\n\n{_headers(parts['headers'])}",
-            "## Shapes\n",
-            *(_shape(name, schema) for name, schema in parts["schemas"].items()),
+            f"## Shapes\n\n{_shapes(parts['schemas'])}",
         ]
     )
 
 
 def _addresses(operations: list[tuple[str, str, Any]]) -> str:
-    rows = [
-        (f"[`{method} {path}`](#{_anchor(f'{method} {path}')})", each["summary"], _scope(each))
-        for method, path, each in operations
-    ]
+    rows = [(_address(*each), each[2]["summary"], _scope(each[2])) for each in operations]
     return table(("address", "what it does", "scope"), rows)
+
+
+def _address(method: str, path: str, operation: Any) -> str:
+    name = f"`{method} {path}`"
+    return name if _of_a_vendor(operation) else f"[{name}](#{_anchor(f'{method} {path}')})"
+
+
+def _of_a_vendor(operation: Any) -> bool:
+    """True if requests and answers are in a vendor's own format."""
+    return "default" in operation["responses"]
 
 
 def _doors(described: Any) -> str:
@@ -60,9 +102,9 @@ def _doors(described: Any) -> str:
         for method, serve in methods.items()
     ]
     said = (
-        "They take the same keys. What they honour is on the pages about\n"
-        "[clients of OpenAI](../how-to/openai-clients.md) and [of Anthropic](../how-to/anthropic-clients.md).\n"
-        "`/v1/openapi.json` leaves them out.\n"
+        "[Clients of OpenAI](../how-to/openai-clients.md) and [of Anthropic](../how-to/anthropic-clients.md)\n"
+        "describe these addresses, and those of the table above without a link. They take the same keys.\n"
+        "`/v1/openapi.json` leaves the ones below out.\n"
     )
     return f"{said}\n{table(('address', 'what it does'), rows)}"
 
@@ -71,7 +113,7 @@ def _of_the_operator() -> str:
     router = Router.sandbox()
     rows = [(f"`GET {path}`", inspect.getdoc(serve) or "") for path, serve in Admin(router, "", 1.0).addresses.items()]
     said = (
-        "They need no key, and so have a port of their own: `routewright serve --admin-port`, or\n"
+        "They need no key, so they are served on a port of their own: `routewright serve --admin-port`, or\n"
         "[`create_admin`](../how-to/metrics-and-tracing.md#ask-how-the-process-does).\n"
     )
     return f"{said}\n{table(('address', 'what it does'), rows)}"
@@ -85,16 +127,17 @@ def _scope(operation: Any) -> str:
     return ", ".join(f"`{scope}`" for each in operation["security"] for scope in each["bearer"]) or "none, and no key"
 
 
-def _operation(method: str, path: str, operation: Any) -> str:
+def _operation(method: str, path: str, operation: Any, schemas: dict[str, Schema]) -> str:
     lines = [f"### `{method} {path}`\n", f"{operation['summary']}\n"]
     if "parameters" in operation:
         rows = [_parameter(each) for each in operation["parameters"]]
         lines.append(table(("parameter", "in", "type", "meaning"), rows))
     if "requestBody" in operation:
         content = operation["requestBody"]["content"]["application/json"]
-        lines.append(f"Body: {_type(content['schema'])}. For example\n")
-        lines += [_json(each["value"]) for each in content["examples"].values()]
-    return "\n".join([*lines, *_answers(operation["responses"])])
+        examples = [json_block(each["value"]) for each in content["examples"].values()] if path != "/v1/decide" else []
+        lines.append(f"Body: {_type(content['schema'])}{', for example' if examples else '.'}\n")
+        lines += examples
+    return "\n".join([*lines, *_answers(operation["responses"], schemas)])
 
 
 def _parameter(parameter: Any) -> tuple[str, ...]:
@@ -102,30 +145,57 @@ def _parameter(parameter: Any) -> tuple[str, ...]:
     return name, parameter["in"], _type(parameter["schema"]), parameter["description"]
 
 
-def _answers(responses: Any) -> Iterator[str]:
+def _answers(responses: Any, schemas: dict[str, Schema]) -> Iterator[str]:
     content = responses["200"].get("content", {}).get("application/json", {})
-    yield f"200: {_type(content['schema'])}. {responses['200']['description']}\n"
+    said = responses["200"]["description"].removeprefix("The answer.")
+    if content["schema"].get("$ref", "").endswith("/Trace"):
+        said = "Beside the fields of an item of a page it has:"
+    yield f"200: {_type(content['schema'])}. {said}".rstrip() + "\n"
     for example in content.get("examples", {}).values():
-        yield _json(example["value"])
+        yield json_block(_without_repetition(example["value"], schemas))
     stream = responses["200"]["content"].get("text/event-stream")
     if stream is not None:
-        yield f"As a stream, events are {_type(stream['schema'])}:\n"
-        yield "```\n" + "\n".join(map(_event, stream["examples"].values())) + "```\n"
-    rows = [(status, each["description"]) for status, each in responses.items() if status != "200"]
-    yield table(("otherwise", "code"), rows)
+        yield "```text\n" + "\n".join(map(_event, stream["examples"].values())) + "```\n"
+        rows = [row for name in _names_in(stream["schema"]) for row in _event_rows(schemas[name], schemas)]
+        yield table(("event", "data", "meaning"), rows)
+    others = [
+        f"{status} {each['description'].removesuffix('.')}" for status, each in responses.items() if status != "200"
+    ]
+    yield f"Otherwise: {'; '.join(others)}.\n"
+
+
+def _without_repetition(value: Any, schemas: dict[str, Schema]) -> Any:
+    """An example; of a whole trace, what an item of a page does not show."""
+    if "spans" not in value:
+        return value
+    return {
+        name: each for name, each in value.items() if name == "id" or name not in schemas["TraceItem"]["properties"]
+    }
 
 
 def _event(example: Any) -> str:
-    return "".join(f"{field}: {text}\n" for field, text in example["value"].items())
+    """An event, without most of a long one's data."""
+    return "".join(f"{field}: {_shortened(text)}\n" for field, text in example["value"].items())
 
 
-def _errors(responses: Any) -> str:
-    shown = next(iter(responses["BadRequest"]["content"]["application/json"]["examples"].values()))["value"]
-    rows = [(str(status), f"`{code}`", said) for status, code, said in codes()]
-    every = table(("status", "code", "when"), rows)
-    return (
-        f"All are an [`ErrorEnvelope`](#errorenvelope). [Details](errors.md#details) differ.\n\n{_json(shown)}\n{every}"
-    )
+def _shortened(text: str) -> str:
+    return text if len(text) <= 2 * WIDTH else f"{text[:WIDTH]}..."
+
+
+def _event_rows(event: Schema, schemas: dict[str, Schema]) -> Iterator[tuple[str, str, str]]:
+    """An event, then the fields of its data, if only this event has them."""
+    (name,) = _names_in(event)
+    kind = f"`{event['properties']['event']['const']}`"
+    if not _is_data(name):
+        yield kind, _link(name), event["description"]
+        return
+    yield kind, "", event["description"]
+    for field, of, meaning in _fields(schemas[name], _inner(schemas), ""):
+        yield "", f"{field}: {of}", meaning
+
+
+def _is_data(name: str) -> bool:
+    return name.endswith("Data") and name not in _ELSEWHERE
 
 
 def _headers(headers: Any) -> str:
@@ -133,16 +203,57 @@ def _headers(headers: Any) -> str:
     return table(("header", "type", "meaning"), rows)
 
 
-def _shape(name: str, schema: Schema) -> str:
+def _shapes(schemas: dict[str, Schema]) -> str:
+    inner = _inner(schemas)
+    shown = [name for name, each in schemas.items() if name not in _ELSEWHERE and not _is_event(each)]
+    return "\n".join(_shape(name, schemas[name], inner) for name in shown if name not in inner and not _is_data(name))
+
+
+def _inner(schemas: dict[str, Schema]) -> dict[str, Schema]:
+    """Small objects that are in one field alone: they are described with it."""
+    shapes = [each for each in schemas.values() if not _is_event(each)]
+    fields = [[*_names_in(field)] for each in shapes for field in each.get("properties", {}).values()]
+    uses = Counter(name for names in fields for name in names)
+    alone = [names[0] for names in fields if len(names) == 1 and uses[names[0]] == 1 and names[0] not in _ELSEWHERE]
+    return {name: schemas[name] for name in alone if 0 < len(schemas[name].get("properties", ())) <= _FEW}
+
+
+def _is_event(schema: Schema) -> bool:
+    return [*schema.get("properties", ())] == ["event", "id", "data"]
+
+
+def _names_in(schema: Any) -> Iterator[str]:
+    """The shapes that one refers to, each as often as it does."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from _names_in(each)
+    elif isinstance(schema, dict):
+        if "$ref" in schema:
+            yield schema["$ref"].rpartition("/")[2]
+        for each in schema.values():
+            yield from _names_in(each)
+
+
+def _shape(name: str, schema: Schema, inner: dict[str, Schema]) -> str:
     said = f"### `{name}`\n\n{schema.get('description', '')}\n"
     if "properties" not in schema:
         return f"{said}\n{_type(schema).capitalize()}.\n"
-    needed = schema.get("required", [])
-    rows = [
-        (f"`{field}`", _type(each), "yes" if field in needed else "no", _meaning(each))
-        for field, each in schema["properties"].items()
-    ]
-    return f"{said}\n{table(('field', 'type', 'always', 'meaning'), rows)}"
+    return f"{said}\n{table(('field', 'type', 'meaning'), _fields(schema, inner, ''))}"
+
+
+def _fields(schema: Schema, inner: dict[str, Schema], at: str) -> Iterator[tuple[str, str, str]]:
+    """A row for each field; the fields of an inner object follow under dotted names."""
+    for field, each in schema["properties"].items():
+        path, kind, meaning = f"{at}{field}", _type(each), _meaning(each)
+        name = next((name for name in _names_in(each) if name in inner), None)
+        if name is not None:
+            kind = kind.replace(_link(name), "object")
+            meaning = meaning or inner[name].get("description", "")
+        if field not in schema.get("required", []):
+            kind = kind.removesuffix(", null").removesuffix(" or null") + "; optional"
+        yield f"`{path}`", kind, meaning
+        if name is not None:
+            yield from _fields(inner[name], inner, f"{path}[]." if kind.startswith("array") else f"{path}.")
 
 
 def _meaning(schema: Schema) -> str:
@@ -154,8 +265,7 @@ def _meaning(schema: Schema) -> str:
 def _type(schema: Schema) -> str:
     """What a value may be, in few words."""
     if "$ref" in schema:
-        name = schema["$ref"].rpartition("/")[2]
-        return f"[`{name}`](#{name.lower()})"
+        return _link(schema["$ref"].rpartition("/")[2])
     if "contentSchema" in schema:
         return f"JSON of {_type(schema['contentSchema'])}"
     for word in ("anyOf", "oneOf"):
@@ -169,41 +279,29 @@ def _type(schema: Schema) -> str:
     return " or ".join(_kind(kind, schema) for kind in ([kinds] if isinstance(kinds, str) else kinds))
 
 
+def _link(name: str) -> str:
+    return f"[`{name}`]({_ELSEWHERE.get(name, f'#{name.lower()}')})"
+
+
 def _kind(kind: str, schema: Schema) -> str:
     if kind == "array":
         return f"array of {_type(schema['items'])}" if schema.get("items") else f"array of {len(schema['prefixItems'])}"
     if kind == "string" and "format" in schema:
         return str(schema["format"])
-    return kind + _range(schema) if kind in ("number", "integer") else kind
+    if kind not in ("number", "integer"):
+        return kind
+    return ("integer" if "multipleOf" in schema else kind) + _range(schema)
 
 
 def _range(schema: Schema) -> str:
-    low, high = schema.get("minimum"), schema.get("maximum")
+    low, high = schema.get("minimum"), schema.get("maximum", _LARGEST)
     above = schema.get("exclusiveMinimum")
-    whole = ", whole" if "multipleOf" in schema else ""
     if above is not None:
-        return f" above {above:,}" + ("" if high is None else f", at most {high:,}") + whole
-    if low is None:
-        return whole
-    return (f" from {low:,}" if high is None else f" from {low:,} to {high:,}") + whole
+        return f" above {above:,}" + ("" if high >= _LARGEST else f", at most {high:,}")
+    if low is None or low <= -_LARGEST:
+        return ""
+    return f" from {low:,}" if high >= _LARGEST else f" from {low:,} to {high:,}"
 
 
 def _coded(words: list[Any]) -> str:
     return ", ".join("null" if word is None else f"`{word}`" for word in words)
-
-
-def _json(value: Any) -> str:
-    return f"```json\n{_written(value, 0)}\n```\n"
-
-
-def _written(value: Any, depth: int) -> str:
-    """JSON, with what fits a line in one."""
-    line = json.dumps(value, ensure_ascii=False)
-    if len(line) + 2 * depth <= _WIDTH or not isinstance(value, dict | list) or not value:
-        return line
-    inner = "  " * (depth + 1)
-    if isinstance(value, list):
-        items = [_written(each, depth + 1) for each in value]
-        return f"[\n{inner}" + f",\n{inner}".join(items) + f"\n{'  ' * depth}]"
-    items = [f"{json.dumps(name)}: {_written(each, depth + 1)}" for name, each in value.items()]
-    return f"{{\n{inner}" + f",\n{inner}".join(items) + f"\n{'  ' * depth}}}"
