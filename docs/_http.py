@@ -114,7 +114,7 @@ def _of_the_operator() -> str:
     rows = [(f"`GET {path}`", inspect.getdoc(serve) or "") for path, serve in Admin(router, "", 1.0).addresses.items()]
     said = (
         "They need no key, so they are served on a port of their own: `routewright serve --admin-port`, or\n"
-        "[`create_admin`](../how-to/metrics-and-tracing.md#ask-how-the-process-does).\n"
+        "[`create_admin`](../how-to/metrics-and-tracing.md#health-checks).\n"
     )
     return f"{said}\n{table(('address', 'what it does'), rows)}"
 

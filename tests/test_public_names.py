@@ -78,9 +78,3 @@ print("CANARY" in "".join(shown), len(shown))
     monkeypatch.setenv("OPENAI_API_KEY", "sk-CANARY")
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown.split()[0] == "False"
-
-
-@pytest.mark.parametrize(("module", "name"), [("otel", "OpenTelemetry")])
-def test_the_former_place_of_a_documented_name_still_has_it(module: str, name: str) -> None:
-    pytest.importorskip("opentelemetry")
-    assert getattr(importlib.import_module(f"routewright.{module}"), name).__doc__
