@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, get_args
 if __name__ == "__main__":  # then only this folder can be imported from
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from docs import _agents, _events
+from docs import _agents, _events, _house
 from docs._blocks import NOON, ROOT, Shown, pages, run
 from docs._http import http_reference
 from docs._table import table
@@ -797,6 +797,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "hosts": host_table,
     "http": http_reference,
     "ledger": ledger_tables,
+    "house": _house.picture,
     "names": name_table,
     "further-names": further_name_table,
     "otel-attributes": attribute_table,
