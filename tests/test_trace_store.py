@@ -189,7 +189,10 @@ async def test_a_trace_of_one_environment_takes_no_place_of_the_others(store: Tr
     there = make_trace(1, environment=environment)
     other: Any = {"production": "sandbox", "sandbox": "production"}[environment]
     await store.record(there)
-    with pytest.raises(ValidationFailed, match=rf"trace.id: .* is not of {other}.*; record it under another id"):
+    with pytest.raises(
+        ValidationFailed,
+        match=rf"trace.id: .* exists in the environment other than {other}; record it under another id",
+    ):
         await store.record(make_trace(1, environment=other))
     assert await store.get(TR) == there
     assert (await store.usage(environment=other)).totals.requests == 0
