@@ -1,6 +1,6 @@
-"""What the suites store and ask for: traces, accounts and keys, and what calls take and come to.
+"""Sample data of the suites: traces, accounts, keys, and asks and outcomes of calls.
 
-They are alike but for what a test is about, or of a seeded chance. ``expected_answers`` says how traces are counted.
+Defaults are equal except for what a test sets; random data is seeded. ``expected_answers`` counts traces anew.
 """
 
 from __future__ import annotations
@@ -79,21 +79,21 @@ ODD_TEXTS = (
     "e\u0301",  # not the same as é
     "NULL", " spaces ", "{'json': [1]}", "$1 ?1 :name", "long " * 1_000,
 )  # fmt: skip
-"""What people write where a name is expected."""
+"""Odd texts where a name is expected."""
 ODD_NAMES = tuple(text for text in ODD_TEXTS if text.isprintable() and len(text) < 200)
-"""Those that an account or a trace may be called."""
+"""Odd texts that are valid names of accounts and traces."""
 LONG_NAMES = tuple("n" * 199 + end for end in "12")
-"""Of accounts, as long as they may be, and alike up to the last character."""
+"""Account names of the greatest length that differ in the last character."""
 LONG_IDS = tuple("t" * 99 + end for end in "12")
-"""Of traces, likewise."""
+"""Trace ids that differ in the last character."""
 ALIKE = (
     *("acme", "Acme", "acme ", " acme", "acm", "acme2", "acme%", "acm_", "acmé", "acme\u0301", "a'cme", "*", "default"),
     *ODD_NAMES,
     *LONG_NAMES,
 )
-"""Names of accounts that must not be taken for each other."""
+"""Account names that must not be confused."""
 HOURS = tuple(f"2026-11-{day}T{hour:02}" for day in (19, 20, 21) for hour in (0, 1, 13, 23))
-"""In which the traces of chance were created."""
+"""The hours of random traces."""
 ROLLUP_KEYS = ("team", "it's")
 
 AT = "2026-11-21T09:30:00.000Z"
@@ -107,7 +107,7 @@ EVENTS = ("evt_1", "evt_2", "evt_3")
 BIG = 2**62
 MONTH = "month:2026-11"
 PURSES = ("run:r", "key:k", "key:k:2026-11", "account", MONTH)
-"""All purses that a call of a key in a run is paid from, the innermost first."""
+"""All purses of a call with a key in a run, the innermost first."""
 
 _MODELS = (None, "a/one", "a/two", "b/one", "x'; DROP TABLE usage; --/two")
 _ERRORS = (None, None, "router.upstream_failed", "a\0b")
@@ -135,7 +135,7 @@ def make_trace(number: int, **given: Any) -> Trace:
 
 
 def full_trace() -> Trace:
-    """A trace of which every field holds something, prompt and answer included."""
+    """A trace with a value in every field, including prompt and answer."""
     call = ToolCall("call_1", FunctionCall("search", '{"query":"x"}'))
     asked = [
         Message("user", [TextPart("Why?"), ImagePart(ImageUrl("data:image/png;base64,AA=="))]),
@@ -152,7 +152,7 @@ def full_trace() -> Trace:
 
 
 def decision_input(**names: str) -> DecisionInput:
-    """What a decision was made from; ``names`` are those of its snapshots."""
+    """The input of a decision; ``names`` are the ids of its snapshots."""
     given: dict[str, Any] = {"catalogue": "cat_1", "health": "hea_1"} | names
     return DecisionInput(rules=RULES, as_of="2026-11-21", tokens=TokenBounds(1, 2, 1), models=("a/one",), **given)
 
@@ -183,8 +183,8 @@ def model_span(model: str, status: Any = "ok", **given: Any) -> ModelSpan:
 
 
 def random_trace(rng: Random, number: int, account: str = "default") -> Trace:
-    """A trace in which everything is left to chance that filters and roll-ups look at, but for its environment, in
-    which it would take no other's place."""
+    """A trace with random values in everything that filters and roll-ups use, except the environment, which is part of
+    its identity."""
     return make_trace(
         number, account=account,
         created_at=f"{rng.choice(HOURS)}:{rng.choice(('00:00.000', '30:00.000', '59:59.999'))}Z",
@@ -216,7 +216,7 @@ def _random_span(rng: Random) -> Span:
 
 
 def all_terms() -> list[Term]:
-    """Every key of a filter with every operator that it takes, and values that some of the random traces have."""
+    """Every filter key with every operator it takes, and values that some random traces have."""
     held: dict[str, tuple[Any, ...]] = {
         "model": ("", "a/one", "x'; DROP TABLE usage; --/two"),
         "provider": ("", "a", "a/one"),
@@ -235,22 +235,22 @@ def all_terms() -> list[Term]:
 
 
 def plain(trace: Trace) -> Trace:
-    """The same trace without what decisions are made from: it names no snapshot."""
+    """The same trace without a decision input, so that it names no snapshots."""
     return replace(trace, decision_input=None)
 
 
 def newest_first(traces: list[Trace]) -> list[Trace]:
-    """In the order in which a scan gives them."""
+    """Sorted as a scan returns them."""
     return sorted(traces, key=lambda trace: trace.key, reverse=True)
 
 
 async def all_items(storage: Storage, query: TraceItems, *, limit: int = 7) -> list[TraceItem]:
-    """All that a scan gives, page by page."""
+    """All items of a scan, page by page."""
     return await all_pages(storage, "default", query, lambda item: item.key, limit)
 
 
 async def all_pages(storage: Storage, account: str, query: Any, key: Callable[[Any], str], limit: int) -> list[Any]:
-    """All that a scan gives, page by page, each behind the key of the last thing before it."""
+    """All results of a scan, page by page, each starting behind the last key."""
     found: list[Any] = []
     while page := await storage.scan(account, query, after=key(found[-1]) if found else None, limit=limit):
         assert len(page) <= limit
