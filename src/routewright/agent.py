@@ -217,7 +217,12 @@ class Agent:
         own = ModelStrategy(goal, strategy) if goal or strategy else None
         self._limits = msgspec.structs.replace(limits, model_strategy=own)
         self._approve, self._system, self._escalates = approve, system, escalate
-        self._form = None if output_type in (None, str) else _form_of(output_type)
+        self._form: Form | None = None
+        if output_type not in (None, str):
+            with importing.lock:
+                from .output import form_of  # loads pydantic
+
+            self._form = form_of(output_type)
         if isinstance(tools, str) or not isinstance(tools, Sequence):
             raise ValidationFailed.at("tools", f"{shown(tools)} is not a list", "pass a list: tools=[...]")
         mine = {}
@@ -457,10 +462,3 @@ class _AgentTool:
 
 def _least(one: Any, other: Any) -> Any:
     return min((each for each in (one, other) if each is not None), default=None)
-
-
-def _form_of(output_type: Any) -> Form:
-    with importing.lock:
-        from .output import form_of  # loads pydantic
-
-    return form_of(output_type)

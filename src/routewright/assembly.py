@@ -79,7 +79,6 @@ from .wire import (
     CacheSelection,
     Caller,
     Environment,
-    Model,
     Notice,
     Policy,
     PolicyChanged,
@@ -528,7 +527,9 @@ class Parts:
 
     def _make_fleet(self, environment: Environment | Literal["hosted"]) -> Fleet:
         models = self.catalogue.models
-        providers = _hosted(models) if environment == "hosted" else self._providers
+        providers: Sequence[Provider] = self._providers if environment != "hosted" else ()
+        if environment == "hosted":  # a stand-in for every provider, for models that the host calls itself
+            providers = [HostedProvider(name) for name in dict.fromkeys(model.provider for model in models)]
         if environment == "sandbox":
             models = declared(models, providers)
             providers = [SandboxProvider(models, self._answers, self._faults)]
@@ -642,11 +643,6 @@ class Parts:
 def _first(names: Sequence[str]) -> str:
     more = ", ..." if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
-
-
-def _hosted(models: Sequence[Model]) -> Sequence[Provider]:
-    """A stand-in for every provider, for models that the host calls itself."""
-    return [HostedProvider(name) for name in dict.fromkeys(model.provider for model in models)]
 
 
 def _resolved(environment: Environment, caller: Caller) -> Caller:

@@ -185,7 +185,12 @@ class Router:
         ``RouterTimeoutError``, with the id of the trace. Raised without a trace: ``IdempotencyKeyReused``, and for
         callers set up with a ``Console`` ``RateLimited``, ``InsufficientBalance``, ``QuotaExhausted``,
         ``AuthenticationFailed``, ``PermissionDenied`` and ``StorageUnavailable``."""
-        form = None if output_type is None else _form_of(output_type)
+        form = None
+        if output_type is not None:
+            with importing.lock:
+                from .output import form_of  # loads pydantic
+
+            form = form_of(output_type)
         engine = self._parts.running or await self._parts.begin()
         caller = self._caller if caller is None else self.resolve_caller(caller)
         return await engine.route(self._asked(request, options, form), caller)
@@ -579,13 +584,6 @@ def _declared(options: Options) -> Options:
         from .tools import declaration  # loads pydantic
 
     return {**options, "tools": [declaration(tool) if is_runnable(tool) else tool for tool in tools]}
-
-
-def _form_of(output_type: Any) -> Form:
-    with importing.lock:
-        from .output import form_of  # loads pydantic
-
-    return form_of(output_type)
 
 
 class BlockingRouter(Twin[Router]):

@@ -210,7 +210,19 @@ class Run:
                     yield StepCompleted(next(ids), step)
                 if not self._is_immediate and run.ended is None:
                     await self._attempt(self._keep, state)
-            self.response = self._responded(run)
+            self.error = error = run.error
+            self.response = AgentResponse(
+                trace_id=self.trace_id,
+                status=todo.status,
+                output=run.output,
+                steps=state.steps,
+                summary=run.summary(self._now_ms()),
+                marker=todo.marker,
+                pending_tool_calls=run.pending,
+                error=None
+                if error is None
+                else {"code": error.code, "message": (error.outside or (error.message,))[0]},
+            )
             await self._conclude(run)
             yield RunCompleted(next(ids), self.response)
         except BaseException as error:
@@ -485,21 +497,6 @@ class Run:
         run.observed([results[place] for place in range(len(todo.calls))], start_ms)
 
     # End
-
-    def _responded(self, run: AgentRun) -> AgentResponse:
-        ended, error = run.ended, run.error
-        assert ended is not None, "it has ended"
-        self.error = error
-        return AgentResponse(
-            trace_id=self.trace_id,
-            status=ended.status,
-            output=run.output,
-            steps=run.state.steps,
-            summary=run.summary(self._now_ms()),
-            marker=ended.marker,
-            pending_tool_calls=run.pending,
-            error=None if error is None else {"code": error.code, "message": (error.outside or (error.message,))[0]},
-        )
 
     async def _conclude(self, run: AgentRun) -> None:
         """Settle the run: trace, event, and answer under the idempotency key. The response is returned even if writes

@@ -26,10 +26,10 @@ from .learning import Learner
 COUNT_INLINE_CHARS = 2_000
 """Prompts up to this length are counted inline once the tables are loaded; longer ones in a worker thread."""
 COUNT_LONG_CHARS = 100_000
-"""Longer ones queue among themselves: they take milliseconds and more each, while shorter ones pass them."""
+"""Longer ones have a separate queue, since each takes milliseconds or more."""
 
 COLUMNS_KEPT, SPANS_KEPT = 1_024, 16
-"""Columns of qualities that are remembered, one for each cell of the predictor's grid; and catalogues' spans."""
+"""Cached columns of qualities (one per cell of the predictor's grid) and spans (one per catalogue)."""
 
 CountRequest = Callable[[RouteRequest, TokenBounds, Sequence[Vocabulary]], TokenBounds]
 

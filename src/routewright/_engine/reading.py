@@ -3,7 +3,7 @@ without reading them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -101,11 +101,7 @@ def _characters(content: object) -> int:
         return 0
     if len(content) > LARGE_ITEMS:
         return LARGE_CHARACTERS + 1
-    return sum(map(_part_characters, content))
-
-
-def _part_characters(part: object) -> int:
-    texts: Iterable[object] = (_field(part, "text"), _field(_field(part, "image_url"), "url"))
+    texts = (text for part in content for text in (_field(part, "text"), _field(_field(part, "image_url"), "url")))
     return sum(len(text) for text in texts if type(text) is str)
 
 

@@ -61,7 +61,13 @@ async def run_tool(
         text = _cut(raw)
         output = {"result": text if text != raw or isinstance(result, str) else _shallow(raw)}
     except Exception as failed:
-        output = {"error": _error_shown(name, failed)}
+        said = f"the tool failed with {type(failed).__name__}"  # other messages may hold secrets
+        if isinstance(failed, ToolFailed):
+            with suppress(Exception):  # its ``__str__`` may fail
+                said = shown_text(str(failed))
+        else:
+            _log.warning("tool %s failed", name, exc_info=failed)
+        output = {"error": said}
     cost_usd: Any = context.spent_usd
     if not isinstance(cost_usd, int | float) or not 0 <= cost_usd <= MOST_COST_USD:
         output, cost_usd = {"error": f"the tool reported a cost of {cost_usd}"}, 0.0
@@ -87,14 +93,6 @@ def shown_text(value: Any) -> str:
     """A result as the model sees it: text, or JSON, of at most ``MOST_CHARACTERS``. Raises ``ToolFailed`` for a value
     that JSON cannot hold."""
     return _cut(_encoded(value))
-
-
-def _error_shown(name: str, error: Exception) -> str:
-    if isinstance(error, ToolFailed):
-        with suppress(Exception):  # its ``__str__`` may fail
-            return shown_text(str(error))
-    _log.warning("tool %s failed", name, exc_info=error)
-    return f"the tool failed with {type(error).__name__}"  # its message may hold secrets
 
 
 def _checked(tools: Mapping[str, Tool], call: ToolCall) -> tuple[Tool, dict[str, Any]]:
