@@ -206,7 +206,7 @@ def at_port(url: str, port: int) -> str:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens at."""
+    """A free port on loopback."""
     while True:
         port = random.choice(_PORTS)
         with socket.socket() as tried:
@@ -241,7 +241,7 @@ def _run(folder: Path, *command: str, check: bool = True) -> str:
 
 
 def _apart(folder: Path) -> dict[str, Any]:
-    """Where, as whom and with which variables a program runs, away from this terminal."""
+    """Options of ``Popen``: folder, user, environment and a new session."""
     user = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
     return {"cwd": folder, "env": {"PATH": os.environ["PATH"], "LC_ALL": "C"}, "start_new_session": True, **user}
 

@@ -162,7 +162,7 @@ def _read(policies: object) -> Sequence[Policy]:
         hint = "pass the path of a file, or a list: [Policy(...)]"
         raise ValidationFailed.of(Problem(place, f"{shown(policies)} is not a list of policies", hint))
     if not given:
-        raise ValidationFailed.of(Problem(place, "there is no policy", "write one that is to be tried"))
+        raise ValidationFailed.of(Problem(place, "there is no policy", "write the policy to test"))
     return given
 
 

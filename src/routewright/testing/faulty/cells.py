@@ -148,7 +148,7 @@ _UNREACHED = (
     _alike("bad_certificate", "the certificate is nobody's", FaultKind.CONNECT, Connection.UNTRUSTED),
     _alike("handshake_stall", "the TLS handshake is never answered", FaultKind.CONNECT, Connection.MUTE),
 )  # fmt: skip
-"""There is no connection."""
+"""The connection fails."""
 
 _STATUSES = (
     _status(400, "bad_request", "a parameter that is not known", FaultKind.REQUEST,
@@ -186,7 +186,7 @@ _STATUSES = (
         Head(503, {"content-type": "application/json"}), Pause(FOREVER)),
     _alike("redirect", "307: elsewhere", FaultKind.MALFORMED, Head(307, {"location": "http://elsewhere.invalid/"})),
 )  # fmt: skip
-"""The status says it."""
+"""The status reports it."""
 
 _BROKEN = (
     _alike("reset_before_headers", "the connection is reset before the headers", FaultKind.RESET, Break.RESET),
@@ -262,7 +262,7 @@ _NONE = (
     Cell("trailing_garbage", "an answer with more behind it",
         Play((JSON, _WHOLE, b"</html>"), FaultKind.MALFORMED), Play((EVENTS, *_STREAM, b"</html>"), None)),
 )  # fmt: skip
-"""What comes is no answer."""
+"""The response is not a valid answer."""
 
 _LONG = (
     Cell("endless", "a body of 1 GiB", *_long()),
@@ -272,7 +272,7 @@ _LONG = (
         Play((JSON, Repeat(b" " * 1000, 1000), _WHOLE), None),
         Play((EVENTS, Repeat(b"data:{}\n\n" * 1000, 1000), *_STREAM), None)),
 )  # fmt: skip
-"""There is far too much of it."""
+"""The response is far too large."""
 
 _ODD = (
     _usage("missing", "no usage", None),
@@ -286,7 +286,7 @@ _ODD = (
     Cell("interim", "`100 Continue` before the answer",
         Play((Head(100, {}), JSON, _WHOLE), None), Play((Head(100, {}), EVENTS, *_STREAM), None)),
 )  # fmt: skip
-"""It is an answer all the same."""
+"""Odd, but still an answer."""
 
 CELLS: dict[str, Cell] = {
     cell.name: cell for cell in (*_UNREACHED, *_STATUSES, *_BROKEN, *_UNFINISHED, *_NONE, *_LONG, *_ODD)

@@ -1,4 +1,4 @@
-"""Accounts and their keys, events and incidents, and what all of these writes have in common."""
+"""Contract of accounts, keys, agent states, events and incidents, and of all these writes together."""
 
 from __future__ import annotations
 

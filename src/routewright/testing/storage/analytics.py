@@ -1,4 +1,4 @@
-"""Roll-ups, which are counted as traces are written, and the snapshots that decisions were made from."""
+"""Contract of roll-ups, which are updated with each trace, and of the snapshots that decisions name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger's rows and their sums: all of them, each once, whatever becomes of the traces."""
+"""Contract of the ledger: rows and sums are complete, each row counts once, and deleting traces changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Endpoints receive the events that they select; each delivery has one holder at a time."""
+"""Contract of webhook deliveries: endpoints receive the events they select, and each delivery is leased to one."""
 
 from __future__ import annotations
 

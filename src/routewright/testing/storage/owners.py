@@ -1,6 +1,4 @@
-"""Several processes over one store: what one holds the others respect, what all agree on, and what is taken back
-after a lease.
-"""
+"""Contract of storages shared by processes: they respect each other, agree on shared data, and outlive dead ones."""
 
 from __future__ import annotations
 

@@ -281,7 +281,7 @@ def expected_answers(puts: Sequence[PutTrace]) -> list[Any]:
 
 
 def counted_anew(puts: Sequence[PutTrace]) -> Rollups:
-    """The roll-ups of these traces."""
+    """The roll-ups of traces."""
     counted = Rollups()
     for put in puts:
         counted.add(put.trace, put.rollup_keys)
@@ -289,7 +289,7 @@ def counted_anew(puts: Sequence[PutTrace]) -> Rollups:
 
 
 def answer(counted: Rollups, query: Counts) -> Any:
-    """What roll-ups answer."""
+    """The answer of roll-ups to a query."""
     if isinstance(query, UsageCounts):
         return counted.usage_counts(query)
     if isinstance(query, CacheCounts):
@@ -309,20 +309,20 @@ def make_key(**given: Any) -> Key:
 
 
 def make_row(call: str = "c", attempt: int = 1, charge: int = 0, cost: int | None = None, **given: Any) -> LedgerRow:
-    """A row of the ledger, which by default costs what it charges."""
+    """A ledger row; by default its cost equals its charge."""
     paid = charge if cost is None else cost
     facts: dict[str, Any] = {"at": AT, "model": "a/one", "provider": "a", "charge_nanos": charge, "cost_nanos": paid}
     return LedgerRow(request_id=call, attempt=attempt, **facts | given)
 
 
 def make_ask(call: str = "c", nanos: int = 0, **given: Any) -> Ask:
-    """What a call asks for, by default one of ``acme`` that does not wait."""
+    """An ask, by default of ``acme`` and without waiting."""
     facts: dict[str, Any] = {"caller": Caller("acme"), "at": AT_S, "lasts_s": 60.0}
     return Ask(id=call, nanos=nanos, **facts | given)
 
 
 def make_facts(call: str = "c", *rows: LedgerRow, **given: Any) -> Facts:
-    """What a call came to, by default one of ``acme``."""
+    """The outcome of a call, by default of ``acme``."""
     facts: dict[str, Any] = {"caller": Caller("acme"), "created_at": AT}
     return Facts(id=call, rows=rows, **facts | given)
 
@@ -334,7 +334,7 @@ def make_event(number: int = 1, created_at: str = AT, account: str = "acme", **g
 
 
 class Draft:
-    """A trace on its way into a storage (``protocols.TraceDraft``), which was made before."""
+    """A ``protocols.TraceDraft`` of an existing trace."""
 
     line = None
 
@@ -348,12 +348,12 @@ class Draft:
         self.is_void = False
 
     def void(self, is_void: bool) -> None:
-        """Charge nothing, or what it cost."""
+        """Charge nothing, or revert that."""
         self.is_void = is_void
 
 
 class Till:
-    """One account of a storage, and what the tests ask of it most. It knows the calls that it admitted."""
+    """One account of a storage, with helpers for the tests. Remembers the calls it admitted."""
 
     def __init__(self, storage: Storage, account: str = "acme") -> None:
         self.storage = storage
@@ -371,7 +371,7 @@ class Till:
         return self.limiting.accounts
 
     async def open(self, *keys: Key, credit: int | None = None, **terms: Any) -> Till:
-        """Set the account up, with keys and a balance; without terms nothing limits it."""
+        """Create the account, with keys and a balance; without terms it is unlimited."""
         writes: list[Write] = [PutAccount(make_account(name=self.account, **terms)), *map(PutKey, keys)]
         if credit is not None:
             writes.append(AddCredit("cr", credit, AT))
@@ -379,7 +379,7 @@ class Till:
         return self
 
     async def open_full(self) -> Till:
-        """Set it up with a key and a limit of 1,000 at every level."""
+        """Create it with a key and a limit of 1,000 at every level."""
         key = make_key(account=self.account, digest=f"of {self.account}", budget_nanos=1_000, monthly_nanos=1_000)
         return await self.open(key, credit=1_000, prepaid=True, monthly_nanos=1_000)
 
@@ -393,7 +393,7 @@ class Till:
     async def ask(
         self, call: str = "c", nanos: int = 0, *, key: str | None = None, same: Claim | str | None = None, **given: Any
     ) -> Any:
-        """Ask for what a call needs. ``same``: its idempotency key, for what all calls ask."""
+        """Ask for a call. ``same``: its idempotency key, with the same fingerprint for all calls."""
         claim = Claim(same, "of it") if isinstance(same, str) else same
         asked = make_ask(call, nanos, **{"caller": self.caller(key), "claim": claim} | given)
         found = await self.accounts.admit(asked)
@@ -408,13 +408,13 @@ class Till:
         return found
 
     async def short(self, call: str, nanos: int, **given: Any) -> Short:
-        """The same for one that there is not enough money for."""
+        """Ask for a call that must be refused for lack of money."""
         found = await self.ask(call, nanos, **given)
-        assert isinstance(found, Short), f"{call} was not refused for want of money but answered with {found}"
+        assert isinstance(found, Short), f"{call} was not refused for lack of money, but answered with {found}"
         return found
 
     async def limited(self, call: str = "refused", nanos: int = 0, **given: Any) -> dict[str, Any]:
-        """The same for one that a rate limit refuses, and what is said of that."""
+        """Ask for a call that must be refused by a rate limit; returns the error's detail."""
         with pytest.raises(RateLimited) as refused:
             await self.ask(call, nanos, **given)
         assert refused.value.detail is not None, "a refusal says which limit it is: routewright.errors.RateLimited"
@@ -423,7 +423,7 @@ class Till:
     async def settle(
         self, call: str = "c", *rows: LedgerRow, key: str | None = None, **given: Any
     ) -> Sequence[StoredEvent]:
-        """End a call, with the grant that it was given, if it was."""
+        """Settle a call, with its grant if it was admitted."""
         asked = self.asks.get(call)
         known: dict[str, Any] = {"caller": self.caller(key)}
         if asked is not None:
