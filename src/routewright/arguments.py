@@ -238,7 +238,7 @@ def checked_feedback(
     if said is not None and not (isinstance(said, str) and is_unicode(said)):
         raise ValidationFailed.at("comment", f"must be a string of whole characters, got {shown(comment)}", "mend it")
     if comment == JUDGE:
-        raise ValidationFailed.at("comment", f"is {JUDGE!r}, which marks what a judge says", "say it in other words")
+        raise ValidationFailed.at("comment", f"is {JUDGE!r}, which is reserved for judges", "use other words")
     trace_id = normalise_trace_id(trace_id)
     return PutFeedback(trace_id, float(score), comment, at, expect="present", environment=environment)
 

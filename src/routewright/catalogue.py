@@ -280,7 +280,7 @@ def _pricing(row: _Row) -> Pricing | None:
         )
         for size in sorted({name.rpartition("_")[2] for name in longer})
     ]
-    tiers += [  # by band of sizes, the first of which is the list price; per million tokens, whatever the key says
+    tiers += [  # bands of sizes; the first is the list price; per million tokens, despite the keys' names
         PriceTier(
             int(band["range"][0]),
             band["input_cost_per_token"],

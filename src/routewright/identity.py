@@ -12,7 +12,7 @@ _SIZE = DRAWN * CHANCE_LENGTH
 
 
 class Ids:
-    """``ids("tr_")`` returns the next trace id. Ids of a process increase, whatever their prefix."""
+    """``ids("tr_")`` returns the next trace id. The ids of a process increase, across prefixes."""
 
     _chance: str
     _at: int

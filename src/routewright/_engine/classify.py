@@ -1,4 +1,4 @@
-"""Classifies what a provider raised, or failed to say, into a ``Fault``."""
+"""Classifies exceptions and silences of providers as ``Fault``."""
 
 from __future__ import annotations
 

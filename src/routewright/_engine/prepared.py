@@ -1,4 +1,4 @@
-"""A request between its check and its call: what a server holds once it has read a body (``Router.prepare``)."""
+"""``Prepared``: a checked request that is not admitted yet (``Router.prepare``)."""
 
 from __future__ import annotations
 

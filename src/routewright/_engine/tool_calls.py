@@ -49,7 +49,7 @@ async def run_tool(
             with clock.deadline(started + APPROVAL_S) as limit:
                 await _ask(approve, name, arguments)
             if limit.expired:
-                raise ToolFailed(f"nobody approved this call within {APPROVAL_S:.0f} s")
+                raise ToolFailed(f"this call was not approved within {APPROVAL_S:.0f} s")
         context.deadline = clock.monotonic() + timeout_s
         with clock.deadline(context.deadline) as limit:
             result = await tool.run(arguments, context)
