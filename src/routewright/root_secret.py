@@ -89,7 +89,9 @@ class RootSecret:
             return _Given(tuple(each for each in told if each), VARIABLE, hint)
         if told[1]:
             raise ValidationFailed.at(BEFORE, f"is set, and {VARIABLE} is not", f"set {VARIABLE}, too")
-        return SecretFile(self.storage.path) if isinstance(self.storage, LocalStorage) else _made_up(self.storage)
+        if isinstance(self.storage, LocalStorage):
+            return SecretFile(self.storage.path)
+        return _made_up_for.of(self.storage, partial(_MadeUp, lasts=isinstance(self.storage, MemoryStorage)))
 
 
 def given_secrets(secret: object) -> tuple[bytes, ...]:
@@ -149,10 +151,6 @@ class _MadeUp:
 
 
 _made_up_for: Companions[_MadeUp] = Companions()
-
-
-def _made_up(storage: Storage) -> _MadeUp:
-    return _made_up_for.of(storage, partial(_MadeUp, lasts=isinstance(storage, MemoryStorage)))
 
 
 def _check_lengths(told: Mapping[str, bytes]) -> None:

@@ -210,7 +210,8 @@ class Run:
                     yield StepCompleted(next(ids), step)
                 if not self._is_immediate and run.ended is None:
                     await self._attempt(self._keep, state)
-            self.error = error = run.error
+            self.error = failed = run.error
+            message = None if failed is None else (failed.outside or (failed.message,))[0]
             self.response = AgentResponse(
                 trace_id=self.trace_id,
                 status=todo.status,
@@ -219,9 +220,7 @@ class Run:
                 summary=run.summary(self._now_ms()),
                 marker=todo.marker,
                 pending_tool_calls=run.pending,
-                error=None
-                if error is None
-                else {"code": error.code, "message": (error.outside or (error.message,))[0]},
+                error=None if failed is None else {"code": failed.code, "message": str(message)},
             )
             await self._conclude(run)
             yield RunCompleted(next(ids), self.response)

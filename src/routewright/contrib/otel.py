@@ -176,8 +176,10 @@ class OpenTelemetry:
             "output": None if tokens is None else tokens.output,
             "cached": None if tokens is None else tokens.cached,
         }
-        if self._content and call.content is not None and _has_content(call, span):
-            told |= _words(call.content, span)
+        if self._content and call.content is not None:  # on the attempt that served, otherwise on the last
+            attempts = [each for each in call.spans if isinstance(each, ModelSpan)]
+            if span is ([each for each in attempts if each.status == "ok"] or attempts)[-1]:
+                told |= _words(call.content, span)
         name = f"{OPERATION} {told['request_model']}"
         with _as_span(span_id_of(call.id, span.attempt)):
             return self._tracer.start_span(name, around, SpanKind.CLIENT, self._attributes(told), start_time=start)
@@ -257,13 +259,6 @@ def _parent(call: Trace) -> Context:
     flags = TraceFlags(found.flags)
     context = SpanContext(int(found.trace_id, 16), int(found.span_id, 16), is_remote=True, trace_flags=flags)
     return trace.set_span_in_context(NonRecordingSpan(context), Context())
-
-
-def _has_content(call: Trace, span: ModelSpan) -> bool:
-    """True for the attempt that prompt and answer belong to: the one that served, otherwise the last."""
-    attempts = [each for each in call.spans if isinstance(each, ModelSpan)]
-    served = [each for each in attempts if each.status == "ok"]
-    return span is (served or attempts)[-1]
 
 
 def _words(content: Content, span: ModelSpan) -> dict[str, Any]:
