@@ -296,8 +296,8 @@ async def test_a_key_that_was_not_used_holds_off_the_next_change_and_ends_with_i
     with pytest.raises(ValidationFailed) as failed:
         await console.rotate_secret()
     assert str(failed.value) == (
-        "force: 1 live key was not used since the last change: 'idle of acme'; have them used, or revoke them; "
-        "force=True ends them"
+        "force: 1 live key was not used since the last rotation: 'idle of acme'; use or revoke them, "
+        "or pass force=True to invalidate them"
     )
     late = await a_key(console, name="late")
     assert await holds(console, used)

@@ -305,7 +305,7 @@ async def test_credit_of_one_id_is_given_once(console: Console, storage: Storage
     again = await console.credit("acme", 10, id="invoice 7")
     assert (again.created, again.balance_usd) == (False, 10.0)
     assert await said(console.credit("acme", 11, id="invoice 7")) == (
-        "id: 'invoice 7' is that of $10; take another one for other credit"
+        "id: 'invoice 7' was used for $10; pass another id for another amount"
     )
     rows: list[LedgerRow] = await storage.scan("acme", LedgerRows(), after=None, limit=10)
     assert [(row.request_id, row.kind, row.credit_nanos, row.note) for row in rows] == [
@@ -357,7 +357,7 @@ async def test_credit_has_a_bound_in_all_which_is_told(sign: int, console: Conso
         credit = await console.credit("acme", sign * 1_000_000_000, id=f"invoice {number}")
         assert credit.balance_usd == sign * number * 1e9
     assert await said(console.credit("acme", sign * 0.01)) == (
-        "usd: goes beyond $9000000000 of credit in all, the most that an account has; take a smaller amount"
+        "usd: would exceed $9000000000, the most credit that an account may have in all; pass a smaller amount"
     )
     assert not (await console.credit("acme", sign * 1_000_000_000, id="invoice 9")).created
     assert (await console.credit("acme", sign * -1)).balance_usd == sign * (9e9 - 1)
@@ -527,7 +527,7 @@ async def test_no_key_is_made_whose_secret_ends_before_it(clock: FakeClock) -> N
     console = Console(storage, clock=clock)
     await console.create_account("acme")
     with pytest.raises(
-        StorageUnavailable, match=r"keys would end with this process: set ROUTEWRIGHT_SECRET, or pass s"
+        StorageUnavailable, match=r"keys would become invalid with this process: set ROUTEWRIGHT_SECRET, or pass s"
     ):
         await console.create_key("acme", name="x")
     told = Console(storage, clock=clock, secret="s" * 32)

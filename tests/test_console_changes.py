@@ -196,7 +196,7 @@ async def test_who_never_gets_his_turn_is_told(
             continue
         with pytest.raises(PreconditionFailed) as failed:
             await doing
-        assert str(failed.value) == f"{what} was not changed, since others change it all the time: try again"
+        assert str(failed.value) == f"{what} was not changed, because concurrent changes never ended: try again"
     changed = (await theirs.key("acme", key.id)).budget_usd == 1, (await theirs.account("acme")).plan == "team"
     assert changed == (others < TRIES, others < TRIES)
 

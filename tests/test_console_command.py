@@ -432,8 +432,8 @@ def test_the_secret_is_changed_and_keys_that_are_used_go_over(capsys: Capture) -
     assert capsys.readouterr() == ("", said)
     assert holds(used)
     assert refused(capsys, "secret", "rotate") == (
-        "1 live key was not used since the last change: 'website of acme'; have them used, or revoke them; "
-        "--force ends them"
+        "1 live key was not used since the last rotation: 'website of acme'; use or revoke them, "
+        "or pass --force to invalidate them"
     )
     assert told(capsys, "secret", "rotate", "--force") == {"rotated": True}
     assert (holds(used), holds(idle)) == (True, False)

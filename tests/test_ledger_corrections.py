@@ -245,7 +245,7 @@ async def test_a_call_of_the_sandbox_is_refused(clock: FakeClock) -> None:
     router = Router.sandbox(storage=storage, settings=Settings(clock=clock, rng=Random(7)))
     answer = await router.route("hi")
     with pytest.raises(
-        ValidationFailed, match=r"^trace_id: '.*' is of the sandbox, which bills nobody; take a call in production$"
+        ValidationFailed, match=r"^trace_id: '.*' is a sandbox call, which is not billed; pass a production call$"
     ):
         await Ledger(storage, clock=clock).correct(answer.trace_id, 1, cost_usd=1.0)
     await router.aclose()
@@ -255,7 +255,9 @@ async def test_usage_whose_price_nobody_knows_is_refused(storage: Storage, clock
     ledger, spans = Ledger(storage, clock=clock), [model_span("a/one")]
     for decision_input in (None, make_trace(1).decision_input):
         await storage.apply("default", [PutTrace(make_trace(1, spans=spans, decision_input=decision_input))])
-        with pytest.raises(ValidationFailed, match=r"^usage: cannot be priced: what 'a/one' cost on 2026-11-21 is not"):
+        with pytest.raises(
+            ValidationFailed, match=r"^usage: cannot be priced: the price of 'a/one' on 2026-11-21 is no longer"
+        ):
             await ledger.correct(make_trace(1).id, 1, usage=Usage(1, 1))
     await storage.aclose()
 

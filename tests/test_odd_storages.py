@@ -210,8 +210,8 @@ async def test_what_is_no_answer_is_named_with_the_storage(kind: type, door: str
         for name, call in CALLS[kind](place).items():
             error = await met(place, call, door, thing)
             if isinstance(error, InternalError) and not isinstance(error, StorageUnavailable):
-                assert str(error).startswith(f"Odd.{door} has to give "), (name, error)
-                assert str(error).endswith(f", and gave {type(thing).__name__}"), (name, error)
+                assert str(error).startswith(f"Odd.{door} must return "), (name, error)
+                assert str(error).endswith(f", got {type(thing).__name__}"), (name, error)
 
 
 @KINDS

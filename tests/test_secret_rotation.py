@@ -62,7 +62,7 @@ def test_it_is_changed_once_by_who_knows_what_it_was(store: Path) -> None:
     (base,) = first.live()
     assert second.live() == (base,)
     first.rotate(base)
-    with pytest.raises(PreconditionFailed, match="see whether it has to be changed again"):
+    with pytest.raises(PreconditionFailed, match="check if it must be changed again"):
         second.rotate(base)
     assert second.live() == first.live()
 
@@ -75,7 +75,7 @@ def test_nobody_waits_for_another_who_is_changing_it(store: Path) -> None:
     before = file.live()
     with secret_path(store).open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(PreconditionFailed, match="is being changed"):
+        with pytest.raises(PreconditionFailed, match="is changing"):
             file.rotate(before[0])
         assert file.live() == before
     file.rotate(before[0])

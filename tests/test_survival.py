@@ -173,7 +173,7 @@ def test_a_call_of_nothing_names_no_models() -> None:
 
 @pytest.mark.parametrize("none", [[], ()])
 def test_no_policy_at_all_is_refused(none: Any) -> None:
-    with pytest.raises(ValidationFailed, match="policies: there is no policy; write one that is to be tried"):
+    with pytest.raises(ValidationFailed, match="policies: there is no policy; write the policy to test"):
         situations(none)
 
 
@@ -320,7 +320,7 @@ def test_a_marked_test_that_would_try_nothing_is_refused(tmp_path: Path) -> None
     (tmp_path / "policies.toml").write_text(FILE)
     said = run_pytest(tmp_path, IDLE)
     refusal = (
-        "test_survives has the marker 'routewright' and tries nothing: "
+        "test_survives has the marker 'routewright' and does not use it: "
         "take 'situation' as an argument, and call situation.check()"
     )
     assert refusal in said

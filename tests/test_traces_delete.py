@@ -88,7 +88,7 @@ def test_a_person_is_asked_and_only_a_yes_deletes(
     ("argv", "said"),
     [
         ([], "ID | FILTER: is missing; give an id, a filter, --since or --until; --everything means all"),
-        (["--everything", "status=failed"], "--everything: is more than what else is given"),
+        (["--everything", "status=failed"], "--everything: cannot be combined with a selection"),
         (["tr_nobody"], "no trace 'tr_nobody'"),
         (["tr_nobody", "--yes"], "no trace 'tr_nobody'"),
         (["tr_hers", "--yes"], "no trace 'tr_hers'"),

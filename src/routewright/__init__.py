@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [  # noqa: RUF022 (grouped by what they are for)
-    # a router, what it takes and what it gives
+    # a router, its arguments and results
     "Agent",
     "Answer",
     "Budget",
@@ -80,7 +80,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "Router",
     "Stream",
     "Tool",
-    # what a router is made of
+    # parts of a router
     "AnthropicProvider",
     "CallableProvider",
     "Capture",
@@ -100,7 +100,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "Settings",
     "SqliteStorage",
     "open_storage",
-    # what a provider speaks in
+    # types for providers
     "Delta",
     "FaultKind",
     "Finish",
@@ -108,7 +108,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "ToolDelta",
     "UpstreamCall",
     "Usage",
-    # what is kept, and who may ask
+    # stored data, accounts and webhooks
     "Console",
     "Event",
     "Ledger",

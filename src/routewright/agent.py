@@ -1,4 +1,4 @@
-"""``Agent``: runs a task in steps, each of which is a call of a model or a tool (spec 2.4, contract 10)."""
+"""``Agent``: works on a task in steps; each calls a model or a tool (spec 2.4, contract 10)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 T_co = TypeVar("T_co", covariant=True)
 ToolLike = str | Tool | Declaration | Callable[..., Any]
-"""A built-in tool by its name, a tool, a declaration of one that the client runs, or a function."""
+"""The name of a built-in tool, a tool, a declaration of a tool that the client runs, or a function."""
 MAX_STEPS, STEP_TIMEOUT_MS = 8, 30_000
 """Defaults of the specification (2.4)."""
 DENIED = '{"error":"the user did not approve this call"}'
@@ -67,7 +67,7 @@ _TASK = {
 
 
 class RunOptions(TypedDict, total=False):
-    """Options of one run. Those that are left out are the agent's own."""
+    """Options of one run; the defaults are the agent's."""
 
     caller: Caller | None
     max_steps: int | None
@@ -85,15 +85,15 @@ class AgentAnswer(PlainData, Generic[T_co]):
 
     def __init__(self, response: AgentResponse, data: T_co) -> None:
         self.response = response
-        """As HTTP would send it."""
+        """The body of the HTTP response."""
         self.data = data
-        """The answer parsed as ``output_type``; None if there is no ``output_type`` or no answer."""
+        """The answer parsed as ``output_type``; None without ``output_type`` or without an answer."""
 
     def __str__(self) -> str:
         return self.output
 
     def __repr__(self) -> str:
-        # no text: a repr ends up in logs
+        # without text, since a repr ends up in logs
         return f"<AgentAnswer {self.trace_id}: {self.status}, steps: {len(self.steps)}>"
 
     @property
@@ -102,7 +102,7 @@ class AgentAnswer(PlainData, Generic[T_co]):
 
     @property
     def output(self) -> str:
-        """The final answer; of a run that did not come to one, what the model said last."""
+        """The final answer, or the model's last text if there is none."""
         return self.response.output
 
     @property
@@ -122,7 +122,7 @@ class AgentAnswer(PlainData, Generic[T_co]):
 
     @property
     def steps(self) -> list[Step]:
-        """What was done, in order."""
+        """The steps, in order."""
         return self.response.steps
 
     @property
@@ -193,11 +193,11 @@ class Agent:
         escalate: bool = False,
         **options: Any,
     ) -> None:
-        """``max_steps`` (8) counts model calls and tool calls, each of which may take ``per_step_timeout_ms`` (30,000).
-        ``system``: the system prompt. ``approve(name, arguments)`` is asked before each tool, and may be async.
-        ``search`` and ``code`` are what ``web_search`` and ``code_exec`` use. ``output_type``: the type of the final
-        answer. ``escalate``: asks a stronger model when the run makes no progress. ``options`` are those of
-        ``Router.route``, such as ``models``, ``policy_id`` and ``params``.
+        """``max_steps`` (8) counts model and tool calls; each may take ``per_step_timeout_ms`` (30,000). ``system`` is
+        the system prompt. ``approve(name, arguments)`` is called before each tool, and may be async. ``search`` and
+        ``code`` are the backends of ``web_search`` and ``code_exec``. ``output_type``: the type of the final answer.
+        ``escalate``: call a stronger model if the run makes no progress. ``options`` are those of ``Router.route``,
+        such as ``models``, ``policy_id`` and ``params``.
 
         Raises ``ValidationFailed``."""
         self.router = router
@@ -217,7 +217,12 @@ class Agent:
         own = ModelStrategy(goal, strategy) if goal or strategy else None
         self._limits = msgspec.structs.replace(limits, model_strategy=own)
         self._approve, self._system, self._escalates = approve, system, escalate
-        self._form = None if output_type in (None, str) else _form_of(output_type)
+        self._form: Form | None = None
+        if output_type not in (None, str):
+            with importing.lock:
+                from .output import form_of  # loads pydantic
+
+            self._form = form_of(output_type)
         if isinstance(tools, str) or not isinstance(tools, Sequence):
             raise ValidationFailed.at("tools", f"{shown(tools)} is not a list", "pass a list: tools=[...]")
         mine = {}
@@ -238,8 +243,8 @@ class Agent:
     async def run(self, task: str, **options: Unpack[RunOptions]) -> AgentAnswer[Any]:
         """Work on a task to the end.
 
-        Raises what ``Router.route`` does for a caller that is refused before the first step. What happens later is in
-        the answer's ``status``."""
+        Raises as ``Router.route`` if the run is refused before its first step. Later failures are in the answer's
+        ``status``."""
         run = self._begun(task, options)
         return AgentAnswer(await run.finish(), run.data)
 
@@ -267,14 +272,14 @@ class Agent:
         approved: Mapping[str, bool] | None = None,
         caller: Caller | None = None,
     ) -> AgentAnswer[Any]:
-        """Go on with a run that waits for its ``pending_tool_calls``, or that was interrupted, after its last finished
-        step. What was paid for is not paid for again.
+        """Continue a run that waits for its ``pending_tool_calls``, or was interrupted, after its last finished step.
+        Finished steps are not paid for again.
 
-        ``results`` are those of the client's tools, by the ids of the calls. ``approved`` says yes or no to calls of
-        tools that need approval: those with a yes are run here.
+        ``results`` has the results of the client's tools by call id. ``approved`` approves or denies calls of tools
+        that need approval; approved ones are run here.
 
-        Raises ``NotFound`` for a run that has ended or is older than a day, and ``ValidationFailed`` where a call has
-        neither a result nor an approval."""
+        Raises ``NotFound`` for a run that has ended or is older than a day, and ``ValidationFailed`` if a pending call
+        has neither a result nor an approval."""
         trace_id = normalise_trace_id(run if isinstance(run, str) else run.trace_id)
         who = self.router.resolve_caller(caller or self.router.caller)
         state = await checkpoint_of(self._storage, who, trace_id)
@@ -291,7 +296,7 @@ class Agent:
         for id in said:
             if id not in pending or (id in (approved or {}) and pending[id] not in plan.unapproved):
                 raise ValidationFailed.at(
-                    f"results[{quoted(id)}]", "is no call that waits for this", "see pending_tool_calls"
+                    f"results[{quoted(id)}]", "is not a call pending for this", "see pending_tool_calls"
                 )
         try:
             given = {id: shown_text(result) for id, result in (results or {}).items()}
@@ -303,7 +308,7 @@ class Agent:
         return AgentAnswer(await begun.finish(), begun.data)
 
     def as_tool(self, name: str, description: str) -> Tool:
-        """This agent as a tool of another. It spends of the other's budget, at most its own. Raises
+        """This agent as a tool of another agent. It spends the other's budget, limited by its own. Raises
         ``ValidationFailed`` if it has tools that wait for a client."""
         plan = self._plan(self._limits)
         if plan.client_tools or plan.unapproved:
@@ -312,8 +317,8 @@ class Agent:
         return _AgentTool(self, name, description)
 
     def prepare(self, request: AgentRequest, caller: Caller | None = None) -> Run:
-        """Prepare a run for a server. ``request.tools`` selects from the agent's tools. The limits that were given to
-        the agent are ceilings: a request may lower them. Raises ``ValidationFailed`` for an unknown tool."""
+        """Prepare a run for a server. ``request.tools`` selects from the agent's tools. A request may lower the agent's
+        limits, not raise them. Raises ``ValidationFailed`` for an unknown tool."""
         own = self._limits
         least = {name: _least(getattr(request, name), getattr(own, name)) for name in _CEILINGS}
         return self._run(msgspec.structs.replace(request, **least), caller)
@@ -350,7 +355,7 @@ class Agent:
         return Run(router.engine, self._storage, self._plan(made), made, who, within=within)
 
     def _plan(self, request: AgentRequest) -> Plan:
-        """The tools of a run: all of the agent's, or those that the request names."""
+        """The plan of a run, with all of the agent's tools or those that the request names."""
         tools, client = self._tools, self._client_tools
         if request.tools is not None:
             tools, client = {}, {}
@@ -369,7 +374,7 @@ class Agent:
                     raise ValidationFailed.at(f"tools[{place}]", f"{quoted(name)} is not a tool here", hint)
                 else:
                     client[name] = self._client_tools[name] if isinstance(asked, str) else asked
-        waits = self._approve is None  # nobody here can say yes
+        waits = self._approve is None  # nobody here can approve
         return Plan(
             tools=tools,
             client_tools=client,
@@ -442,7 +447,7 @@ class _AgentTool:
             metadata={key: value for key, value in context.metadata.items() if key != "conversation"},
             total_budget_usd=_least(agent._limits.total_budget_usd, None if left is None else usd(left)),
         )
-        if not agent.router.engine.admissions.is_immediate:  # a run that is resumed does not pay for this one twice
+        if not agent.router.engine.admissions.is_immediate:  # so that a resumed outer run does not pay twice
             options["idempotency_key"] = f"{context.run_id}.tool.{context.step}"
         run = agent._begun(arguments["task"], options, context)
         try:
@@ -457,10 +462,3 @@ class _AgentTool:
 
 def _least(one: Any, other: Any) -> Any:
     return min((each for each in (one, other) if each is not None), default=None)
-
-
-def _form_of(output_type: Any) -> Form:
-    with importing.lock:
-        from .output import form_of  # loads pydantic
-
-    return form_of(output_type)

@@ -1,4 +1,4 @@
-"""The arguments of a Router and its methods: their types, and checks of their values."""
+"""Types and checks of the arguments of a Router and its methods."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ from .wire.storage import JUDGE
 MAX_ACCOUNT_CHARS = 200
 ENVIRONMENTS = get_args(Environment)
 _STORAGE = ("apply", "read", "scan", "sweep", "aclose")
-"""Methods of a storage. ``isinstance(storage, Storage)`` is not used: from Python 3.12 on it refuses a storage that
-delegates its calls by ``__getattr__``."""
+"""Methods of a storage. From Python 3.12 on ``isinstance(storage, Storage)`` refuses storages that delegate by
+``__getattr__``."""
 _MEETS = ("announce", "hear", "aclose")
 """Methods of a coordination."""
 
@@ -55,11 +55,11 @@ _MEETS = ("announce", "hear", "aclose")
 RequestLike = str | Sequence[Message | Mapping[str, Any]] | Mapping[str, Any] | RouteRequest
 """A request: a prompt, messages, a dict in wire spelling, or a ``RouteRequest``."""
 RequestsLike = Iterable[RequestLike] | AsyncIterable[RequestLike]
-"""Many requests, perhaps made while the first are being answered."""
+"""Many requests; may be generated while the first are answered."""
 
 
 class SharedOptions(TypedDict, total=False):
-    """Fields of the route request that hold for each of many alike; dicts among them are in wire spelling."""
+    """Options of ``route_many``, for each of its requests; dicts are in wire spelling."""
 
     goal: Goal | None
     strategy: Strategy | None
@@ -69,7 +69,7 @@ class SharedOptions(TypedDict, total=False):
     fallback: Fallback | FallbackDict | None
     cache: bool | CacheOpts | CacheOptsDict | None
     tools: Sequence[Tool | Mapping[str, Any] | RunnableTool | Callable[..., Any]] | None
-    """Declarations, and functions whose signatures make some. The caller runs what the model calls."""
+    """Declarations, or functions to be declared by their signatures. The caller runs what the model calls."""
     tool_choice: str | NamedToolChoice | Mapping[str, Any] | None
     params: Params | ParamsDict | None
     metadata: Mapping[str, Any] | None
@@ -81,14 +81,14 @@ class SharedOptions(TypedDict, total=False):
 
 
 class Options(SharedOptions, total=False):
-    """Fields of the route request as keywords (spec 2.1); dicts among them are in wire spelling."""
+    """Fields of the route request as keywords (spec 2.1); dicts are in wire spelling."""
 
     budget: Budget | BudgetDict | None
     idempotency_key: str | None
 
 
 def is_runnable(tool: object) -> bool:
-    """Whether a tool of a request is a function, or what agents run, and no declaration."""
+    """True if a request's tool is a function or an agent's tool, not a declaration."""
     return callable(tool) or isinstance(tool, RunnableTool)
 
 
@@ -115,7 +115,7 @@ def check_cache(cache: object) -> None:
 
 
 def check_parts(providers: object, catalogue: object, policies: object, storage: object, settings: object) -> None:
-    """Raises ``ValidationFailed`` for a wrong kind: the name of a file, say, or one thing instead of a list."""
+    """Raises ``ValidationFailed`` for a wrong type, such as a file name, or one object instead of a list."""
     if providers is not None:
         if isinstance(providers, Provider):
             raise ValidationFailed.at(
@@ -154,7 +154,7 @@ def _check_policies(policies: object) -> None:
 
 
 def check_replaceable(policies: object, file: PolicyFile | None) -> None:
-    """Raises ``ValidationFailed`` for what cannot replace the policies in force."""
+    """Raises ``ValidationFailed`` for an argument that cannot replace the present policies."""
     _check_policies(policies)
     if file is not None:
         hint = "change the file, and call reload_policies() to have it taken at once"
@@ -162,7 +162,7 @@ def check_replaceable(policies: object, file: PolicyFile | None) -> None:
 
 
 def checked_policies(policies: Sequence[Policy]) -> tuple[Policy, ...]:
-    """Policies whose every field is valid. Raises ``ValidationFailed``."""
+    """Validate every field of policies. Raises ``ValidationFailed``."""
     return tuple(checked_policy(policy, place) for place, policy in enumerate(policies))
 
 
@@ -189,19 +189,20 @@ def check_account(path: str, account: object) -> str:
 
 
 def check_whose(path: str, account: object) -> str:
-    """The name of an account that may have a plan, or ``default``. Raises ``ValidationFailed``, which shows no key."""
+    """The name of an account that may have a plan, or ``default``. Raises ``ValidationFailed``, without showing
+    keys."""
     return DEFAULT_ACCOUNT if account == DEFAULT_ACCOUNT else check_owner(path, account)
 
 
 def check_choice(path: str, given: object, allowed: Sequence[object]) -> None:
-    """One of a few values. Raises ``ValidationFailed``, which shows no key."""
+    """Raises ``ValidationFailed``, without showing keys, unless the value is allowed."""
     if not any(given is each or (isinstance(given, str) and given == each) for each in allowed):
         names = [each for each in allowed if isinstance(each, str)]
         raise ValidationFailed.at(path, f"is {told(given)}", f"take {listed(names)}" if names else "take True or False")
 
 
 def check_owner(path: str, account: object) -> str:
-    """A name that an account with a plan and keys can have. Raises ``ValidationFailed``, which shows no key."""
+    """The name of an account with a plan and keys. Raises ``ValidationFailed``, without showing keys."""
     if isinstance(account, str) and holds_key(account):
         raise ValidationFailed.at(path, *KEY_THERE)
     if account == DEFAULT_ACCOUNT:
@@ -211,7 +212,7 @@ def check_owner(path: str, account: object) -> str:
 
 
 def check_new_owner(path: str, account: object) -> str:
-    """The name of an account to set up, which cannot be mistaken for another. Raises ``ValidationFailed``."""
+    """The name of a new account, without outer blanks. Raises ``ValidationFailed``."""
     name = check_owner(path, account)
     if name != name.strip():
         raise ValidationFailed.at(path, f"must neither begin nor end with a blank, got {shown(name)}", "leave it out")
@@ -229,7 +230,7 @@ def check_environment(environment: object) -> Environment | None:
 def checked_feedback(
     trace_id: str, score: float, comment: str | None, at: float, environment: Environment | None
 ) -> PutFeedback:
-    """A user's feedback on an answer, to be stored if its trace is there. Raises ``ValidationFailed``."""
+    """A user's feedback on an answer, to be stored if its trace exists. Raises ``ValidationFailed``."""
     given: object = score
     if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= 1:
         raise ValidationFailed.at("score", f"is {shown(score)}", "give a number from 0 (bad) to 1 (good)")
@@ -237,13 +238,13 @@ def checked_feedback(
     if said is not None and not (isinstance(said, str) and is_unicode(said)):
         raise ValidationFailed.at("comment", f"must be a string of whole characters, got {shown(comment)}", "mend it")
     if comment == JUDGE:
-        raise ValidationFailed.at("comment", f"is {JUDGE!r}, which marks what a judge says", "say it in other words")
+        raise ValidationFailed.at("comment", f"is {JUDGE!r}, which is reserved for judges", "use other words")
     trace_id = normalise_trace_id(trace_id)
     return PutFeedback(trace_id, float(score), comment, at, expect="present", environment=environment)
 
 
 def checked_traceparent(header: object) -> TraceParent:
-    """Read the header that a program was called with. Raises ``ValidationFailed``."""
+    """Parse a ``traceparent`` header. Raises ``ValidationFailed``."""
     found = parse_traceparent(header) if isinstance(header, str) else None
     if found is None:
         hint = "pass version-trace-span-flags in hexadecimal, such as 00-<32 digits>-<16 digits>-01, not all zero"
@@ -252,11 +253,11 @@ def checked_traceparent(header: object) -> TraceParent:
 
 
 def check_deletes(everything: object, *, named: bool) -> None:
-    """Raises ``ValidationFailed`` unless it is clear what to delete."""
+    """Raises ``ValidationFailed`` unless the selection is clear."""
     if not isinstance(everything, bool):
         raise ValidationFailed.at("everything", f"is {shown(everything)}", "pass True, or leave it out")
     if everything and named:
-        raise ValidationFailed.at("everything", "is more than what else is given", "leave out one of them")
+        raise ValidationFailed.at("everything", "cannot be combined with a selection", "leave out one of them")
     if not everything and not named:
         hint = "pass trace_id, filter, since or until; everything=True deletes all of the account"
         raise ValidationFailed.at("", "delete() does not say which traces", hint)
@@ -279,7 +280,7 @@ def check_caller(caller: object) -> None:
 
 
 def check_key_id(path: str, key_id: object) -> None:
-    """Raises ``ValidationFailed``, which shows no key, for what cannot be the id of a key."""
+    """Raises ``ValidationFailed``, without showing keys, unless this can be the id of a key."""
     if isinstance(key_id, str) and (key_id.startswith("sk_") or holds_key(key_id)):  # it would end up in traces
         raise ValidationFailed.at(
             path, "is an API key itself", "pass the key's id, or the Caller that Console.authenticate gives"

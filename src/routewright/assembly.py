@@ -1,4 +1,4 @@
-"""Puts a Router's parts together, on first use and once."""
+"""Builds the parts of a Router, each once and on first use."""
 
 from __future__ import annotations
 
@@ -79,7 +79,6 @@ from .wire import (
     CacheSelection,
     Caller,
     Environment,
-    Model,
     Notice,
     Policy,
     PolicyChanged,
@@ -88,20 +87,20 @@ from .wire import (
 
 T = TypeVar("T")
 
-# seconds after the beginning by which each step of closing ends (contract 1: two in all)
+# seconds after the start of closing by which each step ends (contract 1: two in all)
 WORKER_BY_S, CALLS_BY_S, TRACES_BY_S, PROVIDERS_BY_S, STORAGE_BY_S = 1.0, 1.1, 1.4, 1.7, 1.9
 ENVIRONMENTS: frozenset[Environment] = frozenset(get_args(Environment))
 CALLERS = 1_024
-"""Callers that need not be checked again."""
+"""Size of the cache of checked callers."""
 SHOWN = 4
 """Names of providers, and of models, in a Router's ``repr``."""
-WORKER_S = 0.8  # it then has 0.2 for what it cancels
+WORKER_S = 0.8  # leaves 0.2 s for the tasks that it cancels
 
 _logger = logging.getLogger(__name__)
 
 
 class Parts:
-    """What the views of one Router share. Nothing is read or made before it is asked for."""
+    """The parts that the views of one Router share. Nothing is read or made before its first use."""
 
     def __init__(
         self,
@@ -134,11 +133,11 @@ class Parts:
         self._published: list[PolicySnapshot] = []
         self._discovery: Discovery | None = None
         self._in_force: Sequence[Policy] = ()
-        """The policies of ``_published``, as they were given."""
+        """The policies of ``_published``, as they were passed."""
         self._guardrails = checked_guardrails(guardrails)
         self.settings = settings
         self.environment: Environment = environment
-        """Where callers are who do not say otherwise."""
+        """The environment of callers that name none."""
         self.catalogue = Catalogue() if catalogue is None else catalogue
         self.storage: Storage = MemoryStorage(clock=settings.clock) if storage is None else storage
         self.worker = Worker(settings.clock)
@@ -146,7 +145,7 @@ class Parts:
         self._versions = PolicyNames(self.storage, self.worker, settings.clock, retry)
         self.ids = Ids(settings.clock, settings.rng)
         self.resolve: Callable[[Caller], Caller] = lru_cache(CALLERS)(partial(_resolved, environment))
-        """A checked caller in its environment; in a sandbox Router everybody is in the sandbox."""
+        """Check a caller; a sandbox Router puts every caller in the sandbox."""
         self.tags = TagScopes()
         self.hooks = Hooks(self.worker, settings.clock)
         self._webhooks: Dispatcher | None = None
@@ -177,7 +176,7 @@ class Parts:
         self._records: Records | None = None
         self._given = providers
         self._variables: Mapping[str, str] = {}
-        """What would have a provider found, by its name; nothing where they were given."""
+        """The environment variable that would enable each provider, by name; empty if providers were passed."""
         self._named = bool(providers)
         self._answers = answers
         self._faults = faults
@@ -186,31 +185,31 @@ class Parts:
         self._reloading = Guard()
         self._fleets: dict[str, Fleet] = {}
         self.running: Engine | None = None
-        """The pipeline, once it was asked for, until the Router is closed."""
+        """The pipeline, from its first use until the Router is closed."""
         self._closed = False
         self._freed = Signal()
         if self._policy_file is not None:
             renew_in_children(self)
 
     def renew(self) -> None:
-        """Begin as at first use: in a child nobody watches the file of policies yet."""
+        """Start as at first use: a forked child does not watch the policy file yet."""
         self.running = None
 
     @property
     def engine(self) -> Engine:
         """The pipeline."""
-        return self.running or self._once_asked(self._kept_engine)
+        return self.running or self._after_discovery(self._kept_engine)
 
     async def begin(self) -> Engine:
-        """The pipeline; where servers are asked for their models first, without blocking the event loop."""
+        """The pipeline. Waits for servers to list their models without blocking the event loop."""
         if self.running is None and not self._closed:
             self.discovery.begin(self.worker)
             await self.discovery.wait()
         return self.engine
 
-    def _once_asked(self, make: Callable[[], T]) -> T:
-        """Make what goes by the models that servers have, under the lock. An event loop is not blocked until they have
-        answered, except where a policy or alias names a model that nobody knows yet."""
+    def _after_discovery(self, make: Callable[[], T]) -> T:
+        """Call ``make`` under the lock, once servers have listed their models. In an event loop it does not block for
+        them, unless a policy or alias names an unknown model."""
         self._refuse_if_closed()
         self.discovery.begin(self.worker)
         is_patient = this_loop() is None
@@ -227,7 +226,7 @@ class Parts:
             is_patient = True
 
     async def warm(self) -> None:
-        """Do what first calls would wait for. The tables are loaded in a thread; loading them once more is nothing."""
+        """Do what first calls would wait for. Token tables are loaded in a thread, once."""
         engine, settings = await self.begin(), self.settings
         fleet = engine.fleet(self.environment)
         served = zip(fleet.pool.models, fleet.server, strict=True)
@@ -240,14 +239,13 @@ class Parts:
             engine.counting.loaded.update(needed)
 
     def fleet(self, environment: Environment | Literal["hosted"]) -> Fleet:
-        """Providers and models of an environment, or those of a host that has named none."""
-        return self._fleets.get(environment) or self._once_asked(lambda: self._kept_fleet(environment))
+        """The fleet of an environment; ``hosted``: of a host that makes its own calls and named no providers."""
+        return self._fleets.get(environment) or self._after_discovery(lambda: self._kept_fleet(environment))
 
     def _kept_fleet(self, environment: Environment | Literal["hosted"]) -> Fleet:
         fleet = self._fleets.get(environment)
         if fleet is None:
             if environment == "production":
-                # say that prices are old
                 today = datetime.fromtimestamp(self.settings.clock.time(), UTC).date().isoformat()
                 said = stale(self.catalogue, today, self.settings.stale_after_days)
                 if said:
@@ -256,14 +254,13 @@ class Parts:
         return fleet
 
     def hosted(self, environment: Environment) -> Fleet:
-        """What a host may call that makes its calls itself: all that is in the catalogue, unless providers were
-        passed."""
+        """The fleet of a host that makes its own calls: the whole catalogue, unless providers were passed."""
         if self._named or environment == "sandbox":
             return self.fleet(environment)
         return self.fleet("hosted")
 
     def shown(self, environment: Environment) -> str:
-        """Providers and models in words: the first few, and those that are known without loading anything."""
+        """Providers and models for ``repr``: the first few, and only those known without loading anything."""
         fleet = self._fleets.get(environment)
         providers = self._given if fleet is None else fleet.providers
         if environment == "sandbox":
@@ -278,12 +275,12 @@ class Parts:
         return f"{said}, {len(models)} models: {_first(models)}" if models else f"{said}, no models"
 
     def fleets(self) -> list[Fleet]:
-        """The fleets that were asked for so far."""
+        """The fleets in use so far."""
         return list(self._fleets.values())
 
     @property
     def degraded(self) -> str | None:
-        """What it goes on without, and what that means; None: nothing."""
+        """The part that is unavailable and the effect, in a sentence; None if all are available."""
         limits, shared = self._log.accounts, self._coordination
         if not (isinstance(limits, SharedLimits) and limits.is_away and isinstance(shared, CountingCoordination)):
             return None
@@ -292,13 +289,12 @@ class Parts:
 
     @cached_property
     def coordination(self) -> Coordination:
-        """How this Router hears news from others: as was passed, else as all in this process do that share its
-        storage."""
+        """The coordination that was passed, else the one of the storage, else one for this process."""
         return self._coordination or coordination_of(self.storage, self.settings.clock)
 
     @cached_property
     def caching(self) -> Caching:
-        """The response cache, with what it learns: made when the first request asks for it."""
+        """The response cache, made for the first request that uses it."""
         settings, clock = self.settings.cache, self.settings.clock
         with importing.lock:
             from .backends.cache.memory import MemoryCache
@@ -320,7 +316,7 @@ class Parts:
 
     @property
     def used_cache(self) -> Caching | None:
-        """The response cache, if one was passed or a request has asked for it."""
+        """The response cache, if one was passed or a request has used it."""
         return self.caching if self._cache is not None or "caching" in vars(self) else None
 
     async def tell_cache(self, caller: Caller, trace_id: str, score: float) -> None:
@@ -336,24 +332,24 @@ class Parts:
 
     @property
     def is_closed(self) -> bool:
-        """No call is admitted any more."""
+        """True once no call is admitted."""
         return self._closed
 
     @property
     def log(self) -> TraceLog:
-        """The way to the traces."""
+        """The trace log. Raises ``RouterClosed``."""
         self._refuse_if_closed()
         self._keep_dropped()
         return self._log
 
     @cached_property
     def traces(self) -> TraceStore:
-        """The traces of this Router's storage, with those that it has not written yet."""
+        """The traces of this Router's storage, including those not written yet."""
         return TraceStore.of_router(self.storage, self.settings, self.worker, self.forget_answers)
 
     @cached_property
     def replays(self) -> Replays:
-        """Decisions taken again from snapshots of this Router, or of its storage."""
+        """Replays decisions from snapshots of this Router or its storage."""
 
         def fleets() -> Sequence[Fleet]:
             self.fleet(self.environment)
@@ -363,31 +359,31 @@ class Parts:
 
     @cached_property
     def readiness(self) -> Readiness:
-        """Whether its storage can be read and written."""
+        """Checks that the storage can be read and written."""
         return Readiness(self.storage, lambda: self.log.is_stuck, self.worker, self.settings.clock)
 
     @property
     def trace_counts(self) -> TraceCounts:
-        """What is not in the storage."""
+        """Counts of traces that are not in the storage."""
         return self._log.counts
 
     def wait(self, async_fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-        """Await something of the storage in a plain function: at once if it never waits, else by the worker."""
+        """Run a storage operation from plain code: inline if the storage never waits, else in the worker."""
         if not isinstance(self.storage, ImmediateStorage):
             return self.worker.run(async_fn, *args)
         return at_once(async_fn(*args))
 
     def wait_long(self, async_fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-        """Await in a plain function what may wait: by the worker, but where virtual time would stand still."""
+        """Run something that may wait from plain code: in the worker, or inline on a virtual clock."""
         return at_once(async_fn(*args)) if self.settings.clock.virtual else self.worker.run(async_fn, *args)
 
     def reload_policies(self, policies: Sequence[Policy] | None) -> list[PolicyChanged]:
-        """Put policies, or those of the file as it is now, in force at once. What is not valid changes nothing."""
+        """Publish policies, or those now in the file, at once. If any is invalid, nothing changes."""
         engine = self.engine
         if policies is not None:
             check_replaceable(policies, self._policy_file)
             policies = checked_policies(policies)
-        with self._reloading.lock:  # closing and first uses never wait for a file
+        with self._reloading.lock:  # not `_guard`: closing and first uses never wait for a file
             before = self._published
             engine.publish(self._publish() if policies is None else self._put_in_force(policies))
             changes = changes_between(before, self._published)
@@ -395,7 +391,7 @@ class Parts:
         return changes
 
     def close(self) -> None:
-        """Do what ``aclose`` does from plain code. Raises ``RuntimeError`` where that would wait for itself."""
+        """``aclose`` for plain code. Raises ``RuntimeError`` where it would wait for itself."""
         self.worker.check_blocking()
         fleets, began = self._leave(), self.settings.clock.monotonic()
         if fleets is None:
@@ -407,26 +403,26 @@ class Parts:
             self.worker.close(WORKER_S)
 
     async def aclose(self) -> None:
-        """Refuse calls, let the worker and the calls under way end, write what waits, free providers and, last, the
-        storage. Who closes again waits for the first to end."""
+        """Refuse calls, let the worker and running calls end, write pending traces, and close providers and, last, the
+        storage. A second call waits for the first."""
         fleets, began = self._leave(), self.settings.clock.monotonic()
         if fleets is None:
             with self.settings.clock.deadline(began + CLOSE_S):
                 await self._freed.wait()
             return
-        async with AsyncExitStack() as closing:  # goes on when it is cancelled, too
+        async with AsyncExitStack() as closing:  # continues even if cancelled
             closing.callback(self._freed.set)
             closing.push_async_callback(self._free, fleets, began)
             await self._by(began + WORKER_BY_S, partial(self.worker.aclose, WORKER_S))
 
     def _leave(self) -> list[Fleet] | None:
-        """Begin to refuse calls. None: that had happened before."""
+        """Start to refuse calls. Returns the fleets to close, or None if it was closed before."""
         with self._guard.lock:
             if self._closed:
                 return None
             self._keep_dropped()
             fleets = self.fleets()
-            self._fleets.clear()  # an engine that a stream still holds finds none either
+            self._fleets.clear()  # so that the engine of a running stream finds none either
             self.running, self._closed = None, True
             self._log.retries = False
             if self._webhooks is not None:
@@ -442,7 +438,7 @@ class Parts:
             raise RouterClosed(CLOSED)
 
     async def _free(self, fleets: list[Fleet], began: float) -> None:
-        """Do each thing by its time, whatever became of those before it. What fails is logged: the answers are out."""
+        """Close each part by its time, even if others fail. Failures are logged."""
         providers = [provider for fleet in fleets for provider in fleet.providers]
         providers += () if self._discovery is None else self._discovery.providers
         async with AsyncExitStack() as closing:
@@ -469,17 +465,15 @@ class Parts:
         try:
             with self.settings.clock.deadline(at, shield=True) as limit:
                 await close()
-        except Exception as error:  # its words may be a key
-            _logger.error("closing goes on after a fault of %s: %s", name, raised_in(error))
+        except Exception as error:  # its message may contain a key
+            _logger.error("closing continues after %s failed: %s", name, raised_in(error))
         else:
             if limit.expired:
-                _logger.warning("closing goes on without waiting for %s", name)
+                _logger.warning("closing continues without waiting for %s", name)
 
     def _kept_engine(self) -> Engine:
-        self.running = self.running or self._make_engine()
-        return self.running
-
-    def _make_engine(self) -> Engine:
+        if self.running is not None:
+            return self.running
         settings, ids = self.settings, self.ids
         capture = None if settings.capture is None else settings.capture.started
         warmth = Warmth(self.storage, self.worker) if settings.warm_prefixes else None
@@ -519,7 +513,8 @@ class Parts:
             hear: weakref.WeakMethod[Hear] = weakref.WeakMethod(self._hear_circuit)
             self.worker.start_daemon(listen, self._coordination, hear, settings.clock)
         if self._webhooks is not None and isinstance(self.storage, LimitingStorage):
-            self._webhooks.wake()  # a simpler storage is asked when the first event is there
+            self._webhooks.wake()  # with other storages the first event wakes it
+        self.running = engine
         return engine
 
     def _make_learner(self, learning: Learning) -> Learner:
@@ -532,7 +527,9 @@ class Parts:
 
     def _make_fleet(self, environment: Environment | Literal["hosted"]) -> Fleet:
         models = self.catalogue.models
-        providers = _hosted(models) if environment == "hosted" else self._providers
+        providers: Sequence[Provider] = self._providers if environment != "hosted" else ()
+        if environment == "hosted":  # a stand-in for every provider, for models that the host calls itself
+            providers = [HostedProvider(name) for name in dict.fromkeys(model.provider for model in models)]
         if environment == "sandbox":
             models = declared(models, providers)
             providers = [SandboxProvider(models, self._answers, self._faults)]
@@ -593,21 +590,19 @@ class Parts:
 
     @property
     def discovery(self) -> Discovery:
-        """Asks those providers for their models that know of none themselves."""
-        discovery = self._discovery
-        if discovery is None:
+        """Asks the providers whose servers list their models."""
+        if self._discovery is None:
             with self._guard.lock:
-                discovery = self._discovery = self._discovery or self._make_discovery()
-        return discovery
+                if self._discovery is None:
+                    providers = self._providers
+                    asked = [each for each in providers if isinstance(each, DiscoveringProvider) and each.discovers]
+                    patience_s, taken = FIRST_S if len(asked) < len(providers) else ALONE_S, self._take_discovered
+                    self._discovery = Discovery(asked, self.settings.clock, patience_s, weakref.WeakMethod(taken))
+        return self._discovery
 
-    def _make_discovery(self) -> Discovery:
-        asked = [each for each in self._providers if isinstance(each, DiscoveringProvider) and each.discovers]
-        patience_s = FIRST_S if len(asked) < len(self._providers) else ALONE_S
-        return Discovery(asked, self.settings.clock, patience_s, weakref.WeakMethod(self._take_found))
-
-    def _take_found(self) -> bool:
-        """Go by what servers say of their models now. Calls under way keep what they have. False: what they say cannot
-        be taken as it is, and is looked at again."""
+    def _take_discovered(self) -> bool:
+        """Use the models that servers list now; running calls keep theirs. False: the list was refused and is to be
+        tried again."""
         with self._reloading.lock, self._guard.lock:
             before, engine, fleets = self._published, self.running, dict[str, Fleet]()
             try:
@@ -618,7 +613,7 @@ class Parts:
                 if engine is not None and self.environment in fleets:
                     engine.publish(self._put_in_force(self._in_force, fleets[self.environment]))
             except RouterError as error:
-                _logger.warning("the models of servers stay as they were: %s", error)
+                _logger.warning("the models listed by servers are not taken: %s", error)
                 return False
             for place, fleet in fleets.items():
                 fleet.learn_from(self._fleets[place])
@@ -628,7 +623,7 @@ class Parts:
         return True
 
     async def name_policies(self) -> bool:
-        """Put the storage's versions in the place of this process's own. False: ask again later."""
+        """Replace provisional policy versions by the storage's. False: try again later."""
         asked, engine = self._versions.unnamed, self.running
         if not asked:
             return True
@@ -650,11 +645,6 @@ def _first(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-def _hosted(models: Sequence[Model]) -> Sequence[Provider]:
-    """Everybody's models, to be called by somebody else."""
-    return [HostedProvider(name) for name in dict.fromkeys(model.provider for model in models)]
-
-
 def _resolved(environment: Environment, caller: Caller) -> Caller:
     check_caller(caller)
     if environment == "sandbox" and caller.environment != "sandbox":
@@ -663,9 +653,9 @@ def _resolved(environment: Environment, caller: Caller) -> Caller:
 
 
 def _run_apart(async_fn: Callable[[], Awaitable[object]]) -> None:
-    """Run it in an event loop of its own: in this thread, or else beside the loop that runs here."""
+    """Run in a new event loop: in this thread, or in another if a loop runs here."""
     if this_loop() is None:
-        contextvars.Context().run(anyio.run, async_fn)  # a context may name a kind of loop that is not here
+        contextvars.Context().run(anyio.run, async_fn)  # the present context may name another kind of loop
         return
     thread = threading.Thread(target=anyio.run, args=[async_fn], name="routewright-close", daemon=True)
     thread.start()
@@ -673,7 +663,7 @@ def _run_apart(async_fn: Callable[[], Awaitable[object]]) -> None:
 
 
 def stale(catalogue: Catalogue, today: str, after_days: int | None) -> str:
-    """What to say of a catalogue that is old; nothing of one that is not."""
+    """The warning for an outdated catalogue; empty for one that is not."""
     age = catalogue.age_days(today)
     if age is None or after_days is None or age <= after_days:
         return ""

@@ -1,4 +1,4 @@
-"""Whose is the key in a header? What was found out is known for two seconds; a revoked key is refused after them."""
+"""Authenticates API keys. Results are cached for two seconds, after which a revoked key is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .wire import SYSTEM_ACCOUNT, Caller, Environment, Key, KeyByDigest, PutKey,
 PURPOSE = "key pepper"
 MOST_KNOWN = 10_000
 CHANGE_OVER_S = 0.25
-"""So long a call waits while its key is digested with the new secret. If that takes longer, the next one tries."""
+"""How long a call waits for its key to be moved to the new secret; after that the next call tries."""
 
 _log = logging.getLogger(__name__)
 
@@ -35,9 +35,9 @@ class _Known(NamedTuple):
 
 
 class Authenticator:
-    """Tells callers by their keys. To be used from any thread: what two of them learn at once is the same.
+    """Finds callers by their keys. Safe to use from any thread.
 
-    What is refused is not remembered. Keys that are unknown and those that were revoked take the same way."""
+    Refusals are not cached. Unknown and revoked keys take the same path."""
 
     def __init__(self, storage: Storage, secret: RootSecret, clock: Clock, recheck_s: float) -> None:
         given: object = recheck_s
@@ -52,14 +52,15 @@ class Authenticator:
         self._known: OrderedDict[str, _Known] = OrderedDict()
 
     def peppers(self) -> tuple[Pepper, ...]:
-        """What keys are digested with: of the secret in use, then of the one before it, as they are now."""
+        """What keys are digested with: first that of the present secret, then that of the previous one."""
         roots = self._secret.keys(PURPOSE)
         if roots is not self._roots:
             self._peppers, self._roots = tuple(map(Pepper, roots)), roots
         return self._peppers
 
     async def caller(self, authorization: object, environment: Environment | None) -> Caller:
-        """Whose key it is. Raises ``AuthenticationFailed``, which tells nothing of it, and ``StorageUnavailable``."""
+        """The caller of a key. Raises ``AuthenticationFailed``, which does not show the key, and
+        ``StorageUnavailable``."""
         told = told_key(authorization, environment)
         if self._peppers:
             known = self._known.get(self._peppers[0].digest(told.key))
@@ -75,20 +76,20 @@ class Authenticator:
         if standing.account is None or key is None or not is_live(key) or not _is(key, digests, told.environment):
             raise unknown_key()
         if not same(key.digest.encode(), digests[0].encode()):
-            # keep a key by the secret in use, so that the next change of the secret does not lose it
+            # store the key's digest by the present secret, so that it survives the next rotation
             digest = digests[0]
             write = PutKey(replace(key, digest=digest), expect=key, durability="buffered")
             try:
                 with self._clock.deadline(self._clock.monotonic() + CHANGE_OVER_S):
                     await self._storage.apply(key.account, [write])
             except RouterError as error:
-                _log.debug("the key %s is still kept by the secret before (%s)", key.id, type(error).__name__)
+                _log.debug("the key %s is still digested with the previous secret (%s)", key.id, type(error).__name__)
         caller = Caller(key.account, key.environment, key.id, key.scopes)
         self._remember(digests[0], _Known(caller, asked_at + self._recheck_s))
         return caller
 
     def forget(self, account: str) -> None:
-        """Ask anew, since something has changed."""
+        """Drop an account's keys from the cache after a change."""
         for digest, known in [*self._known.items()]:
             if known.caller.account == account:
                 self._known.pop(digest, None)
@@ -101,7 +102,7 @@ class Authenticator:
 
 
 def strangers(digests: Sequence[str], secret: RootSecret) -> int:
-    """How many keys nobody takes here, since they were made with another secret than those that are known."""
+    """Number of keys that are refused here because they were made with another secret."""
     if not digests:
         return 0
     peppers = [Pepper(derive(root, PURPOSE)) for root in secret.known()]
@@ -109,5 +110,5 @@ def strangers(digests: Sequence[str], secret: RootSecret) -> int:
 
 
 def _is(key: Key, digests: Sequence[str], environment: Environment) -> bool:
-    """Whether it is the key that was sent, and not only what a storage took for it."""
+    """True if this is the key that was sent; the storage's own match is not trusted."""
     return key.environment == environment and any(same(key.digest.encode(), each.encode()) for each in digests)

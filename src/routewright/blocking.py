@@ -1,9 +1,9 @@
-"""The methods of a class for code without ``await``: each runs in a background thread and is waited for.
+"""Async methods as plain functions: each runs in a background thread, and blocks until done.
 
     class BlockingStore(Twin["Store"]):
         get = plain(Store.get)
 
-They work in plain scripts, in threads, in notebooks, and inside a running event loop (which they then block)."""
+They work in scripts, threads and notebooks, and in a running event loop, which they block."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _Wait = Callable[[Callable[[], Awaitable[Any]]], Any]
 
 
 class Closable(Protocol):
-    """Has resources to free."""
+    """Can be closed."""
 
     def aclose(self) -> Awaitable[None]:
-        """Free them."""
+        """Close it."""
 
 
 class Closing:
-    """Closes itself when ``async with`` is left."""
+    """An async context manager that closes itself."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -46,7 +46,7 @@ class Closing:
 
 
 class _Blocking:
-    """Closes itself when ``with`` is left."""
+    """A context manager that closes itself."""
 
     def __enter__(self) -> Self:
         return self
@@ -57,8 +57,8 @@ class _Blocking:
         self.close()
 
     def close(self) -> None:
-        """Free the resources."""
-        raise NotImplementedError  # each blocking class says how
+        """Close it."""
+        raise NotImplementedError
 
 
 S = TypeVar("S", bound=Closable)
@@ -67,7 +67,7 @@ P = ParamSpec("P")
 
 
 class Twin(_Blocking, Generic[S]):
-    """Calls another object's methods, and waits for them. Leaving ``with`` closes that object."""
+    """Blocking methods of another object. Leaving ``with`` closes that object."""
 
     def __init__(self, of: S, worker: Worker) -> None:
         self._of = of
@@ -77,7 +77,7 @@ class Twin(_Blocking, Generic[S]):
         return f"{self._of!r}.blocking"
 
     def close(self) -> None:
-        """Free the resources of the other object."""
+        """Close the other object."""
         self._wait(self._of.aclose)
 
     def _wait(self, async_fn: Callable[[], Awaitable[T]]) -> T:
@@ -95,7 +95,7 @@ def plain(method: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concate
 
 
 def plain_loop(method: Callable[Concatenate[S, P], AsyncIterator[T]]) -> Callable[Concatenate[Twin[S], P], Iterator[T]]:
-    """The same for an async generator that never yields None."""
+    """The blocking twin of an async generator that never yields None."""
 
     @wraps(method)
     def iterated(twin: Twin[S], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
@@ -124,7 +124,7 @@ class BlockingPrepared:
         return BlockingStream(self.prepared.stream(), self._wait)
 
     def decide(self) -> Decision:
-        """Choose, as a request of the caller's (``Prepared.decide``)."""
+        """Choose a model, counted as a request (``Prepared.decide``)."""
         decision: Decision = self._wait(self.prepared.decide)
         return decision
 
@@ -152,7 +152,7 @@ class BlockingStream(_Blocking):
             yield event
 
     def text(self) -> Iterator[str]:
-        """The answer's text as it comes (``Stream.text``). Leaving the loop ends the call."""
+        """Iterate over the answer's text (``Stream.text``). Leaving the loop ends the call."""
         self._stream.expect_text()
         try:
             for event in self:
@@ -174,5 +174,5 @@ class BlockingStream(_Blocking):
 
     def close(self) -> None:
         """End the call."""
-        with suppress(RouterClosed):  # then it has ended already
+        with suppress(RouterClosed):  # it has already ended
             self._wait(self._stream.aclose)

@@ -72,27 +72,27 @@ DAY_S = 86_400
 MOST_SHOWN = 100
 """Characters of a question in a sentence."""
 MOST_A_QUESTION_USD = 0.01
-"""Of one comparison by the judge."""
+"""The most that one comparison by the judge may cost."""
 
 
 class NearEntry(Struct, frozen=True, kw_only=True):
     """An entry near a question, and how it was judged."""
 
     trace_id: str
-    """The call that made it."""
+    """The call that made the entry."""
     question: str
     similarity: float
     age_s: float
     refused_by: str | None
     """The guard that found a difference between the two questions."""
     compared: list[str]
-    """Guards that found something to compare, and no difference."""
+    """Guards that compared something and found no difference."""
     probability: float | None = None
-    """That its answer is right here. None: only the first that no guard refuses is judged."""
+    """Probability that its answer is right. None: only the first entry that no guard refuses is judged."""
     risk: float | None = None
-    """That it is wrong, at the upper confidence bound."""
+    """Upper confidence bound of the probability that it is wrong."""
     serve: float = 0.0
-    """The chance with which it would be served."""
+    """Probability of serving it."""
 
 
 class CacheExplanation(Struct, frozen=True, kw_only=True):
@@ -101,11 +101,11 @@ class CacheExplanation(Struct, frozen=True, kw_only=True):
     key: str
     """Digest of the request, for ``invalidate(key=)``."""
     partition: str
-    """Digest of all that has to be the same for a hit, for ``invalidate(partition=)``."""
+    """Digest of everything that must be equal for a hit, for ``invalidate(partition=)``."""
     exact_age_s: float | None
-    """Age of the entry of the same request; None: there is none."""
+    """Age of the entry of the same request; None without one."""
     near: list[NearEntry]
-    """The most similar first; empty if the same request has an entry, and in the mode ``exact``."""
+    """The most similar first; empty if the same request has an entry, and in mode ``exact``."""
     reason: str
     """One sentence."""
 
@@ -139,8 +139,8 @@ class ResponseCache:
         return await self._caching().cache.stats(self._caller.account, self._clock.time())
 
     async def explain(self, request: Any, **options: Any) -> CacheExplanation:
-        """Say what the cache would do with a request, with ``cache=True`` unless it says otherwise. Changes nothing,
-        and calls no model. Raises what ``Router.decide`` does."""
+        """Explain what the cache would do with a request (``cache=True`` by default). Changes nothing and calls no
+        model. Raises as ``Router.decide``."""
         return await self._explain(request, **options)
 
     async def invalidate(
@@ -203,14 +203,14 @@ class BlockingResponseCache(Twin[ResponseCache]):
     stats = plain(ResponseCache.stats)
 
     def explain(self, request: Any, **options: Any) -> CacheExplanation:
-        """Say what the cache would do with a request (``ResponseCache.explain``)."""
+        """Explain what the cache would do with a request (``ResponseCache.explain``)."""
         return self._wait(partial(self._of.explain, request, **options))
 
     invalidate = plain(ResponseCache.invalidate)
 
 
 async def explain_cache(caching: Caching, call: Call) -> CacheExplanation:
-    """What the cache would do with a call that was decided."""
+    """Explain what the cache would do with a decided call."""
     lookup, now = caching.lookup(call), caching.clock.time()
     near, reason = list[NearEntry](), ""
     exact = await caching.asked(caching.cache.get(lookup.key, now), lookup.until)
@@ -268,7 +268,7 @@ def _reason(near: list[NearEntry], bound: Bound, requests: int) -> str:
 
 
 class Judge:
-    """Asks a model what it thinks of answers, within a budget a day over all callers."""
+    """Has a model judge answers, within a daily budget over all callers."""
 
     def __init__(
         self,
@@ -278,7 +278,7 @@ class Judge:
         name: str = "cache_judge",
         models: list[str] | None = None,
     ) -> None:
-        """``name``: by which its calls are known in their metadata; ``models``: those that may be asked, None: any."""
+        """``name`` marks its calls in their metadata. ``models`` may be called; None: any."""
         self._engine = engine
         self._budget_usd = budget_usd
         self._clock = clock
@@ -288,12 +288,12 @@ class Judge:
         self._day, self._spent_usd = 0, 0.0
 
     async def compare(self, caller: Caller, question: str, cached: str, live: str) -> bool | None:
-        """Whether a cached answer would have done, True or False as the model says; None where it says neither, or the
-        budget is spent. Paid by ``caller``."""
+        """True if the model says that the cached answer could have replaced the live one. None if it does not say, or
+        the budget is spent. Paid by ``caller``."""
         return await self._ask(caller, partial(judge_request, question, cached, live), read_judgement)
 
     async def grade(self, caller: Caller, question: str, answer: str) -> float | None:
-        """How good an answer is, 0 to 1; None as above."""
+        """The quality of an answer, 0 to 1; None as in ``compare``."""
         return await self._ask(caller, partial(grade_request, question, answer), read_grade)
 
     async def _ask(
@@ -305,23 +305,23 @@ class Judge:
         left_usd = min(MOST_A_QUESTION_USD, self._budget_usd - self._spent_usd)
         if left_usd <= 0:
             return None
-        self._spent_usd += left_usd  # by others at the same time, too
+        self._spent_usd += left_usd  # reserved, since judgements run side by side
         spent_usd = left_usd
         try:
             options = {"budget": {"maxCostUsd": left_usd}, **self._options}
             answer = await self._engine().route(Asked(messages(), options), caller)
             spent_usd = answer.routing.cost_usd
             return read(answer.output)
-        except (RouterTimeoutError, UpstreamFailed):  # its vendor may bill what nobody saw
+        except (RouterTimeoutError, UpstreamFailed):  # the vendor may bill it all the same
             return None
         except RouterError as error:
             spent_usd = (error.cost_nanos or 0) / 1e9
             if not self._told:
                 self._told = True
-                _log.warning("%s could not ask its model, which is not told again: %s", self._name, error)
+                _log.warning("%s could not call its model (logged once): %s", self._name, error)
             return None
         finally:
-            if day == self._day:  # else it was taken from the budget of a day that is over
+            if day == self._day:  # otherwise it was taken from yesterday's budget
                 self._spent_usd += spent_usd - left_usd
 
 

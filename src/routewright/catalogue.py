@@ -1,4 +1,4 @@
-"""The models a Router chooses from: 160 bundled ones, and what you put over them."""
+"""``Catalogue``: the models a Router chooses from, 160 bundled ones and your own."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from routewright.errors import Problem, ValidationFailed
+from routewright.errors import ValidationFailed
 from routewright.wire import Availability, Bill, BillLine, Modality, Model, PriceTier, Pricing, Usage
 
 from ._core.catalogue.models import NO_FILES, Deprecation, deprecations, given_fields, models_of, overlay
 from ._core.catalogue.prices import (
     COST_PARTS,
-    Price,
     adds_up,
     batch_prices_of,
     charges,
@@ -36,7 +35,7 @@ from ._core.request.rules import check_names, is_day
 from ._core.routing.predict import Predictor
 
 _O200K = ("openai/", "groq/openai/", "cerebras/gpt-oss")
-"""Whose models count tokens with the o200k vocabulary."""
+"""Prefixes of models that use the o200k vocabulary."""
 
 
 class Catalogue:
@@ -45,7 +44,8 @@ class Catalogue:
         catalogue = Catalogue.load("models.toml")
         router = Router(catalogue=catalogue)
 
-    ``Catalogue()`` is the bundled one. ``load`` puts a TOML or JSON file over it (``docs/how-to/own-models.md``)."""
+    ``Catalogue()`` is the bundled one. ``load`` overlays it with a TOML or JSON file
+    (``docs/how-to/own-models.md``)."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Catalogue:
 
     @classmethod
     def load(cls, path: str | Path) -> Catalogue:
-        """Read a file over the bundled catalogue. Raises ``ValidationFailed`` naming file and key."""
+        """Overlay the bundled catalogue with a file. Raises ``ValidationFailed`` naming file and key."""
         from .config import read_catalogue
         from .document import read
 
@@ -73,8 +73,8 @@ class Catalogue:
     def overlaid(
         self, rows: Iterable[Mapping[str, Any]], *, aliases: Mapping[str, str] | None = None, as_of: str | None = None
     ) -> Catalogue:
-        """Put rows over this catalogue: each holds an ``id`` and the fields of ``Model`` that it gives. ``as_of``: the
-        date of the facts, where that is another."""
+        """Overlay this catalogue with rows, each an ``id`` and some fields of ``Model``. ``as_of``: the date of the
+        facts, if it differs."""
         new = Catalogue(aliases=self.aliases | dict(aliases or {}), as_of=as_of or self._said_as_of)
         new._models = overlay(self.models, rows)
         return new
@@ -82,9 +82,9 @@ class Catalogue:
     def deprecations(
         self, within_days: int | None = None, *, today: str | date | None = None
     ) -> tuple[Deprecation, ...]:
-        """The models that end within some days, those that have ended included, the soonest first.
+        """The models that end within some days, including those that have ended, the soonest first.
 
-        ``within_days`` None: all whose end is known. ``today`` None: the day in UTC. Raises ``ValidationFailed``."""
+        ``within_days`` None: all with a known end. ``today`` None: the day in UTC. Raises ``ValidationFailed``."""
         if within_days is not None and (isinstance(within_days, bool) or not isinstance(within_days, int)):
             raise ValidationFailed.at(
                 "within_days", f"must be a whole number, got {shown(within_days)}", "give it in days"
@@ -93,7 +93,7 @@ class Catalogue:
 
     @property
     def models(self) -> tuple[Model, ...]:
-        """All models, in the order in which they came."""
+        """All models, in order of definition."""
         return bundled()[0] if self._models is None else self._models
 
     @property
@@ -102,30 +102,39 @@ class Catalogue:
         return self._as_of or bundled()[1]
 
     def age_days(self, today: str) -> int | None:
-        """How many days before ``today`` (``YYYY-MM-DD``) its facts were true; None where nobody said when."""
+        """Days from the date of the facts to ``today`` (``YYYY-MM-DD``); None if that date is unknown."""
         said = self._said_as_of
         day = date.fromisoformat(_checked_day(today, "today"))
         return None if said is None else (day - date.fromisoformat(said)).days
 
     def bill(self, model: str, usage: Usage, *, on: str | date | None = None, batch: bool = False) -> Bill:
-        """Say what one call costs, by the prices of a day: today's (UTC), if not said otherwise.
+        """Price one call by the prices of a day, by default today in UTC.
 
             Catalogue().bill("openai/gpt-4.1", Usage(input=1_000, output=200)).total_usd
 
-        Raises ``ValidationFailed`` for an unknown model, one without such a price, and a usage that does not add up."""
+        Raises ``ValidationFailed`` for an unknown model, a missing price, and a usage that does not add up."""
         found, day = self._model(model), _day(on, "on")
         usage = checked_usage(usage)
         listed = pricing_on(found, day)
         prices = batch_prices_of(listed) if batch else prices_of(listed)
+        if listed is None:
+            problem = f"no price of {quoted(found.id)} is known on {day}"
+            raise ValidationFailed.at("model", problem, "give it one in a catalogue file")
         if not prices:
-            raise ValidationFailed.of(_unpriced(found, listed, day))
+            hint = "give it batch_input_usd and batch_output_usd, or leave 'batch' out"
+            raise ValidationFailed.at("batch", f"no batch price of {quoted(found.id)} is known on {day}", hint)
         price = price_at(prices, usage.input)
+        lines = tuple(
+            BillLine(what, tokens, picos / PICOS_PER_USD_1M, tokens * picos / (PICOS_PER_NANO * NANOS_PER_USD))
+            for what, (tokens, picos) in zip(COST_PARTS, charges(price, usage), strict=True)
+            if tokens
+        )
         above = None if price.above < 0 else price.above
-        return Bill(found.id, day, batch, above, _bill_lines(price, usage), usage_nanos(prices, usage))
+        return Bill(found.id, day, batch, above, lines, usage_nanos(prices, usage))
 
     @property
     def _said_as_of(self) -> str | None:
-        """The date as it was said, here or in the package."""
+        """The given date, or the bundled catalogue's; None for own models without a date."""
         return self.as_of if self._models is None else self._as_of
 
     def _model(self, name: object) -> Model:
@@ -152,7 +161,7 @@ def _day(given: object, path: str) -> str:
 
 
 def checked_usage(given: object) -> Usage:
-    """A usage whose parts are no more than the whole. Raises ``ValidationFailed``."""
+    """A usage whose parts do not exceed the whole. Raises ``ValidationFailed``."""
     usage = rebuilt(given, Usage, "usage")
     if not adds_up(usage):
         hint = "'input' includes 'cached' and 'written', 'output' includes 'reasoning', and none is negative"
@@ -160,25 +169,9 @@ def checked_usage(given: object) -> Usage:
     return usage
 
 
-def _unpriced(model: Model, listed: Pricing | None, day: str) -> Problem:
-    if listed is None:
-        return Problem("model", f"no price of {quoted(model.id)} is known on {day}", "give it one in a catalogue file")
-    problem = f"no batch price of {quoted(model.id)} is known on {day}"
-    return Problem("batch", problem, "give it batch_input_usd and batch_output_usd, or leave 'batch' out")
-
-
-def _bill_lines(price: Price, usage: Usage) -> tuple[BillLine, ...]:
-    charged = zip(COST_PARTS, charges(price, usage), strict=True)
-    return tuple(
-        BillLine(what, tokens, picos / PICOS_PER_USD_1M, tokens * picos / (PICOS_PER_NANO * NANOS_PER_USD))
-        for what, (tokens, picos) in charged
-        if tokens
-    )
-
-
 @cache
 def bundled() -> tuple[tuple[Model, ...], str]:
-    """Read the package's own catalogue: its models, and the date of its facts."""
+    """The bundled models, and the date of their facts."""
     data = files("routewright") / "data"
     listed = msgspec.json.decode((data / "models_catalogue.json").read_bytes(), type=_Listed)
     priors = msgspec.json.decode((data / "model_priors.json").read_bytes(), type=_Priors)
@@ -266,7 +259,7 @@ def _model(row: _Row, prior: _Prior, mended: Pricing | None) -> Model:
 
 
 def _attached(row: _Row) -> Iterable[Modality]:
-    """The kinds of parts it takes besides text and images."""
+    """Input modalities besides text and images."""
     if "audio" in row.input_modalities:
         yield "audio"
     if "pdf" in row.input_modalities and row.provider not in NO_FILES:
@@ -287,7 +280,7 @@ def _pricing(row: _Row) -> Pricing | None:
         )
         for size in sorted({name.rpartition("_")[2] for name in longer})
     ]
-    tiers += [  # by band of sizes, the first of which is the list price; per million tokens, whatever the key says
+    tiers += [  # bands of sizes; the first is the list price; per million tokens, despite the keys' names
         PriceTier(
             int(band["range"][0]),
             band["input_cost_per_token"],

@@ -1,4 +1,4 @@
-"""The files that people write, as pydantic models: catalogue overlays and policies; and messages for their mistakes."""
+"""Pydantic models of catalogue and policy files, with messages for mistakes in them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 _KIND = re.compile(r"#/\$defs/(\w+)")
 """References in pydantic's schema."""
 _TAGS = ("[key]", "<switch>", "<table>")
-"""Parts of pydantic's places that no file contains."""
+"""Parts of pydantic's error locations that are not keys of the file."""
 _SAID = {
     "bool_type": "must be true or false",
     "float_type": "must be a number",
@@ -54,7 +54,7 @@ _SAID = {
     "tuple_type": "must be an array",
     "string_pattern_mismatch": "must be 'provider/name', without spaces",
 }
-"""Our words for pydantic's kinds of error."""
+"""Messages for pydantic's kinds of error."""
 
 
 def _name(text: str) -> str:
@@ -75,7 +75,7 @@ def _dated(holds: Callable[[str], bool], said: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-STRICT = Field(strict=True)  # else true would be 1, "5" a number, and "off" false
+STRICT = Field(strict=True)  # otherwise true would be 1, "5" a number, and "off" false
 Day = Annotated[str, _dated(is_day, "a date, YYYY-MM-DD")]
 Switch = Annotated[bool, STRICT]
 Name = Annotated[str, AfterValidator(_name)]
@@ -107,7 +107,7 @@ def _branch(value: object) -> str:
 
 
 def _as_written(kind: Any, allowed: Range | None) -> Any:
-    """The type of a key for that of a field: strict, with arrays as tuples, and tables for structs."""
+    """The type of a file's key for a struct's field: strict, arrays as tuples, structs as tables."""
     origin, args = get_origin(kind), get_args(kind)
     if kind in (bool, int, float):
         number = int if allowed is not None and allowed.whole else kind
@@ -127,7 +127,7 @@ def _as_written(kind: Any, allowed: Range | None) -> Any:
 
 
 def entry_of(kind: type[Struct], *, without: Collection[str] = (), **others: Any) -> Any:
-    """The table of a file that becomes a struct. ``others``: fields of the file's own types, with their defaults."""
+    """The model of a table that becomes a struct. ``others``: fields with types of their own, and their defaults."""
     ranges, keys = NUMBERS.get(kind, {}), {**others}
     for field in fields(kind):
         if field.name not in without and field.name not in others:
@@ -158,13 +158,13 @@ def _problem(shape: type[Strict], found: dict[str, Any]) -> Problem:
         return Problem(place, "unknown key", _hint(str(loc[-1]), shape, top=len(loc) == 1))
     if found["type"] == "missing":
         return Problem(place, "is missing", "add it")
-    got = in_json(shown(found["input"])) if place else "something else"  # which may be anything, a key too
+    got = in_json(shown(found["input"])) if place else "something else"  # at the top it may be anything
     said = _SAID.get(found["type"]) or found["msg"].replace("Input should be", "must be", 1)
     return Problem(place, f"{said}, got {got}", example(place) or "correct the value")
 
 
 def _hint(key: str, shape: type[Strict], *, top: bool) -> str:
-    """What to do about an unknown key."""
+    """The hint for an unknown key."""
     if key == "pricing_per_1m":
         return "it is 'prices' in a file"
     holders = _holders(shape)
@@ -230,11 +230,11 @@ class CatalogueFile(Strict):
     aliases: dict[Name, ModelId] = {}
     disabled: tuple[ModelId, ...] = ()
     as_of: Day | None = None
-    """The day of its facts."""
+    """The date of its facts."""
 
 
 class Overlay(NamedTuple):
-    """What a catalogue file holds, as ``Catalogue.overlaid`` takes it."""
+    """The content of a catalogue file, for ``Catalogue.overlaid``."""
 
     rows: list[dict[str, Any]]
     aliases: dict[str, str]
@@ -242,11 +242,11 @@ class Overlay(NamedTuple):
 
 
 def read_catalogue(document: Document, known: Sequence[str]) -> Overlay:
-    """Take an overlay of a catalogue that knows some ids.
+    """Read an overlay of a catalogue with the ids ``known``.
 
     Raises ``ValidationFailed`` naming the key."""
     file = shaped(document.content, CatalogueFile)
-    # refuse names that mean no model, where a slip would pass as a new one, and aliases that mean two
+    # refuse names of unknown models, and aliases that are also ids
     entries: tuple[Any, ...] = file.models
     own = [entry.id for entry in entries]
     above = {*known}
@@ -268,7 +268,7 @@ def _check_known(path: str, model: str, known: set[str], below: Sequence[str] = 
     if model in known:
         return
     if model in below:
-        raise ValidationFailed.at(path, f"{model!r} does not stand above it", "name a model that does")
+        raise ValidationFailed.at(path, f"{model!r} is defined below it", "name a model that is defined above")
     hint = did_you_mean(model, known) or "give it an entry under models"
     raise ValidationFailed.at(path, f"unknown model {quoted(model)}", hint)
 
@@ -279,7 +279,7 @@ def _rows(file: CatalogueFile) -> dict[str, dict[str, Any]]:
     entries: tuple[Any, ...] = file.models
     for entry in entries:
         if entry.id in rows:
-            raise ValidationFailed.at("models", f"{entry.id!r} stands twice", "merge the entries")
+            raise ValidationFailed.at("models", f"{entry.id!r} has two entries", "merge them")
         rows[entry.id] = _row(entry)
     for model_id, prices in file.prices.items():
         row = rows.setdefault(model_id, {"id": model_id})

@@ -1,4 +1,4 @@
-"""``Console``: accounts, their money and keys, incidents, and the secret behind all keys."""
+"""``Console``: administers accounts, keys, credit, webhook endpoints, incidents and the root secret."""
 
 from __future__ import annotations
 
@@ -106,20 +106,19 @@ from .wire.account import Secret
 
 
 class Console(Closing):
-    """Sets up accounts and their keys, and says whose a key is.
+    """Manages accounts and their keys, and authenticates keys.
 
         console = Console("sqlite:///traces.db")
         await console.create_account("acme", plan="pro", monthly_limit_usd=500)
         new = await console.create_key("acme", name="website")
         caller = await console.authenticate(f"Bearer {new.secret.reveal()}", "production")
 
-    ``storage`` is a storage or its URL, the one that the Routers have whose callers it speaks of. What it changes holds
-    for the next call that is admitted there, and for what is only read within two seconds. ``secret`` takes the place
-    of the root secret of the environment, or beside the store: one, or that in use and the one before it.
-    ``recheck_s``: so long, at most two seconds, ``authenticate`` goes by what it found out before.
+    ``storage`` is the storage of the Routers, or its URL. Changes apply to the next call that is admitted, and to reads
+    within two seconds. ``secret`` replaces the root secret of the environment or beside the store: one secret, or the
+    present and the previous one. ``recheck_s``: how long ``authenticate`` trusts its cache, at most two seconds.
 
-    Money is in US dollars, months are those of UTC. ``RateLimits`` are requests and tokens in any minute, and calls at
-    a time. Plans: free (60, 60,000, 5), pro (600, 600,000, 25), team (3,000, 3,000,000, 100), enterprise (its
+    Money is in US dollars, months are in UTC. ``RateLimits`` are requests per minute, tokens per minute, and concurrent
+    calls. Plans: free (60, 60,000, 5), pro (600, 600,000, 25), team (3,000, 3,000,000, 100), enterprise (its
     ``limits``), unlimited."""
 
     def __init__(
@@ -157,10 +156,10 @@ class Console(Closing):
         prepaid: bool = False,
         monthly_limit_usd: float | None = None,
     ) -> Account:
-        """Set an account up. ``limits`` take the place of those of its plan, each that is not None; ``enterprise`` has
-        no others. ``prepaid``: what its calls cost is paid from its ``credit``. ``monthly_limit_usd``: the most that it
-        may be charged in a month, None without one. Raises ``ValidationFailed``, and ``InternalError`` if the storage
-        has no ``accounts`` to enforce the terms."""
+        """Create an account. ``limits`` override those of the plan, each that is not None; ``enterprise`` has no
+        others. ``prepaid``: calls are paid from the account's ``credit``. ``monthly_limit_usd``: the most to be charged
+        in a month; None: unlimited. Raises ``ValidationFailed``, and ``InternalError`` if the storage has no
+        ``accounts`` to enforce the terms."""
         self._check_accounts()
         check_new_owner("name", name)
         given = {"plan": plan, "limits": limits, "prepaid": prepaid, "monthly_limit_usd": monthly_limit_usd}
@@ -181,9 +180,9 @@ class Console(Closing):
         prepaid: bool | UnsetType = UNSET,
         monthly_limit_usd: float | UnsetType | None = UNSET,
     ) -> Account:
-        """Change what is given of its terms, and nothing else, not what others change meanwhile. ``limits`` are taken
-        as a whole: what is None in them is as its plan says; None ends all of its own. Raises ``NotFound`` and
-        ``ValidationFailed``, and ``PreconditionFailed`` where others change it all the time."""
+        """Change the given terms; concurrent changes of other terms are kept. ``limits`` are replaced as a whole: None
+        in them stands for the plan's value, None for all of them. Raises ``NotFound`` and ``ValidationFailed``, and
+        ``PreconditionFailed`` if concurrent changes never end."""
         given = {"plan": plan, "limits": limits, "prepaid": prepaid, "monthly_limit_usd": monthly_limit_usd}
         terms = account_terms(given)
 
@@ -196,41 +195,45 @@ class Console(Closing):
         return await unhindered(attempt, f"account {told(name)}")
 
     async def account(self, name: str) -> Account:
-        """Its terms. Raises ``NotFound`` for one that nobody set up."""
+        """The terms of an account. Raises ``NotFound``."""
         found = await self._stands(name)
         if found.account is None:
             raise NotFound(f"no account {told(name)}")
         return found.account
 
     async def accounts(self) -> list[Account]:
-        """All that were set up, by name."""
+        """All accounts, by name."""
         return await self._checked.read(SYSTEM_ACCOUNT, AllAccounts())
 
     async def credit(self, account: str, usd: float, *, note: str = "", id: str | None = None) -> Credit:
-        """Add to the balance of an account; a negative amount takes back. Of an ``id`` that was there before, that of
-        an invoice for instance, nothing is done; without one each call counts. Of an account that is not ``prepaid`` it
-        is kept, and not used before it is. Raises ``NotFound`` and ``ValidationFailed``."""
+        """Add to the balance of an account; a negative amount subtracts. A repeated ``id``, such as an invoice number,
+        is ignored; without one every call counts. An account that is not ``prepaid`` keeps the credit until it is.
+        Raises ``NotFound`` and ``ValidationFailed``."""
         nanos, note, credit_id = credit_of(usd, note, id)
         given = AddCredit(credit_id or self._ids("cr_"), nanos, self._now(), note)
         await self.account(account)
         try:
             written = await self._change(account, given)
         except PreconditionFailed as error:
-            problem = f"goes beyond ${usd_text(MOST_CREDIT)} of credit in all, the most that an account has"
-            raise ValidationFailed.at("usd", problem, "take a smaller amount") from error
+            problem = f"would exceed ${usd_text(MOST_CREDIT)}, the most credit that an account may have in all"
+            raise ValidationFailed.at("usd", problem, "pass a smaller amount") from error
         if not written.created:
             await self._check_repeated(account, given)
         balance = _balance(await self._stands(account))
         return Credit(given.id, nanos, written.created, None if balance is None else balance.left_nanos)
 
     async def standing(self, account: str) -> AccountStanding:
-        """Its balance, and what was charged this month; so of its keys that have budgets. Raises ``NotFound``."""
+        """The balance of an account and its charges of this month, also for its keys with budgets. Raises
+        ``NotFound``."""
         stands = await self._stands(account)
         if stands.account is None:
             raise NotFound(f"no account {told(account)}")
         month = next(purse for purse in stands.purses if purse.level == "month")
-        limited = [key for key in await self.keys(account) if key.has_limited_money]
-        keys = [await self._key_standing(key) for key in limited]
+        keys = []
+        for key in await self.keys(account):
+            if key.has_limited_money:
+                purses = (await self._stands(account, key.id)).purses
+                keys.append(KeyStanding(key, *[each for each in purses if each.level == "key"]))
         return AccountStanding(stands.account, _balance(stands), month, tuple(keys))
 
     async def create_key(
@@ -244,9 +247,9 @@ class Console(Closing):
         budget_usd: float | None = None,
         monthly_limit_usd: float | None = None,
     ) -> NewKey:
-        """Make a key to an account. It is shown this once, and kept as a digest. ``scopes``: what it is for, None all.
-        ``limits`` count besides those of the account, ``budget_usd`` is the most that may ever be charged for its
-        calls, ``monthly_limit_usd`` the most in a month. Raises ``NotFound``, ``ValidationFailed`` and
+        """Create a key of an account. The result is the only place that shows it; a digest is stored. ``scopes``: None
+        is all. ``limits`` apply beside those of the account. ``budget_usd`` is the most that its calls may ever be
+        charged, ``monthly_limit_usd`` the most in a month. Raises ``NotFound``, ``ValidationFailed`` and
         ``StorageUnavailable``, and ``InternalError`` if the storage has no ``accounts``."""
         self._check_accounts()
         given = {"name": name, "environment": environment, "scopes": scopes, "limits": limits,
@@ -260,12 +263,12 @@ class Console(Closing):
         return NewKey(Secret(text), key)
 
     async def keys(self, account: str) -> list[Key]:
-        """All keys to an account, oldest first, revoked ones too."""
+        """All keys of an account, oldest first, including revoked ones."""
         check_owner("account", account)
         return await self._checked.read(account, Keys())
 
     async def key(self, account: str, key_id: str) -> Key:
-        """One of them. Raises ``NotFound`` alike for an unknown id and for another account's."""
+        """A key of an account. Raises ``NotFound``, also for a key of another account."""
         check_key_id("key_id", key_id)
         found = (await self._stands(account, key_id)).key
         if found is None:
@@ -283,9 +286,9 @@ class Console(Closing):
         budget_usd: float | UnsetType | None = UNSET,
         monthly_limit_usd: float | UnsetType | None = UNSET,
     ) -> Key:
-        """Change what is given of a key, and nothing else, not what others change meanwhile. ``limits`` are taken as a
-        whole: what is None in them has no limit. Raises ``NotFound`` and ``ValidationFailed``, and
-        ``PreconditionFailed`` where others change it all the time."""
+        """Change the given terms of a key; concurrent changes of other terms are kept. ``limits`` are replaced as a
+        whole: None in them is no limit. Raises ``NotFound`` and ``ValidationFailed``, and ``PreconditionFailed`` if
+        concurrent changes never end."""
         given = {"name": name, "scopes": scopes, "limits": limits, "budget_usd": budget_usd,
                  "monthly_limit_usd": monthly_limit_usd}  # fmt: skip
         terms = key_terms(given)
@@ -299,27 +302,24 @@ class Console(Closing):
         return await unhindered(attempt, f"key {told(key_id)}")
 
     async def revoke_key(self, account: str, key_id: str) -> Key:
-        """Revoke a key for ever: within two seconds it is refused everywhere. The traces of its calls of the last 24
-        hours, and of any that come after, are marked ``compromised``. Raises ``NotFound``."""
+        """Revoke a key for good: within two seconds it is refused everywhere. Traces of its calls in the last 24 hours,
+        and of any later ones, are marked ``compromised``. Raises ``NotFound``."""
         await self.key(account, key_id)
         await self._change(account, RevokeKey(key_id, self._now()))
         return await self.key(account, key_id)
 
     async def authenticate(self, authorization: str | None, environment: Environment | None = None) -> Caller:
-        """Whose the key in an ``Authorization`` header is, at an address of an environment (None: of both).
+        """The caller of the key in an ``Authorization`` header. ``environment``: the one that was addressed; None: any.
 
         Raises ``AuthenticationFailed`` for any invalid key, and ``StorageUnavailable``."""
         if environment is not None and environment not in ENVIRONMENTS:
-            key_terms({"environment": environment})  # says what is wrong with it
+            key_terms({"environment": environment})  # raises ValidationFailed
         return await self._authenticator.caller(authorization, environment)
 
     async def open_incident(self, title: str, *, severity: Severity, status_url: str | None = None) -> Incident:
-        """Open an incident that affects many. Stores the event ``incident.created`` with it. Raises
-        ``ValidationFailed``."""
-        terms, now = (
-            incident_terms({"title": title, "severity": severity, "status_url": status_url}),
-            self._clock.time(),
-        )
+        """Open an incident, and emit ``incident.created``. Raises ``ValidationFailed``."""
+        terms = incident_terms({"title": title, "severity": severity, "status_url": status_url})
+        now = self._clock.time()
         incident = Incident(id=self._ids("inc_"), started_at=timestamp(now), **terms)
         created = IncidentCreated(
             incident.id, incident.title, incident.severity, incident.started_at, incident.status_url
@@ -330,7 +330,7 @@ class Console(Closing):
         return incident
 
     async def resolve_incident(self, id: str) -> Incident:
-        """Say that it is over; repeating it changes nothing. Raises ``NotFound``."""
+        """Mark an incident as resolved; repeating it has no effect. Raises ``NotFound``."""
         found = next((each for each in await self.incidents() if each.id == id), None)
         if found is None:
             raise NotFound(f"no incident {told(id)}")
@@ -341,7 +341,7 @@ class Console(Closing):
         return resolved
 
     async def incidents(self) -> list[Incident]:
-        """The last hundred, newest first."""
+        """The last hundred incidents, newest first."""
         return await self._checked.read(SYSTEM_ACCOUNT, Incidents())
 
     async def create_endpoint(
@@ -354,9 +354,10 @@ class Console(Closing):
         profile: SignatureProfile = "service",
         allow_loopback: bool = False,
     ) -> NewEndpoint:
-        """Register a webhook endpoint of an account. Its signing secret is shown this once. ``events``: the types that
-        it receives, None all. ``profile``: ``standard`` signs as Standard Webhooks has it. ``url``: https, of a public
-        host; ``allow_loopback`` takes this machine too, for development. Raises ``ValidationFailed``."""
+        """Register a webhook endpoint of an account. The result is the only place that shows its signing secret.
+        ``events``: the types to receive; None: all. ``profile``: ``standard`` signs as in Standard Webhooks. ``url``:
+        https, on a public host; ``allow_loopback`` also allows this machine, for development. Raises
+        ``ValidationFailed``."""
         check_whose("account", account)
         check_choice("allow_loopback", allow_loopback, (True, False))
         check_choice("environment", environment, get_args(Environment))
@@ -377,16 +378,16 @@ class Console(Closing):
         return NewEndpoint(secret, endpoint)
 
     async def endpoints(self, account: str) -> list[Endpoint]:
-        """The webhook endpoints of an account, oldest first, disabled ones too."""
+        """The webhook endpoints of an account, oldest first, including disabled ones."""
         check_whose("account", account)
         return await self._checked.read(account, Endpoints())
 
     async def disable_endpoint(self, account: str, endpoint_id: str) -> Endpoint:
-        """Deliver nothing more to an endpoint. What is pending ends as ``failed_delivery``. Raises ``NotFound``."""
+        """Stop deliveries to an endpoint. Pending ones end as ``failed_delivery``. Raises ``NotFound``."""
         return await self._change_endpoint(account, endpoint_id, lambda there: replace(there, disabled_at=self._now()))
 
     async def enable_endpoint(self, account: str, endpoint_id: str) -> Endpoint:
-        """Deliver new events to it again; ``replay`` delivers those that failed in the last 24 hours. Raises
+        """Resume deliveries of new events; ``replay`` delivers those that failed in the last 24 hours. Raises
         ``NotFound``."""
         return await self._change_endpoint(account, endpoint_id, lambda there: replace(there, disabled_at=None))
 
@@ -396,11 +397,12 @@ class Console(Closing):
         await self._checked.apply(account, [DeleteEndpoint(endpoint_id)])
 
     async def rotate_endpoint(self, account: str, endpoint_id: str, *, overlap_s: float = OVERLAP_S) -> NewEndpoint:
-        """Give an endpoint a new signing secret. For ``overlap_s`` seconds the one before it signs deliveries,
-        too. Raises ``NotFound``."""
+        """Give an endpoint a new signing secret. For ``overlap_s`` seconds deliveries are signed with the old one, too.
+        Raises ``NotFound``."""
         given: object = overlap_s
         if not isinstance(given, int | float) or not 0 <= overlap_s <= MAX_OVERLAP_S:
-            raise ValidationFailed.at("overlap_s", "is no such time", "take seconds, those of 30 days at most")
+            problem = f"must be a number of seconds from 0 to {MAX_OVERLAP_S:.0f}, got {told(given)}"
+            raise ValidationFailed.at("overlap_s", problem, "30 days are the most")
         secret = WebhookSigner.new_secret()
 
         def change(there: Endpoint) -> Endpoint:
@@ -418,33 +420,33 @@ class Console(Closing):
         limit: int = 50,
     ) -> list[Delivery]:
         """Deliveries to the account's endpoints, newest event first: pending ones, and those of the last 24 hours.
-        ``after``: the ``key`` of the last of the page before."""
+        ``after``: the ``key`` of the last item of the previous page."""
         check_whose("account", account)
         check_choice("state", state, (None, *get_args(DeliveryState)))
         if endpoint_id is not None:
             await self._endpoint(account, endpoint_id)
         if type(limit) is not int:
-            raise ValidationFailed.at("limit", "is not a whole number", "take 50, for example")
+            raise ValidationFailed.at("limit", f"must be a whole number, got {told(limit)}", "pass 50, for example")
         if after is not None and not is_place(after):
             raise ValidationFailed.at("after", "is not the key of a delivery", "pass Delivery.key of the last one")
         return await self._checked.scan(account, Deliveries(endpoint_id, state), after=after, limit=limit)
 
     async def replay(self, account: str, endpoint_id: str, event_id: str | None = None) -> int:
-        """Deliver again, under the same event id: one event, or all that an endpoint has not accepted. Those that wait
-        for a retry are due at once, those that ended are replayed for 24 hours. Returns how many begin anew. Raises
-        ``NotFound`` for an unknown endpoint."""
+        """Deliver again, under the same event id: one event, or all that an endpoint has not accepted. Pending retries
+        become due at once; ended deliveries can be replayed for 24 hours. Returns the number of deliveries restarted.
+        Raises ``NotFound`` for an unknown endpoint."""
         await self._endpoint(account, endpoint_id)
         if event_id is not None and not is_place(event_id):
-            raise ValidationFailed.at("event_id", "is no id of an event", "take evt_... of a delivery")
+            raise ValidationFailed.at("event_id", "is not the id of an event", "pass evt_... of a delivery")
         asked = ReplayDeliveries(endpoint_id, event_id, self._clock.time())
         (written,) = await self._checked.apply(account, [asked])
         wake(self._storage)
         return int(written.count)
 
     async def deliver(self, settings: WebhookSettings | None = None, *, stop: anyio.Event | None = None) -> None:
-        """Deliver the webhooks of the storage until cancelled: for a process that does nothing else, where Routers have
-        ``WebhookSettings(deliver=False)``. Several processes may do so. Once ``stop`` is set it starts no attempts, and
-        returns when those in flight have ended."""
+        """Deliver the webhooks of the storage until cancelled: for dedicated processes, one or several, beside Routers
+        with ``WebhookSettings(deliver=False)``. Once ``stop`` is set it starts no attempts, and returns when those in
+        flight have ended."""
         settings = settings or WebhookSettings()
         keys = partial(self._secret.keys, PURPOSE)
         most, made = settings.max_attempts, settings.open_transport
@@ -460,8 +462,8 @@ class Console(Closing):
     async def test_endpoint(
         self, account: str, endpoint_id: str, *, transport: WebhookTransport | None = None, allow_loopback: bool = False
     ) -> dict[EventType, DeliveryAttempt]:
-        """Send a sample of each event that an endpoint selects, signed and once; nothing of it is stored. Returns what
-        came of each. Raises ``NotFound``."""
+        """Send an endpoint a signed sample of each event type it receives, once, without storing anything. Returns the
+        outcome by type. Raises ``NotFound``."""
         endpoint = await self._endpoint(account, endpoint_id)
         now, nonce = self._clock.time(), partial(secrets.token_bytes, 16)
         live = opened(endpoint, self._secret.keys(PURPOSE), now, nonce).secrets
@@ -477,43 +479,43 @@ class Console(Closing):
                 await sender.aclose()
 
     async def rotate_secret(self, *, force: bool = False) -> None:
-        """Change the root secret. The one before it holds until the next change: a key goes over to the new one when it
-        is used.
+        """Rotate the root secret. The previous one stays valid until the next rotation; each key moves to the new one
+        when it is used.
 
-        Raises ``ValidationFailed`` where live keys were not used since the last change, which this one would end
-        (``force=True`` lets it), and where the secret is the operator's to change; ``PreconditionFailed`` where another
-        changed it just now, so that one change is not taken for two."""
+        Raises ``ValidationFailed`` if live keys were not used since the last rotation, since this one would invalidate
+        them (``force=True`` allows it), or if the secret was configured by the operator; ``PreconditionFailed`` if
+        another process has just rotated it."""
         in_use = self._secret.live()[0]
-        # seal signing secrets with the root secret in use that the one before it had sealed
+        # signing secrets sealed with the previous root secret are sealed anew with the present one
         keys, now, nonce = self._secret.keys(PURPOSE), self._clock.time(), partial(secrets.token_bytes, 16)
         endpoints: Sequence[Endpoint] = ()
-        with suppress(UnsupportedWrite):  # a host's storage may have none
+        with suppress(UnsupportedWrite):  # a custom storage may not keep endpoints
             endpoints = await self._checked.read(SYSTEM_ACCOUNT, Endpoints(of_all=True))
         for endpoint in endpoints:
             resealed = opened(endpoint, keys, now, nonce).endpoint
             if resealed is not None:
-                with suppress(PreconditionFailed):  # a process that delivers was faster
+                with suppress(PreconditionFailed):  # a delivering process has sealed it meanwhile
                     await self._put_endpoint(resealed, endpoint)
         left_behind = [] if force is True else await self._left_behind()
         if left_behind:
             names = listed([f"{key.name} of {key.account}" for key in left_behind])
             count = "1 live key was" if len(left_behind) == 1 else f"{len(left_behind)} live keys were"
-            problem = f"{count} not used since the last change: {names}"
-            hint = "have them used, or revoke them; force=True ends them"
+            problem = f"{count} not used since the last rotation: {names}"
+            hint = "use or revoke them, or pass force=True to invalidate them"
             raise ValidationFailed.at("force", problem, hint)
         self._secret.rotate(in_use)
 
     async def aclose(self) -> None:
-        """Free the storage."""
+        """Close the storage."""
         await self._storage.aclose()
 
     def _now(self) -> str:
         return timestamp(self._clock.time())
 
     def _digest(self, text: str) -> str:
-        """What is kept of a new key. Raises ``StorageUnavailable`` where nobody could tell it by that tomorrow."""
+        """The digest to store for a new key. Raises ``StorageUnavailable`` if the root secret is not persistent."""
         if not self._secret.lasts:
-            raise _passing("keys")
+            raise _without_secret("keys")
         return self._authenticator.peppers()[0].digest(text)
 
     def _check_accounts(self) -> None:
@@ -521,9 +523,10 @@ class Console(Closing):
             raise no_accounts()
 
     def _sealed(self, secret: Secret) -> str:
-        """A signing secret as it is stored. Raises ``StorageUnavailable`` where nobody could open it tomorrow."""
+        """A signing secret, encrypted for storage. Raises ``StorageUnavailable`` if the root secret is not
+        persistent."""
         if not self._secret.lasts:
-            raise _passing("signing secrets")
+            raise _without_secret("signing secrets")
         return seal(self._secret.keys(PURPOSE)[0], secret.reveal(), secrets.token_bytes(16))
 
     async def _endpoint(self, account: str, endpoint_id: str) -> Endpoint:
@@ -550,27 +553,22 @@ class Console(Closing):
         check_owner("account", account)
         return await self._checked.read(account, Stands(self._now(), key_id))
 
-    async def _key_standing(self, key: Key) -> KeyStanding:
-        purses = (await self._stands(key.account, key.id)).purses
-        total, month = (each for each in purses if each.level == "key")
-        return KeyStanding(key, total, month)
-
     async def _change(self, account: str, write: Write) -> Written:
-        """Change an account, and forget what was remembered of its keys."""
+        """Write to an account, and drop its keys from the authenticator's cache."""
         (written,) = await self._checked.apply(account, [write])
         self._authenticator.forget(account)
         return written
 
     async def _check_repeated(self, account: str, given: AddCredit) -> None:
-        """Refuse an id that stands for other credit."""
+        """Refuse an id that was used for another amount."""
         rows = await self._checked.scan(account, LedgerRows(request_id=given.id), after=None, limit=1)
         before = sum(row.credit_nanos for row in rows)
         if rows and before != given.nanos:
-            problem = f"{shown(given.id)} is that of ${usd_text(before)}"
-            raise ValidationFailed.at("id", problem, "take another one for other credit")
+            problem = f"{shown(given.id)} was used for ${usd_text(before)}"
+            raise ValidationFailed.at("id", problem, "pass another id for another amount")
 
     async def _left_behind(self) -> list[Key]:
-        """Live keys that are digested with the secret before the one in use."""
+        """Live keys still digested with the previous secret."""
         peppers = self._authenticator.peppers()
         if len(peppers) == 1:
             return []
@@ -611,9 +609,9 @@ class BlockingConsole(Twin[Console]):
     rotate_secret = plain(Console.rotate_secret)
 
 
-def _passing(what: str) -> StorageUnavailable:
+def _without_secret(what: str) -> StorageUnavailable:
     hint = "set ROUTEWRIGHT_SECRET, or pass secret= to Console"
-    return StorageUnavailable(f"no root secret is kept anywhere, so that {what} would end with this process: {hint}")
+    return StorageUnavailable(f"no root secret is stored, so {what} would become invalid with this process: {hint}")
 
 
 def _balance(stands: Standing) -> Purse | None:

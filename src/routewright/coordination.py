@@ -1,4 +1,4 @@
-"""News of failing models, and what the users of one storage share in this process."""
+"""Notices of failing models, and objects that users of one storage share in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .wire import CIRCUIT_TOPIC
 T = TypeVar("T")
 Hear = Callable[[str], None]
 RECHECK_S = 2.0
-"""A change of an account or a key holds everywhere after this time (reliability P12)."""
+"""A change of an account or key is effective everywhere after this time (reliability P12)."""
 
 _log = logging.getLogger(__name__)
 
@@ -28,8 +28,8 @@ class Companions(Generic[T]):
         self._guard = Guard()
 
     def of(self, storage: Storage, make: Callable[[], T]) -> T:
-        """The one of a storage, made if there is none. A storage that is not hashable or weakly referable gets a new
-        one each time."""
+        """The object of a storage, made if need be. A storage that cannot be hashed or weakly referenced gets a new one
+        each time."""
         made = make()
         with self._guard.lock:
             try:
@@ -51,7 +51,7 @@ def coordination_of(storage: Storage, clock: Clock) -> Coordination:
 
 
 async def listen(coordination: Coordination, hear: WeakMethod[Hear], clock: Clock) -> None:
-    """Call ``hear`` with what others say of models that they leave alone, until its owner is gone."""
+    """Call ``hear`` with notices from other processes about paused models, until its owner is gone."""
     last = None
     while hear() is not None:
         try:

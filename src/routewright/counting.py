@@ -1,4 +1,4 @@
-"""Counts tokens exactly, once somebody needs that."""
+"""Counts tokens exactly, with tables loaded on first use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .wire import RouteRequest, TokenBounds
 
 
 class Counter:
-    """Counts a request's tokens exactly, with tables that are loaded when they are first needed."""
+    """Counts the tokens of requests."""
 
     def __init__(self, counter: TokenCounter | None) -> None:
         self._counter = counter

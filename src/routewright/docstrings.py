@@ -1,4 +1,4 @@
-"""What do docstrings say? Reads the strings below fields from the source, too, where alone Python keeps them."""
+"""Reads docstrings, including the strings below fields, which only the source has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SPACE = re.compile(r"\s+")
 
 
 def field_docs(kind: type) -> Mapping[str, str]:
-    """The string below each field of a class of this package and its bases. Of source that is not there: nothing."""
+    """The string below each field of a class of this package and its bases; empty without source."""
     told: dict[str, str] = {}
     for each in reversed(kind.__mro__):
         if each.__module__.startswith(_OURS):
@@ -25,7 +25,7 @@ def field_docs(kind: type) -> Mapping[str, str]:
 
 
 def summary(thing: object) -> str:
-    """The first paragraph of a docstring, as Markdown, without the clauses it cites."""
+    """The first paragraph of a docstring as Markdown, without citations of clauses."""
     return prose(inspect.cleandoc(getattr(thing, "__doc__", None) or "").partition("\n\n")[0])
 
 

@@ -1,4 +1,4 @@
-"""Reads files that people write, TOML, JSON or Python, strictly. What they should contain is checked elsewhere."""
+"""Reads TOML, JSON and Python files strictly. Their content is validated elsewhere."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _LINE = re.compile(r"\bline (\d+)")
 
 
 class Document(NamedTuple):
-    """A file that was read."""
+    """The content of a file."""
 
     path: Path
     content: Any
     """Not validated."""
 
     def naming(self) -> AbstractContextManager[None]:
-        """Put the file's name before the places of problems raised inside."""
+        """Prefix the paths of problems raised in the block with the file's name."""
         return naming(self.path)
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Put a path before the places of problems raised inside."""
+    """Prefix the paths of problems raised in the block with a file's path."""
     try:
         yield
     except ValidationFailed as error:
@@ -68,7 +68,7 @@ def json_document(path: Path, text: str) -> Document:
         return Document(path, json.loads(text))
     except RecursionError:
         raise _refusal(path, "nests too deep to be read", "flatten it") from None
-    except ValidationFailed as error:  # its words are for request bodies
+    except ValidationFailed as error:  # worded for request bodies
         found = error.problems[0]
     except ValueError:
         raise _refusal(path, "holds too long a number", "write fewer digits") from None
@@ -90,7 +90,7 @@ def read_module(given: object, name: str) -> Document:
         exec(code, names)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # of the file's own code; its words stay in the cause
+    except BaseException as error:  # raised by the file's code; its message stays in the cause
         frames = traceback.extract_tb(error.__traceback__)
         line = next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), None)
         raise _refusal(path, f"failed with {type(error).__name__}", "mend it, or write TOML", line) from error
@@ -127,6 +127,6 @@ def _line_said(text: str) -> int | None:
 
 
 def _refusal(path: Path, problem: str, hint: str, line: int | None = None, key: str = "") -> ValidationFailed:
-    """A problem of a file, with its line where the parser says it."""
+    """A problem of a file, with the line if the parser reports it."""
     place = str(path) if line is None else f"{path}:{line}"
     return ValidationFailed.at(f"{place}: {key}" if key else place, problem, hint)

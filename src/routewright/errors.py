@@ -1,4 +1,4 @@
-"""Every error that reaches a caller, with the facts a machine needs; and the one that providers raise.
+"""Every error that reaches a caller, with code, status and whether to retry; and the one that providers raise.
 
     RouterError
     ├── ValidationFailed            400 validation_failed
@@ -37,7 +37,7 @@
     ├── Overloaded                  503 overloaded                   retryable
     └── RouterTimeoutError          504 RouterTimeoutError           retryable
 
-``ProviderFault`` stands apart: providers raise it, the engine classifies it, callers never see it."""
+``ProviderFault`` is raised by providers and classified by the engine; callers never see it."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Problem(NamedTuple):
     """One thing that is wrong with an input."""
 
     path: str
-    """Where, as a JSON path without the dollar: ``messages[0].role``; a file's problems start with its name."""
+    """JSON path without the dollar: ``messages[0].role``; for files after the file's name."""
     problem: str
-    """What, with the value."""
+    """What is wrong, with the value."""
     hint: str
-    """What to do about it."""
+    """How to fix it."""
 
     def __str__(self) -> str:
         where = f"{self.path}: " if self.path else ""
@@ -60,7 +60,7 @@ class Problem(NamedTuple):
 
 
 class RouterError(Exception):
-    """Root of the tree. ``code``, ``status``, ``type`` and ``retryable`` belong to the class, the rest to the case."""
+    """Base of all errors. ``code``, ``status``, ``type`` and ``retryable`` are the class's; the rest is per error."""
 
     code: ClassVar[str] = "internal_error"
     status: ClassVar[int] = 500
@@ -68,7 +68,7 @@ class RouterError(Exception):
     retryable: ClassVar[bool] = False
 
     def __init_subclass__(cls, **facts: str | int) -> None:
-        """``class MyError(RouterError, code="mine", status=400)``: what is not given is the parent's."""
+        """``class MyError(RouterError, code="mine", status=400)``; missing values are inherited."""
         super().__init_subclass__()
         for name, value in facts.items():
             setattr(cls, name, value)
@@ -85,19 +85,18 @@ class RouterError(Exception):
         self.message = message
         self.detail: dict[str, Any] = detail or {}
         self.request_id = request_id
-        """Names the request that failed; None of one that was refused in the process before it was admitted."""
+        """The id of the failed request; None if it was refused before admission."""
         self.trace_id = trace_id
         self.headers: dict[str, str] = {}
-        """What HTTP says beside it: ``X-RateLimit-...`` of a call that counts, ``Retry-After``."""
+        """HTTP headers: ``X-RateLimit-...`` of a counted call, ``Retry-After``."""
         self.cost_nanos = 0
-        """What the attempts of the call cost before it failed, in nano-dollars."""
+        """The cost of the call's attempts before it failed, in nano-dollars."""
         self.outside: tuple[str, dict[str, Any]] | None = None
-        """``message`` and ``detail`` without the addresses of upstreams, for everybody but the owner of the process;
-        None: they name none."""
+        """``message`` and ``detail`` without addresses of upstreams, for outsiders; None if they contain none."""
 
     @property
     def status_code(self) -> int:
-        """``status``, by the name that vendors' SDKs and httpx give it."""
+        """``status``, under the name used by vendors' SDKs and httpx."""
         return self.status
 
     @property
@@ -124,8 +123,7 @@ def _rebuild(cls: type[RouterError], message: str, state: dict[str, Any]) -> Rou
 
 
 class ValidationFailed(RouterError, code="validation_failed", status=400, type="validation_error"):
-    """The input is not what the specification allows. ``problems`` lists faults, each with its place and its remedy;
-    more may show once they are mended."""
+    """The input is invalid. ``problems`` lists what is wrong, each with path and hint; fixing them may reveal more."""
 
     def __init__(self, message: str, *, problems: list[Problem] | None = None, **rest: Any) -> None:
         self.problems = problems or []
@@ -148,7 +146,7 @@ class InvalidJson(ValidationFailed, code="invalid_json"):
 
 
 class MalformedRequest(RouterError, code="malformed_request", status=400, type="request_error"):
-    """What came is no HTTP/1.1 request, or asks of the connection what nobody speaks here."""
+    """The bytes are not an HTTP/1.1 request, or ask for an unsupported protocol."""
 
 
 class CursorInvalid(RouterError, code="cursor_invalid", status=400, type="validation_error"):
@@ -164,7 +162,7 @@ class AuthenticationFailed(RouterError, code="authentication_failed", status=401
 
 
 class SignatureError(AuthenticationFailed, code="signature_invalid"):
-    """A webhook was not signed with a secret that is live here, was changed, or is of another time: answer 401."""
+    """A webhook's signature is not by a live secret, not for this body, or too old: answer 401."""
 
 
 class InsufficientBalance(RouterError, code="insufficient_balance", status=402, type="billing_error"):
@@ -184,11 +182,11 @@ class BlockedByPolicy(RouterError, code="blocked_by_policy", status=403, type="p
 
 
 class ContentRefused(RouterError, code="content_refused", status=403, type="permission_error"):
-    """The provider's moderation refused the content; others were asked only where a policy says so."""
+    """The provider's moderation refused the content; others were tried only if a policy says so."""
 
 
 class NotFound(RouterError, code="not_found", status=404, type="request_error"):
-    """No such thing, or it belongs to another account: the two answer alike."""
+    """No such object, or it belongs to another account."""
 
 
 class MethodNotAllowed(RouterError, code="method_not_allowed", status=405, type="request_error"):
@@ -196,17 +194,17 @@ class MethodNotAllowed(RouterError, code="method_not_allowed", status=405, type=
 
 
 class RequestTimedOut(RouterError, code="request_timeout", status=408, type="request_error", retryable=True):
-    """The request did not come whole in time (spec 7)."""
+    """The request did not arrive completely in time (spec 7)."""
 
 
 class IdempotencyKeyReused(
     RouterError, code="idempotency_key_reused_with_different_body", status=409, type="conflict_error"
 ):
-    """The idempotency key came back with another body within 24 hours (spec 4.1)."""
+    """The idempotency key was used with another body within 24 hours (spec 4.1)."""
 
 
 class BodyTooLarge(RouterError, code="body_too_large", status=413, type="request_error"):
-    """The request body is over the limit of bytes, or of values in it."""
+    """The request body has too many bytes or JSON values."""
 
 
 class UnsupportedMediaType(RouterError, code="unsupported_media_type", status=415, type="request_error"):
@@ -222,15 +220,15 @@ class NoCandidates(RouterError, code="router.no_candidates", status=422, type="c
 
 
 class BudgetExceeded(NoCandidates, code="router.budget_exceeded"):
-    """Every model that could serve would cost more than the budget allows; ``detail`` says by how much."""
+    """Every suitable model would cost more than the budget; ``detail`` says by how much."""
 
 
 class NoProviders(NoCandidates):
-    """No provider is configured, so nothing can be called."""
+    """No provider is configured."""
 
 
 class RateLimited(RouterError, code="RATE_LIMITED", status=429, type="rate_limit_error", retryable=True):
-    """Too many requests or tokens in the window, every slot is taken, or a worker holds all the bodies that it may."""
+    """Too many requests or tokens in the window, no free slot, or too many request bodies in a worker."""
 
     def __init__(self, message: str, **rest: Any) -> None:
         super().__init__(message, **rest)
@@ -245,11 +243,11 @@ _HEADERS = {
     "X-RateLimit-Resource": "resource",
     "Retry-After": "retry_after_seconds",
 }
-"""Of a call that was refused, and what each is called in its detail."""
+"""Headers of a refused call, with the keys of their values in ``detail``."""
 
 
 class InternalError(RouterError, retryable=True):
-    """A fault of ours."""
+    """An error in this library or in a part plugged into it."""
 
 
 class StorageUnavailable(InternalError, code="storage_unavailable"):
@@ -257,23 +255,23 @@ class StorageUnavailable(InternalError, code="storage_unavailable"):
 
 
 class StorageFull(StorageUnavailable):
-    """There is no room left for what was to be written; nothing of the batch was."""
+    """The disk is full; nothing of the batch was written."""
 
 
 class StorageReadOnly(StorageUnavailable, retryable=False):
-    """The storage can be read and not written: the file, its folder, or the disk."""
+    """The file, its folder or its disk is read-only."""
 
 
 class StorageCorrupt(StorageUnavailable, retryable=False):
-    """What is there is no store of ours, or is damaged."""
+    """The file is not a store of this library, or is damaged."""
 
 
 class StorageVersion(StorageUnavailable, retryable=False):
-    """The store was made by another version: a newer one, or one that it has to be upgraded from."""
+    """The store is from a newer version, or from an older one and must be upgraded."""
 
 
 class PreconditionFailed(InternalError, retryable=False):
-    """A write of a batch did not find what it expected, so none was applied; ``index`` names it."""
+    """The expectation of a write did not hold, so nothing of the batch was applied; ``index`` is its place."""
 
     def __init__(self, message: str, *, index: int = 0, **rest: Any) -> None:
         super().__init__(message, **rest)
@@ -293,7 +291,7 @@ class UpstreamFailed(RouterError, code="router.upstream_failed", status=502, typ
 
 
 class Overloaded(RouterError, code="overloaded", status=503, type="internal_error", retryable=True):
-    """A worker has as many connections open as it takes."""
+    """A worker has reached its limit of open connections."""
 
 
 class RouterTimeoutError(
@@ -303,14 +301,13 @@ class RouterTimeoutError(
 
 
 class ProviderFault(Exception):
-    """What a provider raises when a call fails.
+    """Raised by a provider when a call fails.
 
-    ``kind`` is one of ``FaultKind`` in ``routewright.wire``; ``status`` the HTTP status if there was one;
-    ``retry_after`` seconds; ``body`` the start of what came back, never shown to callers. ``answered``: the provider
-    had begun to answer, so that the call may be billed even if nothing of it could be read; with status 200 it had.
-    ``public``: the message without addresses, which HTTP and callers with a key get in its place. ``hint``: what to do
-    about it, where trying again does not help. ``retry``: whether another try of the same model may help, where the
-    provider says so itself; None: as its kind says."""
+    ``kind`` is a ``FaultKind`` of ``routewright.wire``; ``status`` the HTTP status, if any; ``retry_after`` in seconds;
+    ``body`` the start of the response, never shown to callers. ``answered``: the provider had started to answer, so the
+    call may be billed even if nothing could be read; always true with status 200. ``public``: the message without
+    addresses, shown over HTTP and to callers with a key. ``hint``: how to fix it, if a retry does not help. ``retry``:
+    the provider's own word on whether to retry the model; None: as the kind says."""
 
     def __init__(
         self,

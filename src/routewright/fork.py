@@ -1,4 +1,4 @@
-"""Fork safety: locks are open in a child, whichever thread of the parent held them, and shared files are put away."""
+"""Fork safety: in a child, locks are free whichever thread held them in the parent; shared files are closed first."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Renewed(Protocol):
 
 
 class Quiet(Protocol):
-    """Holds something that neither process may have open during a fork."""
+    """Holds something that must not be open during a fork."""
 
     def quiet(self) -> None:
-        """Put it away until ``resume``; called in the parent, before."""
+        """Close it until ``resume``; called in the parent before the fork."""
 
     def resume(self) -> None:
-        """Go on; called in the parent and in the child."""
+        """Continue; called in parent and child after the fork."""
 
 
 def renew_in_children(thing: Renewed) -> None:
@@ -40,9 +40,10 @@ def quiet_at_fork(thing: Quiet) -> None:
 
 
 class Guard:
-    """A lock that is open in every child: ``with guard.lock``. Keep what it guards small: a child may see it half done.
+    """A lock that is free in every forked child: ``with guard.lock``. Keep guarded sections small: a child may see one
+    half done.
 
-    It is reentrant: the garbage collector may run while it is held, and close a call that takes the same lock."""
+    It is reentrant, since the garbage collector may close a call that takes the same lock."""
 
     __slots__ = ("__weakref__", "lock")
 
@@ -59,8 +60,8 @@ _quiet: WeakSet[Quiet] = WeakSet()
 _quieted: list[Quiet] = []  # those of the fork that is under way
 
 importing = Guard()
-"""Held around a late import: a fork waits for its end, since a child would find the module half imported for ever.
-Late imports of other libraries are not covered."""
+"""Held around a late import: a fork waits for its end, since a child could never finish it. Late imports of other
+libraries are not covered."""
 
 
 def _before() -> None:

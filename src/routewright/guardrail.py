@@ -21,7 +21,7 @@ class PatternGuardrail(Ruled):
         guardrail = PatternGuardrail("email", "card")
         guardrail.check("Write to anna@example.com.", "input")  # Redact: [email]
 
-    Without kinds it looks for all of them: ``email, phone, card, iban, api_key``."""
+    The default is all kinds: ``email, phone, card, iban, api_key``."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class PatternGuardrail(Ruled):
         stages: Collection[Stage] = STAGES,
         name: str = "patterns",
     ) -> None:
-        """Raises ``ValidationFailed`` for what is no kind, action or stage."""
+        """Raises ``ValidationFailed`` for an unknown kind, action or stage."""
         found = _problems(name, action, stages)
         known = get_args(PatternKind)
         if kinds:
@@ -45,7 +45,7 @@ class DenyList(Ruled):
         guardrail = DenyList(["Project Nightjar"])
         guardrail.check("What is project  nightjar?", "input")  # Block
 
-    Neither errors nor traces tell which of them was found: the rule is the ``name``."""
+    Errors and traces do not show which phrase was found: the rule is the ``name``."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class DenyList(Ruled):
         stages: Collection[Stage] = STAGES,
         name: str = "deny_list",
     ) -> None:
-        """Raises ``ValidationFailed`` for what is no phrase, action or stage."""
+        """Raises ``ValidationFailed`` for an invalid phrase, action or stage."""
         if isinstance(phrases, str) or not isinstance(phrases, Iterable):
             raise ValidationFailed.at("phrases", f"{shown(phrases)} is no list", "put it into one")
         held = [*phrases]

@@ -1,4 +1,4 @@
-"""Makes ids from a clock and a source of chance; safe over threads and forks."""
+"""Makes ids from a clock and random numbers; safe across threads and forks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from routewright.fork import Guard, renew_in_children
 from routewright.protocols import Clock, Rng
 
 DRAWN = 320
-"""Ids for which chance is drawn at once: asking the system for it lets other threads have Python's lock, and waits to
-get it back."""
+"""Ids per draw of random numbers: a draw from the system releases the GIL, and waits to get it back."""
 _SIZE = DRAWN * CHANCE_LENGTH
 
 
 class Ids:
-    """``ids("tr_")`` gives the next trace id. Later ids of a process are greater, whatever their prefix."""
+    """``ids("tr_")`` returns the next trace id. The ids of a process increase, across prefixes."""
 
     _chance: str
     _at: int
@@ -35,6 +34,6 @@ class Ids:
             return self._sequence.next(prefix, int(self._clock.time() * 1000), chance[at:end])
 
     def renew(self) -> None:
-        """Begin a new sequence, with chance that nobody else has."""
+        """Start a new sequence with new random numbers."""
         self._sequence = IdSequence()
         self._chance, self._at = "", 0

@@ -1,4 +1,4 @@
-"""What an account's traces teach, and what a head made of it would have changed (``TraceStore.learn``)."""
+"""Fits a head to an account's traces and reports what it would have changed (``TraceStore.learn``)."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from .wire.plain import Struct
 __all__ = ["LearnReport", "Learning"]
 
 REPLAYED = 1_000
-"""Decisions that are taken again, the newest."""
+"""The most decisions to replay, newest first."""
 
 
 class LearnReport(Struct, frozen=True, kw_only=True):
-    """What an account's traces teach, and what a head made of it would have changed."""
+    """A head fitted to an account's traces, and what it would have changed."""
 
     account: str
     environment: Environment
     samples: dict[str, int]
-    """How many there are of each source: ``feedback``, ``judge``, ``structured``, ``answer``."""
+    """Number of samples by source: ``feedback``, ``judge``, ``structured``, ``answer``."""
     refusal: str
-    """Why the head is not taken; empty if it may be."""
+    """Why the head is refused; empty if it is not."""
     head: Head | None = None
-    """None: too few traces teach anything."""
+    """None: too few samples."""
     replayed: int = 0
-    """Decisions that were taken again, by the built-in predictor alone and with the head."""
+    """Decisions replayed with the built-in predictor alone and with the head."""
     changed: int = 0
     cost_usd: float = 0.0
-    """Expected, of all that were replayed, by the built-in predictor alone."""
+    """Expected cost of all replayed decisions with the built-in predictor alone."""
     head_cost_usd: float = 0.0
     quality: float = 0.0
-    """Mean of the models that the built-in predictor alone chooses, as the head predicts it."""
+    """Mean quality, as the head predicts it, of the models that the built-in predictor alone chooses."""
     head_quality: float = 0.0
 
 
 class Lesson:
-    """Reads the traces of one account and environment, newest first, and says what they teach."""
+    """Collects samples from the traces of one account and environment, newest first, and fits a head to them."""
 
     def __init__(self, storage: Storage, account: str, environment: Environment, predictor: Predictor) -> None:
         self._storage = storage
@@ -61,10 +61,10 @@ class Lesson:
         self._replays = Replays(lambda: (), self._snapshots.get)
         self._samples: list[Sample] = []
         self._decided: list[tuple[DecisionInput, tuple[int, ...]]] = []
-        """With the qualities as the built-in predictor alone has them."""
+        """Decisions with the qualities of the built-in predictor alone."""
 
     async def read(self, traces: AsyncIterator[Trace]) -> None:
-        """Read what traces say, if their prompts were sketched for this predictor."""
+        """Take samples from traces whose prompts were sketched for this predictor."""
         async for trace in traces:
             given, reading = trace.decision_input, trace.decision_input and trace.decision_input.reading
             if given is None or not reading or reading.predictor.partition("+")[0] != self._predictor.id:
@@ -85,7 +85,7 @@ class Lesson:
                 return
 
     def report(self, at: float) -> LearnReport:
-        """What the samples teach. ``at``: when the head is made."""
+        """Fit a head made ``at`` this time, and report on it."""
         figures, samples = evaluate(self._samples), dict(Counter(each.source for each in self._samples))
         refusal = refusal_of(figures)
         report = LearnReport(account=self._account, environment=self._environment, samples=samples, refusal=refusal)
@@ -97,7 +97,7 @@ class Lesson:
         return replace(report, head=head, **self._changes(head))
 
     def _changes(self, head: Head) -> dict[str, Any]:
-        """What a head would have changed: fields of the report."""
+        """The fields of the report on what a head would have changed."""
         sums = np.zeros(6)
         for given, column in self._decided:
             assert given.reading is not None, "it was sketched"
@@ -119,7 +119,7 @@ class Lesson:
         }
 
     def _choice(self, given: DecisionInput, quality: tuple[int, ...]) -> tuple[str, float]:
-        """The model that qualities choose, without exploring, and what it is expected to cost."""
+        """The model chosen with some qualities, without exploring, and its expected cost."""
         prefer = () if given.explored else given.prefer
         best = self._replays.decide(replace(given, quality=quality, prefer=prefer)).front[0]
         return best.model, best.cost_usd or 0.0

@@ -1,4 +1,4 @@
-"""``Ledger``: what was paid and billed, read and corrected without a Router."""
+"""``Ledger``: reads and corrects what was paid and billed, without a Router."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from .contrib.usage_exports import UsageExport
 
 PIECE = 200
-"""Rows that are read at a time."""
+"""Rows per read."""
 MAX_NOTE_CHARS = 500
 _COST = Range(0, MOST_USD)
 _ATTEMPT = Range(1, 1_000, whole=True)
@@ -87,7 +87,7 @@ class Ledger(Closing):
     november = await ledger.statement("2026-11")
     await ledger.correct(trace_id, 1, cost_usd=0.0042, note="invoice of November")
 
-    ``storage`` is a storage or its URL. What a Router has not written yet is not there: flush it first."""
+    ``storage`` is a storage or its URL. Flush Routers first, to have their last calls written."""
 
     def __init__(self, storage: Storage | str, *, clock: Clock | None = None) -> None:
         if isinstance(storage, str):
@@ -99,7 +99,7 @@ class Ledger(Closing):
         self._account = "default"
 
     def as_account(self, account: str) -> Self:
-        """That of another account: its methods mean this one where none is named."""
+        """The same ledger with another default account."""
         ledger = copy(self)
         ledger._account = check_account("account", account)
         vars(ledger).pop("blocking", None)
@@ -121,13 +121,13 @@ class Ledger(Closing):
         trace_id: str | None = None,
         account: str | UnsetType = UNSET,
     ) -> AsyncGenerator[LedgerRow, None]:
-        """All rows of an account, newest first: those from ``since`` on and before ``until``, and of one call.
+        """Rows of an account, newest first: at or after ``since``, before ``until``, and of one call.
 
         Raises ``ValidationFailed``."""
         first = None if since is None else moment("since", since)
         last = None if until is None else moment("until", until)
         if first is not None and last is not None and first > last:
-            raise ValidationFailed.at("since", f"is {first}, after {last}, the until", "swap them")
+            raise ValidationFailed.at("since", f"is {first}, after until ({last})", "swap them")
         asked = LedgerRows(first, last, None if trace_id is None else normalise_trace_id(trace_id))
         async with aclosing(_rows(self._checked, self._of(account), asked)) as found:
             async for row in found:
@@ -136,7 +136,7 @@ class Ledger(Closing):
     async def sums(
         self, first: str | date | None = None, last: str | date | None = None, *, account: str | UnsetType = UNSET
     ) -> list[LedgerSum]:
-        """What the rows of each day, model and kind come to. Days are UTC and inclusive; without them the last seven.
+        """Sums of rows by day, model and kind. Days are UTC and inclusive; the default is the last seven.
 
         Raises ``ValidationFailed``."""
         days = days_of(first, last, self._clock.time(), ("first", "last"))
@@ -145,7 +145,7 @@ class Ledger(Closing):
     async def statement(
         self, month: str | None = None, *, by: StatementBy = "model", account: str | UnsetType = UNSET
     ) -> Statement:
-        """What an account was charged in a month of UTC, ``YYYY-MM``, and for what; without one in the present month.
+        """The charges of an account in a month, ``YYYY-MM`` in UTC; the default is the present month.
 
         ``by="day"``: a line for each model and day. Raises ``ValidationFailed``."""
         check_by(by)
@@ -168,11 +168,11 @@ class Ledger(Closing):
         note: str = "",
         account: str | UnsetType = UNSET,
     ) -> LedgerRow | None:
-        """Book what an attempt of a call really cost, or what it used, at the prices of that day.
+        """Correct the cost of an attempt: pass its true cost, or its usage, priced as of that day.
 
-        Books a row with the difference, charged if the call was, and updates trace and analytics with it or not at all.
-        The month of the call pays. Returns the row; None: there was nothing to correct, so repeating it does nothing.
-        Raises ``ValidationFailed``, and ``NotFound`` if the trace is gone or has no such attempt."""
+        Books a row with the difference, charged if the call was, and updates trace and analytics, all or nothing. It
+        counts in the month of the call. Returns the row; None if there was nothing to correct, so repeating it has no
+        effect. Raises ``ValidationFailed``, and ``NotFound`` if the trace is gone or has no such attempt."""
         trace_id, account = normalise_trace_id(trace_id), self._of(account)
         said = _checked_correction(attempt, cost_usd, usage, note)
         return await _Correction(self._checked, self._clock, account, trace_id).put_right(said)
@@ -187,13 +187,12 @@ class Ledger(Closing):
         tolerance: float = 0.01,
         catalogue: Catalogue | None = None,
     ) -> Reconciliation:
-        """Compare a provider's usage export with what all accounts used: per model and in total.
+        """Compare a provider's usage export with the usage of all accounts, by model and in total.
 
-        ``export``: a file, or what ``read_usage_export`` made of one. The days, UTC and inclusive, are its own if not
-        said otherwise, and so is the provider. ``tolerance``: the share of theirs by which ours may be off.
-        ``catalogue``: the models whose names it may use, in the place of the bundled ones. Raises ``ValidationFailed``.
-        """
-        from .contrib.invoices import reconcile  # which nothing else needs
+        ``export`` is a file, or the result of ``read_usage_export``. Days (UTC, inclusive) and provider default to the
+        export's. ``tolerance``: the largest relative difference. ``catalogue`` names the models, in place of the
+        bundled one. Raises ``ValidationFailed``."""
+        from .contrib.invoices import reconcile  # needed by this method only
 
         return await reconcile(
             self._checked,
@@ -207,11 +206,11 @@ class Ledger(Closing):
         )
 
     async def aclose(self) -> None:
-        """Free the storage."""
+        """Close the storage."""
         await self._storage.aclose()
 
     async def _balance_before(self, owner: Account, day: str) -> int:
-        """An account's balance as a day begins: its credit, less what it was charged since it was set up."""
+        """An account's balance at the start of a day: its credit less its charges since it was created."""
         before, began = await self._sums(owner.name, EPOCH, day_before(day)), owner.created_at[:10]
         unpaid = sum(each.charge_nanos for each in await self._sums(owner.name, EPOCH, day_before(began)))
         until = datetime.fromisoformat(owner.created_at).astimezone(UTC)
@@ -294,20 +293,20 @@ class _Correction:
         self._ids = Ids(clock, SystemRandom())
 
     async def put_right(self, said: _Said) -> LedgerRow | None:
-        """Book the correction, and return its row; None: the attempt is right already."""
+        """Book the correction and return its row; None if the attempt is already right."""
         try:
             return await unhindered(partial(self._try, said), f"the call {quoted(self._trace_id)}")
         except PreconditionFailed as error:
             raise StorageUnavailable(error.message) from error
 
     async def _try(self, said: _Said) -> LedgerRow | None:
-        # rows first: the trace is then at least as new, and a row that came in between fails the batch
+        # rows before the trace: a row added in between fails the batch
         asked = LedgerRows(request_id=self._trace_id)
         rows = [row async for row in _rows(self._storage, self._account, asked)]
         trace = await read_trace(self._storage, self._account, TraceById(self._trace_id), depth=0)
         if trace.environment == "sandbox":
-            problem = f"{quoted(trace.id)} is of the sandbox, which bills nobody"
-            raise ValidationFailed.at("trace_id", problem, "take a call in production")
+            problem = f"{quoted(trace.id)} is a sandbox call, which is not billed"
+            raise ValidationFailed.at("trace_id", problem, "pass a production call")
         span = attempt_in(trace, said.attempt)
         truth = await self._truth(trace, span, said, began_at(trace, span, rows)[: len("YYYY-MM-DD")])
         row = correction(trace, span, truth, rows, said.note)
@@ -316,22 +315,22 @@ class _Correction:
         return row
 
     async def _truth(self, trace: Trace, span: ModelSpan, said: _Said, day: str) -> Truth:
-        """The cost as said, otherwise of the usage at that day's prices in the catalogue that the call was decided by.
+        """The given cost, or the cost of the given usage at that day's prices in the catalogue of the call's decision.
         Raises ``ValidationFailed``."""
         if said.cost_usd is not None:
             return Truth(nanos_of(said.cost_usd), said.usage)
-        assert said.usage is not None, "one of them was given"
+        assert said.usage is not None, "either cost or usage is given"
         given = trace.decision_input
         kept = None if given is None else await self._storage.read(SYSTEM_ACCOUNT, SnapshotById(given.catalogue))
         models = kept.models if isinstance(kept, CatalogueSnapshot) else ()
         prices = next((prices_of(pricing_on(model, day)) for model in models if model.id == span.model), ())
         if not prices:
-            problem = f"cannot be priced: what {quoted(span.model)} cost on {day} is not known any more"
+            problem = f"cannot be priced: the price of {quoted(span.model)} on {day} is no longer stored"
             raise ValidationFailed.at("usage", problem, "pass cost_usd, too")
         return Truth(usage_nanos(prices, said.usage), said.usage)
 
     async def _book(self, trace: Trace, row: LedgerRow, after: int) -> None:
-        """Book a row, and keep the corrected trace, counted by all metadata that the account's usage is counted by."""
+        """Book a row and store the corrected trace, counted by all roll-up keys of the account."""
         keys = await self._storage.read(self._account, RollupKeys())
         event_ids = tuple(self._ids("evt_") for _ in THRESHOLDS)
         correct = Correct(row=row, after=after, event_ids=event_ids)

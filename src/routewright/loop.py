@@ -32,7 +32,7 @@ def this_loop() -> object | None:
     try:
         if anyio.get_cancelled_exc_class() is asyncio.CancelledError:
             return asyncio.get_running_loop()
-        import trio  # an extra: only there when it runs
+        import trio  # an extra; installed if its loop runs
 
         return trio.lowlevel.current_trio_token()
     except RuntimeError:  # also where a context from another thread names the wrong kind of loop
@@ -60,7 +60,7 @@ def is_closed(loop: object) -> bool:
 
 
 class Signal:
-    """An event that any loop and thread may set and wait for. It takes no lock, so a finaliser may set it too."""
+    """An event for any loop and thread. It takes no lock, so finalisers may set it, too."""
 
     def __init__(self) -> None:
         self.is_set = False
@@ -108,9 +108,9 @@ class Reply(Generic[T]):
         self.result: T | None = None
         self.error: Exception | None = None
         self.is_given = False
-        """True once ``give`` was called with it: then nobody may change it."""
+        """True once passed to ``give``; it must not change any more."""
         self.is_left = False
-        """Nobody waits any more. What is given later is lost on it."""
+        """The waiter is gone; a later result is dropped."""
         if not awaited:
             return
         try:
@@ -188,7 +188,7 @@ class Mutex:
             self._free(mine)
 
     def free_lost(self) -> None:
-        """Take it from a holder that never goes on. Others may wait for that one already."""
+        """Free it if the loop of its holder is closed."""
         holder = self._holder
         if holder is not None and is_closed(holder[0]):
             self._free(holder)

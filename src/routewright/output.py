@@ -1,4 +1,4 @@
-"""Types of answers (``Router.route(output_type=...)``). msgspec reads structs, and whatever pydantic cannot."""
+"""Output types (``Router.route(output_type=...)``). msgspec parses structs, and types that pydantic cannot."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from ._core.structured_output import Form, Misfit, Unfit, property_names
 from .errors import ValidationFailed
 
 KEPT = 64
-"""Number of forms that are cached: making one takes up to milliseconds."""
+"""Cached forms: making one takes up to milliseconds."""
 
 LISTED = 1_000
-"""Errors listed of one answer: listing more takes longer than finding them, and blocks the event loop."""
+"""The most errors listed per answer: listing blocks the event loop."""
 
 _ABOUT_THE_TYPE = frozenset(
     "expected gt ge lt le multiple_of pattern min_length max_length actual_length field_type max_digits decimal_places "
     "whole_digits discriminator expected_tags class_name".split()
 )
-"""Values in pydantic's messages that do not come from the answer."""
+"""Values in pydantic's messages that are not taken from the answer."""
 _EXPECTATIONS = ("Expected ", "Object missing required field ", "Invalid RFC3339", "Invalid ISO8601", "Invalid UUID")
-"""Beginnings of msgspec's messages that contain nothing of the answer."""
+"""Prefixes of msgspec's messages that quote nothing from the answer."""
 _OTHERWISE = {
     "Invalid enum value": "is none of the choices",
     "Invalid value": "is none of the choices",
     "Object contains unknown field": "has a field that is not one of its type",
 }
-"""Our words for those that do."""
+"""Replacements for messages that do."""
 _HINT = "pass a type that JSON can hold: a pydantic model, a msgspec Struct, a dataclass, a TypedDict, list[int] ..."
 
 
@@ -44,7 +44,7 @@ class _Schema(GenerateJsonSchema):
 
 
 def form_of(output_type: Any) -> Form:
-    """The JSON schema and the reader of a type. Raises ``ValidationFailed`` for what JSON cannot hold."""
+    """The JSON schema and parser of a type. Raises ``ValidationFailed`` for a type without JSON schema."""
     try:
         return _kept(output_type)
     except TypeError:  # not hashable
@@ -61,7 +61,7 @@ def _made(output_type: Any) -> Form:
     for maker in makers:
         try:
             return maker(output_type)
-        except Exception as error:  # of all kinds, for all that a type can have in it
+        except Exception as error:  # types may raise anything
             reasons.append(str(error).partition("\n")[0].rstrip(":"))
     raise ValidationFailed.at("output_type", f"{_name(output_type)} has no JSON schema: {reasons[0]}", _HINT)
 
@@ -90,9 +90,9 @@ def _misfit(error: Any, names: set[str]) -> Misfit:
     place, known = "", ""
     for part in error["loc"]:
         place = joined(place, part)
-        # the key of a dict is the model's word
+        # a dict's key comes from the model
         known = joined(known, part) if isinstance(part, int) or part in names else f"{known}[...]"
-    # only an error of pydantic's own has a page of its own, and only its sentence is known
+    # only pydantic's own errors have a "url"; other messages may quote the answer
     ours = "url" in error and _ABOUT_THE_TYPE.issuperset(error.get("ctx", ()))
     kind = error["type"] if "url" in error else "its own"
     return Misfit(error["msg"] if ours else f"fails a check ({kind})", error["msg"], known, place)

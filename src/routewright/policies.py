@@ -1,4 +1,4 @@
-"""Policies in files: reading them, and reloading a file whenever it changes."""
+"""Reads policies from files, and reloads a file when it changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .protocols import Clock
 from .wire import Policy, PolicyChanged
 
 Reload = Callable[[Sequence[Policy] | None], list[PolicyChanged]]
-"""Puts policies in force; None: those of the file, as they are now."""
+"""Publishes policies; None: those now in the file."""
 
 _log = logging.getLogger(__name__)
 
@@ -30,8 +30,8 @@ _log = logging.getLogger(__name__)
 def read_policies(given: str | Path) -> list[Policy]:
     """Read policies from a file: TOML, JSON, or Python with a list ``policies`` of dicts or of ``Policy``.
 
-    A Python file is run, so take none from others. Raises ``ValidationFailed`` naming file and key. The Router checks
-    whether the models exist: it knows those of its providers, too."""
+    A Python file is executed, so do not take one from others. Raises ``ValidationFailed`` naming file and key. The
+    Router checks if the models exist, since it also knows those of its providers."""
     from .config import policies_of, read_policy_document  # loads pydantic
 
     document = read_policy_document(given)
@@ -40,17 +40,16 @@ def read_policies(given: str | Path) -> list[Policy]:
 
 
 def predictor_of(policies: Sequence[Policy]) -> Literal["built-in"] | None:
-    """The predictor that classes of policies match by; None: there are none."""
+    """The predictor that policies with classes need; None without classes."""
     return "built-in" if any(each.classes for each in policies) else None
 
 
 class PolicyFile:
-    """Policies that are read at first use, and again when the file has changed.
+    """Policies in a file, read at first use and again when it changes.
 
         router = Router(policies=PolicyFile("policies.toml"))
 
-    An invalid file leaves the policies as they were: ``problem`` says why, and so does the log. Belongs to one Router.
-    """
+    An invalid file leaves the policies unchanged; ``problem`` and the log say why. Use it with one Router only."""
 
     def __init__(self, path: str | Path, *, every_s: float = 2.0) -> None:
         """Look for changes every ``every_s`` seconds. Raises ``ValidationFailed``."""
@@ -61,7 +60,7 @@ class PolicyFile:
             raise ValidationFailed.at("every_s", problem, "it is in seconds")
         self.every_s = every_s
         self.problem: ValidationFailed | None = None
-        """Why the present file was not taken; None: it was."""
+        """Why the present file was refused; None: it was not."""
         self._taken: tuple[int, int, int] | None = None
 
     def __repr__(self) -> str:
@@ -69,11 +68,11 @@ class PolicyFile:
 
     @contextmanager
     def policies(self) -> Iterator[list[Policy]]:
-        """The policies in the file now. A ``ValidationFailed`` raised inside gets the file's name, and is kept in
+        """The policies now in the file. A ``ValidationFailed`` raised in the block gets the file's name, and is kept as
         ``problem``."""
         from .config import policies_of, read_policy_document  # loads pydantic
 
-        self._taken = self._signature()  # before it is read: a write in the meantime is seen as a change
+        self._taken = self._signature()  # before reading, so that a concurrent write counts as a change
         try:
             document = read_policy_document(self._regular())
             with document.naming():
@@ -84,11 +83,11 @@ class PolicyFile:
         self.problem = None
 
     def has_changed(self) -> bool:
-        """True if the file is not the one that was read last."""
+        """True if the file changed since it was last read."""
         return self._signature() != self._taken
 
     def _signature(self) -> tuple[int, int, int] | None:
-        """Time of change, size and inode: a file that is written anew does not keep all of them."""
+        """Modification time, size and inode; at least one changes when the file is written."""
         try:
             found = os.stat(self.path)
         except (OSError, ValueError):
@@ -99,15 +98,15 @@ class PolicyFile:
         """The path, unless it is a pipe or a device: opening one may block for ever."""
         try:
             mode = self.path.stat().st_mode
-        except (OSError, ValueError):  # reading it says why
+        except (OSError, ValueError):  # reading it reports the problem
             return self.path
         if not S_ISREG(mode) and not S_ISDIR(mode):
-            raise ValidationFailed.at(str(self.path), "is no regular file", "name a file that can be read again")
+            raise ValidationFailed.at(str(self.path), "is not a regular file", "name a file that can be read again")
         return self.path
 
 
 async def watch(file: PolicyFile, reload: weakref.WeakMethod[Reload], clock: Clock) -> None:
-    """Reload a file whenever it has changed, for as long as the Router lives that uses it."""
+    """Reload a file whenever it changes, as long as its Router lives."""
     while True:
         await clock.sleep(file.every_s)
         take = reload()
@@ -123,7 +122,7 @@ async def _take(file: PolicyFile, take: Callable[[], object], clock: Clock) -> N
         changes = take() if clock.virtual else await anyio.to_thread.run_sync(take, abandon_on_cancel=True)
     except RouterError as error:
         _log.warning("the policies stay as they were: %s", error)
-    except Exception:  # of an object that a Python file made
+    except Exception:  # raised by an object from a Python file
         _log.exception("the policies stay as they were: %s could not be read", file.path)
     else:
         _log.debug("policies of %s are in force: %s", file.path, changes)

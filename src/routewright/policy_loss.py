@@ -1,4 +1,4 @@
-"""Policies that lose models as these are deprecated, found by asking the decision on each day on which a model ends."""
+"""Finds policies that lose models to deprecation, by deciding on each day on which a model ends."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class PolicyLoss(Struct, frozen=True):
 
     policy: str
     first_choice: str | None
-    """The model that it picks today; None: there is none."""
+    """The model chosen today; None: there is none."""
     lost_on: str | None
     """The day on which that model ends, ``YYYY-MM-DD``; None: not within the time asked for."""
     next_choice: str | None
-    """The model that it picks from then on; None: there is none."""
+    """The model chosen from then on; None: there is none."""
     empty_from: str | None
-    """The day from which it has no model left; None: not within that time."""
+    """The day from which no model is left; None: not within the given time."""
 
 
 def policy_losses(

@@ -1,7 +1,6 @@
-"""What the owner of the process may plug in. Any object that fits will do; nobody has to inherit.
+"""Protocols for everything a program may plug in. Any object that fits will do; inheriting is not needed.
 
-Each protocol says in its docstring what an implementer must keep. The contract suites in ``routewright.testing``
-check the same sentences against your own objects."""
+The docstrings state what an implementation must guarantee. The contract suites in ``routewright.testing`` check it."""
 
 from __future__ import annotations
 
@@ -100,19 +99,18 @@ Vector: TypeAlias = "Sequence[float] | NDArray[Any]"
 
 
 class Deadline(Protocol):
-    """A time limit for what is awaited inside. It belongs to the task that enters it.
+    """A time limit for the block inside. It belongs to the task that enters it.
 
-    When the time comes, the task is cancelled where it waits, again and again until it leaves. Leaving swallows this
-    cancellation and sets ``expired``. Where nested ones have both run out, the outer one expires. A body that ends in
-    another way, with a result or an error of its own, ends so, and ``expired`` stays False. So it does where somebody
-    else cancels the task too: a cancellation from elsewhere passes through."""
+    When the time is up, the task is cancelled wherever it waits, repeatedly until it leaves the block. Leaving swallows
+    this cancellation and sets ``expired``. If nested deadlines have both run out, the outer one expires. If the body
+    returns, or raises an error of its own, ``expired`` stays False. A cancellation from elsewhere always passes."""
 
     @property
     def expired(self) -> bool:
-        """True once it was left because its time ran out."""
+        """True after the block was left because the time ran out."""
 
     def move(self, at: float) -> None:
-        """Put the time off, or forward, while inside. One that has run out stays so."""
+        """Change the time, from inside. A deadline that has run out stays expired."""
 
     def __enter__(self) -> Self: ...
 
@@ -122,15 +120,15 @@ class Deadline(Protocol):
 
 
 class Clock(Protocol):
-    """Where time comes from. Every wait and every time-out goes through it, so that a fake one can drive them all."""
+    """The source of time. Every wait and time-out goes through it, so a fake clock drives them all."""
 
     @property
     def virtual(self) -> bool:
-        """True where time stands still unless an event loop moves it: background work then runs in the caller's loop,
-        since no thread can wait for such a clock."""
+        """True if only an event loop moves the time. Background work then runs in the caller's loop, since no thread
+        can wait for such a clock."""
 
     def time(self) -> float:
-        """Unix seconds, for what is shown and stored."""
+        """Unix seconds, for display and storage."""
 
     def monotonic(self) -> float:
         """Seconds that never run backwards, for durations and deadlines."""
@@ -139,15 +137,15 @@ class Clock(Protocol):
         """Wait. Zero or less still lets other tasks run."""
 
     def deadline(self, at: float, *, shield: bool = False, scoped: bool = False) -> Deadline:
-        """Make one that runs out at ``at`` on the ``monotonic`` scale; infinity never does.
+        """Make a deadline that runs out at ``at`` on the ``monotonic`` scale; infinity never does.
 
-        With ``shield`` the scopes and deadlines around it cannot cancel it: for clean-up that must finish, but not
-        take forever. A deadline may cancel natively, which anyio's shields inside it do not keep out; with ``scoped``
-        it is a cancel scope, which they do."""
+        With ``shield`` the scopes and deadlines around it cannot cancel it: for clean-up that must finish in bounded
+        time. A deadline may cancel natively, which ignores anyio's shields inside it; with ``scoped`` it is a cancel
+        scope, which respects them."""
 
 
 class Rng(Protocol):
-    """The seeded source of chance."""
+    """A seeded source of random numbers."""
 
     def random(self) -> float:
         """A float in [0, 1)."""
@@ -158,69 +156,68 @@ class Rng(Protocol):
 
 @runtime_checkable
 class Provider(Protocol):
-    """Something that can answer a call: a vendor's API, a function, a test double.
+    """Answers calls: a vendor's API, a function, a test double.
 
-    One object serves many calls at once, from any event loop and thread. ``open`` raises ``ProviderFault`` on entry or
-    while iterating, and nothing else for a fault of the provider's; it ends with exactly one ``Finish``, with ``Usage``
-    before it where known. Under a budget, a call that is cut off after its context was entered, or whose fault says
-    ``answered``, is taken to have cost the most it can; a fault on entry costs nothing. The context it returns may be
-    entered and left in different tasks, so it must not keep a cancel scope or task group open over a ``yield``. Leaving
-    it early frees the connection.
+    One object serves many calls at once, from any event loop and thread. ``open`` reports every failure of the provider
+    as ``ProviderFault``, on entry or while iterating. An answer ends with exactly one ``Finish``, with ``Usage`` before
+    it if known. Under a budget, a call that is cut off after its context was entered, or whose fault says ``answered``,
+    counts with the most it can cost; a fault on entry costs nothing. The context may be entered and left in different
+    tasks, so it must not keep a cancel scope or task group open over a ``yield``. Leaving it early frees the
+    connection.
 
-    On asyncio an attempt that runs out of time is cancelled natively, which anyio's shields do not keep out. A provider
-    whose code cleans up in such shields sets ``needs_scope = True``: its attempts run in a cancel scope, which costs
-    some microseconds each. One with a number as ``max_retries`` has its models tried again so often where the request
-    and its policy do not say how often. One with several keys may count as ``refused_keys`` those that its vendor
-    refused when they were last asked: its models are then shown as degraded."""
+    Optional attributes: ``needs_scope = True`` if the provider cleans up in anyio's shields, which the native
+    cancellation of asyncio ignores: its attempts then run in a cancel scope, at some microseconds each.
+    ``max_retries``: how often its models are retried if neither request nor policy says. ``refused_keys``: how many of
+    several keys the vendor refused when last used; above 0 its models are shown as degraded."""
 
     @property
     def name(self) -> str:
         """The provider part of its models' ids."""
 
     def models(self) -> Sequence[Model]:
-        """Say what it can serve. Empty: every catalogue model whose provider is ``name``. Ids that the catalogue
-        knows need nothing else; others come with price, window, modalities, and ``quality`` or ``like``."""
+        """The models it serves. Empty: every catalogue model whose provider is ``name``. A model in the catalogue needs
+        only its id; others need price, window, modalities, and ``quality`` or ``like``."""
 
     def open(self, call: UpstreamCall) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
         """Start one call. A provider that cannot stream yields one ``Delta``."""
 
     async def aclose(self) -> None:
-        """Free what it holds. Twice is once."""
+        """Free resources. Safe to call twice."""
 
 
 @runtime_checkable
 class ParticularProvider(Provider, Protocol):
-    """A provider that does not take all that a request may ask for. Such requests are not sent to it."""
+    """A provider that does not support every feature. Requests that need an unsupported one are not sent to it."""
 
     def unsupported(self, model: Model) -> Collection[Feature]:
-        """What one of its models does not take. Asked once a model."""
+        """The features that ``model`` does not support. Called once per model."""
 
 
 @runtime_checkable
 class RegionalProvider(Provider, Protocol):
-    """A provider whose calls are all served from one region, if it says which."""
+    """A provider that serves all calls from one region."""
 
     @property
     def region(self) -> str | None:
-        """The region, as policies name it. None: nobody knows."""
+        """The region, as policies name it. None: unknown."""
 
 
 @runtime_checkable
 class DiscoveringProvider(Provider, Protocol):
-    """A provider whose server knows which models there are. It is asked before the first decision, and now and again
-    as long as the Router lives, in the Router's own thread."""
+    """A provider whose server lists its models. The Router asks before the first decision and from time to time, in its
+    own thread."""
 
     @property
     def discovers(self) -> bool:
-        """False: there is nothing to ask."""
+        """False if there is nothing to ask."""
 
     async def discover(self) -> None:
-        """Ask the server. From then on ``models()`` gives what it said. Raises ``ProviderFault``, and then ``models()``
-        gives what it did before."""
+        """Ask the server, and return its list from ``models()`` from now on. Raises ``ProviderFault``; ``models()``
+        then stays as it was."""
 
 
 class Response(Protocol):
-    """An HTTP answer whose body is read as it comes. Raises ``ProviderFault`` where the connection fails."""
+    """An HTTP response whose body is streamed. Raises ``ProviderFault`` if the connection fails."""
 
     @property
     def status(self) -> int:
@@ -238,7 +235,7 @@ class Response(Protocol):
 
 
 class Transport(Protocol):
-    """Sends HTTP requests. One pool an event loop; no redirects, no retries."""
+    """Sends HTTP requests, with one pool per event loop. It follows no redirects and does not retry."""
 
     def request(
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
@@ -246,175 +243,176 @@ class Transport(Protocol):
         """Send one request. Leaving the context before the body's end closes the connection."""
 
     async def aclose(self) -> None:
-        """Close every pool. Twice is once."""
+        """Close every pool. Safe to call twice."""
 
 
 @runtime_checkable
 class Guardrail(Protocol):
-    """Looks at what goes to a model or comes from one, and says what may pass.
+    """Checks texts that go to a model or come from one.
 
-    One object serves many calls at once, from any event loop and thread. Verdicts and names of rules never hold what
-    was found. What ``check`` raises, or gives that is no verdict, fails the call with ``InternalError``: what cannot be
-    checked does not pass."""
+    One object serves many calls at once, from any event loop and thread. Verdicts and rule names must not contain the
+    text that was found. If ``check`` raises, or returns anything but a verdict, the call fails with
+    ``InternalError``."""
 
     @property
     def name(self) -> str:
-        """What its spans are called."""
+        """The name in spans."""
 
     @property
     def stages(self) -> Collection[Stage]:
-        """Where it is asked: ``input``, ``output`` or both."""
+        """When it is called: ``input``, ``output`` or both."""
 
     @property
     def holds(self) -> int | None:
-        """The most characters that a finding in an answer can have, and so what a stream holds back for it. None: only
-        a whole answer can be judged, so a stream gives nothing before its end."""
+        """The length in characters of the longest possible finding: a stream holds back so much. None: only a whole
+        answer can be judged, so a stream yields nothing before the end."""
 
     def check(self, text: str, stage: Stage) -> Verdict | Awaitable[Verdict]:
-        """Say what may pass of one text: ``Allow()``, ``Redact`` with its parts, or ``Block``. Where it has to wait, it
-        may be ``async``. Of a streamed answer it is shown windows, one after the other, which begin with a word."""
+        """Judge one text: ``Allow()``, ``Redact`` with the parts, or ``Block``. May be ``async``. A streamed answer
+        arrives as successive windows, each starting at a word."""
 
 
 @runtime_checkable
 class Cache(Protocol):
     """Stores and finds answers (contract 6); the engine decides whether to serve them.
 
-    Safe to use from any event loop and thread. An entry whose time is over, or that was removed, is never given. What
-    it raises is a miss: no call fails because of its cache. One whose ``get`` and ``put`` never wait says
-    ``waits = False``, and is then asked without a time limit. One whose searches are slow while it starts says so by
-    ``is_starting``, and is not left alone for it. One that shares what was learned between processes has
-    ``async learned(space: str, new: Sequence[Observation], after: int) -> tuple[Sequence[Observation], int]``: it adds
-    the new ones and returns those of other users of the cache since ``after``, and where they end. One that has no
-    search says ``exact = True``. One that several processes share may have ``async lead(key: bytes, seconds: float) ->
-    bool``: True for the first who asks, until ``seconds`` have passed or it has asked for none. It makes the call, and
-    the others wait for its answer."""
+    Safe to use from any event loop and thread. It never returns an expired or removed entry. An error counts as a miss;
+    no call fails because of its cache. Optional attributes:
+
+    - ``waits = False``: ``get`` and ``put`` never wait, and are called without a time limit.
+    - ``exact = True``: there is no similarity search.
+    - ``is_starting``: True while searches are slow because it starts; it is then not paused for being slow.
+    - ``async learned(space: str, new: Sequence[Observation], after: int) -> tuple[Sequence[Observation], int]``: shares
+      observations between processes. Adds the new ones; returns those of other users since ``after``, and their end.
+    - ``async lead(key: bytes, seconds: float) -> bool``: True for the first process to ask, until ``seconds`` pass or
+      it asks with 0. That process makes the call, and the others wait for its answer."""
 
     async def get(self, key: bytes, now: float) -> CacheEntry | None:
         """The entry of exactly this request, without its embedding. ``now`` in Unix seconds."""
 
     async def nearest(self, partition: bytes, vector: Vector, now: float, limit: int) -> Sequence[CacheMatch]:
-        """Entries of a partition with the most similar embeddings, the most similar first, without these. Never one of
-        another partition, or that had no embedding."""
+        """The entries of a partition with the most similar embeddings, most similar first, without the embeddings.
+        Entries without an embedding are never returned."""
 
     async def put(self, entry: CacheEntry) -> None:
-        """Keep an answer, in place of one with the same key. Where there is no room, others go."""
+        """Keep an answer, replacing one with the same key. May evict others."""
 
     async def remove(self, which: CacheSelection) -> int:
-        """Remove entries, and say how many. They are never given again once this returns."""
+        """Remove entries and return their number. They are never returned afterwards."""
 
     async def stats(self, account: str | None, now: float) -> CacheStats:
-        """Count what is kept of an account; None: of all."""
+        """Count the entries of an account; None: of all accounts."""
 
     async def aclose(self) -> None:
-        """Free what it holds. Twice is once."""
+        """Free resources. Safe to call twice."""
 
 
 @runtime_checkable
 class Embedder(Protocol):
-    """Makes a vector of a text, near to those of texts that mean the same. Safe to use from any thread.
+    """Turns a text into a vector; texts with the same meaning get similar vectors. Safe to use from any thread.
 
-    What it raises makes the call a miss, and after some failures in a row it is left alone for a while."""
+    An error makes the call a cache miss. After several errors in a row the embedder is not called for a while."""
 
     @property
     def name(self) -> str:
-        """Tells its vectors from those of others, its version included."""
+        """Identifies the vector space, version included."""
 
     def embed(self, text: str) -> Vector | Awaitable[Vector]:
-        """The embedding, of any length but always the same. Where it has to wait, it may be ``async``; if not, it is
-        called in a worker thread for long texts."""
+        """The embedding; all must have one length. May be ``async``; otherwise it runs in a worker thread for long
+        texts."""
 
 
 class AnswerComparator(Protocol):
-    """Says whether a cached answer would have done in place of a live one."""
+    """Judges whether a cached answer could have replaced a live one."""
 
     def compare(self, question: str, cached: str, live: str) -> bool | Awaitable[bool | None] | None:
-        """True: it would. None: this comparator cannot tell, so the next is asked."""
+        """True if it could. None: undecided, so the next comparator is called."""
 
 
 class Redactor(Protocol):
-    """Makes of a text of a prompt or an answer what may be kept of it. Called in any thread, once for each text.
+    """Removes from a prompt or answer what must not be stored. Called in any thread, once per text.
 
-    What it raises, or gives that is no text, keeps the text out of the trace, and harms no call."""
+    If it raises, or returns anything but a text, the text is left out of the trace; the call goes on."""
 
     def __call__(self, text: str, /) -> str:
-        """Give what may be kept."""
+        """Return the text to store."""
 
 
 class TokenCounter(Protocol):
-    """Counts tokens of the vocabularies ``o200k_base`` and ``cl100k_base``, in any thread. One that takes long to begin
-    may have ``load(encoding)``, which is called in a thread before a server is ready."""
+    """Counts tokens of the vocabularies ``o200k_base`` and ``cl100k_base``, in any thread. A counter that starts slowly
+    may have ``load(encoding)``, called in a thread before a server is ready."""
 
     def count(self, text: str, encoding: str) -> int:
-        """Exact number of tokens of ``text``, special tokens taken as plain text. One that no text of these bytes can
-        have is taken for the nearest that it can."""
+        """Exact number of tokens of ``text``, with special tokens taken as plain text. A number that a text of this
+        length cannot have is replaced by the nearest possible one."""
 
 
 class WebhookTransport(Protocol):
-    """Sends webhooks. Used in one event loop. The default connects to public addresses only, and to no proxy."""
+    """Sends webhooks, in one event loop. The default connects to public addresses only, without proxies."""
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> WebhookAnswer:
-        """POST once and return the status, whatever it is; redirects are not followed. Raises ``OSError`` where there
-        is no answer, with a message that the endpoint's owner may read. The caller cancels it after 10 s."""
+        """POST once and return the status, whatever it is. Follows no redirects. Raises ``OSError`` if there is no
+        answer, with a message for the endpoint's owner. The caller cancels it after 10 s."""
 
     async def aclose(self) -> None:
         """Close the connections."""
 
 
 class QualityPredictor(Protocol):
-    """Says how well each model would answer one request. The default is the catalogue's column."""
+    """Predicts how well each model would answer a request. The default is the catalogue's column."""
 
     def predict(self, request: RouteRequest, models: Sequence[Model]) -> Sequence[float] | None:
         """One quality in 0..1 per model, in order; None: use the catalogue's. Called on the hot path: no I/O.
 
-        What it raises fails the call with ``InternalError``: to fall back on the catalogue, return None."""
+        An error fails the call with ``InternalError``; return None to fall back on the catalogue."""
 
 
 @runtime_checkable
 class Coordination(Protocol):
-    """News for other processes: which models are left alone. Nothing depends on its arrival.
+    """Carries notices between processes, such as which models are paused. Delivery is best effort.
 
-    Safe to call from any event loop and thread. Raises ``StorageUnavailable`` where it cannot be reached."""
+    Safe to call from any event loop and thread. Raises ``StorageUnavailable`` if it cannot be reached."""
 
     async def announce(self, notice: Notice) -> None:
-        """Publish news to all who listen."""
+        """Publish a notice to all listeners."""
 
     async def hear(self, after: int | None) -> Heard:
-        """News since ``after``, the ``last`` of the news before. Waits for some, and gives up with none after some
-        seconds. None: at once none, and where the news are now."""
+        """The notices since ``after``, the ``last`` of the previous result. Waits some seconds for the first. With None
+        it returns at once, without notices and with the present position."""
 
     async def aclose(self) -> None:
-        """Free what it holds. Twice is once."""
+        """Free resources. Safe to call twice."""
 
 
 @runtime_checkable
 class CountingCoordination(Coordination, Protocol):
-    """A coordination that counts rate limits and slots for all processes that share it, by one clock, and keeps what
-    ``Accounts`` promises of them. A process that dies holds its slots for a lease at most."""
+    """Counts rate limits and slots for all processes that share it, by one clock, with the guarantees of ``Accounts``.
+    A process that dies holds its slots for at most a lease."""
 
     @property
     def processes(self) -> int:
-        """How many share it. While it is away, each has its part of every limit."""
+        """The number of processes that share it. While it is unreachable, each has an equal part of every limit."""
 
     async def take(self, takes: Takes) -> Taken:
-        """Take all of it, or nothing, as when it is cancelled. Raises ``RateLimited`` and ``StorageUnavailable``."""
+        """Take everything or nothing; nothing if cancelled. Raises ``RateLimited`` and ``StorageUnavailable``."""
 
     def end(self, taken: Taken, tokens: int | None, *, void: bool = False) -> None:
-        """Give a slot back, and correct the tokens to those that were used; None: nobody knows. ``void``: give back all
-        that was taken. Never fails nor waits."""
+        """Return a slot, and correct the tokens to the number used; None: unknown. ``void`` returns everything taken.
+        Never fails or waits."""
 
 
 @runtime_checkable
 class Storage(Protocol):
-    """One atomic door to everything that is kept (contract 1). Kinds of write and query are in ``wire/storage.py``.
+    """Atomic storage for everything that is kept (contract 1). ``wire/storage.py`` has the kinds of write and query.
 
-    Safe to call from any event loop and thread. What ``apply`` returned from is there for every later ``read``.
-    A trace stays as it was written, whatever becomes of the object that was given or read; the roll-ups change with it
-    or not at all. Nothing of one account is ever seen through another's name. Every method raises ``UnsupportedWrite``
-    for a kind that it does not know, and ``StorageUnavailable`` for what may succeed later. One that carries news
-    between processes has a ``coordination``, which all who use it take unless they are given another."""
+    Safe to call from any event loop and thread. After ``apply`` returns, every ``read`` sees its writes. Stored traces
+    do not change with the objects passed or returned. Roll-ups change together with their traces. No account sees data
+    of another. Every method raises ``UnsupportedWrite`` for an unknown kind, and ``StorageUnavailable`` for a failure
+    that may pass. A storage that carries notices between processes has a ``coordination``, the default of all who use
+    the storage."""
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
-        """Apply all or none, in order. Raises ``PreconditionFailed`` where one does not find what it expects."""
+        """Apply all or none, in order. Raises ``PreconditionFailed`` if a write's expectation does not hold."""
 
     @overload
     async def read(self, account: str, query: TraceById) -> Trace | None: ...
@@ -457,7 +455,7 @@ class Storage(Protocol):
     @overload
     async def read(self, account: str, query: Endpoints) -> list[Endpoint]: ...
     async def read(self, account: str, query: Any) -> Any:
-        """Answer a query; None where what it asks for is not there. Yours may take ``Query`` and give ``Any``."""
+        """Answer a query; None if there is no such thing. An implementation may take ``Query`` and return ``Any``."""
 
     @overload
     async def scan(self, account: str, query: TraceItems, *, after: str | None, limit: int) -> list[TraceItem]: ...
@@ -470,20 +468,20 @@ class Storage(Protocol):
     @overload
     async def scan(self, account: str, query: Deliveries, *, after: str | None, limit: int) -> list[Delivery]: ...
     async def scan(self, account: str, query: Any, *, after: str | None, limit: int) -> Any:
-        """Up to ``limit`` things, newest first by their ``key``, from just behind the key ``after``. Of a limit below
-        1 none."""
+        """Up to ``limit`` items, newest first by ``key``, starting behind the key ``after``. None for a limit below
+        1."""
 
     async def sweep(self, now: float) -> int:
-        """Remove what is past its time (``now`` in Unix seconds), over all accounts. Says how many things.
+        """Remove expired items of all accounts and return their number. ``now`` in Unix seconds.
 
-        Removed traces stay in the roll-ups. Snapshots go that no trace names any more, some time after."""
+        Removed traces stay in the roll-ups. Snapshots that no trace names are removed some time later."""
 
     async def aclose(self) -> None:
-        """Free what it holds. Twice is once."""
+        """Free resources. Safe to call twice."""
 
 
 class TraceDraft(Protocol):
-    """A trace that is made when somebody reads it. Safe to read from any thread."""
+    """A trace that is built when first read. Safe to read from any thread."""
 
     @property
     def id(self) -> str:
@@ -499,7 +497,7 @@ class TraceDraft(Protocol):
 
     @property
     def rows(self) -> Sequence[LedgerRow]:
-        """What its attempts cost, to be booked with it."""
+        """The ledger rows of its attempts, booked with it."""
 
     @property
     def environment(self) -> Environment:
@@ -507,7 +505,7 @@ class TraceDraft(Protocol):
 
     @property
     def snapshot_ids(self) -> tuple[str, str, str | None] | None:
-        """The catalogue, health and policy that its decision input names; None if it has none."""
+        """The ids of the catalogue, health and policy in its decision input; None if it has none."""
 
     @property
     def text_bytes(self) -> int:
@@ -515,91 +513,89 @@ class TraceDraft(Protocol):
 
     @property
     def line(self) -> object:
-        """The shortest form that it can be made from again, for the storages of this package; None: there is none."""
+        """The shortest form to rebuild it from, for the storages of this package; None if there is none."""
 
     @property
     def trace(self) -> Trace:
-        """Make the trace, a new one each time."""
+        """The trace, built anew each time."""
 
     @property
     def wordless(self) -> Trace:
-        """Make it without its content, which a redactor may take its time for."""
+        """The trace without its content, so that no redactor has to run."""
 
     @property
     def counted(self) -> Counted:
-        """What the analytics count of it, at a fraction of the cost."""
+        """The figures that the analytics count, at a fraction of the cost."""
 
     @property
     def is_void(self) -> bool:
-        """It charges nothing."""
+        """True if it charges nothing."""
 
     def void(self, is_void: bool) -> None:
-        """Charge nothing, since another call was answered and billed in its place; or, tried again, what it cost."""
+        """Charge nothing, since another call was answered and billed in its place; False reverts that."""
 
 
 class Facts(Struct, eq=False):
-    """What a call came to, for ``Accounts.settle``."""
+    """The outcome of a call, for ``Accounts.settle``."""
 
     id: str
-    """The call's, which is its trace's."""
+    """The id of the call and of its trace."""
     caller: Caller
     created_at: str
-    """RFC 3339: when it came. Its month pays."""
+    """RFC 3339: when the call arrived. Its month pays."""
     trace: TraceDraft | None = None
     rows: Sequence[LedgerRow] = ()
-    """What its attempts cost. Without rows it is charged nothing."""
+    """The costs of its attempts. Without rows it is charged nothing."""
     tokens: int | None = None
-    """Used, in place of those that were taken of its rate limits. None: nobody knows."""
+    """Tokens used, to correct those taken from rate limits. None: unknown."""
     run: RunLimit | None = None
     run_nanos: int | None = None
-    """What its run is to count, where that may be more than the rows say."""
+    """The amount counted for its run, if it may exceed the rows."""
     claim: Claim | None = None
     result: bytes | None = None
     """The answer to keep under its idempotency key for 24 hours. None: it failed, and the key is free."""
     events: Sequence[PutEvent] = ()
     event_ids: Sequence[str] = ()
-    """Three, for thresholds of the month that it crosses."""
+    """Three ids, for thresholds of the month that it crosses."""
     snapshots: Sequence[Snapshot] = ()
-    """Those that its trace names."""
+    """The snapshots that its trace names."""
     durability: Durability = "committed"
 
 
 @runtime_checkable
 class Accounts(Protocol):
-    """Limits, budgets and idempotency keys (contract 7): each call takes what it may need in one step before it runs,
-    and gives back what it did not use when it ends. ``storage.accounts`` is one.
+    """Limits, budgets and idempotency keys (contract 7). A call takes the most it may need in one step before it runs,
+    and returns the rest when it ends. ``storage.accounts`` is one.
 
-    Safe to call from any event loop and thread. In no window of 60 seconds, open at its beginning, more than a limit is
-    admitted; ``spent + reserved`` stays within every budget; an idempotency key has one call that runs, or one answer.
-    What a process holds that dies is taken back after a lease, and an ``expired`` row says of its money that nobody
-    knows. Raises ``StorageUnavailable`` where it cannot be asked; then nothing is held, nor by a call that is
-    cancelled."""
+    Safe to call from any event loop and thread. No window of 60 seconds, open at its start, admits more than the limit.
+    ``spent + reserved`` stays within every budget. An idempotency key has one running call or one answer. What a dead
+    process holds is released after a lease, and an ``expired`` row records that its cost is unknown. Raises
+    ``StorageUnavailable`` if it cannot be reached. After that error, or a cancellation, the call holds nothing."""
 
     async def admit(self, ask: Ask) -> Grant | Replay | Short:
         """Take all that a call asks for, or nothing. Raises ``AuthenticationFailed`` for a revoked key,
-        ``IdempotencyKeyReused``, ``RateLimited``, and ``RouterTimeoutError`` where its key was held for too long."""
+        ``IdempotencyKeyReused``, ``RateLimited``, and ``RouterTimeoutError`` if its key was held for too long."""
 
     async def settle(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
-        """End a call: book it, keep its answer and its trace, emit its events, all or nothing. It outlives a power cut
-        when this returns. Settling a call twice books it once; a call without a grant is booked all the same."""
+        """End a call: book it, keep its answer and trace, and emit its events, all or nothing. The result is durable
+        when this returns. Settling twice books once. A call without a grant is booked, too."""
 
     async def widen(self, grant: Grant, nanos: int) -> bool:
-        """Reserve more for a call that runs, if there is room now."""
+        """Reserve more for a running call, if there is room now."""
 
     def release(self, grant: Grant, tokens: int | None = 0) -> None:
-        """End a call that came to nothing. Never fails nor waits. Its request stays counted; ``tokens`` as in
-        ``Facts``."""
+        """End a call without a result. Never fails or waits. Its request stays counted; ``tokens`` as in ``Facts``."""
 
     def left(self, caller: Caller, run: RunLimit | None = None) -> Left | None:
-        """What a caller may still spend, from memory. None: this process does not know yet, or not any more."""
+        """The money a caller may still spend, from memory. None: unknown to this process."""
 
     async def look(self, caller: Caller, run: RunLimit | None = None) -> Left:
-        """The same from the newest state."""
+        """As ``left``, from the newest state."""
 
 
 @runtime_checkable
 class LimitingStorage(Storage, Protocol):
-    """A storage that keeps accounts. Without, callers that have no limits are served, and no others."""
+    """A storage that keeps accounts. With any other storage only callers without limits are served."""
 
     @property
     def accounts(self) -> Accounts:
@@ -608,19 +604,19 @@ class LimitingStorage(Storage, Protocol):
 
 @runtime_checkable
 class LocalStorage(Storage, Protocol):
-    """A storage in a file of this machine. What is secret about it stands in a file beside it."""
+    """A storage in a file on this machine. Its secrets are in a file beside it."""
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """The path of the file."""
 
 
 @runtime_checkable
 class ImmediateStorage(Storage, Protocol):
-    """A storage none of whose methods ever waits, so that nothing has to queue in front of it."""
+    """A storage whose methods never wait, so that writes need no queue."""
 
     def keep(self, account: str, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> None:
-        """Keep a trace, as ``PutTrace`` does, and under ``SYSTEM_ACCOUNT`` the snapshots that its decision names."""
+        """Keep a trace, as ``PutTrace`` does, and its snapshots under ``SYSTEM_ACCOUNT``."""
 
 
 class ToolContext(Struct, kw_only=True):
@@ -631,30 +627,30 @@ class ToolContext(Struct, kw_only=True):
     step: int
     caller: Caller
     deadline: float
-    """When the tool's time is over, on the clock's monotonic scale. It begins once the call is approved."""
+    """When the tool's time ends, on the clock's monotonic scale. It starts after the approval."""
     left_nanos: int | None = None
-    """Nano-dollars that the tool may spend. None: nothing limits it."""
+    """Nano-dollars that the tool may spend. None: unlimited."""
     metadata: Mapping[str, Any] = {}
-    """The run's."""
+    """The metadata of the run."""
     spent_usd: float = 0.0
-    """What the tool has spent. Set it as you spend: it counts even if the tool then fails or times out."""
+    """Set by the tool as it spends: counted even if the tool then fails or times out."""
     trace_id: str | None = None
-    """Set it to the trace of what the tool did, to show that below its step."""
+    """Set by the tool to a trace of its own, to show that below the step."""
     limit: RunLimit | None = None
     """The run's budget, for model calls that are part of the run."""
 
 
 class ToolFailed(Exception):
-    """Raise it in a tool to tell the model what went wrong. Of any other exception the model sees only the type; its
+    """Raised by a tool to tell the model what went wrong. Of other exceptions the model sees only the type; the
     traceback is logged."""
 
 
 @runtime_checkable
 class Tool(Protocol):
-    """What an agent can do. Safe to run many times at once.
+    """A tool of an agent. Safe to run many times at once.
 
-    Optional attributes: ``needs_approval``, True if each call needs a yes of ``Agent(approve=)``, and is left to the
-    client without one; ``validated(arguments)``, which replaces the check against the schema: it returns the arguments
+    Optional attributes: ``needs_approval``, True if ``Agent(approve=)`` must approve each call (without it, the call is
+    left to the client); ``validated(arguments)``, in place of the check against the schema: it returns the arguments
     for ``approve`` and ``run``, or raises ``ToolFailed``."""
 
     @property
@@ -662,8 +658,8 @@ class Tool(Protocol):
         """Name, description and JSON schema of the arguments, for the model."""
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """The result: a text, or what JSON can hold. The arguments fit the schema. Raises
-        ``ToolFailed``; it is cancelled when the step's time is over."""
+        """The result: a text or a JSON value. The arguments fit the schema. Raises ``ToolFailed``; cancelled when the
+        step's time is up."""
 
 
 @runtime_checkable
@@ -675,7 +671,7 @@ class SearchBackend(Protocol):
 
 
 class SearchResult(Struct, frozen=True):
-    """One page that was found."""
+    """One page found by a search."""
 
     title: str
     url: str
@@ -686,9 +682,9 @@ class Executed(Struct, frozen=True, kw_only=True):
     """The outcome of a program."""
 
     output: str
-    """What it printed, errors included, cut off at the sandbox's limit."""
+    """Standard output and errors, cut at the sandbox's limit."""
     exit_code: int | None
-    """None: it was ended, for ``reason``."""
+    """None: it was stopped, for ``reason``."""
     reason: str | None = None
     """``timeout``, ``memory`` or ``output``."""
 
@@ -698,7 +694,7 @@ class CodeSandbox(Protocol):
     """Runs Python that a model wrote, for the built-in tool ``code_exec``."""
 
     async def execute(self, code: str, timeout_s: float) -> Executed:
-        """Run a program and end it, and all it started, in time. Raises ``ToolFailed``."""
+        """Run a program; stop it and its children when the time is up. Raises ``ToolFailed``."""
 
     async def aclose(self) -> None:
-        """Free what it holds."""
+        """Free resources."""

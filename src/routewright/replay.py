@@ -1,4 +1,4 @@
-"""Takes decisions again from what was stored of them."""
+"""Replays decisions from stored snapshots."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Replays:
-    """Over one Router's snapshots, and those of its storage."""
+    """Replays decisions with the snapshots of one Router and its storage."""
 
     def __init__(self, fleets: Callable[[], Sequence[Fleet]], snapshot: Callable[[str], Snapshot | None]) -> None:
         self._fleets = fleets
@@ -32,7 +32,7 @@ class Replays:
         self._compiled: Kept[tuple[str, str], Boards] = Kept(BOARDS_KEPT)
 
     def decide(self, given: DecisionInput) -> Decision:
-        """Take a decision again. Raises ``NotFound`` if a snapshot that the input names is no longer stored."""
+        """Replay a decision. Raises ``NotFound`` if a snapshot of its input is no longer stored."""
         if given.rules != RULES:
             raise NotFound(
                 f"the decision was made by scoring rules {given.rules}, which this version (rules {RULES}) lacks"
@@ -40,11 +40,11 @@ class Replays:
         board = self._board(given)
         with suppress(CountTokens):
             return decision_of(given, board)
-        # a refusal by a version that did not count for one: there is no text to count
+        # older versions refused without exact counts; there is no text to count now
         return decision_of(replace(given, tokens=replace(given.tokens, counted=True)), board)
 
     def _board(self, given: DecisionInput) -> Board:
-        """The snapshots that a decision names, compiled."""
+        """The compiled snapshots of a decision."""
         dials = dials_of(given)
         for fleet in self._fleets():
             if fleet.pool.snapshot.id == given.catalogue:
@@ -54,7 +54,7 @@ class Replays:
         return self.boards(given).dialled(dials).of(self._health(given.health))
 
     def boards(self, given: DecisionInput) -> Boards:
-        """The stored catalogue that a decision names, compiled. Raises ``NotFound``."""
+        """The compiled catalogue of a decision, from the storage. Raises ``NotFound``."""
         key = given.catalogue, given.as_of
         found = self._compiled[key]
         if found is None:
@@ -68,12 +68,13 @@ class Replays:
     def _snapshot(self, snapshot_id: str, kind: type[T]) -> T:
         found = self._stored(snapshot_id)
         if not isinstance(found, kind):
-            raise NotFound(f"snapshot {snapshot_id!r} is not stored any more, so the decision cannot be replayed")
+            raise NotFound(f"snapshot {snapshot_id!r} is no longer stored, so the decision cannot be replayed")
         return found
 
 
 def input_of(decided: Answer[Any] | TraceItem | Decision | DecisionInput) -> DecisionInput:
-    """What a decision was made from. Raises ``NotFound`` and ``ValidationFailed`` for what holds none."""
+    """The input of a decision. Raises ``NotFound`` for a trace without one, and ``ValidationFailed`` for a wrong
+    type."""
     if isinstance(decided, DecisionInput):
         return decided
     if isinstance(decided, Answer):

@@ -1,5 +1,5 @@
-"""The root secret, from which all others are derived, and for a while the one before it: from ``ROUTEWRIGHT_SECRET``,
-otherwise a file beside the store, otherwise random for this process (contract 12)."""
+"""The root secret, from which all others are derived, and the previous one: from ``ROUTEWRIGHT_SECRET``, otherwise from
+a file beside the store, otherwise random for this process (contract 12)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from .wire.account import Secret
 VARIABLE = "ROUTEWRIGHT_SECRET"
 """The environment variable that replaces the file."""
 BEFORE = "ROUTEWRIGHT_SECRET_BEFORE"
-"""The environment variable of the one before, while it is still valid."""
+"""The environment variable of the previous secret, while it is valid."""
 RANDOM_BYTES = 32
 LIVE = 2
 """Number of secrets that are valid at a time."""
 _LONG_ENOUGH = f"take at least {MIN_ROOT_BYTES}, as of 'openssl rand -hex 32'"
-_CHANGED = "the root secret is being changed, or was just now: see whether it has to be changed again"
+_CHANGED = "another process is changing the root secret, or has just done so: check if it must be changed again"
 _KEYS_LOST = (
     "and the store has keys already, which were made with another secret and are all refused: "
     f"put the file of its backup back, or set {VARIABLE}"
@@ -89,12 +89,14 @@ class RootSecret:
             return _Given(tuple(each for each in told if each), VARIABLE, hint)
         if told[1]:
             raise ValidationFailed.at(BEFORE, f"is set, and {VARIABLE} is not", f"set {VARIABLE}, too")
-        return SecretFile(self.storage.path) if isinstance(self.storage, LocalStorage) else _made_up(self.storage)
+        if isinstance(self.storage, LocalStorage):
+            return SecretFile(self.storage.path)
+        return _made_up_for.of(self.storage, partial(_MadeUp, lasts=isinstance(self.storage, MemoryStorage)))
 
 
 def given_secrets(secret: object) -> tuple[bytes, ...]:
-    """The secrets that a caller passed: one, or the one in use and the one before it. Raises ``ValidationFailed``,
-    which tells nothing of them."""
+    """The secrets that a caller passed: one, or the present and the previous one. Raises ``ValidationFailed``, which
+    does not show them."""
     several: Sequence[object] = [secret] if isinstance(secret, str) or not isinstance(secret, Sequence) else secret
     texts = [each for each in several if isinstance(each, str)]
     if len(texts) != len(several) or not 1 <= len(texts) <= LIVE:
@@ -144,15 +146,11 @@ class _MadeUp:
         if not self.lasts:
             raise StorageUnavailable(f"no root secret is kept anywhere: set {VARIABLE}")
         if not same(self._roots[0], base):
-            raise PreconditionFailed("the root secret was changed just now: see whether it has to be changed again")
+            raise PreconditionFailed(_CHANGED)
         self._roots = secrets.token_bytes(RANDOM_BYTES), base
 
 
 _made_up_for: Companions[_MadeUp] = Companions()
-
-
-def _made_up(storage: Storage) -> _MadeUp:
-    return _made_up_for.of(storage, partial(_MadeUp, lasts=isinstance(storage, MemoryStorage)))
 
 
 def _check_lengths(told: Mapping[str, bytes]) -> None:
@@ -177,10 +175,9 @@ class _Known(NamedTuple):
 
 
 class SecretFile:
-    """Secrets in a file beside a store: one a line, the one in use first. Looks each time whether the file has changed.
+    """Secrets in a file beside a store: one per line, the present one first. Each use checks if the file has changed.
 
-    Only its owner can read it. It is created and replaced as a whole: readers, and a crash, find it as it was before or
-    as it is after."""
+    Only its owner can read it. It is created and replaced atomically."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
@@ -188,7 +185,7 @@ class SecretFile:
         self._known: _Known | None = None
 
     def live(self) -> tuple[bytes, ...]:
-        """The secrets; the file is created if it is missing, and remembered if it is gone since. Raises
+        """The secrets; creates a missing file. If it vanishes later, they are kept in memory. Raises
         ``StorageUnavailable`` for a file that others can read, or without a secret."""
         known, stamp = self._known, _stamp(self._path)
         if known is None or (stamp is not None and stamp != known.stamp):

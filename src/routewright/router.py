@@ -1,4 +1,4 @@
-"""The public door: ``Router`` chooses a model for each request, calls it, and can say why."""
+"""``Router``: chooses a model for each request, calls it, and explains why."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ class Router:
             answer = await router.route("Why is the sky blue?", goal="quality", budget={"maxCostUsd": 0.01})
             print(answer.output, answer.routing.selected_model)
 
-    Without ``providers`` they are found from the usual environment variables. ``async with`` is optional. One Router
-    serves any number of threads and event loops, before and after a fork."""
+    Without ``providers`` the Router takes those whose usual environment variables are set. ``async with`` is optional.
+    One Router serves any number of threads and event loops, before and after a fork."""
 
     def __init__(
         self,
@@ -103,8 +103,8 @@ class Router:
         timeout: float | None = None,
         max_retries: int | None = None,
     ) -> None:
-        """``timeout``, in seconds, and ``max_retries`` hold where neither a call nor its policy says; None: 60 and 1.
-        A provider's own ``max_retries`` goes before the Router's."""
+        """``timeout``, in seconds, and ``max_retries`` are defaults for calls and policies that set none; None: 60 and
+        1. A provider's own ``max_retries`` takes precedence."""
         self._parts = Parts(
             providers, catalogue, policies, storage, guardrails, settings, coordination, cache,
             timeout=timeout, max_retries=max_retries,
@@ -127,7 +127,7 @@ class Router:
         timeout: float | None = None,
         max_retries: int | None = None,
     ) -> Self:
-        """A Router with canned output: no key, no network, never billed, everything else as it is.
+        """A Router with canned answers: no keys, no network, no charges; the rest works as usual.
 
         ``answers`` maps the last user message to its answer, or is a function of the ``UpstreamCall``. ``faults`` maps
         a model id or ``"*"`` to the ``FaultKind`` its calls end in, or to a list of them for its first calls."""
@@ -140,7 +140,7 @@ class Router:
         return router
 
     def __repr__(self) -> str:
-        # names alone: no keys, and nothing is loaded for it
+        # shows names only, no keys, and loads nothing
         return f"<{type(self).__name__} {self._parts.shown(self._caller.environment)}>"
 
     async def __aenter__(self) -> Self:
@@ -166,27 +166,31 @@ class Router:
         self, request: RequestLike, *, output_type: type[T], caller: Caller | None = None, **options: Unpack[Options]
     ) -> Answer[T]: ...
     @overload
-    async def route(  # what is no class to a type checker: unions, Literal, Annotated
+    async def route(  # for types that are no class to a type checker: unions, Literal, Annotated
         self, request: RequestLike, *, output_type: object, caller: Caller | None = None, **options: Unpack[Options]
     ) -> Answer[Any]: ...
     async def route(
         self, request: RequestLike, *, output_type: Any = None, caller: Caller | None = None, **options: Unpack[Options]
     ) -> Answer[Any]:
-        """Answer a request, falling back along the chain where a model fails.
+        """Answer a request. If a model fails, the next in the plan is called.
 
         With ``output_type`` the answer is JSON, and ``answer.data`` a value of that type: a pydantic model, a msgspec
-        Struct, a dataclass, a TypedDict, or what else these libraries read. A model whose answer does not fit is shown
-        what is wrong, once; then the next is asked.
+        Struct, a dataclass, a TypedDict, or anything else these libraries read. If an answer does not fit, the model is
+        told why and asked once more; then the next model is called.
 
-        ``timeout``, in seconds, and ``max_retries`` are the request's ``timeout_ms`` and ``fallback.maxRetries`` by the
-        names that vendors' SDKs give them, and go before the Router's own. The time is for everything, fallbacks too; a
-        policy may make it shorter.
+        ``timeout``, in seconds, and ``max_retries`` set the request's ``timeout_ms`` and ``fallback.maxRetries``, and
+        override the Router's defaults. The time includes fallbacks; a policy may shorten it.
 
         Raises ``ValidationFailed``, ``NoCandidates`` (``BudgetExceeded``), ``ContentRefused``, ``UpstreamFailed`` and
-        ``RouterTimeoutError``; what it raises names the trace. Without one: of a caller that was set up with a
-        ``Console`` also ``RateLimited``, ``InsufficientBalance``, ``QuotaExhausted``, ``AuthenticationFailed``,
-        ``PermissionDenied`` and ``StorageUnavailable``; with an idempotency key ``IdempotencyKeyReused``."""
-        form = None if output_type is None else _form_of(output_type)
+        ``RouterTimeoutError``, with the id of the trace. Raised without a trace: ``IdempotencyKeyReused``, and for
+        callers set up with a ``Console`` ``RateLimited``, ``InsufficientBalance``, ``QuotaExhausted``,
+        ``AuthenticationFailed``, ``PermissionDenied`` and ``StorageUnavailable``."""
+        form = None
+        if output_type is not None:
+            with importing.lock:
+                from .output import form_of  # loads pydantic
+
+            form = form_of(output_type)
         engine = self._parts.running or await self._parts.begin()
         caller = self._caller if caller is None else self.resolve_caller(caller)
         return await engine.route(self._asked(request, options, form), caller)
@@ -194,13 +198,13 @@ class Router:
     async def route_to_end(
         self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]
     ) -> Answer:
-        """Answer a request that is not dropped when whoever asked leaves: for servers, whose clients lose connections.
+        """Answer a request that goes on if the task is cancelled: for servers, whose clients lose connections.
 
-        The call then goes on in the background, within its ``timeout_ms``; what it brings is there for who asks again
-        with the same ``idempotency_key``, which it has to have. Raises what ``route`` does."""
+        The call then continues in the background, within its ``timeout_ms``. A retry with the same ``idempotency_key``
+        gets the answer, so the request must have one. Raises as ``route`` does."""
         asked, caller = self._asked(request, options), self._as(caller)
         if isinstance(asked, Read) or asked.read().request.idempotency_key is None:
-            hint = "give the request one, so that its answer can be asked for again"
+            hint = "set one, so that a retry can get the answer"
             raise ValidationFailed.of(Problem("idempotency_key", "is missing", hint))
         engine = await self._parts.begin()
         call = Detached(partial(engine.route, asked, caller), self._parts.worker)
@@ -215,21 +219,21 @@ class Router:
         caller: Caller | None = None,
         **options: Unpack[SharedOptions],
     ) -> list[Answer | RouterError]:
-        """Answer many requests, at most ``limit`` at a time. Gives what became of each, in their order: its answer, or
-        the ``RouterError`` that it ended in.
+        """Answer many requests, at most ``limit`` at a time. Returns, in order, the answer or the ``RouterError`` of
+        each.
 
-        ``budget`` is one over them all, beside the budgets of their own; ``options`` hold for each of them."""
+        ``budget`` is shared by all of them, beside their own budgets; ``options`` apply to each."""
         own = _declared(cast("Options", options))
         asked = partial(self._asked, options=own)
         check_many(requests, limit)
-        self._read("a request", own)  # a mistake in the options is told once
+        self._read("a request", own)  # raise an error in the options once, not per request
         shared = None if budget is None else SharedBudget(room_of(as_budget(budget)))
         run = Many(await self._parts.begin(), self._as(caller), asked, limit=limit, budget=shared)
         return await run.run(requests)
 
     def stream(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Stream:
-        """Answer a request piece by piece. Nothing happens before the first piece is asked for, but that a request
-        of ordinary size is checked."""
+        """Answer a request piece by piece. A request of ordinary size is checked at once; all else happens when the
+        first piece is read."""
         asked, parts = self._asked(request, options), self._parts
         if not isinstance(asked, Read) and (parts.settings.clock.virtual or not asked.is_large):
             asked = asked.read()
@@ -246,16 +250,16 @@ class Router:
         traceparent: str | None = None,
         **options: Unpack[Options],
     ) -> Prepared:
-        """Check a request and bound its tokens, and leave the call for later: for servers, which answer a mistake
-        before they admit anything. Nothing is admitted, and no time limit runs, before the result is used.
+        """Check a request and bound its tokens, but do not call a model yet: for servers, which report mistakes before
+        they admit a request. Admission and time limit start when the result is used.
 
-        Bytes are the JSON body of ``POST /v1/route``, read strictly. ``path`` and ``body`` say where the request was
-        sent, and as what, if it was sent in another form: under one idempotency key another path or body is another
-        request. ``traceparent`` is the header that came with it; a malformed one is ignored. An ``idempotency_key`` may
-        stand beside the same one in the request, and no other.
+        Bytes are the JSON body of ``POST /v1/route``, read strictly. ``path`` and ``body`` are those of the original
+        HTTP request, if it had another form: they are part of its identity under an idempotency key. ``traceparent`` is
+        its header; a malformed one is ignored. An ``idempotency_key`` option must equal the one in the request, if both
+        are given.
 
-        Takes as long as reading the request, some microseconds; call it in a thread for bodies of many kilobytes.
-        Raises ``InvalidJson`` and ``ValidationFailed``."""
+        Takes some microseconds; call it in a thread for bodies of many kilobytes. Raises ``InvalidJson`` and
+        ``ValidationFailed``."""
         parts, held = self._parts, tags_held()
         caller = self._caller if caller is None else self.resolve_caller(caller)
         made = sent_request(request, _declared(options) if "tools" in options else options)
@@ -268,10 +272,10 @@ class Router:
         return Prepared(parts.running or parts.engine, Read(made, bounds_of(made), path, parent, sent), caller)
 
     def steps(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Steps:
-        """Choose a model and leave the upstream calls to you: the result says step by step what to do.
+        """Choose a model, and leave the upstream calls to you: the result says step by step what to do.
 
-        Where no ``providers`` were passed, every model of the catalogue is one that you can call. Tokens are counted
-        on the spot, as by ``decide``. Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``)."""
+        If no ``providers`` were passed, every model of the catalogue is a candidate. Tokens are counted inline, as in
+        ``decide``. Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``)."""
         engine, caller, wait = self._parts.engine, self._as(caller), self._parts.wait_long
         fleet, read = self._parts.hosted(caller.environment), self._read(request, options)
         hold = engine.admissions.begin(read, caller, patient=False)
@@ -285,7 +289,7 @@ class Router:
         return Steps(engine, wait(begin, engine, read, hold, fleet), wait)
 
     def decide(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Decision:
-        """Choose without calling anything. Takes microseconds, unless tokens have to be counted.
+        """Choose a model without calling it. Takes microseconds, unless tokens have to be counted.
 
         Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``)."""
         engine = self._parts.engine
@@ -297,19 +301,20 @@ class Router:
     def check_policies(
         self, request: RequestLike = "Hello", *, caller: Caller | None = None, **options: Unpack[Options]
     ) -> list[PolicyCheck]:
-        """Say of every policy what routing a request under it would come to: who serves it at what cost, and what
-        becomes of it while one of the providers is lost.
+        """Try a request under every policy, without calling a model: which model serves it at what cost, and what
+        happens if a provider is down.
 
-        Counts tokens and decides twice a policy, some milliseconds each. Raises ``ValidationFailed``."""
+        Counts tokens and decides twice per policy, some milliseconds each. Raises ``ValidationFailed``."""
         return self._parts.engine.check(self._read(request, options), self._as(caller))
 
     def why_not(
         self, request: RequestLike, model: str, *, caller: Caller | None = None, **options: Unpack[Options]
     ) -> WhyNot:
-        """Say what would have to be true for a model to be chosen: what admits it, which change alone puts it first.
+        """Explain what it would take for a model to be chosen: what would admit it, and which single change would put
+        it first.
 
-        Counts tokens and decides some fifty times over, a tenth of a second, and more the first time, when the tables
-        of tokens are loaded. Raises ``ValidationFailed``."""
+        Counts tokens and decides some fifty times: a tenth of a second, more if token tables have to be loaded. Raises
+        ``ValidationFailed``."""
         if not isinstance(model, str):
             raise ValidationFailed.at("model", f"must be an id or alias, got {shown(model)}", "models() lists them")
         engine = self._parts.engine
@@ -324,20 +329,20 @@ class Router:
         return explain(decided if isinstance(decided, Decision) else self.replay(decided))
 
     def replay(self, decided: Answer[Any] | TraceItem | Decision | DecisionInput) -> Decision:
-        """Take a decision again from its stored input; it comes out the same, bit for bit.
+        """Repeat a decision from its stored input; the result is the same, bit for bit.
 
-        Raises ``NotFound`` if a snapshot that the input names is no longer stored."""
+        Raises ``NotFound`` if a snapshot of the input is no longer stored."""
         return self._parts.replays.decide(input_of(decided))
 
     def models(self, *, caller: Caller | None = None) -> list[Model]:
         """Every known model, with today's price, window, abilities and availability (spec 2.3).
 
-        ``availability.status`` is ``unavailable`` for what is not called: no provider serves it, it is disabled, or its
-        vendor gave it up; ``degraded`` where most calls of late failed, or one of its provider's keys was refused."""
+        ``availability.status`` is ``unavailable`` if no provider serves it, it is disabled, or its vendor withdrew it;
+        ``degraded`` if most recent calls failed, or a key of its provider was refused."""
         return self._parts.fleet(self._as(caller).environment).models()
 
     def model_names(self, *, caller: Caller | None = None) -> Mapping[str, str]:
-        """Every name that a request may give a model, ids and aliases, with the id that it means."""
+        """Every name that requests may use, ids and aliases, with the id of its model."""
         return self._parts.fleet(self._as(caller).environment).names
 
     def policies(self) -> list[Policy]:
@@ -345,58 +350,58 @@ class Router:
         return [snapshot.policy for snapshot in self._parts.engine.policies]
 
     def reload_policies(self, policies: Sequence[Policy] | None = None) -> list[PolicyChanged]:
-        """Put other policies in force, at once and as a whole; without an argument those of the ``PolicyFile`` as it
-        is now. Requests that are on their way keep theirs.
+        """Replace all policies at once; without an argument by those now in the ``PolicyFile``. Running requests keep
+        theirs.
 
-        Raises ``ValidationFailed`` for what is not valid; then those before stay."""
+        Raises ``ValidationFailed`` if one is invalid; the old policies then stay."""
         return self._parts.reload_policies(policies)
 
     async def feedback(
         self, trace_id: str, score: float, comment: str | None = None, *, caller: Caller | None = None
     ) -> None:
-        """Say how good an answer was, 0 to 1. Raises ``NotFound`` if the caller has no such trace."""
+        """Rate an answer from 0 to 1. Raises ``NotFound`` if the caller has no such trace."""
         caller, at = self._as(caller), self._parts.settings.clock.time()
         checked = checked_feedback(trace_id, score, comment, at, caller.environment)
         await self._parts.log.feedback(caller, checked)
         await self._parts.tell_cache(caller, checked.trace_id, score)
 
     async def trace(self, trace_id: str, *, caller: Caller | None = None) -> Trace:
-        """Read a trace; that of an agent run with the spans of its model calls, as one tree. Raises ``NotFound`` alike
-        for an unknown one and another account's."""
+        """Read a trace. An agent run includes the spans of its model calls, as one tree. Raises ``NotFound``, also for
+        another account's trace."""
         return await self._parts.log.trace(self._as(caller), normalise_trace_id(trace_id))
 
     def tags(self, /, **metadata: Any) -> AbstractContextManager[None]:
-        """Put these under the metadata of every request that is made inside, and in tasks that are started there.
+        """Add metadata to every request made in the block, and in tasks started there.
 
             with router.tags(team="support"):
                 await router.route("Hello")
 
-        They nest; of two under one name the inner holds, and before all what the request itself says. Raises
-        ``ValidationFailed`` for what is not JSON, or over 16 KiB."""
+        Blocks nest: inner values override outer ones, and the request's own metadata overrides both. Raises
+        ``ValidationFailed`` for values that are not JSON, or are over 16 KiB."""
         return self._parts.tags.scope(checked_tags(metadata))
 
     def traceparent(self, header: str) -> AbstractContextManager[None]:
-        """Let calls that are made inside, by whatever Router, belong to a trace of your whole system: by its
-        ``traceparent``, as W3C Trace Context has it.
+        """Make calls in the block, by any Router, part of a distributed trace (the ``traceparent`` header of W3C Trace
+        Context).
 
             with router.traceparent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"):
                 await router.route("Hello")
 
-        An active span of OpenTelemetry is taken without a word; this goes before it. Raises ``ValidationFailed`` for
-        what is no such header."""
+        Overrides an active OpenTelemetry span, which is picked up automatically. Raises ``ValidationFailed`` for a
+        malformed header."""
         return within(checked_traceparent(header))
 
     def on_trace(self, hook: TraceHook) -> Subscription:
-        """Call ``hook(trace)`` after each call, whoever made it and however it ended, once its trace is in the storage.
+        """Call ``hook(trace)`` after every call of this Router, failed ones included, once its trace is stored.
 
-        Hooks run in the background, one after the other, plain ones in a thread. What they raise is logged and harms
-        nobody. Call what is given back, or leave it as a context manager, to hear no more."""
+        Hooks run in the background, one after the other; plain functions in a thread. Their errors are logged. To stop,
+        call the subscription or leave it as a context manager."""
         return self._parts.hooks.on_trace(hook)
 
     def on_event(self, hook: EventHook) -> Subscription:
-        """Call ``hook(event)``, just as ``on_trace`` does, when a fallback served a request, a budget refused it, many
-        of an account's calls failed, what it was charged reached a share of its month's limit, or other policies came
-        into force: by calls and policies of this Router. Of incidents no hook hears."""
+        """Call ``hook(event)``, as ``on_trace`` does, for events of this Router: a fallback served a request, a budget
+        refused it, many calls of an account failed, its charges reached a threshold of the month's limit, or policies
+        changed. Incidents are not reported."""
         return self._parts.hooks.on_event(hook)
 
     def as_caller(self, caller: Caller) -> Self:
@@ -407,10 +412,10 @@ class Router:
         return view
 
     def resolve_caller(self, caller: Caller) -> Caller:
-        """The caller as calls have it: checked, and in a sandbox Router in the sandbox. Raises ``ValidationFailed``."""
+        """Check a caller; a sandbox Router puts it in the sandbox. Raises ``ValidationFailed``."""
         try:
             return self._parts.resolve(caller)
-        except TypeError:  # it cannot be hashed, so it is no caller, or holds what it may not
+        except TypeError:  # not hashable, so not a valid caller
             check_caller(caller)
             raise
 
@@ -421,23 +426,23 @@ class Router:
 
     @property
     def storage(self) -> Storage:
-        """The storage that was passed, else the one in memory."""
+        """The storage that was passed, else one in memory."""
         return self._parts.storage
 
     @property
     def coordination(self) -> Coordination:
-        """What it shares limits and news through. A ``Console`` beside it takes the same:
+        """Shares limits and notices with other processes. A ``Console`` on the same storage uses the same one:
         ``Console(router.storage, clock=router.clock)``."""
         return self._parts.coordination
 
     @property
     def caller(self) -> Caller:
-        """Who calls, where nobody else is named."""
+        """The default caller."""
         return self._caller
 
     @property
     def tags_here(self) -> Tags:
-        """What ``tags`` has set in this context; may be empty."""
+        """The ``tags`` set in this context; may be empty."""
         return self._parts.tags.here()
 
     @property
@@ -451,27 +456,27 @@ class Router:
         return self._parts.engine
 
     def run_blocking(self, async_fn: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Await in the Router's background thread, and block until it is done."""
+        """Run ``async_fn`` in the Router's background thread, and block until it is done."""
         return self._parts.wait_long(async_fn)
 
     @property
     def new_id(self) -> Callable[[str], str]:
-        """Makes ids: ``router.new_id("req_")``. Later ones are greater, and so are the ids of later traces."""
+        """Makes ids: ``router.new_id("req_")``. They increase over time, like the ids of traces."""
         return self._parts.ids
 
     @property
     def open_circuits(self) -> int:
-        """How many models are not called for a while, for their faults; in both environments."""
+        """Number of models paused because of faults, in both environments."""
         return sum(fleet.open_circuits for fleet in self._parts.fleets())
 
     @property
     def refused_keys(self) -> int:
-        """How many of several keys of a provider are not used, since its vendor refused them."""
+        """Number of keys not used because the vendor refused them, for providers with several."""
         return sum(fleet.refused_keys for fleet in self._parts.fleets())
 
     async def problem(self, *, within_s: float = 2.0) -> str | None:
-        """What keeps it from serving, in one sentence: it is closed, it is not warm (``warm``) within ``within_s``, or
-        its storage cannot be read or written in that time. None: nothing does. For readiness probes."""
+        """Why it cannot serve, in one sentence: it is closed, it is not warm (``warm``) within ``within_s``, or its
+        storage cannot be read or written in that time. None: it can. For readiness probes."""
         clock = self.clock
         try:
             with clock.deadline(clock.monotonic() + within_s) as limit:
@@ -481,36 +486,35 @@ class Router:
             return await self._parts.readiness.problem(within_s)
         except RouterClosed:
             return _CLOSED
-        except RouterError as error:  # its message stays out
+        except RouterError as error:  # the message is not for outsiders
             return f"it cannot begin: {error.code}"
 
     @property
     def degraded(self) -> str | None:
-        """What it goes on without, and what that means, in one sentence. None: no such part is away."""
+        """The part that is unavailable and the effect, in one sentence. None: all are available."""
         return self._parts.degraded
 
     async def warm(self) -> None:
-        """Do what first calls would wait for: ask servers of your own for their models, and load the tables with which
-        tokens are counted exactly, where models can be called (``Settings.preload_tokens``). For programs that serve
-        others, before they begin to; ``create_app`` does it where there is a lifespan, and readiness probes do."""
+        """Do what first calls would wait for: ask discovering providers for their models, and load the tables for exact
+        token counts (see ``Settings.preload_tokens``). For servers, before they accept requests; ``create_app`` does it
+        if there is a lifespan, and readiness probes do."""
         await self._parts.warm()
 
     def run_in_background(self, async_fn: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
-        """Run an async function beside the Router's own background work: in its thread, until the Router is closed,
-        which cancels it, and anew in forked processes. Raises ``RouterClosed``."""
+        """Run an async function in the Router's background thread. Closing the Router cancels it; a forked process
+        starts it anew. Raises ``RouterClosed``."""
         self._parts.worker.start_daemon(async_fn, *args)
 
     @cached_property
     def traces(self) -> TraceStore:
-        """The traces of this Router's storage, to be queried, reported on, exported and deleted, at once after the
-        answer: those of the account that ``as_caller`` said, unless a method is given another ``account``.
-        Of a caller's scopes none is asked for."""
+        """Query, report on, export and delete the traces of this Router's storage, including those just answered.
+        Covers the account of ``as_caller`` unless a method is given another ``account``; scopes are not checked."""
         return self._parts.traces.as_account(self._caller.account)
 
     @cached_property
     def cache(self) -> ResponseCache:
-        """The response cache of this caller's account and environment: stats, explain, invalidate. ``stats``
-        counts both environments."""
+        """The response cache of this caller's account and environment: stats, explain, invalidate. ``stats`` counts
+        both environments."""
         parts = self._parts
         return ResponseCache(
             lambda: parts.caching, self._explain_cache, self._caller, parts.settings.clock, parts.worker
@@ -518,28 +522,28 @@ class Router:
 
     @property
     def trace_counts(self) -> TraceCounts:
-        """Traces of this process that are not in the storage: ``waiting``, ``refused`` by it, and ``lost``. Of those
+        """Traces of this process that are not in the storage: ``waiting``, ``refused`` by it, and ``lost``; of these
         ``unbilled`` are not in the ledger either."""
         return self._parts.trace_counts
 
     @property
     def hook_counts(self) -> HookCounts:
-        """Calls of this process whose hooks are still to be called (``waiting``) or never will be (``lost``), and how
-        often a hook ``failed``."""
+        """Calls of this process whose hooks are pending (``waiting``) or were dropped (``lost``), and how often a hook
+        ``failed``."""
         return self._parts.hooks.counts
 
     async def flush(self) -> None:
-        """Write all traces that still wait, and call their hooks. Raises ``StorageUnavailable`` if some
-        traces still wait, and ``InternalError`` if some were refused or lost since the last time."""
+        """Write all pending traces, and call their hooks. Raises ``StorageUnavailable`` if some are still pending, and
+        ``InternalError`` if some were refused or lost since the last flush."""
         try:
             await self._parts.log.flush()
         finally:
             await self._parts.hooks.flush()
 
     async def aclose(self) -> None:
-        """Write what waits and free connections, within two seconds. Twice is once.
+        """Write pending traces and close connections, within two seconds. Safe to call twice.
 
-        What could not be written is counted and logged. A call after this raises ``RouterClosed``."""
+        Traces that cannot be written are counted and logged. Later calls raise ``RouterClosed``."""
         await self._parts.aclose()
 
     @cached_property
@@ -572,7 +576,7 @@ class Router:
 
 
 def _declared(options: Options) -> Options:
-    """The options, with a declaration in the place of each function among the tools."""
+    """The options, with functions among the tools replaced by their declarations."""
     tools: Any = options.get("tools")
     if not isinstance(tools, list | tuple) or not any(map(is_runnable, tools)):
         return options
@@ -582,24 +586,17 @@ def _declared(options: Options) -> Options:
     return {**options, "tools": [declaration(tool) if is_runnable(tool) else tool for tool in tools]}
 
 
-def _form_of(output_type: Any) -> Form:
-    with importing.lock:
-        from .output import form_of  # loads pydantic
-
-    return form_of(output_type)
-
-
 class BlockingRouter(Twin[Router]):
-    """``router.blocking``: the methods of ``Router`` that wait, as plain functions. The others need no twin.
+    """``router.blocking``: the async methods of ``Router`` as plain functions.
 
-    They run in the Router's background thread: in scripts, threads, notebooks, and inside a running event loop, which
-    they block.
+    They run in the Router's background thread. Use them in scripts, threads and notebooks; in a running event loop they
+    block it.
 
     answer = Router.sandbox().blocking.route("Hello")"""
 
     @property
     def router(self) -> Router:
-        """The Router itself, whose other methods are plain already: ``decide``, ``explain``, ``replay`` and more."""
+        """The Router, for methods that are plain already: ``decide``, ``explain``, ``replay`` and more."""
         return self._of
 
     @overload
@@ -646,7 +643,7 @@ class BlockingRouter(Twin[Router]):
         traceparent: str | None = None,
         **options: Unpack[Options],
     ) -> BlockingPrepared:
-        """Check a request, and leave the call for later (``Router.prepare``)."""
+        """Check a request, and call a model later (``Router.prepare``)."""
         prepared = self.router.prepare(request, caller=caller, path=path, body=body, traceparent=traceparent, **options)
         return BlockingPrepared(prepared, self._wait)
 
@@ -661,5 +658,5 @@ class BlockingRouter(Twin[Router]):
         return self.router.cache.blocking
 
     def close(self) -> None:
-        """Write what waits and free connections (``Router.aclose``)."""
+        """Write pending traces and close connections (``Router.aclose``)."""
         self.router._parts.close()

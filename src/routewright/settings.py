@@ -1,4 +1,4 @@
-"""Settings of a Router: small objects with defaults that explain themselves."""
+"""Settings of a Router, in small groups with defaults."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _PARTS = {
 
 
 def _check_numbers(settings: Struct, **most: float) -> None:
-    """Refuse fields that are no numbers from 0 up to these."""
+    """Refuse fields that are not numbers from 0 to the given limits."""
     for name, limit in most.items():
         value: object = getattr(settings, name)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= limit:
@@ -49,10 +49,10 @@ def _check_numbers(settings: Struct, **most: float) -> None:
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """Limits for requests that name none."""
+    """Defaults for requests that set no limits."""
 
     default_max_output_tokens: int = 4_096
-    """Output cap where money or tokens are limited (contract 7). A model that usually needs more gets that."""
+    """Output cap for calls with a limit of money or tokens (contract 7). A model that usually needs more gets more."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -62,7 +62,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class Retention(Struct, frozen=True, kw_only=True):
-    """How long a durable store keeps traces (contract 9). Reports go on counting those that are gone.
+    """How long a durable store keeps traces (contract 9). Reports still count removed traces.
 
     router = Router(storage=SqliteStorage("traces.db"), settings=Settings(retention=Retention(production_days=90)))"""
 
@@ -79,7 +79,7 @@ class Retention(Struct, frozen=True, kw_only=True):
 
     @property
     def write(self) -> SetRetention:
-        """As a storage is told."""
+        """The write for a storage."""
         production, sandbox = self.production_days, self.sandbox_days
         return SetRetention(
             production_s=None if production is None else production * DAY_S,
@@ -88,22 +88,22 @@ class Retention(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, told: SetRetention) -> Retention:
-        """As a storage tells it."""
+        """The retention that a storage reports."""
         seconds = told.production_s, told.sandbox_s
         production, sandbox = (None if each is None else each / DAY_S for each in seconds)
         return cls(production_days=production, sandbox_days=sandbox)
 
 
 class Capture(Struct, frozen=True, kw_only=True):
-    """Keep what is said in calls in their traces, as ``Trace.content``, behind one redactor.
+    """Keep prompts and answers in traces, as ``Trace.content``, after redaction.
 
     router = Router(settings=Settings(capture=Capture(prompts=False)))"""
 
     prompts: bool = True
     answers: bool = True
     redactor: Redactor | None = None
-    """Makes of a text what may be kept of it, in any thread; None: it replaces e-mail addresses, telephone, card and
-    bank account numbers, and keys. What it raises keeps the text out, and harms no call."""
+    """Returns the text to keep; called in any thread. None: replaces e-mail addresses, telephone, card and bank account
+    numbers, and keys. If it raises, the text is not kept, and the call goes on."""
 
     def __post_init__(self) -> None:
         given: object = self.redactor
@@ -114,22 +114,22 @@ class Capture(Struct, frozen=True, kw_only=True):
 
     @property
     def started(self) -> Capturing:
-        """What captures."""
+        """The object that captures."""
         return Capturing(self.redactor, prompts=self.prompts, answers=self.answers)
 
 
 class Learning(Struct, frozen=True, kw_only=True):
-    """Learn from your own traffic: keep a sketch of each prompt in its trace, a few numbers, and route by the head that
-    ``routewright learn --apply`` has made of them.
+    """Learn from your own traffic: traces keep a sketch of each prompt (a few numbers), and routing uses the head that
+    ``routewright learn --apply`` fits to them.
 
     router = Router(settings=Settings(predictor="built-in", learning=Learning(judge="openai/gpt-5-mini")))"""
 
     judge: str | None = None
-    """Id or alias of a model that grades answers; None: nobody does but those who give feedback."""
+    """Id or alias of a model that grades answers; None: only users' feedback counts."""
     judge_share: float = 0.01
-    """Of the answers that are graded, drawn at random. None of the sandbox is."""
+    """Share of answers to grade, drawn at random; never in the sandbox."""
     judge_usd_a_day: float = 1.0
-    """What grading may cost a process in a day."""
+    """The most that grading may cost a process per day."""
 
     def __post_init__(self) -> None:
         judge: object = self.judge
@@ -139,19 +139,20 @@ class Learning(Struct, frozen=True, kw_only=True):
 
 
 class CacheSettings(Struct, frozen=True, kw_only=True):
-    """How the response cache finds and checks answers, for requests that ask for it.
+    """How the response cache finds and checks answers, for requests that use it.
 
     router = Router(settings=Settings(cache=CacheSettings(judge_usd_a_day=0)))"""
 
     embedder: Embedder | None = None
-    """Makes vectors of questions; None: ``HashedEmbedder()``, which needs no network."""
+    """Turns questions into vectors; None: ``HashedEmbedder()``, which needs no network."""
     comparators: tuple[AnswerComparator, ...] | None = None
-    """Say whether a cached answer would have done: the first that can tell. None: ``NormalisedEquality()``."""
+    """Judge if a cached answer would have been right; the first that can tell decides. None:
+    ``NormalisedEquality()``."""
     judge_usd_a_day: float = 1.0
-    """What a model that is asked where no comparator can tell may cost a process in a day; 0: none is asked, and what
-    no comparator calls right counts as wrong."""
+    """The most that a judging model, called if no comparator can tell, may cost a process per day. 0: off; answers that
+    no comparator calls right count as wrong."""
     low_hit_rate: float = 0.05
-    """Under this share of hits, over an hour with 100 look-ups, ``cache.evicted`` is emitted."""
+    """Below this share of hits, over an hour with 100 look-ups, ``cache.evicted`` is emitted."""
 
     def __post_init__(self) -> None:
         if self.embedder is not None and not isinstance(self.embedder, Embedder):
@@ -171,13 +172,13 @@ class WebhookSettings(Struct, frozen=True, kw_only=True):
     router = Router("sqlite:///traces.db", settings=Settings(webhooks=WebhookSettings(deliver=False)))"""
 
     deliver: bool = True
-    """False: another process does, such as ``routewright webhooks run``."""
+    """False: another process delivers, such as ``routewright webhooks run``."""
     max_attempts: int = MAX_ATTEMPTS
-    """Attempts in all; the sixth comes four hours after the fifth."""
+    """Attempts in all; the sixth is four hours after the fifth."""
     allow_loopback: bool = False
     """For development: deliver to this machine, also over plain http."""
     transport: WebhookTransport | None = None
-    """Sends in place of the default, for instance through your egress proxy. Closed with the Router."""
+    """Replaces the default, for instance to use your egress proxy. Closed with the Router."""
 
     def __post_init__(self) -> None:
         attempts: object = self.max_attempts
@@ -186,7 +187,7 @@ class WebhookSettings(Struct, frozen=True, kw_only=True):
             raise _refusal("WebhookSettings.max_attempts", attempts, f"take 1 to {most}")
 
     def open_transport(self) -> WebhookTransport:
-        """The transport that is used."""
+        """The transport to use."""
         if self.transport is not None:
             return self.transport
         from .backends.transport.webhooks import AiohttpWebhooks  # loads aiohttp
@@ -202,40 +203,39 @@ class Settings(Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     execution: ExecutionLimits = ExecutionLimits()
     retention: Retention | None = None
-    """How long the storage keeps traces; None: as it was told before, at first 30 days, those of the sandbox one day.
-    Memory keeps a number of them instead, unless it is told."""
+    """How long the storage keeps traces; None: as set before, initially 30 days, and one day in the sandbox. Memory
+    keeps a fixed number instead, unless set."""
     capture: Capture | None = None
-    """Keep prompts and answers in traces; None: neither is kept anywhere."""
+    """Keep prompts and answers in traces; None: they are not stored."""
     learning: Learning | None = None
-    """Learn from your own traffic, by the built-in predictor; None: nothing of prompts is kept for that."""
+    """Learn from your own traffic, with the built-in predictor; None: off."""
     cache: CacheSettings = CacheSettings()
     webhooks: WebhookSettings = WebhookSettings()
     durability: Durability = "buffered"
-    """When an answer is given: ``buffered``, at once, and its trace is written behind it, within 50 ms; ``committed``,
-    when its trace is on the disk."""
+    """``buffered``: answer at once, and write the trace within 50 ms. ``committed``: answer once the trace is on
+    disk."""
     rollup_keys: tuple[str, ...] = ()
-    """Metadata that usage reports can group by, besides ``tenant`` and ``workflow``: at most 8 keys."""
+    """Metadata keys that usage reports can group by, besides ``tenant`` and ``workflow``; at most 8."""
     workload_keys: tuple[str, ...] = ()
-    """Metadata whose values part calls of one policy into workloads, each with its own length and pace of answers: at
-    most 8 keys. Name those that have few values."""
+    """Metadata keys whose values split calls of a policy into workloads, each with its own answer length and pace; at
+    most 8. Choose keys with few values."""
     traceparent_to: tuple[str, ...] = ()
-    """Providers, by name, that are sent the header ``traceparent`` of calls that belong to a trace; ``"*"``: all. None
-    are by default, since ids of your systems are nothing that a vendor need know."""
+    """Names of providers that receive the ``traceparent`` header of traced calls; ``"*"``: all. None by default, to
+    keep ids of your systems from vendors."""
     warm_prefixes: bool = True
-    """Price what a vendor is expected to have of a prompt in its cache as that, and not as other input."""
+    """Price the part of a prompt that the vendor is expected to have cached as cached input."""
     stale_after_days: int | None = 90
-    """Days after which a Router says once, in its log, that its prices are old; None: never."""
+    """Age in days above which a Router warns, once, that its prices are old; None: never."""
     clock: Clock = field(default_factory=SystemClock)
     rng: Rng = field(default_factory=SystemRandom)
-    """Where chance comes from; ``random.Random(seed)`` makes a run repeatable."""
+    """The source of random numbers; ``random.Random(seed)`` makes a run repeatable."""
     predictor: QualityPredictor | Literal["built-in"] | None = None
-    """Says per request how well each model would do, by reading the prompt; None: the catalogue's figures are
-    used for every prompt."""
+    """Predicts from the prompt how well each model would answer; None: the catalogue's figures for every prompt."""
     tokens: TokenCounter | None = None
-    """Counts tokens where bounds do not settle the matter; None: the bundled vocabularies."""
+    """Counts tokens if bounds do not suffice; None: the bundled vocabularies."""
     preload_tokens: bool = True
-    """Load the tables of the vocabularies before a server is ready, 75 to 110 MB a process, if any model can be called.
-    False: at the first count, which holds up all requests for a quarter of a second."""
+    """Load token tables before a server is ready (75 to 110 MB per process) if any model can be called. False: at the
+    first count, which delays all requests by a quarter of a second."""
 
     def __post_init__(self) -> None:
         for name, (kind, hint) in _KINDS.items():
@@ -277,7 +277,7 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "preload_tokens": (bool, "take True or False"),
     "cache": (CacheSettings, "pass CacheSettings(...)"),
 }
-"""Types of groups of settings, and the hint for anything else."""
+"""The type of each setting, and the hint for anything else."""
 
 
 def _refusal(path: str, value: object, hint: str) -> ValidationFailed:

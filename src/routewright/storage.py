@@ -1,10 +1,9 @@
-"""Storages and caches by URL, as the command line and configuration files name them; and what a storage of one's own is
-made with.
+"""Opens storages, caches and coordinations by URL; and exports the building blocks of custom storages.
 
-``check_batch`` and ``ids_of`` hold a batch to its preconditions, ``selects`` says what a selection means, and
-``Rollups`` are the sums that reports are made of. A storage that keeps accounts, too, writes a ``Shelf``, over which
-``State``, ``Waiting``, ``settle`` and ``expired_row`` are the rules; ``next_label`` and ``added`` are those of what
-processes agree on (``docs/how-to/own-storage.md``)."""
+``check_batch`` and ``ids_of`` check the preconditions of a batch, ``selects`` applies a selection, and ``Rollups`` are
+the sums behind reports. A storage with accounts implements ``Shelf``; ``State``, ``Waiting``, ``settle`` and
+``expired_row`` are the rules over it. ``next_label`` and ``added`` are rules for data that processes share
+(``docs/how-to/own-storage.md``)."""
 
 from __future__ import annotations
 
@@ -52,11 +51,11 @@ SCHEMES = ("memory", "sqlite", "postgresql")
 
 
 def open_storage(url: str, *, clock: Clock | None = None) -> Storage:
-    """The storage that a URL names: ``memory:``, ``sqlite:///path`` (``sqlite:////absolute/path``), or
-    ``postgresql://user@host:5432/database`` with the parameters of libpq, as ``?sslmode=verify-full``. The password is
-    the URL's, else that in ``PGPASSWORD`` or in the file that ``PGPASSFILE`` names.
+    """Make the storage of a URL: ``memory:``, ``sqlite:///path`` (``sqlite:////absolute/path``), or
+    ``postgresql://user@host:5432/database`` with parameters of libpq such as ``?sslmode=verify-full``. The password
+    comes from the URL, ``PGPASSWORD``, or the file named by ``PGPASSFILE``.
 
-    Nothing is opened before it is used. ``clock``: the ``FakeClock`` of a test. Raises ``ValidationFailed``."""
+    It is opened on first use. ``clock``: the ``FakeClock`` of a test. Raises ``ValidationFailed``."""
     if is_postgres(url):
         with _extra("postgres"):
             from .backends.storage.postgres import PostgresStorage
@@ -64,16 +63,16 @@ def open_storage(url: str, *, clock: Clock | None = None) -> Storage:
     path = _path_of(url, "traces.db", "; or postgresql://user@host/database")
     if path is None:
         return MemoryStorage(clock=clock)
-    from .backends.storage.sqlite import SqliteStorage  # which memory does not need
+    from .backends.storage.sqlite import SqliteStorage  # not needed for memory
 
     return SqliteStorage(path, clock=clock)
 
 
 def open_cache(url: str) -> Cache:
-    """The response cache that a URL names: ``memory:``, ``sqlite:///path``, a file of its own,
-    ``postgresql://user@host/database``, or one of Redis.
+    """Make the response cache of a URL: ``memory:``, ``sqlite:///path`` (a separate file),
+    ``postgresql://user@host/database``, or a Redis URL.
 
-    Nothing is opened before it is used. Raises ``ValidationFailed``."""
+    It is opened on first use. Raises ``ValidationFailed``."""
     if _is_redis(url):
         with _extra("redis"):
             from .backends.cache.redis import RedisCache
@@ -93,11 +92,11 @@ def open_cache(url: str) -> Cache:
 
 
 def open_coordination(url: str, *, processes: int = 1, clock: Clock | None = None) -> Coordination:
-    """The coordination that a URL names: ``memory:``, ``redis://host:port/db``, ``redis+cluster://host:port,host:port``
-    or ``redis+sentinel://host:port,host:port/service``, or ``rediss`` for TLS. ``processes``: how many share it.
+    """Make the coordination of a URL: ``memory:``, ``redis://host:port/db``, ``redis+cluster://host:port,host:port`` or
+    ``redis+sentinel://host:port,host:port/service``; ``rediss`` for TLS. ``processes``: how many share it.
 
-    The password is the URL's, else the first line of ``?password_file=``, else that in ``REDIS_PASSWORD``. Nothing is
-    opened before it is used. Raises ``ValidationFailed``."""
+    The password comes from the URL, the first line of ``?password_file=``, or ``REDIS_PASSWORD``. It is opened on first
+    use. Raises ``ValidationFailed``."""
     if _is_redis(url):
         with _extra("redis"):
             from .backends.coordination.redis import RedisCoordination
@@ -112,12 +111,12 @@ def _is_redis(url: object) -> bool:
 
 
 def is_postgres(url: object) -> bool:
-    """Whether a URL names a database in PostgreSQL."""
+    """True for a URL of PostgreSQL."""
     return isinstance(url, str) and url.startswith(("postgresql:", "postgres:"))
 
 
 def url_of(named: str) -> str:
-    """The URL of what a person names by that, or by its file alone."""
+    """The URL for a URL or a plain file name."""
     begins = tuple(f"{scheme}{end}" for scheme in (*SCHEMES, "redis", "rediss") for end in (":", "//"))
     is_url = "://" in named or named.startswith(begins)
     return named if is_url else f"sqlite:///{named}"
@@ -125,7 +124,7 @@ def url_of(named: str) -> str:
 
 @contextmanager
 def _extra(name: str) -> Iterator[None]:
-    """Refuse a URL whose extra is not installed, in one sentence."""
+    """Raise ``ValidationFailed`` if the extra for a URL is not installed."""
     try:
         yield
     except ImportError as error:
@@ -134,7 +133,7 @@ def _extra(name: str) -> Iterator[None]:
 
 
 def _path_of(url: str, example: str, more: str = "") -> str | None:
-    """The file that a URL names; None: it is ``memory:``. Raises ``ValidationFailed``."""
+    """The file of a URL; None for ``memory:``. Raises ``ValidationFailed``."""
     hint = f"write memory: or sqlite:///{example}, with four slashes before an absolute path{more}"
     if not isinstance(url, str):
         raise ValidationFailed.at("url", f"is {shown(url)}", hint)

@@ -22,9 +22,9 @@ from .wire import FunctionSpec
 from .wire import Tool as Declaration
 
 KEPT = 64
-"""Declarations of functions that are cached: making one takes about a millisecond."""
+"""Cached declarations of functions: making one takes about a millisecond."""
 MOST_THREADS = 8
-"""Plain functions that run at once. One that does not end keeps its thread."""
+"""Plain functions that run at a time. One that does not end keeps its thread."""
 _PARAM = re.compile(r"^\s*:param\s+(?:[^:]*\s)?(\w+)\s*:\s*(.+)$")
 _ENTRY = re.compile(r"^\s+\**(\w+)\s*(?:\([^)]*\))?\s*:\s*(.+)$")
 _threads = Threads("tools", MOST_THREADS)
@@ -50,10 +50,10 @@ class FunctionTool:
         description: str | None = None,
         needs_approval: bool = False,
     ) -> None:
-        """``needs_approval``: it runs only once ``Agent(approve=)`` has said yes. An agent without leaves it to the
-        client, as a pending tool call.
+        """``needs_approval``: ``Agent(approve=)`` must approve each call; without it, calls are left to the client as
+        pending tool calls.
 
-        Raises ``ValidationFailed`` for a class, a generator, and a function whose arguments JSON cannot hold."""
+        Raises ``ValidationFailed`` for a class, a generator, and a function whose arguments have no JSON schema."""
         name = name or str(getattr(function, "__name__", ""))
         if isinstance(function, type):
             hint = "pass a function, or an object that can be called"
@@ -75,14 +75,14 @@ class FunctionTool:
 
     @property
     def in_thread(self) -> Literal["waiting", "running"] | None:
-        """Where a cancelled ``run`` of this task left the function: a thread that has begun cannot be stopped."""
+        """The state of the function after a cancelled ``run`` of this task: a running thread cannot be stopped."""
         work = None if self._is_async else _work.get()
         if work is None or work.has_ended:
             return None
         return "running" if work.has_begun else "waiting"
 
     def validated(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The given arguments as the function takes them. Raises ``ToolFailed`` if they do not fit."""
+        """The arguments converted for the function. Raises ``ToolFailed`` if they do not fit."""
         try:
             made = self._model.model_validate(arguments)
         except ValidationError as error:
@@ -105,7 +105,7 @@ class FunctionTool:
 
 
 class _Validated(dict[str, Any]):
-    """What ``FunctionTool.validated`` returned. It is not validated again."""
+    """The result of ``FunctionTool.validated``, which is not validated again."""
 
 
 def _spec(name: str, description: str, **parameters: dict[str, Any]) -> FunctionSpec:
@@ -115,7 +115,7 @@ def _spec(name: str, description: str, **parameters: dict[str, Any]) -> Function
 
 
 def declaration(tool: Callable[..., Any] | Tool) -> Declaration:
-    """A function, or a tool of an agent, as a request declares it. Raises ``ValidationFailed``."""
+    """The declaration of a function or an agent's tool in a request. Raises ``ValidationFailed``."""
     if isinstance(tool, Tool):
         return Declaration(function=tool.spec)
     try:
@@ -189,7 +189,7 @@ class CodeExec:
 
 
 class CannedSearch:
-    """Search results for the sandbox: always the same made-up one."""
+    """Search results for the sandbox: always one canned result."""
 
     async def search(self, query: str, limit: int) -> list[SearchResult]:
         """As ``protocols.SearchBackend`` says."""
@@ -197,9 +197,8 @@ class CannedSearch:
 
 
 def _model_of(function: Callable[..., Any], name: str) -> tuple[type[BaseModel], str | None]:
-    """A pydantic model of the arguments, and the name of the parameter that takes the context."""
-    # parameter descriptions from the docstring
-    found: dict[str, str] = {}
+    """A pydantic model of the arguments, and the name of the parameter for the context."""
+    described: dict[str, str] = {}  # from the docstring
     within = False
     for line in (inspect.getdoc(function) or "").splitlines():
         if line.strip() in ("Args:", "Arguments:"):
@@ -208,8 +207,8 @@ def _model_of(function: Callable[..., Any], name: str) -> tuple[type[BaseModel],
             within = False
         match = _PARAM.match(line) or (_ENTRY.match(line) if within else None)
         if match is not None:
-            found[match[1]] = match[2].strip()
-    described, fields, context = found, dict[str, Any](), None
+            described[match[1]] = match[2].strip()
+    fields, context = dict[str, Any](), None
     try:
         hinted = function if inspect.isroutine(function) else getattr(function, "func", type(function).__call__)
         hints = typing.get_type_hints(hinted, include_extras=True)

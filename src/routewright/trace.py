@@ -1,4 +1,4 @@
-"""``TraceStore``: traces and what they add up to, without a Router."""
+"""``TraceStore``: reads traces and reports on them, without a Router."""
 
 from __future__ import annotations
 
@@ -77,26 +77,26 @@ from .wire import (
 )
 
 When = str | datetime | date
-"""A timestamp (RFC 3339), a datetime with a time zone, or a date, which means its first moment in UTC."""
+"""A timestamp (RFC 3339), a datetime with a time zone, or a date: its start in UTC."""
 
 LIMIT = Range(1, 200, whole=True)
 PIECE = 200
-"""Traces that an export reads at a time."""
+"""Traces per read of an export."""
 DELETE_AT_ONCE = 100
 HEADS_KEPT = 10
-"""Of an account and environment: so many can be gone back to."""
+"""Heads kept per account and environment, for ``revert_head``."""
 
 
 class TraceStore(Closing):
-    """Keeps and reads traces, and reports what they add up to.
+    """Stores and reads traces, and reports on them.
 
     store = TraceStore("sqlite:///traces.db")
     page = await store.query(filter="status=failed,metadata.team=search")
     report = await store.usage(group_by="model")
 
-    ``storage`` is a storage or its URL. ``rollup_keys`` are metadata of what is recorded here that ``usage`` can group
-    by, besides ``tenant`` and ``workflow``. Reads include what Routers of this process have not written yet to the same
-    storage object. ``router.traces`` also has the Router's settings."""
+    ``storage`` is a storage or its URL. ``rollup_keys`` are metadata keys of recorded traces that ``usage`` can group
+    by, besides ``tenant`` and ``workflow``. Reads include traces that Routers of this process have yet to write to the
+    same storage object. ``router.traces`` also has the Router's settings."""
 
     def __init__(self, storage: Storage | str, *, rollup_keys: Sequence[str] = (), clock: Clock | None = None) -> None:
         if isinstance(storage, str):
@@ -119,13 +119,13 @@ class TraceStore(Closing):
         worker: Worker,
         forget_answers: Callable[[str, Environment | None], Awaitable[None]],
     ) -> Self:
-        """The store of a Router, which closes the storage itself. ``forget_answers`` empties its cache."""
+        """The store of a Router, which closes the storage itself. ``forget_answers`` clears its response cache."""
         store = cls(storage, rollup_keys=settings.rollup_keys, clock=settings.clock)
         store._worker, store._forget_answers = worker, forget_answers
         return store
 
     def as_account(self, account: str) -> Self:
-        """The same store for another account: its methods mean this one where none is named."""
+        """The same store with another default account."""
         store = copy(self)
         store._account = check_account("account", account)
         vars(store).pop("blocking", None)
@@ -140,21 +140,21 @@ class TraceStore(Closing):
         return f"TraceStore({self._storage!r})"
 
     async def record(self, trace: Trace) -> None:
-        """Keep a trace under its own account, in place of an earlier one of its id and environment. Raises
+        """Store a trace under its account, replacing one with the same id and environment. Raises
         ``ValidationFailed``."""
         trace = checked_trace(trace)
         check_account("trace.account", trace.account)
         try:
             await self._checked.apply(trace.account, [PutTrace(trace, rollup_keys=self._rollup_keys)])
         except PreconditionFailed as error:
-            problem = f"{shown(trace.id)} is not of {trace.environment}, but of the other environment"
+            problem = f"{shown(trace.id)} exists in the environment other than {trace.environment}"
             raise ValidationFailed.at("trace.id", problem, "record it under another id") from error
 
     async def get(
         self, trace_id: str, *, account: str | UnsetType = UNSET, environment: Environment | None = None
     ) -> Trace:
-        """Read one trace; that of an agent run with the spans of its model calls, as one tree. Raises ``NotFound``
-        alike for an unknown one and another account's."""
+        """Read one trace. An agent run includes the spans of its model calls, as one tree. Raises ``NotFound``, also
+        for another account's trace."""
         query = TraceById(normalise_trace_id(trace_id), check_environment(environment))
         return await read_trace(self._checked, self._of(account), query)
 
@@ -169,10 +169,10 @@ class TraceStore(Closing):
         account: str | UnsetType = UNSET,
         environment: Environment | None = None,
     ) -> Page[TraceItem]:
-        """A page of traces without their spans, newest first: those created from ``since`` on and before ``until``.
+        """A page of traces without spans, newest first, created at or after ``since`` and before ``until``.
 
-        ``cursor`` is ``next_cursor`` of the page before, with the same arguments but for ``limit``; it lives 24 hours.
-        Raises ``ValidationFailed``, ``CursorInvalid`` and ``CursorExpired``."""
+        ``cursor`` is the ``next_cursor`` of the previous page, valid for 24 hours with the same arguments (``limit``
+        may differ). Raises ``ValidationFailed``, ``CursorInvalid`` and ``CursorExpired``."""
         given: object = limit
         if isinstance(given, bool) or not isinstance(given, int | float) or not LIMIT.admits(given):
             raise ValidationFailed.at("limit", f"must be {LIMIT}, got {shown(limit)}", "for example 50")
@@ -196,7 +196,7 @@ class TraceStore(Closing):
         account: str | UnsetType = UNSET,
         environment: Environment | None = None,
     ) -> AsyncGenerator[Trace, None]:
-        """All traces of an account, whole, newest first, or those that are asked for as in ``query``."""
+        """Complete traces of an account, newest first; the arguments select as in ``query``."""
         asked = Traces(**self._selection(filter, since, until, environment))
         account = self._of(account)
         after: str | None = None
@@ -219,17 +219,18 @@ class TraceStore(Closing):
         account: str | UnsetType = UNSET,
         environment: Environment | None = None,
     ) -> int:
-        """Remove traces of an account, with their feedback, and take them out of its reports. Says how many.
+        """Delete the traces of an account that match all arguments, with their feedback, also from its reports. Returns
+        their number.
 
-        Those that all of what is given holds for; without any of it, ``everything=True`` has to say so. Then the
-        answers that are kept under idempotency keys go, too, and those in the Router's cache; the ledger stays. Raises
-        ``ValidationFailed``."""
+        Without a selection ``everything=True`` is required; it also removes answers kept under idempotency keys and in
+        the Router's cache. The ledger stays. Raises ``ValidationFailed``."""
         check_deletes(everything, named=trace_id is not None or bool(filter or since or until))
         only = None if trace_id is None else normalise_trace_id(trace_id)
         which = DeleteTraces(id=only, limit=DELETE_AT_ONCE, **self._selection(filter, since, until, environment))
         account = self._of(account)
         if everything:
-            await self._delete_results(account, environment)
+            with suppress(UnsupportedWrite):  # such a storage has no answers under idempotency keys
+                await self._checked.apply(account, [DeleteResults(environment)])
             if self._forget_answers is not None:
                 await self._forget_answers(account, environment)
         removed = 0
@@ -239,14 +240,9 @@ class TraceStore(Closing):
             if written.count < DELETE_AT_ONCE:
                 return removed
 
-    async def _delete_results(self, account: str, environment: Environment | None) -> None:
-        """Remove the answers that are kept under idempotency keys."""
-        with suppress(UnsupportedWrite):  # one that knows of none has none
-            await self._checked.apply(account, [DeleteResults(environment)])
-
     async def retain(self, retention: Retention) -> int:
-        """Keep traces for so long from now on, in whatever process, and remove those that are older, with snapshots
-        that none names any more. Says how many of both. Reports go on counting the traces."""
+        """Set how long all processes keep traces, and remove older ones now, with snapshots that no trace names.
+        Returns the number of removed items. Reports still count removed traces."""
         if not isinstance(retention, Retention):
             hint = "pass Retention(production_days=..., ...)"
             raise ValidationFailed.at("retention", f"is {shown(retention)}", hint)
@@ -254,7 +250,7 @@ class TraceStore(Closing):
         return await self._checked.sweep(self._clock.time())
 
     async def retention(self) -> Retention:
-        """How long traces are kept."""
+        """The present retention."""
         return Retention.of(await self._checked.read(SYSTEM_ACCOUNT, CurrentRetention()))
 
     async def feedback(
@@ -266,7 +262,7 @@ class TraceStore(Closing):
         account: str | UnsetType = UNSET,
         environment: Environment | None = None,
     ) -> None:
-        """Say how good an answer was, 0 to 1. Raises ``NotFound`` if the account has no such trace."""
+        """Rate an answer from 0 to 1. Raises ``NotFound`` if the account has no such trace."""
         said = checked_feedback(trace_id, score, comment, self._clock.time(), check_environment(environment))
         try:
             await self._checked.apply(self._of(account), [said])
@@ -276,7 +272,7 @@ class TraceStore(Closing):
     async def feedback_of(
         self, trace_id: str, *, account: str | UnsetType = UNSET, environment: Environment | None = None
     ) -> PutFeedback | None:
-        """What was said of an answer: ``score``, ``comment``, and when (``at``, Unix seconds)."""
+        """The feedback on an answer: ``score``, ``comment`` and ``at`` (Unix seconds)."""
         query = FeedbackByTrace(normalise_trace_id(trace_id), check_environment(environment))
         return await self._checked.read(self._of(account), query)
 
@@ -292,9 +288,8 @@ class TraceStore(Closing):
     ) -> UsageReport:
         """Requests, errors, money and tokens by time and group (spec 4.6).
 
-        Dates are UTC and inclusive; without them the last seven days. ``group_by``: ``model``, ``tenant``,
-        ``workflow`` (metadata of these names), or ``metadata.<key>`` of the ``rollup_keys``. Raises
-        ``ValidationFailed``."""
+        Dates are UTC and inclusive; the default is the last seven days. ``group_by``: ``model``, ``tenant`` or
+        ``workflow`` (metadata keys), or ``metadata.<key>`` for one of ``rollup_keys``. Raises ``ValidationFailed``."""
         first, last = days_of(start_date, end_date, self._clock.time())
         check_bucket(bucket, first, last)
         if group_by not in GROUPS:
@@ -330,7 +325,7 @@ class TraceStore(Closing):
         account: str | UnsetType = UNSET,
         environment: Environment | None = None,
     ) -> FallbackReport:
-        """How often a fallback served, why, and how attempts at each model ended (spec 4.7). Dates as in ``usage``."""
+        """How often fallbacks served and why, and how attempts ended by model (spec 4.7). Dates as in ``usage``."""
         first, last = days_of(start_date, end_date, self._clock.time())
         asked = FallbackCounts(first=first, last=last, environment=check_environment(environment))
         return fallback_report(await self._read(account, asked), first, last)
@@ -343,7 +338,7 @@ class TraceStore(Closing):
         account: str | UnsetType = UNSET,
         environment: Environment | None = None,
     ) -> LatencyReport:
-        """Quantiles of the latency by model and strategy, within 1 % (spec 4.7). Dates as in ``usage``."""
+        """Latency quantiles by model and strategy, within 1 % (spec 4.7). Dates as in ``usage``."""
         first, last = days_of(start_date, end_date, self._clock.time())
         asked = LatencyCounts(first=first, last=last, environment=check_environment(environment))
         return latency_report(await self._read(account, asked), first, last)
@@ -351,16 +346,16 @@ class TraceStore(Closing):
     async def learn(
         self, *, since: When | None = None, account: str | UnsetType = UNSET, environment: Environment = "production"
     ) -> LearnReport:
-        """Fit a head to an account's sketched traces, and say how well it predicts those that it was not fitted to, and
-        what it would have changed. Changes nothing."""
+        """Fit a head to an account's sketched traces. The report says how well it predicts held-out traces, and what it
+        would have changed. Has no effect on routing."""
         account = self._of(account)
         lesson = Lesson(self._checked, account, environment, built_in_predictor())
         await lesson.read(self.export(since=since, account=account, environment=environment))
         return lesson.report(self._clock.time())
 
     async def apply_head(self, report: LearnReport) -> None:
-        """Route the account by the head of a report: within 5 s all Routers do that learn (``Settings.learning``).
-        Raises ``ValidationFailed`` for one that does not beat the built-in predictor."""
+        """Use the head of a report for the account's routing, within 5 s in all Routers with ``Settings.learning``.
+        Raises ``ValidationFailed`` if it does not beat the built-in predictor."""
         if report.head is None or report.refusal:
             hint = "collect more feedback, or let models be explored (explore_models in a policy)"
             raise ValidationFailed.at("report", report.refusal, hint)
@@ -371,7 +366,7 @@ class TraceStore(Closing):
     async def revert_head(
         self, *, account: str | UnsetType = UNSET, environment: Environment = "production"
     ) -> Head | None:
-        """Go back to the head before. None: the built-in predictor stands alone. Raises ``NotFound``."""
+        """Return to the previous head. None: there is none, so the built-in predictor is used. Raises ``NotFound``."""
         account = self._of(account)
         heads = await self._heads(account, environment)
         if not heads:
@@ -380,7 +375,7 @@ class TraceStore(Closing):
         return heads[1] if len(heads) > 1 else None
 
     async def aclose(self) -> None:
-        """Free the storage, unless it is a Router's."""
+        """Close the storage, unless it is a Router's."""
         if self._worker is None:
             await self._storage.aclose()
 

@@ -1,4 +1,4 @@
-"""Sign webhooks, and receive them: verify their signatures, parse their events, recognise duplicates."""
+"""Signs and receives webhooks: verifies signatures, parses events, recognises duplicates."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class WebhookSigner:
         header = signer.sign(body, time.time())  # t=1763812800,v1=6f1e...
         signer.verify(body, header, time.time())  # nothing, or SignatureError
 
-    With several secrets ``sign`` writes a signature for each, and ``verify`` takes any: that is how they are rotated.
-    Threads may share a signer. It shows its secrets to nobody, and is neither pickled nor copied."""
+    With several secrets ``sign`` writes a signature for each, and ``verify`` accepts any, for rotation. Thread-safe. It
+    does not reveal its secrets, and cannot be pickled or copied."""
 
     __slots__ = ("_keys",)
 
@@ -50,7 +50,7 @@ class WebhookSigner:
 
     @staticmethod
     def new_secret() -> Secret:
-        """Make a secret, for this signer or ``StandardWebhookSigner``. Keep and hand on what its ``reveal`` gives."""
+        """Make a secret, for this signer or ``StandardWebhookSigner``. Store and share the text of its ``reveal``."""
         return Secret(PREFIX + b64encode(secrets.token_bytes(_RANDOM_BYTES)).decode())
 
     def sign(self, body: bytes, timestamp: float) -> str:
@@ -60,7 +60,7 @@ class WebhookSigner:
     def verify(self, body: bytes, header: str | None, now: float) -> None:
         """Raise ``SignatureError`` unless the header was made for this body with one of the secrets, within 300 s.
 
-        Raises nothing else, whatever it is given. ``body``: the bytes as they came, before anything parsed them."""
+        Raises nothing else. ``body``: the bytes as received, before parsing."""
         check_header(self._keys, body, header, now)
 
     def __repr__(self) -> str:
@@ -71,24 +71,24 @@ class WebhookSigner:
 
 
 class Headers(Protocol):
-    """The headers of a request, in any case: a dict, or what a web framework has for one."""
+    """The headers of a request, with names in any case: a dict, or a web framework's mapping."""
 
     def items(self) -> Iterable[tuple[str, str]]:
         """Names and values."""
 
 
 RequestHeaders = Headers | Iterable[tuple[bytes, bytes]]
-"""Or as ASGI has them: pairs of bytes."""
+"""Headers as a mapping, or as the pairs of bytes of ASGI."""
 
 
 class StandardWebhookSigner:
-    """Signs and verifies webhooks as Standard Webhooks has it, for which many languages have libraries.
+    """Signs and verifies webhooks by the Standard Webhooks specification, which many languages support.
 
         signer = StandardWebhookSigner("whsec_...")
         headers = signer.sign(body, time.time(), event.id)  # webhook-id, webhook-timestamp, webhook-signature
         signer.verify(body, headers, time.time())
 
-    The secrets may be those of a ``WebhookSigner``; here the key is what stands in base64 behind ``whsec_``."""
+    The secrets may be those of a ``WebhookSigner``; here the key is the base64 part after ``whsec_``, decoded."""
 
     __slots__ = ("_keys",)
 
@@ -103,7 +103,7 @@ class StandardWebhookSigner:
     def verify(self, body: bytes, headers: RequestHeaders, now: float) -> None:
         """Raise ``SignatureError`` unless the headers were made for this body with one of the secrets, within 300 s.
 
-        Raises nothing else, whatever it is given. Other headers are passed over."""
+        Raises nothing else. Other headers are ignored."""
         check_headers(self._keys, body, headers, now)
 
     def __repr__(self) -> str:
@@ -122,7 +122,7 @@ def verify_request(body: bytes, headers: RequestHeaders, *secrets: str, now: flo
     ``body``: the bytes as they came. ``headers``: those of a web framework, any mapping, the pairs of an ASGI scope, or
     a WSGI environ. ``secrets``: any of them may have signed. ``now``: Unix time; default: the system's.
 
-    Raises ``ValidationFailed`` for a malformed secret, whatever the request."""
+    Raises ``ValidationFailed`` for a malformed secret."""
     keys, at = keys_of(secrets, whole), time.time() if now is None else now
     found = headers_in(headers)
     if not found:
@@ -132,7 +132,7 @@ def verify_request(body: bytes, headers: RequestHeaders, *secrets: str, now: flo
     else:
         try:
             standard = keys_of(secrets, decoded)
-        except ValidationFailed as error:  # the sender chose the profile: the secret may be right for the other one
+        except ValidationFailed as error:  # the sender chooses the profile; the secret may fit only the other one
             raise SignatureError(f"the headers are those of Standard Webhooks, for which {error}") from None
         check_headers(standard, body, found, at)
     try:
@@ -142,16 +142,16 @@ def verify_request(body: bytes, headers: RequestHeaders, *secrets: str, now: flo
 
 
 class SeenEvents:
-    """Remembers which events this process has handled: each may be delivered more than once.
+    """Remembers the events that this process has handled, since each may be delivered more than once.
 
         seen = SeenEvents()
         with seen.once(event.id) as is_new:
             if is_new:
                 handle(event)
 
-    If the block raises, the event is forgotten, and its next delivery is new again. Of more than ``size`` events the
-    oldest are forgotten. Threads may share it. Where several processes receive, or a restart must not repeat an event,
-    keep ids in a database: insert each into a column with a unique index, in the transaction that handles the event."""
+    If the block raises, the event is forgotten, so that its next delivery is new again. Beyond ``size`` events the
+    oldest are forgotten. Thread-safe. With several processes, or to survive restarts, keep ids in a database instead:
+    insert each into a column with a unique index, in the transaction that handles the event."""
 
     def __init__(self, size: int = 10_000) -> None:
         self._guard, self._size = Guard(), size
@@ -159,8 +159,8 @@ class SeenEvents:
 
     @contextmanager
     def once(self, event_id: str) -> Iterator[bool]:
-        """True for the first block with this id, False once one has ended. While one runs ``RuntimeError``: answer 503,
-        as frameworks do, so that the event comes again if that one fails."""
+        """True for the first block with this id, False after one has succeeded. Raises ``RuntimeError`` while one runs:
+        answer 503, as frameworks do, so that the event is delivered again if that block fails."""
         with self._guard.lock:
             is_new = event_id not in self._ids
             if not is_new and self._ids[event_id]:

@@ -287,9 +287,9 @@ def test_pauses_over_tcp_are_as_long_as_their_scale_has_them() -> None:
 @pytest.mark.parametrize(
     ("faults", "said"),
     [
-        ("rate_limit", "faults: no fault is known as 'rate_limit'; did you mean 'rate_limited'?"),
-        ([None, "teapot!"], "faults[1]: no fault is known as 'teapot!'; see routewright.testing.CELLS"),
-        ([5], "faults[0]: no fault is known as 5; see"),
+        ("rate_limit", "faults: unknown fault 'rate_limit'; did you mean 'rate_limited'?"),
+        ([None, "teapot!"], "faults[1]: unknown fault 'teapot!'; see routewright.testing.CELLS"),
+        ([5], "faults[0]: unknown fault 5; see"),
         (5, "faults: 5 is neither a fault nor a list of them; name one of routewright.testing.CELLS"),
     ],
 )

@@ -262,7 +262,7 @@ def test_json_does_as_well(tmp_path: Path) -> None:
             r"models.toml: models\[0\].qualty: unknown key; did you mean 'quality'\?",
         ),
         ("[[models]]\nid = 'a/x'\nquality = 2", r"models\[0\].quality: .*must be a number from 0 to 1, got 2"),
-        ("[[models]]\nid = 'a/x'\n[[models]]\nid = 'a/x'", "'a/x' stands twice"),
+        ("[[models]]\nid = 'a/x'\n[[models]]\nid = 'a/x'", "'a/x' has two entries"),
         ("[[models", r"models.toml(:\d+)?: is not TOML: .*put texts, and keys with a slash, in quotes; JSON goes into"),
         ("[[models]]\nquality = 0.5", r"models\[0\].id: is missing"),
         ("models = 'x'", "models: must be an array, got 'x'"),
@@ -284,11 +284,11 @@ def test_json_does_as_well(tmp_path: Path) -> None:
         ("[[models]]\nid = 'a/x'\ncontext_window = 2000000000", "whole number from 1 to 100000000, got 2000000000"),
         (
             "[[models]]\nid = 'a/x'\nlike = 'a/x'",
-            r"models.toml: models\['a/x'\].like: 'a/x' does not stand above it",
+            r"models.toml: models\['a/x'\].like: 'a/x' is defined below it",
         ),
         (
             "[[models]]\nid = 'a/x'\nlike = 'a/y'\n[[models]]\nid = 'a/y'",
-            r"models.toml: models\['a/x'\].like: 'a/y' does not stand above it; name a model that does",
+            r"models.toml: models\['a/x'\].like: 'a/y' is defined below it; name a model that is defined above",
         ),
         (
             "[[models]]\nid = 'a/x'\nmodalities = []",

@@ -381,8 +381,8 @@ def gives_none(text: str) -> Any:
     [
         (raises, "raised ValueError"),
         (exits, "raised SystemExit"),
-        (gives_bytes, "gave bytes, no text"),
-        (gives_none, "gave NoneType, no text"),
+        (gives_bytes, "returned bytes instead of a text"),
+        (gives_none, "returned NoneType instead of a text"),
     ],
 )
 async def test_the_log_says_once_what_a_redactor_fails_with_and_no_word_of_the_text(
@@ -395,7 +395,7 @@ async def test_the_log_says_once_what_a_redactor_fails_with_and_no_word_of_the_t
             assert answer.output == ANSWER
             assert answer.trace.content == Content(messages=[Message("user", NOTE)], output=NOTE)
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert said == [f"the redactor {what}: what it fails at is withheld (this is said once)"]
+    assert said == [f"the redactor {what}: such texts are withheld (logged once)"]
     assert SECRET not in caplog.text
 
 
@@ -408,7 +408,7 @@ async def test_every_kind_of_failure_of_a_redactor_is_said(caplog: pytest.LogCap
     assert answer.trace.content == Content(messages=[Message("user", NOTE)], output=NOTE)
     said = [record.getMessage() for record in caplog.records]
     assert [line.split(":")[0] for line in said] == [
-        "the redactor gave NoneType, no text",
+        "the redactor returned NoneType instead of a text",
         "the redactor raised ValueError",
     ]
 

@@ -55,7 +55,7 @@ async def test_a_deletion_is_refused_while_a_trace_waits_that_would_come_back(wh
     storage.busy.add("default")
     answer = await router.route("hi", metadata={"customer": "c-17"})
     which = which or {"trace_id": answer.trace_id}
-    said = "traces of this account that cannot be written for now: 1; nothing is deleted before they are, so try again"
+    said = "traces of this account that cannot be written for now: 1; deletion waits for them, so try again later"
     with pytest.raises(StorageUnavailable, match=said):
         await router.traces.delete(**which)
     assert (await count(storage), router.trace_counts.waiting) == (1, 1)
@@ -144,7 +144,7 @@ async def test_any_store_of_the_same_storage_object_reads_what_each_router_has_q
     for router in routers:
         await router.route("hi")
     storage.busy.add("default")
-    with pytest.raises(StorageUnavailable, match="for now: 2; nothing is deleted"):
+    with pytest.raises(StorageUnavailable, match="for now: 2; deletion waits"):
         await store.delete(everything=True)
     storage.busy.clear()
     assert len((await store.query()).data) == 4

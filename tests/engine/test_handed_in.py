@@ -98,7 +98,7 @@ def test_what_a_provider_declares_is_checked_like_a_file(models: list[Model], sa
 def test_a_provider_whose_models_are_no_list_is_named() -> None:
     provider = ScriptedProvider([], name="mine")
     provider.models = wrong(lambda: None)  # type: ignore[method-assign]
-    said = "providers: models() of 'mine' gave None; give a list of Model"
+    said = "providers: models() of 'mine' returned None; return a list of Model"
     assert refusal(lambda: Router(providers=[provider]).decide("hi")) == said
 
 
@@ -115,12 +115,12 @@ def test_a_provider_whose_models_cannot_be_had_is_named_and_its_words_are_not() 
     async def later() -> list[Model]:
         return [MINE]
 
-    failed = "providers: models() of 'mine' failed with KeyError; let it answer without a fault"
+    failed = "providers: models() of 'mine' failed with KeyError; see the chained exception"
     assert refusal(lambda: mine_whose_models_are(fail).decide("hi")) == failed
     assert refusal(lambda: mine_whose_models_are(fail).models()) == failed
     waits = "providers: models() of 'mine' is a coroutine; make it a plain function"
     assert refusal(lambda: mine_whose_models_are(later).decide("hi")) == waits
-    twice = "providers: models() of 'mine' gave 'mine/one' twice; give it once"
+    twice = "providers: models() of 'mine' returned 'mine/one' twice; return it once"
     assert refusal(lambda: mine_whose_models_are(lambda: [MINE, MINE]).decide("hi")) == twice
 
 
@@ -152,11 +152,11 @@ def test_what_a_provider_says_of_itself_is_checked_and_its_words_are_not_told() 
             setattr(provider, name, value)
         return refusal(lambda: Router(providers=[provider]).decide("hi"))
 
-    assert refused(said=None).startswith("providers: unsupported() of 'mine' gave None; give some of temperature,")
-    assert refused(said="seed").startswith("providers: unsupported() of 'mine' gave 'seed'; give some of")
-    assert refused(said=["sneed"]).startswith("providers: unsupported() of 'mine' gave ")
-    assert refused(said=[[]]).startswith("providers: unsupported() of 'mine' gave ")
-    assert refused(said=fail).startswith("providers: unsupported() of 'mine' failed with KeyError; let it answer")
+    assert refused(said=None).startswith("providers: unsupported() of 'mine' returned None; return some of")
+    assert refused(said="seed").startswith("providers: unsupported() of 'mine' returned 'seed'; return some of")
+    assert refused(said=["sneed"]).startswith("providers: unsupported() of 'mine' returned ")
+    assert refused(said=[[]]).startswith("providers: unsupported() of 'mine' returned ")
+    assert refused(said=fail).startswith("providers: unsupported() of 'mine' failed with KeyError; see the")
     assert refused(region=5) == "providers: region of 'mine' is 5; make it a string, or None"
     assert refused(whole=Shy()).startswith("providers: whole of 'mine' failed with KeyError")
 
@@ -478,7 +478,7 @@ async def test_what_a_storage_raises_is_told_by_its_kind_alone() -> None:
 @pytest.mark.anyio
 async def test_what_a_storage_gives_in_the_place_of_a_trace_is_told_by_its_kind() -> None:
     storage, trace_id = Faulty("canary"), "tr_" + "0" * 26
-    said = r"^(the storage gave str in the place of a trace|Faulty\.read has to give Trace or None, and gave str)$"
+    said = r"^(the storage gave str in the place of a trace|Faulty\.read must return Trace or None, got str)$"
     for ask in (Router.sandbox(storage=storage).trace, TraceStore(storage).get):
         with pytest.raises(InternalError, match=said):
             await ask(trace_id)

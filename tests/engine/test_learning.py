@@ -219,7 +219,7 @@ async def test_a_judge_grades_answers_unless_the_user_did_and_its_own_calls_teac
         for each in own:
             assert each.decision_input is not None
             assert each.decision_input.reading is None or each.decision_input.reading.sketch == ()
-        with pytest.raises(ValidationFailed, match="marks what a judge says"):
+        with pytest.raises(ValidationFailed, match="is reserved for judges"):
             await router.feedback(ids[0], 0.1, "judge", caller=ACME)
         await router.feedback(ids[0], 0.1, caller=ACME)
         last = await router.traces.feedback_of(ids[0], account="acme")

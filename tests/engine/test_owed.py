@@ -212,7 +212,7 @@ async def test_what_a_storage_gives_is_looked_at_before_a_call_is_made(
     bank, storage = await odd(kind, tmp_path)
     storage.before = lambda thing: gives if isinstance(thing, asked) else None
     given = "NoneType" if gives is NOTHING else type(gives).__name__
-    with pytest.raises(InternalError, match=rf"^AccountsBehind\.\w+ has to give .*, and gave {given}$"):
+    with pytest.raises(InternalError, match=rf"^AccountsBehind\.\w+ must return .*, got {given}$"):
         await bank.route(idempotency_key="k")
     assert bank.good.calls == []
     storage.before = lambda _: None

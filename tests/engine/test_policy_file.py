@@ -101,7 +101,7 @@ async def test_a_pipe_in_the_place_of_the_file_is_refused_unopened(path: Path) -
         os.mkfifo(path)
         await clock.advance(3)
         assert model(desk) == "openai/gpt-4.1"
-        with pytest.raises(ValidationFailed, match="is no regular file"):
+        with pytest.raises(ValidationFailed, match="is not a regular file"):
             desk.reload_policies()
 
 

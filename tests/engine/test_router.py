@@ -279,7 +279,7 @@ def test_what_was_meant_as_a_files_name_is_told_how_to_be_one() -> None:
 
 def test_a_provider_without_models_is_told_to_declare_some() -> None:
     provider = OpenAIProvider("a-key", name="openrouter", environ={})
-    with pytest.raises(NoProviders, match="no model is known of openrouter: give each its models"):
+    with pytest.raises(NoProviders, match="no models are known for openrouter: pass models="):
         Router(providers=[provider]).decide("hi")
 
 

@@ -181,7 +181,7 @@ def test_what_can_be_no_outcome_is_refused_and_the_call_still_to_be_fed(bad: Any
 
 def test_steps_out_of_turn_are_refused() -> None:
     with Host().router.steps("hi") as steps:
-        with pytest.raises(RuntimeError, match=r"ask next\(\) first"):
+        with pytest.raises(RuntimeError, match=r"call next\(\) first"):
             steps.feed(ANSWER)
         steps.next()
         with pytest.raises(RuntimeError, match=r"call 1 has not ended: feed"):
@@ -319,7 +319,7 @@ def test_a_host_is_told_how_long_the_next_piece_may_take_so_that_the_next_model_
         assert host.obey(steps, lambda call: next(answers)) == ["good/one", "spare/two"]
     assert said == [pytest.approx(6.0), pytest.approx(0.5)], "three quarters of the 8 s that are left; then a good-bye"
     assert steps.result.output == "Blue."
-    with pytest.raises(RuntimeError, match="nothing is being called"):
+    with pytest.raises(RuntimeError, match="no call is running"):
         _ = steps.idle_s
 
 
@@ -396,7 +396,7 @@ def test_leaving_early_ends_the_call_as_cancelled_with_its_trace() -> None:
         _ = steps.result
     assert host.trace(steps).status == "cancelled"
     steps.close()
-    with pytest.raises(RuntimeError, match="nothing is being called"):
+    with pytest.raises(RuntimeError, match="no call is running"):
         steps.feed(ANSWER)
 
 

@@ -143,7 +143,7 @@ async def test_an_approval_takes_no_longer_than_a_step() -> None:
         return True
 
     step, _ = await call(lambda: 1, approve=never, clock=FakeClock(), timeout_s=30)
-    assert step.output == {"error": "nobody approved this call within 300 s"}
+    assert step.output == {"error": "this call was not approved within 300 s"}
 
 
 @pytest.mark.parametrize("how", ["fails", "is late", "has no JSON form"])

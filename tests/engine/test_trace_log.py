@@ -576,7 +576,7 @@ async def test_closing_ends_within_two_seconds_whatever_hangs_and_says_once_what
     assert (closed, storage.closed) == (["provider"] * 2, 1)
     assert house.router.trace_counts == (0, 0, 1, 0, 1)
     lost = [record.getMessage() for record in caplog.records if record.getMessage().startswith("the router")]
-    assert lost == ["the router was closed; traces that could not be written before, and are lost: 1"]
+    assert lost == ["the router was closed; traces lost because they could not be written before: 1"]
     await house.router.aclose()
     assert storage.closed == 1
 
@@ -617,7 +617,7 @@ async def test_the_trace_of_a_call_that_outlives_the_router_is_lost_and_counted(
         await house.router.aclose()
         assert house.clock.monotonic() <= 3.0
         assert house.router.trace_counts == (0, 0, 0, 0, 0)
-        assert "closing goes on without waiting for Records.all_ended" in caplog.text
+        assert "closing continues without waiting for Records.all_ended" in caplog.text
     assert house.router.trace_counts == (0, 0, 1, 0, 1)
     assert "money is lost: call tr_" in caplog.text
     assert storage.applies == 0
@@ -808,7 +808,7 @@ async def test_everything_is_closed_even_where_closing_fails(caplog: pytest.LogC
         storage.down = True
     assert answer.output  # which an error at the end would have taken along
     assert (house.spare.closed, storage.closed) == (1, 1)
-    assert "closing goes on after a fault" in caplog.text
+    assert "closing continues after" in caplog.text
     assert "OSError in test_trace_log.py, line " in caplog.text
     assert "canary" not in caplog.text
 

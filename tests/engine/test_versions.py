@@ -109,7 +109,7 @@ async def test_while_the_storage_is_away_a_policy_goes_by_a_version_of_its_own_a
         router.reload_policies([GOOD])
         await clock.advance(20.0)
         assert version(router) == "desk@2026-11-21.2", "nobody asks again for what is known"
-    assert len([record for record in caplog.records if "versions of this process's own" in record.message]) == 2
+    assert len([record for record in caplog.records if "policies have provisional versions" in record.message]) == 2
 
 
 async def test_a_storage_that_is_away_stops_no_router_without_policies() -> None:

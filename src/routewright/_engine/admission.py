@@ -2,8 +2,8 @@
 
     begin -> [take: windows and slot -> guardrails] -> decide within what is left -> take -> settled, or released
 
-What was taken is the storage's ``Grant``. It ends with the call's ``Facts`` once the call has run (``Records.conclude``
-hands both to the trace log), and is released otherwise."""
+The storage answers with a ``Grant``. A call that ran settles it with its ``Facts`` (``Records.conclude`` passes both to
+the trace log); otherwise it is released."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ from .trace_log import LONGEST_S, TraceLog
 from .worker import Worker
 
 TRIES = 5
-"""Decisions for one call, each within what the storage said last."""
+"""Decisions per call, each within the balance that the storage reported last."""
 OPEN_S = 0.25
-"""Who had no account waits so long for a storage that is asked whether there is one by now; then there is none, for
+"""How long a caller without an account waits for the storage to say if it has one now. After that it has none for
 ``KNOWN_S``."""
 SPARE_S = 0.05
-"""Of a call's time, at most a quarter, is left to a storage that one has to wait for, to say that it waited in vain."""
+"""Time kept, at most a quarter of the call's, for a storage to report that a wait was in vain."""
 
 
 class Admissions:
@@ -70,7 +70,7 @@ class Admissions:
         self._has_accounts = accounts is not None
         self.accounts: Accounts = accounts or NoAccounts(storage, clock)
         self.is_immediate = isinstance(storage, ImmediateStorage) and not isinstance(accounts, SharedLimits)
-        """It never waits, but for what other calls hold."""
+        """The storage never waits, except for money that other calls hold."""
         self.queue = log.queue
         self.event_ids = _EventIds(ids)
         self.ids = ids
@@ -78,19 +78,19 @@ class Admissions:
         self.default_timeout_ms = default_timeout_ms
         self._worker = worker
         self._open: OrderedDict[tuple[str, str | None], float] = OrderedDict()
-        """Callers who had no account when that was last asked, and until when that need not be asked again."""
+        """Callers known to have no account, and until when that holds without asking."""
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Leave alone what the parent's calls hold."""
+        """After a fork: older grants are the parent's."""
         self.since = self.clock.monotonic()
 
     def begin(
         self, read: Read, caller: Caller, run: RunLimit | None = None, *, patient: bool = True, scope: Scope = "route"
     ) -> Admission | None:
-        """The admission of a call, which has taken nothing yet. None: nothing limits it, so that it needs none.
-        ``patient``: it waits for what others hold, within its time. Raises ``PermissionDenied``, ``StorageUnavailable``
-        while too many calls wait to be written, and ``InternalError`` where the storage keeps no accounts."""
+        """The admission of a call, which has taken nothing yet. None: nothing limits the call. ``patient``: it may wait
+        for money that other calls hold. Raises ``PermissionDenied``, ``StorageUnavailable`` while too many calls wait
+        to be written, and ``InternalError`` if the storage keeps no accounts."""
         key_id, key, accounts = caller.key_id, read.request.idempotency_key, self.accounts
         may_be_open = key is None and run is None
         if may_be_open and key_id is None and caller.scopes is None and caller.account == DEFAULT_ACCOUNT:
@@ -108,13 +108,13 @@ class Admissions:
         elif left.account is None and left.key is None and (key_id is None or not is_made(key_id)):
             return None
         if self.queue.is_full:
-            said = "too many calls wait to be written to the storage: see to it, and try again"
+            said = "too many calls wait to be written to the storage: check the storage, and try again"
             raise self._named(StorageUnavailable(said))
         return Admission(self, accounts, read, caller, run, left, patient=patient)
 
     async def is_open(self, hold: Admission) -> bool:
-        """Look how a caller stands of whom nothing is known. True if nothing limits the call. Who had no account before
-        does not suffer from a storage that is away, or stands still. Raises what ``Admission.look`` does."""
+        """Look up an unknown caller. True if nothing limits the call. A caller that had no account before is not held
+        up by an unavailable or hanging storage. Raises as ``Admission.look``."""
         name = hold.caller.account, hold.caller.key_id
         if not hold.may_be_open or name not in self._open:
             return self._note(name, await hold.look()) and hold.may_be_open
@@ -122,7 +122,7 @@ class Admissions:
             return self._note(name, await hold.look())
         self._open[name] = self.clock.monotonic() + KNOWN_S
 
-        async def look_again() -> None:  # a storage that is slow is believed once it has answered
+        async def look_again() -> None:  # take the answer of a slow storage when it comes
             with suppress(RouterError):
                 self._note(name, await hold.look(LONGEST_S))
 
@@ -146,7 +146,7 @@ class Admissions:
 
 
 class _EventIds(Sequence[str]):
-    """Ids for the events of thresholds, made when a call crosses one."""
+    """Ids for threshold events, made only when a call crosses one."""
 
     def __init__(self, ids: Ids) -> None:
         self._ids = ids
@@ -159,7 +159,7 @@ class _EventIds(Sequence[str]):
 
 
 class Admission:
-    """The admission of one call. ``release`` gives back what it still holds."""
+    """The admission of one call. ``release`` returns what it still holds."""
 
     __slots__ = (
         "_accounts", "_read", "_shared", "at", "caller", "claim", "deadline", "grant", "is_patient",
@@ -185,21 +185,21 @@ class Admission:
         self.is_patient = patient
         self.claim: Claim | None = None
         self.tokens = read.tokens.high + (OUTPUT_TOKENS if cap is None else int(cap))
-        """The most that the call is taken to come to."""
+        """Upper estimate of the call's tokens."""
         self.caller = caller
         self.run = run
         self.left = left
-        """The money the caller has left, as far as is known. None: unknown, so the storage has to be asked."""
+        """The caller's remaining money as far as this process knows. None: ask the storage."""
         self.trace_id = shared.ids("tr_")
         self.at = clock.time()
         self.started_at = clock.monotonic()
         self.deadline = self.started_at + (request.timeout_ms or shared.default_timeout_ms) / 1000
         self.windows: Sequence[WindowState] = ()
-        """Its rate limits when it was admitted."""
+        """The rate limits when it was admitted."""
         self.grant: Grant | None = None
         """None: it holds nothing."""
         self.is_refused = False
-        """The storage refuses it, or has not answered: it counts nowhere, and leaves no trace."""
+        """The storage refused it, or has not answered: it is not counted, and leaves no trace."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -212,12 +212,12 @@ class Admission:
 
     @property
     def may_be_open(self) -> bool:
-        """It needs no admission if its caller has no account."""
+        """True if it needs no admission unless its caller has an account."""
         return self.run is None and self._read.request.idempotency_key is None
 
     async def look(self, longest_s: float | None = None) -> Left:
-        """Ask the storage what the caller has left. Raises ``AuthenticationFailed`` for a revoked key, or one that a
-        Console made elsewhere, ``StorageUnavailable``, and ``RouterTimeoutError``."""
+        """Ask the storage for the caller's remaining money. Raises ``AuthenticationFailed`` for a key that is revoked
+        or of another store, ``StorageUnavailable``, and ``RouterTimeoutError``."""
         clock, self.is_refused = self._shared.clock, self.grant is None
         until = self.deadline if longest_s is None else clock.monotonic() + longest_s
         found: object = await in_time(self._accounts.look(self.caller, self.run), clock, until)
@@ -227,12 +227,13 @@ class Admission:
         return found
 
     async def take(self, nanos: int = 0) -> Grant | Replay | Short:
-        """Take all that the call needs, or nothing; once it is admitted, hold another amount of money. Waits for what
-        other calls hold as long as the call may. A call of an agent run waits for its windows, too. Raises what
-        ``Accounts.admit`` does."""
+        """Take all that the call needs, or nothing; for an admitted call, change the reserved amount. Waits within the
+        call's time for money that other calls hold. A call of an agent run waits for its rate limits, too. Raises as
+        ``Accounts.admit``."""
         shared, accounts, read = self._shared, self._accounts, self._read
         if self.claim is None and read.request.idempotency_key is not None:
-            self.claim = _claimed(read, read.request.idempotency_key)
+            body = msgspec.to_builtins(read.request) if read.body is None else read.body
+            self.claim = Claim(read.request.idempotency_key, fingerprint("POST", read.path, body))
         while True:
             left_s = self.deadline - shared.clock.monotonic()
             spare_s = 0.0 if shared.is_immediate else min(SPARE_S, left_s / 4)
@@ -273,8 +274,8 @@ class Admission:
             raise unfit(accounts, "admit", "a Grant, a Replay or a Short", found)
 
     async def count(self) -> bytes | None:
-        """Count a request that is refused for what it asks, and give all else back. Returns the answer that is kept
-        under its key, if any. Raises what refuses it before that."""
+        """Count an invalid or unservable request in the rate limits, and release the rest. Returns the answer kept
+        under its idempotency key, if any. Raises if the admission refuses it first."""
         found = await self.take()
         self.release()
         return found.result if isinstance(found, Replay) else None
@@ -290,17 +291,17 @@ class Admission:
         try:
             await in_time(self._accounts.widen(grant, nanos), self._shared.clock, self.deadline)
         except RouterError:
-            return  # what is reserved has to do
+            return  # the reserved amount has to suffice
 
     def facts(self, call: Call, answer: Answer | None, used_nanos: int) -> Facts:
-        """The outcome of the call, to settle it by. ``used_nanos``: the most that it can have cost."""
+        """The outcome of the call, for its settlement. ``used_nanos``: the most that it can have cost."""
         claim, account, rows = self.claim, None if self.left is None else self.left.account, call.ledger_rows
         call.is_booked = True
         used: int | None = 0
         for attempt in call.attempts:
             usage = attempt.usage
             if usage is None and attempt.unsure is not None and attempt.cost_range_nanos(call.bounds):
-                used = None  # nobody knows, so that all that was taken counts
+                used = None  # unknown, so the estimate stays counted
             elif usage is not None and used is not None:
                 used += usage.input + usage.output
         return Facts(
@@ -318,13 +319,7 @@ class Admission:
         )
 
     def release(self) -> None:
-        """Give back what it holds, and count no tokens. Twice is once. A forked child gives back nothing of its
-        parent's."""
+        """Release what it holds, without tokens. Safe to call twice. A forked child releases nothing of its parent."""
         grant, self.grant = self.grant, None
         if grant is not None and self.started_at >= self._shared.since:
             self._accounts.release(grant)
-
-
-def _claimed(read: Read, key: str) -> Claim:
-    body = msgspec.to_builtins(read.request) if read.body is None else read.body
-    return Claim(key, fingerprint("POST", read.path, body))

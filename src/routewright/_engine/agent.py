@@ -1,4 +1,5 @@
-"""Agent runs: obeys the run machine. Each model call is a call of the Router, each tool runs within its step's time."""
+"""Performs agent runs as the run machine says. Model calls go through the Router; tools run within their step's
+time."""
 
 from __future__ import annotations
 
@@ -71,13 +72,13 @@ from .tool_calls import APPROVAL_S, Approve, run_tool
 PATH = "/v1/agents/run"
 UNLIMITED_NANOS = 2**62
 KEPT_S = 86_400.0
-"""How long the checkpoint of a run is kept that has not ended."""
+"""How long the checkpoint of an unfinished run is kept."""
 CONVERSATION_S = 30 * 86_400.0
 MOST_TURNS = 100
 LAST_S = 10.0
-"""For settling a run that is over."""
+"""Time limit for settling a run that has ended."""
 AT_ONCE = 8
-"""Tools of one run."""
+"""Tools of one run that execute at a time."""
 LEAST_WINDOW = 1_000
 """Tokens: a history is not cut further."""
 SYSTEM = (
@@ -102,10 +103,10 @@ class Plan(Struct, frozen=True, kw_only=True):
     system: str | None = SYSTEM
     approve: Approve | None = None
     form: Form | None = None
-    """Of the final answer."""
+    """The form of the final answer."""
     escalates: bool = False
     options: Mapping[str, Any] = {}
-    """Of the route requests: ``params``, ``models``, ``policy_id`` ..."""
+    """Options of the route requests: ``params``, ``models``, ``policy_id`` ..."""
 
     @property
     def names(self) -> list[str]:
@@ -113,7 +114,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 class Resumed(Struct, frozen=True, kw_only=True):
-    """What a client brings to a run that goes on."""
+    """The client's input for resuming a run."""
 
     state: Checkpoint
     results: Mapping[str, str] = {}
@@ -134,7 +135,7 @@ class Run:
         resumed: Resumed | None = None,
         within: ToolContext | None = None,
     ) -> None:
-        """``request``: its limits are filled in. ``within``: the tool call of another run that this one is."""
+        """``request`` has its limits filled in. ``within`` is the tool call of another run that started this one."""
         self._engine = engine
         self._storage = storage
         self._is_immediate = engine.admissions.is_immediate
@@ -151,24 +152,24 @@ class Run:
         self._cap_nanos = None if budget is None else budget_nanos(budget)
         self._base: RouteRequest | None = None
         self._window = 0
-        """Tokens that the models it may use take."""
+        """The largest context window of the models, in tokens."""
         self._key: str | None = None
         self._is_kept = False
-        """The storage holds a checkpoint."""
+        """The storage has a checkpoint."""
         self._is_limited = False
-        """Its model calls draw on a purse of the run."""
+        """Model calls are paid from a purse of the run."""
         self._keeps_answer = False
-        """Its answer is kept under the caller's idempotency key."""
+        """The answer is kept under the caller's idempotency key."""
         self._is_recorded = False
-        """Its trace and event are on their way to the storage."""
+        """Trace and event were passed to the trace log."""
         self._began = 0.0
-        """When it would have begun had it never been interrupted, on the monotonic scale."""
+        """Start on the monotonic scale, moved so that interruptions do not count."""
         self._why_left: Callable[[], RouterError | None] = lambda: None
         self.trace_id = "" if resumed is None else resumed.state.trace_id
         self.deadline = inf
-        """When its time is over at the latest, on the monotonic scale."""
+        """Upper bound for the end, on the monotonic scale."""
         self.headers: dict[str, str] = {}
-        """Of the caller's rate limits, once it is admitted."""
+        """Rate-limit headers, once it is admitted."""
         self.response: AgentResponse | None = None
         self.data: Any = None
         self.error: RouterError | None = None
@@ -192,7 +193,7 @@ class Run:
         try:
             if self._resumed is not None and (self._resumed.results or self._resumed.approved):
                 run.resume(self._resumed.results, self._resumed.approved, self._now_ms())
-                await self._attempt(self._keep, state)  # from here on nobody else resumes it
+                await self._attempt(self._keep, state)  # from here on it cannot be resumed again
             yield RunStarted(next(ids), self._started(self.trace_id))
             while not isinstance(todo := run.next(), Ended):
                 done = len(state.steps)
@@ -209,7 +210,18 @@ class Run:
                     yield StepCompleted(next(ids), step)
                 if not self._is_immediate and run.ended is None:
                     await self._attempt(self._keep, state)
-            self.response = self._responded(run)
+            self.error = failed = run.error
+            message = None if failed is None else (failed.outside or (failed.message,))[0]
+            self.response = AgentResponse(
+                trace_id=self.trace_id,
+                status=todo.status,
+                output=run.output,
+                steps=state.steps,
+                summary=run.summary(self._now_ms()),
+                marker=todo.marker,
+                pending_tool_calls=run.pending,
+                error=None if failed is None else {"code": failed.code, "message": str(message)},
+            )
             await self._conclude(run)
             yield RunCompleted(next(ids), self.response)
         except BaseException as error:
@@ -229,13 +241,13 @@ class Run:
         """``why`` returns the error to record when the run is cancelled; None: the client disconnected."""
         self._why_left = why
 
-    # Its beginning
+    # Beginning
 
     async def _admit(self) -> bytes | None:
-        """Take a slot and the idempotency key. Returns the response that is kept under the key.
+        """Take a slot and the idempotency key. Returns the response kept under the key.
 
-        Where checkpoints outlive a process, a run without a key has its own id for one, so that nobody else goes on
-        with it meanwhile; and so has each time that it is resumed."""
+        If checkpoints outlive a process, a run without a key takes one from its id, so that it is not resumed twice at
+        a time; every resumption has its own."""
         request, admissions, resumed = self._request, self._engine.admissions, self._resumed
         if resumed is None:
             self.trace_id = self._engine.ids("tr_")
@@ -311,17 +323,17 @@ class Run:
         return state
 
     async def _reload(self, resumed: Resumed) -> Checkpoint:
-        """The state of a run that is resumed, now that nobody else goes on with it."""
+        """The state of a run to resume, read after its key was taken."""
         state, before = await checkpoint_of(self._storage, self._caller, self.trace_id), resumed.state
         trace = await self._engine.records.find(self._caller, self.trace_id)
-        has_ended = trace is not None and trace.status in ("completed", "budget_exceeded")  # and is forgotten soon
+        has_ended = trace is not None and trace.status in ("completed", "budget_exceeded")
         if has_ended or (before.status == "pending" and (state.status, state.steps) != (before.status, before.steps)):
             raise NotFound(f"{self.trace_id} cannot be resumed: it was resumed before, and has gone on since")
         return state
 
     async def _interrupted(self, key: str) -> Checkpoint | None:
-        """The state of a run of this request that was interrupted. Another run loses the key: that of another request,
-        and one that waits for its client, whose answer was kept under the key and is no longer."""
+        """The state of an interrupted run of this very request. Any other run loses the key: one of another request,
+        and one waiting for its client, since the answer kept under the key has expired."""
         kept = await self._read(AgentState(claim=key, environment=self._caller.environment))
         if kept is None:
             return None
@@ -346,11 +358,11 @@ class Run:
             yield StepCompleted(next(ids), step)
         yield RunCompleted(next(ids), response)
 
-    # Its steps
+    # Steps
 
     async def _ask(self, run: AgentRun, todo: CallModel) -> None:
-        """Call the model, and once more after a fault that may pass. It waits for room in the windows of its caller,
-        which may take longer than a step."""
+        """Call the model, again after a retryable error. Waits for room in the caller's rate limits, if need be longer
+        than a step's time."""
         state, started, start_ms = run.state, self._clock.monotonic(), self._now_ms()
         while len(state.steps) < todo.number and run.ended is None:
             took_ms = 0.0
@@ -371,14 +383,14 @@ class Run:
                 short = isinstance(error, QuotaExhausted | InsufficientBalance | BudgetExceeded)
                 is_own = short and error.detail.get("level") == "agent_run"
                 if not (state.steps or error.retryable or error.trace_id or is_own):
-                    raise  # its caller is refused, before it began
+                    raise  # the run is refused before its first step
                 run.failed(error, start_ms, self._ms_since(started), error.cost_nanos, is_budget=short)
             else:
                 self.data = answer.data
                 run.answered(answer.response, start_ms, took_ms, nanos_of(answer.routing.cost_usd))
 
     async def _waits(self, error: RouterError) -> bool:
-        """Wait until a window has room. False: that is not what is wrong, or takes too long."""
+        """Wait out a rate limit. False for other errors, or if it would take too long."""
         if not isinstance(error, RateLimited) or error.detail.get("limit_of") not in _WINDOWS:
             return False
         wait_s = error.detail.get("retry_after_seconds", inf)
@@ -388,7 +400,7 @@ class Run:
         return True
 
     def _cut(self, state: Checkpoint, error: RouterError) -> bool:
-        """Cut a history that no model takes to the window of those that would. False: that is not what is wrong."""
+        """Shorten a history that is too long for every model. False for other errors, or if it cannot be shortened."""
         if not isinstance(error, NoCandidates) or isinstance(error, BudgetExceeded):
             return False
         rejected = error.detail.get("rejected_candidates", ())
@@ -405,7 +417,7 @@ class Run:
         return False
 
     def _limit_of(self, state: Checkpoint) -> RunLimit | None:
-        """The purse of its model calls. What tools have cost is not in it."""
+        """The purse of the model calls: the run's budget less the cost of tools."""
         if self._within is not None:
             return self._within.limit
         if not self._is_limited:
@@ -449,9 +461,8 @@ class Run:
         if not self._is_immediate:
             made = replace(made, idempotency_key=f"{state.trace_id}.{todo.number}.{run.tries}")
         if self._cap_nanos is not None and (self._within is not None or self._caller.environment == "sandbox"):
-            made = replace(
-                made, budget=Budget(max_cost_usd=usd(self._cap_nanos - state.spent_nanos))
-            )  # no purse has it
+            # these calls have no purse of the run
+            made = replace(made, budget=Budget(max_cost_usd=usd(self._cap_nanos - state.spent_nanos)))
         return made if form is None else with_output(made, form)
 
     async def _use(self, run: AgentRun, todo: RunTools) -> None:
@@ -471,7 +482,7 @@ class Run:
             results[place] = await run_tool(self._plan.tools, call, context, self._clock, self._plan.approve)
 
         if len(todo.calls) == 1:
-            await use(0, todo.calls[0])  # a task of its own would take longer than most tools
+            await use(0, todo.calls[0])  # a new task would take longer than most tools
         else:
             places = anyio.Semaphore(AT_ONCE)
 
@@ -484,26 +495,11 @@ class Run:
                     group.start_soon(use_in_turn, place, call)
         run.observed([results[place] for place in range(len(todo.calls))], start_ms)
 
-    # Its end
-
-    def _responded(self, run: AgentRun) -> AgentResponse:
-        ended, error = run.ended, run.error
-        assert ended is not None, "it has ended"
-        self.error = error
-        return AgentResponse(
-            trace_id=self.trace_id,
-            status=ended.status,
-            output=run.output,
-            steps=run.state.steps,
-            summary=run.summary(self._now_ms()),
-            marker=ended.marker,
-            pending_tool_calls=run.pending,
-            error=None if error is None else {"code": error.code, "message": (error.outside or (error.message,))[0]},
-        )
+    # End
 
     async def _conclude(self, run: AgentRun) -> None:
-        """Settle the run: its trace, its event, its answer under the idempotency key. Its answer is given, whatever
-        becomes of the rest."""
+        """Settle the run: trace, event, and answer under the idempotency key. The response is returned even if writes
+        fail."""
         response = self.response
         assert response is not None, "it has ended"
         self._record(run, response.status, json.encode(response))
@@ -512,7 +508,7 @@ class Run:
             if response.marker == "tool_calls_pending":
                 await self._attempt(self._keep, run.state)
             elif self._is_kept:
-                await self._attempt(self._forget)  # only now: a crash before this resumes the run
+                await self._attempt(self._forget)  # after the commit: a crash before it resumes the run
             if response.status == "completed":
                 await self._attempt(self._remember, run.output)
 
@@ -521,12 +517,12 @@ class Run:
         if fault is None and isinstance(error, Exception):
             fault = InternalError(type(error).__name__)
         with self._clock.deadline(self._clock.monotonic() + LAST_S, shield=True):
-            if not run.state.steps and isinstance(error, RouterError):  # it was refused
+            if not run.state.steps and isinstance(error, RouterError):  # refused
                 if self._is_kept:
                     await self._attempt(self._forget)
                 return
             run.give_up(fault)
-            if run.state.steps:  # before its key is free again
+            if run.state.steps:  # before the key is released
                 await self._attempt(self._keep, run.state)
             self._record(run, "cancelled" if fault is None else "failed", None)
             await self._engine.records.log.commit(self.trace_id, self._clock.monotonic() + LAST_S)
@@ -539,7 +535,7 @@ class Run:
         record = RunRecord(trace, engine.records.captured(partial(words_of, state)))
         ended = "failed" if status == "cancelled" else status
         happened = AgentRunCompleted(self.trace_id, ended, run.summary(took_ms), self._request.metadata or {})
-        once = f"{happened.type}:{self.trace_id}:{len(state.steps)}"  # a run that is resumed ends again
+        once = f"{happened.type}:{self.trace_id}:{len(state.steps)}"  # a resumed run ends more than once
         events = [
             PutEvent(event.stored, once, 2 * KEPT_S, now, engine.records.log.durability)
             for event in events_of([happened], caller, engine.ids, now)
@@ -554,13 +550,13 @@ class Run:
             )  # fmt: skip
         engine.records.log.put(record, (), events, grant, facts)
 
-    # What is kept between steps and runs
+    # State kept between steps and runs
 
     async def _attempt(self, write: Callable[..., Any], *given: Any) -> None:
         try:
             await write(*given)
         except RouterError as error:
-            _logger.warning("run %s: the storage does not keep its state: %s", self.trace_id, error)
+            _logger.warning("run %s: cannot store its state: %s", self.trace_id, error)
 
     async def _keep(self, state: Checkpoint) -> None:
         self._is_kept = True
@@ -595,7 +591,7 @@ class Run:
         await self._storage.apply(self._caller.account, [write])
 
     def _now_ms(self) -> float:
-        """From its beginning."""
+        """Milliseconds since the run began."""
         return self._ms_since(self._began)
 
     def _ms_since(self, began: float) -> float:
@@ -603,11 +599,9 @@ class Run:
 
 
 async def checkpoint_of(storage: GuardedStorage, caller: Caller, trace_id: str) -> Checkpoint:
-    """The state of a run that can be resumed. Raises ``NotFound``."""
+    """The state of a resumable run. Raises ``NotFound``."""
     query = AgentState(trace_id, environment=caller.environment)
-    kept: bytes | None = None
-    if trace_id.startswith("tr_"):
-        kept = await storage.read(caller.account, query)
+    kept: bytes | None = await storage.read(caller.account, query) if trace_id.startswith("tr_") else None
     if kept is None:
         raise NotFound(
             f"{trace_id} cannot be resumed: no such run of this account is paused or interrupted. "
@@ -617,5 +611,5 @@ async def checkpoint_of(storage: GuardedStorage, caller: Caller, trace_id: str) 
 
 
 def _identity(request: AgentRequest) -> Any:
-    """Equal for requests that may have one idempotency key."""
+    """Equal for requests that may share an idempotency key."""
     return json.decode(json.encode(replace(request, idempotency_key=None)))

@@ -1,4 +1,4 @@
-"""What a caller gets back: the response, with the decision and the trace beside it."""
+"""``Answer``: the response to a call, with its decision and trace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from routewright.wire.plain import PlainData
 from .replay import Replayed
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar  # the one with a default, for those who write plain ``Answer``
+    from typing_extensions import TypeVar  # with a default, so that plain ``Answer`` works
 
     T_co = TypeVar("T_co", covariant=True, default=None)
 else:
@@ -25,8 +25,8 @@ else:
 
 
 class Answer(PlainData, Generic[T_co]):
-    """A served request. ``str(answer)`` is its text; ``response`` the whole route response (spec 2.2), which
-    ``to_dict`` and ``to_json`` give as plain data."""
+    """A served request. ``str(answer)`` is its text, ``response`` the route response (spec 2.2), and ``to_dict`` and
+    ``to_json`` return that as plain data."""
 
     _shape = RouteResponse
 
@@ -51,13 +51,13 @@ class Answer(PlainData, Generic[T_co]):
         return self.output
 
     def __repr__(self) -> str:
-        # no text: a repr ends up in logs
+        # without text, since a repr ends up in logs
         if not self.is_served:
             return f"<Answer {self.trace_id}: none>"
         return f"<Answer {self.trace_id} from {self.routing.selected_model}, {len(self.output)} characters>"
 
     def _repr_html_(self) -> str:
-        """What notebooks show: the text too, as printing it would."""
+        """For notebooks; shows the text, too."""
         from routewright.contrib.notebook import answer_html  # which nothing else needs
 
         return answer_html(self.response, self.decision, self.trace)
@@ -80,17 +80,17 @@ class Answer(PlainData, Generic[T_co]):
 
     @property
     def data(self) -> T_co:
-        """The answer as the ``output_type`` that was asked for; None without one, and where tools are called."""
+        """The answer parsed as ``output_type``; None without one, and if tools are called."""
         return self._data
 
     @property
     def tool_calls(self) -> list[ToolCall] | None:
-        """Tools that the model wants called."""
+        """The tool calls that the model requests."""
         return self._tool_calls
 
     @property
     def reasoning(self) -> Reasoning | None:
-        """What the model thought, as its vendor wants it back: put it on the assistant message of the next turn."""
+        """The model's reasoning, in the form to send back with the assistant message of the next turn."""
         return self.response.reasoning
 
     @property
@@ -100,31 +100,30 @@ class Answer(PlainData, Generic[T_co]):
 
     @property
     def routing(self) -> Routing:
-        """How the request was served, at what cost."""
+        """How the request was served, and its cost."""
         return self.response.routing
 
     @property
     def usage(self) -> WindowUsage:
-        """What is left of the request window."""
+        """The rest of the request window."""
         return self.response.usage
 
     @property
     def headers(self) -> dict[str, str]:
-        """What HTTP says of its rate limits, ``X-RateLimit-...``: of the one that has the smallest share left. Nothing
-        where there is none, and of an answer that is told again, which takes nothing. ``X-Routewright-Cache`` says
-        ``hit`` or ``miss`` if the cache was asked."""
+        """HTTP headers: ``X-RateLimit-...`` of the rate limit with the smallest share left, if there is one and the
+        answer is not a replay; ``X-Routewright-Cache`` (``hit`` or ``miss``) if the cache was used."""
         windows, looked = self._call.windows, self._call.looked
         headers = headers_of(windows, self._call.created_at) if windows else {}
         return headers if looked is None else headers | {CACHE_HEADER: looked.header}
 
     @property
     def is_served(self) -> bool:
-        """Whether a model answered; of a call that was left it may not have."""
+        """True if a model answered; a call that was left may have no answer."""
         return isinstance(self._call, Replayed) or self._call.served is not None
 
     @property
     def replayed(self) -> bool:
-        """Whether it was given before, under the same idempotency key, and is only repeated."""
+        """True if it repeats the answer kept under an idempotency key."""
         return isinstance(self._call, Replayed)
 
     @property
@@ -134,14 +133,14 @@ class Answer(PlainData, Generic[T_co]):
 
     @property
     def trace(self) -> Trace:
-        """The call's trace, without a look into the storage."""
+        """The call's trace, from memory."""
         return self._call.trace
 
     @property
     def decision(self) -> Decision:
-        """Why this model."""
+        """Why this model was chosen."""
         call = self._call
         if isinstance(call, Replayed):
             return call.decision
-        assert call.plan is not None, "answers are made of calls that were decided"
+        assert call.plan is not None, "an answered call was decided"
         return Decision(call.plan, call.given, self._board)

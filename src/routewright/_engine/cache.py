@@ -1,7 +1,7 @@
-"""Step 10 of the path: finds an answer in the response cache, and keeps the answers of calls that found none.
+"""The response cache: finds answers for calls, and keeps the answers of calls that found none.
 
     look -> hit: the call is served, and costs nothing
-         -> miss: the call goes on; ``Lookup.ended`` keeps its answer, gives it to those who wait for it, and learns
+         -> miss: the call goes on; ``Lookup.ended`` keeps its answer, passes it to waiting calls, and learns
 
 A cache error is a miss."""
 
@@ -57,25 +57,25 @@ from .worker import Worker
 NEAREST = 6
 """Entries that are compared with a question."""
 LONG_QUESTION = 1_500
-"""Questions of more characters are embedded and compared in a worker thread: it takes a millisecond."""
+"""Longer questions, in characters, are embedded and compared in a worker thread: that takes a millisecond."""
 LOOK_S = 0.05
-"""How often to look whether another process has made an answer."""
+"""Interval for checking if another process has made an answer."""
 CACHE_S, EMBED_S = 0.05, 1.0
 """How long a call waits for a cache, and for an embedder."""
 WAIT_SHARE = 0.5
-"""Share of a call's time that it waits for a cache, for an embedder, and for another call with the same request."""
+"""The most of a call's time to spend waiting for a cache, an embedder, or a call with the same request."""
 FAULTS, REST_S = 3, 10.0
-"""After so many faults in a row a part is not asked for so many seconds."""
+"""After ``FAULTS`` failures in a row a part is not called for ``REST_S`` seconds."""
 JUDGED_SHARE = 0.1
-"""Share of the refused candidates that are compared where a comparison may cost something, as by a judge."""
+"""Share of refused candidates that are compared if comparing may cost money, as with a judge."""
 MOST_SPACES = 1_000
 """Calibrations in memory."""
 NEWS_EVERY_S = 60.0
-"""How often a calibration takes in what other processes learned."""
+"""Interval for exchanging observations with other processes."""
 LOG_EVERY_S = 60.0
-"""Failures of comparators are logged once in so many seconds."""
+"""Least interval between two logged failures of comparators."""
 POOR = 0.5
-"""Feedback below this says that an answer was wrong."""
+"""Feedback below this marks an answer as wrong."""
 MAX_ERROR = 0.01
 """Share of all requests that may get a wrong cached answer unless the request says otherwise (contract 6)."""
 DEFAULT = CacheOpts()
@@ -87,18 +87,17 @@ _log = logging.getLogger(__name__)
 
 
 class Part(Struct, eq=False):
-    """Something that may fail or hang. After several faults in a row it is not asked for a while."""
+    """A part that may fail or hang. After several failures in a row it is not called for a while."""
 
     name: str
     patience_s: float
     is_starting: Callable[[], bool] = bool
-    """Unless it says otherwise, it has started."""
     faults: int = 0
     rests_until: float = 0.0
 
     async def ask(self, clock: Clock, asking: Coroutine[Any, Any, Any], deadline: float) -> Any:
-        """The part's result; None if it fails, takes too long, or rests. It gets no more than a share of the time until
-        ``deadline``, the call's. Needing more than that is no fault, nor is a time-out while it starts."""
+        """The part's result; None if it fails, takes too long, or rests. It gets at most ``WAIT_SHARE`` of the time
+        until the call's ``deadline``. Running out of that share is no failure, nor is a time-out while it starts."""
         now, watch = clock.monotonic(), CancelWatch()
         if now < self.rests_until:
             asking.close()
@@ -125,21 +124,21 @@ class Part(Struct, eq=False):
 
 
 class Space(Struct, eq=False):
-    """What is known about cached answers of one account, environment and namespace."""
+    """What was learned about cached answers of one account, environment and namespace."""
 
     name: str
     calibration: Calibration
     new: list[Observation] = []
-    """What other processes have not been told."""
+    """Observations not yet shared with other processes."""
     is_telling: bool = False
     heard: int = 0
-    """How far their news were read."""
+    """Position up to which other processes' observations were read."""
     due: float = 0.0
-    """When they are read again."""
+    """When to read them next."""
 
 
 class Caching:
-    """The cache of one Router, and what it learns. Safe to use from several loops and threads."""
+    """The response cache of one Router and its calibrations. Safe to use from several loops and threads."""
 
     def __init__(
         self,
@@ -161,8 +160,8 @@ class Caching:
         self._rng = rng
         self._worker = worker
         self._waits = getattr(cache, "waits", True)
-        self._learned = getattr(cache, "learned", None)
-        self._lead = getattr(cache, "lead", None)
+        self._learned: Any = getattr(cache, "learned", None)
+        self._lead: Any = getattr(cache, "lead", None)
         self._is_exact = getattr(cache, "exact", False)
         self._low_hits = LowHits(evicted_below)
         self._log_again_at = 0.0
@@ -170,11 +169,11 @@ class Caching:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Begin with no call under way: those from before a fork are the parent's."""
+        """Forget running calls: after a fork they are the parent's."""
         self._flights: dict[bytes, Lookup] = {}
-        """Misses whose answers are on their way, by the keys of their requests."""
+        """Misses whose answers are being made, by request key."""
         self._overtaken: set[Lookup] = set()
-        """Those that took too long. Nobody new waits for them."""
+        """Misses that took too long; no new call waits for them."""
         self._spaces: OrderedDict[str, Space] = OrderedDict()
         self._cache_part, self._embedder_part = Part("response cache", CACHE_S), Part("embedder", EMBED_S)
         is_starting = partial(getattr, self.cache, "is_starting", False)
@@ -183,8 +182,8 @@ class Caching:
     async def look(
         self, call: Call, guardrails: Sequence[Guardrail] = (), form: Form | None = None, *, plain: bool = False
     ) -> None:
-        """Look for an answer to a call that was decided. One that is found serves it. ``plain``: plain code asks, which
-        cannot wait, so only an answer to the same request that is there already is found."""
+        """Look up the answer to a decided call; a hit serves it. ``plain``: for plain code, which cannot wait: finds
+        only a finished answer to the same request."""
         clock = self.clock
         began, lookup = clock.monotonic(), self.lookup(call)
         call.lookup, found = lookup, None
@@ -215,7 +214,6 @@ class Caching:
             lookup.evicted = self._low_hits.looked((call.caller.account, call.environment), now, is_hit=is_hit)
         if entry is not None:
             looked.saved_nanos = entry.cost_nanos
-            # an attempt that brings a cached answer
             served = Attempt(1, NamedLeg(entry.answer.model, entry.answer.provider), None)
             served.text, served.characters = [entry.answer.output], len(entry.answer.output)
             served.finish_reason = entry.answer.finish_reason
@@ -239,7 +237,7 @@ class Caching:
     async def _exact(self, lookup: Lookup, deadline: float, *, patient: bool) -> CacheEntry | None:
         has_asked = False
         while (flight := self._flights.setdefault(lookup.key, lookup)) is not lookup:
-            if not flight.is_over and not has_asked:  # another call or process may have kept one meanwhile
+            if not flight.is_over and not has_asked:  # another process may have kept an answer
                 entry, has_asked = await self._get(lookup, deadline), True
                 if entry is not None or not patient:
                     return entry
@@ -257,11 +255,14 @@ class Caching:
                 if limit.expired and own > flight.until:
                     continue
                 if limit.expired:
-                    self._take_over(flight, lookup)
+                    with self.guard.lock:
+                        if self._flights.get(lookup.key) is flight:
+                            self._flights[lookup.key] = lookup
+                            self._overtaken.add(flight)
                     return None
             if flight.entry is not None and lookup.allows(flight.entry):
                 return flight.entry
-            if not flight.was_left:  # it failed, or brought nothing that may be kept
+            if not flight.was_left:  # it failed, or its answer may not be kept
                 return None
         entry = await self._get(lookup, deadline)
         if entry is None and patient and self._lead is not None:
@@ -271,14 +272,14 @@ class Caching:
         return entry
 
     async def _led(self, lookup: Lookup, deadline: float) -> CacheEntry | None:
-        """The entry that another process makes. None: none does, or it takes too long, so this one makes the call."""
-        assert self._lead is not None, "the cache knows who makes an answer"
+        """The entry that another process makes. None if none does, or if it takes too long: this process makes the
+        call."""
         now, entry = self.clock.monotonic(), None
         until = now + WAIT_SHARE * (deadline - now)
         while entry is None and now < until:
             leads = await self.asked(self._lead(lookup.key, deadline - now), deadline)
             if leads is not False:
-                lookup.leads = leads is True  # who led until now may have kept one since the look
+                lookup.leads = leads is True  # the last leader may have kept an answer since the look-up
                 return await self._get(lookup, deadline) if leads else None
             await self.clock.sleep(LOOK_S)
             entry, now = await self._get(lookup, deadline), self.clock.monotonic()
@@ -288,14 +289,8 @@ class Caching:
         entry: CacheEntry | None = await self.asked(self.cache.get(lookup.key, self.clock.time()), deadline)
         return entry if entry is not None and lookup.allows(entry) else None
 
-    def _take_over(self, flight: Lookup, lookup: Lookup) -> None:
-        with self.guard.lock:
-            if self._flights.get(lookup.key) is flight:
-                self._flights[lookup.key] = lookup
-                self._overtaken.add(flight)
-
     async def _offer(self, lookup: Lookup) -> Offer | None:
-        """The nearest entry that may be served, and with what chance it is to be."""
+        """The nearest entry that may be served, with the probability to serve it."""
         matches = await self.near(lookup)
         if matches is None:
             return None
@@ -313,7 +308,7 @@ class Caching:
         return found
 
     async def near(self, lookup: Lookup) -> Sequence[CacheMatch] | None:
-        """The entries nearest to a question that are young enough; None if it has no embedding."""
+        """The entries nearest to a question that may serve it by age; None if it has no embedding."""
         lookup.space = self._space(lookup.caller, lookup.options.namespace)
         embedding = self._embedded(lookup.question or "")
         lookup.vector = vector = await self._embedder_part.ask(self.clock, embedding, lookup.until)
@@ -324,8 +319,8 @@ class Caching:
         return [match for match in near or () if match.entry.prompt is not None and lookup.allows(match.entry)]
 
     async def _embedded(self, question: str) -> Any:
-        """The embedding of a question, of length 1; None if it has none, as a text without words. Raises ``ValueError``
-        for what is no embedding."""
+        """The embedding of a question, of length 1; None for a zero vector, as of a text without words. Raises
+        ``ValueError`` for an invalid one."""
         embed = self.embedder.embed
         if self._is_long(question):
             made: Any = await anyio.to_thread.run_sync(embed, question, abandon_on_cancel=True)
@@ -362,7 +357,7 @@ class Caching:
         return space
 
     def keep(self, lookup: Lookup, entry: CacheEntry) -> None:
-        """Keep an answer. Those who wait for it get it at once, and so do those who ask before it is kept."""
+        """Keep an answer. Calls that wait for it, or come before it is kept, get it at once."""
         lookup.tell(entry)
         if self._waits:
             self._start(partial(self._put, lookup, entry))
@@ -377,7 +372,7 @@ class Caching:
         try:
             if lookup.may_be_kept:
                 await self.asked(self.cache.put(entry))
-            if not lookup.may_be_kept:  # it was removed meanwhile
+            if not lookup.may_be_kept:  # removed while it was being kept
                 await self.cache.remove(CacheSelection(account=entry.account, id=entry.id))
         finally:
             self.forget(lookup)
@@ -390,7 +385,7 @@ class Caching:
         return await self.cache.remove(which)
 
     def forget(self, lookup: Lookup) -> None:
-        """Let the next call with the same request look for itself."""
+        """End the flight: the next call with the same request makes its own look-up."""
         with self.guard.lock:
             self._overtaken.discard(lookup)
             if self._flights.get(lookup.key) is lookup:
@@ -400,8 +395,8 @@ class Caching:
             self._start(lambda: self.asked(lead(lookup.key, 0.0)))
 
     def compare(self, lookup: Lookup, found: Offer, cached: str, live: str) -> None:
-        """Learn from a question that was answered live whether the nearest entry's answer was right for it. What cannot
-        be shown to be right counts as wrong."""
+        """Learn whether the nearest entry would have been right for a question that was answered live. An undecided
+        comparison counts as wrong."""
         asks = [each.compare for each in self._comparators]
         if self._judge is not None and lookup.caller.environment != "sandbox":
             asks.append(partial(self._judge, lookup.caller))
@@ -433,7 +428,7 @@ class Caching:
         self._learn(space, replace(seen, right=told is True))
 
     def _told(self, rest: Iterator[Compare], texts: tuple[str, str, str]) -> Told:
-        """What the first of the comparators says that can tell. It may have to be awaited."""
+        """The verdict of the first comparator that has one. It may have to be awaited."""
         for compare in rest:
             try:
                 told = compare(*texts)
@@ -456,22 +451,21 @@ class Caching:
                 space.new.append(observation)
 
     async def calibration(self, space: Space) -> Calibration:
-        """A copy of what is known, since a calibration remembers what it is asked."""
+        """A copy, since using a calibration changes it."""
         if self._learned is not None and not space.heard:
             await self._exchange(space)
         with self.guard.lock:
             return deepcopy(space.calibration)
 
     async def share(self) -> None:
-        """Tell other processes what they have not been told."""
+        """Share all new observations with other processes."""
         with self.guard.lock:
             spaces = [space for space in self._spaces.values() if space.new and self._learned is not None]
         for space in spaces:
             await self._exchange(space)
 
     async def _exchange(self, space: Space) -> None:
-        """Tell other processes what was learned here, and take in what they learned."""
-        assert self._learned is not None, "the cache shares observations"
+        """Share a space's observations with other processes, and learn from theirs."""
         with self.guard.lock:
             if space.is_telling:
                 return
@@ -484,14 +478,13 @@ class Caching:
             _log.warning("the response cache failed: %s", raised_in(error))
         finally:
             with self.guard.lock:
-                space.new[:0] = new[-LEARNED:]  # for the next time
+                space.new[:0] = new[-LEARNED:]  # not shared: try again next time
                 space.is_telling = False
                 for each in others:
                     space.calibration.learn(each)
 
     async def feedback(self, caller: Caller, trace: Trace, score: float) -> None:
-        """Take in feedback on an answer. A poor one leaves the cache, and where it came from there the calibration
-        learns."""
+        """Apply feedback on an answer: a poor answer is removed, and the calibration learns if it was a hit."""
         span = next((each for each in trace.spans if isinstance(each, CacheSpan) and each.hit), None)
         if span is not None and span.features:
             space = self._space(caller, span.namespace)
@@ -506,28 +499,28 @@ class Caching:
 
 
 class Lookup(Struct, eq=False):
-    """One call's look into the cache. The first of several with the same request is the flight that others wait for."""
+    """One call's look-up. Of several with the same request, the first is the flight that the others wait for."""
 
     caching: Caching
     caller: Caller
     partition: bytes
     key: bytes
     question: str | None
-    """The text that similar ones are looked for; None: only the same request has its answer."""
+    """The text for the similarity search; None: only an answer to the same request is found."""
     options: CacheOpts
     until: float
-    """When the call's time is over, and nobody waits for it any more."""
+    """The call's deadline; other calls do not wait longer."""
     is_over: bool = False
     """``entry`` is its result."""
     entry: CacheEntry | None = None
     was_left: bool = False
-    """Its caller left, so that another may make the call."""
+    """Its caller left, so another call may make the answer."""
     may_be_kept: bool = True
-    """No removal came before its entry was kept."""
+    """False after a removal that covers its entry."""
     leads: bool = False
     """Other processes wait for its answer."""
     done: Signal | None = None
-    """Set when it is over; made by the first who waits."""
+    """Set when it is over; made by the first waiter."""
     space: Space = None  # type: ignore[assignment]  # set before there is an offer
     vector: Any = None
     offer: Offer | None = None
@@ -545,19 +538,19 @@ class Lookup(Struct, eq=False):
         return is_young and (entry.answer.tool_calls is None or self.options.mode == "exact")
 
     def is_meant(self, which: CacheSelection) -> bool:
-        """True if a selection means its entry, or may mean the one that it will have."""
+        """True if a selection covers its entry, or may cover its future entry."""
         if self.entry is not None:
             return selects(which, self.entry)
         is_same = which.key in (None, self.key) and which.partition in (None, self.partition)
         return which.account == self.caller.account and which.id is None and is_same
 
     def land(self, entry: CacheEntry | None) -> None:
-        """Give those who wait the entry, or nothing, and let the next look for itself."""
+        """Pass the result to waiting calls, and end the flight."""
         self.tell(entry)
         self.caching.forget(self)
 
     def tell(self, entry: CacheEntry | None) -> None:
-        """Give those who wait the entry, or nothing."""
+        """Pass the result to waiting calls."""
         with self.caching.guard.lock:
             if not self.is_over:
                 self.entry, self.is_over = entry, True
@@ -566,7 +559,7 @@ class Lookup(Struct, eq=False):
             done.set()
 
     def leave(self) -> None:
-        """End it for a call that was not made."""
+        """End the look-up of a call that was not made."""
         self.was_left = True
         self.land(None)
 
@@ -604,8 +597,7 @@ class Lookup(Struct, eq=False):
 
 
 async def _fits(entry: CacheEntry, guardrails: Sequence[Guardrail], form: Form | None) -> bool:
-    """True if an answer may still be given: it has the type that is asked for, and today's guardrails leave it as it
-    is."""
+    """True if a cached answer may be served: it has the requested type, and the present guardrails do not change it."""
     answer = entry.answer
     if form is not None and not answer.tool_calls and not isinstance(form.read(answer.output), Fit):
         return False

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class Captured:
-    """The texts of one call. They are redacted when they are first read, and the originals are dropped."""
+    """The texts of one call. They are redacted when first read; then the originals are dropped."""
 
     __slots__ = ("_content", "_guard", "_raw", "size")
 
@@ -36,15 +36,15 @@ class Captured:
         self._content: Content | None = None
         self._guard = Guard()
         self.size = sum(map(_size_of, messages or ())) + len(output or "") + _calls_size(tool_calls)
-        """About how many bytes it takes."""
+        """Approximate size in bytes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A pickle or a copy holds the redacted content only."""
+        """Pickles and copies hold the redacted content only."""
         return _redacted, (self.content,)
 
     @property
     def is_redacted(self) -> bool:
-        """True once the redactor has seen all of it; it is not called again."""
+        """True once the redactor has run; it is not called again."""
         return self._content is not None
 
     @property
@@ -57,7 +57,7 @@ class Captured:
 
 
 class Capturing:
-    """Captures the texts of calls, as the settings say."""
+    """Captures the texts of calls according to the settings."""
 
     def __init__(self, redactor: Redactor | None, *, prompts: bool, answers: bool) -> None:
         self._redactor = without_patterns if redactor is None else _logging(redactor)
@@ -75,12 +75,12 @@ class Capturing:
 
 
 async def redacting(make: Callable[[], T], of: Iterable[Captured | None], clock: Clock) -> T:
-    """Make something of calls: in a worker thread if a redactor is still to be called, since it may be slow."""
+    """Call ``make``; in a worker thread if a redactor has to run, since that may be slow."""
     if clock.virtual or all(captured is None or captured.is_redacted for captured in of):
         return make()
-    try:  # a caller that leaves abandons the thread, whose redacted content stays for the next
+    try:  # a cancelled caller abandons the thread; its redacted content stays
         return await anyio.to_thread.run_sync(make, abandon_on_cancel=True)
-    except RuntimeError:  # no thread can be started: blocking the loop is better than losing a trace
+    except RuntimeError:  # no thread can be started: better block the loop than lose a trace
         return make()
 
 
@@ -101,7 +101,7 @@ def _calls_size(calls: Sequence[ToolCall] | None) -> int:
 
 
 def _logging(redactor: Redactor) -> Redactor:
-    """The redactor, with a warning for each kind of failure: nothing else shows that its texts are withheld."""
+    """The redactor, with one warning per kind of failure, since its texts are then withheld."""
     logged: set[str] = set()
 
     def redact(text: str) -> str:
@@ -109,16 +109,16 @@ def _logging(redactor: Redactor) -> Redactor:
         try:
             given = redactor(text)
             if not isinstance(given, str):
-                fault = f"gave {type(given).__name__}, no text"
-            return given  # its type is checked where it is used
+                fault = f"returned {type(given).__name__} instead of a text"
+            return given  # the user of the text checks its type
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # such as SystemExit: the text is withheld as well
+        except BaseException as error:  # such as SystemExit: withhold the text as well
             fault = f"raised {type(error).__name__}"
             raise
         finally:
             if fault is not None and fault not in logged:
                 logged.add(fault)
-                _log.warning("the redactor %s: what it fails at is withheld (this is said once)", fault)
+                _log.warning("the redactor %s: such texts are withheld (logged once)", fault)
 
     return redact

@@ -1,4 +1,4 @@
-"""Classifies what a provider raised, or failed to say, into a ``Fault``."""
+"""Classifies exceptions and silences of providers as ``Fault``."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class Fault(NamedTuple):
     """The provider had begun to answer."""
     retry_after: float | None = None
     retry: bool | None = None
-    """Whether the provider said that another try may help; None: as the kind says."""
+    """True if the provider says that a retry may help; None: as the kind says."""
     repair: Repair | None = None
     """How to ask the same model to repair its answer."""
     public: str = ""
-    """``text`` without addresses, where it names any."""
+    """``text`` without addresses; empty if it has none."""
     hint: str = ""
     cause: BaseException | None = None
 
 
 CUT_SHORT = Fault(FaultKind.TRUNCATED, "truncated: the answer ended without its end")
 TOO_SLOW = Fault(FaultKind.TIMEOUT, "timeout: the answer came far slower than usual", answered=True)
-WITH_GUARDRAILS = Fault(FaultKind.TIMEOUT, "timeout: the answer was with a guardrail", answered=True)
+WITH_GUARDRAILS = Fault(FaultKind.TIMEOUT, "timeout: a guardrail was checking the answer", answered=True)
 FILTERED = Fault(FaultKind.REFUSED, "refused: the provider's moderation refused the content")
 
 _CUT = {
@@ -46,12 +46,12 @@ def misfit(answer: str, unfit: Unfit, finish_reason: str | None) -> Fault:
 
 
 def no_answer(seconds: float) -> Fault:
-    """The time was over before anything of a whole answer came."""
+    """The time ran out before an answer that is not streamed."""
     return Fault(FaultKind.TIMEOUT, f"timeout: no answer within {lasting(seconds)}")
 
 
 def silence(seconds: float, *, begun: bool) -> Fault:
-    """The time was over after so long a silence."""
+    """The time ran out while the provider sent nothing."""
     where = "in the middle of the answer" if begun else "before the first token"
     return Fault(FaultKind.TIMEOUT, f"timeout: {lasting(seconds)} of silence {where}")
 
@@ -61,7 +61,7 @@ def lasting(seconds: float) -> str:
 
 
 def fault_of(error: BaseException) -> Fault | None:
-    """The fault that a ``ProviderFault`` names; None for any other exception, and for one that cannot be read."""
+    """The fault of a ``ProviderFault``; None for any other exception, and for a malformed one."""
     if not isinstance(error, ProviderFault):
         return None
     try:
@@ -72,12 +72,12 @@ def fault_of(error: BaseException) -> Fault | None:
         retry = getattr(error, "retry", None)
         retry = retry if isinstance(retry, bool) else None
         return told._replace(retry=retry, public=str(public), hint=str(hint), cause=error.__cause__)
-    except Exception:  # a subclass may have left out the constructor, or fail at being shown
+    except Exception:  # a subclass may not call the constructor, or fail in ``__str__``
         return None
 
 
 def _seconds(value: object) -> float | None:
-    """A retry-after as it was given, where it is a number with sense in it."""
+    """A valid retry-after, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return value if value >= 0 else None
@@ -86,5 +86,5 @@ def _seconds(value: object) -> float | None:
 def _kind(kind: str) -> FaultKind:
     try:
         return FaultKind(kind)
-    except ValueError:  # a provider's own word
+    except ValueError:  # an unknown kind
         return FaultKind.SERVER

@@ -1,4 +1,4 @@
-"""The caller's context: tags, the parent trace, and whether it is this task that is being cancelled."""
+"""The caller's context: tags, the parent trace, and the cancellation of its task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from routewright.loop import current_task
 
 
 class CancelWatch:
-    """What is known of a task's cancellation when a wait in it begins."""
+    """Tells cancellations of this task during a wait from stray ones."""
 
     __slots__ = ("before", "task")
 
@@ -29,17 +29,17 @@ class CancelWatch:
         except RuntimeError:  # trio, which has only scopes
             self.task = task = None
         self.before = 0 if task is None else task.cancelling()
-        """Calls of ``Task.cancel`` on it that came earlier and were not taken back."""
+        """Earlier calls of ``Task.cancel`` that were not uncancelled."""
 
     def is_on(self, *, by_scopes: bool = True) -> bool:
-        """Whether the task is being cancelled, by a scope around it or by calls since the wait began."""
+        """True if the task is being cancelled, by a scope around it or by ``cancel`` since the wait began."""
         if self.task is not None and self.task.cancelling() > self.before:
             return True
         return by_scopes and anyio.current_effective_deadline() == -inf
 
     async def drop_stray(self) -> None:
-        """Take in a cancellation that nobody sent: a task group of Python 3.13 that a deadline ended sends its parent
-        the one that came before the deadline again."""
+        """Absorb a stray cancellation: in Python 3.13 a task group that a deadline ended repeats an earlier
+        cancellation to its parent."""
         if self.task is None or not self.task._must_cancel:
             return
         try:
@@ -49,14 +49,14 @@ class CancelWatch:
                 raise
 
     def passes(self, error: BaseException) -> bool:
-        """Whether it is no provider's doing: it ends the program, this task or the coroutine that runs here."""
+        """True if the exception must propagate: it ends the program, this task or this coroutine."""
         if isinstance(error, Exception):
             return False
-        if isinstance(error, BaseExceptionGroup):  # a cancellation in it is still on afterwards
+        if isinstance(error, BaseExceptionGroup):  # a cancellation in it stays pending
             return error.subgroup((KeyboardInterrupt, SystemExit)) is not None
         if isinstance(error, asyncio.CancelledError):
             return self.is_on()
-        if isinstance(error, GeneratorExit):  # by the frames it came through, a provider raised it
+        if isinstance(error, GeneratorExit):  # if it came through other frames, a provider raised it
             return error.__traceback__ is None or error.__traceback__.tb_next is None
         return isinstance(error, KeyboardInterrupt | SystemExit | anyio.get_cancelled_exc_class())
 
@@ -64,7 +64,7 @@ class CancelWatch:
 _NONE: Mapping[str, Any] = MappingProxyType({})
 NO_TAGS: Mapping[TagScopes, Mapping[str, Any]] = MappingProxyType({})
 _tags: ContextVar[Mapping[TagScopes, Mapping[str, Any]]] = ContextVar("routewright.tags", default=NO_TAGS)
-"""One for all Routers: a context keeps its variables for ever, so a variable for each Router would leak."""
+"""Shared by all Routers: contexts keep their variables for ever, so a variable per Router would leak."""
 
 
 tags_held = _tags.get
@@ -72,7 +72,7 @@ tags_held = _tags.get
 
 
 class TagScopes:
-    """The tags of one Router. It refers to nothing, since a context may keep it alive."""
+    """The tags of one Router. Has no references, since a context may keep it alive."""
 
     def here(self) -> Mapping[str, Any]:
         """The tags set in this context; may be empty."""
@@ -97,7 +97,7 @@ _parent: ContextVar[TraceParent | None] = ContextVar("routewright.traceparent", 
 
 @contextmanager
 def within(parent: TraceParent | None) -> Iterator[None]:
-    """Make calls inside part of a trace. None removes an outer one."""
+    """Make calls in the block part of a trace. None removes an outer one."""
     before = _parent.get()
     _parent.set(parent)
     try:
@@ -115,22 +115,17 @@ def parent_here(sent: TraceParent | None = None) -> TraceParent | None:
     one ``sent`` with the request."""
     parent = _parent.get()
     if parent is None and "opentelemetry.trace" in sys.modules:
-        # the span that is active in OpenTelemetry
+        # None while another thread imports the module
         get_current_span = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)
-        if get_current_span is None:  # or it is just being imported
-            parent = None
-        else:
-            found = get_current_span().get_span_context()
-            if not found.is_valid:
-                parent = None
-            else:
-                flags = int(found.trace_flags) & (SAMPLED | RANDOM)
-                parent = TraceParent(f"{found.trace_id:032x}", f"{found.span_id:016x}", flags)
+        found = None if get_current_span is None else get_current_span().get_span_context()
+        if found is not None and found.is_valid:
+            flags = int(found.trace_flags) & (SAMPLED | RANDOM)
+            parent = TraceParent(f"{found.trace_id:032x}", f"{found.span_id:016x}", flags)
     return parent or sent
 
 
 class Onward(NamedTuple):
-    """The trace parent that a call sends to the providers that may have it."""
+    """The trace parent of a call, and the providers that it is sent to."""
 
     parent: TraceParent
     call: str

@@ -1,4 +1,4 @@
-"""Finds out what a decision depends on beyond bounds: exact token counts, and the qualities that a prompt promises."""
+"""Exact token counts, and qualities predicted from the prompt, for decisions that need them."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from routewright.wire import DecisionInput, RouteRequest, TokenBounds
 from .learning import Learner
 
 COUNT_INLINE_CHARS = 2_000
-"""Prompts up to this long are counted on the spot once the tables are loaded; longer ones in a worker thread."""
+"""Prompts up to this length are counted inline once the tables are loaded; longer ones in a worker thread."""
 COUNT_LONG_CHARS = 100_000
-"""Longer ones queue among themselves: they take milliseconds and more each, while shorter ones pass them."""
+"""Longer ones have a separate queue, since each takes milliseconds or more."""
 
 COLUMNS_KEPT, SPANS_KEPT = 1_024, 16
-"""Columns of qualities that are remembered, one for each cell of the predictor's grid; and catalogues' spans."""
+"""Cached columns of qualities (one per cell of the predictor's grid) and spans (one per catalogue)."""
 
 CountRequest = Callable[[RouteRequest, TokenBounds, Sequence[Vocabulary]], TokenBounds]
 
 
 class Counting:
-    """Counts tokens and reads prompts, where a decision depends on that."""
+    """Counts tokens and reads prompts for decisions that depend on it."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Counting:
     ) -> None:
         self._count = count
         self.learner = learner
-        """Learns from traffic; None: nothing does."""
+        """Learns from traffic; None: off."""
         self.predictor = predictor
         self.reads = built_in is not None
         """The built-in predictor is on."""
@@ -56,18 +56,18 @@ class Counting:
         self._spans: Kept[str, Sequence[tuple[int, ...]]] = Kept(SPANS_KEPT)
         self._clock = clock
         self.loaded: set[Vocabulary] = set()
-        """Vocabularies whose tables are there."""
-        self._threads = Threads("counts of tokens", 1)  # side by side they would take no less time
+        """Vocabularies whose tables are loaded."""
+        self._threads = Threads("counts of tokens", 1)  # more would not be faster
         self._threads_of_long = Threads("counts of long prompts", 1)
 
     @cached_property
     def built_in(self) -> Predictor:
-        """The built-in predictor, loaded when a prompt is first read."""
+        """The built-in predictor, loaded on first use."""
         assert self._built_in is not None, "it is on"
         return self._built_in()
 
     def read(self, call: Call) -> None:
-        """Read the prompt of a call, once, and note the qualities that follow; None: the catalogue's stand."""
+        """Read the prompt of a call, once, and set the predicted qualities; None: the catalogue's are used."""
         reading, pool, quality = call.reading, call.board.pool, None
         if reading is None:
             reading = self.built_in.read(prompt_of(call.request))
@@ -82,15 +82,15 @@ class Counting:
         call.reading, call.quality = reading, quality
 
     def reads_for(self, models: Sequence[str] | None, pool: Pool) -> bool:
-        """True if a request's prompt is read that names models: to learn from it, or since that may change which of
-        them is chosen, as they do not all move alike."""
+        """True if the prompt of a request that names models should be read: to learn from it, or because the prediction
+        may change their order."""
         if not self.reads or self.learner is not None or models is None:
             return self.reads
         spans = self._spans_of(pool)
         return len({spans[pool.row[model]] for model in models}) > 1
 
     def is_swayed(self, plan: Plan, board: Board) -> bool:
-        """True if the prompts of a plan's class are read: to learn from them, or since that could change the plan."""
+        """True if prompts of a plan's class should be read: to learn from them, or because it could change the plan."""
         return self.learner is not None or board.order(plan.given).is_swayed(self._spans_of(board.pool))
 
     def _spans_of(self, pool: Pool) -> Sequence[tuple[int, ...]]:
@@ -101,14 +101,14 @@ class Counting:
         return spans
 
     def predict(self, call: Call) -> None:
-        """Put a quality for each model into the decision's input, where a predictor gives them."""
+        """Add the host's predicted qualities, if any, to the decision's input."""
         given, models = call.given, call.board.outlook.pool.models
         if self.predictor is None or given.quality is not None:
             return
         try:
             qualities = self.predictor.predict(call.request, models)
             column = None if qualities is None else quality_column(qualities)
-        except Exception as error:  # its words may hold the prompt, so they stay there
+        except Exception as error:  # its message may hold the prompt
             raise InternalError(f"the quality predictor failed with {type(error).__name__}") from error
         if column is not None and len(column) != len(models):
             raise InternalError(f"the quality predictor gave {len(column)} qualities for {len(models)} models")
@@ -119,7 +119,7 @@ class Counting:
             tokens = self._count(call.request, given.tokens, encodings)
         except RouterError:
             raise
-        except Exception as error:  # its words may hold the prompt, so they stay there
+        except Exception as error:  # its message may hold the prompt
             raise InternalError(f"the token counter failed with {type(error).__name__}") from error
         self.loaded.update(encodings)
         return replace(given, tokens=tokens)
@@ -127,8 +127,7 @@ class Counting:
     async def count_aside(
         self, call: Call, given: DecisionInput, encodings: Sequence[Vocabulary] = VOCABULARIES
     ) -> DecisionInput:
-        """``count`` on the spot what is short, or where time is virtual and a thread would look like a wait; else in a
-        thread. Raises ``RouterTimeoutError``."""
+        """``count`` in a thread; inline for a short prompt, and on a virtual clock. Raises ``RouterTimeoutError``."""
         characters = given.tokens.high
         short = characters <= COUNT_INLINE_CHARS and self.loaded.issuperset(encodings)
         if short or self._clock.virtual:
@@ -137,8 +136,8 @@ class Counting:
         with self._clock.deadline(call.deadline):
             return await threads.run(self.count, call, given, encodings)
         said = f"timeout_ms={given.timeout_ms} ran out while the tokens of the prompt were counted"
-        raise RouterTimeoutError(f"{said}; allow more time, or send a shorter prompt")
+        raise RouterTimeoutError(f"{said}; raise timeout_ms, or send a shorter prompt")
 
     def that_matter(self, call: Call, given: DecisionInput) -> Sequence[Vocabulary]:
-        """The vocabularies in which a count can change the decision."""
+        """The vocabularies whose counts can change the decision."""
         return countable(given, call.board)

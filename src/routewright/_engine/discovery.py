@@ -1,4 +1,4 @@
-"""Asks servers which models they have: before the first decision, and now and again as long as the Router lives."""
+"""Asks servers for their models, before the first decision and periodically."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from routewright.protocols import Clock, DiscoveringProvider
 from .worker import Worker
 
 FIRST_S, ALONE_S = 1.0, 5.0
-"""How long first calls wait for what servers say: where other providers can serve them, and where none can."""
+"""How long first calls wait for servers: if other providers can serve them, and if none can."""
 LONGEST_S = 10.0
-"""How long a server may take to say what it has."""
+"""Time-out of a server's answer."""
 EVERY_S = 30.0
 RETRY_S = 5.0
-"""The pause after a server had nothing to say."""
+"""The pause after a server failed."""
 
 _log = logging.getLogger(__name__)
 
 
 class Discovery:
-    """What the servers of some providers have. Asking them is begun by whoever needs it first, and shared by all."""
+    """Lists the models of discovering providers. Started by its first user, and shared by all."""
 
     def __init__(
         self,
@@ -38,14 +38,14 @@ class Discovery:
         patience_s: float,
         changed: weakref.WeakMethod[Callable[[], bool]],
     ) -> None:
-        """``patience_s``: how long first calls wait. ``changed`` is called when a server has other models, and again as
-        long as it returns False; the Router that owns it is not kept alive."""
-        said = {each.name: f"{each.name} has not said yet which models it has" for each in providers}
+        """``patience_s``: how long first calls wait. ``changed`` is called when a server's models change, and again
+        until it returns True; it does not keep the Router alive."""
+        said = {each.name: f"{each.name} has not listed its models yet" for each in providers}
         self.problems = {name: ProviderFault("connect", why) for name, why in said.items()}
         """Why a provider has no models, by its name."""
         self.providers = providers
         self.looked = Signal()
-        """Set once all have answered and are known by what they said."""
+        """Set once all have answered and their models are in use."""
         self.looked.is_set = not providers
         self._clock = clock
         self._patience_s = patience_s
@@ -65,7 +65,7 @@ class Discovery:
                 await self.looked.wait()
 
     def block(self) -> None:
-        """Do the same in a plain function. Virtual time would stand still, so that there is nothing to wait for."""
+        """``wait`` for plain code. Does not wait on a virtual clock, whose time stands still."""
         if self._left_s > 0 and not self._clock.virtual:
             self.looked.block(self._left_s)
 
@@ -78,7 +78,6 @@ class Discovery:
     async def _keep_asking(self) -> None:
         has_news = False
         while True:
-            # ask all of them at once
             before = [each.models() for each in self.providers]
             async with anyio.create_task_group() as group:
                 for provider in self.providers:
@@ -89,14 +88,14 @@ class Discovery:
                 return
             if has_news and self._clock.virtual:
                 has_news = not changed()
-            elif has_news:  # it may wait for this thread
+            elif has_news:  # in a thread, since it may wait for this one
                 has_news = not await anyio.to_thread.run_sync(changed, abandon_on_cancel=True)
             del changed
             self.looked.set()
             await self._clock.sleep(RETRY_S if self.problems else EVERY_S)
 
     async def _ask(self, provider: DiscoveringProvider) -> None:
-        problem = ProviderFault("timeout", f"{provider.name} did not say within {LONGEST_S:g} s which models it has")
+        problem = ProviderFault("timeout", f"{provider.name} did not list its models within {LONGEST_S:g} s")
         try:
             with self._clock.deadline(self._clock.monotonic() + LONGEST_S) as limit:
                 await provider.discover()
@@ -105,7 +104,7 @@ class Discovery:
                 return
         except ProviderFault as fault:
             problem = fault
-        except Exception as error:  # its words may be a key
+        except Exception as error:  # its message may hold a key
             problem = ProviderFault("local", f"discover() of {provider.name} failed: {raised_in(error)}")
         known = self.problems.get(provider.name)
         self.problems[provider.name] = problem

@@ -21,15 +21,15 @@ from .guardrail import LARGE_CHARACTERS, GuardrailFailed
 from .progress import FAREWELL_S, Blocked, Exchange, Part, Progress
 
 LATE_S = 0.01
-"""How much later than its deadline a call may end for the sake of leaving."""
+"""How much later than its deadline a call may end to close a provider."""
 YIELD_EVERY = 64
-"""After so many chunks other tasks have their turn, and the time is looked at: some answers never wait."""
+"""Number of chunks between two checkpoints: some providers never wait."""
 
 _log = logging.getLogger(__name__)
 
 
 class Execution(Progress):
-    """One plan being carried out. Not safe to pull from two tasks at once."""
+    """A running plan that awaits its providers. Not safe to pull from two tasks at once."""
 
     _interrupted: bool = False
 
@@ -46,13 +46,20 @@ class Execution(Progress):
                 await self._pause()
 
     async def next_part(self) -> Part | None:
-        """Move on by one piece. None if it is nothing for the caller, and whenever ``end`` is set."""
+        """Advance by one part. None if it is not for the caller, and whenever ``end`` is set."""
         exchange = self.exchange
         if exchange is not None:
             if exchange.parts:
                 return exchange.parts.popleft()
             if exchange.context is None:
-                self._set_off(exchange)  # the reader may have taken its time since it was told
+                # restart the times, since the reader may have been slow
+                pool, now = self.call.board.pool, self.clock.monotonic()
+                attempt = exchange.attempt
+                # recomputed as in `_blamed_from`: with a rounding difference a silent model would count as hurried
+                exchange.wake_at = self.latest if self.is_last(attempt) else min(now + attempt.patience_s, self.latest)
+                attempt.started_at = now
+                if pool.dated:
+                    attempt.prices_of_day = pool.prices_on(attempt.leg.row, self.fleet.today())
             else:
                 self._wait(exchange, self.clock.monotonic())
             return await self._within(exchange)
@@ -64,7 +71,7 @@ class Execution(Progress):
         step = self.advance()
         if not isinstance(step, Exchange):
             return None
-        if step.attempt.number == 1 and not step.attempt.place:  # as ``route.started`` said
+        if step.attempt.number == 1 and not step.attempt.place:  # ``route.started`` has announced it
             return await self._within(step)
         return self.started(step.attempt)
 
@@ -74,7 +81,7 @@ class Execution(Progress):
             await self.clock.sleep(pause_s)
 
     async def _within(self, exchange: Exchange) -> Part | None:
-        """Pull an attempt within its time."""
+        """Pull the attempt within its time-out."""
         with self.clock.deadline(exchange.wake_at, scoped=exchange.scoped) as limit:
             exchange.limit = limit
             try:
@@ -84,7 +91,7 @@ class Execution(Progress):
         assert limit.expired, "a deadline swallows nothing but its own cancellation"
         await exchange.watch.drop_stray()
         if not exchange.over and not self._interrupted:
-            # what is cut off may have cost anything once the context was entered
+            # an attempt that is cut off may have been billed once its context was entered
             fault = self._silence(exchange)._replace(answered=exchange.context is not None)
             try:
                 self.ended(exchange, fault, abandoned=True)
@@ -97,7 +104,7 @@ class Execution(Progress):
         attempt, abandoned = exchange.attempt, False
         exchange.watch = watch = CancelWatch()
         if watch.before:
-            await anyio.lowlevel.checkpoint()  # a call that was not delivered yet is delivered here, and not counted in
+            await anyio.lowlevel.checkpoint()  # deliver a pending cancellation here, outside of the attempt
         try:
             if exchange.chunks is None:
                 context = exchange.provider.open(exchange.upstream)
@@ -117,12 +124,12 @@ class Execution(Progress):
                 if taken is None or (whole and screen is None):
                     continue
                 if type(taken) is Finish and attempt.delivered and screen is None and not self._interrupted:
-                    continue  # it is nothing to hand on
+                    continue  # not for the reader
                 if screen is not None:
                     exchange.parts = parts = deque(await self._screened(exchange, taken))
                     part = parts.popleft() if parts else None
                 if part is not None and not whole:
-                    if watch.is_on(by_scopes=False):  # and the provider made nothing of it
+                    if watch.is_on(by_scopes=False):  # the provider swallowed a cancellation
                         raise asyncio.CancelledError
                     attempt.delivered = attempt.characters > 0
                     return part
@@ -139,7 +146,7 @@ class Execution(Progress):
             if watch.passes(error):
                 raise
             fault = self._fault_of(error, attempt, entered=exchange.context is not None)
-        if watch.is_on(by_scopes=attempt.finish_reason is None):  # what the provider made of it does not count
+        if watch.is_on(by_scopes=attempt.finish_reason is None):  # whatever the provider turned it into
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise asyncio.CancelledError
         try:
@@ -149,7 +156,7 @@ class Execution(Progress):
         return None
 
     async def _leave(self, exchange: Exchange, *, abandoned: bool) -> None:
-        """Free an attempt's connection. An abandoned one gets a moment of its own, since its task may be cancelled."""
+        """Close an attempt's connection. For an abandoned one this is shielded, since the task may be cancelled."""
         context, exchange.over = exchange.context, True
         exchange.context = exchange.chunks = None
         if self.exchange is exchange:
@@ -166,11 +173,11 @@ class Execution(Progress):
         except BaseException as error:
             if exchange.watch.passes(error):
                 raise
-            # the answer is there or the fault is known: a bad farewell changes neither
-            _log.warning("provider %s raised %s on leaving", exchange.attempt.provider, type(error).__name__)
+            # the answer or the fault is known; an error on closing changes neither
+            _log.warning("provider %s raised %s on closing", exchange.attempt.provider, type(error).__name__)
 
     async def aclose(self) -> None:
-        """Leave the present attempt, if any, even if the caller is cancelled."""
+        """Abandon the present attempt, if any, even if the caller is cancelled."""
         if self.exchange is not None:
             await self._abandon(self.exchange)
 
@@ -183,14 +190,14 @@ class Execution(Progress):
             await self._leave(exchange, abandoned=True)
 
     def interrupt(self) -> None:
-        """End the wait of a reader in another task, so that the call can be left."""
+        """End the wait of a reader in another task, so that the call can be closed."""
         self._interrupted = True
         self.until = self.clock.monotonic()
         if self.exchange is not None:
             self.exchange.wake(self.until)
 
     def expect_text(self) -> None:
-        """From now on a fault after content is an error: plain text cannot say that what came before is void."""
+        """From now on a fault after content is an error: plain text cannot be voided."""
         self.on_partial = "error"
 
     def _entered(self, exchange: Exchange) -> bool:

@@ -1,4 +1,4 @@
-"""What a caller is told of a call that did not succeed."""
+"""Builds the error of a failed call."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _REMEDIES = {
     FaultKind.INVALID_OUTPUT: "ask for a simpler output_type, say what its fields mean, or let better models answer",
     FaultKind.REQUEST: "the provider takes no such request: check what the model can do, and the provider's base_url",
 }
-"""What to do about faults that trying again does not mend."""
+"""What to do about faults that a retry does not fix."""
 
 
 def failure(call: Call, progress: Progress) -> RouterError:
-    """The error of a call that did not succeed. Addresses of upstreams are told to the owner of the process alone."""
+    """The error of a failed call. Callers with a key do not see addresses of upstreams; the log does."""
     attempts = call.attempts
     texts = [attempt.fault_text for attempt in attempts]
     kind, said = _told(call, progress, _tried(attempts, texts))
@@ -61,7 +61,7 @@ def _detail(attempts: Sequence[Attempt], texts: Sequence[str]) -> dict[str, Any]
 
 
 def _tried(attempts: Sequence[Attempt], texts: Sequence[str]) -> str:
-    """Who failed of what, in order. Of one address that several models were asked at, it is told once."""
+    """The models that failed and why, in order. Models that failed alike at one address are listed together."""
     told: list[tuple[list[str], Attempt, str]] = []
     for attempt, text in zip(attempts, texts, strict=True):
         if told and attempt.fault_public and told[-1][1].fault_text == attempt.fault_text:
@@ -82,10 +82,10 @@ def _told(call: Call, progress: Progress, tried: str) -> tuple[type[RouterError]
             said = f"a guardrail blocked every answer: {tried}"
             return BlockedByPolicy, said
         case End.REFUSED:
-            who = [attempt.model for attempt in call.attempts]
-            if len(set(who)) > 1:
+            models = {attempt.model for attempt in call.attempts}
+            if len(models) > 1:
                 return ContentRefused, f"the content was refused: {tried}"
-            return ContentRefused, f"{who[-1]} refused the content; other providers were not asked"
+            return ContentRefused, f"{models.pop()} refused the content; other providers were not asked"
         case _:
             return (
                 UpstreamFailed,
@@ -94,7 +94,5 @@ def _told(call: Call, progress: Progress, tried: str) -> tuple[type[RouterError]
 
 
 def _remedy(attempts: Sequence[Attempt]) -> str:
-    first, *others = {attempt.hint or _REMEDIES.get(attempt.fault or FaultKind.SERVER) for attempt in attempts} or {
-        None
-    }
-    return first if first and not others else _LATER
+    hints = {attempt.hint or _REMEDIES.get(attempt.fault or FaultKind.SERVER) for attempt in attempts}
+    return (hints.pop() if len(hints) == 1 else None) or _LATER

@@ -43,10 +43,10 @@ FEATURES = get_args(Feature)
 
 DAY_S = 86_400
 PUBLISH_EVERY_S = 0.25
-"""Health reaches decisions at most this often."""
+"""Least interval between two publications of health."""
 
 DEGRADED_BELOW = 500
-"""A model that is sure to answer fewer of a thousand calls than this is shown as degraded."""
+"""A model that answers fewer than this of a thousand calls, with confidence, is shown as degraded."""
 
 NO_PROVIDER = (
     "no provider is configured: set a provider's key in the environment (OPENAI_API_KEY ...), "
@@ -55,7 +55,7 @@ NO_PROVIDER = (
 
 
 class Fleet:
-    """Providers and their models. Safe to use from several threads; snapshots are never changed, only replaced."""
+    """Providers and their models. Safe to use from several threads; snapshots are immutable."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Fleet:
         self.day = ""
         self.providers = providers
         self._problems = {} if problems is None else problems
-        """Why a server has no models now, by its provider's name."""
+        """Why a server lists no models now, by its provider's name."""
         self.aliases = aliases
         said = [_declared_by(provider, models) for provider in providers]
         models = _overlaid(models, said)
@@ -85,20 +85,20 @@ class Fleet:
         models = _as_served(models, server)
         catalogue = snapshot(unavailable(models, frozenset(server)), as_of)
         self.pool = Pool(catalogue, self.today())
-        """The models at present prices. A request keeps to the pool of its board."""
+        """The models at present prices. A running request uses the pool of its own board."""
         self.inline_version = f"inline@{as_of}"
-        """What stands as the policy version where no policy is named."""
+        """The policy version of requests without a policy."""
         self.server: list[Provider | None] = [server.get(model) for model in self.pool.ids]
-        """Who serves each row of the pool."""
+        """The provider of each row of the pool."""
         self.is_whole = [provider is not None and _is_whole(provider) for provider in self.server]
         self.scoped = [bool(getattr(provider, "needs_scope", False)) for provider in self.server]
-        """Of each row, whether waits for its provider are limited by cancel scopes."""
+        """For each row, True if its provider is limited by cancel scopes."""
         self.serves = bool(server)
         check_aliases(aliases, self.pool.row)
         self.limits = limits
         retries = [getattr(provider, "max_retries", None) for provider in self.server]
         self.rules = Rules(limits, retries=retries if any(each is not None for each in retries) else None)
-        """How requests are carried out that ask for nothing else."""
+        """The default rules for attempts."""
         self.health = Health(self.pool) if sharing is None else SharedHealth(self.pool)
         self.circuits = Circuits([model.provider for model in self.pool.models], limits)
         self._retries = RetryBudget(limits)
@@ -107,37 +107,34 @@ class Fleet:
         self.workloads = self._journal.workloads
         self._published = clock.monotonic()
         self.tell: Callable[[str, float], object] | None = None
-        """Called with a model that is left alone now, and for how long."""
+        """Called when a circuit opens, with the model and the seconds."""
         self._look_at = inf
-        """When there may be something to publish: never, as long as nobody called, here or elsewhere."""
+        """When to publish next; infinity before the first call."""
         if sharing is not None:
             self._look_at, sharing.take, sharing.stop = self._published, self._take, self._learn_alone
         self.boards = Boards(self.pool, aliases, variables)
         self._board = self.boards.of(health_snapshot({}))
-        """What is published. All of it is one object, of which a call keeps the one that it found."""
+        """The published state, replaced as a whole. A call keeps the one it started with."""
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Publish again in a child that was forked from the midst of a publication. What was collected until then, the
-        parent shares."""
+        """After a fork: a publication that was running is over, and unshared observations are the parent's."""
         self._publishing = False
         if isinstance(self.health, SharedHealth):
             self.health.forget()
 
     def learn_from(self, before: Fleet) -> None:
-        """Go on with what attempts at the same models taught the fleet in whose place this one is put. Circuits begin
-        closed."""
+        """Take over the health of common models from the fleet that this one replaces. Circuits start closed."""
         with before._guard.lock:
             before._journal.fold(before._board.outlook)
             self.workloads = self._journal.workloads = before.workloads
-            if not isinstance(before.health, SharedHealth):  # the storage tells what those learned
+            if not isinstance(before.health, SharedHealth):  # shared health is read from the storage
                 rows = {self.pool.row[model]: row for model, row in before.pool.row.items() if model in self.pool.row}
                 self.health.learn_from(before.health, rows, self._clock.monotonic())
         self._look_at = min(before._look_at, self._published)
 
     def board(self) -> Board:
-        """The present snapshots, at today's prices. Publishes what moved since, where it is time to and nobody else
-        does just now."""
+        """The present snapshots, at today's prices. Publishes changes if they are due and no other thread does."""
         if not 0 < self._midnight - self._clock.time() <= DAY_S:
             self.today()
         if self._look_at != inf:
@@ -158,14 +155,14 @@ class Fleet:
         return board
 
     def boards_on(self, day: str) -> Boards:
-        """The boards at the prices of a day, which need not be today."""
+        """The boards at the prices of a day."""
         boards = self.boards
         if boards.pool.holds(day):
             return boards
         return Boards(Pool(boards.pool.snapshot, day), self.aliases, boards.variables)
 
     def models(self) -> list[Model]:
-        """Every model of the catalogue, each with whether it can be called now. Costs a walk over the whole pool."""
+        """Every model of the catalogue with its present status. Walks over the whole pool."""
         board = self._settled()
         called = board.boards.eligible(Kind(0, self.today(), (), named=True)).passed
         short_of_keys = [row for row, each in enumerate(self.server) if getattr(each, "refused_keys", 0)]
@@ -177,7 +174,7 @@ class Fleet:
 
     @property
     def refused_keys(self) -> int:
-        """How many keys are not used, since their vendors refused them."""
+        """Number of keys refused by their vendors."""
         return sum(getattr(each, "refused_keys", 0) for each in self.providers)
 
     @cached_property
@@ -186,7 +183,7 @@ class Fleet:
 
     @cached_property
     def candidates(self) -> bytes:
-        """Digest of the models that are called, and by whom."""
+        """Digest of the served models and their providers."""
         served = [(model, server.name) for model, server in zip(self.pool.ids, self.server, strict=True) if server]
         return sha256(repr(sorted(served)).encode()).digest()[:16]
 
@@ -195,11 +192,11 @@ class Fleet:
         return len(self._settled().outlook.open)
 
     def require_providers(self, caller: Caller) -> None:
-        """Raise ``NoProviders`` if nothing can be called. Addresses are told to the owner of the process alone."""
+        """Raise ``NoProviders`` if no model can be called. Callers with a key do not see addresses of servers."""
         if self.serves:
             return
         names = ", ".join(provider.name for provider in self.providers)
-        said = f"no model is known of {names}: give each its models=[Model(id=...)]" if names else NO_PROVIDER
+        said = f"no models are known for {names}: pass models=[Model(id=...)] to each" if names else NO_PROVIDER
         faults = self._problems.values()
         own = "; ".join(fault.message for fault in faults) or said
         public = "; ".join(fault.public or fault.message for fault in faults) or said
@@ -210,7 +207,7 @@ class Fleet:
         raise error
 
     def explained(self, error: ValidationFailed) -> ValidationFailed:
-        """An error about unknown models, which says so where the server that may have them has none now."""
+        """An error about unknown models, with the server's failure as hint where its list is missing."""
         hints = {f"unknown model '{name}": fault.public or fault.message for name, fault in self._problems.items()}
         found = [(each, hints.get(each.problem.partition("/")[0], each.hint)) for each in error.problems]
         return ValidationFailed.of(*(each._replace(hint=hint) for each, hint in found))
@@ -223,20 +220,20 @@ class Fleet:
         return self.day
 
     def asked(self, now: float) -> None:
-        """A request made its first call, and that failed."""
+        """Count a request whose first attempt failed."""
         with self._guard.lock:
             self._retries.asked(now)
 
     def spares(self, now: float) -> bool:
-        """Whether the retry budget has one more second try (``Traffic``)."""
+        """True if the retry budget allows one more retry (``Traffic``)."""
         with self._guard.lock:
-            if self._retries.take(now):  # with more requests booked it would be spared, too
+            if self._retries.take(now):  # folding could only raise the budget
                 return True
             self._journal.fold(self._board.outlook)
             return self._retries.take(now)
 
     def admits(self, row: int, now: float) -> bool | None:
-        """Whether a model may be called now; None: as a probe (``Traffic``)."""
+        """True if a model may be called now; None: as a probe (``Traffic``)."""
         if row not in self.circuits.tripped:
             return True
         with self._guard.lock:
@@ -246,7 +243,7 @@ class Fleet:
         return None
 
     def due(self, row: int) -> float:
-        """When a model that is not admitted may be called again (``Traffic``)."""
+        """When a refused model may be called again (``Traffic``)."""
         with self._guard.lock:
             return self.circuits.due(row)
 
@@ -271,14 +268,14 @@ class Fleet:
         credential: bool = False,
         alone: bool = False,
     ) -> None:
-        """Book a fault of the provider's, or of its ``credential``, after the answers that came before it. ``alone``:
-        nobody waits its ``retry_after`` out."""
+        """Book a fault of the provider, or of its ``credential``, after the answers before it. ``alone``: no call waits
+        out its ``retry_after``."""
         with self._guard.lock:
             now = self._clock.monotonic()
             if self._look_at == inf:
                 self._look_at = self._published + PUBLISH_EVERY_S
             self._journal.heed()
-            if not credential:  # which says nothing of the model
+            if not credential:  # a credential says nothing about the model
                 self.health.failed(row, now)
                 if self._sharing is not None:
                     self._sharing.poke()
@@ -287,11 +284,11 @@ class Fleet:
             )
             if moved:
                 self._publish(now)
-        if moved and self.tell is not None and not credential:  # others may have another one
+        if moved and self.tell is not None and not credential:  # other processes may have another credential
             self.tell(self.pool.ids[row], self.due(row) - now)
 
     def heard(self, model: str, seconds: float) -> None:
-        """Leave a model alone that another process does, if it is called here."""
+        """Open the circuit of a model because another process did."""
         row = self.pool.row.get(model)
         with self._guard.lock:
             now = self._clock.monotonic()
@@ -299,20 +296,21 @@ class Fleet:
                 self._publish(now)
 
     def left(self, row: int) -> None:
-        """Book that a probe was left without a word on the provider."""
+        """Book a probe that ended without a verdict on the provider."""
         with self._guard.lock:
             now = self._clock.monotonic()
             if self.circuits.left(row, now):
                 self._publish(now)
 
     def ended(self, whose: Hashable, *, error: bool) -> ErrorBurst | None:
-        """Count a call that ended without an answer, with a 5xx or otherwise. Gives a burst when it begins."""
+        """Count a call that ended without an answer; ``error``: with a 5xx. Returns a burst of errors when it
+        starts."""
         with self._guard.lock:
             self._journal.fold(self._board.outlook)
             return self._bursts.ended(whose, self._clock.monotonic(), error=error)
 
     def fold(self) -> None:
-        """Book the answers that wait, unless somebody does just now."""
+        """Book the answers in the journal, unless another thread is doing so."""
         if (lock := self._guard.lock).acquire(blocking=False):
             try:
                 self._journal.fold(self._board.outlook)
@@ -320,15 +318,15 @@ class Fleet:
                 lock.release()
 
     def _settled(self) -> Board:
-        """The present board, once all that is known is published."""
+        """The present board, with everything published."""
         if self._look_at != inf:
             with self._guard.lock:
                 self._publish(self._clock.monotonic())
         return self.board()
 
     def _publish(self, now: float) -> None:
-        """Fold, and publish what moved, if anything did. To be called under the lock; where a garbage collection within
-        calls it again, that is left to the next."""
+        """Fold the journal, and publish changes. Call under the lock. If a garbage collection reenters it, the inner
+        call is postponed."""
         if self._publishing:
             self._look_at = now
             return
@@ -350,8 +348,8 @@ class Fleet:
             self._publishing = False
 
     def _hear(self, health: SharedHealth) -> float:
-        """Go by what all processes know in this epoch; the seconds until the next. As long as the storage is away, it
-        stays what was known before."""
+        """Take in the shared health of this epoch; returns the seconds until the next. While the storage is
+        unavailable, the old figures stay."""
         at = self._clock.time()
         epoch = epoch_at(at)
         if epoch != health.epoch and self._sharing is not None:
@@ -361,21 +359,21 @@ class Fleet:
         return max(0.0, (epoch + 1) * EPOCH_S - at)
 
     def _take(self) -> dict[str, Learned]:
-        """What this process learned since it was taken last."""
+        """The observations of this process since the last call."""
         with self._guard.lock:
             self._journal.fold(self._board.outlook)
             health = self.health
             return health.take(self._clock.monotonic(), self._clock.time()) if isinstance(health, SharedHealth) else {}
 
     def _learn_alone(self) -> None:
-        """Go by what this process learns: the storage keeps nothing of it."""
+        """Use the health of this process only: the storage cannot share it."""
         with self._guard.lock:
             self._sharing = None
             self.health = self._journal.health = Health(self.pool)
 
 
 def declared(models: Sequence[Model], providers: Sequence[Provider]) -> tuple[Model, ...]:
-    """A catalogue with what providers say of their models put over it. Raises ``ValidationFailed``."""
+    """A catalogue overlaid with the models that providers declare. Raises ``ValidationFailed``."""
     return _overlaid(models, [_declared_by(provider, models) for provider in providers])
 
 
@@ -384,10 +382,10 @@ def _overlaid(models: Sequence[Model], said: Sequence[Sequence[Model]]) -> tuple
 
 
 def _as_served(models: Sequence[Model], server: Mapping[str, Provider]) -> list[Model]:
-    """Return the models as their providers serve them: without the features that those do not take, and in their
-    regions, which take precedence over the catalogue's."""
+    """The models as their providers serve them: without unsupported features, and in the provider's region, which
+    overrides the catalogue's."""
     servers = {id(each): each for each in server.values()}.values()
-    # asked once each: of protocols it takes its time
+    # once per provider, since checking a protocol is slow
     particular = {id(each): each for each in servers if isinstance(each, ParticularProvider)}
     regions = {id(each): _region_of(each) for each in servers}
     made: list[Model] = []
@@ -407,7 +405,7 @@ def _lacking(server: ParticularProvider, model: Model) -> set[Feature]:
     if isinstance(said, Collection) and not isinstance(said, str) and all(each in FEATURES for each in said):
         return {*said}
     raise ValidationFailed.of(
-        Problem("providers", f"{asked} gave {shown(said)}", f"give some of {', '.join(FEATURES)}")
+        Problem("providers", f"{asked} returned {shown(said)}", f"return some of {', '.join(FEATURES)}")
     )
 
 
@@ -428,13 +426,13 @@ def _said(asked: str, ask: Callable[[], T]) -> T:
         return ask()
     except RouterError:
         raise
-    except Exception as error:  # its words stay there
-        problem = Problem("providers", f"{asked} failed with {type(error).__name__}", "let it answer without a fault")
+    except Exception as error:  # its message may hold secrets
+        problem = Problem("providers", f"{asked} failed with {type(error).__name__}", "see the chained exception")
         raise ValidationFailed.of(problem) from error
 
 
 def _at_present(model: Model, *, called: bool, shaky: bool) -> Model:
-    """The model with its present status, which is never better than what its provider said."""
+    """The model with its present status, never better than the one its provider declared."""
     said = model.availability
     status: AvailabilityStatus = "unavailable"
     if called:
@@ -447,8 +445,8 @@ def _at_present(model: Model, *, called: bool, shaky: bool) -> Model:
 
 
 def _declared_by(provider: Provider, known: Sequence[Model]) -> tuple[Model, ...]:
-    """What a provider says it serves, asked once: another time it may say something else. What a server says stands
-    under what the catalogue does."""
+    """The models that a provider declares; called once, since the next answer may differ. The catalogue overrides what
+    a server lists."""
     asked = f"models() of {shown(provider.name)}"
     said: object = _said(asked, provider.models)
     if isinstance(said, Sequence) and not isinstance(said, str):
@@ -458,27 +456,25 @@ def _declared_by(provider: Provider, known: Sequence[Model]) -> tuple[Model, ...
             return under_catalogue(declared, known)
         return declared
     if isinstance(said, Coroutine):
-        said.close()  # else it warns that nobody awaited it
+        said.close()  # else Python warns that it was not awaited
         raise ValidationFailed.of(Problem("providers", f"{asked} is a coroutine", "make it a plain function"))
-    raise ValidationFailed.of(Problem("providers", f"{asked} gave {shown(said)}", "give a list of Model"))
+    raise ValidationFailed.of(Problem("providers", f"{asked} returned {shown(said)}", "return a list of Model"))
 
 
 def _servers(
     models: Sequence[Model], providers: Sequence[Provider], said: Sequence[Sequence[Model]]
 ) -> dict[str, Provider]:
-    """Who serves which model. Two that serve one model are refused: nobody could say which of them was meant."""
+    """The provider of each model. Two providers of one model are refused as ambiguous."""
     server: dict[str, Provider] = {}
     for provider, declared_here in zip(providers, said, strict=True):
         ids = [model.id for model in declared_here]
         for model_id in ids or [model.id for model in models if model.provider == provider.name]:
             if model_id in server:
-                raise ValidationFailed.of(_served_twice(server[model_id], provider, model_id))
+                name, other = shown(provider.name), shown(server[model_id].name)
+                if server[model_id] is provider:
+                    problem, hint = f"models() of {name} returned {quoted(model_id)} twice", "return it once"
+                else:
+                    problem, hint = f"{other} and {name} both serve {quoted(model_id)}", "declare it for one of them"
+                raise ValidationFailed.at("providers", problem, hint)
             server[model_id] = provider
     return server
-
-
-def _served_twice(first: Provider, second: Provider, model_id: str) -> Problem:
-    if first is second:
-        return Problem("providers", f"models() of {shown(first.name)} gave {quoted(model_id)} twice", "give it once")
-    problem = f"{shown(first.name)} and {shown(second.name)} both serve {quoted(model_id)}"
-    return Problem("providers", problem, "declare it for one of them")

@@ -24,18 +24,18 @@ T = TypeVar("T")
 
 
 class GuardrailFailed(InternalError):
-    """A guardrail gave no verdict, so nothing passes."""
+    """A guardrail returned no verdict, so the text is blocked."""
 
 
 class _CannotWait(BaseException):
-    """Thrown into a guardrail that waits while plain code runs it."""
+    """Thrown into a guardrail that waits in plain code."""
 
 
 async def pass_gate(gate: PassageGate | AnswerGate, *, aside: bool = False) -> None:
-    """Ask every guardrail for its verdict; those made of rules in a worker thread if ``aside``. Raises
+    """Get the verdict of every guardrail; rule-based ones in a worker thread if ``aside``. Raises
     ``GuardrailFailed``."""
     while True:
-        if aside:  # a cancelled caller does not use the gate again
+        if aside:  # after a cancellation the gate is not used again
             ask = await anyio.to_thread.run_sync(gate.next, abandon_on_cancel=True)
         else:
             ask = gate.next()
@@ -49,7 +49,7 @@ async def pass_gate(gate: PassageGate | AnswerGate, *, aside: bool = False) -> N
 
 
 async def _verdict(ask: Ask) -> object:
-    """Ask one guardrail. Any exception except an exit or the cancellation of this task counts as its failure."""
+    """Get one guardrail's verdict. Any exception but an exit or this task's cancellation is its failure."""
     watch, named = CancelWatch(), f"the guardrail {quoted(ask.guardrail.name)}"
     try:
         verdict: object = ask.guardrail.check(ask.text, ask.stage)
@@ -58,7 +58,7 @@ async def _verdict(ask: Ask) -> object:
         if this_loop() is not None:
             return await verdict
         if isinstance(verdict, Coroutine):
-            verdict.close()  # else it warns that nobody awaited it
+            verdict.close()  # else Python warns that it was not awaited
         raise _CannotWait
     except _CannotWait:
         hint = "use Router.route or Router.stream"
@@ -67,7 +67,7 @@ async def _verdict(ask: Ask) -> object:
         in_loop = this_loop() is not None
         if watch.passes(error) if in_loop else isinstance(error, KeyboardInterrupt | SystemExit):
             raise
-        # the message of the error may hold the text, so it stays out
+        # the error's message may hold the text
         raise GuardrailFailed(f"{named} failed with {type(error).__name__}") from error
 
 
@@ -81,15 +81,15 @@ def done_now(waiting: Coroutine[Any, Any, T]) -> T:
         return result
     finally:
         waiting.close()
-    raise GuardrailFailed("a guardrail goes on waiting in plain code, which cannot wait")
+    raise GuardrailFailed("a guardrail waits, which plain code cannot")
 
 
 class Screen:
-    """Checks one answer while it comes. Text passes as soon as it is known to be harmless; tool calls and answers in
-    JSON once they are whole."""
+    """Checks one streamed answer. Text passes as soon as it is known to be harmless; tool calls and JSON answers once
+    they are complete."""
 
     def __init__(self, guardrails: Sequence[Guardrail], *, as_json: bool, aside_from: float) -> None:
-        """``aside_from``: texts with more characters are checked in a worker thread."""
+        """``aside_from``: longer texts, in characters, are checked in a worker thread."""
         self._guardrails = guardrails
         self._as_json = as_json
         self._aside_from = aside_from
@@ -112,7 +112,7 @@ class Screen:
         return [*self._gate.hits, *self._later]
 
     async def feed(self, text: str) -> str:
-        """Take a piece of the answer's text; returns the text that may be delivered."""
+        """Check a piece of the answer's text; returns the text that may be delivered."""
         if self._as_json:
             return ""
         if len(text) > self._aside_from:
@@ -122,7 +122,7 @@ class Screen:
         return await self._passed()
 
     async def end(self, text: str, calls: Sequence[ToolCall], finish: Finish) -> list[Delta | ToolDelta | Finish]:
-        """Take the whole answer, text and calls; returns the parts that may still be delivered, the end last."""
+        """Check the complete answer, text and calls; returns the parts to deliver, the ``Finish`` last."""
         if self._as_json:
             rest = await self._passage(text) if text else ""
             self._text.append(rest)
@@ -145,7 +145,7 @@ class Screen:
         return text
 
     async def _passage(self, text: str) -> str:
-        """Check a whole text of JSON; returns it as redacted."""
+        """Check a complete JSON text; returns it redacted."""
         gate = PassageGate([json_passage(text)], self._guardrails, "output")
         await pass_gate(gate, aside=len(text) > self._aside_from)
         self._later += gate.hits

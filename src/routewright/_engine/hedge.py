@@ -1,4 +1,5 @@
-"""Asks a second model beside one that shows no life, and goes on with the first that answers (contract 4)."""
+"""Hedged calls: if the first model does not respond in time, calls a second one, and takes the first to answer
+(contract 4)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from .progress import AttemptStarted, Exchange, Part
 
 
 class _Race:
-    """Two attempts under way at most, until one brings something or none is left."""
+    """At most two running attempts, until one produces something or none is left."""
 
     def __init__(self) -> None:
         self.decided = anyio.Event()
@@ -23,7 +24,7 @@ class _Race:
         self.part: Part | None = None
 
     def left(self, exchange: Exchange, part: Part | None, *, all_over: bool) -> None:
-        """An attempt brought its first piece, or has ended."""
+        """Record that an attempt produced its first piece, or ended."""
         self.running -= 1
         if self.decided.is_set():
             return
@@ -34,7 +35,7 @@ class _Race:
 
 
 class HedgedExecution(Execution):
-    """A plan whose first model may be given company."""
+    """A plan whose first attempt may be hedged."""
 
     _racing: Sequence[Exchange] = ()
 
@@ -50,11 +51,11 @@ class HedgedExecution(Execution):
         self.exchange, self._racing, race = None, (exchange,), _Race()
         try:
             second = await self._race(exchange, hedge_s, race)
-            if self.end is not None:  # the other was refused in the moment in which this one began
+            if self.end is not None:  # one was refused at the moment in which the other began
                 race.winner = race.part = None
         except BaseException as error:
             race.winner = None
-            if isinstance(error, BaseExceptionGroup):  # of one task or two; what ends the program ends it
+            if isinstance(error, BaseExceptionGroup):  # of the task group
                 raise error.exceptions[0] from None
             raise
         finally:
@@ -63,13 +64,13 @@ class HedgedExecution(Execution):
         if second is None or race.winner is not second:
             return race.part
         if race.part is not None:
-            second.parts = deque([race.part, *(second.parts or ())])  # the reader is told first whose it is
+            second.parts = deque([race.part, *(second.parts or ())])  # after the event that names the model
         fault = exchange.attempt.fault
         reason = "timeout" if fault is None else FAULTS[fault].reason
         return AttemptStarted(second.attempt, exchange.attempt.model, reason, restart=False)
 
     async def _race(self, first: Exchange, hedge_s: float, race: _Race) -> Exchange | None:
-        """Run them until it is decided; the one that lost is left. Gives the second, if there was one."""
+        """Run the attempts until one wins, and leave the other. Returns the second, if there was one."""
         second = None
         async with anyio.create_task_group() as group:
             race.running = 1
@@ -95,7 +96,7 @@ class HedgedExecution(Execution):
         return exchange
 
     async def _leave_losers(self, winner: Exchange | None) -> None:
-        """Leave what is not left yet, since it came to its first piece in the moment in which all was decided."""
+        """Leave attempts that produced their first piece just when the race was decided."""
         racing, self._racing = self._racing, ()
         for exchange in racing:
             if exchange is not winner and not exchange.over:

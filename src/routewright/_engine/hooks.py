@@ -1,7 +1,7 @@
-"""Hooks on traces and events: called in the background, in order, once a call's trace is in the storage.
+"""Hooks on traces and events, called in the background, in order, once a call's trace is stored.
 
-Plain hooks run in a thread of their own, so that a blocking one delays only the hooks behind it; async ones run in the
-background's loop. On virtual time both run in the caller's loop."""
+Plain hooks run in a separate thread, so that a blocking one delays only later hooks; async ones run in the worker's
+loop. On a virtual clock both run in the caller's loop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from routewright.wire.trace import copied
 from .worker import Job, Worker
 
 QUEUE = 10_000
-"""The most calls that may wait for their hooks."""
+"""The most calls that wait for their hooks."""
 BATCH = 256
 DELAY_S = 0.02
 LOG_EVERY_S = 60.0
@@ -49,13 +49,13 @@ _calling: contextvars.ContextVar[Hooks | None] = contextvars.ContextVar("routewr
 class HookCounts(NamedTuple):
     """State of the hooks in this process."""
 
-    waiting: int  # calls whose hooks are still to be called
-    failed: int  # times that a hook raised
-    lost: int  # calls whose hooks are never called: too many waited, or the Router was closed
+    waiting: int  # calls whose hooks are pending
+    failed: int  # number of times a hook raised
+    lost: int  # calls whose hooks were dropped: the queue was full, or the Router was closed
 
 
 class Subscription:
-    """A hook that is called until this is called, or left as a context manager.
+    """A registered hook. Call it, or leave it as a context manager, to unregister.
 
     with router.on_trace(print):
         router.blocking.route("Hello")"""
@@ -70,7 +70,7 @@ class Subscription:
         self._leave = leave
 
     def __call__(self) -> None:
-        """End it, for what waits too. Twice is once."""
+        """Unregister the hook, also for queued calls. Safe to call twice."""
         self.active = False
         self._leave(self)
 
@@ -83,7 +83,7 @@ class Subscription:
 
 @dataclass(eq=False)
 class _News:
-    """A call that ended, or events outside of any call, with the hooks that were there at that time."""
+    """An ended call, or events outside of any call, with the hooks registered at that time."""
 
     call: Recorded | None
     events: Sequence[Event]
@@ -112,7 +112,7 @@ class _Delivery(NamedTuple):
     """None: the trace."""
 
     def call(self) -> object:
-        """Call the hook with a copy of its own."""
+        """Call the hook with its own copy."""
         if not self.to.active:
             return None
         return self.to.hook(self.news.trace.copy() if self.event is None else self.event.copy())
@@ -131,9 +131,9 @@ class Hooks:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Start with an empty queue: the parent delivers what waited at a fork. The hooks stay."""
+        """Start with an empty queue: after a fork the parent delivers what was queued. The hooks stay."""
         self._queue: deque[_News | Signal] = deque()
-        """Signals are set when everything before them was delivered."""
+        """A signal is set once everything before it was delivered."""
         self._waiting = self._failed = self._lost = 0
         self._logged: dict[str, float] = {}
 
@@ -154,7 +154,7 @@ class Hooks:
         return mine
 
     def put(self, call: Recorded | None, events: Sequence[Event] = ()) -> None:
-        """Queue a call whose trace is in the storage, or events outside of any call (None). Never fails nor waits."""
+        """Queue a call whose trace is stored, or events outside of any call (None). Never fails or waits."""
         on_trace = () if call is None else self._on_trace
         on_event = self._on_event if events else ()
         if not (on_trace or on_event):
@@ -167,12 +167,12 @@ class Hooks:
             else:
                 self._lost += 1
         if not fits:
-            self._warn("slow", "hooks are too slow: %d calls wait, and more are not delivered", QUEUE)
+            self._warn("slow", "hooks are too slow: %d calls are queued, and further ones are dropped", QUEUE)
         elif not self._job.poke():
             self.close()
 
     async def flush(self) -> None:
-        """Wait until the hooks were called for everything that ended before. Returns at once inside one of them."""
+        """Wait until hooks were called for all calls that ended before. Returns at once inside a hook."""
         if _calling.get() is self:
             return
         delivered = Signal()
@@ -186,7 +186,7 @@ class Hooks:
             self.close()
 
     def close(self) -> None:
-        """Give up what still waits."""
+        """Drop the queue."""
         with self._guard.lock:
             left = list(self._queue)
             self._queue.clear()
@@ -196,7 +196,7 @@ class Hooks:
             _log.warning("the router was closed; calls not delivered to hooks: %d", lost)
 
     async def _deliver(self) -> None:
-        """Call hooks until nothing waits: in order, consecutive plain ones in one thread."""
+        """Call hooks until the queue is empty, in order; consecutive plain ones in one thread."""
         _calling.set(self)
         while True:
             with self._guard.lock:
@@ -214,7 +214,7 @@ class Hooks:
                         await self._call_in_thread(left)
             finally:
                 lost = {id(delivery.news) for delivery in list(left)}
-                left.clear()  # a thread that is left behind calls no further hook
+                left.clear()  # so that an abandoned thread calls no further hook
                 self._settle(batch, len(lost))
 
     async def _await(self, delivery: _Delivery) -> None:
@@ -224,7 +224,7 @@ class Hooks:
                 await returned
         except (KeyboardInterrupt, GeneratorExit):
             raise
-        except BaseException as error:  # such as SystemExit, or a group that holds one
+        except BaseException as error:  # such as SystemExit, or a group with one
             if is_cancelled():
                 raise
             self._fail(delivery, error)
@@ -240,7 +240,7 @@ class Hooks:
                         if inspect.iscoroutine(returned):
                             returned.close()
                         raise TypeError("the hook returned an awaitable: define it with async def")
-                except BaseException as error:  # nobody else would catch it in this thread
+                except BaseException as error:  # nothing else catches it in this thread
                     self._fail(delivery, error)
 
     async def _call_in_thread(self, left: deque[_Delivery]) -> None:
@@ -268,10 +268,10 @@ class Hooks:
         with self._guard.lock:
             self._failed += 1
         name = getattr(delivery.to.hook, "__qualname__", type(delivery.to.hook).__name__)
-        self._warn("failed", "hook %s failed; it is called again all the same", name, error=error)
+        self._warn("failed", "hook %s failed; it stays registered", name, error=error)
 
     def _warn(self, kind: str, message: str, *values: object, error: BaseException | None = None) -> None:
-        """Log a warning, unless one of its kind was logged a short while ago."""
+        """Log a warning, at most one of a kind per ``LOG_EVERY_S``."""
         now = self._clock.monotonic()
         if now >= self._logged.get(kind, now):
             self._logged[kind] = now + LOG_EVERY_S
@@ -291,7 +291,7 @@ def events_of(happened: Iterable[PushedEvent], caller: Caller, ids: Ids, at: flo
             id=ids("evt_"),
             type=data.type,
             created_at=timestamp(at),
-            data=copied(data),  # the caller holds the error that it was made from
+            data=copied(data),  # the caller may change the error it was made from
             account=caller.account,
             environment=caller.environment,
         )

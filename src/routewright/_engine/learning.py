@@ -1,4 +1,4 @@
-"""Learns from traffic: sketches prompts, routes by the heads of accounts, and has answers graded once they are out."""
+"""Learns from traffic: sketches prompts, applies the heads of accounts, and has answers graded afterwards."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from .storage import GuardedStorage
 from .worker import Worker
 
 TRUE_S = 2.5
-"""How long a head is taken to be the account's: half of the five seconds within which all processes take another."""
+"""How long a head is cached: half of the five seconds within which all processes must apply a new one."""
 HEADS_KEPT, COLUMNS_KEPT = 1_000, 1_024
 OWN = "routewright"
-"""Metadata of calls that the library makes itself, such as a judge's: nothing is learned from them."""
+"""Metadata key of the library's own calls, such as a judge's; they are not learned from."""
 
 Grade = Callable[[Caller, str, str], Awaitable[float | None]]
 
 
 class Learner:
-    """What one Router learns by. Safe to use from several threads."""
+    """Learning of one Router. Safe to use from several threads."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Learner:
         grade: Grade | None,
         keep: Callable[[Caller, PutFeedback], Awaitable[None]],
     ) -> None:
-        """``share``: of the answers that are graded; ``keep`` stores feedback."""
+        """``share`` of the answers is graded; ``keep`` stores feedback."""
         self._storage = GuardedStorage(storage)
         self._path = storage.path if isinstance(storage, LocalStorage) else None
         self._answers = isinstance(storage, LocalStorage | ImmediateStorage)
@@ -59,8 +59,8 @@ class Learner:
     def learned(
         self, call: Call, reading: Reading, quality: tuple[int, ...] | None
     ) -> tuple[Reading, tuple[int, ...] | None]:
-        """A reading with its sketch, and the column of qualities as the account's head has them, which the reading then
-        names. ``quality``: the predictor's; None: the catalogue's."""
+        """The reading with its sketch, and the qualities according to the account's head, which the reading then names.
+        ``quality``: the predictor's; None: the catalogue's."""
         predictor = reading.predictor.partition("+")[0]
         if OWN in (call.request.metadata or ()):
             return replace(reading, sketch=()), quality
@@ -76,11 +76,11 @@ class Learner:
         return replace(reading, sketch=sketch, predictor=f"{predictor}+{head.id}"), column
 
     def head(self, caller: Caller) -> Head | None:
-        """The head of an account and environment. Where the storage is away, the one before stays."""
+        """The head of an account and environment. While the storage is unavailable, the last known one."""
         whose, now = Caller(caller.account, caller.environment), self._clock.monotonic()
         read_at, head = self._heads[whose] or (-TRUE_S, None)
         if now - read_at >= TRUE_S and self._answers:
-            self._heads.put(whose, (now, head))  # those that come meanwhile go by the one before
+            self._heads.put(whose, (now, head))  # concurrent calls use the previous one
             with suppress(RouterError, RuntimeError):
                 if self._path is None or self._path.exists():
                     query = AgentState(HEADS, environment=whose.environment, informs=True)
@@ -97,7 +97,7 @@ class Learner:
                 self._worker.start(partial(self._ask, call.caller, call.id, prompt_of(call.request), output))
 
     async def _ask(self, caller: Caller, trace_id: str, prompt: str, output: str) -> None:
-        assert self._grade is not None, "it was asked for"
+        assert self._grade is not None, "`ended` has checked"
         score = await self._grade(caller, prompt, output)
         if score is None:
             return

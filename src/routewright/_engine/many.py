@@ -1,7 +1,7 @@
-"""Runs many requests side by side out of one budget.
+"""Runs many requests concurrently within one budget.
 
-They start in their order, so many at a time, each once the budget can hold its worst case. What a request does not use
-is there for those behind it."""
+They start in order, a limited number at a time, each once the budget covers its worst case. Unused budget is available
+to later requests."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from .route import Engine
 
 T = TypeVar("T")
 _END: Any = object()
-"""Stands behind the last request."""
+"""Marks the end of the requests."""
 
 
 class Many(Generic[T]):
-    """One run over many requests. ``asked`` reads each of them."""
+    """One run over many requests. ``asked`` reads each."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class Many(Generic[T]):
         self._failed: BaseException | None = None
 
     async def run(self, requests: Iterable[T] | AsyncIterable[T]) -> list[Answer | RouterError]:
-        """Answer them all; returns the answer or ``RouterError`` of each, in their order. Any other exception, also of
-        the requests themselves, ends all of them and is raised after that."""
+        """Answer all; returns the answer or ``RouterError`` of each, in order. Any other exception, also of the
+        iterable itself, cancels all and is raised."""
         async with anyio.create_task_group() as group:
             with self._ending(group):
                 await self._start_all(aiter(requests) if isinstance(requests, AsyncIterable) else iter(requests), group)
@@ -86,7 +86,7 @@ class Many(Generic[T]):
             place += 1
 
     async def _admit(self, request: T) -> tuple[Read, Call, Share | None]:
-        """Admit a request once the budget has room for it. Its time begins then."""
+        """Admit a request once the budget has room for it. Its time starts then."""
         read = await self._engine.read(self._asked(request))
         if read.request.stream:
             raise ValidationFailed.of(STREAMED)
@@ -97,9 +97,9 @@ class Many(Generic[T]):
                 return read, call, None
             if self._budget.left.nanos is not None:
                 check_costs_nothing(call.request.params)
-            # a refusal here: it does not fit even if those that run use nothing of what they reserved
+            # refused here if it does not fit even when running requests use nothing of their reservations
             await self._choose(call, self._budget.left)
-            assert call.plan is not None, "it was decided"
+            assert call.plan is not None, "the call was decided"
             given = call.given
             worst = worst_of_plan(call.plan, given.tokens, own_room(given), given.max_retries + 1)
             share = self._budget.reserve(worst)
@@ -109,8 +109,8 @@ class Many(Generic[T]):
             await self._changed.wait()
 
     async def _choose(self, call: Call, left: Room) -> None:
-        """Decide within what is left of the shared budget. If that is what refuses the request, the error does not
-        list the models: there may be very many such requests, and changing one of them does not help."""
+        """Decide within the rest of the shared budget. A refusal for that budget does not list the models, since very
+        many requests may be refused alike."""
         own = self._engine.give(call)
         given = within(own, left)
         _limit(call, given)
@@ -140,7 +140,7 @@ class Many(Generic[T]):
 
     @contextmanager
     def _ending(self, group: TaskGroup) -> Iterator[None]:
-        """End everything on an exception; ``run`` raises the first."""
+        """Cancel the run on an exception; ``run`` raises the first."""
         try:
             yield
         except anyio.get_cancelled_exc_class():

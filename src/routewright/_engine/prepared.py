@@ -1,4 +1,4 @@
-"""A request between its check and its call: what a server holds once it has read a body (``Router.prepare``)."""
+"""``Prepared``: a checked request that is not admitted yet (``Router.prepare``)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .stream import Stream
 
 
 class InputTokens(Struct, frozen=True):
-    """How long a request is for one model. Where ``low`` equals ``high`` the count is exact."""
+    """The input tokens of a request for one model. Exact if ``low`` equals ``high``."""
 
     model: str
     low: int
@@ -31,7 +31,7 @@ class InputTokens(Struct, frozen=True):
 
 
 class Prepared:
-    """A checked request whose tokens are bounded. Nothing is admitted, counted against a limit or paid for yet.
+    """A checked request with bounds for its tokens. It is not admitted or counted in rate limits yet.
 
         prepared = router.prepare(body, caller=caller)
         if prepared.request.stream:
@@ -39,7 +39,7 @@ class Prepared:
         else:
             answer = await prepared.run()
 
-    Each ``run`` and ``stream`` is a call of its own."""
+    Each ``run`` or ``stream`` is a separate call."""
 
     __slots__ = ("_engine", "_read", "caller", "headers", "request", "tokens")
 
@@ -47,54 +47,52 @@ class Prepared:
         self._engine = engine
         self._read = read
         self.request: RouteRequest = read.request
-        """The whole request: goal and strategy are filled in, tags are in its metadata."""
+        """The complete request: goal and strategy are set, tags are in its metadata."""
         self.tokens: TokenBounds = read.tokens
-        """What is known of the prompt's length: no count yet, but ``low``, ``high`` and ``estimate``."""
+        """Bounds and an estimate of the prompt's tokens, not counted yet."""
         self.caller = caller
-        """Who calls, in the environment that the Router serves."""
+        """The caller, in the environment that the Router serves."""
         self.headers: dict[str, str] = {}
-        """Rate-limit headers of ``decide`` and ``count_tokens``, once they were admitted. Answers, streams and errors
-        have ``headers`` of their own."""
+        """Rate-limit headers of ``decide`` and ``count_tokens``. Answers, streams and errors have their own."""
 
     def __repr__(self) -> str:
-        # no prompt: a repr ends up in logs
+        # without the prompt, since a repr ends up in logs
         return f"<Prepared for {self.caller.account}, {self.tokens.estimate} tokens or so>"
 
     @property
     def decision(self) -> Decision:
-        """What would be decided now (``Router.decide``): counted against no limit. Where bounds do not settle it,
-        tokens are counted on the spot; ``await decide()`` counts in a thread."""
+        """The decision as of now (``Router.decide``), without counting in rate limits. Tokens are counted inline if
+        need be; ``await decide()`` counts them in a thread."""
         call = self._engine.admit(self._read, self.caller)
         call.explores = False
         call.plan = self._engine.plan_now(call)
         return Decision(call.plan, call.given, call.board)
 
     def run(self) -> Awaitable[Answer[Any]]:
-        """Admit the request and answer it. Raises what ``Router.route`` does."""
+        """Admit the request and answer it. Raises as ``Router.route``."""
         return self._engine.route(self._read, self.caller)
 
     def stream(self) -> Stream:
-        """Answer it piece by piece. It is admitted when the first piece is asked for."""
+        """Answer it piece by piece. It is admitted when the first piece is read."""
         return Stream(self._engine, self._read, self.caller)
 
     async def decide(self) -> Decision:
-        """Choose without calling anything, as a request of the caller's: it counts against its limits, with no tokens.
-        Raises what ``Router.decide`` does, ``RateLimited``, and what else refuses a caller."""
+        """Choose a model without calling it. Counts as a request without tokens in the caller's rate limits. Raises as
+        ``Router.decide``, and as an admission: ``RateLimited`` ..."""
         async with self._admitted():
             return await self._decide()
 
     async def count_tokens(self, model: str | None = None) -> InputTokens:
-        """Count the input for a model, by default for the one that would serve the request. It is admitted as
-        ``decide`` is. Raises ``ValidationFailed`` for an unknown model, and ``RouterTimeoutError``."""
+        """Count the input tokens for a model, by default the one that would serve the request. Admitted as ``decide``
+        is. Raises ``ValidationFailed`` for an unknown model, and ``RouterTimeoutError``."""
         engine = self._engine
         async with self._admitted():
             call = engine.admit(self._read, self.caller)
             pool = call.board.pool
-            model = (
-                (await self._decide()).model
-                if model is None
-                else resolve_one(model, call.fleet.aliases, pool.row, "model")
-            )
+            if model is None:
+                model = (await self._decide()).model
+            else:
+                model = resolve_one(model, call.fleet.aliases, pool.row, "model")
             given = await engine.counting.count_aside(call, engine.give(call))
             return InputTokens(model, *length(given.tokens, pool.measures[pool.measure[pool.row[model]]]))
 
@@ -107,7 +105,7 @@ class Prepared:
 
     @asynccontextmanager
     async def _admitted(self) -> AsyncIterator[None]:
-        """Admit what calls no model: an idempotency key is not taken, since nothing is kept under it."""
+        """Admit an operation that calls no model. It takes no idempotency key, since it has no answer to keep."""
         read = replace(self._read, request=replace(self.request, idempotency_key=None))
         await self._engine.servers.wait()
         hold = self._engine.admissions.begin(read, self.caller)

@@ -1,6 +1,6 @@
-"""A plan under way: begins attempts, collects what they bring, prices them, books health, and tells the machine.
+"""A running plan: starts attempts, collects their chunks, prices them, books health, and reports to the machine.
 
-Nothing here waits or calls anybody. An ``Execution`` awaits providers and reports here; ``Steps`` let a host do so."""
+It calls no provider and never waits for one: an ``Execution`` does, or, with ``Steps``, the host."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from .fleet import Fleet
 from .guardrail import Screen
 
 FAREWELL_S = 0.5
-"""How long a provider may take to leave an attempt, which keeps the connection of a complete one for the next call."""
+"""How long closing an attempt may take. A clean close of a complete one keeps its connection for the next call."""
 LEAST_IDLE_S = 1.0
-"""No shorter silence in the middle of an answer ends it for the sake of the next model."""
+"""A shorter silence never ends an answer in favour of the next model."""
 
 LEAST_WAIT_S = 0.001
-"""Chunks that come at shorter distances are one burst: the wait for what follows began with its first."""
+"""Chunks at shorter intervals count as one burst, timed by its first."""
 
 _log = logging.getLogger(__name__)
 _NO_PARAMS = Params()
@@ -52,7 +52,7 @@ class AttemptStarted(NamedTuple):
     from_model: str | None
     reason: FallbackReason
     restart: bool
-    """What was delivered so far is void."""
+    """The text delivered so far is void."""
 
 
 Part = AttemptStarted | Delta | ToolDelta | Finish
@@ -68,19 +68,19 @@ class Blocked(Exception):
 
 
 class Exchange(Struct, eq=False):
-    """The exchange with a provider while an attempt runs. Times on the monotonic scale."""
+    """The exchange with a provider during an attempt. Times are on the monotonic scale."""
 
     attempt: Attempt
     provider: Provider
     upstream: UpstreamCall
     scoped: bool
-    """Its waits are limited by cancel scopes."""
+    """Waits are limited by cancel scopes."""
     pace: Pace | None
-    """None where the answer is wanted whole."""
+    """None unless streamed."""
     wake_at: float
     """When the present wait ends at the latest."""
     since: float = 0.0
-    """When it began: the last chunk had come, or a reader asked for the next."""
+    """When the present wait began: at the last chunk, or when a reader asked for the next."""
     context: AbstractAsyncContextManager[AsyncIterator[Chunk]] | None = None
     chunks: AsyncIterator[Chunk] | None = None
     limit: Deadline | None = None
@@ -89,54 +89,54 @@ class Exchange(Struct, eq=False):
     """The task that waits."""
     parts: deque[Part] | None = None
     screening: bool = False
-    """A guardrail is looking at what came."""
+    """A guardrail is checking a part."""
     over: bool = False
-    """The provider was left."""
+    """The provider's context was left."""
     taken: int = 0
-    """Chunks since other tasks had their turn."""
+    """Chunks since the last checkpoint."""
 
     def __repr__(self) -> str:
-        # no text: a repr ends up in logs
+        # without text, since a repr ends up in logs
         return f"<Exchange of {self.attempt}>"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """What ``rich`` prints: no text either."""
+        """For ``rich``, without text as well."""
         return [("attempt", self.attempt)]
 
     def wake(self, at: float) -> None:
-        """Set when the wait ends, for the present one as for those to come."""
+        """Set when the present wait ends, and later ones."""
         self.wake_at = at
         if self.limit is not None:
             self.limit.move(at)
 
 
 class Progress(Attempts, kw_only=True):
-    """One plan under way. Not safe to use from two tasks or threads at once."""
+    """A running plan. Not safe to use from two tasks or threads at once."""
 
     call: Call
     fleet: Fleet
     clock: Clock
     rng: Rng
     until: float
-    """When all waiting ends: the deadline, or earlier where a reader left."""
+    """When all waiting ends: the deadline, or earlier if the reader left."""
     sandbox: bool
     form: Form | None = None
     guardrails: Sequence[Guardrail] = ()
     onward: Onward | None = None
-    """The trace that providers are told of."""
+    """The trace context sent to providers."""
     exchange: Exchange | None = None
     error: RouterError | None = None
     cause: BaseException | None = None
-    """The exception that the last attempt's provider raised in place of a ``ProviderFault``."""
+    """The exception that the last attempt's provider raised instead of a ``ProviderFault``."""
     data: Any = None
     payer: Admission | None = None
-    """What reserves money for the call, of which it costs no more."""
+    """Reserves money for the call, which may not cost more."""
     _pause_for_s: float = 0.0
     _repair_with: Repair | None = None
-    """What the present model is shown of its last answer, if it is to repair it."""
+    """Messages that ask the present model to repair its last answer."""
 
     def advance(self) -> Exchange | Wait | None:
-        """Ask the machine what comes next, and begin it; None at the end."""
+        """Start the machine's next step; None at the end."""
         now = self.clock.monotonic()
         step = self.next(now)
         if isinstance(step, Attempt):
@@ -147,13 +147,13 @@ class Progress(Attempts, kw_only=True):
         return step
 
     def end_with(self, error: RouterError | None) -> None:
-        """End it with an error that is not a provider's fault, unless it has ended. None changes nothing."""
+        """End with an error that is not a provider's fault, unless it has ended. None has no effect."""
         if error is not None and self.end is None:
             self.error, self.end = error, End.FAILED
 
     @property
     def used(self) -> Amount:
-        """What may be gone of its budget. An answer whose provider did not tell the usage is taken at its worst."""
+        """Upper bound for the budget used. An answer without reported usage counts with the most it can cost."""
         used, served = self.spent, self.call.served
         if served is None or served.usage is None or served.cap is None:
             return used
@@ -164,7 +164,7 @@ class Progress(Attempts, kw_only=True):
         return used.plus(worst.without(booked))
 
     async def widen(self) -> None:
-        """Where money is reserved for the call: have enough of it for the next model."""
+        """Reserve enough money for the next model, if the call has a reservation."""
         payer, leg = self.payer, self.next_leg
         if payer is None or leg is None or not self.call.attempts:
             return
@@ -178,7 +178,7 @@ class Progress(Attempts, kw_only=True):
         return bool(attempts) and attempts[-1].delivered and self.on_partial == "error"
 
     def started(self, attempt: Attempt) -> AttemptStarted:
-        """The event for a new attempt, with the model it replaces: the chosen one, if that was not called at all."""
+        """The event of a new attempt, with the model it replaces; that is the chosen one if it was skipped."""
         after, chosen = attempt.after, self.plan.legs[0].id
         if after is not None and after.fault is not None:
             return AttemptStarted(attempt, after.model, FAULTS[after.fault].reason, attempt.restart)
@@ -186,16 +186,16 @@ class Progress(Attempts, kw_only=True):
         return AttemptStarted(attempt, passed_over, "upstream_5xx", restart=False)
 
     def settle(self) -> None:
-        """Price what the present attempt, if any, has brought so far."""
+        """Price what the present attempt, if any, has produced so far."""
         if self.exchange is not None:
             self._settle(self.exchange)
 
     def ended(self, exchange: Exchange, fault: Fault, *, abandoned: bool = False) -> None:
-        """The provider has nothing more, or was ``abandoned``: price its answer, and tell the model's health and the
-        machine. Once the answer is whole, how the provider takes its leave does not matter."""
+        """End an attempt whose provider has nothing more, or was ``abandoned``: price the answer, book health, and
+        report to the machine. After a complete answer ``fault`` is ignored."""
         attempt, call = exchange.attempt, self.call
         reason = attempt.finish_reason
-        if self.end is not None:  # the other of two was quicker, by a moment
+        if self.end is not None:  # a hedged attempt has just won
             return self._leave_behind(exchange)
         if reason is None or exchange.screening:
             return self._book_fault(exchange, fault, abandoned=abandoned)
@@ -211,10 +211,10 @@ class Progress(Attempts, kw_only=True):
                 self.fleet.asked(attempt.ended_at)
         else:
             caller, ended_at, started_at, first_at = call.caller, attempt.ended_at, attempt.started_at, attempt.first_at
-            assert first_at is not None, "an answer came"
+            assert first_at is not None, "it has a finish reason"
             row, pool = attempt.leg.row, call.board.pool
-            delay_s, tells = 0.0, reason == "stop" or reason == "tool_calls"  # else it was cut
-            if pool.usual_output is not pool.output:  # what is learned is of calls that ask for no effort
+            delay_s, tells = 0.0, reason == "stop" or reason == "tool_calls"  # other answers were cut off
+            if pool.usual_output is not pool.output:  # health is learned for calls without an effort setting
                 delay_s = pool.delay_ms[row] / 1000
                 usage, told = pool.dials.as_usual(usage), pool.dials.effort != "none" and row not in pool.quiet
                 tells = tells and told
@@ -222,7 +222,7 @@ class Progress(Attempts, kw_only=True):
                 row,
                 ended_at,
                 max(ended_at - started_at - delay_s, 0.0),
-                # not known of an answer that was asked for whole
+                # unknown unless streamed
                 None if self.whole else max(first_at - started_at - delay_s, 0.0),
                 usage,
                 tells and not attempt.usage_estimated,
@@ -236,7 +236,7 @@ class Progress(Attempts, kw_only=True):
         leg, call, fleet = attempt.leg, self.call, self.fleet
         row, request, pool = leg.row, call.request, call.board.pool
         provider = fleet.server[row]
-        assert provider is not None, "constraints let a model through that nobody serves"
+        assert provider is not None, "constraints admit served models only"
         repair = None if attempt.repair is None else self._repair_with
         name = provider.name
         if name != leg.provider:
@@ -265,16 +265,8 @@ class Progress(Attempts, kw_only=True):
         pace = None if self.whole else Pace(self.rules.limits, leg.us_per_token)
         return Exchange(attempt, provider, upstream, fleet.scoped[row], pace, attempt.due_at, now)
 
-    def _set_off(self, exchange: Exchange) -> None:
-        attempt, pool, now = exchange.attempt, self.call.board.pool, self.clock.monotonic()
-        # added up anew, not moved on: a rounding lower, and a silent model would count as hurried
-        exchange.wake_at = self.latest if self.is_last(attempt) else min(now + attempt.patience_s, self.latest)
-        attempt.started_at = now
-        if pool.dated:
-            attempt.prices_of_day = pool.prices_on(attempt.leg.row, self.fleet.today())
-
     def _take(self, exchange: Exchange, chunk: Chunk) -> Delta | ToolDelta | Finish | None:
-        """Note what a chunk says, and when; give it back if the caller is to have it."""
+        """Record a chunk and its time. Returns it if it is for the caller."""
         attempt, now = exchange.attempt, self.clock.monotonic()
         before = attempt.characters
         part = attempt.take(chunk)
@@ -286,9 +278,9 @@ class Progress(Attempts, kw_only=True):
                 attempt.first_at = now
             elif waited_s < LEAST_WAIT_S:
                 return part
-            if part is None or self.whole:  # else the reader begins to wait when he asks for more
+            if part is None or self.whole:  # otherwise the wait starts when the reader asks for more
                 self._wait(exchange, now)
-        elif part is not None:  # the answer is whole; what is left is the provider's farewell
+        elif part is not None:  # the answer is complete; the provider only has to close
             if attempt.first_at is None:
                 attempt.first_at = now
             attempt.ended_at = now
@@ -298,7 +290,7 @@ class Progress(Attempts, kw_only=True):
         return part
 
     def _wait(self, exchange: Exchange, now: float) -> None:
-        """Begin to wait for the next chunk: where time is short, no longer than leaves the next model its share."""
+        """Start to wait for the next chunk. If time is short, leave the next model its share."""
         exchange.since, attempt = now, exchange.attempt
         if attempt.first_at is None or attempt.finish_reason is not None:
             return
@@ -312,22 +304,22 @@ class Progress(Attempts, kw_only=True):
             exchange.limit.move(wake_at)
 
     def _may_move_on(self, exchange: Exchange) -> bool:
-        """True if another model may take over: not from the last of the chain, nor once an answer cannot be voided."""
+        """True if another model may take over: there is one, and the text delivered so far can be voided."""
         if self.is_last(exchange.attempt):
             return False
         return self.whole or not (exchange.attempt.delivered and self.on_partial == "error")
 
     def _may_leave(self, exchange: Exchange) -> bool:
-        """True if an answer below the minimum throughput may be left; a whole one is kept."""
+        """True if an answer below the minimum throughput may be abandoned; a complete one is kept."""
         return exchange.attempt.finish_reason is None and self._may_move_on(exchange)
 
     async def _screened(self, exchange: Exchange, part: Delta | ToolDelta | Finish) -> list[Part]:
-        """The parts that the caller may have, after the guardrails. Raises ``Blocked``, and ``GuardrailFailed``."""
+        """The parts that the guardrails let pass. Raises ``Blocked`` and ``GuardrailFailed``."""
         attempt, parts = exchange.attempt, list[Part]()
         screen, wake_at = attempt.screen, exchange.wake_at
         assert isinstance(screen, Screen), "the answer is guarded"
         exchange.screening, asked_at = True, self.clock.monotonic()
-        exchange.wake(self.until)  # the provider's own limits rest
+        exchange.wake(self.until)  # the provider's time-out is suspended
         match part:
             case Delta(text):
                 passed = await screen.feed(text)
@@ -348,8 +340,7 @@ class Progress(Attempts, kw_only=True):
         return inf
 
     def _unfit(self, attempt: Attempt, form: Form) -> Fault | None:
-        """Read the answer as the type that was asked for. Returns the fault if it does not fit; tool calls are not
-        read."""
+        """Parse the answer as the requested type. Returns a fault if it does not fit. Tool calls are not parsed."""
         if attempt.pieces is not None:
             return None
         found = form.read(attempt.answer)
@@ -366,7 +357,7 @@ class Progress(Attempts, kw_only=True):
         attempt.fault_text, attempt.fault_public, attempt.hint = fault.text, fault.public, fault.hint
         self.cause = fault.cause
         self._repair_with = fault.repair or self._repair_with
-        # faults of a provider that was hurried count against nobody
+        # a provider that had less time than usual is not blamed
         hurried = abandoned and fault is not TOO_SLOW and min(now, exchange.wake_at) < self._blamed_from(exchange)
         hurried = hurried or exchange.screening
         exchange.wake(min(self.until, now + FAREWELL_S))
@@ -401,7 +392,7 @@ class Progress(Attempts, kw_only=True):
             attempt.doubt()
 
     def _leave_behind(self, exchange: Exchange) -> None:
-        """Price an attempt that is left without a fault, and report it as left."""
+        """Price an abandoned attempt, and report it without a fault."""
         attempt = exchange.attempt
         touched = attempt.first_at is not None or self._entered(exchange)
         self.left(attempt, touched=touched and not attempt.counted)
@@ -425,19 +416,19 @@ class Progress(Attempts, kw_only=True):
         return attempt.settle(self.call.bounds)
 
     def _entered(self, exchange: Exchange) -> bool:
-        """True if the provider may have begun to work on an attempt."""
+        """True if the provider may have started to work on an attempt."""
         return True
 
     def _fault_of(self, error: BaseException, attempt: Attempt, *, entered: bool) -> Fault:
-        """The fault that a provider raised. Anything but a ``ProviderFault`` is its own error; it had been
-        ``entered``, or not."""
+        """Classify what a provider raised. Anything but a ``ProviderFault`` is a bug in the provider. ``entered``: its
+        context was."""
         fault = fault_of(error)
         if fault is not None:
             return fault
         name = type(error).__name__
         _log.warning("provider %s raised %s instead of ProviderFault", attempt.provider, name)
         if error.__traceback__ is not None:
-            error = error.with_traceback(error.__traceback__.tb_next)  # without the frame that holds this
+            error = error.with_traceback(error.__traceback__.tb_next)  # drop the frame that refers to `self`
         said, cause = f"server: {name} in the provider", None if isinstance(error, ProviderFault) else error
         return Fault(FaultKind.SERVER, said, answered=entered, hint=hint_of(error), cause=cause)
 
@@ -451,7 +442,7 @@ class Progress(Attempts, kw_only=True):
         return no_answer(waited_s) if self.whole else silence(waited_s, begun=False)
 
     def _blamed_from(self, exchange: Exchange) -> float:
-        """When silence becomes the provider's fault, whatever time the caller gave."""
+        """When silence becomes the provider's fault, regardless of the caller's time-out."""
         attempt = exchange.attempt
         if attempt.first_at is None:
             return attempt.started_at + attempt.patience_s

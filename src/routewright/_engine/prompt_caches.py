@@ -1,7 +1,7 @@
-"""Follows what vendors have in their caches: which prompts went where, and what they reported to have found.
+"""Tracks the contents of vendors' prompt caches: which prompts were sent, and what vendors reported as cached.
 
-Processes of one store share the last turn of each conversation with a name (``metadata.conversation``): one writes it
-behind the answer, another reads it before it decides on the next."""
+Processes of one store share the last turn of each named conversation (``metadata.conversation``): it is written behind
+the answer, and read before the next decision."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from .storage import GuardedStorage
 from .worker import Job, Worker
 
 DELAY_S = 0.01
-"""How long turns are collected before they are written."""
+"""How long turns are collected before a write."""
 
 
 class Warmth:
-    """What vendors of one Router's models have in their caches. Safe to use from several loops and threads."""
+    """Tracks the prompt caches of one Router's vendors. Safe to use from several loops and threads."""
 
     def __init__(self, storage: Storage, worker: Worker) -> None:
         self._prefixes = Prefixes()
         self._path = storage.path if isinstance(storage, LocalStorage) else None
-        """Where turns are shared; None: nowhere."""
+        """The store that shares turns; None: they are not shared."""
         self._storage = GuardedStorage(storage)
         self._job = Job(worker, self._write, DELAY_S)
         self._unsent: deque[tuple[str, PutAgentState]] = deque(maxlen=1_000)
@@ -41,7 +41,7 @@ class Warmth:
         if caller.environment == "sandbox" or call.bounds.high > MOST_BYTES:
             return
         prompt = Prompt(call.request, caller.account, repeats=call.repeats)
-        if prompt.sizes[-1] > MOST_BYTES:  # of images, say
+        if prompt.sizes[-1] > MOST_BYTES:  # for example with images
             return
         call.prompt = prompt
         call.warm = self._prefixes.find(prompt, call.created_at)
@@ -51,7 +51,7 @@ class Warmth:
             call.warm = self._prefixes.find(prompt, call.created_at)
 
     def answered(self, call: Call, attempt: Attempt) -> None:
-        """Note what the vendor of an answer found in its cache, and that it has the prompt now."""
+        """Record what the vendor found in its cache, and that it has the prompt now."""
         prompt, usage, model, prices = call.prompt, attempt.usage, attempt.leg.id, attempt.prices
         cache = prompt_cache_of(attempt.provider, model.partition("/")[2])
         if prompt is None or usage is None or attempt.usage_estimated or cache is None or not prices:
@@ -67,9 +67,9 @@ class Warmth:
             self._job.poke()
 
     def _recalled(self, call: Call) -> Sent | None:
-        """A conversation's last turn, of another process, from the store: at once, or not at all."""
+        """A conversation's last turn from another process, if the store can be read without waiting."""
         id = _turn_of(call)
-        if id is None or self._path is None or not self._path.exists():  # nothing is made for a decision
+        if id is None or self._path is None or not self._path.exists():  # a decision does not create the file
             return None
         try:
             query = AgentState(id, environment=call.caller.environment, informs=True)
@@ -79,7 +79,7 @@ class Warmth:
             return None
 
     async def _write(self) -> None:
-        """Write the turns that were made. Those that the storage does not take are cold elsewhere."""
+        """Write queued turns; refused ones are not shared."""
         while self._unsent:
             account, turn = self._unsent.popleft()
             try:
@@ -89,6 +89,6 @@ class Warmth:
 
 
 def _turn_of(call: Call) -> str | None:
-    """What the last turn of a call's conversation is kept as; None: it has no name."""
+    """The storage id of the conversation's last turn; None without a name."""
     name = (call.request.metadata or {}).get("conversation")
     return f"warm:{name}" if isinstance(name, str) and name else None

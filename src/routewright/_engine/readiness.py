@@ -1,6 +1,4 @@
-"""Whether a Router can serve, and the versions of policies in the storage, so that all processes of a store call
-one content alike.
-"""
+"""Readiness probes of the storage, and policy versions, which all processes of a store share."""
 
 from __future__ import annotations
 
@@ -33,16 +31,16 @@ from .storage import GuardedStorage, storage_faults
 from .worker import Detached, Worker
 
 LEFT_S = 10.0
-"""A storage that has not answered by then is left and asked again."""
+"""Time-out of a probe; then a new one may start."""
 WRITE_EVERY_S = 5.0
-"""The shortest time between two test writes."""
+"""Least interval between two test writes."""
 
 
 class Readiness:
-    """Probes whether a storage can be read and written. One that is stuck is left behind."""
+    """Probes if a storage can be read and written. A hanging probe continues in the background."""
 
     def __init__(self, storage: Storage, is_stuck: Callable[[], bool], worker: Worker, clock: Clock) -> None:
-        """``is_stuck``: traces wait and cannot be written."""
+        """``is_stuck``: traces are queued and cannot be written."""
         self._storage = storage
         self._is_stuck = is_stuck
         self._worker = worker
@@ -50,9 +48,9 @@ class Readiness:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Start anew: a probe that was under way at a fork is the parent's."""
+        """Start anew: after a fork a running probe is the parent's."""
         self._probe: Detached[str | None] | None = None
-        """The last probe; no other begins while it runs."""
+        """The last probe; no other starts while it runs."""
         self._step = "read"
         self._tried_at = -inf
         self._unwritten: str | None = None
@@ -82,9 +80,8 @@ class Readiness:
         return self._late(longest_s)
 
     async def _write(self) -> None:
-        nothing = DeleteResults()  # nobody's calls have idempotency keys there
-        with suppress(UnsupportedWrite):  # a storage that keeps traces alone, and answers
-            await self._storage.apply(SYSTEM_ACCOUNT, [nothing])
+        with suppress(UnsupportedWrite):  # a storage that keeps only traces; it answers all the same
+            await self._storage.apply(SYSTEM_ACCOUNT, [DeleteResults()])  # the system account has none
 
     def _late(self, seconds: float) -> str:
         return f"the storage was not {self._step} within {seconds:g} s"
@@ -94,13 +91,13 @@ async def _fault(done: str, ask: Callable[[], Awaitable[object]]) -> str | None:
     try:
         with storage_faults:
             await ask()
-    except RouterError as error:  # its message stays out
+    except RouterError as error:  # the message is not for outsiders
         return f"the storage cannot be {done}: {error.code}"
     return None
 
 
 ASK_S = 1.0
-"""How long the first use of a Router, or a reload of its policies, waits for the storage."""
+"""How long a Router's first use, or a reload of policies, waits for the storage."""
 RETRY_S = 5.0
 Retry = Callable[[], Coroutine[Any, Any, bool]]
 
@@ -108,7 +105,7 @@ _log = logging.getLogger(__name__)
 
 
 class PolicyNames:
-    """The versions of one Router's policies. ``retry`` asks for the ``unnamed`` ones again; False: later once more."""
+    """The versions of one Router's policies. ``retry`` asks for the ``unnamed`` ones again; False: try later."""
 
     def __init__(self, storage: Storage, worker: Worker, clock: Clock, retry: WeakMethod[Retry]) -> None:
         self._storage = GuardedStorage(storage)
@@ -116,9 +113,9 @@ class PolicyNames:
         self._clock = clock
         self._retry = retry
         self._own: Versions | None = None
-        """Of a storage that keeps none."""
+        """Versions made here, for a storage that keeps none."""
         self.unnamed: list[PutPolicyVersion] = []
-        """Asked of the storage while it was away: these go by versions of this process's own."""
+        """Policies with provisional versions of this process, because the storage was unavailable."""
 
     def of(self, asked: list[PutPolicyVersion]) -> list[PolicyVersion]:
         self.unnamed, are_retried = [], bool(self.unnamed)
@@ -130,7 +127,7 @@ class PolicyNames:
         except UnsupportedWrite:
             self._own = Versions()
         except RouterError as error:
-            _log.warning("policies go by versions of this process's own until the storage is back: %s", error)
+            _log.warning("policies have provisional versions until the storage is available: %s", error)
             self.unnamed = asked
             if not are_retried:
                 self._worker.start_daemon(_retry_until_done, self._retry, self._clock)
@@ -145,16 +142,16 @@ class PolicyNames:
             await storage.apply(SYSTEM_ACCOUNT, new)
             found = {each.content: each for each in await storage.read(SYSTEM_ACCOUNT, query)}
         if len(found) < len(query.contents):
-            raise InternalError("the storage keeps no versions of policies that were put")
+            raise InternalError("the storage did not keep the policy versions that were written")
         return [found[content] for content in query.contents]
 
     def _ask_now(self, asked: Sequence[PutPolicyVersion]) -> list[PolicyVersion]:
-        """Ask in plain code. It may run in the worker, which could not wait for itself."""
+        """``ask`` for plain code. Runs in a new thread, since this may be the worker's."""
         if self._storage.is_immediate or self._clock.virtual:
             try:
                 return at_once(self.ask(asked))
             except RuntimeError as error:
-                raise StorageUnavailable("the storage waits, and virtual time stands still meanwhile") from error
+                raise StorageUnavailable("the storage waits, but virtual time stands still in plain code") from error
         with ThreadPoolExecutor(1, "routewright-ask") as aside:
             return aside.submit(anyio.run, self._ask_in_time, asked).result()
 

@@ -1,9 +1,9 @@
-"""Reads what a caller passed: checks it and bounds its length. Says which requests are too large to be read on an event
-loop, without reading them."""
+"""Reads requests: checks them and bounds their tokens. Tells requests that are too large to be read on an event loop,
+without reading them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -21,9 +21,9 @@ from routewright._core.trace.ids import TraceParent
 from routewright.wire import Message, RouteRequest, TokenBounds
 
 LARGE_CHARACTERS = WHOLE_CHARACTERS
-"""Of all texts: so many are read in about a millisecond."""
+"""Size of all texts that takes about a millisecond to read."""
 LARGE_ITEMS = 200
-"""Of messages, parts, calls and tools."""
+"""Number of messages, parts, calls or tools that makes a request large."""
 
 
 class Read(Struct, frozen=True, gc=False):
@@ -32,17 +32,17 @@ class Read(Struct, frozen=True, gc=False):
     request: RouteRequest
     tokens: TokenBounds
     path: str = "/v1/route"
-    """Where it was sent to: under one idempotency key another address is another request."""
+    """The HTTP path, part of its identity under an idempotency key."""
     traceparent: TraceParent | None = None
-    """Where it was asked from."""
+    """The caller's trace context."""
     body: Any = None
-    """What was sent, in plain types, where that was another interface's request; None: the request itself."""
+    """The original body in plain types, if it came by another vendor's API; None: the request itself."""
     repeats: bool = False
-    """Its prompt will be sent again, with more behind it."""
+    """The prompt will be sent again with more appended."""
 
 
 def read_turns(value: object, traceparent: TraceParent | None) -> Read | None:
-    """Read a text or a list of turns of text, as most requests are. None for anything else, and for what is large."""
+    """Fast path for a text or a list of text turns. None for anything else, and for large requests."""
     if type(value) is list and len(value) > LARGE_ITEMS:
         return None
     turns = plain_turns(value)
@@ -54,7 +54,7 @@ def read_turns(value: object, traceparent: TraceParent | None) -> Read | None:
 
 
 class Asked(Struct, frozen=True, gc=False):
-    """What a caller passed, in whatever shape, and what else goes into the request."""
+    """A request as passed, in any accepted shape, with options to merge."""
 
     request: str | Sequence[Message | Mapping[str, Any]] | Mapping[str, Any] | RouteRequest
     overrides: Mapping[str, Any]
@@ -63,7 +63,7 @@ class Asked(Struct, frozen=True, gc=False):
     traceparent: TraceParent | None = None
 
     def read(self) -> Read:
-        """Check the request and bound its length. Raises ``ValidationFailed``."""
+        """Check the request and bound its tokens. Raises ``ValidationFailed``."""
         checked = as_request(self.request, self.overrides)
         if self.tags:
             checked = tagged(checked, self.tags)
@@ -73,7 +73,7 @@ class Asked(Struct, frozen=True, gc=False):
 
     @property
     def is_large(self) -> bool:
-        """Whether reading it takes more than a few milliseconds. What is no request is small, and refused at once."""
+        """True if reading it takes more than a few milliseconds. Invalid requests count as small."""
         request, tools = self.request, self.overrides.get("tools")
         if type(request) is str:
             return len(request) > LARGE_CHARACTERS or (tools is not None and _is_long(tools))
@@ -96,16 +96,12 @@ def _weighs(messages: object) -> bool:
 
 
 def _characters(content: object) -> int:
-    """Of the parts of a message: what is no text of some kind counts as nothing."""
+    """Characters in the parts of a message."""
     if not isinstance(content, (list, tuple)):
         return 0
     if len(content) > LARGE_ITEMS:
         return LARGE_CHARACTERS + 1
-    return sum(map(_part_characters, content))
-
-
-def _part_characters(part: object) -> int:
-    texts: Iterable[object] = (_field(part, "text"), _field(_field(part, "image_url"), "url"))
+    texts = (text for part in content for text in (_field(part, "text"), _field(_field(part, "image_url"), "url")))
     return sum(len(text) for text in texts if type(text) is str)
 
 

@@ -1,4 +1,4 @@
-"""Ends calls: makes their answers and errors, and hands traces, events and what they settle to the trace log."""
+"""Ends calls: makes answers and errors, and passes traces, events and settlements to the trace log."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from .worker import Job, Worker
 
 FIND_S = 0.25
 DAY_S = 24 * 3600.0
-"""Within so long the same change of a policy is the same event."""
+"""Equal changes of a policy within this time are one event."""
 _NO_EVENTS: Sequence[PutEvent] = ()
 
 
 class Records:
-    """Keeps what became of each call. Safe to use from several loops and threads."""
+    """Records the outcome of calls. Safe to use from several loops and threads."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Records:
         learner: Learner | None = None,
     ) -> None:
         self.commits = log.commits
-        """Whether calls wait until their traces are committed."""
+        """True if calls wait until their traces are committed."""
         self._capture = capture
         self._warmth = warmth
         self._learner = learner
@@ -73,20 +73,20 @@ class Records:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Begin with nothing: what began before a fork is the parent's to keep, though a child drops its copy of it."""
+        """Start empty: calls that began before a fork are recorded by the parent."""
         self.dropped: deque[tuple[Call, Progress, float]] = deque()
         self.under_way: set[Call] = set()
         self._over: Signal | None = None
-        """Set when one of them ends; ``all_ended`` waits for it."""
+        """Set when a call ends; ``all_ended`` waits for it."""
         self._since = self.clock.monotonic()
 
     def captured(self, messages: Callable[[], Sequence[Message]]) -> Captured | None:
-        """What is kept of texts, as the settings say. They are asked for only if they are kept."""
+        """The texts to keep according to the settings. ``messages`` is called only if there are any."""
         return None if self._capture is None else self._capture.of(messages(), None)
 
     def announce(self, happened: Sequence[PolicyChanged], environment: Environment) -> None:
-        """Keep what happened to policies, and tell the hooks. Several processes that take the same policies in force
-        keep it once."""
+        """Store events of policy changes, and call the hooks. Processes that publish the same policies store one
+        event."""
         now = self.clock.time()
         events = events_of(happened, Caller(SYSTEM_ACCOUNT, environment), self._ids, now)
         told = zip(events, happened, strict=True)
@@ -105,10 +105,10 @@ class Records:
         behind: bool = False,
         at: float | None = None,
     ) -> tuple[Answer, RouterError | None]:
-        """End a call and hand its trace to the log. Returns the answer, and the error if the call failed.
+        """End a call and pass its trace to the log. Returns the answer, and the error if the call failed.
 
-        The plan has ended, or was ``left``; ``error``: the call failed before it had a plan. ``commit`` is to follow,
-        but after a call that was left, or ends ``behind``. ``at``: monotonic seconds, now if None."""
+        ``left``: the plan was abandoned. ``error``: the call failed before it had a plan. The caller must ``commit``,
+        except with ``left`` or ``behind``. ``at``: monotonic seconds; None: now."""
         served, board, plan, fleet, hold = call.served, call.board, call.plan, call.fleet, call.hold
         data = None
         if progress is not None:
@@ -145,7 +145,7 @@ class Records:
             lookup.ended(call, output, tool_calls)
             evicted = lookup.evicted
         self.under_way.discard(call)
-        if call.started_at < self._since:  # it began before a fork, so the parent keeps its trace
+        if call.started_at < self._since:  # it began before a fork: the parent records it
             return answer, error
         grant = facts = None
         if hold is not None and hold.grant is not None and progress is not None:
@@ -161,8 +161,7 @@ class Records:
         return answer, error
 
     async def commit(self, call: Call) -> None:
-        """Settle a call and wait until its trace is committed, or could not be for now, but no longer than its
-        deadline."""
+        """Settle a call and write its trace; one try, at most until the call's deadline."""
         await self.log.commit(call.id, call.deadline)
         call.waited_s = self.clock.monotonic() - call.ended_at
 
@@ -185,12 +184,12 @@ class Records:
             self.conclude(call, None)
 
     def drop(self, call: Call, progress: Progress) -> None:
-        """Queue a call that was dropped before its end. Called by finalisers, which may run anywhere, so it takes no
-        lock; the background keeps the trace, or the next call."""
+        """Queue a call that was dropped before its end. Takes no lock, since finalisers call it; the background or the
+        next call records it."""
         if call.started_at < self._since:  # as in ``conclude``
             return
         progress.settle()
-        if self.log.is_closed:  # there is no next one
+        if self.log.is_closed:  # there is no next call
             self.conclude(call, progress, behind=True)
             self.log.lose(call.id)
             return
@@ -201,7 +200,7 @@ class Records:
             self._over.set()
 
     async def all_ended(self) -> None:
-        """Wait until no call is under way."""
+        """Wait until no call is running."""
         while True:
             self._over = over = Signal()
             self.keep_dropped()
@@ -242,8 +241,8 @@ class Records:
 
 
 def _burst(call: Call, error: RouterError | None, fleet: Fleet) -> ErrorBurst | None:
-    """Count how a call ended, and return the burst of errors that begins with it. A call that its caller left does not
-    count; outside the sandbox an answer was counted with its model's health."""
+    """Count how a call ended, and return a burst of errors if it starts one. Calls that were left do not count; answers
+    outside the sandbox are counted with the model's health."""
     if error is None and (call.served is None or (call.environment != "sandbox" and call.attempts)):
         return None
     failed = error is not None and error.status >= 500
@@ -251,5 +250,5 @@ def _burst(call: Call, error: RouterError | None, fleet: Fleet) -> ErrorBurst | 
 
 
 def _once(changed: PolicyChanged) -> str:
-    """What tells a change of a policy from others."""
+    """Identifies a change of a policy."""
     return f"{changed.type}:{changed.policy_id}:{changed.from_version}:{changed.to_version}"

@@ -1,4 +1,4 @@
-"""An answer that was given before, under the same idempotency key."""
+"""Answers replayed under an idempotency key."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DecideAgain = Callable[[DecisionInput], Decision]
 
 
 class Replayed:
-    """Stands for the ``Call`` of an answer that was given before."""
+    """Replaces the ``Call`` of a replayed answer."""
 
     windows: Sequence[WindowState] = ()
     created_at = 0.0
@@ -59,14 +59,14 @@ class Replayed:
     @property
     def trace(self) -> Trace:
         if self._trace is None:
-            raise NotFound(f"trace {quoted(self.id)} is not kept any more, though its answer is")
+            raise NotFound(f"trace {quoted(self.id)} is no longer stored, although its answer is")
         return self._trace.copy()
 
     @property
     def decision(self) -> Decision:
-        """Taken again from the trace. Raises ``NotFound`` where that is no longer kept."""
+        """The decision, replayed from the trace. Raises ``NotFound`` if that is no longer stored."""
         given = self.trace.decision_input
-        assert given is not None, "answers are made of calls that were decided"
+        assert given is not None, "a served call was decided"
         return self._decide_again(given)
 
 
@@ -76,18 +76,18 @@ def read_result(kept: bytes) -> RouteResponse:
 
 
 def reread(form: Form, output: str) -> Any:
-    """The answer as a value of the type that is asked for, if it still fits."""
+    """The answer parsed as the requested type; None if it does not fit."""
     found = form.read(output)
     return found.value if isinstance(found, Fit) else None
 
 
 def reasoning_data(reasoning: Reasoning, attempt: int) -> ReasoningData:
-    """What an event says of a model's thoughts."""
+    """A model's thoughts as the data of an event."""
     return ReasoningData(reasoning.text or "", reasoning.items, reasoning.provider, attempt)
 
 
 def events_again(response: RouteResponse) -> list[RouteEvent]:
-    """The events of a call that is over (contract 5): its words in one piece."""
+    """The events of a finished call (contract 5), with its text in one piece."""
     routing = response.routing
     begun = StartedRouting(response.primary_model, routing.fallback_chain, routing.policy_version)
     events = events_before_end(
@@ -99,7 +99,7 @@ def events_again(response: RouteResponse) -> list[RouteEvent]:
 def events_before_end(
     begun: StartedData, output: str, tool_calls: list[ToolCall] | None, reasoning: Reasoning | None = None
 ) -> list[RouteEvent]:
-    """The events of an answer that is there as a whole, but for the last."""
+    """The events of a complete answer, except the last."""
     ids = count(1)
     events: list[RouteEvent] = [RouteStarted(next(ids), begun)]
     if reasoning is not None:

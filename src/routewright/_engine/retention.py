@@ -25,8 +25,8 @@ _log = logging.getLogger(__name__)
 
 
 async def sweep(storage: Storage, change: SetRetention | None, clock: Clock) -> None:
-    """Apply a ``change`` of the retention, then sweep the storage periodically. Never ends, whatever the storage
-    raises; the first of several failures is logged as a warning, since old traces then stay."""
+    """Apply a ``change`` of the retention, then sweep the storage periodically, for ever. Of several failures in a row
+    the first is logged as a warning, since old traces then stay."""
     logged = fails = False
     while True:
         try:

@@ -3,10 +3,10 @@
     request -> read -> admit -> choose, or enter -> Execution.run (or a Stream that pulls it, or a host's Steps)
         -> conclude -> Answer
 
-``read`` checks the request; ``admit`` makes its ``Call``: the snapshots, the policy, the decision's input; ``choose``
-decides, counting tokens only where the bounds leave it open; ``enter`` does so for a caller with limits, and takes what
-the call needs of them; the execution calls models; ``Records.conclude`` keeps the trace, and what went wrong is raised.
-"""
+``read`` checks the request. ``admit`` makes its ``Call``: snapshots, policy, input of the decision. ``choose`` decides,
+and counts tokens only where their bounds do not settle it. ``enter`` does the same for a caller with limits, and
+reserves what the call needs. The execution calls models. ``Records.conclude`` keeps the trace; then any failure is
+raised."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from routewright._core.accounts.payer import held_by_others, without_money
 from routewright._core.attempts.learned import values_of
 from routewright._core.attempts.machine import End, Rules
 from routewright._core.call import Call
-from routewright._core.guardrails.screen import Hit, RequestGate, guardrails_of, standing
+from routewright._core.guardrails.screen import RequestGate, guardrails_of, standing
 from routewright._core.money import PICOS_PER_NANO
 from routewright._core.policy import Laid, by_key, class_of, find_policy, name_of, under_policy
 from routewright._core.request.json_scan import quoted
@@ -136,7 +136,7 @@ class Engine:
         self._decide_again = decide_again
         self._warmth = warmth
         self._explorations: Kept[tuple[str, str, Environment], Exploration] = Kept(EXPLORATIONS_KEPT)
-        """By policy, account and environment. Of two threads that draw at once, what one earned may be lost."""
+        """By policy, account and environment. If two threads draw at once, one draw's credit may be lost."""
         self.publish(policies)
 
     @cached_property
@@ -151,7 +151,7 @@ class Engine:
         self._policy_guardrails = {id: guardrails_of(policy) for id, policy in laid.items() if policy.guardrails}
 
     async def read(self, asked: Asked | Read) -> Read:
-        """Check what a caller passed and bound its length, in a worker thread where that takes long."""
+        """Check a request and bound its tokens; a large one in a worker thread."""
         if isinstance(asked, Read):
             return asked
         if self._clock.virtual or not asked.is_large:
@@ -166,8 +166,7 @@ class Engine:
         form: Form | None = None,
         scope: Scope = "route",
     ) -> Answer:
-        """Answer a request whole, perhaps in an agent ``run``. Raises ``RouterError``; its trace is kept either way,
-        if it was admitted."""
+        """Answer a request in one piece. Raises ``RouterError``. An admitted request leaves a trace either way."""
         if isinstance(asked, Read):
             read = asked
         else:
@@ -182,7 +181,7 @@ class Engine:
         return await self._limited(hold, read, None, form)
 
     async def carry_out(self, read: Read, call: Call) -> Answer:
-        """Answer a request that was admitted and is past the guardrails."""
+        """Answer an admitted request that has passed the guardrails."""
         hold = self.admissions.begin(read, call.caller)
         if hold is None:
             return await self._answer(call)
@@ -205,15 +204,15 @@ class Engine:
                 await self.records.write_last(hold.trace_id)
 
     async def replayed(self, kept: bytes, caller: Caller, form: Form | None = None) -> Answer:
-        """The answer that was given under an idempotency key."""
+        """The answer kept under an idempotency key."""
         response = read_result(kept)
         data = None if form is None or response.tool_calls else reread(form, response.output)
         before = Replayed(response, await self.records.find(caller, response.trace_id), self._decide_again)
         return Answer(before, None, response.output, response.tool_calls, data)
 
     async def _answer(self, call: Call, form: Form | None = None) -> Answer:
-        """Answer a request that was admitted, and wait until what has to be kept of it is. Raises ``RouterError``; its
-        trace is kept either way."""
+        """Answer an admitted request; return once everything that must be stored is. Raises ``RouterError``; the trace
+        is kept either way."""
         commits = self.records.commits or (call.hold is not None and not self.admissions.is_immediate)
         try:
             if call.hold is not None:
@@ -240,15 +239,15 @@ class Engine:
         return answer
 
     def begin_now(self, call: Call, *, whole: bool = True, form: Form | None = None) -> Execution | None:
-        """Make the execution of a call whose class was decided before. None where something has to be awaited first: a
-        guardrail, a count."""
+        """The execution of a call whose class has a compiled plan. None if something must be awaited first: a guardrail
+        or a count."""
         if self._guardrails or call.policy is not None or call.asks_cache:
             return None
         call.plan = self._class_plan(call)
         return None if call.plan is None else self.progress(Execution, call, whole=whole, form=form)
 
     async def begin(self, call: Call, *, whole: bool = True, form: Form | None = None) -> Execution:
-        """Take a call that was admitted past the guardrails, decide, and make the execution of its plan."""
+        """Apply the guardrails to an admitted call, decide, and make the execution of its plan."""
         if not call.is_guarded and (self._guardrails or call.policy is not None):
             await self.guard(call)
         call.plan = self._class_plan(call) if call.asks_cache else None
@@ -263,7 +262,7 @@ class Engine:
         return self.progress(kind, call, whole=whole, form=form)
 
     async def leave(self, call: Call, hold: Admission) -> None:
-        """Settle a call that is over, and give back what it held."""
+        """Settle a call that has ended, and release its hold."""
         try:
             await self.records.commit(call)
         finally:
@@ -278,8 +277,8 @@ class Engine:
         hold: Admission | None = None,
         policies: Mapping[str, PolicySnapshot] | None = None,
     ) -> Call:
-        """Make the call of a checked request, under its policy, for the caller's fleet or another. ``policies``: in the
-        place of those that are published."""
+        """Make the call of a checked request, under its policy. ``fleet`` and ``policies`` replace the caller's fleet
+        and the published policies."""
         request, records, policy, laid, reading = read.request, self.records, None, None, None
         if records.dropped:
             records.keep_dropped()
@@ -326,7 +325,7 @@ class Engine:
             started_at,
             started_at,
         )
-        if lists or request.prefer is not None:  # the policy's
+        if lists or request.prefer is not None:  # the policy may have set ``prefer``
             call.has_lists = True
         if asks is not None:
             call.asks = asks
@@ -378,7 +377,7 @@ class Engine:
         return call.given
 
     async def guard(self, call: Call) -> None:
-        """Take a request past the guardrails. Raises ``BlockedByPolicy``; its trace is kept."""
+        """Apply the input guardrails. Raises ``BlockedByPolicy``; the trace is kept."""
         call.is_guarded = True
         guardrails = standing(self.guardrails(call), "input")
         if not guardrails:
@@ -388,8 +387,8 @@ class Engine:
             with self._clock.deadline(call.deadline) as limit:
                 await pass_gate(gate, aside=large and not self._clock.virtual)
             if limit.expired:
-                said = f"timeout_ms={call.timeout_ms} ran out while the request was with a guardrail"
-                raise RouterTimeoutError(f"{said}; allow more time, or a quicker guardrail")
+                said = f"timeout_ms={call.timeout_ms} ran out while a guardrail checked the request"
+                raise RouterTimeoutError(f"{said}; raise timeout_ms, or use a faster guardrail")
         except BaseException as error:
             call.request = gate.request
             self.undecided(call, error)
@@ -397,8 +396,8 @@ class Engine:
         self._guarded(gate, call)
 
     def guard_now(self, call: Call) -> None:
-        """Take a request past guardrails that need not be awaited. Raises ``BlockedByPolicy``, and ``InternalError``
-        for one that has to be; its trace is kept."""
+        """Apply the input guardrails without awaiting. Raises ``BlockedByPolicy``, and ``InternalError`` for a
+        guardrail that has to be awaited; the trace is kept."""
         guardrails = standing(self.guardrails(call), "input")
         if not guardrails:
             return
@@ -414,18 +413,21 @@ class Engine:
     def _guarded(self, gate: RequestGate, call: Call) -> None:
         call.request, call.hits = gate.request, gate.hits
         if gate.blocked is not None:
-            self.refuse(call, _blocked(gate.blocked))
+            hit = gate.blocked
+            said = f"the guardrail {quoted(hit.guardrail)} blocks the request by its rule {quoted(hit.rule)}"
+            detail = {"guardrail": hit.guardrail, "rule": hit.rule, "stage": hit.stage}
+            self.refuse(call, BlockedByPolicy(f"{said}; no model was called", detail=detail))
         if gate.hits:
             call.bounds = bounds_of(call.request)
             if call.prompt is not None and self._warmth is not None:
                 self._warmth.look(call)
 
     def guardrails(self, call: Call) -> Sequence[Guardrail]:
-        """Those that apply to a request, the Router's before those of its policy."""
+        """The guardrails of a call: first the Router's, then the policy's."""
         policy = call.policy
         if policy is None or not policy.policy.guardrails:
             return self._guardrails
-        made = self._policy_guardrails.get(policy.id)  # it need not be in force any more
+        made = self._policy_guardrails.get(policy.id)  # None if the policy was replaced meanwhile
         return (*self._guardrails, *(guardrails_of(policy.policy) if made is None else made))
 
     async def enter(
@@ -438,22 +440,23 @@ class Engine:
         plain: bool = False,
         form: Form | None = None,
     ) -> Call | bytes:
-        """Make the call of a caller with limits, take it past the guardrails, decide within what the caller has left,
-        and take what the chosen model can need. Returns the call, without a hold where it turns out that nothing limits
-        it, or the answer that is kept under its idempotency key. ``plain``: no guardrail may have to be awaited.
+        """Make the call of a caller with limits, apply the guardrails, decide within the money that is left, and
+        reserve the most that the chosen model can cost.
 
-        A refusal counts the request as well, and comes behind all that stands before it in the order of admission."""
+        Returns the call (without a hold if nothing limits it), or the answer kept under its idempotency key. With
+        ``plain`` no guardrail may need awaiting. A refused request still counts in the rate limits, and a refusal for
+        rate limits goes before any other."""
         try:
             if call is None:
                 call = self.admit(read, hold.caller, fleet, hold)
-            if call.policy is not None:  # whose time-out may be shorter
+            if call.policy is not None:  # a policy may shorten the time-out
                 hold.deadline = call.deadline
             if hold.left is None and await self.admissions.is_open(hold):
                 call.hold = None
                 return call
             guarded = call.is_guarded or not (self._guardrails or call.policy is not None)
             if not guarded and standing(self.guardrails(call), "input"):
-                found = await hold.take()  # what costs something is for those who are admitted
+                found = await hold.take()  # a guardrail may cost something: admit first
                 if isinstance(found, Replay):
                     return found.result
                 call.windows = hold.windows
@@ -477,7 +480,7 @@ class Engine:
                 return kept
             call.windows = hold.windows
         except RouterError as error:
-            if call is not None and call.lookup is not None:  # before what may be cancelled
+            if call is not None and call.lookup is not None:  # first, since the rest may be cancelled
                 call.lookup.leave()
             if hold.grant is None and not hold.is_refused:
                 kept = await hold.count()
@@ -493,7 +496,7 @@ class Engine:
         return call
 
     async def look_up(self, call: Call, form: Form | None = None, *, plain: bool = False) -> None:
-        """Look for the answer to a call that was decided in the response cache (``Caching.look``)."""
+        """Look up the answer to a decided call in the response cache (``Caching.look``)."""
         guardrails = self.guardrails(call)
         try:
             await self.caching.look(call, guardrails and standing(guardrails, "output"), form, plain=plain)
@@ -502,9 +505,11 @@ class Engine:
             raise
 
     async def _afford(self, hold: Admission, call: Call) -> bytes | None:
-        """Decide within what the caller has left, and take what that can cost. Only what the storage says when it is
-        asked to admit is the truth, and refuses."""
-        assert hold.left is not None, "it was looked at"
+        """Decide within the money that the caller has left, and reserve the most that the plan can cost.
+
+        The balance in memory is only a first guess: the storage's answer to ``take`` decides, and may start another
+        round."""
+        assert hold.left is not None, "`enter` has looked"
         left, budget, own = hold.left.nanos, call.budget, None
         if left is not None and call.asks is not None:
             check_costs_nothing(call.request.params)
@@ -513,7 +518,8 @@ class Engine:
             plan = None
             if own is None:
                 if left is not None:
-                    call.budget = Room(max(0, left), None) if budget is None else _narrowed(budget, left)
+                    own_nanos, tokens = (None, None) if budget is None else budget
+                    call.budget = Room(max(0, left if own_nanos is None else min(own_nanos, left)), tokens)
                 plan = self._class_plan(call)
                 if plan is not None and call.policy is not None:
                     plan = self._explored(call, plan)
@@ -528,9 +534,9 @@ class Engine:
             if left is None:
                 nanos = 0
             elif plan is None:
-                nanos = max(left + 1, 1)  # the least that a model can need
+                nanos = max(left + 1, 1)  # the least that any model can need
             else:
-                assert call.budget is not None, "it is within what is left"
+                assert call.budget is not None, "set above"
                 nanos = worst_of_start(plan, call.bounds, call.budget, calls)
             found = await hold.take(nanos)
             if isinstance(found, Replay):
@@ -544,13 +550,15 @@ class Engine:
                 raise held_by_others(found.purse, call.timeout_ms if hold.is_patient else None)
             elif plan is None:
                 call.given = own or self.give(call)
-                raise without_money(found.purse, await self._least_nanos(call))
+                self.counting.predict(call)
+                counted = await self.counting.count_aside(call, call.given)
+                raise without_money(found.purse, least_nanos(counted, call.board))
             else:
                 left = found.purse.left_nanos
-        raise StorageUnavailable("what the caller has left changes all the time: try again")
+        raise StorageUnavailable("the caller's balance keeps changing: try again")
 
     async def choose(self, call: Call) -> None:
-        """Decide; long prompts are counted in a worker thread. Whatever keeps it from that leaves its trace."""
+        """Decide; long prompts are counted in a worker thread. A failure leaves a trace."""
         try:
             call.plan = await self.plan(call)
         except BaseException as error:
@@ -558,7 +566,7 @@ class Engine:
             raise
 
     def choose_now(self, call: Call) -> None:
-        """Decide as ``choose`` does, without awaiting: counting tokens holds up the caller."""
+        """As ``choose``, without awaiting: counting tokens blocks the caller."""
         try:
             call.plan = self.plan_now(call)
         except BaseException as error:
@@ -567,10 +575,15 @@ class Engine:
 
     async def plan(self, call: Call) -> Plan:
         """Decide, and leave no trace."""
-        return self._decide(call) or await self._count_and_decide(call)
+        plan = self._decide(call)
+        if plan is None:
+            matter = self.counting.that_matter(call, call.given)
+            call.given = await self.counting.count_aside(call, call.given, matter)
+            plan = decide(call.given, call.board, call.laid)
+        return plan
 
     def plan_now(self, call: Call) -> Plan:
-        """Decide without awaiting, and leave no trace."""
+        """As ``plan``, without awaiting."""
         plan = self._decide(call)
         if plan is None:
             call.given = self.counting.count(call, call.given, self.counting.that_matter(call, call.given))
@@ -578,7 +591,8 @@ class Engine:
         return plan
 
     def _decide(self, call: Call) -> Plan | None:
-        """The plan, or None if exact token counts are needed; no refusal is chained to ``CountTokens``."""
+        """The plan, or None if exact token counts are needed. Returning None keeps ``CountTokens`` out of the chain of
+        a later refusal."""
         plan = self._class_plan(call)
         if plan is None:
             self.give(call)
@@ -591,8 +605,8 @@ class Engine:
         return plan if call.policy is None else self._explored(call, plan)
 
     def _class_plan(self, call: Call) -> Plan | None:
-        """The plan of the request's class, if that covers the call: what clients list makes no class. Where reading the
-        prompt could change it, the plan of the class and the reading."""
+        """The compiled plan of the request's class, if it covers the call. Requests that list models have no class. If
+        reading the prompt could change the plan, the plan for the class and that reading."""
         if call.has_lists or call.warm or call.own_given is not None or self.counting.predictor is not None:
             return None
         request, board, bounds, budget = call.request, call.board, call.bounds, call.budget
@@ -618,14 +632,14 @@ class Engine:
     def _compiled(self, call: Call, key: Hashable) -> Plan | None:
         budget, counting = call.budget, self.counting
         plan = compiled(call.board, key, partial(self.give, call))
-        call.own_given, call.budget = None, budget  # of what the caller has left, perhaps
+        call.own_given, call.budget = None, budget  # ``give`` must not keep a budget of the class
         if plan is not None and counting.reads and call.quality is None:
             plan.is_swayed = counting.is_swayed(plan, call.board)
         return plan
 
     def _explored(self, call: Call, plan: Plan) -> Plan | None:
-        """The plan, or under a policy that explores perhaps one that tries another of the best few first. None if exact
-        token counts are needed for that."""
+        """The plan, or, under a policy that explores, sometimes one that tries another of the best models first. None
+        if that needs exact token counts."""
         policy = None if call.policy is None else call.policy.policy
         if policy is None or not (call.explores and policy.explore_models) or plan.given.prefer or len(plan.front) < 2:
             return plan
@@ -636,33 +650,31 @@ class Engine:
                 exploration = Exploration()
                 self._explorations.put(whose, exploration)
             best, *others = plan.front
-            front = [best, *[key for key in others if key[3] <= call.timeout_ms]]  # none that is expected to be late
+            front = [best, *[key for key in others if key[3] <= call.timeout_ms]]  # drop models expected to be too slow
             call.draw = exploration.draw(front, policy.explore_models, self._rng.random())
         if call.draw.explored:
             budget, given = call.budget, self.give(call)
-            if budget is not None:  # with what the caller has left, which the request knows nothing of
+            if budget is not None:  # includes the caller's balance, which is not in the request
                 given = within(given, budget)
             prefer, propensity = (plan.ids[call.draw.key[-1]],), call.draw.propensity
             call.given = replace(given, prefer=prefer, propensity=propensity, explored=True)
             try:
                 return decide(call.given, call.board, call.laid)
-            except CountTokens:  # it looks at one model more
+            except CountTokens:  # the drawn model was not bounded before
                 return None
         if call.own_given is not None:
             call.given = replace(call.given, propensity=call.draw.propensity)
         return plan
 
-    async def _count_and_decide(self, call: Call) -> Plan:
-        call.given = await self.counting.count_aside(call, call.given, self.counting.that_matter(call, call.given))
-        return decide(call.given, call.board, call.laid)
-
     async def _plan_within(self, call: Call, own: DecisionInput, left: int | None) -> Plan | None:
-        """Decide by a call's own input within what the caller has left; None where that is too little. What refuses it
-        however much is left is raised."""
+        """Decide by a call's own input within the money that is left. None if that is too little. A refusal that has
+        nothing to do with the balance is raised."""
         given = own if left is None else within(own, Room(left, None))
         call.given = given
         if given != own:
-            if not _may_be_short(given, call) or pays_for_any(given, call.board):
+            picos = (given.budget_nanos or 0) * PICOS_PER_NANO
+            all_fit = call.board.outlook.costs_at_most(given.tokens.high, given.max_output_tokens, picos)
+            if all_fit or pays_for_any(given, call.board):
                 try:
                     return await self.plan(call)
                 except NoCandidates:
@@ -674,13 +686,8 @@ class Engine:
         call.given = own
         return None
 
-    async def _least_nanos(self, call: Call) -> int | None:
-        """The least with which a call is admitted that was refused for want of money."""
-        self.counting.predict(call)
-        return least_nanos(await self.counting.count_aside(call, call.given), call.board)
-
     def _end_undecided(self, hold: Admission, call: Call, error: BaseException) -> None:
-        """Keep the trace of a call that ended before a model was chosen, unless its caller was refused."""
+        """Keep the trace of a call that failed before a model was chosen. An admission that was refused leaves none."""
         if call.status == "running" and not hold.is_refused:
             self.undecided(call, error)
         elif call.lookup is not None:
@@ -691,35 +698,34 @@ class Engine:
         self.records.undecided(call, error)
 
     def refuse(self, call: Call, error: RouterError) -> NoReturn:
-        """Raise it for a request that was admitted and needs no decision. Its trace is kept."""
+        """End an admitted call without a decision: keep its trace and raise ``error``."""
         self.undecided(call, error)
         raise error
 
     def check(self, read: Read, caller: Caller) -> list[PolicyCheck]:
-        """Check every policy, and each of its classes, by one request. Counts tokens."""
+        """Check every policy, and each of its classes, with one request. Counts tokens."""
         found = []
         for published in self.policies:
             under = replace(read, request=replace(read.request, policy_id=published.policy.id))
             names = map(name_of, published.policy.classes or ())
             for name, each in (("", published), *zip(names, published.classes, strict=True)):
                 call = self.admit(under, caller, policies={published.policy.id: each})
-                assert call.laid is not None, "it was admitted under the policy"
+                assert call.laid is not None, "the call has a policy"
                 found.append(replace(check(self.counted(call), call.board, call.laid), policy_class=name))
         return found
 
     def counted(self, call: Call) -> DecisionInput:
-        """The decision's input with all that can be read and counted."""
-        self._class_plan(call)  # reads the prompt where that may matter
+        """The decision's input, with the prompt read and tokens counted."""
+        self._class_plan(call)  # reads the prompt if that may change the plan
         self.give(call)
         self.counting.predict(call)
         return self.counting.count(call, call.given)
 
     def progress(self, kind: type[P], call: Call, *, whole: bool = True, form: Form | None = None) -> P:
-        """Begin its plan, in the way that its caller can follow."""
+        """Start the plan of a decided call as an object of ``kind``."""
         plan, rules = call.plan, call.fleet.rules
-        assert plan is not None, "it was decided"
+        assert plan is not None, "the call was decided"
         if call.policy is not None or call.request.fallback is not None:
-            # how a request is carried out
             asked, given = call.request.fallback, _policy_fallback(call)
             rules = Rules(
                 call.fleet.limits,
@@ -738,7 +744,7 @@ class Engine:
             rules.on_partial, call=call, fleet=call.fleet, clock=self._clock, rng=self._rng, until=deadline,
             sandbox=call.caller.environment == "sandbox", form=form, payer=payer,
         )  # fmt: skip
-        if call.served is not None:  # by the cache
+        if call.served is not None:  # served from the cache
             progress.end = End.SUCCEEDED
             if form is not None and call.served.pieces is None:
                 progress.data = reread(form, call.served.output)
@@ -751,36 +757,18 @@ class Engine:
 
 
 def is_hedged(call: Call) -> bool:
-    """Whether a second model may be asked beside one that shows no life."""
+    """True if a second model may be called beside one that does not respond."""
     rules = _policy_fallback(call)
     return rules is not None and rules.hedge
-
-
-def _narrowed(budget: Room, left: int) -> Room:
-    """A call's own budget within what its caller has left."""
-    return Room(max(0, left if budget.nanos is None else min(budget.nanos, left)), budget.tokens)
-
-
-def _may_be_short(given: DecisionInput, call: Call) -> bool:
-    """Whether there may be models that a budget does not pay for, at first sight."""
-    picos = (given.budget_nanos or 0) * PICOS_PER_NANO
-    return not call.board.outlook.costs_at_most(given.tokens.high, given.max_output_tokens, picos)
 
 
 def _policy_fallback(call: Call) -> PolicyFallback | None:
     return None if call.policy is None else call.policy.policy.fallback
 
 
-def _blocked(hit: Hit) -> BlockedByPolicy:
-    said = (
-        f"the guardrail {quoted(hit.guardrail)} blocks the request by its rule {quoted(hit.rule)}; no model was asked"
-    )
-    return BlockedByPolicy(said, detail={"guardrail": hit.guardrail, "rule": hit.rule, "stage": hit.stage})
-
-
 def raise_failure(error: RouterError) -> NoReturn:
-    """Raise what ended a call, without holding on to it."""
+    """Raise the error that ended a call, without a reference cycle."""
     try:
         raise error
     finally:
-        del error  # else the error's frames hold the error
+        del error  # else the traceback's frame refers to the error

@@ -1,4 +1,4 @@
-"""What processes share: limits through a coordination, and what attempts taught through the store."""
+"""State shared by processes: rate limits through a coordination, learned health through the store."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from .worker import Job, Worker
 
 
 class Sharing:
-    """The way of one fleet to a storage of this machine. ``take`` gives what was learned since it was called last, and
-    ``stop`` is called once the storage turns out to keep nothing of the kind."""
+    """Exchanges one fleet's health with a storage on this machine. ``take`` returns the observations since its last
+    call; ``stop`` is called if the storage cannot keep them."""
 
     take: Callable[[], dict[str, Learned]]
     stop: Callable[[], object]
@@ -55,13 +55,13 @@ class Sharing:
         self._unsent: dict[str, Learned] = {}
 
     def poke(self) -> None:
-        """Say that something was learned."""
+        """Schedule a write of new observations."""
         self._job.delay = EPOCH_S - (self._clock.time() - EPOCH_S / 2) % EPOCH_S
         self._job.poke()
 
     def read(self, epoch: int) -> list[LearnedModel] | None:
-        """What was added since an epoch, at once: a few pages, as a read by id. None: the storage is away."""
-        if not self._path.exists():  # nothing is made for a decision
+        """Read what was added since an epoch, without waiting. None: the storage is unavailable."""
+        if not self._path.exists():  # a decision does not create the file
             return []
         try:
             found: list[LearnedModel] = at_once(self._storage.read(SYSTEM_ACCOUNT, LearnedSince(self._fleet, epoch)))
@@ -88,7 +88,7 @@ class Sharing:
 
 
 PATIENCE_S, RETRY_S = 0.25, 1.0
-"""How long a call waits for the coordination, and how often one tries it while it is away."""
+"""How long a call waits for the coordination, and how often it is tried while unavailable."""
 MOST_WINDOWS = 10_000
 _log = logging.getLogger(__name__)
 
@@ -96,14 +96,14 @@ _log = logging.getLogger(__name__)
 class _Held(NamedTuple):
     takes: Takes
     taken: Taken | None
-    """None: the coordination was away."""
+    """None: the coordination was unavailable."""
     at: float
     windows: list[Window]
-    """What this process counts by itself."""
+    """This process's own counts."""
 
 
 class SharedLimits:
-    """``Accounts`` whose windows and slots are those of a coordination. A forked child begins with none held."""
+    """``Accounts`` with the windows and slots of a coordination."""
 
     def __init__(self, accounts: Accounts, coordination: CountingCoordination, clock: Clock) -> None:
         self._accounts = accounts
@@ -114,12 +114,12 @@ class SharedLimits:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Begin with nothing held: the parent's calls go on there."""
+        """Start with nothing held: after a fork that is the parent's."""
         self._held: dict[str, _Held] = {}
         self._windows: LRUCache[str, Window] = LRUCache(MOST_WINDOWS)
         self._at, self._away_until = 0.0, -inf
         self.is_away = False
-        """The coordination did not answer when it was asked last."""
+        """The coordination did not answer the last call."""
 
     async def admit(self, ask: Ask) -> Grant | Replay | Short:
         accounts, asked = self._accounts, replace(ask, windows=False)
@@ -131,7 +131,7 @@ class SharedLimits:
         parties, slots = tuple(parties_of(ask.caller, left.account, left.key)), int(ask.slot)
         takes = Takes(ask.id, ask.caller.account, parties, ask.tokens, slots, ask.lasts_s)
         found: Grant | Replay | Short | None = None
-        if ask.claim is None and parties:  # with a key a replay takes nothing, even where there is no room
+        if ask.claim is None and parties:  # with an idempotency key, look for a replay first: it takes nothing
             windows = await self._take(takes)
             try:
                 found = await accounts.admit(replace(asked, waits_s=0.0))
@@ -142,7 +142,7 @@ class SharedLimits:
                 found.windows = windows
             if not isinstance(found, Short) or not found.waits or not ask.waits_s:
                 return found
-        found = await accounts.admit(asked)  # who waits for others counts from the end of that on
+        found = await accounts.admit(asked)  # a call that waits for money is counted after the wait
         if isinstance(found, Replay):
             return found
         try:
@@ -153,7 +153,7 @@ class SharedLimits:
             raise
         if isinstance(found, Grant):
             found.windows = windows
-        else:  # it is not its rate limits that refuse it
+        else:  # refused for money, not for its rate limits
             self._end(ask.id, 0, void=True)
         return found
 
@@ -188,12 +188,12 @@ class SharedLimits:
         return tuple(states) if taken is None else taken.windows
 
     async def _asked(self, takes: Takes) -> Taken | None:
-        """What the coordination says; None: it is away. Raises ``RateLimited``."""
+        """Ask the coordination; None: it is unavailable. Raises ``RateLimited``."""
         now, why = self._clock.monotonic(), f"no answer within {PATIENCE_S:g} s"
         if now < self._away_until:
             return None
         if self.is_away:
-            self._away_until = now + RETRY_S  # meanwhile nobody else waits for it
+            self._away_until = now + RETRY_S  # other calls do not wait for it meanwhile
         try:
             with self._clock.deadline(now + PATIENCE_S):
                 taken = await self._coordination.take(takes)
@@ -216,12 +216,12 @@ class SharedLimits:
             _log.warning("%r is back: rate limits are counted there again", self._coordination)
 
     def _part(self, limits: RateLimits) -> RateLimits:
-        """This process's part of limits, so that all together have no more than there is."""
+        """This process's share of the limits; all shares together stay within them."""
         given = {name: most for name, most in asdict(limits).items() if most is not None}
         return RateLimits(**{name: most // self._coordination.processes for name, most in given.items()})
 
     def _end(self, call: str, tokens: int | None, *, void: bool = False) -> None:
-        """Give back what a call holds, once; what it used stays counted."""
+        """Release what a call holds, once; the tokens it used stay counted."""
         with self._guard.lock:
             held = self._held.pop(call, None)
             if held is None:

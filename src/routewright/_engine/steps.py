@@ -1,4 +1,4 @@
-"""Routed calls whose upstream calls the host makes itself: the same path as any other call, in plain code."""
+"""Routed calls whose upstream calls the host makes: the path of any other call, in plain code."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ class StepCall(Struct, frozen=True):
 
     model: str
     upstream: UpstreamCall
-    """The request: messages, tools, params, output cap, and the model's row of the catalogue."""
+    """The request: messages, tools, params, output cap, and the model's catalogue entry."""
     timeout_s: float
-    """How long the answer may take; if it is read while it comes, its first piece."""
+    """How long the answer may take; for a streamed answer, its first piece."""
     attempt: int
-    """1, 2 ... over all upstream calls of the request."""
+    """The number of the upstream call within the request, from 1."""
 
     def __repr__(self) -> str:
         return f"<StepCall {self.attempt} of {self.model} within {self.timeout_s:.3f} s>"  # no prompt: it gets logged
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Fields that ``rich`` prints: no prompt either."""
+        """For ``rich``, without the prompt."""
         return [("model", self.model), ("timeout_s", self.timeout_s), ("attempt", self.attempt)]
 
 
 class StepWait(Struct, frozen=True):
-    """Wait this long, then ask again."""
+    """Wait, then call ``next`` again."""
 
     seconds: float
 
 
 class StepDone(Struct, frozen=True):
-    """The call has ended: ``Steps.result`` gives the answer, or raises the error."""
+    """The call has ended: ``Steps.result`` returns the answer, or raises the error."""
 
 
 Step = StepCall | StepWait | StepDone
 
 
 class Steps:
-    """One call whose HTTP is yours: ``next`` says what to do, ``feed`` takes the result.
+    """A routed call whose HTTP you do: ``next`` says what to do, ``feed`` takes the result.
 
         with router.steps("Why is the sky blue?") as steps:
             while True:
@@ -80,8 +80,7 @@ class Steps:
         begun: HostedProgress | Answer,
         wait: Callable[[Callable[[], Coroutine[Any, Any, None]]], None],
     ) -> None:
-        """``begun``: the answer if the call was made before, under the same idempotency key. ``wait`` awaits in plain
-        code."""
+        """``begun`` is an ``Answer`` if the idempotency key has one. ``wait`` awaits in plain code."""
         self._engine = engine
         self._wait = wait
         self._error: RouterError | None = None
@@ -103,11 +102,11 @@ class Steps:
         self.close()
 
     def next(self) -> Step:
-        """Say what to do now. Raises ``RuntimeError`` while the result of a call is missing."""
+        """The next thing to do. Raises ``RuntimeError`` while the result of a call is missing."""
         if self._answer is not None:
             return StepDone()
         if self._progress.exchange is not None:
-            raise RuntimeError(f"call {len(self._progress.call.attempts)} has not ended: feed() what came of it first")
+            raise RuntimeError(f"call {len(self._progress.call.attempts)} has not ended: feed() its result first")
         if self._progress.payer is not None and self._progress.call.attempts:
             self._wait(self._progress.widen)
         match step := self._progress.advance():
@@ -123,28 +122,28 @@ class Steps:
                 assert_never(other)
 
     def feed(self, outcome: Iterable[Chunk] | ProviderFault) -> None:
-        """Pass the result of the call: its chunks with a ``Finish`` among them, or a ``ProviderFault``. An iterator is
-        read while it comes, until it ends or time is up; it may raise a ``ProviderFault``, and any other exception
-        counts as ``server``. Raises ``RuntimeError`` if no call is under way."""
+        """Pass the result of the call: its chunks, including a ``Finish``, or a ``ProviderFault``. An iterator is read
+        until it ends or the time is up; if it raises anything but a ``ProviderFault``, that counts as ``server``.
+        Raises ``RuntimeError`` if no call is running."""
         if self._answer is not None or self._progress.exchange is None:
-            raise RuntimeError("nothing is being called: ask next() first, and feed() once for each StepCall")
+            raise RuntimeError("no call is running: call next() first, and feed() once for each StepCall")
         self._progress.feed(outcome)
-        if self._progress.end is not None and self._answer is None:  # it may be left while it is fed
+        if self._progress.end is not None and self._answer is None:  # the outcome's code may have closed it
             self._conclude()
 
     @property
     def idle_s(self) -> float:
-        """How long the next piece of an answer that is read while it comes may take from now. Raises ``RuntimeError``
-        if no call is under way."""
+        """How long the next piece of a streamed answer may take from now. Raises ``RuntimeError`` if no call is
+        running."""
         if self._answer is not None or self._progress.exchange is None:
-            raise RuntimeError("nothing is being called, so nothing is waited for")
+            raise RuntimeError("no call is running, so there is no time limit")
         return self._progress.left_s
 
     @property
     def result(self) -> Answer:
         """The answer, once the call has ended. Raises the error it ended with."""
         if self._answer is None:
-            raise RuntimeError("the call has not ended: ask next() until it gives StepDone")
+            raise RuntimeError("the call has not ended: call next() until it returns StepDone")
         if self._error is not None:
             raise_failure(self._error)
         if not self._answer.is_served:
@@ -152,7 +151,7 @@ class Steps:
         return self._answer
 
     def close(self) -> None:
-        """End the call; its trace holds what was produced so far. Twice is once."""
+        """End the call; its trace has the output so far. Safe to call twice."""
         if self._answer is None:
             self._progress.leave()
             self._conclude()
@@ -170,7 +169,7 @@ class HostedProgress(Progress):
     @property
     def left_s(self) -> float:
         """How long the present attempt may stay silent from now."""
-        assert self.exchange is not None, "an attempt is under way"
+        assert self.exchange is not None, "an attempt is running"
         return max(self.exchange.wake_at - self.clock.monotonic(), SHORTEST_S)
 
     def feed(self, outcome: Iterable[Chunk] | ProviderFault) -> None:
@@ -178,30 +177,30 @@ class HostedProgress(Progress):
         given: object = outcome
         if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable | ProviderFault):
             what = type(given).__name__
-            raise TypeError(f"feed() takes chunks or a ProviderFault, got {what}; make a list of chunks of it")
+            raise TypeError(f"feed() takes chunks or a ProviderFault, got {what}; pass a list of chunks")
         exchange = self.exchange
-        assert exchange is not None, "an attempt is under way"
+        assert exchange is not None, "an attempt is running"
         try:
             fault = self._read(exchange, outcome)
         except GuardrailFailed as error:
             self.leave()
             self.end_with(error)
         else:
-            if self.exchange is not None:  # else it was left while it was fed
+            if self.exchange is not None:  # otherwise it was closed meanwhile
                 self.ended(exchange, fault, abandoned=fault.kind is FaultKind.TIMEOUT and fault.answered)
                 self.exchange = None
 
     def leave(self) -> None:
-        """Leave the present attempt, if any, without blaming it: another may probe in its place."""
+        """Abandon the present attempt, if any, without blaming the provider."""
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             self._leave_behind(exchange)
 
     def _read(self, exchange: Exchange, outcome: Iterable[Chunk] | ProviderFault) -> Fault:
-        """Take chunks until they end; returns the fault that applies unless the answer was complete by then."""
+        """Read chunks to their end; returns the fault that applies if the answer is not complete then."""
         if isinstance(outcome, ProviderFault):
             return self._hosts_fault(exchange, outcome)
-        is_whole = isinstance(outcome, Sequence)  # it has come and is paid for, so its time is not checked
+        is_whole = isinstance(outcome, Sequence)  # it is complete and paid for, so its time is not checked
         exchange.since = self.clock.monotonic()
         try:
             for chunk in outcome:
@@ -223,7 +222,7 @@ class HostedProgress(Progress):
         return CUT_SHORT
 
     def _hosts_fault(self, exchange: Exchange, error: Exception) -> Fault:
-        """Classify the host's exception. A time-out without a status is its own: the model may have been at work."""
+        """Classify the host's exception. After a time-out without a status the model may have been billed."""
         fault = self._fault_of(error, exchange.attempt, entered=True)
         if fault.kind is FaultKind.TIMEOUT:
             return fault._replace(answered=fault.answered or getattr(error, "status", None) is None)
@@ -231,7 +230,7 @@ class HostedProgress(Progress):
 
 
 async def begin(engine: Engine, read: Read, hold: Admission, fleet: Fleet) -> HostedProgress | Answer:
-    """Admit a limited call and choose. Returns the earlier answer if its idempotency key has one."""
+    """Admit a limited call and choose a model. Returns the earlier answer if its idempotency key has one."""
     begun = False
     try:
         entered = await engine.enter(hold, read, fleet=fleet, plain=True)

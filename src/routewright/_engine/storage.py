@@ -1,4 +1,4 @@
-"""The border to a host's storage: whatever it raises or returns, callers see only ``RouterError``."""
+"""The border to custom storages: whatever they raise or return, callers see only ``RouterError``."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ T = TypeVar("T")
 TRIES = 10
 """Tries of a change that conflicts with others. Each conflict means that another writer succeeded, so ten finish."""
 KNOWN_S = 2.0
-"""How long ``NoAccounts`` believes that a name has no account."""
+"""How long ``NoAccounts`` caches that a name has no account."""
 DEEPEST = 4
-"""Levels of sub-traces that a trace is read with."""
+"""Levels of sub-traces to read with a trace."""
 MOST_KNOWN = 10_000
-"""Accounts that ``NoAccounts`` remembers."""
+"""Size of the cache of ``NoAccounts``."""
 
 
 class StorageFaults:
-    """``with storage_faults`` does what ``raise_fault`` does."""
+    """``with storage_faults`` applies ``raise_fault`` to exceptions in the block."""
 
     __slots__ = ()
 
     def __enter__(self) -> None:
-        """Nothing to begin."""
+        """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
@@ -53,8 +53,8 @@ storage_faults = StorageFaults()
 
 
 def raise_fault(error: BaseException) -> None:
-    """Turn an exception that a storage should not raise into an ``InternalError`` that names its class, and a stray
-    cancellation into ``StorageUnavailable``. Any other is left as it is."""
+    """Raise an ``InternalError`` that names the class of a foreign exception, and ``StorageUnavailable`` for a stray
+    cancellation. Does nothing for other exceptions."""
     if isinstance(error, asyncio.CancelledError) and not is_cancelled():
         raise StorageUnavailable("the storage cancelled itself") from error
     if isinstance(error, Exception) and not isinstance(error, RouterError):  # its message may hold secrets
@@ -62,12 +62,11 @@ def raise_fault(error: BaseException) -> None:
 
 
 class GuardedStorage:
-    """A storage that raises ``RouterError`` alone: an ``InternalError`` where it gives what it may not."""
+    """A storage that raises only ``RouterError``; ``InternalError`` if it returns a wrong type."""
 
     def __init__(self, storage: Storage) -> None:
-        self._storage: Any = storage  # its overloads are the caller's matter
+        self._storage: Any = storage
         self.is_immediate = isinstance(storage, ImmediateStorage)
-        """It never waits."""
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
         with storage_faults:
@@ -92,22 +91,22 @@ class GuardedStorage:
 
 
 class NoAccounts:
-    """``Accounts`` of a storage that has none: admits callers without an account, and refuses all others."""
+    """``Accounts`` for a storage without: admits callers without an account, and refuses others."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
         self._storage = GuardedStorage(storage)
         self._clock = clock
         self._open: dict[str, float] = {}
-        """Names that have no account, and until when that need not be asked again."""
+        """Names without an account, and until when that holds without asking."""
 
     async def admit(self, ask: Ask) -> Grant:
-        """Admit a caller without an account. Raises ``InternalError`` for others: nobody would enforce their limits."""
+        """Admit a caller without an account. Raises ``InternalError`` for others, whose limits cannot be enforced."""
         if (await self.look(ask.caller)).account is not None:
             raise no_accounts()
         return Grant(id=ask.id, caller=ask.caller)
 
     async def settle(self, grant: Grant | None, facts: Facts) -> list[Any]:
-        """Never called: a call that nothing limits keeps no grant."""
+        """Never called, since calls without limits keep no grant."""
         raise no_accounts()
 
     async def widen(self, grant: Grant, nanos: int) -> bool:
@@ -118,7 +117,7 @@ class NoAccounts:
         """Nothing is held."""
 
     def left(self, caller: Caller, run: RunLimit | None = None) -> Left | None:
-        """No limits, if that is known."""
+        """No limits, if cached."""
         return Left(None, None, None) if self._open.get(caller.account, -inf) > self._clock.monotonic() else None
 
     async def look(self, caller: Caller, run: RunLimit | None = None) -> Left:
@@ -133,7 +132,7 @@ class NoAccounts:
 
 
 def no_accounts() -> InternalError:
-    """The error for what only a storage with ``accounts`` can do."""
+    """The error of an operation that needs a storage with ``accounts``."""
     return InternalError(
         "this storage has no `accounts`, so it serves no accounts or keys of a Console, idempotency keys or agent "
         "runs: use MemoryStorage or SqliteStorage, or give yours `accounts` that pass "
@@ -149,7 +148,7 @@ def checked_written(storage: object, writes: Sequence[Write], written: object) -
 
 
 def _checked(storage: object, method: str, query: object, found: Any) -> Any:
-    """The answer to a query. Raises ``InternalError`` for what is not of the type that the protocol declares."""
+    """The answer to a query. Raises ``InternalError`` if it has not the type that the protocol declares."""
     kinds = _declared(method)[type(query)]
     if get_origin(kinds) is list:
         (kind,) = get_args(kinds)
@@ -164,14 +163,14 @@ def _checked(storage: object, method: str, query: object, found: Any) -> Any:
 
 @cache
 def _declared(method: str) -> dict[type, Any]:
-    """The type of the answer to each kind of query, taken from the overloads of the protocol's method."""
+    """The answer type of each query type, from the overloads of the protocol's method."""
     hints = map(get_type_hints, get_overloads(getattr(Storage, method)))
     return {each["query"]: each["return"] for each in hints}
 
 
 def unfit(storage: object, method: str, asked: str, given: object) -> InternalError:
-    """What is raised for what a storage may not give."""
-    return InternalError(f"{type(storage).__name__}.{method} has to give {asked}, and gave {type(given).__name__}")
+    """The error for a wrong return type."""
+    return InternalError(f"{type(storage).__name__}.{method} must return {asked}, got {type(given).__name__}")
 
 
 async def read_trace(storage: Storage, account: str, query: TraceById, depth: int = DEEPEST) -> Trace:
@@ -187,16 +186,15 @@ async def read_trace(storage: Storage, account: str, query: TraceById, depth: in
 
 
 async def unhindered(attempt: Callable[[], Awaitable[T]], what: str) -> T:
-    """Read, change and write something; start again if it was changed in between. Raises ``PreconditionFailed`` after
-    ``TRIES`` conflicts."""
+    """Retry a read-change-write ``attempt`` on conflicts. Raises ``PreconditionFailed`` after ``TRIES``."""
     for _ in range(TRIES):
         with suppress(PreconditionFailed):
             return await attempt()
-    raise PreconditionFailed(f"{what} was not changed, since others change it all the time: try again")
+    raise PreconditionFailed(f"{what} was not changed, because concurrent changes never ended: try again")
 
 
 async def in_time(asked: Coroutine[Any, Any, T], clock: Clock, until: float) -> T:
-    """Await a storage. Raises ``RouterTimeoutError`` if it takes longer than the call has left."""
+    """Await a storage. Raises ``RouterTimeoutError`` at ``until``, the call's deadline."""
     try:
         with clock.deadline(until):
             return await asked
@@ -205,6 +203,4 @@ async def in_time(asked: Coroutine[Any, Any, T], clock: Clock, until: float) -> 
     except BaseException as error:
         raise_fault(error)
         raise
-    raise RouterTimeoutError(
-        "timeout_ms ran out while the storage was asked for what the call needs; try again, and see to the storage"
-    )
+    raise RouterTimeoutError("timeout_ms ran out while the storage admitted the call; check the storage, and try again")

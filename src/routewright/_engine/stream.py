@@ -1,4 +1,4 @@
-"""A call whose answer is read while it comes: the same execution as a plain call, pulled piece by piece."""
+"""Streamed calls: the execution of a plain call, pulled piece by piece."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Stream:
                 print(text, end="")
         print(stream.result.routing.cost_usd)
 
-    Iterated itself it gives the events of ``POST /v1/route`` as structs; exactly one ``route.completed`` or ``error``
-    ends them. Leaving the context ends the call, also under another task that reads; two cannot read at once."""
+    Iterating over the stream itself yields the events of ``POST /v1/route`` as structs; the last is ``route.completed``
+    or ``error``. Leaving the context ends the call, even while another task reads. Only one task may read."""
 
     def __init__(self, engine: Engine, asked: Asked | Read, caller: Caller) -> None:
         self._engine = engine
@@ -64,29 +64,29 @@ class Stream:
         self._call: Call | None = None
         self._execution: Execution | None = None
         self._answer: Answer | None = None
-        """Set once the call has ended, also if it was left or failed."""
+        """Set once the call has ended, even if it was left or failed."""
         self._error: RouterError | None = None
         """Why it failed."""
         self._hold: Admission | None = None
         self._replay: deque[RouteEvent] | None = None
-        """Events of a call that is over, which was made under the same idempotency key."""
+        """Events of an earlier call with the same idempotency key, or of a cached answer."""
         self._event_id = 0
         self._told: tuple[int, int] = 0, 0
-        """The attempt whose thoughts were told last, and how many of them."""
+        """The attempt whose thoughts were sent last, and the number sent."""
         self._after_thought: Part | None = None
-        """What comes after the thought that was told last."""
+        """The part that follows the thought sent last."""
         self._is_text = False
         self._headers: dict[str, str] = {}
         self._closed = False
         self._reading = False
         self._read: anyio.Event | None = None
-        """Set once the reader has stopped, for those who wait to close."""
+        """Set once the reader has stopped, to let ``aclose`` go on."""
         self._left: anyio.Event | None = None
-        """Made by the one who leaves the call, and set once it is left."""
+        """Made by the task that leaves the call, set once it has."""
         self._why_left: Callable[[], RouterError | None] = lambda: None
 
     def __del__(self) -> None:
-        """Without ``async with`` a stream may be dropped before its end; what it cost is not."""
+        """Book the cost of a stream that is dropped before its end, without ``async with``."""
         if self._execution is not None and self._call is not None and self._answer is None and self._left is None:
             self._engine.records.drop(self._call, self._execution)
 
@@ -103,7 +103,7 @@ class Stream:
 
     async def __anext__(self) -> RouteEvent:
         if self._reading:
-            raise RuntimeError("two tasks read this stream at once; let one read it, or make a stream for each")
+            raise RuntimeError("two tasks read this stream at once; use one reader, or one stream per task")
         self._reading = True
         try:
             if self._replay:
@@ -148,25 +148,25 @@ class Stream:
                 self._read.set()
 
     def text(self) -> StreamText:
-        """The answer's text as it comes. A fault after the first piece raises, whatever the request says: text cannot
-        say that what came before is void."""
+        """Iterate over the answer's text. A fault after the first piece always raises, since text cannot mark earlier
+        text as void."""
         self.expect_text()
         return StreamText(self)
 
     def expect_text(self) -> None:
-        """Say that plain text is read, which cannot take back what was delivered: a fault then is an error."""
+        """Declare that plain text is read: delivered text cannot be voided, so a fault becomes an error."""
         self._is_text = True
         if self._execution is not None:
             self._execution.expect_text()
 
     def explain_leaving(self, why: Callable[[], RouterError | None]) -> None:
-        """Set the function that says why a call was left before its end. A call with an error is not charged; None: its
+        """Set a function that returns why a call was left early. With an error the call is not charged; None: the
         reader left."""
         self._why_left = why
 
     @property
     def headers(self) -> dict[str, str]:
-        """HTTP headers of its rate limits (``Answer.headers``), once the first event has come."""
+        """HTTP rate-limit headers (``Answer.headers``), set with the first event."""
         return self._headers
 
     @property
@@ -178,17 +178,17 @@ class Stream:
 
     @property
     def deadline(self) -> float:
-        """When its time is over, on the monotonic scale; infinity before the call is admitted."""
+        """The deadline on the monotonic scale; infinity before the call is admitted."""
         return inf if self._call is None else self._call.deadline
 
     def raise_failure(self) -> None:
-        """Raise what ended the stream, if it was not an answer."""
+        """Raise the error that ended the stream, if any."""
         if self._error is not None:
             raise_failure(self._error)
 
     @property
     def result(self) -> Answer:
-        """The answer, once the stream has ended. Raises what ended it otherwise."""
+        """The answer, once the stream has ended. Raises the error if it failed."""
         if self._answer is None and not self._closed:
             raise RuntimeError("the stream has not ended: read it to its end first")
         self.raise_failure()
@@ -197,9 +197,9 @@ class Stream:
         return self._answer
 
     async def aclose(self) -> None:
-        """End the call. What was produced so far is in its trace."""
+        """End the call. The text so far is in its trace."""
         self._closed = True
-        if self._reading:  # another task: a provider is not left while it is asked
+        if self._reading:  # another task reads: its await must end first
             self._read = self._read or anyio.Event()
             if self._execution is not None:
                 self._execution.interrupt()
@@ -232,7 +232,7 @@ class Stream:
             await self._engine.records.write_last(hold.trace_id)
 
     async def _begin(self) -> RouteEvent:
-        """Admit the call, and choose. Returns the first event, which is that of the earlier answer on a replay."""
+        """Admit the call and choose a model. Returns the first event, on a replay that of the earlier answer."""
         engine = self._engine
         try:
             asked = self._asked
@@ -271,7 +271,7 @@ class Stream:
         served = call.served
         ignored = [] if call.asks is None else call.asks.ignored_by(execution.plan.legs[0].able)
         begun = StartedData(call.id, StartedRouting(model, chain, call.policy_version, ignored))
-        if served is not None:  # by the cache
+        if served is not None:  # served from the cache
             begun = StartedData(call.id, StartedRouting(served.model, chain, call.policy_version))
             self._replay = deque(events_before_end(begun, served.output, served.tool_calls))
             self._event_id = len(self._replay)
@@ -284,7 +284,7 @@ class Stream:
             self._hold.tell(error)
 
     def _thought(self, attempt: Attempt) -> ReasoningDelta | None:
-        """What an attempt thought since it was told last."""
+        """The thoughts of an attempt that were not sent yet."""
         number, thoughts = attempt.number, attempt.thoughts or []
         since = self._told[1] if self._told[0] == number else 0
         self._told = number, len(thoughts)
@@ -296,7 +296,7 @@ class Stream:
             case ToolDelta(index, arguments, call_id, name):
                 number = execution.exchange.attempt.number if execution.exchange is not None else 0
                 return ToolCallDelta(self._next_id(), ToolCallData(index, call_id, name, arguments, number))
-            case Delta() | Finish():  # text was handed on by the caller
+            case Delta() | Finish():  # `__anext__` has yielded the text
                 return None
             case AttemptStarted(attempt, from_model, reason, restart):
                 if from_model is None or (from_model == attempt.model and not restart):
@@ -323,8 +323,8 @@ class Stream:
 
 
 class StreamText:
-    """The text of a stream. An iterator, not a generator: leaving it early ends nothing, so one may read on. The call
-    ends with its text, or where the stream's context is left."""
+    """The text of a stream. An iterator, not a generator: a loop may stop and another continue. The call ends with its
+    text, or when the stream's context is left."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""Runs one tool call of an agent: arguments checked, approval asked, time and output limited."""
+"""Runs one tool call of an agent: checks arguments, asks for approval, limits time and output."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from routewright.protocols import Clock, Tool, ToolContext, ToolFailed
 from routewright.wire import Step, ToolCall
 
 Approve = Callable[[str, dict[str, Any]], bool | Awaitable[bool]]
-"""Called with a tool's name and arguments before it runs. Return False to block it."""
+"""Called with a tool's name and arguments before it runs; False blocks it."""
 
 MOST_CHARACTERS = 16_000
-"""Of a result or an error. The rest is cut off, with a note for the model."""
+"""The most of a result or an error. The rest is cut off, with a note for the model."""
 MOST_ARGUMENTS = 256_000
-"""Characters of arguments that are read."""
+"""The most characters of arguments."""
 APPROVAL_S = 300.0
-"""For ``approve`` to say yes or no."""
+"""Time-out of ``approve``."""
 MOST_COST_USD = 1e6
 UNKNOWN = "unknown"
-"""The name of a tool that is not there, in steps and traces."""
+"""The name of a missing tool in steps and traces."""
 _IN_THREAD = {"waiting": " while waiting for a thread; it did not run", "running": ", but it is still running"}
 _log = logging.getLogger(__name__)
 _object = json.Decoder(dict[str, Any]).decode
@@ -39,7 +39,7 @@ async def run_tool(
 ) -> tuple[Step, Observation]:
     """Run one tool call. Errors become an observation and a step.
 
-    The tool has as long as is left until ``context.deadline``, counted from its approval."""
+    The time until ``context.deadline`` restarts after the approval."""
     name, started = call.function.name, clock.monotonic()
     timeout_s, text, still_running = context.deadline - started, "", False
     output: dict[str, Any]
@@ -49,7 +49,7 @@ async def run_tool(
             with clock.deadline(started + APPROVAL_S) as limit:
                 await _ask(approve, name, arguments)
             if limit.expired:
-                raise ToolFailed(f"nobody approved this call within {APPROVAL_S:.0f} s")
+                raise ToolFailed(f"this call was not approved within {APPROVAL_S:.0f} s")
         context.deadline = clock.monotonic() + timeout_s
         with clock.deadline(context.deadline) as limit:
             result = await tool.run(arguments, context)
@@ -61,7 +61,13 @@ async def run_tool(
         text = _cut(raw)
         output = {"result": text if text != raw or isinstance(result, str) else _shallow(raw)}
     except Exception as failed:
-        output = {"error": _error_shown(name, failed)}
+        said = f"the tool failed with {type(failed).__name__}"  # other messages may hold secrets
+        if isinstance(failed, ToolFailed):
+            with suppress(Exception):  # its ``__str__`` may fail
+                said = shown_text(str(failed))
+        else:
+            _log.warning("tool %s failed", name, exc_info=failed)
+        output = {"error": said}
     cost_usd: Any = context.spent_usd
     if not isinstance(cost_usd, int | float) or not 0 <= cost_usd <= MOST_COST_USD:
         output, cost_usd = {"error": f"the tool reported a cost of {cost_usd}"}, 0.0
@@ -72,7 +78,7 @@ async def run_tool(
     step = Step(
         number=context.step,
         action="tool_call",
-        tool=name if name in tools else UNKNOWN,  # a model's own word may hold anything
+        tool=name if name in tools else UNKNOWN,  # a model may invent any name
         input=arguments_shown(call.function),
         output=output,
         duration_ms=round((clock.monotonic() - started) * 1000, 3),
@@ -87,14 +93,6 @@ def shown_text(value: Any) -> str:
     """A result as the model sees it: text, or JSON, of at most ``MOST_CHARACTERS``. Raises ``ToolFailed`` for a value
     that JSON cannot hold."""
     return _cut(_encoded(value))
-
-
-def _error_shown(name: str, error: Exception) -> str:
-    if isinstance(error, ToolFailed):
-        with suppress(Exception):  # of a ``__str__``
-            return shown_text(str(error))
-    _log.warning("tool %s failed", name, exc_info=error)
-    return f"the tool failed with {type(error).__name__}"  # its message may hold secrets
 
 
 def _checked(tools: Mapping[str, Tool], call: ToolCall) -> tuple[Tool, dict[str, Any]]:
@@ -143,7 +141,7 @@ def _encoded(value: Any) -> str:
 
 
 def _dumped(value: Any) -> Any:
-    return value.model_dump(mode="json")  # of pydantic; nothing else is encoded
+    return value.model_dump(mode="json")  # pydantic models only; anything else fails
 
 
 def _cut(text: str) -> str:
@@ -153,7 +151,7 @@ def _cut(text: str) -> str:
 
 
 def _shallow(raw: str) -> Any:
-    """The value that a step shows: the text itself, where it nests too deep to be stored."""
+    """The value that a step shows; the JSON text if it nests too deep to be stored."""
     with suppress(RecursionError):
         value = json.decode(raw)
         if is_shallow(raw, value):

@@ -1,7 +1,7 @@
-"""Takes finished calls into the storage.
+"""Writes finished calls to the storage.
 
-A storage that never waits is written before the answer goes out. Any other is written in batches, one pass over the
-queue at a time; reads look into the queue first, so that a trace can be read as soon as its call has ended."""
+A storage that never waits is written before the answer is returned. Any other is written in batches, one pass over the
+queue at a time; reads look in the queue first, so a trace can be read as soon as its call has ended."""
 
 from __future__ import annotations
 
@@ -57,29 +57,28 @@ from .trace_queue import FreshStorage, Pending, Queue
 from .worker import Job, Worker
 
 DELAY_S = 0.01
-"""How long traces are collected into a batch. Each is in an idle storage within 50 ms."""
+"""How long traces are collected into a batch. An idle storage has each within 50 ms."""
 CROWD = 100
-"""Above this number of queued traces the next pass begins at once. Above twice as many each call that ends releases the
-GIL ..."""
+"""Above this number of queued traces the next pass starts at once."""
 REST_S = 0.0001
-"""... for this long: otherwise the writer's thread would not get it from an event loop that is never idle. Both are
-skipped while the storage fails."""
+"""Above ``2 * CROWD`` queued traces each call releases the GIL for this long when it ends: otherwise a busy event loop
+would starve the writer's thread. Neither happens while the storage fails."""
 LONGEST_DELAY_S = 5.0
-"""The longest pause between two tries at a storage that is unavailable."""
+"""The longest pause between two tries at an unavailable storage."""
 BATCH = 256
 AT_ONCE = 32
-"""Accounts that are written to at a time."""
+"""Accounts written at a time."""
 LONGEST_S = 10.0
-"""A batch that takes longer is given up and tried again, as any write may be."""
+"""Time-out of a batch, which is then tried again."""
 PROBE_S, PAUSE_S = 2.0, 3.0
-"""An account whose batch timed out is skipped for ``PAUSE_S``; then one call is tried for ``PROBE_S``. So it delays
-others little, and its recovery is noticed within five seconds. The timeout of further probes doubles, as the storage
-may just be slow."""
+"""An account whose batch timed out is skipped for ``PAUSE_S``; then one call is tried for ``PROBE_S``. This delays
+other accounts little, and notices recovery within five seconds. The time-out of further probes doubles, since the
+storage may only be slow."""
 SEEMS_DOWN = 3
 """A pass stops after this many accounts failed and none succeeded."""
 
 GIVE_BACK_S = 0.5
-"""How long a call that ends after the close waits until it is written."""
+"""How long a call that ends after the close waits for its write."""
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
@@ -89,23 +88,23 @@ class TraceCounts(NamedTuple):
     """Traces of this process that are not in the storage."""
 
     waiting: int
-    """Still to be written."""
+    """Not written yet."""
     refused: int
-    """Given up because the storage would not take them."""
+    """Dropped because the storage refused them."""
     lost: int
-    """Given up because too many waited, or because the Router was closed before they could be written."""
+    """Dropped because the queue was full, or the Router was closed before they could be written."""
     shortened: int = 0
-    """Kept without their prompts and answers, since too much text waited."""
+    """Kept without prompts and answers, because too much text was queued."""
     unbilled: int = 0
-    """Of those refused and lost, calls whose cost is not in the ledger either: the log names them."""
+    """Refused or lost calls whose cost is not in the ledger either; the log names them."""
 
 
 class TraceLog:
-    """Takes finished calls into the storage. Safe to use from several loops and threads.
+    """Writes finished calls to the storage. Safe to use from several loops and threads.
 
-    A call that limits apply to settles by itself; only what it could not is settled from the queue. A call that cannot
-    be written for now stays in the queue. One that is refused is given up; of its settlement less and less is tried
-    (``salvage``). The next ``flush`` raises either, and the first of several is logged."""
+    A call with limits settles itself; if that fails, it is settled from the queue. A call that cannot be written yet
+    stays in the queue. A refused trace is dropped; a refused settlement is tried with ever less detail. The next
+    ``flush`` raises for both; the first of several failures is logged."""
 
     def __init__(
         self,
@@ -118,7 +117,7 @@ class TraceLog:
         accounts: Accounts | None = None,
         emitted: Callable[[], object] = bool,
     ) -> None:
-        """``emitted`` is called when events have been stored. ``accounts``: in place of those of the storage."""
+        """``emitted`` is called when events have been stored. ``accounts`` replaces the storage's."""
         self._storage = storage
         self.accounts: Accounts | None = accounts or getattr(storage, "accounts", None)
         self._immediate = storage if isinstance(storage, ImmediateStorage) else None
@@ -127,9 +126,9 @@ class TraceLog:
         self._clock = clock
         self.durability: Durability = durability
         self.commits = durability == "committed" and self._immediate is None
-        """Whether calls wait until their traces are committed."""
+        """True if calls wait until their traces are committed."""
         self.retries = True
-        """Whether what failed is tried again; false while the Router closes."""
+        """False while the Router closes: failed writes are not tried again."""
         self.queue = Queue(storage, self.write)
         self._fresh = FreshStorage(storage, clock)
         self._job = Job(worker, self._drain, DELAY_S)
@@ -139,19 +138,19 @@ class TraceLog:
         self._hung: dict[str, tuple[float, float]] = {}
         """Accounts whose last batch timed out: when to try again, and with what timeout in seconds."""
         self._keeps_all = True
-        """The storage keeps more than traces, as far as is known."""
+        """False once the storage has refused anything but traces."""
         self._guard = Guard()
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Begin with nothing: what was queued at a fork is the parent's to write."""
+        """Start empty: after a fork the parent writes what was queued."""
         self._announced: list[PutEvent] = []
         self._refused = self._lost = self._unbilled = self._raised = 0
         self._last_fault: Exception | None = None
         self._fails = False
-        """The last pass, or the last write at once, had a fault."""
+        """The last pass, or the last immediate write, had a fault."""
         self._down: set[str] = set()
-        """Accounts that this pass cannot write to."""
+        """Accounts that failed in this pass."""
         self._wrote = False
         """This pass wrote something."""
         self.is_stuck = False
@@ -175,10 +174,10 @@ class TraceLog:
         *,
         behind: bool = False,
     ) -> None:
-        """Keep a call's trace, the snapshots that its decision names, and its events; with ``facts``, settle it. Never
-        fails a call, nor holds it up.
+        """Store a call's trace, the snapshots of its decision, and its events; with ``facts``, settle it. Never fails
+        or delays a call.
 
-        What a call has to settle it settles by ``commit``; ``behind``: it will not, so that the background does."""
+        The call settles itself by ``commit``; with ``behind`` the background does."""
         account, storage = call.caller.account, self._immediate
         if facts is not None:
             facts.snapshots, facts.events = snapshots, events
@@ -187,15 +186,14 @@ class TraceLog:
                 emitted: Sequence[Event] = ()
                 if facts is not None:
                     assert self.accounts is not None, "they gave a grant"
-                    stored = at_once(self.accounts.settle(grant, facts))
-                    if stored:
-                        emitted = _events_of(stored)
+                    if stored := at_once(self.accounts.settle(grant, facts)):
+                        emitted = [each.event for each in stored]
                 else:
                     if events:
                         emitted = _events_in(checked_written(storage, events, at_once(storage.apply(account, events))))
                     storage.keep(account, call, snapshots)
             except (Exception, asyncio.CancelledError) as error:
-                # nobody has cancelled what never waits
+                # a storage that never waits cannot have been cancelled from outside
                 fault = error if isinstance(error, Exception) else StorageUnavailable("the storage cancelled itself")
                 if facts is None and not isinstance(fault, UnsupportedWrite):
                     self._refuse(fault)
@@ -225,13 +223,14 @@ class TraceLog:
             time.sleep(REST_S)
 
     async def commit(self, trace_id: str, until: float) -> None:
-        """Wait until a call is settled and its trace is written, could not be for now, or was given up, but no longer
-        than ``until`` on the clock. Then the background goes on."""
+        """Settle a call and write its trace. Returns after one try, at the latest at ``until`` on the clock; then the
+        background goes on."""
         pending = self.queue.calls.get(trace_id)
-        if pending is None or (pending.facts is None and pending.tried is None):
+        if pending is None:
             return
         if pending.facts is None:
-            assert pending.tried is not None, "it is waited for"
+            if pending.tried is None:
+                return
             with self._clock.deadline(until):
                 if self.is_closed:
                     await self.write()
@@ -248,12 +247,12 @@ class TraceLog:
                 self._urgent.poke()
 
     def announce(self, events: Sequence[PutEvent]) -> None:
-        """Keep events that no call caused. Never fails nor waits."""
+        """Store events that no call caused. Never fails or waits."""
         if self._immediate is not None:
             try:
                 at_once(self._immediate.apply(SYSTEM_ACCOUNT, events))
             except Exception as error:
-                _log.warning("events of policies are not kept: %s", _text_of(error))
+                _log.warning("events of policies cannot be stored: %s", _text_of(error))
             self._emitted()
             return
         with self._guard.lock:
@@ -261,8 +260,8 @@ class TraceLog:
         self._job.poke()
 
     async def write(self, account: str | None = None) -> int:
-        """Try to write what is queued now: everything, or for a reader of one account what its calls do not settle just
-        now, since these are not answered yet. Returns how many of them remain."""
+        """Try to write what is queued now: everything, or, for a reader of one account, all but calls that are settling
+        themselves, since these are not answered yet. Returns how many remain."""
         calls, queued = self.queue.calls, self.queue.all()
         if account is None:
             before = queued
@@ -273,7 +272,7 @@ class TraceLog:
         return sum(calls.get(each.call.id) is each for each in before)
 
     async def write_last(self, trace_id: str) -> None:
-        """Write the trace of a call that ends after the close, or give it up: the background no longer does."""
+        """Write the trace of a call that ends after the close, or drop it: the background has stopped."""
         pending = self.queue.calls.get(trace_id)
         if pending is None:
             return
@@ -284,8 +283,8 @@ class TraceLog:
             self.lose(trace_id)
 
     async def flush(self) -> None:
-        """Write the whole queue. Raises ``StorageUnavailable`` if some of it remains, and ``InternalError`` if traces
-        were given up since the last time."""
+        """Write the whole queue. Raises ``StorageUnavailable`` if some remain, and ``InternalError`` if traces were
+        dropped since the last flush."""
         self._hung.clear()
         remains = await self.write()
         before, self._raised = self._raised, self._refused + self._lost
@@ -297,19 +296,19 @@ class TraceLog:
         raise kind(fault) from self._last_fault
 
     def lose(self, trace_id: str) -> None:
-        """Give up a trace that is still queued."""
+        """Drop a trace that is still queued."""
         pending = self.queue.calls.get(trace_id)
         if pending is not None and self.queue.remove(pending):
             self._give_up(pending, "the router was closed before it could be")
 
     def close(self) -> None:
-        """Take nothing more, and give up what is still queued."""
+        """Accept nothing more, and drop what is still queued."""
         self.queue.is_closed = True
         left = self.queue.all()
         for pending in left:
             self.lose(pending.call.id)
         if left:
-            _log.warning("the router was closed; traces that could not be written before, and are lost: %d", len(left))
+            _log.warning("the router was closed; traces lost because they could not be written before: %d", len(left))
 
     async def trace(self, caller: Caller, trace_id: str) -> Trace:
         return await read_trace(self._fresh, caller.account, TraceById(trace_id, caller.environment))
@@ -330,16 +329,15 @@ class TraceLog:
     # The writer: one pass over the queue at a time.
 
     async def _drain(self) -> None:
-        """Write in the background: again while the storage is unavailable, ever less often."""
+        """Write in the background. While the storage is unavailable, repeat with growing delay."""
         down = await self._write(everything=False)
         self._job.delay = min(self._job.delay * 2, LONGEST_DELAY_S) if down else DELAY_S
         if down and self.retries:
             self._job.poke()
 
     async def _write(self, *, everything: bool) -> bool:
-        """Try to write what is queued; what calls settle themselves only if it is to be ``everything``. True: some
-        accounts cannot be written to. One account is written after the other until that succeeds, then many at a
-        time."""
+        """Try to write the queue; calls that settle themselves only with ``everything``. Returns True if some accounts
+        failed. Accounts are written one after the other until one succeeds, then many at a time."""
         async with self._one_pass.held():
             self._down, self._wrote, before = set(), False, self._last_fault
             by_account: dict[str, list[Pending]] = {}
@@ -384,11 +382,11 @@ class TraceLog:
                 except StorageUnavailable as error:
                     self._down.add(account)
                     self._note(error)
-            for pending in batch:  # not if this pass is cancelled: the next one writes what it leaves
+            for pending in batch:  # not if this pass is cancelled: the next one writes the rest
                 pending.release()
 
     async def _write_some(self, batch: list[Pending]) -> None:
-        """Settle what is to be settled, the first alone: it shows whether the storage is there. Then write traces."""
+        """Settle calls, the first alone, to see if the storage is available. Then write traces."""
         settling = [(each, each.facts) for each in batch if each.facts is not None]
         traces = [each for each in batch if each.facts is None]
         for first in settling[:1]:
@@ -411,8 +409,8 @@ class TraceLog:
             await self._write_batch(traces)
 
     async def _settle(self, pending: Pending, facts: Facts, until: float = inf) -> None:
-        """Settle a call, its trace with it. What is refused is tried without the trace, then without detail and within
-        what was reserved. Raises ``StorageUnavailable``, also where that takes longer than ``until`` on the clock."""
+        """Settle a call and store its trace. If that is refused, try without the trace, then without detail and within
+        the reserved amount. Raises ``StorageUnavailable``, also after ``until`` on the clock."""
         call, grant, fault = pending.call, pending.grant, Exception()
         if call.captured is not None:
             await redacting(lambda: call.captured.content, [call.captured], self._clock)
@@ -427,7 +425,7 @@ class TraceLog:
                     raise unfit(self.accounts, "settle", "a list of StoredEvent", found)
             except StorageUnavailable:
                 raise
-            except Exception as error:  # a host's storage may raise anything, and no bill is lost for that
+            except Exception as error:  # a custom storage may raise anything; the bill must not be lost
                 fault = error
                 if isinstance(error, UnsupportedWrite):
                     break
@@ -436,8 +434,8 @@ class TraceLog:
             if part is not facts:
                 self._refuse(fault)
             if part.claim is not facts.claim:
-                _log.warning("the bill of call %s was refused as it was: it is booked without detail", call.id)
-            self._finish(pending, _events_of(found) if found else ())
+                _log.warning("the storage refused the bill of call %s: it is booked without detail", call.id)
+            self._finish(pending, [each.event for each in found] if found else ())
             return
         self._refuse(fault)
         self._lose_bill(call, _text_of(fault))
@@ -453,17 +451,17 @@ class TraceLog:
             return
         except Exception as error:
             if not isinstance(error, UnsupportedWrite):
-                _log.warning("events of policies are not kept: %s", _text_of(error))
+                _log.warning("events of policies cannot be stored: %s", _text_of(error))
         with self._guard.lock:
             self._announced = self._announced[len(events) :]
         self._emitted()
 
     async def _write_batch(self, batch: list[Pending]) -> None:
-        """Write traces of one account. A refused batch is split to find the calls to blame."""
+        """Write traces of one account with their rows and events, all or nothing. A refused batch is split to find the
+        call at fault."""
         try:
-            # write traces with their rows and events, all or nothing
             writes, ends = await self._traces_of(batch), []
-            for each in batch:  # behind all traces: a storage may write many that follow each other at once
+            for each in batch:  # events go behind all traces: some storages write successive traces faster
                 each.trace_only = each.trace_only or not self._keeps_all
                 if not each.trace_only:
                     writes += each.events
@@ -480,7 +478,7 @@ class TraceLog:
             return
         except StorageUnavailable:
             raise
-        except Exception as error:  # a host's storage may raise anything
+        except Exception as error:  # a custom storage may raise anything
             fault = error
         if len(batch) > 1:
             for pending in batch:
@@ -498,7 +496,7 @@ class TraceLog:
             self._finish(pending)
 
     async def _traces_of(self, batch: Sequence[Pending]) -> list[Write]:
-        """Write operations for traces, made in a worker thread if a redactor is still to be called."""
+        """Write operations for traces; made in a worker thread if a redactor has to run."""
         calls, takes_drafts = [each.call for each in batch], getattr(self._storage, "takes_drafts", False)
 
         def make() -> list[Write]:
@@ -514,8 +512,8 @@ class TraceLog:
         return await self._in_time(account, partial(self._storage.apply, account, writes))
 
     async def _in_time(self, account: str, ask: Callable[[], Awaitable[T]], until: float = inf) -> T:
-        """Ask the storage in bounded time, at most ``until``. Raises ``StorageUnavailable``, at once for an account
-        that hung lately."""
+        """Call the storage with a time-out. Raises ``StorageUnavailable``: after the time-out, at ``until``, and at
+        once for an account that has just timed out."""
         now, hung = self._clock.monotonic(), account in self._hung
         retry_at, bound_s = self._hung.get(account, (now, LONGEST_S))
         if now < retry_at:
@@ -536,7 +534,8 @@ class TraceLog:
             raise StorageUnavailable(f"{type(self._storage).__name__} cancelled itself") from error
 
     def _finish(self, pending: Pending, emitted: Sequence[Event] | None = None) -> None:
-        """Take out a call that was written; without ``emitted`` it was given up, and no hook is called."""
+        """Remove a written call from the queue and call hooks. Without ``emitted`` it was dropped: no hook is
+        called."""
         if not self.queue.remove(pending) or emitted is None:
             return
         if emitted:
@@ -545,7 +544,7 @@ class TraceLog:
             self._hooks.put(pending.call, emitted)
 
     def _give_up(self, pending: Pending, why: str) -> None:
-        """Count a call that is not in the queue as lost, and its bill too."""
+        """Count a call that left the queue as lost, with its bill."""
         with self._guard.lock:
             self._lost += 1
         self._lose_bill(pending.call, why)
@@ -558,13 +557,13 @@ class TraceLog:
 
     def _note(self, error: Exception) -> None:
         """Remember a fault for ``flush``, and log it unless the last pass had one too."""
-        self._last_fault = error.with_traceback(None)  # its frames would stay
+        self._last_fault = error.with_traceback(None)  # a traceback would keep its frames alive
         if not self._fails:
             self._fails = True
             _log.warning("traces cannot be written: %s", _text_of(error))
 
     def _lose_bill(self, call: Recorded, why: str) -> None:
-        """Count a call that will not be in the ledger, and log what somebody has to book by hand."""
+        """Count a call that will not be in the ledger, and log the amounts, to be booked by hand."""
         if not any(row.cost_nanos or row.charge_nanos or row.cost_range_nanos for row in call.ledger_rows):
             return
         with self._guard.lock:
@@ -577,11 +576,7 @@ def _events_in(written: Iterable[Written]) -> list[Event]:
     return [stored.event for each in written for stored in each.events]
 
 
-def _events_of(stored: Iterable[StoredEvent]) -> list[Event]:
-    return [each.event for each in stored]
-
-
 def _text_of(error: Exception | None) -> str:
-    """An error in a log; the message of a storage's own error stays out."""
+    """An error for the log, without the message of a foreign exception."""
     kind = type(error).__name__
     return f"{kind}: {error}" if isinstance(error, RouterError) else kind

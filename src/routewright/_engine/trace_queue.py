@@ -1,4 +1,4 @@
-"""Queue of finished calls that are not in the storage yet, and the storage with the queue in front of it."""
+"""The queue of finished calls to be written, and a storage view that includes it."""
 
 from __future__ import annotations
 
@@ -30,58 +30,58 @@ from .capture import redacting
 from .storage import GuardedStorage
 
 QUEUE = 10_000
-"""The most calls in the queue: some 20 MB, and their metadata. Those that settle are queued all the same."""
+"""The most calls in the queue: some 20 MB, and their metadata. Calls to settle are queued beyond it."""
 QUEUE_TEXT_BYTES = 64 * 1024 * 1024
-"""The most captured text in the queue; beyond, traces are kept without theirs."""
+"""The most captured text in the queue; further traces are kept without text."""
 
 
 class Pending(Struct, eq=False):
-    """A finished call, and what is to be written of it."""
+    """A finished call, and the writes for it."""
 
     call: Recorded
     snapshots: Sequence[Snapshot]
     events: Sequence[PutEvent]
     grant: Grant | None
     facts: Facts | None
-    """What it has to settle; None: nothing."""
+    """Its settlement, if it has one."""
     tried: Signal | None
-    """Set once it was written, could not be for now, or was given up. None: no call waits for that."""
+    """Set after the first try to write it, or when it is dropped. None: no call waits for that."""
     trace_only: bool = False
-    """The storage keeps nothing else of it."""
+    """The storage keeps only its trace."""
     is_settling: bool = False
-    """Its own call settles it just now."""
+    """Its own call is settling it."""
 
     def release(self) -> None:
-        """Wake the call that waits until its trace was tried."""
+        """Wake the call that waits for ``tried``."""
         if self.tried is not None:
             self.tried.set()
 
 
 class Queue:
-    """Pending calls of a Router, oldest first. Safe to use from several threads. A forked child begins with none."""
+    """Pending calls of a Router, oldest first. Safe to use from several threads. Empty in a forked child."""
 
     def __init__(self, storage: Storage, write: Callable[[str], Awaitable[int]]) -> None:
-        """``write`` tries to write the queue, and returns how many calls of an account remain."""
+        """``write`` tries to write the queue; returns how many calls of an account remain."""
         self.storage, self.write = storage, write
         self.is_closed = False
-        """Takes no more calls that settle nothing."""
+        """Accepts only calls to settle."""
         self._guard = Guard()
         renew_in_children(self)
         with _registering.lock:
             _queues.add(self)
 
     def renew(self) -> None:
-        """Begin with nothing."""
+        """Start empty."""
         self.calls: dict[str, Pending] = {}
-        """By trace id. Changed here alone."""
+        """By trace id; changed by this class only."""
         self.shortened = 0
         """Calls whose captured text was dropped."""
         self.is_full = False
-        """No call should be admitted that will settle."""
+        """No call with limits should be admitted."""
         self._text_bytes = self._settlements = 0
 
     def put(self, pending: Pending) -> str | None:
-        """Add a call. Returns why it is refused; one that settles never is."""
+        """Add a call. Returns the reason if it is refused; a call to settle never is."""
         call, settles = pending.call, pending.facts is not None
         with self._guard.lock:
             if self.is_closed and not settles:
@@ -120,19 +120,19 @@ class Queue:
 
 
 class FreshStorage(GuardedStorage):
-    """A storage as its own process sees it: reads include the traces that any Router still queues in front of it."""
+    """A storage whose reads include traces that Routers of this process have queued."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
         super().__init__(storage)
         self._clock = clock
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
-        """Apply all or none (``protocols.Storage``). A deletion raises ``StorageUnavailable`` while a trace of the
-        account cannot be written: it would come back later."""
+        """Apply all or none (``protocols.Storage``). A deletion raises ``StorageUnavailable`` while queued traces of
+        the account cannot be written: they would reappear."""
         left = await self._write(account)
         if left and any(isinstance(write, DeleteTraces) for write in writes):
             problem = f"traces of this account that cannot be written for now: {left}"
-            raise StorageUnavailable(f"{problem}; nothing is deleted before they are, so try again")
+            raise StorageUnavailable(f"{problem}; deletion waits for them, so try again later")
         return await super().apply(account, writes)
 
     async def read(self, account: str, query: Query) -> Any:
@@ -141,7 +141,7 @@ class FreshStorage(GuardedStorage):
             return await super().read(account, query)
         queued = self._find(account, query)
         if queued is not None and queued.call.caller.key_id is not None:
-            await self._write(account)  # only the storage knows whether its key was revoked
+            await self._write(account)  # only the storage knows if its key was revoked
             queued = self._find(account, query)
         if queued is None:
             return await super().read(account, query)
@@ -157,7 +157,7 @@ class FreshStorage(GuardedStorage):
         return next((pending for pending in found if pending is not None), None)
 
     async def _write(self, account: str) -> int:
-        """Try to write what is queued. Returns how many calls of the account remain."""
+        """Try to write the queues. Returns how many calls of the account remain."""
         return sum([await queue.write(account) for queue in self._queues() if queue.calls])
 
     def _queues(self) -> list[Queue]:

@@ -1,6 +1,6 @@
-"""Delivers webhooks: leases what is due, posts it, and records what came of it (contract 11).
+"""Delivers webhooks: leases due deliveries, posts them, and records the outcome (contract 11).
 
-Any number of processes may deliver from one storage: a lease gives each delivery to one of them at a time."""
+Any number of processes may deliver from one storage; a lease gives each delivery to one at a time."""
 
 from __future__ import annotations
 
@@ -41,23 +41,24 @@ from .storage import GuardedStorage
 LEASE_S = 30.0
 """After a crash another process takes a delivery over when its lease ends."""
 POLL_S = 5.0
-"""Events that other processes stored are looked for so often; those of this process are delivered at once."""
+"""Poll interval for events of other processes; those of this process are delivered at once."""
 IDLE_S = 60.0
-"""The same while no endpoint is registered."""
+"""Poll interval while no endpoint is registered."""
 IN_FLIGHT = 256
-"""Attempts at a time."""
+"""Concurrent attempts."""
 EACH = 8
-"""Of those to one endpoint whose last attempt was delivered. Any other has one, so that no dead endpoint delays it."""
+"""Concurrent attempts per endpoint whose last attempt succeeded. Others have one, so that a dead endpoint delays no
+other."""
 RETRY_S = 1.0
-"""Pause after a fault of the storage."""
+"""Pause after a storage failure."""
 LONGEST_ERROR = 200
 MOST_KNOWN = 10_000
-"""Endpoints of which the last outcome is remembered."""
+"""Endpoints whose last outcome is remembered."""
 BATCH = 64
-"""Outcomes that are stored together."""
+"""Outcomes per write."""
 
 Start = Callable[[Callable[[], Awaitable[None]]], None]
-"""Starts a task of the background that never ends by itself."""
+"""Starts a background task that never returns."""
 
 _log = logging.getLogger(__name__)
 _dispatchers: WeakSet[Dispatcher] = WeakSet()
@@ -65,7 +66,7 @@ _registering = Guard()
 
 
 def wake(storage: Storage) -> None:
-    """Have the Routers of this process look for deliveries in a storage now."""
+    """Make the dispatchers of this process look for deliveries in a storage now."""
     with _registering.lock:
         found = [each for each in _dispatchers if each.storage is storage]
     for dispatcher in found:
@@ -75,7 +76,7 @@ def wake(storage: Storage) -> None:
 async def post(
     transport: WebhookTransport, clock: Clock, endpoint: Endpoint, event: StoredEvent, secrets: Sequence[str]
 ) -> tuple[DeliveryAttempt, float | None]:
-    """Send an event to an endpoint once. Returns what came of it, and what a ``Retry-After`` asked for."""
+    """Send an event to an endpoint once. Returns the outcome, and the seconds of a ``Retry-After``."""
     at, began, body = clock.time(), clock.monotonic(), body_of(event)
     status = retry_after_s = None
     error: str | None = f"no answer within {ATTEMPT_S:g} s"
@@ -94,7 +95,7 @@ async def post(
 
 
 class Dispatcher:
-    """Delivers the webhooks of one storage, as a task of the background. Thread-safe where it says so."""
+    """Delivers the webhooks of one storage, as a background task. Only ``wake`` is thread-safe."""
 
     def __init__(
         self,
@@ -107,9 +108,9 @@ class Dispatcher:
         max_attempts: int = MAX_ATTEMPTS,
         poll_s: float = POLL_S,
     ) -> None:
-        """``transport`` is called in the loop that ``run`` runs in. ``keys``: those that seal signing secrets, of each
-        live root secret. ``start`` gives what starts ``run`` in the background, once there may be something to
-        deliver; without it the caller awaits ``run``."""
+        """``transport`` is called in the loop of ``run``. ``keys`` returns the keys that seal signing secrets, one per
+        live root secret. ``start`` returns a function that starts ``run`` in the background, once there may be
+        something to deliver; without it the caller awaits ``run``."""
         self.storage = storage
         self._guarded = GuardedStorage(storage)
         self._make_transport = transport
@@ -117,35 +118,35 @@ class Dispatcher:
         self._clock = clock
         self._max_attempts = max_attempts
         is_shared = not (clock.virtual or isinstance(storage, ImmediateStorage))
-        self._poll_s = poll_s if is_shared else inf  # no other process uses it
+        self._poll_s = poll_s if is_shared else inf  # infinite if no other process uses it
         self._start = start
         self._starting = Guard()
         self.is_stopping = False
-        """Nothing more is claimed."""
+        """No more deliveries are claimed."""
         renew_in_children(self)
         with _registering.lock:
             _dispatchers.add(self)
 
     def renew(self) -> None:
-        """Start with no attempts: those of the parent go on there."""
+        """Start without attempts: after a fork they are the parent's."""
         self._transport: WebhookTransport | None = None
-        """Opened for the first attempt: it loads a library that a Router without webhooks need not."""
+        """Opened for the first attempt, since it loads a library."""
         self._in_flight: dict[str, int] = {}
-        """Attempts by endpoint."""
+        """Running attempts by endpoint."""
         self._answered: dict[str, bool] = {}
-        """Whether the last attempt was delivered, by endpoint."""
+        """True if the last attempt succeeded, by endpoint."""
         self._ended: list[EndAttempt] = []
-        """Outcomes that are not stored yet."""
+        """Outcomes to be stored."""
         self._room: dict[str, int] = {}
-        """As the last claim was told."""
+        """The ``room`` of the last claim."""
         self._size = BATCH
-        """How many outcomes are stored together: fewer where the storage refuses one of them."""
+        """Outcomes per write; reduced while the storage refuses one of them."""
         self._is_full = self._storing = self._fails = False
         self._woken = Signal()
         self._idle = Signal()
 
     def wake(self) -> None:
-        """Look for deliveries now. From any thread; nearly free where nobody has registered an endpoint."""
+        """Look for deliveries now. From any thread; nearly free while no endpoint is registered."""
         if self._start is not None and getattr(self.storage, "has_endpoints", True):
             self._begin()
         self._woken.set()
@@ -159,7 +160,7 @@ class Dispatcher:
                 begin(self.run)
 
     async def run(self) -> None:
-        """Deliver until cancelled. What is in flight then is handed back for another process to deliver."""
+        """Deliver until cancelled. Attempts in flight are then returned for another process."""
         try:
             async with anyio.create_task_group() as attempts:
                 while True:
@@ -174,20 +175,20 @@ class Dispatcher:
                     await self._transport.aclose()
 
     def stop(self, start: Start) -> None:
-        """Claim nothing more; ``start`` a task that waits until what is in flight has ended and is stored."""
+        """Claim nothing more; ``start`` ``drain`` if attempts are in flight."""
         self._start, self.is_stopping = None, True
         if self._in_flight or self._ended:
             start(self.drain)
 
     async def drain(self) -> None:
-        """Claim nothing more, and wait until what is in flight has ended and is stored."""
+        """Claim nothing more, and wait until attempts in flight have ended and are stored."""
         self.is_stopping = True
         while self._in_flight or self._ended:
             self._idle = idle = Signal()
             await idle.wait()
 
     async def _start_due(self, attempts: anyio.abc.TaskGroup) -> float:
-        """Start the attempts that are due, and return the seconds until there may be more."""
+        """Start due attempts; returns the seconds until there may be more."""
         limit = IN_FLIGHT - sum(self._in_flight.values())
         self._is_full = limit <= 0
         if self.is_stopping or self._is_full:
@@ -221,19 +222,19 @@ class Dispatcher:
             self._in_flight[each.endpoint.id] = self._in_flight.get(each.endpoint.id, 0) + 1
             attempts.start_soon(self._attempt, each, claim)
         if claimed.next_at is None or (claimed.next_at <= now and not claimed.deliveries):
-            return self._poll_s  # those that are due wait for an attempt to end
+            return self._poll_s  # due deliveries wait for an attempt to end
         return max(0.0, min(self._poll_s, claimed.next_at - now))
 
     async def _attempt(self, claimed: ClaimedDelivery, claim: ClaimDeliveries) -> None:
         endpoint, event = claimed.endpoint, claimed.event
-        state: DeliveryState = "waiting"  # as it stays if this is cancelled: another process makes the attempt
+        state: DeliveryState = "waiting"  # stays so if cancelled: another process makes the attempt
         attempt: DeliveryAttempt | None = None
         next_at = self._clock.time()
         try:
-            if next_at > claim.until - ATTEMPT_S:  # the storage took long to answer: the lease would end first
+            if next_at > claim.until - ATTEMPT_S:  # the claim took so long that the lease would end first
                 return
             secrets = await self._secrets(endpoint)
-            if not secrets:  # a process that has the root secret can deliver it
+            if not secrets:  # a process with the root secret can deliver it
                 next_at += DELAYS_S[0]
                 return
             self._transport = self._transport or self._make_transport()
@@ -241,7 +242,7 @@ class Dispatcher:
             state, delay_s = after_attempt(claimed.tries + 1, attempt.status, retry_after_s, self._max_attempts)
             next_at = self._clock.time() + (delay_s or 0.0)
             self._learn(endpoint, state, attempt)
-        except Exception:  # of a host's transport, or of a root secret that cannot be read: no other delivery waits
+        except Exception:  # of a custom transport, or an unreadable root secret; other deliveries go on
             _log.exception("webhooks: an attempt at %s failed", endpoint.id)
             next_at += DELAYS_S[0]
         finally:
@@ -261,10 +262,10 @@ class Dispatcher:
             )
             await self._store()
             if attempt is None or self._is_full or endpoint.id in self._room or not self._answered.get(endpoint.id):
-                self.wake()  # it is due again, or others have waited for its end
+                self.wake()  # it is due again, or others waited for its end
 
     def _learn(self, endpoint: Endpoint, state: DeliveryState, attempt: DeliveryAttempt) -> None:
-        """Remember whether an endpoint takes deliveries, and log it when that changes."""
+        """Remember if an endpoint works, and log changes."""
         if len(self._answered) > MOST_KNOWN:
             self._answered.clear()
         was_fine, is_fine = self._answered.get(endpoint.id, True), state == "delivered"
@@ -276,20 +277,20 @@ class Dispatcher:
             _log.info("webhook endpoint %s of %s works again", endpoint.id, endpoint.account)
 
     async def _secrets(self, endpoint: Endpoint) -> list[str]:
-        """The live signing secrets; sealed anew if the root secret was changed, since the one before it ends with the
-        next change."""
+        """The live signing secrets. After a rotation of the root secret they are sealed anew, to survive the next
+        one."""
         secrets, resealed = opened(endpoint, self._keys(), self._clock.time(), partial(token_bytes, 16))
         if not secrets and self._answered.get(endpoint.id) is not False:
             self._answered[endpoint.id] = False
-            hint = "give this process the root secret that it was made with (ROUTEWRIGHT_SECRET), or rotate it"
+            hint = "set ROUTEWRIGHT_SECRET to the root secret it was made with, or rotate the endpoint's secret"
             _log.error("the signing secret of webhook endpoint %s cannot be read: %s", endpoint.id, hint)
         if resealed is not None:
-            with suppress(RouterError):  # it was changed meanwhile, or the storage is away: next time
+            with suppress(RouterError):  # changed meanwhile, or the storage is unavailable: next time
                 await self._apply(endpoint.account, PutEndpoint(resealed, expect=endpoint, at=self._clock.time()))
         return secrets
 
     async def _store(self) -> None:
-        """Store outcomes until there are none, whoever's they are. Those that cannot be stored are tried again."""
+        """Store all queued outcomes; failed writes are tried again."""
         if self._storing:
             return
         self._storing = True
@@ -301,7 +302,7 @@ class Dispatcher:
                 except StorageUnavailable as error:
                     self._note(error)
                     await self._clock.sleep(RETRY_S)
-                except RouterError as error:  # one of them: it is delivered again when its lease ends
+                except RouterError as error:  # refuses one of them, which is delivered again when its lease ends
                     self._note(error)
                     if len(batch) == 1:
                         del self._ended[0]
@@ -317,7 +318,7 @@ class Dispatcher:
         return await self._guarded.apply(account, writes)
 
     def _note(self, error: RouterError) -> None:
-        """Log the first of several faults of the storage."""
+        """Log the first of several storage failures."""
         if not self._fails:
             self._fails = True
             _log.warning("webhooks wait for the storage: %s", error)

@@ -1,7 +1,7 @@
-"""Background work: one daemon thread a Router, with its own asyncio loop.
+"""Background work: one daemon thread per Router, with its own asyncio loop.
 
-The thread starts on first need, and again in a forked child. It ends with ``close``, with the Worker itself, or within
-two seconds of the interpreter's exit. Under a virtual clock there is no thread: the same work runs as tasks of the
+The thread starts on first use, and again in a forked child. It ends with ``close``, when the Worker is collected, or
+within two seconds of the interpreter's exit. Under a virtual clock there is no thread: the work runs as tasks of the
 caller's loop, in a deterministic order."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Call = Callable[[], Awaitable[Any]]
 
 CLOSE_S = 2.0
 GRACE_S = 0.1
-"""For cancelled work to end."""
+"""Time for cancelled work to end."""
 CLOSED = "the router is closed; make a new one"
 NO_RESULT = "the router was closed before the call had a result"
 NEVER = -1
@@ -47,8 +47,8 @@ _logger = logging.getLogger(__name__)
 class Worker:
     """Runs async functions in the background. Safe to use from any thread, event loop and forked child.
 
-    Running work keeps alive what it refers to. Work that never ends by itself must not refer to the Worker's owner:
-    an owner that is dropped without ``close`` would stay alive."""
+    Running work keeps alive what it refers to. Daemons must not refer to the Worker's owner: an owner dropped without
+    ``close`` would stay alive."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -58,9 +58,9 @@ class Worker:
         self._closed = False
 
     def run(self, async_fn: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
-        """Run the function in the background, in the caller's context, and block until it returns or raises. It blocks
-        the event loop of this thread too. Interrupting the wait (``KeyboardInterrupt``) cancels the call. Under a
-        virtual clock it must be called where no loop runs."""
+        """Run the function in the background, in the caller's context, and block until it returns or raises; this also
+        blocks an event loop in this thread. ``KeyboardInterrupt`` cancels the call. Under a virtual clock no loop may
+        be running."""
         return self.home().run(partial(async_fn, *args))
 
     def start(self, async_fn: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
@@ -69,13 +69,14 @@ class Worker:
         self.home().submit(lambda tasks: tasks.start(call, context))
 
     def start_daemon(self, async_fn: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
-        """Run a function that never ends by itself: closing cancels it, and it starts again in forked children."""
+        """Run a function that never returns: closing cancels it, and forked children start it again."""
         home, daemon = self.home(), partial(async_fn, *args)
         self._daemons.append(daemon)
         home.submit(lambda tasks: tasks.start_daemon(daemon))
 
     def home(self) -> _Thread | _CallersLoop:
-        """Where work runs in this process; started, with its daemons, if it was not. Raises ``RouterClosed``."""
+        """The thread or loop for work in this process; started, with its daemons, if need be. Raises
+        ``RouterClosed``."""
         home = self._home
         if home is not None and home.forks == _forks:
             return home
@@ -87,14 +88,14 @@ class Worker:
                     self._home = _CallersLoop(self._clock, self._daemons)
                 else:
                     if self._on_drop is not None:
-                        self._on_drop.detach()  # it would end the thread of the process this one was forked from
+                        self._on_drop.detach()  # it refers to the thread of the parent process
                     self._home = thread = _Thread(self._clock, self._daemons)
                     self._on_drop = weakref.finalize(self, thread.begin_close, CLOSE_S)
                     self._on_drop.atexit = False
             return self._home
 
     def check_blocking(self) -> None:
-        """Raise ``RuntimeError`` where blocking until the background has ended would never return."""
+        """Raise ``RuntimeError`` if blocking until the background has ended would deadlock."""
         home = self._home
         if isinstance(home, _Thread) and home.forks == _forks:
             home.check_blocking()
@@ -102,13 +103,13 @@ class Worker:
             _check_no_loop("use aclose")
 
     def close(self, timeout: float = CLOSE_S) -> None:
-        """Block until all started and due work is done; cancel it after ``timeout`` seconds. Twice is once."""
+        """Block until all started and due work is done; cancel it after ``timeout`` seconds. Safe to call twice."""
         home = self._leave()
         if home is not None:
             home.close(timeout)
 
     async def aclose(self, timeout: float = CLOSE_S) -> None:
-        """Do the same without blocking the event loop."""
+        """As ``close``, without blocking the event loop."""
         home = self._leave()
         if home is not None:
             await home.aclose(timeout)
@@ -120,24 +121,24 @@ class Worker:
 
 
 class Job:
-    """Work that many ask for and that is done once for all of them: a queue to write out, figures to publish.
+    """Coalesced background work: many requests, one run.
 
-    It begins ``delay`` seconds after the first ``poke``, or at once when the Worker closes; never twice at a time, and
-    in an empty context. It sees everything done before each ``poke``."""
+    A run starts ``delay`` seconds after the first ``poke``, or at once when the Worker closes, in an empty context.
+    Runs do not overlap. A run sees everything done before the ``poke``."""
 
     def __init__(self, worker: Worker, async_fn: Callable[[], Awaitable[object]], delay: float) -> None:
         self.async_fn = async_fn
         self.delay = delay
         self.due_since = NEVER
-        """The process, counted in forks, whose thread has a run scheduled. Until it begins, ``poke`` does nothing."""
+        """The process, numbered by forks, that has a run scheduled. Until that starts, ``poke`` does nothing."""
         self._worker = worker
 
     def poke(self) -> bool:
-        """Ask for a run, from any thread; nearly free while one is due. False: the Worker is closed, none will come."""
+        """Request a run, from any thread; nearly free while one is due. False: the Worker is closed."""
         if self.due_since != _forks:
             try:
                 home = self._worker.home()
-                self.due_since = home.due_since  # before the thread can run it and undo this
+                self.due_since = home.due_since  # before submitting, since the run resets it
                 home.submit(lambda tasks: tasks.poke(self))
             except RouterClosed:
                 self.due_since = NEVER
@@ -146,7 +147,7 @@ class Job:
 
 
 class Detached(Generic[T]):
-    """A call that runs to its end in the background, even if its caller leaves (contract 7)."""
+    """A call that continues in the background if its caller is cancelled (contract 7)."""
 
     def __init__(self, work: Callable[[], Awaitable[T]], worker: Worker) -> None:
         self._work = work
@@ -178,17 +179,17 @@ class Detached(Generic[T]):
 
 
 class _Thread:
-    """A daemon thread with an event loop. It holds no reference to its Worker, whose collection ends it."""
+    """A daemon thread with an event loop. It does not refer to its Worker, so that the Worker can be collected."""
 
     def __init__(self, clock: Clock, daemons: list[Call]) -> None:
         self.forks = self.due_since = _forks
         self._tasks = _Tasks(clock)
         self._loop = asyncio.new_event_loop()
         self._has_ended = False
-        self._submitting = threading.RLock()  # a finaliser run by the garbage collector may submit while it is held
+        self._submitting = threading.RLock()  # reentrant: a finaliser may submit while it is held
         for daemon in daemons:
             self.submit(partial(_Tasks.start_daemon, daemon=daemon))
-        with importing.lock:  # a child that is forked during the thread's first import would find it half done
+        with importing.lock:  # a child forked during the thread's import would see a partial module
             import_module("anyio._backends._asyncio")
         self._thread = threading.Thread(target=self._serve, name="routewright-worker", daemon=True)
         try:
@@ -227,7 +228,7 @@ class _Thread:
             raise
 
     def submit(self, action: Callable[[_Tasks], object]) -> None:
-        """Call it in the thread, in a copy of the present context."""
+        """Call ``action`` in the thread, in a copy of the present context."""
         with self._submitting:
             if self._has_ended:
                 raise RouterClosed(CLOSED)
@@ -238,7 +239,7 @@ class _Thread:
             raise RuntimeError("this code runs in the background already and would wait for itself; await the call")
 
     def begin_close(self, timeout: float) -> None:
-        """Ask the thread to end. Called by the garbage collector too, so it must not take a lock."""
+        """Ask the thread to end. Takes no lock, since the garbage collector calls it, too."""
         if self.forks == _forks:
             with suppress(RuntimeError):  # ended
                 self._loop.call_soon_threadsafe(self._tasks.begin_close, timeout)
@@ -259,11 +260,11 @@ class _Thread:
             return
         self._thread.join(timeout)
         if self._thread.is_alive():
-            _logger.warning("background work blocks its thread and was left behind after %.1f s", timeout)
+            _logger.warning("background work blocks its thread; stopped waiting after %.1f s", timeout)
 
     def _serve(self) -> None:
         sniffio = sys.modules.get("sniffio")
-        if sniffio is not None:  # a caller's context may say that trio runs: the thread itself overrides it
+        if sniffio is not None:  # the context may be copied from trio: the thread-local overrides it
             sniffio.thread_local.name = "asyncio"
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._main())
@@ -274,15 +275,15 @@ class _Thread:
         finally:
             with self._submitting:
                 self._has_ended = True
-        await asyncio.sleep(0)  # actions submitted until now become tasks,
-        await asyncio.sleep(0)  # and those begin, so that they notice when the runner cancels them
+        await asyncio.sleep(0)  # actions submitted until now become tasks
+        await asyncio.sleep(0)  # and start, so that they notice when the runner cancels them
 
 
 class _CallersLoop:
-    """Runs work in the event loop that asks for it. Work requested outside of any loop begins in the next one."""
+    """Runs work in the event loop that requests it. Work requested outside of any loop starts in the next one."""
 
     def __init__(self, clock: Clock, daemons: list[Call]) -> None:
-        self.forks, self.due_since = _forks, NEVER  # its loops may end before a job that is due has run
+        self.forks, self.due_since = _forks, NEVER  # a loop may end before a due job has run
         self._clock = clock
         self._daemons = daemons
         self._tasks_by_loop: weakref.WeakKeyDictionary[Any, _Tasks] = weakref.WeakKeyDictionary()
@@ -295,7 +296,7 @@ class _CallersLoop:
             try:
                 return await call()
             finally:
-                await self._drain(CLOSE_S)  # this loop ends here, and so would everything begun in it
+                await self._drain(CLOSE_S)  # the loop ends here, with all tasks in it
 
         self._refuse_if_closed()
         _check_no_loop("await the call here")
@@ -331,7 +332,7 @@ class _CallersLoop:
         tasks = self._tasks_by_loop.get(loop)
         if tasks is None:
             for closed in [old for old in self._tasks_by_loop if is_closed(old)]:
-                del self._tasks_by_loop[closed]  # its tasks may have been dropped before they could end
+                del self._tasks_by_loop[closed]  # tasks may refer to their loop
             tasks = self._tasks_by_loop[loop] = _Tasks(self._clock)
             for daemon in self._daemons:
                 tasks.start_daemon(daemon)
@@ -343,8 +344,8 @@ class _CallersLoop:
 
 
 class _Tasks:
-    """Background tasks of one event loop: those that closing waits for, those that it cancels, and jobs. Used in that
-    loop only."""
+    """Background tasks of one event loop: those that closing awaits, those that it cancels, and jobs. Used in that loop
+    only."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -358,14 +359,14 @@ class _Tasks:
         self._is_closing = False
 
     def start(self, call: Call, context: contextvars.Context) -> anyio.CancelScope:
-        """Run it as a task that closing waits for. Cancelling the scope ends it."""
+        """Run a task that closing awaits. Cancelling the scope ends it."""
         scope = anyio.CancelScope()
         self._awaited.add(scope)
         self._spawn(call, context, scope)
         return scope
 
     def start_daemon(self, daemon: Call) -> None:
-        """Run it as a task that closing cancels, unless it was started in this loop before."""
+        """Run a task that closing cancels, once per loop."""
         if daemon not in self._daemons:
             self._daemons.add(daemon)
             self._spawn(daemon, contextvars.Context(), anyio.CancelScope())
@@ -378,7 +379,7 @@ class _Tasks:
             self.start(partial(self._cycle, job), contextvars.Context())
 
     def begin_close(self, timeout: float) -> None:
-        """Let ``drain`` begin; due jobs no longer wait for their time."""
+        """Start ``drain``; due jobs run at once."""
         if not self._is_closing:
             self._is_closing = True
             self._timeout = timeout
@@ -408,7 +409,7 @@ class _Tasks:
 
         self._tasks[scope] = None
         task = _spawn(run, context)
-        if scope in self._tasks:  # an eager task may be done
+        if scope in self._tasks:  # an eager task may have ended
             self._tasks[scope] = task
 
     async def _cycle(self, job: Job) -> None:
@@ -419,7 +420,7 @@ class _Tasks:
                 job.due_since = NEVER
                 await _contain(job.async_fn)
                 if job in self._due:
-                    # closing hurries each job once: one that pokes itself must not spin
+                    # closing skips the delay once per job: a job that pokes itself must not spin
                     await (self._clock.sleep if self._is_closing else self._pause)(job.delay)
         finally:
             self._in_cycle.remove(job)
@@ -453,11 +454,11 @@ async def _contain(call: Call) -> None:
 
 
 def _spawn(async_fn: Callable[[], Coroutine[Any, Any, None]], context: contextvars.Context) -> object:
-    """Run it as a task that ends when the loop does, and not before."""
+    """Run a task outside of any task group."""
     loop = this_loop()
     if isinstance(loop, asyncio.AbstractEventLoop):
         return loop.create_task(async_fn(), context=context)
-    import trio  # an extra: only there when it runs
+    import trio  # an extra; installed if its loop runs
 
     return trio.lowlevel.spawn_system_task(async_fn, context=context)
 

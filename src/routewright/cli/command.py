@@ -137,7 +137,7 @@ _HINTS = {
     "0.01 is 1 %": "as 1%",
     "bucket=day": "--bucket day",
     "change_account() changes its terms": "'routewright accounts change' changes its terms",
-    "force=True ends them": "--force ends them",
+    "pass force=True to": "pass --force to",
     "or pass a datetime with a time zone": "or how long ago, as 30m, 2h, 7d",
     "pass cost_usd, too": "give --cost, too",
     "pass one of them, or both": "give it, or --input and --output, or all of them",

@@ -356,7 +356,7 @@ def _condemned(args: Namespace) -> dict[str, Any]:
         which["trace_id"] = args.which
     limits = [name for name in ("trace_id", "filter", "since", "until") if which.get(name)]
     if args.everything and limits:
-        raise refused("--everything", "is more than what else is given", "leave out one of them")
+        raise refused("--everything", "cannot be combined with a selection", "leave out one of them")
     if not args.everything and not limits:
         hint = "give an id, a filter, --since or --until; --everything means all of the account"
         raise refused("ID | FILTER", "is missing", hint)

@@ -115,7 +115,7 @@ class Scope(NamedTuple):
     last: str
     tolerance: float
     provider: str | None
-    """None: the export's, or else whoever serves the models that it names."""
+    """None: the export's, or else those that serve its models."""
 
 
 class _Side(NamedTuple):

@@ -61,7 +61,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = 1_000_000
 """Nanoseconds."""
 _ON_SPANS = ("SPAN_ONLY", "SPAN_AND_EVENT", "TRUE")
-"""Values of the conventions' variable that put what was said onto spans. Of its events we send none."""
+"""Values of the variable that put messages on spans. Events of the conventions are not sent."""
 _span_id: ContextVar[int | None] = ContextVar("routewright.span_id", default=None)
 """The id for the next span."""
 
@@ -106,8 +106,8 @@ class OpenTelemetry:
 
     @cached_property
     def _tracer(self) -> trace.Tracer:
-        """Made at the first call, since a program may set its provider late. It is that of our scope alone, so the
-        SDK's takes our ids."""
+        """Made for the first call, since a program may set its provider late. Used by this scope only, so that the
+        SDK's tracer can be given an id generator."""
         provider = trace.get_tracer_provider() if self._provider is None else self._provider
         tracer = provider.get_tracer(SCOPE)
         others = getattr(tracer, "id_generator", None)
@@ -133,7 +133,7 @@ class OpenTelemetry:
                 self._count(span)
             else:
                 self._tell_of(span, attempts.get(span.parent_id or 0, whole), around, start)
-        for span in call.spans:  # after their events: a span that has ended takes none
+        for span in call.spans:  # last, since an ended span takes no events
             if isinstance(span, ModelSpan):
                 _end(attempts[span.id], began + round((span.start_ms + span.duration_ms) * _MS), span.error)
         _end(whole, began + round(call.duration_ms * _MS), call.error)
@@ -176,8 +176,10 @@ class OpenTelemetry:
             "output": None if tokens is None else tokens.output,
             "cached": None if tokens is None else tokens.cached,
         }
-        if self._content and call.content is not None and _has_content(call, span):
-            told |= _words(call.content, span)
+        if self._content and call.content is not None:  # on the attempt that served, otherwise on the last
+            attempts = [each for each in call.spans if isinstance(each, ModelSpan)]
+            if span is ([each for each in attempts if each.status == "ok"] or attempts)[-1]:
+                told |= _words(call.content, span)
         name = f"{OPERATION} {told['request_model']}"
         with _as_span(span_id_of(call.id, span.attempt)):
             return self._tracer.start_span(name, around, SpanKind.CLIENT, self._attributes(told), start_time=start)
@@ -194,7 +196,7 @@ class OpenTelemetry:
                 self._histograms[word].record(figure, self._attributes(self._of_model(span) | more))
 
     def _attributes(self, told: Mapping[str, Any]) -> dict[str, Any]:
-        """Under the names of the version, without what is unknown or has no name there."""
+        """Rename attributes for the version; drops unknown values and those without a name."""
         named = self._named
         return {named[word]: value for word, value in told.items() if value is not None and word in named}
 
@@ -225,7 +227,7 @@ class OpenTelemetry:
 
 
 class _GivenIds(IdGenerator):
-    """Gives the next span the id that providers were sent, and every other one a random id."""
+    """Generates the id that was sent to providers for their span, and random ids for others."""
 
     def __init__(self, others: IdGenerator) -> None:
         self._others = others
@@ -257,13 +259,6 @@ def _parent(call: Trace) -> Context:
     flags = TraceFlags(found.flags)
     context = SpanContext(int(found.trace_id, 16), int(found.span_id, 16), is_remote=True, trace_flags=flags)
     return trace.set_span_in_context(NonRecordingSpan(context), Context())
-
-
-def _has_content(call: Trace, span: ModelSpan) -> bool:
-    """True for the attempt that prompt and answer belong to: the one that served, otherwise the last."""
-    attempts = [each for each in call.spans if isinstance(each, ModelSpan)]
-    served = [each for each in attempts if each.status == "ok"]
-    return span is (served or attempts)[-1]
 
 
 def _words(content: Content, span: ModelSpan) -> dict[str, Any]:
@@ -306,5 +301,5 @@ def _check(semconv: object, *, content: bool | None) -> None:
     if semconv not in versions:
         raise ValidationFailed.at("semconv", f"is {shown(semconv)}", f"take one of {', '.join(versions)}")
     if content and "prompt" not in names_of(ATTRIBUTES, str(semconv)):
-        said = f"version {semconv} has no attributes for what was said"
-        raise ValidationFailed.at("content", said, f"take semconv={versions[-1]!r}")
+        said = f"version {semconv} has no attributes for messages"
+        raise ValidationFailed.at("content", said, f"pass semconv={versions[-1]!r}")

@@ -116,7 +116,10 @@ def read_list(content: object) -> PriceList:
     rows: list[Listed] = []
     unread: list[Problem] = []
     left_out: dict[str, int] = {}
-    for place, source, name, given in _litellm_rows(content) if shape == "litellm" else _models_dev_rows(content):
+    found = _models_dev_rows(content)
+    if shape == "litellm":
+        found = ((joined("", key), "", key, row) for key, row in content.items() if key != "sample_spec")
+    for place, source, name, given in found:
         try:
             row = _Row.of(place, given, per_token=shape == "litellm")
             rows.append(_litellm(row, name) if shape == "litellm" else _models_dev(row, source, name))
@@ -140,10 +143,6 @@ def shape_of(content: object) -> Shape:
 def provider_of(source: str) -> str:
     """The catalogue's name of a list's provider."""
     return PROVIDERS.get(source, source)
-
-
-def _litellm_rows(content: dict[str, Any]) -> Iterator[tuple[str, str, str, object]]:
-    return ((joined("", key), "", key, row) for key, row in content.items() if key != "sample_spec")
 
 
 def _models_dev_rows(content: dict[str, Any]) -> Iterator[tuple[str, str, str, object]]:

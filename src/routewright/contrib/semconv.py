@@ -1,7 +1,7 @@
-"""What are the parts of a call called in OpenTelemetry? One table, with a column a version of the semantic conventions.
+"""OpenTelemetry names of the parts of a call: one table with a column per version of the semantic conventions.
 
-The names of generative AI are still being worked on: a rename is a cell here. ``1.36`` is the version that many tools
-read; ``1.44`` the last whose own text holds these names, before they went to a repository of their own."""
+The names for generative AI still change; a rename is a cell here. Many tools read version ``1.36``; ``1.44`` is the
+last one with these names, before they moved to a separate repository."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _ai(on: str, word: str, what: str, *, old: str | None = "") -> Name:
 CALL, DECISION, CACHE, FALLBACK, GUARDRAIL = (
     f"routewright.{word}" for word in ("route", "decide", "cache", "fallback", "guardrail")
 )
-"""Names of the spans and events that are our own; the span of an attempt is ``chat <model>``."""
+"""Names of spans and events outside of the conventions; the span of an attempt is ``chat <model>``."""
 
 OPERATION = "chat"
 
@@ -89,7 +89,7 @@ ATTRIBUTES: dict[str, Name] = {
     "prompt": _ai("model", "input.messages", "only with `content=True`, as JSON", old=None),
     "answer": _ai("model", "output.messages", "only with `content=True`, as JSON", old=None),
 }
-"""By our own short words, which nothing else depends on."""
+"""By internal short names."""
 
 _TOKENS = tuple(float(4**power) for power in range(14))
 _SECONDS = tuple(0.01 * 2**power for power in range(14))
@@ -110,11 +110,11 @@ PROVIDERS: dict[str, dict[str, str]] = {
     "1.36": {"azure": "azure.ai.openai", "google": "gcp.gemini", "mistral": "mistral_ai"},
     "1.44": {"azure": "azure.ai.openai", "google": "gcp.gemini", "mistral": "mistral_ai", "xai": "x_ai"},
 }
-"""Providers that the conventions know by another name than ours."""
+"""Providers with another name in the conventions."""
 
 
 def names_of(table: dict[str, Name] | dict[str, Histogram], version: str) -> dict[str, str]:
-    """The names of a version, by our own short words; without those that it does not have."""
+    """The names in a version, by internal short name; without those that it lacks."""
     column = f"v{version.replace('.', '_')}"
     named = {word: getattr(row, column) for word, row in table.items()}
     return {word: name for word, name in named.items() if name is not None}

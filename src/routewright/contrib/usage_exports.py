@@ -60,7 +60,7 @@ class ExportLine(Struct, frozen=True, kw_only=True):
 
 
 class UsageExport(Struct, frozen=True, kw_only=True):
-    """A provider's account of what was used."""
+    """A provider's record of usage."""
 
     first: str
     """The first day that it covers."""
@@ -140,7 +140,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "cached_tokens": ("cached_tokens", "cached_input_tokens", "input_cached_tokens", "tokens_cached"),
     "cost": ("cost_usd", "cost", "total_cost", "cost_total", "amount_usd", "spend_usd", "spend"),
 }
-"""Column names of tables, in lower case, with an underscore for whatever separates words."""
+"""Column names of tables, in lower case, with words separated by underscores."""
 _WORDS = re.compile(r"[^a-z0-9]+")
 
 

@@ -1,8 +1,7 @@
-"""Test support, public and documented: doubles, faults, and one contract suite a protocol.
+"""Test support: doubles, faults, and a contract suite per protocol.
 
-The contract suites need pytest and live in modules of their own: ``routewright.testing.storage``. The parts of which
-faults are made are in ``routewright.testing.faulty``, the opt-in plug-in of pytest is ``routewright.testing.plugin``.
-"""
+The contract suites need pytest and are in separate modules, such as ``routewright.testing.storage``. The parts of
+faults are in ``routewright.testing.faulty``; ``routewright.testing.plugin`` is an opt-in pytest plug-in."""
 
 from .clock import FakeClock
 from .faulty import CELLS, Cell, FaultyProvider, FaultyServer, FaultyTransport

@@ -1,7 +1,4 @@
-"""What every cache must keep, as tests: inherit ``CacheContract``, say how yours is made, and run pytest.
-
-A test's name is the promise.
-"""
+"""Contract suite of caches: inherit ``CacheContract``, override ``make``, and run pytest."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ def key_of(name: object) -> bytes:
 
 
 def make_entry(name: object, now: float, vector: Sequence[float] | None = None, **changes: object) -> CacheEntry:
-    """An entry of the account ``acme`` that is kept for a minute."""
+    """An entry of the account ``acme`` that lasts a minute."""
     entry = CacheEntry(
         id=f"tr_{name}", account="acme", environment="production", partition=PARTITION, key=key_of(name),
         answer=CachedAnswer(f"answer {name}", "stop", "test/large", "test"), cost_nanos=1_000, created_at=now,
@@ -52,7 +49,7 @@ class Subject:
         return self.clock.time()
 
     async def put(self, name: object, vector: tuple[float, ...] | None = None, **changes: object) -> CacheEntry:
-        """Keep an entry. A second passes, so that none is as old as another."""
+        """Keep an entry, and let a second pass, so that ages differ."""
         entry = make_entry(name, self.now, vector, **changes)
         await self.cache.put(entry)
         await self.clock.advance(1.0)
@@ -71,25 +68,25 @@ class Subject:
         return [match.entry.id.removeprefix("tr_") for match in found]
 
     async def kept(self) -> int:
-        """How many entries there are."""
+        """The number of entries."""
         return (await self.cache.stats(None, self.now)).entries
 
 
 @pytest.mark.anyio
 class CacheContract:
-    """Inherit it and override ``make``. Each test makes a cache of its own, uses it in one event loop, and closes it.
+    """Inherit it and override ``make``. Each test makes a cache, uses it in one event loop, and closes it.
 
     class TestMyCache(CacheContract):
         def make(self, clock, max_bytes, max_entries):
             return MyCache(max_bytes=max_bytes, max_entries=max_entries, clock=clock)
 
-    Time is the clock's that ``make`` is given. The tests run with anyio's plug-in of pytest, which comes with anyio, on
-    asyncio, and on trio where it is installed.
+    Time is that of the clock passed to ``make``. The tests use anyio's pytest plug-in, on asyncio, and on trio if it is
+    installed.
     """
 
     def make(self, clock: FakeClock, max_bytes: int, max_entries: int) -> Cache:
-        """Make an empty one with these bounds, which goes by ``clock``."""
-        raise NotImplementedError("override make(clock, max_bytes, max_entries) to return an empty cache of yours")
+        """Make an empty cache with these bounds, which uses ``clock``."""
+        raise NotImplementedError("override make(clock, max_bytes, max_entries) to return an empty cache")
 
     @pytest.fixture
     async def subject(self) -> AsyncIterator[Subject]:
@@ -100,7 +97,7 @@ class CacheContract:
         await cache.aclose()
         await cache.aclose()
 
-    # The same request finds its answer, as long as that is valid
+    # Exact look-up
 
     async def test_an_entry_is_given_back_as_it_was_put_without_its_vector(self, subject: Subject) -> None:
         call = ToolCall(id="call_1", function=FunctionCall(name="look", arguments='{"at": 1}'))
@@ -127,7 +124,7 @@ class CacheContract:
         await subject.put("b", expires_at=subject.now)
         assert (await subject.get("b"), await subject.kept()) == (None, 0)
 
-    # Similarity is searched inside of one partition
+    # Similarity search, within one partition
 
     async def test_the_most_similar_come_first_with_their_similarity(self, subject: Subject) -> None:
         for name, vector in {"east": EAST, "north": NORTH, "mostly north": MOSTLY_NORTH}.items():
@@ -156,7 +153,7 @@ class CacheContract:
         assert await subject.near(NORTH, limit=1) == ["north"]
         assert await subject.get("odd") == replace(entry, vector=None)
 
-    # Where there is no room, entries go
+    # Eviction
 
     async def test_the_bound_in_entries_holds_and_the_last_answer_is_kept(self, subject: Subject) -> None:
         for name in "abcdef":
@@ -173,7 +170,7 @@ class CacheContract:
         assert await subject.get("huge") is None
         assert await subject.kept() > 0
 
-    # A removed entry is never given again
+    # Removal
 
     @pytest.mark.parametrize(
         ("narrowed", "left"),

@@ -1,6 +1,6 @@
-"""A clock for tests: hours of waiting pass in milliseconds, in an order that never varies.
+"""A virtual clock for tests: hours of waiting pass in milliseconds, in a deterministic order.
 
-Time stands still while any task can run. When all of them wait, it moves to the next moment that somebody waits for.
+Time stands still while any task can run. When all tasks wait, it moves to the next timer.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     import trio
 
 START = 1_767_225_600.0  # 2026-01-01T00:00:00Z
-QUIET_PASSES = 5  # where a loop hides its ready callbacks: every task must be seen waiting that many times in a row
+QUIET_PASSES = 5  # for loops that hide their ready callbacks: all tasks must be seen waiting this often in a row
 
 
 class FakeClock:
-    """Virtual time for asyncio and trio. Pass it where a ``Clock`` is taken; background work then stays in your loop.
+    """Virtual time for asyncio and trio. Pass it as a ``Clock``; background work then runs in your loop.
 
     ``monotonic()`` starts at 0, ``time()`` at ``start`` (Unix seconds). Time moves by itself when every task waits;
-    with ``autojump=False`` only ``advance`` and ``jump`` move it. Waits that end at the same moment end in the order
-    in which they began, each when the tasks that the one before it woke are waiting again.
+    with ``autojump=False`` only ``advance`` and ``jump`` move it. Waits that end at the same moment end in the order in
+    which they started, each once the tasks woken by the previous one wait again.
 
-    A task that waits for a socket, a process or a thread looks as if it waited for nothing, and time would run away
-    from it: with real ones use ``autojump=False``. A clock may serve several loops, in turn or in threads of their
-    own; time is one for all of them, but each knows only its own tasks.
+    Tasks that wait for a real socket, process or thread do not hold time back: use ``autojump=False`` with them. A
+    clock may serve several loops, in turn or in several threads; they share the time, but each loop knows only its own
+    tasks.
 
     >>> clock = FakeClock()
     >>> anyio.run(clock.sleep, 5 * 3600)
@@ -76,13 +76,13 @@ class FakeClock:
             timer.cancel()
 
     def deadline(self, at: float, *, shield: bool = False, scoped: bool = False) -> FakeDeadline:
-        """Make a scope that is cancelled at ``at`` on the ``monotonic`` scale; with ``shield``, only then."""
+        """Make a scope that is cancelled at ``at`` on the ``monotonic`` scale; with ``shield``, by nothing else."""
         return FakeDeadline(self, at, shield)
 
     async def advance(self, seconds: float) -> None:
-        """Move time by ``seconds``, and stop on the way wherever somebody waits for, until all tasks wait again.
+        """Move time by ``seconds``, firing timers on the way, until all tasks wait again.
 
-        A task that never waits never lets it return.
+        Never returns if a task never waits.
         """
         if not 0 <= seconds < math.inf:
             raise ValueError(f"time cannot be advanced by {seconds} seconds; pass a finite number, zero or more")
@@ -96,7 +96,7 @@ class FakeClock:
             self._move(target, schedule)
 
     async def jump(self) -> bool:
-        """Move time to the next moment that somebody waits for, and let tasks run. False if there is none."""
+        """Move time to the next timer, and let tasks run. False if there is none."""
         schedule = self._schedule()
         with schedule.held():
             await schedule.settle()
@@ -124,14 +124,14 @@ class FakeClock:
         schedule = self._schedules.get(key)
         if schedule is None:
             kind = AsyncioSchedule if isinstance(key, asyncio.AbstractEventLoop) else TrioSchedule
-            with self._guard.lock:  # loops that ended with timers set must not be kept by them
+            with self._guard.lock:  # drop loops that ended with timers set
                 self._schedules = {key: other for key, other in self._schedules.items() if other.wake()}
                 schedule = self._schedules[key] = kind(self, key)
         return schedule
 
 
 class FakeDeadline:
-    """The ``Deadline`` of virtual time. Where nested ones have both run out, the outer swallows the cancellation."""
+    """The ``Deadline`` of virtual time. If nested ones have both run out, the outer one swallows the cancellation."""
 
     def __init__(self, clock: FakeClock, at: float, shield: bool) -> None:
         self._clock = clock
@@ -151,7 +151,7 @@ class FakeDeadline:
         return self
 
     def move(self, at: float) -> None:
-        """Put the deadline off, or forward."""
+        """Change the deadline."""
         self._at = at
         if self._timer is None:
             return
@@ -168,7 +168,7 @@ class FakeDeadline:
 
 
 class Timer:
-    """An action at a moment, unless it is cancelled before."""
+    """An action at a time, unless cancelled before."""
 
     __slots__ = ("action",)
 
@@ -176,12 +176,12 @@ class Timer:
         self.action: Callable[[], object] | None = action
 
     def cancel(self) -> None:
-        """Do nothing when the time comes. Cancelling twice is cancelling once."""
+        """Drop the action. Safe to call twice."""
         self.action = None
 
 
 class Schedule(ABC):
-    """The timers of one event loop, and the watch that notices when all its tasks wait."""
+    """The timers of one event loop, and the watch that detects when all its tasks wait."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
@@ -219,13 +219,13 @@ class Schedule(ABC):
             self.watch()
 
     def watch(self) -> None:
-        """Start to watch for the moment when all tasks wait, if anything is to happen then."""
+        """Start to watch for all tasks to wait, if there is anything to do then."""
         if not self._watching and self._is_needed():
             self._watching = True
             self._start_watch()
 
     def act_when_idle(self) -> bool:
-        """Do the one thing that is next, now that all tasks wait. False: nothing is left to do, the watch may end."""
+        """All tasks wait: do the next thing. False: nothing is left to do, so the watch ends."""
         if self.next_at() <= self._clock.monotonic():
             self._fire()
         elif self._settling:
@@ -319,7 +319,7 @@ class TrioSchedule(Schedule):
         self._trio.lowlevel.spawn_system_task(self._watch)
 
     async def _watch(self) -> None:
-        with self._trio.CancelScope(shield=True):  # clean-up at the end of the run may still wait for time to pass
+        with self._trio.CancelScope(shield=True):  # clean-up at the end of the run may still sleep
             while True:
                 await self._trio.testing.wait_all_tasks_blocked()
                 if not self.act_when_idle():

@@ -1,7 +1,4 @@
-"""What every coordination must keep, as tests: inherit ``CoordinationContract``, say how yours is made, and run pytest.
-
-A test's name is the promise.
-"""
+"""Contract suite of coordinations: inherit ``CoordinationContract``, override ``make``, and run pytest."""
 
 from __future__ import annotations
 
@@ -26,40 +23,37 @@ class Subject:
         self.announce = coordination.announce
 
     async def heard(self, after: int | None) -> tuple[Notice, ...]:
-        """The news since then."""
+        """The notices since a position."""
         return (await self.coordination.hear(after)).notices
 
     async def last(self) -> int:
-        """From where on to listen."""
+        """The present position."""
         return (await self.coordination.hear(None)).last
 
 
 @pytest.mark.anyio
 class CoordinationContract:
-    """Inherit it and override ``make``. Each test makes a coordination of its own, uses it in one event loop, and
-    closes it.
+    """Inherit it and override ``make``. Each test makes a coordination, uses it in one event loop, and closes it.
 
     class TestMyCoordination(CoordinationContract):
         def make(self, clock):
             return MyCoordination(clock=clock)
 
-    Time is the clock's that ``make`` is given. The tests run with anyio's plug-in of pytest, which comes with anyio, on
-    asyncio, and on trio where it is installed.
+    Time is that of the clock passed to ``make``. The tests use anyio's pytest plug-in, on asyncio, and on trio if it is
+    installed.
     """
 
     def make(self, clock: FakeClock) -> Coordination:
-        """Make one in which nothing was said, and which goes by ``clock``."""
-        raise NotImplementedError("override make(clock) to return a coordination of yours that goes by that clock")
+        """Make a coordination without notices, which uses ``clock``."""
+        raise NotImplementedError("override make(clock) to return a coordination that uses the clock")
 
     @pytest.fixture
     async def subject(self) -> AsyncIterator[Subject]:
-        """A coordination in which nothing was said, closed afterwards."""
+        """A coordination without notices, closed afterwards."""
         clock = FakeClock()
         coordination = self.make(clock)
         yield Subject(coordination, clock)
         await coordination.aclose()
-
-    # All who listen hear all news, once and in order
 
     async def test_the_first_question_is_answered_at_once_with_where_to_listen(self, subject: Subject) -> None:
         await subject.announce(FIRST)

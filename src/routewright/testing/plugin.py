@@ -1,4 +1,4 @@
-"""A pytest plug-in that runs a test once for each situation its policies must survive. It is opt-in:
+"""An opt-in pytest plug-in that runs a test once for each situation that its policies must survive:
 
     pytest_plugins = ["routewright.testing.plugin"]  # in conftest.py; or: pytest -p routewright.testing.plugin
 
@@ -6,8 +6,8 @@
     def test_our_policies_survive(situation):
         situation.check()
 
-The marker takes what ``routewright.testing.situations`` does; a file is looked for beside the test's own, then where
-pytest was started, then in pytest's root directory.
+The marker takes the arguments of ``routewright.testing.situations``. A file is searched beside the test's file, then in
+the directory where pytest was started, then in pytest's root directory.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ _UNMARKED = "'situation' comes with the marker: write @pytest.mark.routewright('
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say what the marker is for."""
+    """Register the marker."""
     config.addinivalue_line("markers", f"{_MARKER}: run for each situation")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that takes ``situation`` once for each."""
+    """Parametrise tests that take ``situation``."""
     test = metafunc.definition
     if "situation" in metafunc.fixturenames:
         marker = test.get_closest_marker("routewright")
         if marker is not None:
             metafunc.parametrize("situation", _cases(marker, test), ids=_id, indirect=True)
-    elif any(marker.name == "routewright" for marker in test.own_markers):  # that of a class may be for other tests
-        said = f"{test.name} has the marker 'routewright' and tries nothing"
+    elif any(marker.name == "routewright" for marker in test.own_markers):  # a class's marker may be for other tests
+        said = f"{test.name} has the marker 'routewright' and does not use it"
         pytest.fail(f"{said}: take 'situation' as an argument, and call situation.check()", pytrace=False)
 
 
 @pytest.fixture
 def situation(request: pytest.FixtureRequest) -> SituationCase:
-    """One policy in one situation, of those that the marker ``routewright`` names."""
+    """One policy in one situation, from the marker ``routewright``."""
     given = getattr(request, "param", _UNMARKED)
     if isinstance(given, SituationCase):
         return given
@@ -57,7 +57,7 @@ def situation(request: pytest.FixtureRequest) -> SituationCase:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """PostgreSQL without syncs. Give each test a ``database()`` of its own."""
+    """PostgreSQL without syncs. Each test should use a new ``database()``."""
     need("postgres")
     with PostgresServer(durable=False) as server:
         yield server
@@ -65,7 +65,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    """Redis, which keeps nothing."""
+    """Redis without persistence."""
     need("redis-server")
     with RedisServer() as server:
         yield server
@@ -80,7 +80,7 @@ def need(program: str) -> None:
 
 
 def _cases(marker: pytest.Mark, test: pytest.Item) -> Sequence[SituationCase | str]:
-    """What the test runs with, or what is wrong with its marker: the fixture fails with that."""
+    """The test's cases, or what is wrong with its marker, for the fixture to fail with."""
     try:
         given = signature(situations).bind(*marker.args, **marker.kwargs)
     except TypeError as error:
@@ -93,7 +93,7 @@ def _cases(marker: pytest.Mark, test: pytest.Item) -> Sequence[SituationCase | s
 
 
 def _found(policies: Any, test: pytest.Item) -> Any:
-    """The policies as they were given, or the path of their file. Raises ``ValidationFailed``."""
+    """The given policies, or the path of their file. Raises ``ValidationFailed``."""
     if not isinstance(policies, str | Path) or Path(policies).is_absolute():
         return policies
     folders = dict.fromkeys((test.path.parent, test.config.invocation_params.dir, test.config.rootpath))

@@ -1,4 +1,4 @@
-"""A provider that does what a test says, and remembers what it was asked."""
+"""A provider that follows a test's script, and records its calls."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ class Pause(NamedTuple):
 
 Line = str | Chunk | ProviderFault | Pause
 Turn = str | ProviderFault | Sequence[Line]
-"""One answer: its text, the fault it ends in, or its pieces in order."""
+"""One answer: its text, its fault, or its pieces in order."""
 Script = Iterable[Turn] | Callable[[UpstreamCall], Turn]
 
 
 class ScriptedProvider:
-    """Answers call after call as its script says; ``calls`` holds what was asked.
+    """Answers calls from a script; ``calls`` records them.
 
         provider = ScriptedProvider(["Hello", ProviderFault("server")], models=[Model(id="test/one", quality=0.5)])
 
-    A text becomes a whole answer with usage of one token a word. Pieces are given as they are, without a ``Finish`` of
-    their own if the script has none. A function of the call is asked each time. When the script is at its end a call
-    fails with a sentence.
+    A text becomes a complete answer with a usage of one token per word. Pieces are yielded unchanged; no ``Finish`` is
+    added. A script may be a function, called with each call. Calls after the script's end fail.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class ScriptedProvider:
         self.name = name or (self._models[0].id.partition("/")[0] if self._models else "scripted")
         self.calls: list[UpstreamCall] = []
         self.open_calls = 0
-        """Calls begun and not yet left."""
+        """Calls entered and not left."""
         self.closed = 0
         self._turns: Iterator[Turn] = iter(()) if callable(script) else iter(script)
         self._function = script if callable(script) else None
@@ -51,7 +50,7 @@ class ScriptedProvider:
             raise ValidationFailed.of(Problem("script", "holds a Pause", "give clock=..., as to Settings"))
 
     def models(self) -> Sequence[Model]:
-        """The models it was declared with."""
+        """The models passed to the constructor."""
         return self._models
 
     def open(self, call: UpstreamCall) -> ScriptedCall:
@@ -59,7 +58,7 @@ class ScriptedProvider:
         return ScriptedCall(self, call)
 
     async def aclose(self) -> None:
-        """Count how often it was closed."""
+        """Count the call in ``closed``."""
         self.closed += 1
 
     def turn(self, call: UpstreamCall) -> Sequence[Line]:

@@ -1,8 +1,7 @@
 """Real servers on loopback for tests and benchmarks: PostgreSQL, PgBouncer, and Redis or Valkey.
 
-Each runs a program of this machine (Linux) in a temporary folder on a free port, as ``nobody`` if this process is root.
-It ends with its block, and with this process, even if that is killed.
-"""
+Each runs an installed program (on Linux) in a temporary folder on a free port, as ``nobody`` if this process is root.
+It ends with its ``with`` block, and with this process, even if that is killed."""
 
 from __future__ import annotations
 
@@ -26,17 +25,17 @@ HOST = "127.0.0.1"
 PATIENCE_S = 30.0
 Auth = Literal["trust", "scram-sha-256"]
 _PORTS = range(10_000, 22_000)
-"""Below the ports of clients: one that keeps trying while a server is down is given the server's own port in the end.
-The bus of a Redis Cluster is 10,000 above."""
+"""Below the ephemeral ports: otherwise a client that retries while a server is down may get the server's own port. The
+bus of a Redis Cluster is 10,000 above."""
 _NOBODY = 65_534
 
 
 class NotInstalled(FileNotFoundError):
-    """A server's program is not on this machine. The message says how to install it."""
+    """The program of a server is not installed. The message says how to install it."""
 
 
 class Server:
-    """One server, which keeps its port and its data when it is started again."""
+    """A server that keeps its port and data across restarts."""
 
     folder: Path
     """Its data and its ``log``, until the block is left."""
@@ -65,7 +64,7 @@ class Server:
         no, log = subprocess.DEVNULL, self.folder / "log"
         with log.open("ab") as out:
             self._process = subprocess.Popen(self._command, stdin=no, stdout=out, stderr=out, **_apart(self.folder))
-        # its input ends when this process does, however that ends
+        # its stdin closes when this process ends in any way
         script = 'read _; kill -QUIT $0; kill -CONT $0; rm -rf "$1"'
         leash = ["sh", "-c", script, f"{self._process.pid}", f"{self.folder}"]
         self._leash = subprocess.Popen(leash, stdin=subprocess.PIPE, stdout=no, stderr=no, start_new_session=True)
@@ -79,7 +78,7 @@ class Server:
             time.sleep(0.005)
 
     def stop(self) -> None:
-        """Shut it down in order, whoever is connected."""
+        """Shut it down cleanly, even with open connections."""
         self._process.send_signal(signal.SIGINT)
         self._process.wait(PATIENCE_S)
         self.kill()
@@ -90,7 +89,7 @@ class Server:
             children = self.pause()
             for child in children:
                 os.kill(child, signal.SIGKILL)
-            # the memory that they share is free when they are zombies, which they are while their parent rests
+            # their shared memory is free once they are zombies, which they stay while the parent is stopped
             while not all(") Z " in Path(f"/proc/{child}/stat").read_text() for child in children):
                 time.sleep(0.001)
             self._process.kill()
@@ -99,9 +98,9 @@ class Server:
         self._leash.communicate()
 
     def pause(self) -> list[int]:
-        """Stop all its processes by SIGSTOP: connections stay, and nobody answers. Returns its children."""
+        """Stop all its processes by SIGSTOP: connections stay open without answers. Returns its children."""
         pid = self._process.pid
-        os.kill(pid, signal.SIGSTOP)  # first, so that it starts no more of them
+        os.kill(pid, signal.SIGSTOP)  # first, so that it starts no more children
         os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
         for child in children:
@@ -109,18 +108,18 @@ class Server:
         return children
 
     def resume(self) -> None:
-        """Let all its processes go on."""
+        """Continue all its processes."""
         for pid in (*self.pause(), self._process.pid):
             os.kill(pid, signal.SIGCONT)
 
 
 class PostgresServer(Server):
-    """PostgreSQL with the superuser ``postgres``, UTF-8 and the C locale. ``settings`` are those of its file.
+    """PostgreSQL with the superuser ``postgres``, UTF-8 and the C locale. ``settings`` go into its configuration.
 
         with PostgresServer(durable=False, max_connections=50) as server:
             storage = open_storage(server.database())
 
-    ``durable=False`` leaves out the syncs, which only a power cut shows.
+    ``durable=False`` turns off syncs, which matter only in a power cut.
     """
 
     def __init__(self, *, durable: bool = True, auth: Auth = "trust", **settings: str | int) -> None:
@@ -154,7 +153,7 @@ class PostgresServer(Server):
         return made
 
     def promote(self) -> None:
-        """Have a replica take writes, and wait until it does."""
+        """Promote a replica, and wait until it accepts writes."""
         self.sql("SELECT pg_promote()")
 
 
@@ -207,7 +206,7 @@ def at_port(url: str, port: int) -> str:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens at."""
+    """A free port on loopback."""
     while True:
         port = random.choice(_PORTS)
         with socket.socket() as tried:
@@ -242,7 +241,7 @@ def _run(folder: Path, *command: str, check: bool = True) -> str:
 
 
 def _apart(folder: Path) -> dict[str, Any]:
-    """Where, as whom and with which variables a program runs, away from this terminal."""
+    """Options of ``Popen``: folder, user, environment and a new session."""
     user = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
     return {"cwd": folder, "env": {"PATH": os.environ["PATH"], "LC_ALL": "C"}, "start_new_session": True, **user}
 

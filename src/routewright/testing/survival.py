@@ -1,6 +1,6 @@
-"""Does a policy survive what providers do? One case a policy and situation, for any test runner.
+"""Tests if policies survive failures of providers: one case per policy and situation, for any test runner.
 
-A case plays its situation to a whole Router on virtual time, whose every provider is a faulty one.
+A case runs its situation with a real Router on virtual time and faulty providers.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from .clock import FakeClock
 from .faulty import FaultyProvider
 
 BACK_WITHIN_S = 16
-"""Seconds after its recovery within which a provider is in service again."""
+"""Seconds after its recovery within which a provider must be used again."""
 DOWN_S = 20
-"""How long a flapping provider is down. It is called once a second."""
+"""How long a flapping provider is down, with one call per second."""
 
 
 class Situation(NamedTuple):
-    """What the provider of the chosen model does, while all others are well."""
+    """A failure of the provider of the chosen model; all others work."""
 
     name: str
     what: str
-    """In words, after "the provider"."""
+    """Description, continuing "the provider"."""
     fault: str
     """One of ``routewright.testing.CELLS``."""
     times: int | None = None
@@ -77,7 +77,7 @@ _CUT = ("stream_cut", "stream_stalled", "malformed_chunk", "missing_end", "cut_n
 
 
 class NotSurvived(AssertionError):
-    """A policy does not survive a situation. The message says which, what happened, and what to change."""
+    """A policy does not survive a situation. The message names both, what happened, and what to change."""
 
     __module__ = "routewright.testing"
 
@@ -104,9 +104,9 @@ class SituationCase:
         return f"{self.policy.name}-{self.situation.name}"
 
     def check(self) -> None:
-        """Play it, plain and streamed, in milliseconds. Raises ``NotSurvived``, an ``AssertionError``.
+        """Run it, plain and streamed, in milliseconds. Raises ``NotSurvived``, an ``AssertionError``.
 
-        It is for plain tests: in an async one it raises ``RuntimeError``.
+        For plain tests; raises ``RuntimeError`` in an async one.
         """
         __tracebackhide__ = True
         if this_loop() is not None:
@@ -117,7 +117,7 @@ class SituationCase:
             try:
                 anyio.run(_Stage(self, streamed=streamed).play)
             except NotSurvived as error:
-                raise error.with_traceback(None) from None  # it is about the policy: our own frames tell nothing
+                raise error.with_traceback(None) from None  # frames of this module would not help
 
 
 def situations(
@@ -127,13 +127,13 @@ def situations(
     catalogue: Catalogue | None = None,
     request: RequestLike = "Hello",
 ) -> list[SituationCase]:
-    """Sixteen cases for each policy, or for the one that is named.
+    """Sixteen cases for each policy, or for the named one.
 
         for case in situations("policies.toml"):
             case.check()
 
-    The provider of the model that a policy chooses for ``request`` fails; all others of the ``catalogue`` are well.
-    Nothing is sent, and time is virtual. Raises ``ValidationFailed``.
+    The provider of the model chosen for ``request`` fails; all others of the ``catalogue`` work. Nothing is sent, and
+    time is virtual. Raises ``ValidationFailed``.
     """
     given = _read(policies)
     chosen = [each for each in given if policy is None or policy in (each.name, each.id)]
@@ -162,7 +162,7 @@ def _read(policies: object) -> Sequence[Policy]:
         hint = "pass the path of a file, or a list: [Policy(...)]"
         raise ValidationFailed.of(Problem(place, f"{shown(policies)} is not a list of policies", hint))
     if not given:
-        raise ValidationFailed.of(Problem(place, "there is no policy", "write one that is to be tried"))
+        raise ValidationFailed.of(Problem(place, "there is no policy", "write the policy to test"))
     return given
 
 
@@ -174,12 +174,12 @@ class Ended(NamedTuple):
 
     @property
     def attempts(self) -> list[ModelSpan]:
-        """What was tried, in order."""
+        """The attempts, in order."""
         return [span for span in self.trace.spans if isinstance(span, ModelSpan)]
 
     @property
     def calls(self) -> str:
-        """How many there were, and of which models."""
+        """The number of attempts and their models, in words."""
         if not self.attempts:
             return "nothing was called"
         count = "1 call" if len(self.attempts) == 1 else f"{len(self.attempts)} calls"
@@ -187,14 +187,14 @@ class Ended(NamedTuple):
 
 
 class _Script:
-    """What one provider does, call after call."""
+    """The behaviour of one provider, call by call."""
 
     def __init__(self) -> None:
         self.fault: str | None = None
         self.times: int | None = None
 
     def faults(self) -> Iterator[str | None]:
-        """Without end: the fault as often as it comes, else None."""
+        """Endless: the fault ``times`` times, then None."""
         while True:
             due = self.times is None or self.times > 0
             self.times = None if self.times is None else self.times - 1
@@ -202,7 +202,7 @@ class _Script:
 
 
 class _Stage:
-    """One policy in one situation, with calls of one form."""
+    """One policy in one situation, plain or streamed."""
 
     def __init__(self, case: SituationCase, *, streamed: bool) -> None:
         self._policy = case.policy
@@ -244,7 +244,7 @@ class _Stage:
         self._check_costs(decided, ended)
 
     def _past_guardrails(self) -> RouteRequest:
-        """What the policy's guardrails leave of the request."""
+        """The request after the policy's guardrails."""
         gate = RequestGate(self._request, guardrails_of(self._policy))
         done_now(pass_gate(gate))
         if gate.blocked is None:
@@ -253,7 +253,7 @@ class _Stage:
         raise NotSurvived(f"policy {self._policy.name!r} cannot be tried: its {by}; pass another 'request='")
 
     async def _flap(self, decided: Decision, script: _Script) -> None:
-        """Be down, then well, with a caller who goes on calling."""
+        """Go down and recover while calls continue."""
         for second in range(DOWN_S + BACK_WITHIN_S):
             if second == DOWN_S:
                 script.fault = None
@@ -290,11 +290,11 @@ class _Stage:
 
     @property
     def _is_refused(self) -> bool:
-        """The content is refused, and the policy has it told."""
+        """True if the caller should see a refusal: moderation without fallback."""
         return self._situation.name == "moderation" and self._rules.on_refusal == "fail"
 
     def _may_tell(self, decided: Decision, error: RouterError) -> bool:
-        """Whether an error is what the caller is to get."""
+        """True if the caller should get this error."""
         if self._is_refused:
             return isinstance(error, ContentRefused)
         if not isinstance(error, UpstreamFailed):
@@ -312,7 +312,7 @@ class _Stage:
         return self._models[model].provider
 
     def _check_costs(self, decided: Decision, ended: Ended) -> None:
-        """Each attempt is priced at its own model's prices."""
+        """Check that each attempt is priced by its own model."""
         day = ended.trace.created_at[:10]
         for span in ended.attempts:
             tokens, priced = span.tokens, self._models[span.model].pricing_per_1m is not None

@@ -1,4 +1,4 @@
-"""Several threads, each with an event loop of its own, do the same work at once: for the contract suites."""
+"""Runs the same work in several threads, each with its own event loop, for the contract suites."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 Meet = Callable[[], object]
-"""Waits until all threads have come so far."""
+"""Waits until all threads have called it."""
 
 
 def run_in_threads(work: Callable[[int, Meet], Awaitable[None]], *, many: int, backend: str, patience_s: float) -> None:
-    """Run ``work(number, meet)`` in that many threads, which meet in the middle of things far more often than usual.
+    """Run ``work(number, meet)`` in threads, with very frequent thread switches.
 
-    Raises what the first failure raised, and ``AssertionError`` if a thread waits for more than ``patience_s``.
+    Raises the first failure, and ``AssertionError`` if a thread waits for more than ``patience_s``.
     """
     barrier, failed = threading.Barrier(many), list[Exception]()
 

@@ -1,4 +1,4 @@
-"""An assertion on traces, whose failure names every difference."""
+"""An assertion on traces that reports every difference."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAMES = [*Trace.__struct_fields__, "model", "provider", "attempts"]
 
 
 def assert_trace(of: Trace | Answer[Any], **expected: Any) -> Trace:
-    """Check what a call did, by its trace or its answer, and return the trace.
+    """Check the trace of a call, given the trace or its answer, and return it.
 
         assert_trace(answer, status="completed", selected_model="test/one", spans=["decision", "model"])
 

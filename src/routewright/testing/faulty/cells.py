@@ -1,7 +1,7 @@
-"""The ways in which a provider fails, as data: what the server does, and which kind of fault a client makes of it.
+"""Failures of providers, as data: what the server does, and the kind of fault that a client reports.
 
-One row a fault, in both forms of a call. ``Script`` serves requests with them, one by one. What the Router does about
-each kind is in the table of faults (``_core/attempts/faults.py``).
+One row per fault, plain and streamed. ``Script`` serves requests with them, one by one. How the Router reacts to each
+kind is in the table of faults (``_core/attempts/faults.py``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .completion import ANSWER, EVENTS, JSON, asks_for_stream
 from .steps import FOREVER, Break, Connection, Drip, Head, Repeat, Step
 
 SLOW_S = 60.0
-"""Longer than anybody waits for a first token."""
+"""Longer than any wait for a first token."""
 DAY_S = 86_400.0
 
 _WHOLE = says.document()
@@ -38,10 +38,9 @@ class Play(NamedTuple):
 
     steps: Sequence[Step]
     kind: FaultKind | None
-    """What the provider raises, ``timeout`` standing for an end that only a time limit makes. None: it is an answer."""
+    """What the provider raises; ``timeout`` if only a time limit ends it. None: it answers."""
     finish: str = "stop"
-    """How an answer ends. The Router takes one that ends with ``content_filter`` for refused, and delivers one that
-    ends with a word that nobody knows as ``other``."""
+    """The finish reason. The Router treats ``content_filter`` as a refusal, and reports unknown ones as ``other``."""
 
 
 class Cell(NamedTuple):
@@ -53,10 +52,10 @@ class Cell(NamedTuple):
     plain: Play
     streamed: Play
     retry_after: float | None = None
-    """Seconds that the fault says."""
+    """The ``Retry-After`` of the fault, in seconds."""
 
     def play(self, stream: bool) -> Play:
-        """The form that a call asks for."""
+        """The form for a call."""
         return self.streamed if stream else self.plain
 
 
@@ -100,7 +99,7 @@ def _ends(name: str, what: str, reason: str, common: str) -> Cell:
 
 
 def _calls(name: str, what: str, *calls: tuple[str, str]) -> Cell:
-    """Calls of tools, each an id and its arguments."""
+    """Tool calls, each an id and arguments."""
     made = [
         {"index": at, "id": id, "type": "function", "function": {"name": "look", "arguments": arguments}}
         for at, (id, arguments) in enumerate(calls)
@@ -122,7 +121,7 @@ def _long(encoding: str = "") -> tuple[Play, Play]:
 
 
 def _packed(start: bytes, piece: bytes) -> tuple[Step, ...]:
-    """A start and 1 GiB of the same piece in gzip. After a full flush the same bytes always become the same bytes."""
+    """A start and 1 GiB of one piece in gzip. After a full flush equal input compresses to equal output."""
     packer = zlib.compressobj(wbits=16 + zlib.MAX_WBITS)
     head = packer.compress(start) + packer.flush(zlib.Z_FULL_FLUSH)
     block = packer.compress(piece) + packer.flush(zlib.Z_FULL_FLUSH)
@@ -138,7 +137,7 @@ def _one_line() -> tuple[Play, Play]:
 
 
 def _with_length(head: Head, *pieces: bytes, more: int) -> tuple[Step, ...]:
-    """A body that is said to be longer than it is."""
+    """A body with a content-length that is too large."""
     length = sum(map(len, pieces)) + more
     return Head(200, dict(head.headers) | {"content-length": str(length)}), *pieces, Break.CLOSE
 
@@ -149,7 +148,7 @@ _UNREACHED = (
     _alike("bad_certificate", "the certificate is nobody's", FaultKind.CONNECT, Connection.UNTRUSTED),
     _alike("handshake_stall", "the TLS handshake is never answered", FaultKind.CONNECT, Connection.MUTE),
 )  # fmt: skip
-"""There is no connection."""
+"""The connection fails."""
 
 _STATUSES = (
     _status(400, "bad_request", "a parameter that is not known", FaultKind.REQUEST,
@@ -187,7 +186,7 @@ _STATUSES = (
         Head(503, {"content-type": "application/json"}), Pause(FOREVER)),
     _alike("redirect", "307: elsewhere", FaultKind.MALFORMED, Head(307, {"location": "http://elsewhere.invalid/"})),
 )  # fmt: skip
-"""The status says it."""
+"""The status reports it."""
 
 _BROKEN = (
     _alike("reset_before_headers", "the connection is reset before the headers", FaultKind.RESET, Break.RESET),
@@ -263,7 +262,7 @@ _NONE = (
     Cell("trailing_garbage", "an answer with more behind it",
         Play((JSON, _WHOLE, b"</html>"), FaultKind.MALFORMED), Play((EVENTS, *_STREAM, b"</html>"), None)),
 )  # fmt: skip
-"""What comes is no answer."""
+"""The response is not a valid answer."""
 
 _LONG = (
     Cell("endless", "a body of 1 GiB", *_long()),
@@ -273,7 +272,7 @@ _LONG = (
         Play((JSON, Repeat(b" " * 1000, 1000), _WHOLE), None),
         Play((EVENTS, Repeat(b"data:{}\n\n" * 1000, 1000), *_STREAM), None)),
 )  # fmt: skip
-"""There is far too much of it."""
+"""The response is far too large."""
 
 _ODD = (
     _usage("missing", "no usage", None),
@@ -287,7 +286,7 @@ _ODD = (
     Cell("interim", "`100 Continue` before the answer",
         Play((Head(100, {}), JSON, _WHOLE), None), Play((Head(100, {}), EVENTS, *_STREAM), None)),
 )  # fmt: skip
-"""It is an answer all the same."""
+"""Odd, but still an answer."""
 
 CELLS: dict[str, Cell] = {
     cell.name: cell for cell in (*_UNREACHED, *_STATUSES, *_BROKEN, *_UNFINISHED, *_NONE, *_LONG, *_ODD)
@@ -295,11 +294,11 @@ CELLS: dict[str, Cell] = {
 """All faults, by name."""
 
 Faults = str | Cell | Iterable[str | Cell | None]
-"""One fault for all requests, or one a request, by name; None is a good answer, and so is what comes after the last."""
+"""One fault for all requests, or one per request, by name; None, or a request after the last, gets a good answer."""
 
 
 class Request(NamedTuple):
-    """A request as it came, without its headers, which hold the key."""
+    """A received request, without headers, since they hold the key."""
 
     method: str
     url: str
@@ -307,12 +306,12 @@ class Request(NamedTuple):
 
 
 class Script:
-    """How each request is served, in turn; remembers the requests."""
+    """Serves each request with the next fault; records the requests."""
 
     def __init__(self, faults: Faults = (), answer: str = ANSWER) -> None:
         self.requests: list[Request] = []
         self.known = _known(faults)
-        """The given faults; empty where they come from an iterator."""
+        """The given faults; empty for an iterator."""
         self._good = good(answer)
         self._cells: Iterator[Cell | None] = iter(self.known)
         if isinstance(faults, str | Cell):
@@ -344,4 +343,4 @@ def _cell(fault: object, place: str = "faults") -> Cell | None:
     if isinstance(fault, str) and fault in CELLS:
         return CELLS[fault]
     hint = did_you_mean(fault, CELLS) or "see routewright.testing.CELLS, or pass None for a good answer"
-    raise ValidationFailed.of(Problem(place, f"no fault is known as {shown(fault)}", hint))
+    raise ValidationFailed.of(Problem(place, f"unknown fault {shown(fault)}", hint))

@@ -1,6 +1,6 @@
 """Faults over real TCP: a server on loopback, in a thread with its own loop.
 
-So clients on asyncio and trio, in other threads and processes, are served alike.
+It serves clients on asyncio and trio, in other threads and processes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .completion import ANSWER
 from .steps import FOREVER, Break, Connection, Head, moments
 
 PATIENCE_S = 10.0
-"""How long the server's thread is waited for."""
+"""How long to wait for the server's thread."""
 _LONGEST_S = 86_400.0
 _HOST = "127.0.0.1"
 _SECURE = (Connection.UNTRUSTED, Connection.MUTE)
@@ -65,25 +65,25 @@ class FaultyServer:
         self.connection = _connection_of(self.script)
         self.time_scale = time_scale
         self.connected = 0
-        """Connections that are open now."""
+        """Number of open connections."""
         self.port = 0
         self._changed = threading.Condition()
         self._started = threading.Event()
 
     @property
     def url(self) -> str:
-        """What providers are given as ``base_url``, while the server runs."""
+        """The ``base_url`` for providers, while the server runs."""
         if self.connection is Connection.UNRESOLVED:
             return "http://nowhere.invalid/v1"
         return f"{'https' if self.connection in _SECURE else 'http'}://{_HOST}:{self.port}/v1"
 
     @property
     def requests(self) -> list[Request]:
-        """What came."""
+        """The received requests."""
         return self.script.requests
 
     def __enter__(self) -> Self:
-        self._socket = socket.socket()  # at which nobody listens, kept so that nobody else takes it
+        self._socket = socket.socket()  # bound even if it does not listen, to reserve the port
         self._socket.bind((_HOST, 0))
         if self.connection not in _DEAF:
             self._socket.listen()
@@ -100,7 +100,7 @@ class FaultyServer:
         self._socket.close()
 
     def wait_connected(self, count: int, seconds: float = 1.0) -> bool:
-        """Wait until that many connections are open. False if ``seconds`` go by without a change."""
+        """Wait until ``count`` connections are open. False if ``seconds`` pass without a change."""
         with self._changed:
             while self.connected != count:
                 if not self._changed.wait(seconds):
@@ -108,7 +108,7 @@ class FaultyServer:
         return True
 
     def note_connection(self, change: int) -> None:
-        """Count one that was opened or closed."""
+        """Count an opened or closed connection."""
         with self._changed:
             self.connected += change
             self._changed.notify_all()
@@ -120,18 +120,18 @@ class FaultyServer:
             context = _untrusted_context() if self.connection is Connection.UNTRUSTED else None
             serving = loop.create_server(lambda: _Served(self, served), sock=self._socket, ssl=context)
             listening = loop.run_until_complete(serving)
-            loop.call_later(_LONGEST_S, listening.close)  # it is not to be collected before
+            loop.call_later(_LONGEST_S, listening.close)  # keeps a reference, so that it is not collected
         loop.call_soon(self._started.set)
         loop.run_forever()
         for connection in tuple(served):
             connection.transport.abort()
-        for _ in range(3):  # until they know
+        for _ in range(3):  # let them notice
             loop.run_until_complete(asyncio.sleep(0))
         loop.close()
 
 
 class _Served(asyncio.Protocol):
-    """One connection, and one request after the other on it."""
+    """One connection, serving requests one after the other."""
 
     transport: asyncio.Transport
 
@@ -203,12 +203,12 @@ class _Served(asyncio.Protocol):
         if how is Break.CLOSE:
             return self.transport.close()
         made = self.transport.get_extra_info("socket")
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, and no farewell
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset on close
         return self.transport.abort()
 
 
 def _connection_of(script: Script) -> Connection | None:
-    """The fault of the connection that is to be played, if it is one."""
+    """The connection fault to simulate, if any."""
     steps = [step for cell in script.known if cell is not None for step in cell.plain.steps]
     found = [step for step in steps if isinstance(step, Connection)]
     if found and len(script.known) > 1:

@@ -1,4 +1,4 @@
-"""What a faulty server does with one request, step by step: the same over real TCP and in memory."""
+"""The steps of a faulty server for one request, the same over real TCP and in memory."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ FOREVER = math.inf
 
 
 class Connection(StrEnum):
-    """There is none. Such a step stands alone, and holds for a whole ``FaultyServer``."""
+    """A connection that fails. Such a step is alone, and applies to a whole ``FaultyServer``."""
 
     REFUSED = "refused"
     UNRESOLVED = "unresolved"
     """The name has no address."""
     UNTRUSTED = "untrusted"
-    """The certificate is nobody's."""
+    """The certificate is not trusted."""
     MUTE = "mute"
-    """It is there, and the TLS handshake is never answered."""
+    """It opens, but the TLS handshake is never answered."""
 
 
 class Break(StrEnum):
-    """The connection ends before its time."""
+    """The connection ends early."""
 
     RESET = "reset"
     CLOSE = "close"
-    """In an orderly way. A body that has all the bytes it was to have is whole."""
+    """A clean close. A body with all its bytes is complete."""
 
 
 class Head(NamedTuple):
-    """The status line and the headers. Without a content-length the body is sent chunked.
+    """Status line and headers. Without a content-length the body is chunked.
 
-    A status under 200 is an interim one; another head follows.
+    A status under 200 is an interim one, followed by another head.
     """
 
     status: int
@@ -45,7 +45,7 @@ class Head(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """The same piece of the body over and over, made as it is sent."""
+    """A repeated piece of the body, generated as it is sent."""
 
     piece: bytes
     times: int | None = None
@@ -64,11 +64,11 @@ class Drip(NamedTuple):
 
 Moment = Connection | Head | bytes | Pause | Break
 Step = Moment | Repeat | Drip
-"""``bytes`` are a piece of the body. What follows the last step is the body's proper end."""
+"""``bytes`` are a piece of the body. After the last step the body ends properly."""
 
 
 def moments(steps: Sequence[Step]) -> Iterator[Moment]:
-    """The steps with nothing repeated, one at a time."""
+    """The steps, with ``Repeat`` and ``Drip`` expanded."""
     for step in steps:
         match step:
             case Repeat(piece, times, every_s):

@@ -1,4 +1,4 @@
-"""Faults in memory: a ``Transport`` that plays them on any clock, with no real waiting, and a provider over it."""
+"""Faults in memory: a ``Transport`` that simulates them on any clock, and a provider over it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .steps import Break, Connection, Head, Moment, moments
 
 
 class FaultyTransport:
-    """Plays faults to whatever sends requests through it, and remembers those.
+    """Answers requests with faults, and records the requests.
 
         provider = OpenAIProvider("key", transport=FaultyTransport(["reset_mid_body", None], clock))
 
@@ -40,14 +40,14 @@ class FaultyTransport:
         limits: TransportLimits | None = None,
     ) -> None:
         self.open_calls = 0
-        """Requests begun and not yet left."""
+        """Requests entered and not left."""
         self.clock = SystemClock() if clock is None else clock
         self.limits = limits or TransportLimits()
         self._script = Script(faults, answer)
 
     @property
     def requests(self) -> list[Request]:
-        """What was sent."""
+        """The requests sent."""
         return self._script.requests
 
     @asynccontextmanager
@@ -67,7 +67,7 @@ class FaultyTransport:
 
 
 class FaultyResponse:
-    """An answer whose body comes as the fault has it (``protocols.Response``)."""
+    """A response whose body follows the fault (``protocols.Response``)."""
 
     def __init__(self, transport: FaultyTransport, head: Head, rest: Iterator[Moment]) -> None:
         self.status = head.status
@@ -128,7 +128,7 @@ class FaultyResponse:
 
 
 class FaultyProvider(OpenAIProvider):
-    """Serves calls with faults by name, and remembers the calls: what a real provider makes of what a vendor sent.
+    """An ``OpenAIProvider`` whose vendor fails as scripted; records the calls.
 
         provider = FaultyProvider(["rate_limited", None], models=[Model(id="test/one", quality=0.5)])
 
@@ -147,7 +147,7 @@ class FaultyProvider(OpenAIProvider):
         limits: TransportLimits | None = None,
     ) -> None:
         self.calls: list[UpstreamCall] = []
-        """What was asked."""
+        """The calls received."""
         self._faulty = FaultyTransport(faults, clock, answer=answer, limits=limits)
         super().__init__(
             "faulty-key",
@@ -161,12 +161,12 @@ class FaultyProvider(OpenAIProvider):
 
     @property
     def open_calls(self) -> int:
-        """Requests begun and not yet left."""
+        """Requests entered and not left."""
         return self._faulty.open_calls
 
     @property
     def requests(self) -> list[Request]:
-        """What was sent for the calls."""
+        """The requests sent for the calls."""
         return self._faulty.requests
 
     def open(self, call: UpstreamCall) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:

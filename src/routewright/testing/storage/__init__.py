@@ -1,11 +1,11 @@
-"""What every storage must keep, as tests: inherit the class, say how to make yours, and let pytest run it.
+"""Contract suites of storages: inherit a class, override ``make``, and run pytest.
 
-``StorageContract`` is about traces, which every storage keeps. ``BooksContract`` is about accounts, keys, credit,
-events and what processes agree on: a storage keeps all of that, or refuses it with ``UnsupportedWrite``.
-``AccountsContract`` is about what calls take of all that (``protocols.LimitingStorage``).
+``StorageContract`` covers traces, which every storage keeps. ``BooksContract`` covers accounts, keys, credit, events
+and data shared by processes: a storage keeps all of these, or refuses them with ``UnsupportedWrite``.
+``AccountsContract`` covers limits, budgets and idempotency keys of calls (``protocols.LimitingStorage``).
 
-A test's name is the promise. ``samples.py`` makes what is stored. ``NaiveAccounts`` says what limits, budgets and keys
-are, in as few words as possible; ``AccountsWalk`` holds a storage to it.
+``samples.py`` makes sample data. ``NaiveAccounts`` is a simple model of limits, budgets and keys; ``AccountsWalk``
+compares a storage with it.
 """
 
 from .accounts import AccountsAndKeys, AgentStates, Bookkeeping, Happenings
@@ -27,19 +27,19 @@ __all__ = [
 
 
 class StorageContract(Keeping, Batches, Selecting, Deletion, Counting, Aging, Snapshots, Isolation, Loads):
-    """Inherit it and override ``make``. Each test makes a storage of its own, uses it in one event loop, one of them
-    in threads besides, and closes it.
+    """Inherit it and override ``make``. Each test makes a storage, uses it in one event loop (one test also in
+    threads), and closes it.
 
     class TestMyStorage(StorageContract):
         def make(self):
             return MyStorage()
 
-    The tests run with anyio's plug-in of pytest, which comes with anyio, on asyncio, and on trio where it is installed.
+    The tests use anyio's pytest plug-in, on asyncio, and on trio if it is installed.
     """
 
 
 class BooksContract(AccountsAndKeys, AgentStates, Happenings, Outgoing, Bookkeeping, Agreeing):
-    """The same for accounts, keys, credit, events and webhooks. One that keeps them inherits both.
+    """Contract for accounts, keys, credit, events and webhooks, in addition to ``StorageContract``.
 
     class TestMyStorage(StorageContract, BooksContract):
         def make(self):
@@ -48,12 +48,12 @@ class BooksContract(AccountsAndKeys, AgentStates, Happenings, Outgoing, Bookkeep
 
 
 class AccountsContract(Windows, Budgets, Queues, Settling, Idempotency, Accounting, Histories, Owners):
-    """The same for its ``accounts``: rate limits, budgets and idempotency keys.
+    """Contract for ``storage.accounts``: rate limits, budgets and idempotency keys.
 
     class TestMyAccounts(AccountsContract):
         def make(self, clock):
             return MyStorage(clock=clock)
 
-    Time is the clock's that ``make`` is given. Where several processes share what is stored, ``other`` opens what
-    ``make`` made as another process does; ``lease_s`` says for how long one may be silent.
+    Time is that of the clock passed to ``make``. If processes can share the storage, ``other`` opens it a second time;
+    ``lease_s`` is the time without a call after which a process counts as dead.
     """

@@ -1,4 +1,4 @@
-"""Accounts and their keys, events and incidents, and what all of these writes have in common."""
+"""Contract of accounts, keys, agent states, events and incidents, and of all these writes together."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ INCIDENT = Incident(id="inc_1", title="slow", severity="minor", started_at=AT)
 
 
 def writes_of(account: str) -> list[Write]:
-    """One of each kind, each of which finds what it needs."""
+    """One write of each kind, with its preconditions met in order."""
     return [
         PutAccount(make_account(name=account, prepaid=True, monthly_nanos=100)),
         PutKey(make_key(account=account, digest=f"of {account}", budget_nanos=1_000)),
@@ -84,7 +84,7 @@ def writes_of(account: str) -> list[Write]:
 
 
 class AccountsAndKeys(Suite):
-    """Accounts and their keys: found by what only their owners know, and revoked for ever."""
+    """Accounts and keys: found by digest, and revoked for good."""
 
     async def test_an_account_is_what_was_put_last(self, storage: Storage) -> None:
         limits = RateLimits(requests_per_min=2**53)
@@ -232,7 +232,7 @@ class AccountsAndKeys(Suite):
 
 
 class AgentStates(Suite):
-    """Checkpoints of agent runs and conversations are kept until their time, each account and environment apart."""
+    """States of agent runs and conversations are kept until they expire, per account and environment."""
 
     async def _state(self, storage: Storage, account: str = "acme", **asked: Any) -> bytes | None:
         return await storage.read(account, AgentState(**asked))
@@ -264,7 +264,7 @@ class AgentStates(Suite):
 
 
 class Happenings(Suite):
-    """Events are kept once, incidents as they were put last."""
+    """Events are kept once; incidents can be replaced."""
 
     async def test_an_event_is_kept_once_as_it_was(self, storage: Storage) -> None:
         data = {"metadata": {"team": ODD_TEXTS[5], "n": 2**53, "none": None, "deep": [1.5, {}]}}
@@ -338,7 +338,7 @@ class Happenings(Suite):
 
 
 class Bookkeeping(Suite):
-    """All of these writes: said twice is said once, applied together or not at all, and one account's."""
+    """All of these writes are idempotent, atomic in batches, and isolated by account."""
 
     async def test_each_write_said_twice_is_said_once(self, storage: Storage) -> None:
         for account, writes in (("acme", writes_of("acme")), (SYSTEM_ACCOUNT, [PutIncident(INCIDENT)])):
@@ -417,7 +417,7 @@ class Bookkeeping(Suite):
 
 
 async def seen(storage: Storage, account: str) -> dict[str, Any]:
-    """All that an account can read of these things."""
+    """Everything that an account can read of these things."""
     return {
         "standing": await storage.read(account, Stands(AT, "k", RUN)),
         "keys": await storage.read(account, Keys()),
@@ -432,7 +432,7 @@ async def _by_digest(storage: Storage, *digests: str) -> Key | None:
 
 
 async def _assert_seen(storage: Storage, compromised: list[Trace], sound: list[Trace]) -> None:
-    """One by one, in pages, and by a filter, of the account ``acme``."""
+    """Check traces of ``acme`` one by one, in pages, and by filter."""
     every = [*compromised, *sound]
     for trace in every:
         assert await storage.read("acme", TraceById(trace.id)) == trace

@@ -1,4 +1,4 @@
-"""What a call takes before it runs: rate limits, slots and money, all of it or nothing; and how it waits for that."""
+"""Contract of admission: rate limits, slots and money are taken all or none, and calls wait for money in order."""
 
 from __future__ import annotations
 
@@ -40,37 +40,37 @@ A_MOMENT_S = 0.001
 THREADS, ROUNDS, LIMIT, MOST = 8, 40, 100, 3
 PATIENCE_S = 20.0
 CANCELLED_AFTER = 20
-"""An ask is cancelled after each of so many turns of other tasks."""
+"""The cancellation test cancels after 0 to this many checkpoints."""
 MADE = "key_" + "0" * 26
-"""The id of a key as a Console makes them."""
+"""A key id as a Console makes them."""
 
 
 @pytest.mark.anyio
 class AccountsSuite:
-    """Tests of a storage that keeps accounts, each of which has one of its own and one account in it, ``acme``.
+    """Base of tests of a storage with accounts. Each test has a new storage with one account, ``acme``.
 
-    Time is the clock's that ``make`` is given, and moves only when a test moves it.
+    Time is that of the clock passed to ``make``, and moves only when a test moves it.
     """
 
     lease_s = 30.0
-    """How long whoever holds something may be silent."""
+    """After this long without a call, a process counts as dead."""
 
     def make(self, clock: FakeClock) -> LimitingStorage:
-        """Make an empty storage that goes by ``clock``."""
-        raise NotImplementedError("override make(clock) to return an empty storage of yours that goes by that clock")
+        """Make an empty storage that uses ``clock``."""
+        raise NotImplementedError("override make(clock) to return an empty storage that uses the clock")
 
     def other(self, clock: FakeClock) -> LimitingStorage | None:
-        """Open what ``make`` made last as another process does. None: that is not possible with yours."""
+        """Open the storage of the last ``make`` a second time, as another process does. None: not possible."""
         return None
 
     @pytest.fixture
     def clock(self) -> FakeClock:
-        """It says ``AT``, and stands still."""
+        """A clock that stands still at ``AT``."""
         return FakeClock(AT_S, autojump=False)
 
     @pytest.fixture
     async def till(self, clock: FakeClock) -> AsyncIterator[Till]:
-        """The account in an empty storage, not set up yet."""
+        """The account in an empty storage, not created yet."""
         storage = self.make(clock)
         yield Till(storage)
         await storage.aclose()
@@ -82,7 +82,7 @@ class AccountsSuite:
 
 
 class Windows(AccountsSuite):
-    """Rate limits: in no minute more than the limit, and nobody is refused who fits."""
+    """Rate limits: no minute exceeds the limit, and no call that fits is refused."""
 
     async def test_a_limit_admits_as_many_as_it_says_and_no_more(self, till: Till) -> None:
         await till.open(limits=RateLimits(requests_per_min=3))
@@ -328,7 +328,7 @@ class Windows(AccountsSuite):
 
 
 class Case(NamedTuple):
-    """An ask where so much is spent and reserved of 1,000. ``waits`` None: there is room."""
+    """An ask with some of 1,000 spent and reserved. ``waits`` None: there is room."""
 
     spent: int
     reserved: int
@@ -517,7 +517,7 @@ class Budgets(AccountsSuite):
 
 
 class Queues(AccountsSuite):
-    """Calls that wait for what others hold: in their order, no longer than they may, and for nothing else."""
+    """Calls that wait for money held by others: in order, within their time, and for nothing else."""
 
     async def test_those_who_wait_get_what_is_freed_in_their_order(self, full: Till, clock: FakeClock) -> None:
         await full.admit("first", 1_000)
@@ -689,8 +689,8 @@ class Queues(AccountsSuite):
 async def waiting(
     till: Till, clock: FakeClock, calls: list[tuple[str, int]], *, cancels: bool = False, **given: Any
 ) -> AsyncIterator[dict[str, Any]]:
-    """Calls that ask for so much in this order and wait, and what each was answered, once it was. In the end all of
-    them were, or are cancelled."""
+    """Start calls that ask for amounts in order and wait. Yields their answers by call, as they come. Leaving waits for
+    all, or cancels them."""
     heard = dict[str, Any]()
 
     async def ask(call: str, nanos: int) -> None:

@@ -1,4 +1,4 @@
-"""Roll-ups, which are counted as traces are written, and the snapshots that decisions were made from."""
+"""Contract of roll-ups, which are updated with each trace, and of the snapshots that decisions name."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ WINDOWS = (
     ("2026-11-22", "2026-11-23"),
     ("2026-11-21", "2026-11-19"),
 )
-"""First and last days: all that there are, one, some, none, and a window that ends before it begins."""
+"""First and last days: all, one, some, none, and a window that ends before it begins."""
 BY_MODEL = UsageCounts(first="2026-11-19", last="2026-11-21", group_by="model")
 EACH: tuple[Snapshot, ...] = (
     CatalogueSnapshot("cat_1", "2026-11-21", (Model(id="a/one", pricing_per_1m=Pricing(1.0, 4.0)),)),
@@ -79,7 +79,7 @@ each_kind = pytest.mark.parametrize("snapshot", EACH, ids=kind)
 
 
 def chance_puts(seed: int, many: int = 60) -> list[PutTrace]:
-    """Traces of chance, counted by different keys."""
+    """Random traces, counted by different keys."""
     rng, puts = Random(seed), list[PutTrace]()
     for number in range(many):
         trace = replace(random_trace(rng, number), duration_ms=rng.lognormvariate(6, 2))
@@ -88,7 +88,7 @@ def chance_puts(seed: int, many: int = 60) -> list[PutTrace]:
 
 
 class Counting(Suite):
-    """Roll-ups equal what counting all traces anew gives (``_core/analytics/rollup.py``)."""
+    """Roll-ups equal a recount of all traces (``_core/analytics/rollup.py``)."""
 
     async def test_counts_are_those_that_counting_all_traces_anew_gives(self, storage: Storage) -> None:
         puts = chance_puts(11)
@@ -181,7 +181,7 @@ class Counting(Suite):
 
 
 class Snapshots(Suite):
-    """Snapshots come back as they were, and stay while a trace names them."""
+    """Snapshots come back unchanged, and stay while a trace names them."""
 
     @each_kind
     async def test_a_snapshot_comes_back_as_it_was_put_once(self, storage: Storage, snapshot: Snapshot) -> None:

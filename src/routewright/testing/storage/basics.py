@@ -1,4 +1,4 @@
-"""Traces and the feedback on them: kept, selected, deleted and swept, one account apart from the other."""
+"""Contract of traces and feedback: stored, selected, deleted and swept, with accounts isolated."""
 
 from __future__ import annotations
 
@@ -80,33 +80,33 @@ SELECTIONS = (
 
 
 def said(expect: Expect | None, environment: Environment | None = None) -> PutFeedback:
-    """Feedback on the one trace."""
+    """Feedback on ``TRACE``."""
     return PutFeedback(TRACE.id, 0.5, "so so", 1.0, expect=expect, environment=environment)
 
 
 def aged(number: int, age_s: float, environment: Environment = "production", account: str = "default") -> PutTrace:
-    """A trace of that age at ``NOW``."""
+    """A trace with an age at ``NOW``."""
     trace = make_trace(number, created_at=timestamp(NOW - age_s), environment=environment, account=account)
     return PutTrace(plain(trace), rollup_keys=ROLLUP_KEYS)
 
 
 def chance_traces(many: int = 40) -> list[Trace]:
-    """The same traces each time."""
+    """Random traces, from a fixed seed."""
     rng = Random(20261121)
     return [random_trace(rng, number) for number in range(many)]
 
 
 @pytest.mark.anyio
 class Suite:
-    """Tests of a storage, each of which has one of its own."""
+    """Base of tests of a storage. Each test has a new one."""
 
     def make(self) -> Storage:
         """Make an empty storage."""
-        raise NotImplementedError("override make() to return an empty storage of yours")
+        raise NotImplementedError("override make() to return an empty storage")
 
     @pytest.fixture
     async def storage(self) -> AsyncIterator[Storage]:
-        """An empty storage, closed afterwards: twice, which is closing it once."""
+        """An empty storage, closed afterwards, twice."""
         storage = self.make()
         yield storage
         await storage.aclose()
@@ -114,7 +114,7 @@ class Suite:
 
 
 class Keeping(Suite):
-    """What is kept comes back as it was."""
+    """Stored things come back unchanged."""
 
     async def test_a_trace_comes_back_as_it_was(self, storage: Storage) -> None:
         trace = full_trace()
@@ -238,7 +238,7 @@ class Keeping(Suite):
 
 
 class Batches(Suite):
-    """A batch is applied whole or not at all, and only if its writes find what they expect."""
+    """A batch is applied completely or not at all, and only if the expectations of its writes hold."""
 
     @pytest.mark.parametrize("durability", get_args(Durability))
     async def test_what_was_applied_is_there_for_the_next_read(self, storage: Storage, durability: Durability) -> None:
@@ -382,7 +382,7 @@ class Selecting(Suite):
 
 
 class Deletion(Suite):
-    """``DeleteTraces``: what is removed is gone, with its feedback, and is no longer counted."""
+    """``DeleteTraces``: removed traces are gone, with their feedback, and are no longer counted."""
 
     async def test_a_deleted_trace_is_gone_with_its_feedback_and_may_be_kept_anew(self, storage: Storage) -> None:
         one, other = make_trace(1), make_trace(2)
@@ -449,7 +449,7 @@ class Deletion(Suite):
 
 
 class Aging(Suite):
-    """Retention: what ``sweep`` removes, and what it leaves."""
+    """Retention: what ``sweep`` removes and keeps."""
 
     async def test_the_last_retention_holds(self, storage: Storage) -> None:
         for retention in (SetRetention(production_s=30 * DAY_S), SetRetention(sandbox_s=0.5), FOR_EVER):
@@ -508,7 +508,7 @@ class Aging(Suite):
 
 
 class Isolation(Suite):
-    """No account ever sees another: not by a query, a scan, a deletion or a roll-up, whatever they are called."""
+    """No query, scan, deletion or roll-up crosses accounts, whatever their names."""
 
     async def test_names_that_look_alike_are_those_of_different_accounts(self, storage: Storage) -> None:
         puts: dict[str, list[PutTrace]] = {}
@@ -564,7 +564,7 @@ async def _said(storage: Storage, trace: Trace) -> tuple[float, str | None, floa
 
 
 async def _seen(storage: Storage, account: str) -> object:
-    """All that a batch of these tests could change."""
+    """Everything that a batch of these tests could change."""
     usage = UsageCounts(first="2026-11-01", last="2026-11-30", group_by="model")
     reads: list[Any] = [usage, FeedbackByTrace(TRACE.id), SnapshotById(EMPTY.id)]
     items = await storage.scan(account, TraceItems(), after=None, limit=20)

@@ -1,4 +1,4 @@
-"""The ledger's rows and their sums: all of them, each once, whatever becomes of the traces."""
+"""Contract of the ledger: rows and sums are complete, each row counts once, and deleting traces changes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DAYS = (("2026-11-19", "2026-11-21"), ("2026-11-20", "2026-11-20"), ("2026-11-22
 
 
 class Accounting(AccountsSuite):
-    """What was booked can be read, page by page and in sums."""
+    """Booked rows can be read in pages and in sums."""
 
     async def test_every_row_comes_back_as_it_was(self, till: Till) -> None:
         texts = [*(text for text in ODD_TEXTS if len(text) <= 200), "n" * 200, ""]
@@ -89,7 +89,7 @@ class Accounting(AccountsSuite):
 
 
 async def _book(till: Till, rng: Random, calls: int) -> list[LedgerRow]:
-    """Settle calls with rows of chance."""
+    """Settle calls with random rows."""
     times, booked = ("00:00:00.000", "12:00:00.000", "23:59:59.999"), list[LedgerRow]()
     for call in ("c1/1", *(f"c{number}" for number in range(calls))):
         rows = [

@@ -1,6 +1,6 @@
-"""What limits, budgets and idempotency keys are, as a model, and histories of chance that hold a storage to it.
+"""A naive model of limits, budgets and idempotency keys, and random histories that compare a storage with it.
 
-Everything that ever happened stands in lists, and is counted anew whenever it matters.
+The model keeps everything that happened in lists, and counts anew whenever it matters.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from routewright.wire import (
 from .samples import AT, AT_S, DAY_S, make_account, make_ask, make_facts, make_key, make_row
 
 Outcome = Literal["admitted", "replay", "reused", "busy", "limited", "short", "waits", "revoked"]
-"""What an ask comes to that does not wait. ``busy``: its key is another's; ``waits``: others hold its money."""
+"""The outcome of an ask without waiting. ``busy``: another call has its idempotency key; ``waits``: others hold the
+money."""
 REFUSALS: dict[type[RouterError], Outcome] = {
     AuthenticationFailed: "revoked",
     IdempotencyKeyReused: "reused",
@@ -57,7 +58,7 @@ PAUSES = (0.0, 0.0, 0.5, 7.3, 20.0, 29.5, 59.5, 60.0, 61.7)
 
 @dataclass(slots=True)
 class Taken:
-    """A call that was admitted."""
+    """An admitted call."""
 
     ask: Ask
     at: Fraction
@@ -80,7 +81,7 @@ class Charged:
 
 @dataclass(slots=True)
 class Answer:
-    """What is kept under an idempotency key."""
+    """An answer under an idempotency key."""
 
     scope: tuple[str, Environment, str]
     fingerprint: str
@@ -90,7 +91,8 @@ class Answer:
 
 
 class NaiveAccounts:
-    """Several accounts with keys and runs. Times are fractions, so that no rounding is shared with what is tested."""
+    """Several accounts with keys and runs. Times are fractions, so that the model shares no rounding with the
+    storage."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -102,7 +104,7 @@ class NaiveAccounts:
         self.charged: list[Charged] = []
         self.rows: dict[tuple[str, str, int], LedgerRow] = {}
         self.lost: dict[str, tuple[str, int, Sequence[str]]] = {}
-        """Of calls whose process was gone: whose they are, what they may have cost, and what pays for them."""
+        """Calls of dead processes: account, most possible cost, and purses."""
         self.answers: list[Answer] = []
 
     @property
@@ -137,7 +139,7 @@ class NaiveAccounts:
         return sum(nanos for (name, _), nanos in self.credits.items() if name == account)
 
     def spent(self, account: str, purse: str) -> int:
-        """What was charged to a purse; to a run also what nobody knows."""
+        """The amount charged to a purse; for a run including unknown costs."""
         mine = [each for each in self.charged if each.account == account and purse in each.purses]
         if not purse.startswith("run:"):
             return sum(each.charge for each in mine)
@@ -154,10 +156,10 @@ class NaiveAccounts:
         return next((each for each in self.running() if each.ask.id == call), None)
 
     def within(self, party: str) -> list[Taken]:
-        """What counts in the window of a party."""
+        """The calls in the window of a party."""
         return [each for each in self.taken if party in each.parties and Fraction(self.now) - 60 < each.at]
 
-    # What an ask comes to
+    # The outcome of an ask
 
     def outcome(self, ask: Ask) -> Outcome:
         own = self.call(ask.id)
@@ -176,7 +178,7 @@ class NaiveAccounts:
         return self._money(ask, ask.nanos, None)
 
     def remaining(self, caller: Caller) -> list[int]:
-        """What is left of requests and tokens, of the account and then of the key."""
+        """Remaining requests and tokens, of the account and then of the key."""
         found = list[int]()
         for party, limits in self.parties(caller).items():
             there = self.within(party)
@@ -201,7 +203,7 @@ class NaiveAccounts:
         )
 
     def _of_key(self, ask: Ask) -> tuple[str, bool] | None:
-        """The fingerprint under an ask's key, and whether its call runs."""
+        """The fingerprint under an ask's key, and True if its call is running."""
         scope = scope_of(ask.caller, ask.claim)
         for each in self.running():
             if each.ask.claim is not None and scope_of(each.ask.caller, each.ask.claim) == scope:
@@ -267,7 +269,7 @@ class NaiveAccounts:
         held.tokens = held.tokens if tokens is None else tokens
 
     def lose(self, held: Taken) -> None:
-        """The process of a call is gone."""
+        """Record that the process of a call died."""
         held.runs = False
         _, before, _ = self.lost.get(held.ask.id, ("", 0, ()))
         if before + held.nanos:
@@ -292,13 +294,13 @@ class NaiveAccounts:
 
 
 def scope_of(caller: Caller, claim: Claim | None) -> tuple[str, Environment, str]:
-    """Where an idempotency key is one."""
+    """The scope in which an idempotency key is unique."""
     return caller.account, caller.environment, "" if claim is None else claim.key
 
 
 class Chance:
-    """What happens next in a history. Chance may be that of ``random.Random(seed)``, or hypothesis's ``st.randoms()``,
-    which then finds the shortest history that goes wrong."""
+    """Draws the next step of a history, from ``random.Random(seed)`` or hypothesis's ``st.randoms()``, which shrinks
+    failing histories."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
@@ -364,7 +366,7 @@ class Chance:
 
 
 class AccountsWalk:
-    """Calls of several accounts that come, go and change their terms, and the model that a storage is held to."""
+    """A random walk over calls and terms of several accounts, comparing a storage with the model."""
 
     def __init__(self, storage: LimitingStorage, clock: FakeClock, rng: Random) -> None:
         self.storage, self.accounts, self.clock, self.rng = storage, storage.accounts, clock, rng
@@ -377,7 +379,7 @@ class AccountsWalk:
         )
 
     async def go(self, steps: int) -> None:
-        """Take so many steps. Raises ``AssertionError`` where the model says otherwise."""
+        """Take some steps. Raises ``AssertionError`` if storage and model differ."""
         for account in ACCOUNTS:
             await self._apply(account, PutAccount(make_account(name=account)))
         for _ in range(steps):
@@ -439,7 +441,7 @@ class AccountsWalk:
         self.said.append(facts)
 
     async def _check(self) -> None:
-        """One caller's purses are what the model says."""
+        """Check that one caller's purses equal the model's."""
         caller, run, at = self.chance.caller(), self.rng.choice(RUNS), timestamp(self.model.time)
         standing = await self.storage.read(caller.account, Stands(at, caller.key_id, run))
         limits = self.model.purses(replace(caller, environment="production"), at[:7], run)
@@ -453,7 +455,7 @@ class AccountsWalk:
 
 
 async def outcome_of(accounts: Accounts, ask: Ask) -> tuple[Outcome, object]:
-    """What an ask comes to that does not wait, in the model's words, and the answer itself."""
+    """The outcome of an ask without waiting, and the storage's answer."""
     try:
         found = await accounts.admit(ask)
     except (AuthenticationFailed, IdempotencyKeyReused, RateLimited, RouterTimeoutError) as error:

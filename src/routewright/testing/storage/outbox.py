@@ -1,4 +1,4 @@
-"""Endpoints receive the events that they select; each delivery has one holder at a time."""
+"""Contract of webhook deliveries: endpoints receive the events they select, and each delivery is leased to one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FAILED = DeliveryAttempt(timestamp(NOW), 12.5, 503)
 
 
 class Outgoing(Suite):
-    """``PutEvent`` and settlements begin deliveries, claims lease them, ``EndAttempt`` says what became of them."""
+    """``PutEvent`` and settlements start deliveries, claims lease them, ``EndAttempt`` records the outcome."""
 
     async def test_an_endpoint_is_stored_as_it_was_put_last_and_only_for_its_account(self, storage: Storage) -> None:
         second, changed = replace(ENDPOINT, id="whe_0", created_at=OTHER.created_at), replace(ENDPOINT, url="https://b")

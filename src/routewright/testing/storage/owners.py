@@ -1,6 +1,4 @@
-"""Several processes over one store: what one holds the others respect, what all agree on, and what is taken back
-after a lease.
-"""
+"""Contract of storages shared by processes: they respect each other, agree on shared data, and outlive dead ones."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ DAY, NEXT_DAY = "2026-11-21T00:00:00Z", "2026-11-22T00:00:00Z"
 
 
 class Agreeing(Suite):
-    """Whoever asks is told the same."""
+    """Data that all processes agree on."""
 
     async def test_a_content_has_the_version_that_it_had_first(self, storage: Storage) -> None:
         for created_at in (DAY, NEXT_DAY):
@@ -106,7 +104,7 @@ async def _labels(storage: Storage, *contents: str) -> list[str]:
 
 
 class Owners(AccountsSuite):
-    """Two processes. The first is gone, or is paused, where nobody calls it for a lease."""
+    """Two processes. The first counts as dead if it makes no call for a lease."""
 
     @pytest.fixture
     async def heir(self, full: Till, clock: FakeClock) -> AsyncIterator[Till]:

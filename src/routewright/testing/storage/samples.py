@@ -1,6 +1,6 @@
-"""What the suites store and ask for: traces, accounts and keys, and what calls take and come to.
+"""Sample data of the suites: traces, accounts, keys, and asks and outcomes of calls.
 
-They are alike but for what a test is about, or of a seeded chance. ``expected_answers`` says how traces are counted.
+Defaults are equal except for what a test sets; random data is seeded. ``expected_answers`` counts traces anew.
 """
 
 from __future__ import annotations
@@ -79,21 +79,21 @@ ODD_TEXTS = (
     "e\u0301",  # not the same as é
     "NULL", " spaces ", "{'json': [1]}", "$1 ?1 :name", "long " * 1_000,
 )  # fmt: skip
-"""What people write where a name is expected."""
+"""Odd texts where a name is expected."""
 ODD_NAMES = tuple(text for text in ODD_TEXTS if text.isprintable() and len(text) < 200)
-"""Those that an account or a trace may be called."""
+"""Odd texts that are valid names of accounts and traces."""
 LONG_NAMES = tuple("n" * 199 + end for end in "12")
-"""Of accounts, as long as they may be, and alike up to the last character."""
+"""Account names of the greatest length that differ in the last character."""
 LONG_IDS = tuple("t" * 99 + end for end in "12")
-"""Of traces, likewise."""
+"""Trace ids that differ in the last character."""
 ALIKE = (
     *("acme", "Acme", "acme ", " acme", "acm", "acme2", "acme%", "acm_", "acmé", "acme\u0301", "a'cme", "*", "default"),
     *ODD_NAMES,
     *LONG_NAMES,
 )
-"""Names of accounts that must not be taken for each other."""
+"""Account names that must not be confused."""
 HOURS = tuple(f"2026-11-{day}T{hour:02}" for day in (19, 20, 21) for hour in (0, 1, 13, 23))
-"""In which the traces of chance were created."""
+"""The hours of random traces."""
 ROLLUP_KEYS = ("team", "it's")
 
 AT = "2026-11-21T09:30:00.000Z"
@@ -107,7 +107,7 @@ EVENTS = ("evt_1", "evt_2", "evt_3")
 BIG = 2**62
 MONTH = "month:2026-11"
 PURSES = ("run:r", "key:k", "key:k:2026-11", "account", MONTH)
-"""All purses that a call of a key in a run is paid from, the innermost first."""
+"""All purses of a call with a key in a run, the innermost first."""
 
 _MODELS = (None, "a/one", "a/two", "b/one", "x'; DROP TABLE usage; --/two")
 _ERRORS = (None, None, "router.upstream_failed", "a\0b")
@@ -135,7 +135,7 @@ def make_trace(number: int, **given: Any) -> Trace:
 
 
 def full_trace() -> Trace:
-    """A trace of which every field holds something, prompt and answer included."""
+    """A trace with a value in every field, including prompt and answer."""
     call = ToolCall("call_1", FunctionCall("search", '{"query":"x"}'))
     asked = [
         Message("user", [TextPart("Why?"), ImagePart(ImageUrl("data:image/png;base64,AA=="))]),
@@ -152,7 +152,7 @@ def full_trace() -> Trace:
 
 
 def decision_input(**names: str) -> DecisionInput:
-    """What a decision was made from; ``names`` are those of its snapshots."""
+    """The input of a decision; ``names`` are the ids of its snapshots."""
     given: dict[str, Any] = {"catalogue": "cat_1", "health": "hea_1"} | names
     return DecisionInput(rules=RULES, as_of="2026-11-21", tokens=TokenBounds(1, 2, 1), models=("a/one",), **given)
 
@@ -183,8 +183,8 @@ def model_span(model: str, status: Any = "ok", **given: Any) -> ModelSpan:
 
 
 def random_trace(rng: Random, number: int, account: str = "default") -> Trace:
-    """A trace in which everything is left to chance that filters and roll-ups look at, but for its environment, in
-    which it would take no other's place."""
+    """A trace with random values in everything that filters and roll-ups use, except the environment, which is part of
+    its identity."""
     return make_trace(
         number, account=account,
         created_at=f"{rng.choice(HOURS)}:{rng.choice(('00:00.000', '30:00.000', '59:59.999'))}Z",
@@ -216,7 +216,7 @@ def _random_span(rng: Random) -> Span:
 
 
 def all_terms() -> list[Term]:
-    """Every key of a filter with every operator that it takes, and values that some of the random traces have."""
+    """Every filter key with every operator it takes, and values that some random traces have."""
     held: dict[str, tuple[Any, ...]] = {
         "model": ("", "a/one", "x'; DROP TABLE usage; --/two"),
         "provider": ("", "a", "a/one"),
@@ -235,22 +235,22 @@ def all_terms() -> list[Term]:
 
 
 def plain(trace: Trace) -> Trace:
-    """The same trace without what decisions are made from: it names no snapshot."""
+    """The same trace without a decision input, so that it names no snapshots."""
     return replace(trace, decision_input=None)
 
 
 def newest_first(traces: list[Trace]) -> list[Trace]:
-    """In the order in which a scan gives them."""
+    """Sorted as a scan returns them."""
     return sorted(traces, key=lambda trace: trace.key, reverse=True)
 
 
 async def all_items(storage: Storage, query: TraceItems, *, limit: int = 7) -> list[TraceItem]:
-    """All that a scan gives, page by page."""
+    """All items of a scan, page by page."""
     return await all_pages(storage, "default", query, lambda item: item.key, limit)
 
 
 async def all_pages(storage: Storage, account: str, query: Any, key: Callable[[Any], str], limit: int) -> list[Any]:
-    """All that a scan gives, page by page, each behind the key of the last thing before it."""
+    """All results of a scan, page by page, each starting behind the last key."""
     found: list[Any] = []
     while page := await storage.scan(account, query, after=key(found[-1]) if found else None, limit=limit):
         assert len(page) <= limit
@@ -281,7 +281,7 @@ def expected_answers(puts: Sequence[PutTrace]) -> list[Any]:
 
 
 def counted_anew(puts: Sequence[PutTrace]) -> Rollups:
-    """The roll-ups of these traces."""
+    """The roll-ups of traces."""
     counted = Rollups()
     for put in puts:
         counted.add(put.trace, put.rollup_keys)
@@ -289,7 +289,7 @@ def counted_anew(puts: Sequence[PutTrace]) -> Rollups:
 
 
 def answer(counted: Rollups, query: Counts) -> Any:
-    """What roll-ups answer."""
+    """The answer of roll-ups to a query."""
     if isinstance(query, UsageCounts):
         return counted.usage_counts(query)
     if isinstance(query, CacheCounts):
@@ -309,20 +309,20 @@ def make_key(**given: Any) -> Key:
 
 
 def make_row(call: str = "c", attempt: int = 1, charge: int = 0, cost: int | None = None, **given: Any) -> LedgerRow:
-    """A row of the ledger, which by default costs what it charges."""
+    """A ledger row; by default its cost equals its charge."""
     paid = charge if cost is None else cost
     facts: dict[str, Any] = {"at": AT, "model": "a/one", "provider": "a", "charge_nanos": charge, "cost_nanos": paid}
     return LedgerRow(request_id=call, attempt=attempt, **facts | given)
 
 
 def make_ask(call: str = "c", nanos: int = 0, **given: Any) -> Ask:
-    """What a call asks for, by default one of ``acme`` that does not wait."""
+    """An ask, by default of ``acme`` and without waiting."""
     facts: dict[str, Any] = {"caller": Caller("acme"), "at": AT_S, "lasts_s": 60.0}
     return Ask(id=call, nanos=nanos, **facts | given)
 
 
 def make_facts(call: str = "c", *rows: LedgerRow, **given: Any) -> Facts:
-    """What a call came to, by default one of ``acme``."""
+    """The outcome of a call, by default of ``acme``."""
     facts: dict[str, Any] = {"caller": Caller("acme"), "created_at": AT}
     return Facts(id=call, rows=rows, **facts | given)
 
@@ -334,7 +334,7 @@ def make_event(number: int = 1, created_at: str = AT, account: str = "acme", **g
 
 
 class Draft:
-    """A trace on its way into a storage (``protocols.TraceDraft``), which was made before."""
+    """A ``protocols.TraceDraft`` of an existing trace."""
 
     line = None
 
@@ -348,12 +348,12 @@ class Draft:
         self.is_void = False
 
     def void(self, is_void: bool) -> None:
-        """Charge nothing, or what it cost."""
+        """Charge nothing, or revert that."""
         self.is_void = is_void
 
 
 class Till:
-    """One account of a storage, and what the tests ask of it most. It knows the calls that it admitted."""
+    """One account of a storage, with helpers for the tests. Remembers the calls it admitted."""
 
     def __init__(self, storage: Storage, account: str = "acme") -> None:
         self.storage = storage
@@ -371,7 +371,7 @@ class Till:
         return self.limiting.accounts
 
     async def open(self, *keys: Key, credit: int | None = None, **terms: Any) -> Till:
-        """Set the account up, with keys and a balance; without terms nothing limits it."""
+        """Create the account, with keys and a balance; without terms it is unlimited."""
         writes: list[Write] = [PutAccount(make_account(name=self.account, **terms)), *map(PutKey, keys)]
         if credit is not None:
             writes.append(AddCredit("cr", credit, AT))
@@ -379,7 +379,7 @@ class Till:
         return self
 
     async def open_full(self) -> Till:
-        """Set it up with a key and a limit of 1,000 at every level."""
+        """Create it with a key and a limit of 1,000 at every level."""
         key = make_key(account=self.account, digest=f"of {self.account}", budget_nanos=1_000, monthly_nanos=1_000)
         return await self.open(key, credit=1_000, prepaid=True, monthly_nanos=1_000)
 
@@ -393,7 +393,7 @@ class Till:
     async def ask(
         self, call: str = "c", nanos: int = 0, *, key: str | None = None, same: Claim | str | None = None, **given: Any
     ) -> Any:
-        """Ask for what a call needs. ``same``: its idempotency key, for what all calls ask."""
+        """Ask for a call. ``same``: its idempotency key, with the same fingerprint for all calls."""
         claim = Claim(same, "of it") if isinstance(same, str) else same
         asked = make_ask(call, nanos, **{"caller": self.caller(key), "claim": claim} | given)
         found = await self.accounts.admit(asked)
@@ -408,13 +408,13 @@ class Till:
         return found
 
     async def short(self, call: str, nanos: int, **given: Any) -> Short:
-        """The same for one that there is not enough money for."""
+        """Ask for a call that must be refused for lack of money."""
         found = await self.ask(call, nanos, **given)
-        assert isinstance(found, Short), f"{call} was not refused for want of money but answered with {found}"
+        assert isinstance(found, Short), f"{call} was not refused for lack of money, but answered with {found}"
         return found
 
     async def limited(self, call: str = "refused", nanos: int = 0, **given: Any) -> dict[str, Any]:
-        """The same for one that a rate limit refuses, and what is said of that."""
+        """Ask for a call that must be refused by a rate limit; returns the error's detail."""
         with pytest.raises(RateLimited) as refused:
             await self.ask(call, nanos, **given)
         assert refused.value.detail is not None, "a refusal says which limit it is: routewright.errors.RateLimited"
@@ -423,7 +423,7 @@ class Till:
     async def settle(
         self, call: str = "c", *rows: LedgerRow, key: str | None = None, **given: Any
     ) -> Sequence[StoredEvent]:
-        """End a call, with the grant that it was given, if it was."""
+        """Settle a call, with its grant if it was admitted."""
         asked = self.asks.get(call)
         known: dict[str, Any] = {"caller": self.caller(key)}
         if asked is not None:

@@ -1,4 +1,4 @@
-"""How a call ends: booked once and for good, its answer kept for a day, what it did not use free again."""
+"""Contract of settlement: a call is booked once, its answer is kept for a day, and unused money is released."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ BOTH: tuple[Environment, ...] = ("production", "sandbox")
 
 
 class Settling(AccountsSuite):
-    """What a call came to: booked at every level, once, however often and late it is said."""
+    """A call's outcome is booked at every level, once, however often and late it is reported."""
 
     async def test_what_was_held_beyond_the_charge_is_free_again_and_a_run_counts_cost(self, full: Till) -> None:
         await full.admit("c", 400, key="k", run=RUN)
@@ -260,7 +260,7 @@ class Settling(AccountsSuite):
 
 
 class Idempotency(AccountsSuite):
-    """One key, one call, one answer: an idempotency key has one call that runs, or one answer for a day."""
+    """An idempotency key has one running call, or one answer for a day."""
 
     async def test_an_answer_is_kept_for_exactly_a_day_from_the_end_of_its_call(
         self, till: Till, clock: FakeClock
@@ -358,7 +358,7 @@ class Idempotency(AccountsSuite):
 
 
 class Histories(AccountsSuite):
-    """All of it, in any order."""
+    """Everything, in random order."""
 
     @pytest.mark.parametrize("seed", range(5))
     async def test_a_random_history_goes_as_the_model_says(self, till: Till, clock: FakeClock, seed: int) -> None:

@@ -61,12 +61,12 @@ PATIENCE_S = 10.0
 
 
 class Seen:
-    """What an account has to see."""
+    """What an account should see."""
 
     def __init__(self) -> None:
         self.puts: dict[str, PutTrace] = {}
         self.swept = Rollups()
-        """Traces that were removed for their age are still counted."""
+        """Roll-ups of traces removed for their age, which are still counted."""
         self.feedback: dict[str, PutFeedback] = {}
 
     def counted(self) -> Rollups:
@@ -81,10 +81,9 @@ class Seen:
 
 
 class Walk:
-    """Accounts of one storage that write, delete and ask, all with the same ids, and what each of them has to see.
+    """Random writes, deletions and reads by several accounts that use the same ids, checked against ``Seen``.
 
-    Chance may be that of ``random.Random(seed)``, or hypothesis's ``st.randoms()``, which then finds the shortest walk
-    that goes wrong.
+    ``rng`` may be ``random.Random(seed)``, or hypothesis's ``st.randoms()``, which shrinks failing walks.
     """
 
     def __init__(self, storage: Storage, rng: Random, accounts: Sequence[str]) -> None:
@@ -97,7 +96,7 @@ class Walk:
         )
 
     async def step(self) -> None:
-        """Take one, in one of the accounts."""
+        """Take one step, in one of the accounts."""
         account = self._rng.choice(list(self._seen))
         await self._rng.choice(self._steps)(account, self._seen[account])
 
@@ -193,7 +192,7 @@ class Walk:
 
 
 async def walk(storage: Storage, rng: Random, *, steps: int, accounts: Sequence[str]) -> None:
-    """Take that many steps in an empty storage that keeps everything for ever."""
+    """Take some steps in an empty storage without retention."""
     taken = Walk(storage, rng, accounts)
     for _ in range(steps):
         await taken.step()
