@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from inspect import getdoc, iscoroutinefunction
 from io import BytesIO, TextIOWrapper
 from typing import Any, NoReturn, Protocol
@@ -240,8 +241,11 @@ def run(argv: Sequence[str] | None) -> int:
     if args.command is None:
         options.print_help(sys.stderr)
         return USAGE
-    if args.command != "serve" and logging.lastResort is not None:  # a server logs in its own way
-        logging.getLogger("routewright").addHandler(logging.lastResort)
+    if args.command != "serve":  # a server logs in its own way, and needs no rich
+        if find_spec("rich") is None:
+            options.error("this command needs rich, which is not installed; run: pip install 'routewright[cli]'")
+        if logging.lastResort is not None:
+            logging.getLogger("routewright").addHandler(logging.lastResort)
     try:
         return _perform(args, Screen(as_json=args.json))
     except KeyboardInterrupt:
@@ -285,7 +289,11 @@ def _failed(error: RouterError, args: Namespace, screen: Screen) -> int:
     if args.json:
         error.request_id = error.request_id or _new_id()
         screen.json(msgspec.json.decode(without_passwords(without_keys(json_line(error_envelope(error))))))
-    screen.say(Line(f"routewright: {without_passwords(in_words(error, args))}", "bad"))
+    message = f"routewright: {without_passwords(in_words(error, args))}"
+    if args.command == "serve":
+        screen.warn(message)
+    else:
+        screen.say(Line(message, "bad"))
     return exit_code(error)
 
 

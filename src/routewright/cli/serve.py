@@ -18,7 +18,7 @@ from routewright.serve.plan import ACCOUNT, Address, Asked, Begun, Plan, Prepare
 from routewright.wire import Environment
 
 from .command import OK, Parser, add, refused
-from .show import Block, Line, Row, Screen, Table, facts
+from .show import Screen
 
 _GROUPS = {
     "where": {
@@ -107,7 +107,9 @@ def _check(asked: Asked, screen: Screen) -> int:
     from routewright.serve.prepare import prepare
 
     found = prepare(asked, os.environ)
-    screen.show(facts(found.facts))
+    named = {name: value for name, value in found.facts.items() if value}
+    width = max(map(len, named))
+    screen.text("".join(f"{name:<{width}}  {value}\n" for name, value in named.items()))
     _warn(found.warnings, screen)
     return OK
 
@@ -126,73 +128,67 @@ def _serve(asked: Asked, screen: Screen) -> int:
             begun: Begun = ask("begin")
         plan = replace(plan, seed=begun.seed)
         set_up(plan.log_level)
-        show = partial(_show, [*started_page(plan, begun, found.providers)], screen)
+        show = partial(screen.text, started_page(plan, begun, found.providers))
         supervisor = Supervisor(plan, asked, listeners, signals, show)
         try:
             return supervisor.run()
         finally:
             if begun.keys and not supervisor.has_served:
-                show()  # the keys are made, and are shown this once
-
-
-def _show(page: Sequence[Block], screen: Screen) -> None:
-    screen.show(*page)
-    screen.end_text()  # at once, in a pipe too
+                show()  # new keys are shown only once
 
 
 def _warn(warnings: Sequence[str], screen: Screen) -> None:
     for warning in warnings:
-        screen.note(f"routewright: {warning}")
+        screen.warn(f"routewright: {warning}")
 
 
-def started_page(plan: Plan, begun: Begun, providers: Sequence[str]) -> Iterator[Block]:
-    """Where it serves, and how to ask. Only the first start has keys; ``providers`` are variables."""
+def started_page(plan: Plan, begun: Begun, providers: Sequence[str]) -> str:
+    """Where the server listens, and how to send a request. Only the first start has keys. ``providers``: the variables
+    that hold their keys. Plain text, since ``serve`` works without rich."""
+    return "".join(f"{line}\n" for line in _page(plan, begun, providers))
+
+
+def _page(plan: Plan, begun: Begun, providers: Sequence[str]) -> Iterator[str]:
     workers = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
-    yield Line(f"routewright serves at {_url(plan)} with {workers}", "title")
+    yield f"routewright serves at {_url(plan)} with {workers}"
     if plan.admin is not None:
-        further = "" if plan.workers == 1 else " (of each further worker a port higher)"
-        yield Line(f"health checks and metrics, without a key: http://{_place(plan.admin)}{further}")
+        further = "" if plan.workers == 1 else " (each further worker: one port higher)"
+        yield f"health checks and metrics, without a key: http://{_place(plan.admin)}{further}"
     store = shlex.quote(plan.shown_store)
     if begun.keys:
         yield from _first(plan, begun, store)
     elif not plan.in_memory:
-        yield Line(f"another key: routewright keys create {shlex.quote(begun.account)} --name NAME --store {store}")
-        sandbox = "with --environment sandbox for a test key; 'routewright accounts ls' lists the accounts"
-        yield Line(f"             {sandbox}")
-    yield Line()
+        yield f"another key: routewright keys create {shlex.quote(begun.account)} --name NAME --store {store}"
+        yield "             with --environment sandbox for a test key; 'routewright accounts ls' lists the accounts"
+    yield ""
     if plan.environment == "sandbox":
         return
     if providers:
-        yield Line(f"Live keys reach the models of these, found in the environment: {', '.join(providers)}")
+        yield f"Live keys can call the models of the providers with a key in the environment: {', '.join(providers)}"
     else:
-        yield Line("Live keys reach no model yet: no provider's key is in the environment. Set one, as OPENAI_API_KEY,")
-        yield Line("and start again.")
+        yield "Live keys can call no model yet: the environment has no provider's key. Set one, such as OPENAI_API_KEY,"
+        yield "and restart."
 
 
-def _first(plan: Plan, begun: Begun, store: str) -> Iterator[Block]:
-    where = "in memory; it ends with the server" if plan.in_memory else store
-    yield from (
-        Line(),
-        Line(f"This is the first start. The store is {where}. The account {ACCOUNT!r} was set up."),
-        Line("ITS PLAN IS 'unlimited': NOTHING BOUNDS HOW MUCH ITS LIVE KEYS MAY ASK, OR SPEND.", "bad"),
-    )
+def _first(plan: Plan, begun: Begun, store: str) -> Iterator[str]:
+    where = "in memory and ends with the server" if plan.in_memory else store
+    yield from ("", f"This is the first start. The store is {where}. The account {ACCOUNT!r} was created.")
+    yield "ITS PLAN IS 'unlimited': NOTHING LIMITS THE REQUESTS AND THE SPENDING OF ITS LIVE KEYS."
     if not plan.in_memory:
-        yield Line(f"To bound it: routewright accounts change {ACCOUNT} --plan pro --store {store}")
+        yield f"To limit it: routewright accounts change {ACCOUNT} --plan pro --store {store}"
+    yield ""
+    width = max(map(len, begun.keys.values()))
+    for environment, key in begun.keys.items():
+        name, does = _KEYS[environment]
+        yield f"{name}  {key:<{width}}  {does}"
+    yield from ("Save them now: they are not shown again.", "", "Send a request from another terminal:", "")
     headers = f'-H "Authorization: Bearer {begun.keys.get("sandbox") or begun.keys["production"]}"'
-    yield from (
-        Line(),
-        Table([Row((_KEYS[each][0], key, _KEYS[each][1])) for each, key in begun.keys.items()]),
-        Line("Keep them now: they are not shown again."),
-        Line(),
-        Line("Ask, from another terminal:"),
-        Line(),
-        Line(f"curl {_url(plan)}/v1/route {headers} -H \"Content-Type: application/json\" -d '{_BODY}'"),
-    )
+    yield f"curl {_url(plan)}/v1/route {headers} -H \"Content-Type: application/json\" -d '{_BODY}'"
     if plan.tls is not None:
-        yield Line("(curl has to trust the certificate, and the address has to be a name in it: --cacert, --resolve)")
+        yield "(curl must trust the certificate, and the address must be a name in it: see --cacert and --resolve)"
     if not plan.in_memory:
-        ls = f"routewright traces ls --account {ACCOUNT} --store {store}"
-        yield from (Line(), Line("See what became of it:"), Line(), Line(ls))
+        yield from ("", "See its trace:", "")
+        yield f"routewright traces ls --account {ACCOUNT} --store {store}"
 
 
 def _url(plan: Plan) -> str:
