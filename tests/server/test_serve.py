@@ -78,7 +78,7 @@ def test_the_first_start_shows_keys_once_and_lines_that_work(
         assert server.keys == {}
         assert "first start" not in server.page
         assert "routewright keys create main" in server.page
-        assert "reach no model yet" in server.page
+        assert "can call no model yet" in server.page
         assert server.ask(keys["test"]).status == 200
         assert not any(key in server.log for key in keys.values())
 
