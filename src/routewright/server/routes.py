@@ -202,8 +202,8 @@ _BODIES: dict[str, Callable[[RouterError], bytes]] = {
 }
 """Encoders of error bodies by the start of the path; others use our own envelope."""
 _NOTHING = (
-    "not found; /v1/openapi.json lists the paths below /v1; the base URL of OpenAI's clients ends with /openai/v1, that "
-    "of Anthropic's clients with /anthropic"
+    "not found; /v1/openapi.json lists the paths below /v1; the base URL ends with /openai/v1 for OpenAI's clients, "
+    "and with /anthropic for Anthropic's"
 )
 _NO_PROBE = "health checks are not served here: start the server with --health, or with --admin-port"
 

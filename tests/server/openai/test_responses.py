@@ -555,4 +555,4 @@ def test_headers_and_errors_are_those_of_chat_completions() -> None:
     assert whole.json()["id"].removeprefix("resp_") == whole.headers["X-Routewright-Trace-Id"].removeprefix("tr_")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
     assert (again.status_code, again.json()["error"]["type"]) == (404, "invalid_request_error")
-    assert "nothing is stored" in again.json()["error"]["message"]
+    assert "responses are not stored" in again.json()["error"]["message"]
