@@ -194,7 +194,7 @@ def test_what_was_changed_meanwhile_is_said(
     assert main(["store", "copy", str(source), url, "--json"]) == 1
     problems = json.loads(capsys.readouterr().out)["problems"]
     assert problems[0] == "told has 0 rows, but 2 in the copy: the source was changed meanwhile"
-    assert problems[1].startswith("purse of 'acme' comes to [7, ")
+    assert problems[1].startswith("purse of 'acme' sums to [7, ")
     with pytest.raises(StorageVersion):
         anyio.run(used, url)
 
