@@ -145,7 +145,7 @@ async def stands(url: str) -> None:
         ("UPDATE store SET version = 9, oldest = 9", "of version 9, which needs a newer routewright"),
         ("UPDATE store SET version = 0", "of version 0: run 'routewright store upgrade'"),
         ("DELETE FROM store", "run the same 'routewright store copy' again"),
-        ("ALTER TABLE store DROP COLUMN oldest", "this database is of something else"),
+        ("ALTER TABLE store DROP COLUMN oldest", "the database belongs to another program"),
         ("DROP TABLE store", "there is no store yet: run 'routewright store create'"),
     ],
 )

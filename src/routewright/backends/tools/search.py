@@ -73,7 +73,7 @@ class HttpSearch(ABC):
         return f"{type(self).__name__}({self._url!r})"
 
     def __getstate__(self) -> NoReturn:
-        raise TypeError(f"{type(self).__name__} is not copied or pickled, since its key would go along; make another")
+        raise TypeError(f"{type(self).__name__} cannot be copied or pickled, since it has a key")
 
     async def __aenter__(self) -> Self:
         return self
