@@ -151,6 +151,6 @@ def test_addresses_of_redis_are_checked_before_anything_starts(
 ) -> None:
     monkeypatch.setenv("ROUTEWRIGHT_SECRET", ROOT)
     assert main(["serve", "--check", "--store", url, "--coordination", f"redis://u:{CANARY}@host/x"]) == 2
-    assert capsys.readouterr().err.startswith("routewright: --coordination: is no address of Redis; write redis://")
+    assert capsys.readouterr().err.startswith("routewright: --coordination: is not an address of Redis; write redis://")
     assert main(["serve", "--check", "--store", url, "--coordination", f"redis://u:{CANARY}@host/1"]) == 0
     assert capsys.readouterr().out.count("redis://host/1") == 1
