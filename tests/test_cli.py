@@ -698,7 +698,7 @@ def test_output_that_cannot_be_written_is_a_sentence_and_1(argv: list[str]) -> N
         command = [*COMMAND, *argv]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.endswith("routewright: the output cannot be written: No space left on device\n")
+    assert done.stderr.endswith("routewright: cannot write the output: No space left on device\n")
     assert "Traceback" not in done.stderr
 
 

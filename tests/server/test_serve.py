@@ -96,7 +96,7 @@ def test_a_first_start_that_cannot_show_its_keys_fails(tmp_path: Path) -> None:
     (tmp_path / "out.txt").symlink_to("/dev/full")
     with serving(tmp_path) as server:
         assert server.ended() == 1
-        assert "the output cannot be written: No space left on device" in server.log
+        assert "cannot write the output: No space left on device" in server.log
 
 
 def test_two_first_starts_at_once_set_one_account_up(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The command ``serve``. What loads the library runs in other processes: this one supervises, and stays small."""
+"""The command ``serve``. This process only supervises; other processes load the library."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from .show import Screen
 _GROUPS = {
     "where": {
         "host": ("--host ADDRESS", "the address to listen at (default: 127.0.0.1)"),
-        "port": ("--port N", "the port; 0 is any that is free (default: 8080)"),
+        "port": ("--port N", "the port; 0 is any free port (default: 8080)"),
         "tls.cert": ("--tls-cert FILE", "speak TLS with this certificate, in PEM"),
         "tls.key": ("--tls-key FILE", "its private key"),
         "insecure_bind": ("--insecure-bind", "plain HTTP for other machines: behind a proxy that terminates TLS"),
-        "root_path": ("--root-path /PREFIX", "what a proxy puts in front of all paths, as /llm"),
+        "root_path": ("--root-path /PREFIX", "prefix that a proxy adds to all paths, as /llm"),
         "health": ("--health", "answer /healthz and /readyz at this address, too, without a key"),
-        "cors_origins": ("--cors-origin ORIGIN", "pages that may ask from a browser, * for all; may be repeated"),
+        "cors_origins": ("--cors-origin ORIGIN", "origin of web pages that may send requests, * for all; repeatable"),
         "admin.port": ("--admin-port N", "answer /healthz, /readyz and /metrics there, without a key"),
-        "admin.host": ("--admin-host ADDRESS", "for others than this machine (default: 127.0.0.1)"),
+        "admin.host": ("--admin-host ADDRESS", "the address for --admin-port (default: 127.0.0.1)"),
     },
     "what": {
         "store": ("--store URL", "a file, postgresql://..., or memory: (default: sqlite:///routewright.db)"),
-        "cache": ("--cache URL", "keeps answers: a file, redis://..., postgresql://..., or memory: (the default)"),
+        "cache": ("--cache URL", "caches answers: a file, redis://..., postgresql://..., or memory: (default)"),
         "coordination": ("--coordination URL", "Redis, for the rate limits and news of several machines"),
         "policies": ("--policies FILE", "policies that requests can name: TOML, JSON or Python"),
-        "catalogue": ("--catalogue FILE", "models and prices to put over the bundled ones"),
-        "environment": ("--environment WHICH", "whose keys are taken: production, sandbox or both (default: both)"),
+        "catalogue": ("--catalogue FILE", "models and prices that overlay the bundled ones"),
+        "environment": ("--environment WHICH", "accepted keys: production, sandbox or both (default: both)"),
     },
     "how": {
-        "workers": ("--workers N", "processes that answer (default: 1)"),
-        "graceful_timeout_s": ("--graceful-timeout SECONDS", "time for running requests at the end (default: 30)"),
+        "workers": ("--workers N", "number of worker processes (default: 1)"),
+        "graceful_timeout_s": ("--graceful-timeout SECONDS", "time for running requests at shutdown (default: 30)"),
         "log_level": ("--log-level LEVEL", "debug, info, warning or error (default: info)"),
-        "access_log": ("--access-log", "a line of JSON for each request, on standard output (default: yes)"),
+        "access_log": ("--access-log", "log each request as JSON on standard output (default: yes)"),
     },
 }
-"""Flags and what they do, by the keys of the configuration that they set."""
+"""Flags and help texts by configuration key."""
 _READ: dict[str, dict[str, Any]] = {
     "port": {"type": int},
     "insecure_bind": {"action": "store_true"},
@@ -61,13 +61,13 @@ _READ: dict[str, dict[str, Any]] = {
     "log_level": {"choices": ("debug", "info", "warning", "error")},
     "access_log": {"action": argparse.BooleanOptionalAction},
 }
-"""How flags that are no texts are read."""
+"""Parser options of flags that are not texts."""
 FLAGS = {key: option.split()[0] for flags in _GROUPS.values() for key, (option, _) in flags.items()}
-"""The flag of each key of the configuration."""
+"""Flags by configuration key."""
 
 _BODY = json.dumps({"messages": [{"role": "user", "content": "Why is the sky blue?"}]})
 _EVERY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Addresses that stand for all of a machine, and one that reaches it from itself."""
+"""Wildcard addresses, and the loopback address for each."""
 _KEYS: dict[Environment, tuple[str, str]] = {
     "production": ("live key", "calls the models of your providers, for money"),
     "sandbox": ("test key", "canned answers, no provider, never billed"),
@@ -75,7 +75,7 @@ _KEYS: dict[Environment, tuple[str, str]] = {
 
 
 def add_serve(command: Parser) -> None:
-    """Give the command ``serve`` its options. Flags that are not given are not in the parsed arguments."""
+    """Add the options of ``serve``. Missing flags are not in the parsed arguments."""
     command.performs(_run)
     command.set_defaults(json=False)
     for title, flags in _GROUPS.items():
@@ -84,7 +84,7 @@ def add_serve(command: Parser) -> None:
             add(group, option, does, dest=key, default=argparse.SUPPRESS, **_READ.get(key, {}))
     said = command.add_argument_group("configuration")
     add(said, "--config FILE", "a file in TOML (default: ROUTEWRIGHT_CONFIG, else none)")
-    add(said, "--check", "say what would be served, and whether that can be; start nothing", action="store_true")
+    add(said, "--check", "check the configuration and print it, without starting", action="store_true")
 
 
 def _run(args: Namespace, screen: Screen) -> int:
@@ -92,8 +92,8 @@ def _run(args: Namespace, screen: Screen) -> int:
 
     The first start creates a store, an account and its keys, and prints a request to try.
 
-    Options that are not given come from the environment (ROUTEWRIGHT_PORT, ...), else from the file of --config, else
-    from the defaults. SIGHUP reads the file again; SIGTERM and Ctrl-C finish running requests, then end the server."""
+    Options are read from the command line, then the environment (ROUTEWRIGHT_PORT, ...), then the file of --config.
+    SIGHUP reloads the file; SIGTERM and Ctrl-C finish running requests, then end the server."""
     missing = [name for name in ("uvicorn", "httptools") if find_spec(name) is None]
     if missing:
         are = "is" if len(missing) == 1 else "are"
