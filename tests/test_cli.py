@@ -500,6 +500,11 @@ def test_only_prose_wraps() -> None:
     assert plain([Line("t"), table._replace(prose=True)], 30) == wrapped
 
 
+def test_a_path_in_prose_is_never_broken() -> None:
+    path = "/a-long/" * 20
+    assert plain([Table([Row(("store", path))], prose=True)], 100) == f"store  {path}\n"
+
+
 # decide
 
 

@@ -144,8 +144,9 @@ def _print_table(table: Table, console: Console, columns: int) -> None:
     wanted = sum(least) + _GAP * (len(least) - 1) - (max(0, least[-1] - _MOST_PROSE) if table.prose else 0)
     for place in bars:
         least[place] = min(max((columns - wanted) // len(bars), _LEAST_BAR), _MOST_BAR)
-    if table.prose:
-        least[-1] = min(least[-1], _LEAST_PROSE)
+    if table.prose:  # a word, such as a path, is never broken
+        words = [word for cells in rows for word in str(cells[-1]).split()]
+        least[-1] = max(min(least[-1], _LEAST_PROSE), *map(len, words), 0)
     grid = Grid(box=None, show_header=bool(table.head), padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
     for place, name in enumerate(head):
         style = "dim" if place == 0 and not table.head else ""
