@@ -195,7 +195,7 @@ def test_show_says_how_an_account_stands(acme: str, capsys: Capture) -> None:
         (["accounts", "change", "acme", "--monthly-limit", "-1"], "--monthly-limit: is -1; take a number from 0"),
         (["accounts", "change", "acme", "--plan", "enterprise"],
          "--requests-per-min, --tokens-per-min, --concurrency: are missing: those of the plan 'enterprise' are as its "
-         "contract says; give one of them at least"),
+         "contract says; give at least one of them"),
         (["accounts", "change", "acme", "--concurrency", "-1"],
          "--requests-per-min, --tokens-per-min, --concurrency: has concurrency=-1; take a whole number of at least 0"),
         (["keys", "create", "umbra", "--name", "x"], "no account 'umbra'"),

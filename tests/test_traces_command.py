@@ -166,11 +166,11 @@ route                        0 ms     2.0 s  ███████████�
 ├─ decision                  0 ms    2.5 ms  ▏                  158 rejected, input bounded
 ├─ cache                     0 ms      0 ms  ▏                  miss
 ├─ model openai/gpt-4.1 ✗   10 ms    500 ms  ████▎              error: server
-├─ model openai/gpt-4.1 ✗  500 ms    500 ms      ████▎          attempt 2, error: server
-├─ fallback                 1.0 s      0 ms          ▏          upstream_5xx, on to openai/gpt-4o
-└─ model openai/gpt-4o      1.0 s     1.0 s          ████████▌  attempt 3, stop, first token at 250
+├─ model openai/gpt-4.1 ✗  500 ms    500 ms      ████▌          attempt 2, error: server
+├─ fallback                 1.0 s      0 ms          ▐          upstream_5xx, on to openai/gpt-4o
+└─ model openai/gpt-4o      1.0 s     1.0 s          ▐████████  attempt 3, stop, first token at 250
                                                                 ms, 100 in, 20 out, $0.002
-   └─ guardrail pii         2.0 s      0 ms                  ▏  email in the output: redact, 2 times
+   └─ guardrail pii         2.0 s      0 ms                  ▕  email in the output: redact, 2 times
 
 Decision a4218108
 

@@ -527,15 +527,15 @@ async def test_nothing_is_answered_that_was_not_synced(till: Till, monkeypatch: 
     await till.settle("c", make_row("c", charge=7), result=b"answer", durability="buffered")
     await till.admit("d", 100)
     monkeypatch.setattr(sync, "true_sync", failed_sync)
-    with pytest.raises(StorageUnavailable, match="failed to keep"):
+    with pytest.raises(StorageUnavailable, match="failed to sync"):
         await till.ask("e", same="i")
     monkeypatch.undo()  # what it lost is lost: a sync that succeeds now says nothing
     for _ in range(2):
-        with pytest.raises(StorageUnavailable, match="failed to keep"):
+        with pytest.raises(StorageUnavailable, match="failed to sync"):
             await till.settle("d", make_row("d", charge=7))
-        with pytest.raises(StorageUnavailable, match="failed to keep"):
+        with pytest.raises(StorageUnavailable, match="failed to sync"):
             await till.admit("f", 1)
-        with pytest.raises(StorageUnavailable, match="failed to keep"):
+        with pytest.raises(StorageUnavailable, match="failed to sync"):
             await till.rows()
     await till.storage.aclose()
     await till.settle("d", make_row("d", charge=7))
@@ -546,7 +546,7 @@ async def test_nothing_is_answered_that_was_not_synced(till: Till, monkeypatch: 
 async def test_a_settlement_that_is_not_synced_is_not_answered(till: Till, monkeypatch: pytest.MonkeyPatch) -> None:
     await till.admit("d", 100)
     monkeypatch.setattr(sync, "true_sync", failed_sync)
-    with pytest.raises(StorageUnavailable, match="failed to keep"):
+    with pytest.raises(StorageUnavailable, match="failed to sync"):
         await till.settle("d", make_row("d", charge=7))
     monkeypatch.undo()
     await till.storage.aclose()

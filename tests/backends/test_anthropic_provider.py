@@ -178,7 +178,7 @@ def test_blank_texts_are_left_out() -> None:
     assert body["messages"] == [
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
     ]
-    assert unsayable(Message("system", "a"), Message("user", "  ")).startswith("takes no conversation of system")
+    assert unsayable(Message("system", "a"), Message("user", "  ")).startswith("needs a message that is neither")
 
 
 def test_ids_of_other_vendors_are_made_ids_that_are_taken() -> None:
@@ -192,7 +192,7 @@ def test_ids_of_other_vendors_are_made_ids_that_are_taken() -> None:
 @pytest.mark.parametrize("arguments", ["[]", "1", "canary", '{"a": canary}', "[" * 100_000, "null"])
 def test_arguments_that_are_no_object_are_refused_without_being_shown(arguments: str) -> None:
     why = unsayable("a", Message("assistant", None, [ToolCall("c1", FunctionCall("f", arguments))]))
-    assert why == "takes tool calls whose arguments are a JSON object only"
+    assert why == "supports only tool calls with a JSON object as arguments"
 
 
 @pytest.mark.parametrize(
@@ -236,9 +236,9 @@ def test_images_of_a_result_stay_in_it() -> None:
 )
 def test_images_that_are_not_taken_are_refused_by_their_type(url: str, got: str) -> None:
     why = unsayable(Message("user", [ImagePart(ImageUrl(url))]))
-    assert why == f"takes images as base64 of image/jpeg, image/png, image/gif, image/webp, got {got}"
+    assert why == f"supports images as base64 of image/jpeg, image/png, image/gif, image/webp, got {got}"
     system = Message("system", [ImagePart(ImageUrl("https://x.example/a.png"))])
-    assert unsayable(system, "a") == "takes no images, documents and sound in system messages"
+    assert unsayable(system, "a") == "supports only text in system messages"
 
 
 @pytest.mark.parametrize(
@@ -263,8 +263,8 @@ def test_sampling_is_sent_where_it_is_not_what_the_model_does_of_itself(
 
 
 def test_sampling_that_cannot_be_said_is_refused_with_its_values() -> None:
-    assert unsayable(params=Params(1.5)) == "takes a temperature from 0 to 1, got 1.5"
-    why = "takes temperature or top_p for this model, got 0.5 and 0.25"
+    assert unsayable(params=Params(1.5)) == "supports a temperature from 0 to 1, got 1.5"
+    why = "supports only one of temperature and top_p for this model, got 0.5 and 0.25"
     assert unsayable(params=Params(0.5, 0.25)) == why
 
 
@@ -286,14 +286,15 @@ def test_an_answer_is_begun_for_models_that_take_it_and_without_white_space_at_i
         assert end == {"role": "assistant", "content": [{"type": "text", "text": "{"}]}
         return
     why = unsayable("a", begun, model=upstream)
-    assert why == "takes for this model no conversation that ends with the assistant's words"
+    assert why == "does not support a final assistant's message for this model"
     assert body_of("a", begun, "b", model=upstream)["messages"][1]["content"] == [{"type": "text", "text": "{ \n"}]
 
 
 def test_stops_are_a_list_and_none_is_blank() -> None:
     assert body_of(params=Params(stop="x"))["stop_sequences"] == ["x"]
     assert "stop_sequences" not in body_of(params=Params(stop=[]))
-    assert unsayable(params=Params(stop=["x", "\n"])) == r"takes no stop sequence of white space alone, got '\n'"
+    said = r"does not support a stop sequence of only white space, got '\n'"
+    assert unsayable(params=Params(stop=["x", "\n"])) == said
 
 
 @pytest.mark.parametrize(
@@ -370,7 +371,7 @@ def test_a_schema_is_sent_as_output_config() -> None:
 
 def test_json_without_a_schema_is_refused() -> None:
     why = unsayable(params=Params(response_format={"type": "json_object"}))
-    assert why == "takes a response_format with a JSON schema, got 'json_object'"
+    assert why == "supports only a response_format with a JSON schema, got 'json_object'"
 
 
 def test_a_schema_is_closed_and_what_is_not_held_to_is_said_in_words() -> None:
@@ -426,10 +427,10 @@ def test_a_schema_that_cannot_be_closed_is_refused(schema: dict[str, Any]) -> No
         closed_form(schema)
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
     why = unsayable(params=Params(response_format=form))
-    assert why == "takes a response_format with named properties and values of known types only"
+    assert why == "supports a response_format only with named properties and values of known types"
     if schema["type"] == "object":
         strict = Tool(name="f", parameters=schema, strict=True)
-        assert unsayable(tools=[strict]).startswith("takes a strict tool with named properties")
+        assert unsayable(tools=[strict]).startswith("supports a strict tool only with")
         assert body_of(tools=[msgspec.structs.replace(strict, strict=None)])["tools"][0]["input_schema"] == schema
 
 
@@ -444,8 +445,10 @@ def test_a_schema_that_cannot_be_closed_is_refused(schema: dict[str, Any]) -> No
 def test_a_schema_that_is_none_is_the_requests_fault_and_not_the_vendors(odd: dict[str, Any]) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}} | odd
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
-    assert unsayable(params=Params(response_format=form)).startswith("takes a response_format with named properties")
-    assert unsayable(tools=[Tool(name="f", parameters=schema, strict=True)]).startswith("takes a strict tool with")
+    assert unsayable(params=Params(response_format=form)).startswith("supports a response_format only with")
+    assert unsayable(tools=[Tool(name="f", parameters=schema, strict=True)]).startswith(
+        "supports a strict tool only with"
+    )
 
 
 def test_a_bound_of_any_kind_leaves_the_schema_it_came_in_untouched() -> None:
@@ -790,7 +793,7 @@ def test_another_host_gets_no_key_of_anthropics() -> None:
     provider = AnthropicProvider(name="mine", base_url="https://llm.example.com", environ=environ)
     request = provider.request(call(model=Model(id="mine/glm-5")))
     assert (request.url, "x-api-key" in request.reveal()) == ("https://llm.example.com/v1/messages", False)
-    with pytest.raises(ValidationFailed, match=r"^name: no host is known as 'mine'; give base_url="):
+    with pytest.raises(ValidationFailed, match=r"^name: there is no known host 'mine'; pass base_url="):
         AnthropicProvider(KEY, name="mine")
 
 

@@ -41,7 +41,7 @@ async def test_a_piece_that_is_none_is_a_sign_of_life_and_not_the_end() -> None:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        ("answer", "function: 'answer' cannot be called; return text, or an iterable of text and chunks"),
+        ("answer", "function: 'answer' is not callable; return text, or an iterable of text and chunks"),
         (lambda: "hi", "function: does not fit: too many positional arguments; it is called with one argument, the"),
         (lambda one, two: "hi", "function: does not fit: missing a required argument: 'two'; it is called with one"),
     ],

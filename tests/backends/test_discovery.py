@@ -151,10 +151,10 @@ async def test_a_key_and_headers_go_with_the_questions() -> None:
 @pytest.mark.parametrize(
     ("answers", "said"),
     [
-        ({}, "cannot be asked for its models (status 404 at /api/tags): start it with 'ollama serve', or set OLLAMA_H"),
-        ({"/api/tags": {"models": [{"size": 3}]}}, "it answers as another kind of server"),
-        ({"/api/tags": {"data": []}}, "it answers as another kind of server"),
-        ({"/api/tags": []}, "it answers as another kind of server"),
+        ({}, "cannot list its models (status 404 at /api/tags): start it with 'ollama serve', or set OLLAMA_H"),
+        ({"/api/tags": {"models": [{"size": 3}]}}, "it is another kind of server"),
+        ({"/api/tags": {"data": []}}, "it is another kind of server"),
+        ({"/api/tags": []}, "it is another kind of server"),
         ({"/api/tags": {"models": None}}, "has no models: get one with 'ollama pull NAME'"),
     ],
 )
@@ -245,7 +245,7 @@ def test_nothing_is_asked_at_import_nor_by_the_constructor() -> None:
 def test_a_server_that_starts_later_is_named_until_then(free_port: int) -> None:
     provider = OpenAIProvider(name="ollama", environ={"OLLAMA_HOST": f"127.0.0.1:{free_port}"})
     router = Router(providers=[provider])
-    with pytest.raises(NoProviders, match=rf"ollama at http://127\.0\.0\.1:{free_port}/v1 cannot be asked .*refused"):
+    with pytest.raises(NoProviders, match=rf"ollama at http://127\.0\.0\.1:{free_port}/v1 cannot list .*refused"):
         router.decide("hi")
     with LocalServer(ollama(), port=free_port):
         anyio.run(provider.discover)
@@ -280,12 +280,12 @@ def test_a_server_that_a_proxy_hides_is_to_be_excepted_from_it(free_port: int) -
     with ProxyServer("user:password") as proxy:
         environ = {"OLLAMA_HOST": f"127.0.0.1:{free_port}", "HTTP_PROXY": proxy.url}
         routed = command("route", "hi", **environ)
-    assert "it answered 407): set NO_PROXY=127.0.0.1 if it is reached without the proxy" in routed.stderr
+    assert "it answered 407): set NO_PROXY=127.0.0.1 if it needs no proxy" in routed.stderr
     assert "ollama serve" not in routed.stderr
 
 
 def test_the_command_says_which_server_is_away(free_port: int) -> None:
     routed = command("route", "hi", OLLAMA_HOST=f"127.0.0.1:{free_port}")
     assert routed.returncode == 3
-    assert f"ollama at http://127.0.0.1:{free_port}/v1 cannot be asked for its models" in routed.stderr
+    assert f"ollama at http://127.0.0.1:{free_port}/v1 cannot list its models" in routed.stderr
     assert "start it with 'ollama serve', or set OLLAMA_HOST" in routed.stderr

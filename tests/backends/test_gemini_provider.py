@@ -354,17 +354,17 @@ def test_detail_is_a_resolution_where_images_have_their_own(model: Model, detail
 CANARY = "canary in the prompt"
 IMAGE = ImagePart(ImageUrl(f"data:image/png,{CANARY}"))
 UNSAYABLE: list[tuple[str, list[Message], dict[str, Any]]] = [
-    ("arguments are not a JSON object", [Message("assistant", None, [asks("f", f'["{CANARY}"]')])], {}),
-    ("arguments are not a JSON object", [Message("assistant", None, [asks("f", CANARY)])], {}),
-    ("does not hold", [Message("tool", CANARY, tool_call_id=CANARY)], {}),
-    ("nothing but text in system", [Message("user", "x"), Message("system", [IMAGE])], {}),
+    ("a JSON object as arguments", [Message("assistant", None, [asks("f", f'["{CANARY}"]')])], {}),
+    ("a JSON object as arguments", [Message("assistant", None, [asks("f", CANARY)])], {}),
+    ("is not in the conversation", [Message("tool", CANARY, tool_call_id=CANARY)], {}),
+    ("only text in system", [Message("user", "x"), Message("system", [IMAGE])], {}),
     ("a system message", [Message("system", CANARY)], {}),
     ("https://", [Message("user", [ImagePart(ImageUrl(f"http://x.example/{CANARY}"))])], {}),
     ("without data", [Message("user", [ImagePart(ImageUrl("data:image/png;base64,"))])], {}),
     ("without data", [Message("user", [ImagePart(ImageUrl("data:image/png"))])], {}),
-    ("5 stop sequences at most, got 6", [Message("user", "x")], {"params": Params(stop=[CANARY] * 6)}),
+    ("at most 5 stop sequences, got 6", [Message("user", "x")], {"params": Params(stop=[CANARY] * 6)}),
     (
-        "as data: URLs only",
+        "as data: URLs",
         [
             Message("assistant", None, [asks("f")]),
             Message("tool", [ImagePart(ImageUrl(f"https://x.example/{CANARY}"))], tool_call_id="c1"),

@@ -487,7 +487,7 @@ async def test_a_timeout_ends_a_wait_for_an_answer(server: OpenAIServer, hurried
 
         async def ask() -> None:
             fault = await fault_of(hurried, call(stream=stream))
-            assert (fault.kind, str(fault)) == ("timeout", "timeout: nothing came for 2.5 s, the provider's timeout")
+            assert (fault.kind, str(fault)) == ("timeout", "timeout: no data for 2.5 s, the provider's timeout")
             assert hurried._clock.monotonic() == 2.5
 
         group.start_soon(ask)
@@ -513,7 +513,7 @@ async def test_a_timeout_is_of_each_wait_of_a_stream(
         assert await text_from(chunks) == "second"
         async with anyio.create_task_group() as group:
             group.start_soon(clock.advance, 2.5)
-            with pytest.raises(ProviderFault, match=r"nothing came for 2\.5 s"):
+            with pytest.raises(ProviderFault, match=r"no data for 2\.5 s"):
                 await anext(chunks)
 
 
@@ -660,7 +660,7 @@ async def test_no_key_is_anywhere_whichever_of_them_the_server_says_back(
 
 @pytest.mark.parametrize("dump", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_a_provider_is_not_copied_with_its_key(vendor: Vendor, dump: Callable[[object], object]) -> None:
-    with pytest.raises(TypeError, match="not copied or pickled, since its key would go along; make another one"):
+    with pytest.raises(TypeError, match="cannot be copied or pickled, since it has a key; create another one"):
         dump(vendor.make(KEY))
 
 
@@ -754,7 +754,7 @@ async def test_one_dead_key_among_several_is_logged_once_and_its_models_are_show
     provider._keys._place = 0
     await router.route("hi")
     assert [record.getMessage() for record in caplog.records if record.name.startswith("routewright")] == [
-        f"{vendor.name} refused key 1 of 3 (status 401); others are used in its place"
+        f"{vendor.name} refused key 1 of 3 (status 401); using the others"
     ]
     assert "Canary" not in caplog.text
     assert (provider.refused_keys, router.refused_keys) == (1, 1)

@@ -420,14 +420,14 @@ def test_an_address_of_ones_own_server_is_refused_by_its_variable_without_showin
 
 
 def test_unknown_host_names_the_nearest() -> None:
-    with pytest.raises(ValidationFailed, match="no host is known as 'mistrall'; did you mean 'mistral'"):
+    with pytest.raises(ValidationFailed, match="there is no known host 'mistrall'; did you mean 'mistral'"):
         OpenAIProvider(KEY, name="mistrall")
 
 
 def test_a_host_is_one_and_has_an_address() -> None:
     with pytest.raises(ValidationFailed, match=r"^base_url: '' is not an address"):
         OpenAIProvider(KEY, host=Host(name="x", base_url=""))
-    said = r"^host: must be a Host, got str; name a known one as name=\.\.\., or pass base_url=\.\.\.$"
+    said = r"^host: must be a Host, got str; pass the name of a known one as name=\.\.\., or base_url=\.\.\.$"
     with pytest.raises(ValidationFailed, match=said):
         OpenAIProvider(KEY, host="4921")  # type: ignore[arg-type]  # the point
 
@@ -445,7 +445,7 @@ def test_the_address_of_a_single_call_is_refused_with_what_to_write() -> None:
 def test_a_vendor_of_another_protocol_is_refused_naming_its_provider(name: str, provider: str) -> None:
     with pytest.raises(ValidationFailed) as caught:
         OpenAIProvider(KEY, name=name)
-    assert str(caught.value) == f"name: {name} has a protocol of its own; use {provider}"
+    assert str(caught.value) == f"name: {name} has its own protocol; use {provider}"
 
 
 def test_many_tool_calls_are_read_in_linear_time() -> None:

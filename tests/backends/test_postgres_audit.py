@@ -62,13 +62,13 @@ async def test_a_sound_store_has_no_problems_while_it_is_used(url: str) -> None:
         ("UPDATE key SET digest = 'x'", "of 'acme' cannot be read"),
         (
             "UPDATE purse SET granted = granted + 1 WHERE name = 'account'",
-            "purse 'account' of 'acme' has granted 5000000001, and it comes to 5000000000",
+            "purse 'account' of 'acme' has granted 5000000001, but the ledger sums to 5000000000",
         ),
-        ("UPDATE purse SET spent = 7 WHERE name = 'account'", "has spent 7, and it comes to 0"),
+        ("UPDATE purse SET spent = 7 WHERE name = 'account'", "has spent 7, but the ledger sums to 0"),
         (
             "INSERT INTO purse (account, name, spent, granted) "
             "SELECT 'acme', 'x' || n, 7, 0 FROM generate_series(1, 99) AS n",
-            "purse 'x1' of 'acme' has spent 7, and it comes to 0",
+            "purse 'x1' of 'acme' has spent 7, but the ledger sums to 0",
         ),
         ("UPDATE purse SET reserved = 7", "of 'acme' has reserved 7, and its calls hold 1000"),
         ("DELETE FROM hold", "purse 'account' of 'acme' has reserved 1000, and its calls hold 0"),

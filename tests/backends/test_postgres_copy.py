@@ -173,7 +173,7 @@ def test_a_copy_that_is_stopped_anywhere_goes_on(
     tries = 1
     while copy(source, url) != 0:
         tries += 1
-        with pytest.raises(StorageVersion, match="run the same 'routewright store copy' to its end"):
+        with pytest.raises(StorageVersion, match="run the same 'routewright store copy' again"):
             anyio.run(used, url)
     assert tries > 3
     for table in ("tag", "ledger", "trace"):
@@ -193,8 +193,8 @@ def test_what_was_changed_meanwhile_is_said(
         connection.execute("DELETE FROM told")
     assert main(["store", "copy", str(source), url, "--json"]) == 1
     problems = json.loads(capsys.readouterr().out)["problems"]
-    assert problems[0] == "told has 0 rows, and in the copy 2: the source was changed meanwhile"
-    assert problems[1].startswith("purse of 'acme' comes to [7, ")
+    assert problems[0] == "told has 0 rows, but 2 in the copy: the source was changed meanwhile"
+    assert problems[1].startswith("purse of 'acme' sums to [7, ")
     with pytest.raises(StorageVersion):
         anyio.run(used, url)
 
@@ -231,7 +231,7 @@ def test_a_source_in_use_is_said_to_be_so(source: Path, url: str, capsys: pytest
         await storage.aclose()
 
     anyio.run(use)
-    assert f"{source} is in use: 1 calls hold money or limits there; stop what uses it" in capsys.readouterr().err
+    assert f"{source} is in use: 1 calls hold money or limits; stop what uses it" in capsys.readouterr().err
     assert copy(source, url) == 0
 
 

@@ -191,7 +191,7 @@ async def test_an_account_that_is_locked_keeps_no_other_waiting_for_longer_than_
             locker.execute("SELECT lock_accounts(ARRAY['acme'])")
             async with anyio.create_task_group() as group:
                 group.start_soon(other.admit, "theirs")
-                with pytest.raises(StorageUnavailable, match="another transaction holds"):
+                with pytest.raises(StorageUnavailable, match="another transaction has the lock"):
                     await till.ask("ours", 1)
         await till.admit("now", 1)
 

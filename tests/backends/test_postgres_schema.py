@@ -144,8 +144,8 @@ async def stands(url: str) -> None:
     [
         ("UPDATE store SET version = 9, oldest = 9", "of version 9, which needs a newer routewright"),
         ("UPDATE store SET version = 0", "of version 0: run 'routewright store upgrade'"),
-        ("DELETE FROM store", "run the same 'routewright store copy' to its end"),
-        ("ALTER TABLE store DROP COLUMN oldest", "this database is of something else"),
+        ("DELETE FROM store", "run the same 'routewright store copy' again"),
+        ("ALTER TABLE store DROP COLUMN oldest", "the database belongs to another program"),
         ("DROP TABLE store", "there is no store yet: run 'routewright store create'"),
     ],
 )
@@ -208,8 +208,8 @@ def test_an_upgrade_that_fails_changes_nothing(url: str, monkeypatch: Patch) -> 
         ("postgresql://app:{0}@nowhere.invalid/postgres", StorageUnavailable, "failed to resolve host"),
         ("postgresql://app:{0}@{1}/postgres?sslmode=require", StorageUnavailable, "does not support SSL"),
         ("postgresql://app:{0}@{1}/postgres", StorageVersion, "store create"),
-        ("postgresql://app:{0}@[::1/postgres", ValidationFailed, "is no address of a PostgreSQL database"),
-        ("postgresql://app:{0}@host/db?bogus={0}", ValidationFailed, "is no address of a PostgreSQL database"),
+        ("postgresql://app:{0}@[::1/postgres", ValidationFailed, "is not the address of a PostgreSQL database"),
+        ("postgresql://app:{0}@host/db?bogus={0}", ValidationFailed, "is not the address of a PostgreSQL database"),
         ("postgresql://app:p@{0}@{1}/postgres", ValidationFailed, "%40 for @"),
         ("postgresql://app:p/{0}@{1}/postgres", ValidationFailed, "%2F for /"),
         ("postgresq://app:{0}@{1}/postgres", ValidationFailed, "did you mean 'postgresql'"),

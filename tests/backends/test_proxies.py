@@ -476,7 +476,7 @@ async def test_a_fault_of_a_provider_holds_no_password_of_its_proxy(
 
 def test_a_transport_has_a_proxy_of_its_own(vendor: Vendor) -> None:
     for more in ({"proxy": "http://p:1"}, {"verify": False}):
-        with pytest.raises(ValidationFailed, match="does not go together with transport="):
+        with pytest.raises(ValidationFailed, match="cannot be combined with transport="):
             vendor.make(KEY, base_url="http://x.example", transport=AutoTransport(), **more)
 
 

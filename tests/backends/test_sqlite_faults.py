@@ -250,7 +250,7 @@ class Small:
 async def test_a_disk_too_small_for_the_file_says_so_and_may_grow(tmp_path: Path, pages: int) -> None:
     path = tmp_path / "traces.db"
     async with aclosing(SqliteStorage(path, connect=Small(pages))) as storage:
-        with pytest.raises(StorageFull, match="there is no room left"):
+        with pytest.raises(StorageFull, match="the disk is full"):
             await storage.apply("default", [PutTrace(make_trace(number)) for number in range(60)])
     async with aclosing(SqliteStorage(path)) as storage:
         await storage.apply("default", BATCH)
@@ -378,7 +378,7 @@ async def test_a_file_that_is_no_database_is_refused_as_it_is(tmp_path: Path) ->
     before = path.read_bytes()
     async with aclosing(SqliteStorage(path)) as storage:
         for _ in range(2):
-            with pytest.raises(StorageCorrupt, match="it is no store of routewright's, but another kind of file"):
+            with pytest.raises(StorageCorrupt, match="it is another kind of file, not a store of routewright"):
                 await storage.apply("default", BATCH)
             with pytest.raises(StorageCorrupt, match="another kind of file"):
                 await storage.read("default", TraceById("tr_1"))
@@ -407,9 +407,9 @@ async def test_somebody_elses_database_is_refused_as_it_is(tmp_path: Path) -> No
 async def test_where_no_file_can_be_that_is_said(tmp_path: Path, name: str) -> None:
     async with aclosing(SqliteStorage(tmp_path / name)) as storage:
         for _ in range(2):
-            with pytest.raises(StorageUnavailable, match="it cannot be opened: see to its folder"):
+            with pytest.raises(StorageUnavailable, match="it cannot be opened: check the file's"):
                 await storage.apply("default", BATCH)
-            with pytest.raises(StorageUnavailable, match="it cannot be opened: see to its folder"):
+            with pytest.raises(StorageUnavailable, match="it cannot be opened: check the file's"):
                 await storage.read("default", TraceById("tr_1"))
 
 
@@ -421,7 +421,7 @@ async def test_a_damaged_page_is_a_typed_error(tmp_path: Path) -> None:
         file.seek(8192)
         file.write(b"\xff" * (path.stat().st_size - 8192))
     async with aclosing(SqliteStorage(path)) as storage:
-        with pytest.raises(StorageCorrupt, match="it is damaged: 'routewright store check' says where"):
+        with pytest.raises(StorageCorrupt, match="it is damaged: run 'routewright store check'"):
             await storage.apply("default", BATCH)
         with pytest.raises(StorageCorrupt, match="it is damaged"):
             await storage.scan("default", TraceItems(), after=None, limit=5)

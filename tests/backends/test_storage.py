@@ -281,7 +281,7 @@ async def test_memory_copies_no_trace_but_those_that_it_gives(monkeypatch: pytes
 @pytest.mark.parametrize("setting", ["newest", "accounts", "text_bytes"])
 @pytest.mark.parametrize("number", [0, -1])
 def test_memory_that_would_keep_nothing_is_refused(setting: str, number: int) -> None:
-    with pytest.raises(ValidationFailed, match=rf"MemoryStorage.{setting}: is {number}; keep at least 1"):
+    with pytest.raises(ValidationFailed, match=rf"MemoryStorage.{setting}: is {number}; use a whole number above 0"):
         MemoryStorage(**{setting: number})  # type: ignore[arg-type]
 
 

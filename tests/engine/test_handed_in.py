@@ -178,8 +178,9 @@ def test_other_parts_of_a_router_say_what_they_should_be() -> None:
     assert refusal(lambda: Router(settings=wrong({"limits": 1}))) == (
         "settings: a dict is not Settings; pass Settings(...)"
     )
-    assert refusal(lambda: MemoryStorage(newest=0)) == "MemoryStorage.newest: is 0; keep at least 1"
-    assert refusal(lambda: MemoryStorage(newest=wrong("5"))) == "MemoryStorage.newest: is '5'; keep at least 1"
+    assert refusal(lambda: MemoryStorage(newest=0)) == "MemoryStorage.newest: is 0; use a whole number above 0"
+    said = "MemoryStorage.newest: is '5'; use a whole number above 0"
+    assert refusal(lambda: MemoryStorage(newest=wrong("5"))) == said
     assert refusal(lambda: Limits(default_max_output_tokens=wrong("5"))) == (
         "Limits.default_max_output_tokens: is '5'; take at least 1"
     )

@@ -523,7 +523,7 @@ def test_route_moves_on_from_what_the_host_calls() -> None:
     spare = ScriptedProvider(["Blue."], models=[SPARE])
     router = Router(providers=[HostedProvider("good", models=[GOOD]), spare])
     assert router.blocking.route("hi", goal="quality").output == "Blue."
-    with pytest.raises(UpstreamFailed, match=r"good is called by its host, in Router\.steps"):
+    with pytest.raises(UpstreamFailed, match=r"good is only for Router\.steps"):
         router.blocking.route("hi", goal="quality", models=["good/one"])
 
 

@@ -95,7 +95,7 @@ async def test_it_is_not_ready_once_it_is_closed() -> None:
     told = await asked(admin, "/readyz")
     assert (told.status, told.json) == (
         503,
-        {"status": "unavailable", "problem": "the router is closed", "means": "requests here are refused, or wait"},
+        {"status": "unavailable", "problem": "the router is closed", "means": "requests are refused or wait"},
     )
     assert (await asked(admin, "/healthz")).status == 200
 

@@ -71,7 +71,7 @@ async def test_a_body_of_too_many_values_is_413_before_it_is_read(path: str, met
     body = asking("Hello", model="auto", max_tokens=9).removesuffix(b"}") + b', "metadata": ' + metadata.encode() + b"}"
     client = await ask(app_of(body_values=300), scope_of(path=path), body)
     assert client.status == 413
-    assert "the body holds over 300 values" in client.json["error"]["message"]
+    assert "the body has more than 300 values" in client.json["error"]["message"]
 
 
 @pytest.mark.anyio

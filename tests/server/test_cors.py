@@ -123,7 +123,7 @@ async def test_where_no_origin_is_listed_nothing_is_said() -> None:
     ["https://app.example.com/", "app.example.com", "https://App.example.com", "https://u@x.de", "https://", "null"],
 )
 def test_what_is_no_origin_is_refused_by_its_place(origin: str) -> None:
-    with pytest.raises(ValidationFailed, match=r"cors_origins\[1\]: .* is no origin"):
+    with pytest.raises(ValidationFailed, match=r"cors_origins\[1\]: .* is not an origin"):
         app_of(PAGE, origin)
 
 

@@ -78,7 +78,7 @@ def test_the_first_start_shows_keys_once_and_lines_that_work(
         assert server.keys == {}
         assert "first start" not in server.page
         assert "routewright keys create main" in server.page
-        assert "reach no model yet" in server.page
+        assert "can call no model yet" in server.page
         assert server.ask(keys["test"]).status == 200
         assert not any(key in server.log for key in keys.values())
 
@@ -96,7 +96,7 @@ def test_a_first_start_that_cannot_show_its_keys_fails(tmp_path: Path) -> None:
     (tmp_path / "out.txt").symlink_to("/dev/full")
     with serving(tmp_path) as server:
         assert server.ended() == 1
-        assert "the output cannot be written: No space left on device" in server.log
+        assert "cannot write the output: No space left on device" in server.log
 
 
 def test_two_first_starts_at_once_set_one_account_up(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_stream_that_runs_comes_to_its_end_before_the_server_does(tmp_path: Pa
         response = server.ask(server.keys["live"], **STREAM)
         first = response.readline()
         server.signal(signal.SIGTERM)
-        server.until(lambda: "accepting no more" in server.log)
+        server.until(lambda: "shutting down" in server.log)
         server.until(lambda: is_refused(port))
         assert server.process.poll() is None
         vendor.let_go.set()
@@ -162,7 +162,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
         response = server.ask(server.keys["live"], **STREAM)
         assert response.readline()
         server.signal(signal.SIGINT)
-        server.until(lambda: "accepting no more" in server.log)
+        server.until(lambda: "shutting down" in server.log)
         server.signal(signal.SIGINT)
         assert server.process.wait(3) == 130
 
@@ -172,7 +172,7 @@ def test_a_reload_while_the_server_starts_comes_after_the_start(tmp_path: Path) 
         server.until(lambda: server.children)
         server.signal(signal.SIGHUP)
         assert server.keys
-        server.until(lambda: "the new configuration is in force" in server.log)
+        server.until(lambda: "reloaded the configuration" in server.log)
 
 
 def test_a_server_that_is_ended_while_it_starts_says_nothing(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_reload_takes_a_new_configuration_and_refuses_no_request(tmp_path: Pat
             assert server.children == before
             file.write_text("workers = 3\n[http]\nbody_bytes = 200\n")
             server.signal(signal.SIGHUP)
-            server.until(lambda: "the new configuration is in force" in server.log)
+            server.until(lambda: "reloaded the configuration" in server.log)
             server.until(lambda: len(server.children) == 3 and not set(before) & set(server.children))
             load.for_more(50)
         assert load.failed == []
@@ -284,7 +284,7 @@ def test_a_store_in_memory_is_not_lost_to_a_reload_and_keys_outlive_a_worker(tmp
         key, before = server.keys["test"], server.children
         trace_id = json.load(server.ask(key))["trace_id"]
         server.signal(signal.SIGHUP)
-        server.until(lambda: "what is kept in memory would be lost" in server.log)
+        server.until(lambda: "the in-memory store would be lost" in server.log)
         assert server.children == before
         assert json.load(server.ask(key, idempotency_key="k"))["trace_id"] != trace_id
         os.kill(before[0], signal.SIGKILL)
@@ -385,7 +385,7 @@ def test_nothing_is_made_where_the_port_is_taken(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         server = Server(tmp_path, "--port", str(port))
         assert server.ended() == 2
-        assert f"--port: nothing can listen at 127.0.0.1 port {port}" in server.log
+        assert f"--port: cannot listen at 127.0.0.1 port {port}" in server.log
     assert list(tmp_path.glob("*.db*")) == []
 
 

@@ -106,7 +106,7 @@ def test_web_pages_are_named_by_their_origins(refused: Refused) -> None:
     plan = planned(environ=environ)
     assert (plan.cors_origins, plan.health) == (("https://a.example", "https://b.example"), True)
     said = refused("--cors-origin", "https://a.example/", "--store", "memory:")
-    assert "--cors-origin: 'https://a.example/' is no origin; write scheme and host" in said
+    assert "--cors-origin: 'https://a.example/' is not an origin; write scheme and host" in said
 
 
 def test_a_wrong_value_is_named_where_it_stands(refused: Refused, monkeypatch: Patch) -> None:
@@ -152,7 +152,7 @@ def test_a_check_starts_and_makes_nothing(capsys: Capture, monkeypatch: Patch) -
     assert main(["serve", "--check", "--workers", "2", "--admin-port", "9100"]) == 0
     shown = capsys.readouterr().out
     assert "http://127.0.0.1:8080" in shown
-    assert "routewright.db, to be made" in shown
+    assert "routewright.db (will be created)" in shown
     assert "CANARY" not in shown
     assert list(Path().iterdir()) == []
 
@@ -160,7 +160,7 @@ def test_a_check_starts_and_makes_nothing(capsys: Capture, monkeypatch: Patch) -
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.5", "example.com"])
 def test_plain_http_stays_on_this_machine_unless_told_otherwise(refused: Refused, host: str) -> None:
     said = refused("--host", host)
-    assert said.startswith(f"--host: is {host!r}, which other machines reach")
+    assert said.startswith(f"--host: is {host!r}, which other machines can reach")
     assert "--insecure-bind" in said
     assert main(["serve", "--check", "--host", host, "--insecure-bind"]) == 0
 
@@ -177,8 +177,8 @@ def test_memory_is_not_for_several(refused: Refused) -> None:
 
 def test_the_administrator_has_ports_of_his_own(refused: Refused) -> None:
     said = refused("--admin-port", "8079", "--workers", "3")
-    assert said.startswith("--admin-port: is 8079, so that workers take 8079 to 8081, and 8080 is")
-    assert refused("--admin-port", "65535", "--workers", "2").startswith("--admin-port: is 65535, and 2 workers")
+    assert said.startswith("--admin-port: is 8079, so workers use 8079 to 8081, but 8080 is")
+    assert refused("--admin-port", "65535", "--workers", "2").startswith("--admin-port: is 65535, but 2 workers")
 
 
 def test_files_of_tls_are_tried_before_anything_starts(refused: Refused, monkeypatch: Patch) -> None:
@@ -191,19 +191,19 @@ def test_files_of_tls_are_tried_before_anything_starts(refused: Refused, monkeyp
     given = ("--tls-cert", "cert.pem", "--tls-key")
     assert main(["serve", "--check", *given, "key.pem", "--host", "0.0.0.0"]) == 0
     assert refused("--tls-cert", "none.pem").startswith("--tls-cert: none.pem cannot be read: No such file")
-    assert refused("--tls-key", "key.pem") == "--tls-key: is given without a certificate; give that, too"
-    assert "holds a private key that is not the one of the certificate" in refused(*given, "other.pem")
-    assert refused("--tls-cert", "cert.pem").startswith("--tls-cert: cert.pem holds no private key")
-    assert refused(*given, "text.pem").startswith("--tls-key: text.pem holds no private key")
-    assert "holds no certificate" in refused("--tls-cert", "text.pem", "--tls-key", "key.pem")
+    assert refused("--tls-key", "key.pem") == "--tls-key: needs a certificate; set tls.cert, too"
+    assert "has a private key that does not belong to the certificate" in refused(*given, "other.pem")
+    assert refused("--tls-cert", "cert.pem").startswith("--tls-cert: cert.pem has no private key")
+    assert refused(*given, "text.pem").startswith("--tls-key: text.pem has no private key")
+    assert "has no certificate" in refused("--tls-cert", "text.pem", "--tls-key", "key.pem")
     assert refused(*given, "locked.pem").startswith(
-        "tls.key_password: is missing, and the private key in locked.pem is"
+        "tls.key_password: is not set, but the private key in locked.pem is"
     )
     monkeypatch.setenv("ROUTEWRIGHT_TLS_KEY_PASSWORD", "CANARY")
     said = refused(*given, "locked.pem")
-    assert said == "ROUTEWRIGHT_TLS_KEY_PASSWORD: does not open the private key in locked.pem; check it"
+    assert said == "ROUTEWRIGHT_TLS_KEY_PASSWORD: does not decrypt the private key in locked.pem; check it"
     monkeypatch.setenv("ROUTEWRIGHT_TLS_KEY_PASSWORD", PASSWORD)
-    assert "is not the one of the certificate" in refused(*given, "locked.pem")
+    assert "does not belong to the certificate" in refused(*given, "locked.pem")
 
 
 def test_a_password_is_never_repeated(refused: Refused) -> None:

@@ -78,8 +78,8 @@ def test_a_database_needs_the_secret_in_the_environment(
 ) -> None:
     monkeypatch.delenv("ROUTEWRIGHT_SECRET", raising=False)
     assert main(["serve", "--store", url]) == 2
-    said = "is not set, and a database keeps no root secret, on which all keys depend"
-    hint = "set it on all machines, as to 'openssl rand -hex 32'"
+    said = "is not set, but a store in PostgreSQL needs it: API keys depend on it"
+    hint = "set the same on all machines ('openssl rand -hex 32')"
     assert capsys.readouterr() == ("", f"routewright: ROUTEWRIGHT_SECRET: {said}; {hint}\n")
 
 
@@ -112,7 +112,7 @@ def test_a_part_that_is_away_is_said_with_what_that_means(
             database.resume()
         assert (status, told["status"]) == (503, "unavailable")
         assert told["problem"].startswith("the storage ")
-        assert told["means"] == "requests here are refused, or wait"
+        assert told["means"] == "requests are refused or wait"
         server.until(lambda: get(server, "/readyz")[0] == 200)
         texts = [server.page, server.log]
     assert CANARY not in "".join(texts)
@@ -151,6 +151,6 @@ def test_addresses_of_redis_are_checked_before_anything_starts(
 ) -> None:
     monkeypatch.setenv("ROUTEWRIGHT_SECRET", ROOT)
     assert main(["serve", "--check", "--store", url, "--coordination", f"redis://u:{CANARY}@host/x"]) == 2
-    assert capsys.readouterr().err.startswith("routewright: --coordination: is no address of Redis; write redis://")
+    assert capsys.readouterr().err.startswith("routewright: --coordination: is not an address of Redis; write redis://")
     assert main(["serve", "--check", "--store", url, "--coordination", f"redis://u:{CANARY}@host/1"]) == 0
     assert capsys.readouterr().out.count("redis://host/1") == 1

@@ -1,5 +1,5 @@
-"""Embedders: hashed words (built in, numpy alone), word vectors from the wheel of ``wordllama``, and any server
-with OpenAI's ``POST /v1/embeddings``.
+"""Embedders: hashed words (built in, only numpy), word vectors of ``wordllama``, and servers with OpenAI's
+``POST /v1/embeddings``.
 """
 
 from __future__ import annotations
@@ -37,41 +37,41 @@ Floats: TypeAlias = "NDArray[np.float32]"
 
 DIMENSIONS = 256
 ROWS = 4096
-"""Of the table of directions. Each feature adds two of them, so few features share both."""
+"""Rows of the table of directions. Each feature adds two of them, so few features share both."""
 GAINS = 16384
-"""Weights of features, one for each hash."""
+"""Number of feature weights."""
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
 _PART = 4
-"""Characters of a part of a word."""
+"""Characters in a part of a word."""
 _LONGEST_TEXT = 8_000
-"""Characters that are read."""
+"""Most characters of a text."""
 _LONGEST_WORD = 24
 
 
 _MOST_WORDS = 20_000
-"""That are remembered, 1 KB each."""
+"""Cached words, 1 KB each."""
 _SIGNS = np.array([1.0, -1.0], np.float32)
 
 
 class HashedEmbedder:
     """Embeds a text as the weighted sum of its hashed features. Deterministic; some 30 µs for a short question.
 
-    Its vectors are near each other for texts that share words, word forms and, as far as was learned, synonyms. It
-    knows English best: in other languages it still compares words.
+    Vectors are similar for texts with common words, word forms and learned synonyms. It is trained on English; in other
+    languages it still compares words.
     """
 
     def __init__(self, table: Path | None = None) -> None:
-        """Read the table that ships with the library, or another of ``benchmarks/train_embedder.py``."""
+        """Read the bundled table, or another one of ``benchmarks/train_embedder.py``."""
         packed = (table or files("routewright.data").joinpath("hashed_embedder.npz")).read_bytes()
         self.name = "hashed-1" if table is None else f"hashed-{zlib.crc32(packed):08x}"
         with np.load(BytesIO(packed)) as arrays:
             self._directions: Floats = arrays["directions"] * arrays["scales"].astype(np.float32)[:, None]
             self._gains: Floats = arrays["gains"].astype(np.float32)
         self._words: dict[str, Floats] = {}
-        """Sums of the features of words met before."""
+        """Cached sums of the features of words."""
 
     def embed(self, text: str) -> Floats:
-        """The embedding, (DIMENSIONS,) of length 1; of a text without words the zero vector."""
+        """The embedding, (DIMENSIONS,) of length 1; zero for a text without words."""
         words = words_of(text)
         if not words:
             return np.zeros(DIMENSIONS, np.float32)
@@ -118,7 +118,7 @@ def words_of(text: str) -> list[str]:
 
 
 def shortened(text: str) -> str:
-    """What is read of a text: of a longer one the first half and the last half of as many characters."""
+    """The beginning and end of a long text."""
     half = _LONGEST_TEXT // 2
     return text if len(text) <= _LONGEST_TEXT else f"{text[:half]} {text[-half:]}"
 
@@ -130,7 +130,7 @@ def split(hashed: NDArray[np.uint32]) -> tuple[NDArray[Any], ...]:
 
 
 MOST_BYTES = 1 << 20
-"""Of an answer."""
+"""Longest answer."""
 
 
 class _Embedding(Struct):
@@ -142,14 +142,13 @@ class _Answer(Struct):
 
 
 class OpenAIEmbedder:
-    """Asks a server for the embedding of each question that is not an exact hit.
+    """Requests the embedding of each question that is not an exact hit from a server.
 
         OpenAIEmbedder("text-embedding-3-small")                              # the key is OPENAI_API_KEY
         OpenAIEmbedder("nomic-embed-text", base_url="http://localhost:11434/v1")
 
-    The key in the environment is sent to no ``base_url``: pass it as ``api_key``. Anything but an embedding raises
-    ``ProviderFault``, which makes the call a miss. Only the last user turn is sent. The cache waits for a second at
-    most.
+    The key in the environment is not sent to a ``base_url``: pass ``api_key``. Any failure raises ``ProviderFault``,
+    which makes the call a miss. Only the last user turn is sent. The cache waits for at most a second.
     """
 
     def __init__(
@@ -184,17 +183,17 @@ class OpenAIEmbedder:
         body = json.encode({**self._fields, "input": text})
         async with self._transport.request("POST", self._url, headers=headers, body=body) as response:
             if response.status != 200:
-                # its body stays unread, since some servers repeat the question or the key in it
+                # the body is not read: some servers repeat the question or the key
                 raise fault_of_answer("the embedder", response.status, response.headers, "")
             content = await response.read(MOST_BYTES)
         try:
-            with np.errstate(over="ignore"):  # infinities are refused where a vector is used
+            with np.errstate(over="ignore"):  # the cache refuses infinities
                 return np.array(json.decode(content, type=_Answer).data[0].embedding, np.float32)
-        except (MsgspecError, UnicodeError, RecursionError):  # not chained, since it may hold the text
+        except (MsgspecError, UnicodeError, RecursionError):  # not chained: it may contain the text
             raise ProviderFault(FaultKind.MALFORMED, "the embedder answered with no embedding", status=200) from None
 
     async def aclose(self) -> None:
-        """Close the connections, unless the transport was given."""
+        """Close the connections, unless the transport was passed."""
         if self._own_transport:
             await self._transport.aclose()
 
@@ -208,8 +207,8 @@ class StaticEmbedder:
 
     router = Router(settings=Settings(cache=CacheSettings(embedder=StaticEmbedder())))
 
-    The vectors are loaded at first use, which takes 0.4 s and 80 MB; ``load()`` does it earlier. Raises
-    ``ValidationFailed`` if the extra ``vectors`` is not installed. Safe to use from any thread.
+    The vectors are loaded at first use (0.4 s, 80 MB), or by ``load()``. Raises ``ValidationFailed`` without the extra
+    ``vectors``. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -226,10 +225,10 @@ class StaticEmbedder:
             self._model = self._model or _load()
 
     def embed(self, text: str) -> Floats:
-        """The embedding, (256,) of length 1; of an empty text the zero vector."""
+        """The embedding, (256,) of length 1; zero for an empty text."""
         if self._model is None:
             self.load()
-        # one text at a time: the package's own batches start threads, which a fork does not survive
+        # single texts: the package starts threads for batches, which do not survive a fork
         rows = np.array(self._model.tokenizer.encode(shortened(text), add_special_tokens=False).ids, np.intp)
         total: Floats = self._model.embedding.take(rows, axis=0, mode="clip").sum(axis=0)
         length = np.sqrt(total @ total)

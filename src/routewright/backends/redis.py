@@ -1,6 +1,6 @@
-"""Runs commands in Redis or Valkey at the address of a URL: one server, a cluster, or the master that sentinels name.
+"""Runs commands in Redis or Valkey: one server, a cluster, or the master of sentinels.
 
-The driver is synchronous and called in threads, so that asyncio, trio and several loops are alike.
+The driver is synchronous and runs in threads, so it works the same on asyncio, trio and several loops.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ except ModuleNotFoundError as exc:
 T = TypeVar("T")
 _digest = lru_cache(lambda script: hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest())
 TIMEOUT_S = 0.25
-"""Limit of each connect, and of each reply."""
+"""Timeout of each connect and each reply."""
 HINT = (
     "write redis://host:6379/0, redis+cluster://host:port,host:port or redis+sentinel://host:port,host:port/service, "
     "with rediss for TLS; the password may stand in REDIS_PASSWORD, or in a file: ?password_file=/path"
@@ -38,7 +38,7 @@ HINT = (
 
 
 class Server:
-    """Raises ``StorageUnavailable`` alone, and never shows a password. ``inline``: runs in the caller's thread."""
+    """Raises only ``StorageUnavailable``, without passwords. ``inline``: runs in the caller's thread."""
 
     def __init__(self, url: str, *, inline: bool) -> None:
         try:
@@ -50,12 +50,12 @@ class Server:
             fits = {"": one, "cluster": not self._path, "sentinel": bool(self._path)}[self._kind]
             port = 26379 if self._kind == "sentinel" else 6379
             self._hosts = [(each.hostname or "", each.port or port) for each in hosts]
-        except (ValueError, AttributeError, KeyError):  # their words may hold the password
+        except (ValueError, AttributeError, KeyError):  # their messages may contain the password
             fits, scheme = False, ""
         known = scheme in ("redis", "rediss") and self._options.keys() <= {"password_file"}
         known = known and "@" not in parts.path + parts.fragment  # a password with / or # in it
         if not fits or not known or not all(host for host, _ in self._hosts):
-            raise ValidationFailed.at("url", "is no address of Redis", HINT)
+            raise ValidationFailed.at("url", "is not an address of Redis", HINT)
         self._address = f"{parts.scheme}://{','.join(f'{host}:{port}' for host, port in self._hosts)}"
         self._inline = inline
         self._clients: dict[float, Any] = {}
@@ -66,11 +66,11 @@ class Server:
         return repr(self._address)
 
     async def run(self, ask: Callable[[Any], T]) -> T:
-        """Call it with the client, in a thread."""
+        """Call a function with the client, in a thread."""
         return self.call(ask) if self._inline else await self._threads.run(self.call, ask)
 
     def call(self, ask: Callable[[Any], T], blocks_s: float = 0.0) -> T:
-        """The same in this thread. ``blocks_s``: so much longer the server may take to answer."""
+        """Call a function with the client, in this thread. ``blocks_s``: additional timeout."""
         try:
             with self._guard.lock:
                 client = self._clients.get(blocks_s) or self._clients.setdefault(blocks_s, self._connect(blocks_s))
@@ -79,8 +79,8 @@ class Server:
             raise self._fault(error) from None
 
     def evaluate(self, script: str, calls: Sequence[tuple[Sequence[str], bytes]]) -> list[Any]:
-        """Run a script for each keys and argument, in one round trip; what it returns, or a ``StorageUnavailable``."""
-        # pipelines of a cluster take no digest
+        """Run a script for each keys and argument in one round trip. Returns results or ``StorageUnavailable``."""
+        # cluster pipelines do not support EVALSHA
         named = ("EVAL", script) if self._kind == "cluster" else ("EVALSHA", _digest(script))
 
         def ask(client: Any) -> list[Any]:
@@ -89,14 +89,14 @@ class Server:
                     pipe.execute_command(*named, len(keys), *keys, argument)
                 found = pipe.execute(raise_on_error=False)
             for place, (keys, argument) in enumerate(calls):
-                if isinstance(found[place], NoScriptError):  # it was restarted
+                if isinstance(found[place], NoScriptError):  # restarted
                     found[place] = client.eval(script, len(keys), *keys, argument)
             return [self._fault(each) if isinstance(each, Exception) else each for each in found]
 
         return self.call(ask)
 
     def close(self) -> None:
-        """Close the connections. They are made again when they are needed."""
+        """Close the connections. The next use opens new ones."""
         with self._guard.lock:
             clients, self._clients = self._clients, {}
         for client in clients.values():
@@ -104,7 +104,7 @@ class Server:
 
     def _connect(self, blocks_s: float) -> Any:
         common: dict[str, Any] = {"socket_timeout": TIMEOUT_S + blocks_s, "socket_connect_timeout": TIMEOUT_S}
-        common["retry"] = Retry(NoBackoff(), 0)  # what was not answered may have been done
+        common["retry"] = Retry(NoBackoff(), 0)  # unanswered commands may have run
         if self._url.scheme.startswith("rediss"):
             common["ssl"] = True
         password = unquote(self._url.password or "") or None
@@ -121,5 +121,5 @@ class Server:
 
     def _fault(self, error: Exception) -> StorageUnavailable:
         fault = StorageUnavailable(f"{self._address} cannot be used now: {type(error).__name__}")
-        fault.__cause__ = error  # its words may be anything
+        fault.__cause__ = error  # its message may contain anything
         return fault

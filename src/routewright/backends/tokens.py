@@ -1,4 +1,4 @@
-"""Exact token counts with tiktoken, from tables that ship with the package: nothing is fetched or registered."""
+"""Exact token counts with tiktoken and bundled tables, without downloads."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from routewright.loop import check_wanted
 
 class _Vocabulary(NamedTuple):
     sha256: str
-    """Of the packed file."""
+    """Hash of the packed file."""
     pattern: str
-    """How a text is split before pairs are merged; the same as in tiktoken, which hands it out only with a download."""
+    """Pattern that splits a text before pairs are merged, as in tiktoken, which would download it."""
 
 
 _VOCABULARIES = {
@@ -47,13 +47,13 @@ _VOCABULARIES = {
     ),
 }
 
-# Both patterns look ahead behind spaces, and tiktoken panics where 999,999 or more of them stand in one line. Such a
-# run is cut at a multiple of the longest token of spaces: of real spaces, the parts have as many tokens as the whole.
+# Both patterns look ahead after spaces, and tiktoken panics at 999,999 or more of them in one line. Such a run is cut
+# at a multiple of the longest token of spaces, so that the parts have as many tokens as the whole.
 _LONGEST_RUN = 7_812 * 128
 _LONG_TEXT = 100_000
 """Longer texts, in characters, are counted without a list of their tokens."""
 _PIECE = 1 << 16
-"""Characters between two cuts of a long text. At each cut the count stops if nobody waits for it any more."""
+"""Characters between two cuts of a long text. A cancelled count stops at the next cut."""
 _SEARCHED = 1_000
 _SPACE = r"[^\S\r\n\x1c-\x1f]"
 _LONG_RUN = re.compile(rf"(?<!{_SPACE}){_SPACE}{{{_LONGEST_RUN},}}+(?![\r\n])")
@@ -63,16 +63,15 @@ _CUT = re.compile(r" (?<=\S )")  # neither pattern goes on past other characters
 class PackedTokenCounter:
     """Counts tokens of ``o200k_base`` and ``cl100k_base``; fits ``TokenCounter``.
 
-    Each table is built once a process, at its first use or by ``load``: 0.1 to 0.5 s and 50 to 80 MB. Safe to call
-    from any thread. Counts about 20 MB/s, and a megabyte without word breaks in half a second, so long prompts belong
-    in a worker thread.
+    Each table is built once, at first use or by ``load``: 0.1 to 0.5 s and 50 to 80 MB. Thread-safe. Counts about
+    20 MB/s, or 2 MB/s without word breaks, so count long prompts in a worker thread.
 
         >>> PackedTokenCounter().count("hello world", "o200k_base")
         2
     """
 
     def count(self, text: str, encoding: str) -> int:
-        """Exact number of tokens of ``text``, special tokens taken as plain text. Unknown encoding: ``ValueError``."""
+        """The number of tokens, with special tokens as plain text. Raises ``ValueError`` for an unknown encoding."""
         check_wanted()
         encoder = _encoder(encoding)
         if len(text) < _LONG_TEXT:
@@ -80,16 +79,16 @@ class PackedTokenCounter:
         return sum(_count_aside(encoder, piece) for part in _parts(text) for piece in _pieces(part))
 
     def load(self, encoding: str) -> None:
-        """Build the table now. Blocks; call it from a worker thread."""
+        """Build the table now, which blocks."""
         _encoder(encoding)
 
 
 def _count_aside(encoder: tiktoken.Encoding, text: str) -> int:
-    """Count without a list of millions of numbers, which would block all other threads."""
+    """Count without a list of tokens, which would block all other threads."""
     check_wanted()
     try:
         return len(encoder.encode_to_numpy(text, disallowed_special=()))
-    except UnicodeEncodeError:  # half a surrogate pair, which `encode_ordinary` repairs
+    except UnicodeEncodeError:  # a lone surrogate, which `encode_ordinary` repairs
         return len(encoder.encode_ordinary(text))
 
 
@@ -131,7 +130,7 @@ def _unpack(table: bytes) -> dict[bytes, int]:
 
 
 def _may_hold_run(text: str) -> bool:
-    """Rule out a long run in most texts, cheaply: the search itself blocks all threads, 20 ms a megabyte."""
+    """A cheap test that excludes most texts: the search itself blocks all threads for 20 ms a megabyte."""
     quarter = _LONGEST_RUN // 4
     return any(text[at : at + quarter].isspace() for at in range(0, len(text), 2 * quarter))
 
@@ -146,7 +145,7 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Cut where a cut does not change the count."""
+    """Pieces of a text with the same total count."""
     start = 0
     for at in range(_PIECE, len(text), _PIECE):
         cut = _CUT.search(text, at, at + _SEARCHED)

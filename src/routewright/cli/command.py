@@ -1,6 +1,6 @@
-"""The parser of the command line, the exit codes, and how a command is run.
+"""The parser of the command line, exit codes, and running a command.
 
-The module of a command is loaded when the command is chosen: ``--help`` does not load the library."""
+A command's module is only loaded when it is used, so ``--help`` does not load the library."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from inspect import getdoc, iscoroutinefunction
 from io import BytesIO, TextIOWrapper
 from typing import Any, NoReturn, Protocol
@@ -38,26 +39,26 @@ BROKEN_PIPE = 141
 
 EXIT_CODES = {
     OK: "done",
-    INTERNAL: "a fault of routewright's own, a store damaged or out of reach (500), or a bill that does not agree",
-    USAGE: "the command line, a file or the request is not valid (400, 404, 409, 413)",
-    NOBODY_FITS: "no model fits the constraints, or the budget (422); the budget of an agent's run is spent",
-    4: "a policy, a guardrail or the provider refuses the content (403)",
-    5: "every model that was tried failed (502)",
-    6: "--timeout-ms ran out (504)",
+    INTERNAL: "internal error, damaged or unavailable store (500), or a bill that differs from the ledger",
+    USAGE: "invalid command line, file or request (400, 404, 409, 413)",
+    NOBODY_FITS: "no model fits the constraints or the budget (422), or an agent run's budget is spent",
+    4: "the content was refused by a policy, a guardrail or the provider (403)",
+    5: "all tried models failed (502)",
+    6: "timeout: --timeout-ms has passed (504)",
     7: "the account's key is not accepted, or its money is used up (401, 402)",
     8: "too many requests: wait, then try again (429)",
-    UNFINISHED: "an agent's run stopped before it was done: it reached --max-steps, or waits for a tool's result",
-    INTERRUPTED: "interrupted with Ctrl-C, or answered with no",
-    BROKEN_PIPE: "nobody reads the output any more, as in: routewright models | head",
+    UNFINISHED: "an agent's run is unfinished: it reached --max-steps, or waits for a tool's result",
+    INTERRUPTED: "interrupted with Ctrl-C, or declined",
+    BROKEN_PIPE: "the reader of the output has ended, as in: routewright models | head",
 }
-"""Every code that the command ends with, and what it means."""
+"""Exit codes and their meanings."""
 _BY_STATUS = {422: NOBODY_FITS, 403: 4, 502: 5, 504: 6, 401: 7, 402: 7, 429: 8}
 
 _DESCRIPTION = """\
 Route chat requests across many language models: explainable choices, hard budgets, fallbacks, traces.
 
 Providers are found by their keys in the environment (OPENAI_API_KEY, ...); --sandbox needs none.
-Standard output holds the answer, or JSON, and nothing else; what is said about it goes to standard error."""
+Only the answer or JSON goes to standard output; everything else goes to standard error."""
 
 _EXAMPLES = """\
 examples:
@@ -82,25 +83,25 @@ examples:
 _COMMANDS = {
     "route": ("route", "answer a prompt with the model that fits it best"),
     "agent": ("agent", "work on a task in steps, with tools"),
-    "decide": ("route", "say which model would answer, and why; nothing is called"),
+    "decide": ("route", "show which model would answer, and why, without calling it"),
     "serve": ("serve", "answer requests over HTTP at /v1"),
-    "models": ("route", "list the models that can be routed to"),
-    "catalogue": ("catalogue", "keep the catalogue up to date: import prices, list deprecations"),
-    "policies": ("catalogue", "check policies before they are live"),
+    "models": ("route", "list the available models"),
+    "catalogue": ("catalogue", "update the catalogue: import prices, list deprecations"),
+    "policies": ("catalogue", "check policies before deployment"),
     "traces": ("traces", "list, show, export and delete the traces of a store"),
-    "analytics": ("analytics", "report what the traces of a store add up to"),
-    "cache": ("cache", "count, explain and remove the answers in a response cache"),
-    "feedback": ("traces", "say how good an answer was"),
-    "learn": ("learn", "learn from an account's own traffic how good models are there"),
-    "ledger": ("ledger", "read, reconcile and correct what was paid and billed"),
-    "accounts": ("accounts", "set up accounts: plans, limits, credit"),
-    "keys": ("accounts", "make, list, change and revoke the keys of an account"),
-    "incidents": ("accounts", "open and resolve incidents that concern many callers"),
+    "analytics": ("analytics", "report usage, latency, fallbacks and cache hits of a store"),
+    "cache": ("cache", "count, explain and remove answers in a response cache"),
+    "feedback": ("traces", "rate an answer"),
+    "learn": ("learn", "learn the quality of models from an account's traffic"),
+    "ledger": ("ledger", "list, reconcile and correct costs and charges"),
+    "accounts": ("accounts", "create accounts, change their plans, limits and credit"),
+    "keys": ("accounts", "create, list, change and revoke the keys of an account"),
+    "incidents": ("accounts", "open and resolve incidents that affect many callers"),
     "webhooks": ("webhooks", "register endpoints, inspect, replay and verify deliveries"),
-    "secret": ("accounts", "change the secret that keys and cursors depend on"),
-    "store": ("store", "make, copy, back up, check and upgrade a store, set how long it keeps traces"),
+    "secret": ("accounts", "change the secret of keys and cursors"),
+    "store": ("store", "create, copy, back up, check and upgrade a store, set its retention"),
 }
-"""The module of each command, and what it does."""
+"""Module and help text of each command."""
 
 _OF_REQUESTS = ("route", "agent", "decide", "models", "catalogue", "policies", "cache explain")
 _WORDS = {
@@ -123,7 +124,7 @@ _WORDS = {
     "Router.models()": "'routewright models --all'",
     "pass Router(providers=[...]), or use Router.sandbox()": "or add --sandbox",
 }
-"""What the library's messages about requests name, and what that is on the command line."""
+"""Names in the library's messages about requests, and their options."""
 _ARGUMENTS = {
     "filter": "FILTER",
     "limits": "--requests-per-min, --tokens-per-min, --concurrency",
@@ -132,7 +133,7 @@ _ARGUMENTS = {
     "trace_id": "ID",
     "usage": "--input, --output",
 }
-"""Arguments of the library that are called otherwise, or not at all, on the command line."""
+"""Arguments of the library with other names on the command line."""
 _HINTS = {
     "0.01 is 1 %": "as 1%",
     "bucket=day": "--bucket day",
@@ -141,15 +142,15 @@ _HINTS = {
     "or pass a datetime with a time zone": "or how long ago, as 30m, 2h, 7d",
     "pass cost_usd, too": "give --cost, too",
     "pass one of them, or both": "give it, or --input and --output, or all of them",
-    "pass RateLimits(requests_per_min=..., ...)": "give one of them at least",
+    "pass RateLimits(requests_per_min=..., ...)": "give at least one of them",
     "Settings(rollup_keys=...)": "the setting rollup_keys",
 }
-"""What the library's hints say, and what that is on the command line."""
+"""Hints of the library, and their versions for the command line."""
 
 refused = ValidationFailed.at
-"""The error of one thing that is wrong with the command line, at an argument or, if that is empty, as a whole."""
+"""The error of an argument, or with an empty name of the whole command line."""
 Run = Callable[[Namespace, Screen], Any]
-"""Performs a command, as a function or a coroutine function, and returns its exit code; None is 0."""
+"""A function or coroutine function that runs a command and returns its exit code; None is 0."""
 
 
 class TakesArguments(Protocol):
@@ -160,10 +161,10 @@ class TakesArguments(Protocol):
 
 
 class Parser(argparse.ArgumentParser):
-    """Keeps line ends in its texts, and takes no abbreviated options: scripts outlive the options of their day."""
+    """Keeps line breaks in its texts, and refuses abbreviated options, which new options could make ambiguous."""
 
     fill: Callable[[], None] | None = None
-    """Adds the arguments, once the command is chosen."""
+    """Adds the arguments when the command is used."""
     _commands: Any = None
 
     def __init__(self, *args: Any, **rest: Any) -> None:
@@ -171,10 +172,10 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **rest)
 
     def command(self, usage: str, run: Run, more: str = "") -> Parser:
-        """Add a command below this one. ``usage`` is its name and its positional arguments."""
+        """Add a subcommand. ``usage``: its name and positional arguments."""
         if self._commands is None:
             self.usage = f"{self.prog} COMMAND [OPTIONS]"
-            self.description = f"{self.description} Each of its commands has a --help of its own."
+            self.description = f"{self.description} Each command has its own --help."
             self._commands = self.add_subparsers(
                 prog=self.prog, dest="topic", metavar="COMMAND", title="commands", required=True
             )
@@ -185,17 +186,17 @@ class Parser(argparse.ArgumentParser):
         return command
 
     def performs(self, run: Run, takes: str = "", more: str = "") -> None:
-        """Let ``run`` perform this command. Its docstring is the help, before ``more``."""
+        """Set the function of this command. Its docstring is the help, followed by ``more``."""
         self.usage = f"{self.prog} [OPTIONS] {takes}".rstrip()
         self.description = f"{getdoc(run) or ''}\n\n{more}".strip()
         self.set_defaults(run=run, parser=self)
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, and end. API keys and passwords in a wrong place are not repeated."""
+        """Print an error and exit. API keys and passwords are masked."""
         super().error(without_passwords(without_keys(message)))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuse unknown arguments here, so that a command answers for its own options."""
+        """Refuse unknown arguments here, so that the error shows the usage of the subcommand."""
         if self.fill is not None:
             self.fill()
             self.fill = None
@@ -207,7 +208,7 @@ class Parser(argparse.ArgumentParser):
         return parsed, unknown
 
     def spelling(self) -> dict[str, str]:
-        """What each argument is called on the command line: its long option, else its place."""
+        """The name of each argument on the command line: its long option or metavar."""
         return {
             each.dest: next((option for option in each.option_strings if option.startswith("--")), str(each.metavar))
             for each in self._actions
@@ -215,7 +216,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> Parser:
-    """Make the parser of the whole command."""
+    """Create the parser."""
     codes = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
     main = Parser("routewright", description=_DESCRIPTION, epilog=f"{_EXAMPLES}\n\nexit codes:\n{codes}")
     main.add_argument("--version", action="version", version=f"routewright {__version__}")
@@ -233,15 +234,18 @@ def _fill(command: Parser, module: str, name: str) -> None:
 def run(argv: Sequence[str] | None) -> int:
     """Run one command line and return its exit code. None: the command line of this process."""
     for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # a closed stream is as good as the null device
+        if getattr(sys, name) is None:  # a closed stream
             setattr(sys, name, TextIOWrapper(BytesIO()))
     options = parser()
     args = options.parse_args(argv)
     if args.command is None:
         options.print_help(sys.stderr)
         return USAGE
-    if args.command != "serve" and logging.lastResort is not None:  # a server logs in its own way
-        logging.getLogger("routewright").addHandler(logging.lastResort)
+    if args.command != "serve":  # a server configures logging itself, and works without rich
+        if find_spec("rich") is None:
+            options.error("this command needs rich, which is not installed; run: pip install 'routewright[cli]'")
+        if logging.lastResort is not None:
+            logging.getLogger("routewright").addHandler(logging.lastResort)
     try:
         return _perform(args, Screen(as_json=args.json))
     except KeyboardInterrupt:
@@ -249,16 +253,16 @@ def run(argv: Sequence[str] | None) -> int:
     except BrokenPipeError:
         discard_output()
         return BROKEN_PIPE
-    except OSError as error:  # writing failed: what a command reads raises errors of its own
+    except OSError as error:  # of writing, since commands translate errors of reading
         discard_output()
-        sys.stderr.write(f"routewright: the output cannot be written: {error.strerror}\n")
+        sys.stderr.write(f"routewright: cannot write the output: {error.strerror}\n")
         return INTERNAL
 
 
 def _perform(args: Namespace, screen: Screen) -> int:
     try:
         if iscoroutinefunction(args.run):
-            import anyio  # the supervisor of servers runs without an event loop
+            import anyio  # not needed by the supervisor of servers
 
             return anyio.run(args.run, args, screen) or OK
         return args.run(args, screen) or OK
@@ -269,9 +273,9 @@ def _perform(args: Namespace, screen: Screen) -> int:
 
 
 def _failed(error: RouterError, args: Namespace, screen: Screen) -> int:
-    """Show an error, with ``--json`` also the envelope of the HTTP API, and return its exit code."""
+    """Print an error, with ``--json`` also as the HTTP API's envelope, and return its exit code."""
     if isinstance(error, ValidationFailed) and not _is_of_request(args) and args.command != "serve":
-        # the same error about the arguments of the command line in place of those of the library
+        # name options instead of the library's arguments
         names = _ARGUMENTS | args.parser.spelling() | {"force": ""}
         hints = _HINTS | getattr(args, "hints", {})
         problems = []
@@ -285,7 +289,11 @@ def _failed(error: RouterError, args: Namespace, screen: Screen) -> int:
     if args.json:
         error.request_id = error.request_id or _new_id()
         screen.json(msgspec.json.decode(without_passwords(without_keys(json_line(error_envelope(error))))))
-    screen.say(Line(f"routewright: {without_passwords(in_words(error, args))}", "bad"))
+    message = f"routewright: {without_passwords(in_words(error, args))}"
+    if args.command == "serve":
+        screen.warn(message)
+    else:
+        screen.say(Line(message, "bad"))
     return exit_code(error)
 
 
@@ -295,18 +303,18 @@ def exit_code(error: RouterError | type[RouterError]) -> int:
 
 
 def exit_code_of(code: str) -> int:
-    """The exit code of an error of which only the code is known."""
+    """The exit code of an error code."""
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RouterError)]
     return next((exit_code(kind) for kind in kinds if kind.code == code), INTERNAL)
 
 
 def in_words(text: object, args: Namespace) -> str:
-    """A message about a request, naming options in place of fields. Fields of a JSON request keep their names."""
+    """A message with options instead of fields, except for fields of ``--request``."""
     message = str(text)
     if _is_of_request(args) and getattr(args, "request", None) is None:
         for field, option in _WORDS.items():
             message = message.replace(field, option)
-    is_option = getattr(args, "model", None) is not None  # it goes before the models of a request
+    is_option = getattr(args, "model", None) is not None  # overrides the models of a request
     return re.sub(r"^models\[\d+\]", "--model", message, flags=re.MULTILINE) if is_option else message
 
 
@@ -324,7 +332,7 @@ def _new_id() -> str:
 
 
 def add(to: TakesArguments, argument: str, does: str, **rest: Any) -> None:
-    """Add an argument that is written with its metavar: ``--limit N``."""
+    """Add an argument with its metavar, as ``--limit N``."""
     name, _, metavar = argument.partition(" ")
     to.add_argument(name, help=does, **{"metavar": metavar, **rest} if metavar else rest)
 
@@ -340,7 +348,7 @@ def add_catalogue_file(to: TakesArguments) -> None:
 
 
 def number_or(word: str, number: Callable[[str], float] = float) -> Callable[[str], float | None]:
-    """A type of arguments: a number, or a word that means None."""
+    """An argument type: a number, or a word for None."""
 
     def read(text: str) -> float | None:
         if text == word:
@@ -354,5 +362,5 @@ def number_or(word: str, number: Callable[[str], float] = float) -> Callable[[st
 
 
 def names(text: str) -> list[str]:
-    """Names between commas, as an argument."""
+    """An argument type: names separated by commas."""
     return [name.strip() for name in text.split(",") if name.strip()]

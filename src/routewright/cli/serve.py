@@ -1,4 +1,4 @@
-"""The command ``serve``. What loads the library runs in other processes: this one supervises, and stays small."""
+"""The command ``serve``. This process only supervises; other processes load the library."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from routewright.serve.plan import ACCOUNT, Address, Asked, Begun, Plan, Prepare
 from routewright.wire import Environment
 
 from .command import OK, Parser, add, refused
-from .show import Block, Line, Row, Screen, Table, facts
+from .show import Screen
 
 _GROUPS = {
     "where": {
         "host": ("--host ADDRESS", "the address to listen at (default: 127.0.0.1)"),
-        "port": ("--port N", "the port; 0 is any that is free (default: 8080)"),
+        "port": ("--port N", "the port; 0 is any free port (default: 8080)"),
         "tls.cert": ("--tls-cert FILE", "speak TLS with this certificate, in PEM"),
         "tls.key": ("--tls-key FILE", "its private key"),
         "insecure_bind": ("--insecure-bind", "plain HTTP for other machines: behind a proxy that terminates TLS"),
-        "root_path": ("--root-path /PREFIX", "what a proxy puts in front of all paths, as /llm"),
+        "root_path": ("--root-path /PREFIX", "prefix that a proxy adds to all paths, as /llm"),
         "health": ("--health", "answer /healthz and /readyz at this address, too, without a key"),
-        "cors_origins": ("--cors-origin ORIGIN", "pages that may ask from a browser, * for all; may be repeated"),
+        "cors_origins": ("--cors-origin ORIGIN", "origin of web pages that may send requests, * for all; repeatable"),
         "admin.port": ("--admin-port N", "answer /healthz, /readyz and /metrics there, without a key"),
-        "admin.host": ("--admin-host ADDRESS", "for others than this machine (default: 127.0.0.1)"),
+        "admin.host": ("--admin-host ADDRESS", "the address for --admin-port (default: 127.0.0.1)"),
     },
     "what": {
         "store": ("--store URL", "a file, postgresql://..., or memory: (default: sqlite:///routewright.db)"),
-        "cache": ("--cache URL", "keeps answers: a file, redis://..., postgresql://..., or memory: (the default)"),
+        "cache": ("--cache URL", "caches answers: a file, redis://..., postgresql://..., or memory: (default)"),
         "coordination": ("--coordination URL", "Redis, for the rate limits and news of several machines"),
         "policies": ("--policies FILE", "policies that requests can name: TOML, JSON or Python"),
-        "catalogue": ("--catalogue FILE", "models and prices to put over the bundled ones"),
-        "environment": ("--environment WHICH", "whose keys are taken: production, sandbox or both (default: both)"),
+        "catalogue": ("--catalogue FILE", "models and prices that overlay the bundled ones"),
+        "environment": ("--environment WHICH", "accepted keys: production, sandbox or both (default: both)"),
     },
     "how": {
-        "workers": ("--workers N", "processes that answer (default: 1)"),
-        "graceful_timeout_s": ("--graceful-timeout SECONDS", "time for running requests at the end (default: 30)"),
+        "workers": ("--workers N", "number of worker processes (default: 1)"),
+        "graceful_timeout_s": ("--graceful-timeout SECONDS", "time for running requests at shutdown (default: 30)"),
         "log_level": ("--log-level LEVEL", "debug, info, warning or error (default: info)"),
-        "access_log": ("--access-log", "a line of JSON for each request, on standard output (default: yes)"),
+        "access_log": ("--access-log", "log each request as JSON on standard output (default: yes)"),
     },
 }
-"""Flags and what they do, by the keys of the configuration that they set."""
+"""Flags and help texts by configuration key."""
 _READ: dict[str, dict[str, Any]] = {
     "port": {"type": int},
     "insecure_bind": {"action": "store_true"},
@@ -61,13 +61,13 @@ _READ: dict[str, dict[str, Any]] = {
     "log_level": {"choices": ("debug", "info", "warning", "error")},
     "access_log": {"action": argparse.BooleanOptionalAction},
 }
-"""How flags that are no texts are read."""
+"""Parser options of flags that are not texts."""
 FLAGS = {key: option.split()[0] for flags in _GROUPS.values() for key, (option, _) in flags.items()}
-"""The flag of each key of the configuration."""
+"""Flags by configuration key."""
 
 _BODY = json.dumps({"messages": [{"role": "user", "content": "Why is the sky blue?"}]})
 _EVERY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Addresses that stand for all of a machine, and one that reaches it from itself."""
+"""Wildcard addresses, and the loopback address for each."""
 _KEYS: dict[Environment, tuple[str, str]] = {
     "production": ("live key", "calls the models of your providers, for money"),
     "sandbox": ("test key", "canned answers, no provider, never billed"),
@@ -75,7 +75,7 @@ _KEYS: dict[Environment, tuple[str, str]] = {
 
 
 def add_serve(command: Parser) -> None:
-    """Give the command ``serve`` its options. Flags that are not given are not in the parsed arguments."""
+    """Add the options of ``serve``. Missing flags are not in the parsed arguments."""
     command.performs(_run)
     command.set_defaults(json=False)
     for title, flags in _GROUPS.items():
@@ -84,7 +84,7 @@ def add_serve(command: Parser) -> None:
             add(group, option, does, dest=key, default=argparse.SUPPRESS, **_READ.get(key, {}))
     said = command.add_argument_group("configuration")
     add(said, "--config FILE", "a file in TOML (default: ROUTEWRIGHT_CONFIG, else none)")
-    add(said, "--check", "say what would be served, and whether that can be; start nothing", action="store_true")
+    add(said, "--check", "check the configuration and print it, without starting", action="store_true")
 
 
 def _run(args: Namespace, screen: Screen) -> int:
@@ -92,8 +92,8 @@ def _run(args: Namespace, screen: Screen) -> int:
 
     The first start creates a store, an account and its keys, and prints a request to try.
 
-    Options that are not given come from the environment (ROUTEWRIGHT_PORT, ...), else from the file of --config, else
-    from the defaults. SIGHUP reads the file again; SIGTERM and Ctrl-C finish running requests, then end the server."""
+    Options are read from the command line, then the environment (ROUTEWRIGHT_PORT, ...), then the file of --config.
+    SIGHUP reloads the file; SIGTERM and Ctrl-C finish running requests, then end the server."""
     missing = [name for name in ("uvicorn", "httptools") if find_spec(name) is None]
     if missing:
         are = "is" if len(missing) == 1 else "are"
@@ -107,7 +107,9 @@ def _check(asked: Asked, screen: Screen) -> int:
     from routewright.serve.prepare import prepare
 
     found = prepare(asked, os.environ)
-    screen.show(facts(found.facts))
+    named = {name: value for name, value in found.facts.items() if value}
+    width = max(map(len, named))
+    screen.text("".join(f"{name:<{width}}  {value}\n" for name, value in named.items()))
     _warn(found.warnings, screen)
     return OK
 
@@ -126,73 +128,67 @@ def _serve(asked: Asked, screen: Screen) -> int:
             begun: Begun = ask("begin")
         plan = replace(plan, seed=begun.seed)
         set_up(plan.log_level)
-        show = partial(_show, [*started_page(plan, begun, found.providers)], screen)
+        show = partial(screen.text, started_page(plan, begun, found.providers))
         supervisor = Supervisor(plan, asked, listeners, signals, show)
         try:
             return supervisor.run()
         finally:
             if begun.keys and not supervisor.has_served:
-                show()  # the keys are made, and are shown this once
-
-
-def _show(page: Sequence[Block], screen: Screen) -> None:
-    screen.show(*page)
-    screen.end_text()  # at once, in a pipe too
+                show()  # new keys are shown only once
 
 
 def _warn(warnings: Sequence[str], screen: Screen) -> None:
     for warning in warnings:
-        screen.note(f"routewright: {warning}")
+        screen.warn(f"routewright: {warning}")
 
 
-def started_page(plan: Plan, begun: Begun, providers: Sequence[str]) -> Iterator[Block]:
-    """Where it serves, and how to ask. Only the first start has keys; ``providers`` are variables."""
+def started_page(plan: Plan, begun: Begun, providers: Sequence[str]) -> str:
+    """Where the server listens, and how to send a request. Only the first start has keys. ``providers``: the variables
+    that hold their keys. Plain text, since ``serve`` works without rich."""
+    return "".join(f"{line}\n" for line in _page(plan, begun, providers))
+
+
+def _page(plan: Plan, begun: Begun, providers: Sequence[str]) -> Iterator[str]:
     workers = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
-    yield Line(f"routewright serves at {_url(plan)} with {workers}", "title")
+    yield f"routewright serves at {_url(plan)} with {workers}"
     if plan.admin is not None:
-        further = "" if plan.workers == 1 else " (of each further worker a port higher)"
-        yield Line(f"health checks and metrics, without a key: http://{_place(plan.admin)}{further}")
+        further = "" if plan.workers == 1 else " (each further worker: one port higher)"
+        yield f"health checks and metrics, without a key: http://{_place(plan.admin)}{further}"
     store = shlex.quote(plan.shown_store)
     if begun.keys:
         yield from _first(plan, begun, store)
     elif not plan.in_memory:
-        yield Line(f"another key: routewright keys create {shlex.quote(begun.account)} --name NAME --store {store}")
-        sandbox = "with --environment sandbox for a test key; 'routewright accounts ls' lists the accounts"
-        yield Line(f"             {sandbox}")
-    yield Line()
+        yield f"another key: routewright keys create {shlex.quote(begun.account)} --name NAME --store {store}"
+        yield "             with --environment sandbox for a test key; 'routewright accounts ls' lists the accounts"
+    yield ""
     if plan.environment == "sandbox":
         return
     if providers:
-        yield Line(f"Live keys reach the models of these, found in the environment: {', '.join(providers)}")
+        yield f"Live keys can call the models of the providers with a key in the environment: {', '.join(providers)}"
     else:
-        yield Line("Live keys reach no model yet: no provider's key is in the environment. Set one, as OPENAI_API_KEY,")
-        yield Line("and start again.")
+        yield "Live keys can call no model yet: the environment has no provider's key. Set one, such as OPENAI_API_KEY,"
+        yield "and restart."
 
 
-def _first(plan: Plan, begun: Begun, store: str) -> Iterator[Block]:
-    where = "in memory; it ends with the server" if plan.in_memory else store
-    yield from (
-        Line(),
-        Line(f"This is the first start. The store is {where}. The account {ACCOUNT!r} was set up."),
-        Line("ITS PLAN IS 'unlimited': NOTHING BOUNDS HOW MUCH ITS LIVE KEYS MAY ASK, OR SPEND.", "bad"),
-    )
+def _first(plan: Plan, begun: Begun, store: str) -> Iterator[str]:
+    where = "in memory and ends with the server" if plan.in_memory else store
+    yield from ("", f"This is the first start. The store is {where}. The account {ACCOUNT!r} was created.")
+    yield "ITS PLAN IS 'unlimited': NOTHING LIMITS THE REQUESTS AND THE SPENDING OF ITS LIVE KEYS."
     if not plan.in_memory:
-        yield Line(f"To bound it: routewright accounts change {ACCOUNT} --plan pro --store {store}")
+        yield f"To limit it: routewright accounts change {ACCOUNT} --plan pro --store {store}"
+    yield ""
+    width = max(map(len, begun.keys.values()))
+    for environment, key in begun.keys.items():
+        name, does = _KEYS[environment]
+        yield f"{name}  {key:<{width}}  {does}"
+    yield from ("Save them now: they are not shown again.", "", "Send a request from another terminal:", "")
     headers = f'-H "Authorization: Bearer {begun.keys.get("sandbox") or begun.keys["production"]}"'
-    yield from (
-        Line(),
-        Table([Row((_KEYS[each][0], key, _KEYS[each][1])) for each, key in begun.keys.items()]),
-        Line("Keep them now: they are not shown again."),
-        Line(),
-        Line("Ask, from another terminal:"),
-        Line(),
-        Line(f"curl {_url(plan)}/v1/route {headers} -H \"Content-Type: application/json\" -d '{_BODY}'"),
-    )
+    yield f"curl {_url(plan)}/v1/route {headers} -H \"Content-Type: application/json\" -d '{_BODY}'"
     if plan.tls is not None:
-        yield Line("(curl has to trust the certificate, and the address has to be a name in it: --cacert, --resolve)")
+        yield "(curl must trust the certificate, and the address must be a name in it: see --cacert and --resolve)"
     if not plan.in_memory:
-        ls = f"routewright traces ls --account {ACCOUNT} --store {store}"
-        yield from (Line(), Line("See what became of it:"), Line(), Line(ls))
+        yield from ("", "See its trace:", "")
+        yield f"routewright traces ls --account {ACCOUNT} --store {store}"
 
 
 def _url(plan: Plan) -> str:

@@ -1,20 +1,20 @@
-"""What a person or a script is shown: lines, tables, bars, figures and JSON, and the streams and files they go to."""
+"""Output of the commands: lines, tables, bars and JSON, and the streams and files that they go to.
+
+Pages are laid out and coloured by rich, the extra ``cli``. Without a terminal they are plain text of 100 columns."""
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from json import dumps
 from math import floor, log10
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Literal, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO
 
 import msgspec
 
@@ -23,6 +23,9 @@ from routewright._core.money import nanos_of, usd_text
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import ModelSpan, Tokens, TraceItem
 from routewright.wire.analytics import usd_short
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 Style = Literal["plain", "title", "good", "bad", "dim"]
 _COLOURS: dict[Style, str] = {"plain": "", "title": "bold", "good": "green", "bad": "red", "dim": "dim"}
@@ -34,23 +37,30 @@ _PIPE_WIDTH = 100
 _GAP = 2
 """Spaces between columns."""
 _LEAST_PROSE, _MOST_PROSE = 20, 36
-"""Characters that a column of prose gets in any case, and those beyond which it wraps so that bars can be longer."""
+"""Characters that a column of prose always gets, and those that it gets before bars become longer."""
 _LEAST_BAR, _MOST_BAR = 12, 40
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
-_STAND_INS = dict(zip("▏▎▍▌▋▊▉█├└│─✗", "...#####|`|-x", strict=True))
+_STAND_INS = str.maketrans("▏▎▍▌▋▊▉█▐▕├└│─✗", "...######.|`|-x")
+"""Drawing characters in ASCII, for an encoding that lacks one."""
 _DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-"""Characters that change the direction of writing: they can make a text read as another one."""
+"""Characters that change the direction of writing: they can make one text look like another."""
 _UNSEEN = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *_DIRECTIONS]) | {9: "\t", 10: "\n"}
 _IN_JSON = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *_DIRECTIONS)}
 """Control characters that JSON need not escape, but a terminal may obey."""
-_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 
 class Bar(NamedTuple):
-    """A stretch of a scale from 0 to 1, drawn as wide as there is room."""
+    """A stretch of a scale from 0 to 1, drawn as wide as there is room. Even an empty one is a stroke."""
 
     start: float
     length: float
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw it on a scale of ``options.max_width`` characters."""
+        from rich.bar import Bar as Drawn
+
+        stroke = 1.001 / (8 * options.max_width)
+        start = min(max(self.start, 0.0), 1 - stroke)
+        yield Drawn(1.0, start, min(max(self.start + self.length, start + stroke), 1.0))
 
 
 class Line(NamedTuple):
@@ -79,8 +89,6 @@ class Table(NamedTuple):
 
 
 Block = Line | Table
-_Painted = tuple[str, Style, int]
-"""A line of text, its style, and the length of the dim label that it begins with."""
 
 
 def facts(named: Mapping[str, str]) -> Table:
@@ -90,81 +98,72 @@ def facts(named: Mapping[str, str]) -> Table:
 
 def plain(blocks: Iterable[Block], width: int) -> str:
     """Blocks as text without colours."""
-    return "".join(f"{text}\n" for block in blocks for text, _, _ in _painted(block, width))
+    return _rendered(blocks, StringIO(), width)
 
 
 def printable(text: str) -> str:
-    """Leave out control characters: on a terminal they could move, hide or forge text."""
+    """Remove control characters: on a terminal they could move, hide or forge text."""
     return text.translate(_UNSEEN)
 
 
-def drawn(bar: Bar, width: int) -> str:
-    """A bar on a scale of ``width`` characters: at least a stroke, and never beyond the scale."""
-    start, length = (min(max(share, 0.0), 1.0) for share in bar)
-    before = min(int(start * width), width - 1)
-    eighths = max(1, min(round(length * width * 8), (width - before) * 8))
-    return " " * before + _EIGHTHS[8] * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
+def _rendered(blocks: Iterable[Block], stream: TextIO, width: int | None) -> str:
+    """Blocks as text for a stream, with colours if it is a terminal. ``width``: None is the terminal's own."""
+    from rich.console import Console  # an extra, and slow to load
+    from rich.text import Text
+
+    colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"  # no bold and dim either
+    console = Console(file=stream, width=width, color_system=colours, highlight=False, markup=False, emoji=False)
+    columns = console.width
+    with console.capture() as captured:
+        for block in blocks:
+            if isinstance(block, Line):
+                console.print(Text(printable(block.text), _COLOURS[block.style]), soft_wrap=True)
+            elif block.rows:
+                _print_table(block, console, columns)
+    text = "\n".join(line.rstrip() for line in captured.get().split("\n"))
+    return text if _can_encode(stream, text) else text.translate(_STAND_INS)
 
 
-def stand_ins(encoding: str) -> dict[int, str]:
-    """Replacements, for ``str.translate``, of drawing characters that an encoding lacks."""
-    return {ord(drawn): plain for drawn, plain in _STAND_INS.items() if not _has(encoding, drawn)}
-
-
-def _has(encoding: str, text: str) -> bool:
+def _can_encode(stream: TextIO, text: str) -> bool:
     try:
-        text.encode(encoding)
+        text.encode(stream.encoding or "utf-8")
     except (UnicodeEncodeError, LookupError):
         return False
     return True
 
 
-def _painted(block: Block, width: int) -> Iterator[_Painted]:
-    if isinstance(block, Line):
-        yield printable(block.text), block.style, 0
-        return
-    if not block.rows:
-        return
-    rows = [tuple(cell if isinstance(cell, Bar) else _one_line(cell) for cell in row.cells) for row in block.rows]
-    styles = [row.style for row in block.rows]
-    if block.head:
-        rows, styles = [block.head, *rows], ["dim", *styles]
-    texts = _with_bars(rows, width, block.prose)
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    for cells, style in zip(texts, styles, strict=True):
-        aligned = [
-            f"{cell.rjust(size) if place in block.right else cell.ljust(size)}{' ' * _GAP}"
-            for place, (cell, size) in enumerate(zip(cells, widths, strict=True))
-        ]
-        if not block.prose:
-            yield "".join(aligned).rstrip(), style, 0 if block.head else widths[0]
-            continue
-        start = "".join(aligned[:-1])
-        room = max(width - len(start), _LEAST_PROSE)
-        lines = textwrap.wrap(cells[-1], room, break_long_words=False, break_on_hyphens=False) or [""]
-        for place, line in enumerate(lines):
-            yield f"{' ' * len(start) if place else start}{line}".rstrip(), style, 0 if block.head else widths[0]
+def _print_table(table: Table, console: Console, columns: int) -> None:
+    """Print a table. One that needs more columns than there are is printed as wide as it has to be."""
+    from rich.table import Table as Grid
+
+    rows = [[cell if isinstance(cell, Bar) else _one_line(cell) for cell in row.cells] for row in table.rows]
+    head = table.head or ("",) * len(rows[0])
+    sizes = [[len(cell) for cell in cells if isinstance(cell, str)] for cells in zip(head, *rows, strict=True)]
+    bars = [place for place, each in enumerate(sizes) if len(each) <= len(rows)]
+    least = [0 if place in bars else max(each) for place, each in enumerate(sizes)]
+    wanted = sum(least) + _GAP * (len(least) - 1) - (max(0, least[-1] - _MOST_PROSE) if table.prose else 0)
+    for place in bars:
+        least[place] = min(max((columns - wanted) // len(bars), _LEAST_BAR), _MOST_BAR)
+    if table.prose:  # a word, such as a path, is never broken
+        words = [word for cells in rows for word in str(cells[-1]).split()]
+        least[-1] = max(min(least[-1], _LEAST_PROSE), *map(len, words), 0)
+    grid = Grid(box=None, show_header=bool(table.head), padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
+    for place, name in enumerate(head):
+        style = "dim" if place == 0 and not table.head else ""
+        justify: Literal["right", "left"] = "right" if place in table.right else "left"
+        width = least[place] if place in bars else None
+        wraps = table.prose and place == len(least) - 1
+        grid.add_column(name, justify=justify, style=style, width=width, min_width=least[place], no_wrap=not wraps)
+    for cells, row in zip(rows, table.rows, strict=True):
+        grid.add_row(*cells, style=_COLOURS[row.style])
+    console.width = max(columns, sum(least) + _GAP * (len(least) - 1))
+    console.print(grid, crop=False)
+    console.width = columns
 
 
 def _one_line(text: str) -> str:
-    """A cell on a line of its own: a cell that could end a line could forge the next."""
+    """Text for a cell. One that could end its line could forge the next."""
     return printable(" ".join(text.splitlines()).replace("\t", " "))
-
-
-def _with_bars(rows: Sequence[tuple[str | Bar, ...]], width: int, prose: bool) -> list[tuple[str, ...]]:
-    """The cells as text, bars drawn in the room that the other columns leave."""
-    columns = [*zip(*rows, strict=True)]
-    bars = [place for place, column in enumerate(columns) if any(isinstance(cell, Bar) for cell in column)]
-    taken = [
-        max(len(cell) for cell in column if isinstance(cell, str))
-        for place, column in enumerate(columns)
-        if place not in bars
-    ]
-    if prose:
-        taken[-1] = min(taken[-1], _MOST_PROSE)
-    room = (width - sum(taken) - _GAP * (len(columns) - 1)) // max(len(bars), 1)
-    size = min(max(room, _LEAST_BAR), _MOST_BAR)
-    return [tuple(drawn(cell, size) if isinstance(cell, Bar) else cell for cell in row) for row in rows]
 
 
 def dollars(usd: float) -> str:
@@ -266,15 +265,14 @@ class Screen:
         self._write_json(json_line(value))
 
     def _write_json(self, text: str) -> None:
-        encoding = self._out.encoding or "utf-8"
-        if not _has(encoding, text):  # characters that an encoding lacks are escaped
-            text = _NOT_ASCII.sub(lambda found: found[0] if _has(encoding, found[0]) else dumps(found[0])[1:-1], text)
+        if not _can_encode(self._out, text):
+            text = "".join(each if each.isascii() else dumps(each)[1:-1] for each in text)
         self._out.write(text)
 
-    def report(self, told: object, *blocks: Block, note: str = "") -> None:
-        """Write a result: as JSON where that is asked for, else as blocks, and a note to standard error."""
+    def report(self, result: object, *blocks: Block, note: str = "") -> None:
+        """Write a result: as JSON with ``--json``, else as blocks, and a note to standard error."""
         if self._as_json:
-            self.json(told)
+            self.json(result)
             return
         self.show(*blocks)
         if note:
@@ -282,17 +280,21 @@ class Screen:
 
     def show(self, *blocks: Block) -> None:
         """Write blocks to standard output."""
-        _paint([line for block in blocks for line in _painted(block, _width(self._out))], self._out)
+        self._out.write(_rendered(blocks, self._out, _width(self._out)))
 
     def say(self, *blocks: Block) -> None:
         """Write blocks to standard error, below what was written to standard output. API keys in them are hidden."""
         self.end_text()
-        lines = [line for block in blocks for line in _painted(block, _width(self._err))]
-        _paint([(without_keys(text), style, label) for text, style, label in lines], self._err)
+        self._err.write(without_keys(_rendered(blocks, self._err, _width(self._err))))
 
     def note(self, text: str) -> None:
         """Write one dim line to standard error."""
         self.say(Line(text, "dim"))
+
+    def warn(self, text: str) -> None:
+        """Write plain lines to standard error, without rich. API keys in them are hidden."""
+        self.end_text()
+        self._err.write(f"{printable(without_keys(text))}\n")
 
 
 def picked(thing: object, names: str) -> dict[str, Any]:
@@ -309,30 +311,8 @@ def _decoded(encoded: bytes) -> str:
     return f"{encoded.decode().translate(_IN_JSON)}\n"
 
 
-def _width(stream: TextIO) -> int:
-    if not stream.isatty():
-        return _PIPE_WIDTH
-    try:
-        return int(os.environ.get("COLUMNS", 0)) or os.get_terminal_size(stream.fileno()).columns or _PIPE_WIDTH
-    except (OSError, ValueError):
-        return _PIPE_WIDTH
-
-
-def _paint(lines: Sequence[_Painted], stream: TextIO) -> None:
-    """Write lines; to a terminal in colours, if rich is installed. Text is never read as markup."""
-    spare = stand_ins(stream.encoding or "utf-8")
-    if stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
-        with suppress(ImportError):
-            from rich.console import Console  # an extra, and slow to load
-            from rich.text import Text
-
-            console = Console(file=stream, highlight=False, markup=False, emoji=False)
-            for text, style, label in lines:
-                coloured = Text(text.translate(spare), style=_COLOURS[style])
-                coloured.stylize("dim", 0, label)
-                console.print(coloured, soft_wrap=True)
-            return
-    stream.write("".join(f"{text.translate(spare)}\n" for text, _, _ in lines))
+def _width(stream: TextIO) -> int | None:
+    return None if stream.isatty() else _PIPE_WIDTH
 
 
 def discard_output() -> None:

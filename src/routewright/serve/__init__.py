@@ -1,4 +1,4 @@
-"""What ``routewright serve`` is made of: a configuration, a supervisor that stays small, and workers that answer.
+"""The server of ``routewright serve``: configuration, a small supervisor process, and worker processes.
 
-The process that is started only supervises. What loads the library runs in others: one that reads the configuration,
-prepares the store and ends, and the workers."""
+The supervisor never loads the library. A short-lived process reads the configuration and prepares the store; the
+workers serve."""

@@ -1,4 +1,4 @@
-"""Logging of a server's processes: one line each on standard error, API keys masked; requests as JSON on standard
+"""Logging of the server's processes: lines on standard error with API keys masked, requests as JSON on standard
 output."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from routewright._core.account import without_keys
 ACCESS = "routewright.access"
 _FORMAT = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
 _CHATTY = ("uvicorn", "asyncio")
-"""Loggers that report every step at ``INFO``."""
+"""Loggers that write much at ``INFO``."""
 
 
 class _Keyless(logging.Formatter):
@@ -20,7 +20,7 @@ class _Keyless(logging.Formatter):
 
 
 def set_up(level: str, *, access: bool = False) -> None:
-    """Configure logging of this process. ``access``: the access log, too."""
+    """Configure logging of this process, with ``access`` also the access log."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Keyless(_FORMAT))
     root, requests = logging.getLogger(), logging.getLogger(ACCESS)

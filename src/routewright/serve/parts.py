@@ -1,4 +1,4 @@
-"""The parts of a server's process, and the records that the supervisor and its workers exchange."""
+"""Parts of a worker process: Router, store, TLS and telemetry, as the plan says."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from routewright.wire import PutAccount, PutKey
 from .plan import Plan, Tls
 
 SERVICE = "routewright"
-"""The service name of exported spans, unless ``OTEL_SERVICE_NAME`` gives another."""
+"""Default of ``OTEL_SERVICE_NAME``."""
 _PROTOCOLS = {"http/protobuf": "http", "grpc": "grpc"}
-"""Packages of OTLP's protocols."""
+"""Packages for the protocols of OTLP."""
 _MODULES = {"traces": ("trace_exporter", "OTLPSpanExporter"), "metrics": ("metric_exporter", "OTLPMetricExporter")}
 
 
 def settings_of(plan: Plan) -> Settings:
-    """The settings of a Router that shares its limits with all workers. Raises ``ValidationFailed``."""
+    """The Router's settings. Raises ``ValidationFailed``."""
     given = dict(plan.settings)
     most, stale_after = given.pop("default_max_output_tokens"), given.pop("stale_after_days")
     predictor: Literal["built-in", "none"] = given.pop("predictor")
@@ -59,8 +59,8 @@ def settings_of(plan: Plan) -> Settings:
 
 
 def router_of(plan: Plan, storage: Storage, cache: Cache | None = None) -> Router:
-    """The Router, with its models and policies loaded. Raises ``ValidationFailed``."""
-    shared = None  # that of the storage, in this process
+    """A Router with its models and policies loaded. Raises ``ValidationFailed``."""
+    shared = None  # the storage's own
     if plan.coordination != "memory:":
         shared = open_coordination(plan.coordination, processes=plan.processes or plan.workers)
     router = Router(
@@ -78,11 +78,11 @@ def router_of(plan: Plan, storage: Storage, cache: Cache | None = None) -> Route
 
 @asynccontextmanager
 async def opened(plan: Plan) -> AsyncIterator[tuple[Router, Console]]:
-    """The Router and the Console of a worker, over the store that the start has prepared. Raises ``RouterError``."""
+    """Router and Console of a worker, over the prepared store. Raises ``RouterError``."""
     storage = open_storage(plan.store)
     if isinstance(storage, LocalStorage) and not storage.path.is_file():
-        # a new one would know no account, key or balance
-        what = "restore a backup, or end the server and start anew; without a backup it begins empty"
+        # a new one would have no account, key or balance
+        what = "restore a backup, or restart the server, which then creates an empty one"
         raise StorageUnavailable(f"the store {storage.path} was removed while it was in use: {what}")
     if plan.seed is not None:
         name = plan.seed.account.name
@@ -102,8 +102,7 @@ async def opened(plan: Plan) -> AsyncIterator[tuple[Router, Console]]:
 
 
 def exporter(signal: Literal["traces", "metrics"]) -> Callable[[], Any] | None:
-    """The exporter that the variables of OpenTelemetry choose for a signal; None: ``none``. Raises
-    ``ValidationFailed``."""
+    """The exporter that OpenTelemetry's variables choose for a signal, or None. Raises ``ValidationFailed``."""
     if os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "otlp") == "none":
         return None
     own, shared = f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"
@@ -121,8 +120,8 @@ def exporter(signal: Literal["traces", "metrics"]) -> Callable[[], Any] | None:
 
 
 def export(router: Router, semconv: Version) -> Callable[[], None]:
-    """Export spans and metrics of a Router's calls by OTLP, as OpenTelemetry's variables say. Call what is returned
-    once the Router is closed: it sends what waits."""
+    """Export spans and metrics of a Router's calls by OTLP, as OpenTelemetry's variables say. Call the result once the
+    Router is closed: it sends the rest."""
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
@@ -147,7 +146,7 @@ def export(router: Router, semconv: Version) -> Callable[[], None]:
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:
-    """TLS 1.2 or higher (spec 1), with HTTP/1.1. Raises ``ValidationFailed`` naming the key of the configuration."""
+    """TLS 1.2 or higher (spec 1), with HTTP/1.1. Raises ``ValidationFailed`` naming the configuration key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
@@ -156,12 +155,12 @@ def server_context(tls: Tls) -> ssl.SSLContext:
         try:
             Path(path).read_bytes()
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is no path"
+            reason = error.strerror if isinstance(error, OSError) else "not a path"
             problem = Problem(name, f"{path} cannot be read: {reason}", "name a file in PEM")
             raise ValidationFailed.of(problem) from error
     asked = False
 
-    def password() -> str:  # without it OpenSSL asks at the terminal
+    def password() -> str:  # else OpenSSL prompts at the terminal
         nonlocal asked
         asked = True
         return tls.key_password or ""
@@ -176,11 +175,11 @@ def server_context(tls: Tls) -> ssl.SSLContext:
 def _tls_problem(tls: Tls, error: Exception, *, encrypted: bool) -> Problem:
     name, path = ("tls.cert", tls.cert) if tls.key is None else ("tls.key", tls.key)
     if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
-        return Problem(name, f"{path} holds a private key that is not the one of the certificate", "name the one it is")
+        return Problem(name, f"{path} has a private key that does not belong to the certificate", "name the right file")
     if encrypted and tls.key_password is None:
-        return Problem("tls.key_password", f"is missing, and the private key in {path} is encrypted", "set it")
+        return Problem("tls.key_password", f"is not set, but the private key in {path} is encrypted", "set it")
     if encrypted:
-        return Problem("tls.key_password", f"does not open the private key in {path}", "check it")
+        return Problem("tls.key_password", f"does not decrypt the private key in {path}", "check it")
     if "PRIVATE KEY" not in Path(path).read_text("latin-1"):
-        return Problem(name, f"{path} holds no private key in PEM", "name the file that does as the key")
-    return Problem("tls.cert", f"{tls.cert} holds no certificate in PEM, or {path} no usable key", "check both files")
+        return Problem(name, f"{path} has no private key in PEM", "set tls.key to the file of the key")
+    return Problem("tls.cert", f"{tls.cert} has no certificate in PEM, or {path} no usable key", "check both files")

@@ -1,6 +1,6 @@
-"""What the processes of a server tell each other: the command line, the checked configuration, and the first start.
+"""Records that the processes of a server exchange: the command line, the checked configuration, the new keys.
 
-The supervisor reads these records, so nothing here loads the library."""
+The supervisor uses them, so nothing here loads the library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ACCOUNT = "main"
 
 
 class Address(Struct, frozen=True):
-    """Where a socket listens. Port 0 is any that is free."""
+    """Where a socket listens. Port 0 is any free port."""
 
     host: str
     port: int
@@ -38,7 +38,7 @@ class Tls(Struct, frozen=True):
 
 
 class Seed(Struct, frozen=True):
-    """The account and keys of a store in memory, which every worker puts into its own."""
+    """Account and keys of an in-memory store, which the worker copies into its own."""
 
     account: Account
     keys: tuple[Key, ...]
@@ -49,13 +49,13 @@ class Seed(Struct, frozen=True):
 
 
 class Begun(Struct, frozen=True):
-    """What the start created in the store."""
+    """Result of preparing the store."""
 
     keys: dict[Environment, str]
-    """New keys, to be shown once; empty unless this was the first start."""
+    """New keys, to be shown once. Only the first start creates keys."""
     seed: Seed | None = None
     account: str = ACCOUNT
-    """An account that exists: the one of the first start, if it does."""
+    """An existing account, preferably the one of the first start."""
 
     def __repr__(self) -> str:
         return f"Begun({sorted(self.keys)})"
@@ -66,16 +66,15 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     address: Address
     admin: Address | None
-    """Of the first worker; each further worker listens one port higher."""
+    """Listener of the first worker; each further worker listens one port higher."""
     tls: Tls | None
     environment: Environment | None
-    """None: keys of both are accepted."""
+    """The only environment whose keys are accepted. None: both."""
     semconv: Version | None
     """The semantic conventions of exported spans; None: no export."""
     store: str
-    """Its URL."""
+    """URL."""
     cache: str = "memory:"
-    """The URL of the response cache."""
     coordination: str = "memory:"
     processes: int | None = None
     seed: Seed | None = None
@@ -90,7 +89,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     http: dict[str, Any]
     connections: dict[str, Any]
     settings: dict[str, Any]
-    """Tables as the configuration has them."""
+    """``http``, ``connections`` and ``settings`` are tables of the configuration."""
     cors_origins: tuple[str, ...] = ()
     health: bool = False
 
@@ -99,30 +98,30 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def shown_store(self) -> str:
-        """The store as people name it, without a password."""
+        """Path or URL of the store, without a password."""
         return without_password(self.store).removeprefix("sqlite:///")
 
     @property
     def in_memory(self) -> bool:
-        """The store ends with the worker."""
+        """True if the store is lost when the worker ends."""
         return self.store.startswith("memory:")
 
 
 class Asked(Struct, frozen=True):
-    """What the command line says of a server."""
+    """Options of the command line."""
 
     config: str | None
     flags: dict[str, Any]
-    """Values by the paths of their keys."""
+    """Values of the given flags, by configuration key."""
     names: dict[str, str]
-    """The names of all flags, by the paths of their keys."""
+    """Names of all flags, by configuration key."""
 
 
 class Prepared(Struct, frozen=True):
-    """A checked configuration, and what to print about it."""
+    """A checked configuration with what ``--check`` prints."""
 
     plan: Plan
     facts: dict[str, str]
     warnings: tuple[str, ...]
     providers: tuple[str, ...]
-    """The environment variables that hold keys or addresses of providers."""
+    """Environment variables with keys or addresses of providers."""

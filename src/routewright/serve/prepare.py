@@ -1,6 +1,6 @@
-"""Turns the configuration into a plan, and prepares the store. What does not fit is refused before anything starts.
+"""Turns the configuration into a plan and prepares the store. Invalid configurations are refused before the start.
 
-This loads the library, so it runs in a process of its own, and the supervisor stays small."""
+It loads the library, so it runs in its own process and keeps the supervisor small."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from .parts import exporter, router_of, server_context, settings_of
 from .plan import ACCOUNT, Address, Asked, Begun, Plan, Prepared, Seed, Tls
 
 KEY_NAME = "first"
-"""The name of the keys that the first start creates."""
+"""Name of the keys that the first start creates."""
 _EXPORTER = "opentelemetry.sdk"
 _OTHERWISE = {"tls", "admin", "environment", "store", "cache", "coordination"}
 _AS_WRITTEN = {name for name in ServeFile.model_fields if name in Plan.__struct_fields__} - _OTHERWISE
-"""Keys that a plan holds as the file does."""
+"""Keys that a plan takes from the file unchanged."""
 
 
 def answer(asked: Asked, line: Connection) -> None:
-    """Answer ``plan`` with a ``Prepared``, then ``begin`` with a ``Begun``, or either with the ``RouterError``."""
-    with suppress(EOFError, BrokenPipeError):  # nobody asks any more
+    """Answer ``plan`` with a ``Prepared`` and then ``begin`` with a ``Begun``, or with a ``RouterError``."""
+    with suppress(EOFError, BrokenPipeError):  # the supervisor ended
         try:
             line.recv()
             prepared = prepare(asked, os.environ)
@@ -58,7 +58,7 @@ def answer(asked: Asked, line: Connection) -> None:
 
 
 def prepare(asked: Asked, environ: Mapping[str, str]) -> Prepared:
-    """Read the configuration, and load what a worker would: models, policies, providers. Raises ``RouterError``."""
+    """Read the configuration and load the models, policies and providers once. Raises ``RouterError``."""
     sources = Sources(asked.flags, asked.names, environ, asked.config)
     plan = plan_of(sources)
     with sources.naming():
@@ -81,9 +81,9 @@ def prepare(asked: Asked, environ: Mapping[str, str]) -> Prepared:
 
 
 def plan_of(sources: Sources) -> Plan:
-    """The checked configuration. Raises ``ValidationFailed`` naming what was written where."""
+    """The checked configuration. Raises ``ValidationFailed`` naming the flag, variable or line of the file."""
     file = sources.file
-    as_written = file.model_dump(include=_AS_WRITTEN, warnings=False)  # warns of defaults that are no entries
+    as_written = file.model_dump(include=_AS_WRITTEN, warnings=False)  # defaults are no entries, which warns
     with sources.naming():
         plan = Plan(
             address=Address(file.host, file.port),
@@ -101,9 +101,9 @@ def plan_of(sources: Sources) -> Plan:
 
 
 async def begin(plan: Plan) -> Begun:
-    """Create the store and the cache. The first start, which finds no account, creates one with the plan ``unlimited``
-    and a key for each environment. Raises ``RouterError``."""
-    if plan.cache.startswith("sqlite:"):  # one that cannot be opened would serve misses for ever
+    """Create the store and the cache. If there is no account, create one with the plan ``unlimited`` and a key for each
+    environment. Raises ``RouterError``."""
+    if plan.cache.startswith("sqlite:"):  # a cache that cannot be opened would only serve misses
         cache = open_cache(plan.cache)
         try:
             await cache.get(bytes(16), SystemClock().time())
@@ -117,7 +117,7 @@ async def begin(plan: Plan) -> Begun:
             try:
                 await console.create_account(ACCOUNT, plan="unlimited")
             except ValidationFailed:
-                known = [ACCOUNT]  # another start was faster
+                known = [ACCOUNT]  # another server has just created it
         account = await console.account(ACCOUNT if ACCOUNT in known or not known else known[0])
         if known:
             return Begun({}, account=account.name)
@@ -134,7 +134,7 @@ def _tls(entry: TlsEntry) -> Tls | None:
     if entry.cert is None:
         for name in ("key", "key_password"):
             if getattr(entry, name) is not None:
-                raise ValidationFailed.of(Problem(f"tls.{name}", "is given without a certificate", "give that, too"))
+                raise ValidationFailed.of(Problem(f"tls.{name}", "needs a certificate", "set tls.cert, too"))
         return None
     tls = Tls(entry.cert, entry.key, entry.key_password)
     server_context(tls)
@@ -149,34 +149,34 @@ def _url(key: str, given: str, open_url: Callable[[str], object]) -> str:
 
 
 def _check(plan: Plan, file: ServeFile) -> None:
-    """Raise ``ValidationFailed`` for values that do not go together."""
+    """Raise ``ValidationFailed`` for values that exclude each other."""
     host, port, workers = file.host, file.port, plan.workers
     try:
         is_loopback = ip_address(host).is_loopback
     except ValueError:
         is_loopback = host == "localhost"
     if plan.tls is None and not is_loopback and not file.insecure_bind:
-        problem = f"is {host!r}, which other machines reach, and without TLS they would send their keys for all to read"
-        hint = "give --tls-cert and --tls-key, or --insecure-bind if a proxy in front speaks TLS"
+        problem = f"is {host!r}, which other machines can reach, and without TLS their API keys can be read on the way"
+        hint = "set --tls-cert and --tls-key, or --insecure-bind if a proxy in front terminates TLS"
         raise ValidationFailed.of(Problem("host", problem, hint))
     if plan.in_memory and workers > 1:
-        problem = f"is memory:, which {workers} workers cannot share: each would have keys and limits of its own"
-        raise ValidationFailed.of(Problem("store", problem, "name a file, or take one worker"))
+        problem = f"is memory:, which {workers} workers cannot share: each would have its own keys and limits"
+        raise ValidationFailed.of(Problem("store", problem, "name a file, or run one worker"))
     if is_postgres(plan.store) and not os.environ.get(SECRET):
-        problem = "is not set, and a database keeps no root secret, on which all keys depend"
-        raise ValidationFailed.of(Problem(SECRET, problem, "set it on all machines, as to 'openssl rand -hex 32'"))
+        problem = "is not set, but a store in PostgreSQL needs it: API keys depend on it"
+        raise ValidationFailed.of(Problem(SECRET, problem, "set the same on all machines ('openssl rand -hex 32')"))
     cached_in = _file_of(plan.cache)
     if cached_in is not None and cached_in == _file_of(plan.store):
         raise ValidationFailed.of(Problem("cache", "is the file of the store", "name another file, as cache.db"))
     if plan.admin is not None and plan.admin.port:
         first, last = plan.admin.port, plan.admin.port + workers - 1
         if last > 65_535:
-            problem = f"is {first}, and {workers} workers need as many ports from there on"
-            raise ValidationFailed.of(Problem("admin.port", problem, "take a lower one"))
+            problem = f"is {first}, but {workers} workers need that many consecutive ports"
+            raise ValidationFailed.of(Problem("admin.port", problem, "choose a lower one"))
         if first <= port <= last:
-            taken = f"is {first}" if first == last else f"is {first}, so that workers take {first} to {last}"
-            problem = f"{taken}, and {port} is where requests are answered"
-            raise ValidationFailed.of(Problem("admin.port", problem, "take another one"))
+            taken = f"is {first}" if first == last else f"is {first}, so workers use {first} to {last}"
+            problem = f"{taken}, but {port} is the port for requests"
+            raise ValidationFailed.of(Problem("admin.port", problem, "choose another one"))
     if plan.semconv is not None and not _is_installed(_EXPORTER):
         problem = f"needs {_EXPORTER}, which is not installed"
         raise ValidationFailed.of(Problem("telemetry.otel", problem, "run: pip install 'routewright[otel]'"))
@@ -191,7 +191,7 @@ def _check(plan: Plan, file: ServeFile) -> None:
 
 
 def _file_of(url: str) -> str | None:
-    """The file that a URL names; None: it names none."""
+    """The file that a URL names, or None."""
     return os.path.realpath(url.removeprefix("sqlite:///")) if url.startswith("sqlite:") else None
 
 
@@ -204,7 +204,7 @@ def _is_installed(module: str) -> bool:
 
 @contextmanager
 def _renamed(theirs: str, ours: str) -> Iterator[None]:
-    """Let problems of a struct name the table of the configuration that it is made of."""
+    """Let problems of a struct name its configuration table."""
     try:
         yield
     except ValidationFailed as error:
@@ -215,14 +215,14 @@ def _renamed(theirs: str, ours: str) -> Iterator[None]:
 
 
 def _facts(plan: Plan, router: Router, config: Path | None) -> dict[str, str]:
-    """What ``--check`` prints, by name. Empty ones are left out."""
+    """Facts for ``--check``. Empty ones are not printed."""
     storage = open_storage(plan.store)
     if isinstance(storage, LocalStorage):
-        store = plan.shown_store + ("" if storage.path.is_file() else ", to be made")
+        store = plan.shown_store + ("" if storage.path.is_file() else " (will be created)")
     elif not plan.in_memory:
         store = plan.shown_store
     else:
-        store = "in memory: it ends with the server"
+        store = "in memory, lost when the server ends"
     policies = [policy.name for policy in router.policies()]
     available = sum(model.availability.status == "available" for model in router.models())
     return {
@@ -231,7 +231,7 @@ def _facts(plan: Plan, router: Router, config: Path | None) -> dict[str, str]:
         "health": "/healthz and /readyz at the address, without a key" if plan.health else "",
         "web pages": ", ".join(plan.cors_origins),
         "workers": str(plan.workers),
-        "keys": "live and test" if plan.environment is None else f"of {plan.environment} alone",
+        "keys": "live and test" if plan.environment is None else f"only {plan.environment}",
         "store": store,
         "cache": "" if plan.cache.startswith("memory:") else without_password(plan.cache).removeprefix("sqlite:///"),
         "coordination": "" if plan.coordination == "memory:" else without_password(plan.coordination),

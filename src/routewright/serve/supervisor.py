@@ -1,7 +1,7 @@
-"""Keeps workers running: starts them, replaces those that die or hang, exchanges them on SIGHUP, and ends them.
+"""Supervises the workers: starts them, replaces dead and hanging ones, reloads on SIGHUP, and stops them.
 
-Stands on uvicorn's worker process, with its health check. Sockets stay open here, so that connections wait while
-workers come and go; one that replaces another is ready before that one is told to leave."""
+Builds on uvicorn's worker process and its health check. The supervisor keeps the sockets open, so connections wait
+while workers are replaced. On reload a new worker is ready before the old one is told to stop."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ START_S = 60.0
 """How long a worker may take to become ready."""
 CHECK_EVERY_S = 5.0
 SILENT_S = 25.0
-"""A worker whose event loop answers no health check for so long is killed."""
+"""A worker whose event loop answers no health check for this long is killed."""
 END_S = 6.0
-"""How much longer than its requests a worker may take to end."""
+"""How long a worker may take to end after its last request."""
 LONGEST_PAUSE_S = 30.0
-"""The longest pause before a worker that dies soon after its start is started again."""
+"""Longest pause before a worker that died early is restarted."""
 LASTING_S = 10.0
-"""A worker that dies younger than this died soon."""
+"""A worker that dies at a lower age died early."""
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _FORCED = {name: 128 + getattr(signal, name) for name in ("SIGINT", "SIGQUIT") if hasattr(signal, name)}
 _BACKLOG = 2048
@@ -47,7 +47,7 @@ _log = logging.getLogger("routewright.serve")
 
 
 class Signals:
-    """Notes signals inside the ``with``. A second Ctrl-C, or SIGQUIT, raises ``SystemExit``: it waits for nothing."""
+    """Records signals inside the ``with``. A second Ctrl-C or SIGQUIT raises ``SystemExit`` at once."""
 
     def __init__(self) -> None:
         self.ending = self.reload = False
@@ -75,8 +75,8 @@ class Signals:
 
 @contextmanager
 def _starting() -> Iterator[None]:
-    """Start processes that ignore a terminal's signals, which the supervisor answers, and without the process that
-    multiprocessing starts to clean up shared memory (12 MB), of which there is none."""
+    """Start processes that ignore the terminal's signals, which the supervisor handles. Also without multiprocessing's
+    resource tracker, a process of 12 MB that would have nothing to clean up."""
     if os.name != "posix":
         yield
         return
@@ -93,8 +93,8 @@ def _starting() -> Iterator[None]:
 
 @contextmanager
 def preparing(asked: Asked) -> Iterator[Callable[[str], Any]]:
-    """A process that loads the library, which the supervisor does not need. Ask it for the ``plan``, which is a
-    ``Prepared``, then to ``begin``, which gives a ``Begun``. Raises ``RouterError``."""
+    """Start a process that loads the library. Ask it for the ``plan`` (a ``Prepared``), then to ``begin`` (a
+    ``Begun``). Raises ``RouterError``."""
     line, theirs = _SPAWN.Pipe()
     process = _SPAWN.Process(target=_prepare, args=(asked, theirs), name="routewright-prepare")
 
@@ -102,8 +102,8 @@ def preparing(asked: Asked) -> Iterator[Callable[[str], Any]]:
         try:
             line.send(what)
             answer = line.recv()
-        except Exception as error:  # it died, or another version of the library was installed meanwhile
-            raise InternalError("the process that reads the configuration failed: see above") from error
+        except Exception as error:  # it died, or another version of the library has been installed
+            raise InternalError("the process that reads the configuration failed; see the log above") from error
         if isinstance(answer, RouterError):
             raise answer
         return answer
@@ -129,27 +129,27 @@ def _prepare(asked: Asked, line: Connection) -> None:
 
 
 class Worker(Process):
-    """A worker process of uvicorn's supervisor. It is healthy while its event loop answers."""
+    """uvicorn's worker process. It is healthy while its event loop answers."""
 
     def __init__(self, place: int, plan: Plan, sockets: list[socket.socket], pause_s: float = 0.0) -> None:
         self.place, self.plan = place, plan
         self.pause_s = pause_s
-        """How long its place was empty before it."""
+        """Pause before its start."""
         self.restarts_at: float | None = None
-        """When another takes its place; None: it has not died."""
+        """When its replacement starts. None: it is alive."""
         self.began_at = monotonic()
         self.has_answered = False
         self.asked_at: float | None = None
-        """When the health check that it has not answered was sent."""
+        """When the pending health check was sent."""
         self.leaves_by = 0.0
-        super().__init__(Config("", log_config=None), sockets)  # the process makes its own configuration
+        super().__init__(Config("", log_config=None), sockets)  # the worker makes its own configuration
 
     def __str__(self) -> str:
         return f"worker {self.place + 1} (process {self.pid})"
 
     @property
     def age_s(self) -> float:
-        """Since its start."""
+        """Seconds since its start."""
         return monotonic() - self.began_at
 
     def start(self) -> None:
@@ -158,13 +158,13 @@ class Worker(Process):
             super().start()
 
     def is_ready(self, timeout: float = 5) -> bool:
-        """Whether it serves, and answers in time."""
+        """True if it serves and answers in time."""
         while self.parent_conn.poll():  # late answers to earlier checks
             self.parent_conn.recv()
         return super().is_ready(timeout)
 
     def hangs(self, *, is_due: bool) -> bool:
-        """Whether it has not answered a health check for too long. Sends one if that ``is_due``, and waits for none."""
+        """True if a health check has been pending for too long. Sends the next if one ``is_due``. Does not block."""
         try:
             while self.parent_conn.poll():
                 self.parent_conn.recv()
@@ -178,20 +178,20 @@ class Worker(Process):
         return self.asked_at is not None and monotonic() - self.asked_at > silent_s
 
     def leave(self) -> None:
-        """Let it end what it has begun, and end."""
+        """Tell it to finish its requests and end."""
         self.leaves_by = monotonic() + self.plan.graceful_timeout_s + END_S
         if self.process.is_alive():
             self.terminate()
 
     def end(self) -> None:
-        """Kill it if it is alive, and take its exit code."""
-        if self.pid is not None:  # it was started
+        """Kill it if it is alive, and reap it."""
+        if self.pid is not None:  # started
             self.kill()
             self.join()
 
     def target(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve. Runs in the process."""
-        from .worker import WorkerServer  # loads the library, which the supervisor does not need
+        """Serve. Runs in the worker process."""
+        from .worker import WorkerServer  # loads the library
 
         set_up(self.plan.log_level, access=self.plan.access_log)
         self._server = self._serving = WorkerServer(self.plan)
@@ -248,10 +248,10 @@ class Supervisor:
                 worker.end()
 
     def _start(self, place: int, plan: Plan, pause_s: float = 0.0) -> Worker:
-        """Start a worker. If the system has no room for a process, the log says so, and the worker is not alive."""
+        """Start a worker. If the process cannot be started, the error is logged and the worker is not alive."""
         worker = Worker(place, plan, [self._listener, *self._administration[place : place + 1]], pause_s)
         try:
-            if METRICS_FOLDER in os.environ:  # a cleaner of temporary files may have removed it
+            if METRICS_FOLDER in os.environ:  # may have been removed with other temporary files
                 os.makedirs(os.environ[METRICS_FOLDER], exist_ok=True)
             worker.start()
         except OSError as error:
@@ -259,19 +259,19 @@ class Supervisor:
         return worker
 
     def _becomes_ready(self, worker: Worker) -> bool:
-        """Wait until it is ready. False if it cannot become so, or the server is to end."""
+        """Wait until it is ready. False if it fails, or the server is to stop."""
         while not worker.is_ready(timeout=1):
             if self._signals.ending:
                 return False
             if not worker.process.is_alive() or worker.age_s > START_S:
-                _log.error("%s could not start; see above", worker)
+                _log.error("%s did not start; see the log above", worker)
                 return False
             sleep(TICK_S / 5)
         return True
 
     def _keep_alive(self) -> None:
-        """Replace workers that died or hang: at once, or after longer and longer pauses if they die young. While none
-        is alive, one is replaced without a pause."""
+        """Replace dead and hanging workers: at once, or after growing pauses if they die early. If all are dead, one is
+        replaced without a pause."""
         if is_due := monotonic() - self._checked_at > CHECK_EVERY_S:
             self._checked_at = monotonic()
         dead: dict[Worker, float] = {}  # when each restarts
@@ -279,12 +279,12 @@ class Supervisor:
             if worker.process.is_alive():
                 if not worker.hangs(is_due=is_due):
                     continue
-                _log.error("%s hangs, and is killed", worker)
+                _log.error("%s hangs: killing it", worker)
             if worker.restarts_at is None:
                 worker.end()
                 pause_s = 0.0 if worker.age_s > LASTING_S else min(max(2 * worker.pause_s, 1.0), LONGEST_PAUSE_S)
                 worker.pause_s, worker.restarts_at = pause_s, monotonic() + pause_s
-                _log.error("%s died with %s; another takes its place within %g s", worker, worker.exitcode, pause_s)
+                _log.error("%s died with exit code %s; restarting in %g s", worker, worker.exitcode, pause_s)
             dead[worker] = worker.restarts_at
         if len(dead) == len(self._workers):
             dead[min(dead, key=lambda worker: dead[worker])] = 0.0
@@ -293,17 +293,17 @@ class Supervisor:
                 self._workers[worker.place] = self._start(worker.place, self._plan, worker.pause_s)
 
     def _reload(self) -> None:
-        """Read the configuration anew, and exchange one worker after another. What is not valid changes nothing."""
+        """Read the configuration again and replace one worker after another. An invalid one changes nothing."""
         self._signals.reload = False
         if self._plan.in_memory:
-            _log.error("nothing changes: what is kept in memory would be lost; end the server and start anew")
+            _log.error("not reloaded: the in-memory store would be lost; restart the server")
             return
-        _log.info("SIGHUP: reading the configuration anew")
+        _log.info("SIGHUP: reloading the configuration")
         try:
             with preparing(self._asked) as ask:
                 prepared: Prepared = ask("plan")
         except RouterError as error:
-            _log.error("nothing changes, the configuration is not valid: %s", error)
+            _log.error("not reloaded: the configuration is not valid: %s", error)
             return
         for warning in prepared.warnings:
             _log.warning("%s", warning)
@@ -312,30 +312,31 @@ class Supervisor:
             worker = self._start(place, plan)
             if not self._becomes_ready(worker):
                 worker.end()
-                _log.error("the worker before it stays, and all that follow")
+                _log.error("reload stopped: the remaining workers keep the old configuration")
                 return
             self._dismiss(self._workers[place : place + 1])
             self._workers[place : place + 1] = [worker]
         self._dismiss(self._workers[plan.workers :])
         del self._workers[plan.workers :]
         self._plan = plan
-        _log.info("the new configuration is in force")
+        _log.info("reloaded the configuration")
 
     def _with_what_stays(self, plan: Plan) -> Plan:
-        """The new plan, with all that only a new start changes, and a socket of the administrator for each worker."""
+        """The new plan, with the values that only a restart can change from the old one. Opens the administrator's
+        sockets for additional workers."""
         here = self._plan
         for name in ("address", "admin", "store"):
             asked, stays = getattr(plan, name), getattr(here, name)
             if isinstance(asked, Address) and isinstance(stays, Address) and asked.port == 0:
-                asked = replace(asked, port=stays.port)  # any port, so the one it became
+                asked = replace(asked, port=stays.port)  # any free port
             if asked != stays:
-                _log.warning("the %s stays what it is until the next start", name)
+                _log.warning("the new %s takes effect at the next restart", name)
         try:
             while here.admin is not None and len(self._administration) < plan.workers:
                 address = replace(here.admin, port=here.admin.port + len(self._administration))
                 self._administration.append(listen(address, "admin.port"))
         except ValidationFailed as error:
-            _log.error("more workers have no health checks: %s", error)
+            _log.error("additional workers have no health checks: %s", error)
         return replace(plan, address=here.address, admin=here.admin, store=here.store, seed=here.seed)
 
     def _dismiss(self, workers: Sequence[Worker]) -> None:
@@ -344,18 +345,18 @@ class Supervisor:
             self._leaving.append(worker)
 
     def _clear(self) -> None:
-        """Forget workers that have left, and kill those that should have."""
+        """Remove workers that have ended, and kill those that are late."""
         for worker in list(self._leaving):
             if worker.process.is_alive():
                 if monotonic() < worker.leaves_by:
                     continue
-                _log.error("%s did not end in time, and is killed", worker)
+                _log.error("%s did not end in time: killing it", worker)
             self._leaving.remove(worker)
             worker.end()
 
     def _drain(self) -> None:
-        """Let all workers end what they have begun."""
-        _log.info("accepting no more, ending what was begun")
+        """Stop accepting, and wait until all workers have ended."""
+        _log.info("shutting down: finishing running requests")
         for listener in (self._listener, *self._administration):
             listener.close()
         self._dismiss(self._workers)
@@ -366,14 +367,14 @@ class Supervisor:
 
 @contextmanager
 def _shared_metrics(plan: Plan) -> Iterator[None]:
-    """Give workers a folder in which ``prometheus_client`` shares their figures, unless the operator has."""
+    """Set the folder in which ``prometheus_client`` shares the workers' metrics, unless the operator has set one."""
     if plan.admin is None or METRICS_FOLDER in os.environ:
         yield
         return
     try:
         folder = tempfile.TemporaryDirectory(prefix="routewright-metrics-", ignore_cleanup_errors=True)
     except OSError as error:
-        raise InternalError(f"the workers have no folder to share figures in: {error}; set TMPDIR") from error
+        raise InternalError(f"cannot create a folder for the workers' metrics: {error}; set TMPDIR") from error
     with folder:
         os.environ[METRICS_FOLDER] = folder.name
         try:
@@ -383,8 +384,8 @@ def _shared_metrics(plan: Plan) -> Iterator[None]:
 
 
 def listening(plan: Plan, names: Mapping[str, str]) -> tuple[Plan, list[socket.socket]]:
-    """Take all ports: the listener of requests, then one for the administrator of each worker, and the plan with the
-    ports that they got. ``names``: of the flags. Raises ``ValidationFailed``."""
+    """Open all listeners: the one for requests, then each worker's for the administrator. Returns the plan with the
+    actual ports. ``names``: names of flags. Raises ``ValidationFailed``."""
     listener = listen(plan.address, names["port"])
     plan = replace(plan, address=replace(plan.address, port=listener.getsockname()[1]))
     if plan.admin is None:
@@ -397,7 +398,7 @@ def listening(plan: Plan, names: Mapping[str, str]) -> tuple[Plan, list[socket.s
 
 
 def listen(address: Address, name: str) -> socket.socket:
-    """Listen at an address, which ``name`` stands for in errors. Raises ``ValidationFailed``."""
+    """Listen at an address. ``name``: what errors call it. Raises ``ValidationFailed``."""
     at = (address.host, address.port)
     try:
         (family, *_), *_ = socket.getaddrinfo(*at, type=socket.SOCK_STREAM)
@@ -405,6 +406,6 @@ def listen(address: Address, name: str) -> socket.socket:
         listener = socket.create_server(at, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
     except OSError as error:
         reason = str(error.strerror).partition(" (while")[0]
-        said = f"nothing can listen at {address.host} port {address.port}: {reason}"
-        raise ValidationFailed.of(Problem(name, said, "take another one, or end what is there")) from error
-    return socket.socket(fileno=listener.detach())  # it finds out that it is TCP, or asyncio sends nothing at once
+        said = f"cannot listen at {address.host} port {address.port}: {reason}"
+        raise ValidationFailed.of(Problem(name, said, "choose another port, or stop what uses it")) from error
+    return socket.socket(fileno=listener.detach())  # detects TCP, for which asyncio sets TCP_NODELAY

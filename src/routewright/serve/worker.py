@@ -1,4 +1,4 @@
-"""A worker: a Router behind uvicorn's server, at the sockets that the supervisor gives it."""
+"""A worker process: a Router behind uvicorn's server, on the supervisor's sockets."""
 
 from __future__ import annotations
 
@@ -28,23 +28,21 @@ from .parts import opened, server_context
 from .plan import Plan
 
 LAST_WORDS_S = 2.0
-"""How long requests that are cut short may take to say so."""
+"""How long cancelled requests may take to send their error."""
 OPERATORS = 32
-"""Connections for the administrator, besides those for clients."""
-OTHER_FILES = 256
-"""Open files that are kept free of clients' connections: for the store, the providers, and clients that are refused."""
+"""Connections of the administrator, in addition to those of clients."""
 _log = logging.getLogger("routewright.serve")
 
 
 class Listener(uvicorn.Server):
-    """uvicorn's server, whose connections share limits."""
+    """uvicorn's server with shared limits for its connections."""
 
     def __init__(self, config: uvicorn.Config, limits: ConnectionLimits) -> None:
         super().__init__(config)
         self.server_state: ListenerState = ListenerState(limits)
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        """Accept no more, and let what was begun end."""
+        """Stop accepting, and let running requests end."""
         self.server_state.is_ending = True
         await super().shutdown(sockets)
         if self.server_state.tasks:
@@ -52,7 +50,7 @@ class Listener(uvicorn.Server):
 
 
 class WorkerServer(Listener):
-    """The server of a plan, for requests and for the administrator."""
+    """Serves requests and the administrator as the plan says."""
 
     def __init__(self, plan: Plan) -> None:
         tls = plan.tls
@@ -77,11 +75,10 @@ class WorkerServer(Listener):
         self._admin: Admin | None = None
 
     async def serve(self, sockets: list[socket] | None = None) -> None:
-        """Serve until SIGTERM. ``sockets``: that of requests, and that of the administrator, if there is one."""
-        assert sockets, "the supervisor holds them"
+        """Serve until SIGTERM. ``sockets``: the one for requests, then the administrator's, if there is one."""
+        assert sockets, "the supervisor opened them"
         self._loop = asyncio.get_running_loop()
-        self.server_state.limits = fitting(self.server_state.limits)
-        with self.capture_signals():  # around all, since it ends the process
+        with self.capture_signals():  # outermost, since it ends the process
             try:
                 async with opened(self._plan) as (router, console):
                     self._assemble(router, console, administered=len(sockets) > 1)
@@ -91,7 +88,7 @@ class WorkerServer(Listener):
                 sys.exit(STARTUP_FAILURE)
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
-        """Begin to accept."""
+        """Start accepting."""
         assert sockets
         await super().startup(sockets[:1])
         state = self.server_state
@@ -100,7 +97,7 @@ class WorkerServer(Listener):
         self.servers += [await asyncio.get_running_loop().create_server(admin, sock=each) for each in sockets[1:]]
 
     def answer(self, send: Callable[[bool], object]) -> None:
-        """Say whether it serves, from its event loop. Called in a thread."""
+        """Report from the event loop whether the worker serves. Called in a thread."""
         if self._loop is None:
             send(False)
         else:
@@ -110,7 +107,7 @@ class WorkerServer(Listener):
         plan, metrics = self._plan, None
         observers: list[Any] = [AccessLog(client=True)] if plan.access_log else []
         if administered:
-            with suppress(ModuleNotFoundError):  # the extra is missing, which the administrator is told
+            with suppress(ModuleNotFoundError):  # the extra is missing, as /metrics says
                 from routewright.server.metrics import Metrics
 
                 metrics = Metrics(router)
@@ -131,24 +128,6 @@ class WorkerServer(Listener):
 
 
 async def _serve(app: App, scope: Any, receive: Any, send: Any) -> None:
-    """Serve a request. One that the end of the server cut short is no error in uvicorn's log."""
+    """Serve a request. Requests cancelled at shutdown are no error in uvicorn's log."""
     with suppress(asyncio.CancelledError):
         await app(scope, receive, send)
-
-
-def fitting(limits: ConnectionLimits) -> ConnectionLimits:
-    """No more connections than this process may have open files, of which the store and the providers need some."""
-    try:
-        import resource  # Windows has none
-
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        with suppress(ValueError, OSError):  # macOS has a second limit
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    except ModuleNotFoundError:
-        return limits
-    room = max(files - min(OTHER_FILES, files // 2), 1)
-    if files == resource.RLIM_INFINITY or limits.open <= room:
-        return limits
-    _log.warning("connections.open: %d of %d fit into the %d files that may be open", room, limits.open, files)
-    return replace(limits, open=room)

@@ -1,5 +1,5 @@
-"""The HTTP surface: ``create_app(router)`` is an ASGI application that serves ``/v1``, ``create_admin(router)`` one
-that tells operators how it does."""
+"""The HTTP server: ``create_app(router)`` is an ASGI application for ``/v1``, ``create_admin(router)`` one for health
+checks and metrics."""
 
 from .access_log import AccessLog
 from .admin import Admin, create_admin

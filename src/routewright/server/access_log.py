@@ -1,4 +1,4 @@
-"""The access log: one line of JSON a request, of what the server knows and nothing that the client made up."""
+"""The access log: one line of JSON for each request, without any text of the client's choice."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from .exchange import Exchange
 _FIELDS = "time method endpoint status code duration_ms bytes request_id trace_id account key_id environment"
 _NOTHING: dict[str, Any] = dict.fromkeys(_FIELDS.split())
 LONGEST_ADDRESS = 45
-"""Letters of an address; what a proxy names may be anything."""
+"""Longest IPv6 address. A proxy may send anything."""
 _log = logging.getLogger("routewright.access")
 
 
 class AccessLog:
-    """Logs every request, as an observer of ``create_app``; the logger is ``routewright.access``, at ``INFO``.
+    """Observer of ``create_app`` that logs every request to the logger ``routewright.access`` at ``INFO``.
 
         logging.getLogger("routewright.access").addHandler(logging.StreamHandler())
         app = create_app(router, observers=[AccessLog()])
 
-    Addresses stand as the table of endpoints has them. ``client=True`` adds the client's address."""
+    Paths are logged as the table of endpoints has them. ``client=True`` adds the client's address."""
 
     def __init__(self, *, client: bool = False) -> None:
         self._client = client
 
     def __call__(self, exchange: Exchange) -> None:
-        """Write the line of a request that has ended, if anybody reads it."""
+        """Log a request that has ended."""
         if not _log.isEnabledFor(logging.INFO):
             return
         caller, client = exchange.caller, exchange.scope.get("client")
@@ -52,7 +52,7 @@ class AccessLog:
         self._write(told, client[0][:LONGEST_ADDRESS] if client else None)
 
     def refused(self, refused: Refused) -> None:
-        """Write the line of a client that was refused before there was a request, if anybody reads it."""
+        """Log a client that was refused before it sent a valid request."""
         if not _log.isEnabledFor(logging.INFO):
             return
         kind = refused.refusal.kind
@@ -68,5 +68,5 @@ class AccessLog:
     def _write(self, told: dict[str, Any], client: str | None) -> None:
         if self._client:
             told["client"] = client
-        line = json.dumps(told, separators=(",", ":"))  # in ASCII: more than one character breaks lines
+        line = json.dumps(told, separators=(",", ":"))  # ASCII, since several characters break lines
         _log.info("%s", without_keys(line) if "sk_" in line else line)

@@ -1,6 +1,6 @@
-"""What an operator asks: does the process live, can it serve, what are its figures?
+"""Health checks and metrics for operators.
 
-An application of its own, for an address that only operators reach: nobody has to say who they are."""
+A separate application without authentication, for an address that only operators can reach."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from .metrics import Metrics
 
 PROBES = ("/healthz", "/readyz")
-"""Addresses that an application may answer besides (``create_app(health=True)``)."""
+"""Paths that the main application answers, too, with ``create_app(health=True)``."""
 READY_S = 2.0
-"""How long the storage may take to be read, and written."""
+"""How long reading and writing the storage may take."""
 MOST_READY_S = 60.0
 
 
@@ -38,7 +38,7 @@ class Admin:
     """An ASGI application that serves ``/healthz``, ``/readyz`` and ``/metrics``."""
 
     def __init__(self, router: Router, metrics: Metrics | str, ready_s: float) -> None:
-        """``metrics``: those to tell, or the sentence that says why there are none."""
+        """``metrics``: the metrics, or why there are none."""
         self._metrics = metrics
         self._router = router
         self._ready_s = ready_s
@@ -49,7 +49,7 @@ class Admin:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection, as ASGI has it."""
+        """Serve one ASGI connection."""
         if scope["type"] == "http":
             await self._answer(scope, send)
         elif scope["type"] == "websocket":
@@ -64,7 +64,7 @@ class Admin:
         root: str = scope.get("root_path", "").rstrip("/")
         serve = self.addresses.get(scope["path"].removeprefix(root))
         if serve is None:
-            said = _told(404, error=f"there is nothing at this address; there are {', '.join(self.addresses)}")
+            said = _told(404, error=f"not found; available are {', '.join(self.addresses)}")
         elif scope["method"] not in ("GET", "HEAD"):
             said = _told(405, error="this address takes GET")
         else:
@@ -81,34 +81,34 @@ class Admin:
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else said.body})
 
     async def _health(self) -> Said:
-        """200 while the process answers at all."""
+        """200 while the process runs."""
         return _told(200, status="ok")
 
     async def _ready(self) -> Said:
-        """200 while the Router is open and its storage can be read and written in time, else 503 with the problem."""
+        """200 if the Router is open and its storage can be read and written in time, else 503 with the problem."""
         problem = await self._router.problem(within_s=self._ready_s)
         if problem is not None:
-            return _told(503, status="unavailable", problem=problem, means="requests here are refused, or wait")
+            return _told(503, status="unavailable", problem=problem, means="requests are refused or wait")
         lacks = self._router.degraded
         return _told(200, status="ok") if lacks is None else _told(200, status="degraded", problem=lacks)
 
     async def _figures(self) -> Said:
-        """Figures for Prometheus; 404 without the extra `metrics`."""
+        """Metrics for Prometheus; 404 without the extra `metrics`."""
         if isinstance(self._metrics, str):
             return _told(404, error=self._metrics)
-        from .metrics import CONTENT_TYPE  # it is there, since somebody made the figures
+        from .metrics import CONTENT_TYPE  # installed, since there are metrics
 
         body = await anyio.to_thread.run_sync(self._metrics.render)
         return Said(200, body, CONTENT_TYPE.encode())
 
 
 def create_admin(router: Router, *, metrics: Metrics | None = None, ready_s: float = READY_S) -> Admin:
-    """Put what an operator asks on HTTP, as an ASGI application for an address of its own.
+    """Create the ASGI application with ``/healthz``, ``/readyz`` and ``/metrics``, to be served at its own address.
 
         admin = create_admin(router)
 
-    ``metrics`` are those that are an observer of the application; without them there are figures of calls alone, and
-    none without the extra ``metrics``. ``ready_s``: how long the storage may take to be read, and written."""
+    ``metrics``: the ``Metrics`` that observe the main application. Without them only calls are counted; without the
+    extra ``metrics`` nothing is. ``ready_s``: how long reading and writing the storage may take."""
     given: object = ready_s
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= MOST_READY_S:
         hint = f"take a number of seconds above 0, at most {MOST_READY_S:g}"

@@ -1,7 +1,7 @@
-"""The door for clients of Anthropic: the Messages API, as its SDKs ask for and read it (contract 14).
+"""The API for Anthropic's clients: the Messages API (contract 14).
 
-A body becomes a route request, an answer a message or the events of one. Fields that have no meaning here are ignored
-and named in a header; what would change the meaning is refused."""
+A body becomes a route request, the answer a message or its events. Fields without a meaning here are ignored and listed
+in a header; fields that would change the meaning are refused."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ _encode = msgspec.json.encode
 
 
 async def messages(service: Service, exchange: Exchange) -> None:
-    """Answer with a message, whole or as it comes."""
+    """Answer with a message, complete or streamed."""
     await answer(service, exchange, MessageDoor(), MESSAGES, MessageFrames)
 
 
 async def count_tokens(service: Service, exchange: Exchange) -> None:
-    """Say how many tokens a request's input has for the model that it names, or that would serve it."""
+    """Count the input tokens of a request for its model, or for the one that would serve it."""
     door = MessageDoor()
     door.capped = False
     async with asked(service, exchange, door, COUNT_TOKENS) as prepared:
@@ -96,7 +96,7 @@ async def count_tokens(service: Service, exchange: Exchange) -> None:
 
 
 async def models(service: Service, exchange: Exchange) -> None:
-    """The models that can be called now."""
+    """The callable models."""
     caller = await MessageDoor().caller(service, exchange, "models:read")
     known = [_listed(each) for each in service.router.models(caller=caller)]
     first, last = (known[0]["id"], known[-1]["id"]) if known else (None, None)
@@ -104,7 +104,7 @@ async def models(service: Service, exchange: Exchange) -> None:
 
 
 async def model(service: Service, exchange: Exchange) -> None:
-    """One model, by any name that a request may give it."""
+    """One model, by any of its names."""
     await exchange.json(_listed(await model_at(service, exchange, MessageDoor())))
 
 
@@ -127,7 +127,7 @@ HONOURED = frozenset(
     "output_format cache_control service_tier metadata routewright".split()
 )
 PASSED = frozenset(("top_k",))
-"""Anthropic's own fields, sent as they are to its models. So is ``metadata.user_id``, which is in the trace, too."""
+"""Fields that are passed unchanged to Anthropic's models; ``metadata.user_id``, too, which is also in the trace."""
 _TIERS: dict[str | None, ServiceTier | None] = {None: None, "auto": "auto", "standard_only": "default"}
 
 
@@ -137,20 +137,20 @@ class MessageDoor(Door):
     vendor = VENDOR
     names = WORDS
     capped = True
-    """``max_tokens`` has to be there, as the API asks of calls that are answered."""
+    """``max_tokens`` is required, as in the vendor's API except for counting."""
     shows_thought = False
-    """The answer holds what the model thought: it was asked to think, or may need it back after a tool call. Others
-    look for the text in the first block."""
+    """The answer has the model's reasoning: it was asked to think, or may need it back after a tool call. Other clients
+    expect the text in the first block."""
 
     async def caller(self, service: Service, exchange: Exchange, scope: Scope = "route") -> Caller:
-        """Who asks, by either header that this vendor's clients send a key in."""
-        exchange.headers["request-id"] = exchange.request_id  # every response has it for them
+        """Authenticate by ``x-api-key`` or ``Authorization``."""
+        exchange.headers["request-id"] = exchange.request_id  # expected in every response
         key = (exchange.header(b"x-api-key") or "").strip()
         bearer = (exchange.header(b"authorization") or "").partition(" ")[2].strip()
-        if not key:  # an empty header is none
+        if not key:  # missing or empty
             return await super().caller(service, exchange, scope)
         if service.auth.takes_keys and bearer not in ("", key):
-            raise AuthenticationFailed("x-api-key and Authorization name two API keys: send one of the two")
+            raise AuthenticationFailed("x-api-key and Authorization have different API keys; send only one")
         return await service.auth.caller(exchange, scope, key=f"Bearer {key}")
 
     def whole(self, response: RouteResponse) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class MessageDoor(Door):
         return message_of(response, shows_thought=self.shows_thought)
 
     def read(self, fields: Fields) -> RouteRequest:
-        """Make a request of the fields of the Messages API."""
+        """Make a request from the fields of a body."""
         said = self._said(fields)
         self.turns = [place for place, _ in said]
         tools, choice = [_tool(each) for each in fields.each("tools")], fields.inner("tool_choice")
@@ -169,7 +169,7 @@ class MessageDoor(Door):
         passed: dict[str, Any] = {} if top_k is None else {"top_k": top_k}
         self.ignored.extra = {VENDOR: passed}
         extra = passed | ({} if user is None else {"metadata": {"user_id": user}})
-        hint = "say how many tokens the answer may have at most"
+        hint = "send the longest answer in tokens"
         cap = fields.need("max_tokens", float, hint) if self.capped else fields.get("max_tokens", float)
         return RouteRequest(
             messages=[message for _, message in said],
@@ -191,7 +191,7 @@ class MessageDoor(Door):
         )
 
     def _said(self, fields: Fields) -> list[Placed]:
-        """``system`` and ``messages``, with a mark on the last part that can have one if the body asks for it."""
+        """``system`` and ``messages``. A ``cache_control`` of the body marks the last part that can have it."""
         system, turns = _system(fields.content("system")), fields.each("messages")
         if not turns:
             raise wrong("messages", "must hold at least one message", example("messages"))
@@ -207,7 +207,7 @@ class MessageDoor(Door):
         return said
 
     def _form(self, form: Fields, older: Fields) -> dict[str, Any] | None:
-        """The ``response_format`` that ``output_config.format`` asks for, or ``output_format``, its older name."""
+        """The ``response_format`` of ``output_config.format``, or of ``output_format``, its older name."""
         if form and older:
             older.rest()
             self.ignored.add("output_format")
@@ -217,20 +217,20 @@ class MessageDoor(Door):
             return None
         kind = form.need("type", str, "'json_schema'")
         if kind != "json_schema":
-            raise form.wrong("type", f"must be 'json_schema', got {shown(kind)}", "there is no other")
+            raise form.wrong("type", f"must be 'json_schema', got {shown(kind)}", "no other is supported")
         return {"type": kind, "json_schema": {"name": FORM_NAME, "schema": form.need("schema", dict)}}
 
 
 def _reasoning(thinking: Fields, config: Fields) -> Effort | ReasoningBudget | None:
-    """``thinking`` and ``output_config.effort``, which both say how much is thought."""
+    """The reasoning effort of ``thinking`` and ``output_config.effort``."""
     effort = config.may_be("effort", _EFFORTS)
     asked = None if effort is None else EFFORTS[effort]
     if not thinking:
         return asked
     kind = thinking.one_of("type", ("enabled", "adaptive", "disabled"))
-    thinking.forget("display")  # what there is to read is told
+    thinking.forget("display")  # readable reasoning is always sent
     if kind == "enabled":
-        hint = "say how many tokens may be thought, or send 'adaptive'"
+        hint = "send a number of tokens, or type 'adaptive'"
         return ReasoningBudget(thinking.need("budget_tokens", float, hint))
     thinking.forget("budget_tokens")
     return "none" if kind == "disabled" else asked or "high"
@@ -239,21 +239,21 @@ def _reasoning(thinking: Fields, config: Fields) -> Effort | ReasoningBudget | N
 def _stops(given: list[Any] | None) -> list[str] | None:
     for at, each in enumerate(given or ()):
         if not isinstance(each, str) or not each:
-            raise wrong(f"stop_sequences[{at}]", "must be a string that is not empty", "for example 'END'")
+            raise wrong(f"stop_sequences[{at}]", "must be a non-empty string", "for example 'END'")
     return given or None
 
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 FORM_NAME = "answer"
-"""The common chat format names a schema, this one does not."""
+"""Name of the schema, which the route request needs."""
 
 
 def _tool(fields: Fields) -> Tool:
-    """A tool that the client runs. One that Anthropic runs, or knows the schema of, is refused: a model of another
-    vendor could not use it, and would answer as if it were not there."""
+    """A tool of the client. Anthropic's own tools are refused: other vendors' models cannot use them, and would answer
+    without them."""
     kind = fields.get("type", str) or "custom"
     if kind != "custom":
-        hint = "leave it out, or declare a tool of your own with an input_schema"
+        hint = "leave it out, or declare your own tool with an input_schema"
         raise fields.wrong("type", f"is {shown(kind)}, a tool that only Anthropic's models know", hint)
     return Tool(
         name=fields.need("name", str),
@@ -275,22 +275,22 @@ def _choice(fields: Fields, tools: list[Tool]) -> str | NamedToolChoice | None:
     return _CHOICES[kind] if tools or kind == "none" else None
 
 
-# Turns and blocks as messages. Results of tools become messages of their own, before what else their turn says, as
-# Anthropic has them stand. What a model thought goes back to its provider alone.
+# Turns and blocks as messages. Tool results become separate messages before the rest of their turn. Reasoning is only
+# sent back to its own provider.
 
 _AT = "at"
-"""In an item of reasoning: how many characters and tool calls of its turn come before it; first, if there are none."""
+"""In an item of reasoning: the numbers of characters and tool calls before it in its turn. Missing if both are 0."""
 MEDIA = ("image/jpeg", "image/png", "image/gif", "image/webp")
 PDF = "application/pdf"
 FAILED = "The tool failed"
-"""Stands before the result of a tool that is an error: the common chat format has no field for it."""
+"""Precedes the result of a failed tool, since route requests have no field for it."""
 
 Placed = tuple[str, Message]
-"""A message, and where it was written."""
+"""A message and its path in the body."""
 
 
 class _Turn(Struct):
-    """What the blocks of one turn come to."""
+    """The content of one turn."""
 
     parts: list[Part] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
@@ -318,7 +318,7 @@ def _messages(fields: Fields) -> list[Placed]:
         raise fields.wrong("content", "must hold at least one block", "send a text")
     turn = _read(given, role, f"a message of role {role!r}")
     if not turn.parts and not turn.calls:
-        return turn.results  # an assistant's turn of thought alone says nothing that may be repeated
+        return turn.results  # a turn of reasoning alone is not sent
     foreign = [each for each in turn.thoughts if each.provider != VENDOR]
     thought = joined_thoughts(foreign or turn.thoughts)
     said = Message(role, content_of(turn.parts), tool_calls=turn.calls or None, reasoning=thought)
@@ -326,13 +326,13 @@ def _messages(fields: Fields) -> list[Placed]:
 
 
 def _read(given: list[Fields], role: str, where: str) -> _Turn:
-    """The blocks of a content. ``where`` it stands, in words."""
+    """Read the blocks of a content. ``where``: its place, for errors."""
     turn, readers = _Turn(), _BLOCKS[role]
     for kind, block in [(each.need("type", str), each) for each in given]:
         if kind not in readers:
             known = ", ".join(map(repr, readers))
-            hint = f"taken there: {known}; say in a text block what it holds"
-            raise block.wrong("type", f"is {shown(kind)}, a block that models are not sent from {where}", hint)
+            hint = f"supported: {known}; describe it in a text block"
+            raise block.wrong("type", f"is {shown(kind)}, which is not supported in {where}", hint)
         readers[kind](block, turn)
     return turn
 
@@ -343,13 +343,13 @@ def _text(block: Fields, turn: _Turn) -> None:
 
 
 def _address(source: Fields, media: tuple[str, ...], kinds: str) -> str:
-    """Where the source of a block says that its bytes are, or a ``data:`` URL that holds them."""
+    """The URL of a block's source, or its bytes as a ``data:`` URL."""
     match kind := source.need("type", str, kinds):
         case "base64":
             return f"data:{source.one_of('media_type', media)};base64,{source.need('data', str)}"
         case "url":
             return source.need("url", str)
-    raise source.wrong("type", f"must be {kinds}, got {shown(kind)}", "send the bytes themselves")
+    raise source.wrong("type", f"must be {kinds}, got {shown(kind)}", "send the data as base64")
 
 
 def _image(block: Fields, turn: _Turn) -> None:
@@ -402,7 +402,7 @@ def _redacted(block: Fields, turn: _Turn) -> None:
 
 
 def _think(block: dict[str, Any], opaque: str, turn: _Turn) -> None:
-    """What a model thought: Anthropic's as it is, another's as we packed it."""
+    """Reasoning: Anthropic's unchanged, others' as packed by us."""
     before = [sum(len(text_of(part)) for part in turn.parts), len(turn.calls)]
     own = Reasoning(VENDOR, [block | ({_AT: before} if any(before) else {})])
     turn.thoughts.append(unpacked(opaque) or own)
@@ -414,18 +414,18 @@ _BLOCKS: dict[str, dict[str, Callable[[Fields, _Turn], None]]] = {
     "system": {"text": _text},
     "tool": {"text": _text, "image": _image, "document": _document},
 }
-"""What may stand in whose turn, and in the result of a tool."""
+"""Supported blocks by role, and in the result of a tool."""
 
 
 UNREAD = "INVALID_JSON"
-"""The name under which arguments that are no JSON object are told, as Anthropic's own clients do."""
+"""Field for arguments that are not a JSON object, as in Anthropic's own clients."""
 _REASONS: dict[str | None, str] = {
     "length": "max_tokens",
     "budget": "max_tokens",
     "tool_calls": "tool_use",
     "content_filter": "refusal",
 }
-"""Any other is a natural end. That a stop sequence ended it is not known here: most vendors do not say."""
+"""Any other is ``end_turn``. Most vendors do not report stop sequences."""
 
 
 def message_of(response: RouteResponse, *, shows_thought: bool = False) -> dict[str, Any]:
@@ -462,7 +462,7 @@ def _without_place(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def blocks_of(reasoning: Reasoning) -> list[dict[str, Any]]:
-    """What a model thought, as blocks: Anthropic's as they came, another's signed with what goes back to it."""
+    """Reasoning as blocks: Anthropic's unchanged, others' packed into the signature."""
     if reasoning.provider == VENDOR:
         return reasoning.items
     if reasoning.text:
@@ -475,7 +475,7 @@ def _message(
 ) -> dict[str, Any]:
     return {
         "type": "message",
-        "id": f"msg_{trace_id.partition('_')[2]}",  # by which its trace is found again
+        "id": f"msg_{trace_id.partition('_')[2]}",  # identifies the trace
         "role": "assistant",
         "model": model,
         "content": content,
@@ -486,13 +486,13 @@ def _message(
 
 
 def _stop_reason(response: RouteResponse) -> str:
-    """Why the answer ended. With calls in it clients look for ``tool_use``, whatever the vendor calls its end."""
+    """The stop reason. Clients expect ``tool_use`` if there are calls, whatever the vendor reports."""
     reason = _REASONS.get(response.finish_reason, "end_turn")
     return "tool_use" if reason == "end_turn" and response.tool_calls else reason
 
 
 def _usage_of(tokens: Tokens) -> dict[str, int]:
-    """Token counts, in parts that do not overlap."""
+    """Token counts that do not overlap."""
     return {
         "input_tokens": tokens.input - tokens.cached - tokens.written,
         "output_tokens": tokens.output,
@@ -501,7 +501,7 @@ def _usage_of(tokens: Tokens) -> dict[str, int]:
     }
 
 
-# Streams. A message begins with its first content, once it is known which model serves it.
+# Streams. A message begins with its first content, when the serving model is known.
 
 
 class MessageFrames(BlockFrames):
@@ -567,12 +567,11 @@ TYPES = {
     429: "rate_limit_error",
     504: "timeout_error",
 }
-"""The type of a status. Any other is that of 400 below 500, and ``api_error`` from there on."""
+"""Error types by status. Others are that of 400 below 500, and ``api_error`` above."""
 
 
 def body(error: RouterError) -> bytes:
-    """The body of an error response. Our code and detail are in ``details``, where clients look for a code. No API key
-    is repeated."""
+    """The body of an error response, with our code and detail in ``details``, and API keys masked."""
     kind = TYPES.get(error.status, TYPES[400] if error.status < 500 else "api_error")
     trace = {} if error.trace_id is None else {"trace_id": error.trace_id}
     said = {"type": kind, "message": error.message, "details": {**error.detail, "error_code": error.code, **trace}}

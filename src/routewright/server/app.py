@@ -33,7 +33,7 @@ EXPOSED = (
     "X-Routewright-Model, X-Routewright-Cost-Usd, X-Routewright-Latency-Ms, X-Routewright-Policy-Version, "
     "X-Routewright-Cache, X-Routewright-Ignored, X-Routewright-Input-Tokens"
 )
-"""Headers of answers that a page may read: all of ours."""
+"""Response headers that scripts of other origins may read."""
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]+)?")
 
 
@@ -44,21 +44,20 @@ def checked_origins(given: Sequence[str], name: str) -> frozenset[str]:
         raise wrong(name, f"is {shown(given)}", "give a list of origins, or ['*']")
     for place, origin in enumerate(listed):
         if not isinstance(origin, str) or not _ORIGIN.fullmatch(origin):
-            hint = "write scheme and host, with the port if it is not the usual one, as https://app.example.com"
-            raise wrong(f"{name}[{place}]", f"{shown(origin)} is no origin", hint)
+            hint = "write scheme and host, and any unusual port, as https://app.example.com"
+            raise wrong(f"{name}[{place}]", f"{shown(origin)} is not an origin", hint)
     return frozenset(listed)
 
 
 class Cors:
-    """Tells browsers which pages may read answers. Those of other origins can send requests, and read nothing."""
+    """Cross-origin headers. Pages of other origins can send requests, but cannot read answers."""
 
     def __init__(self, origins: Sequence[str]) -> None:
         """Raises ``ValidationFailed``."""
         self._origins = checked_origins(origins, "cors_origins")
 
     async def answers(self, exchange: Exchange) -> bool:
-        """Put the headers on the answer of this exchange. True if it is answered already, being a browser's question
-        whether it may ask."""
+        """Add the headers to the response. Answers preflight requests, and is True for those."""
         origin, headers, for_all = exchange.header(b"origin"), exchange.headers, "*" in self._origins
         if not for_all:
             headers["Vary"] = "Origin"
@@ -81,7 +80,7 @@ _log = logging.getLogger(__name__)
 
 
 class App:
-    """An ASGI application. It needs no lifespan, and works at any mount point."""
+    """The ASGI application. It works without lifespan and at any mount point."""
 
     def __init__(
         self,
@@ -101,7 +100,7 @@ class App:
         self._begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection, as ASGI has it."""
+        """Serve one ASGI connection."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._live(receive, send)
@@ -119,15 +118,15 @@ class App:
             exchange.endpoint, exchange.parameter = endpoint.path, endpoint.parameter
             if len(exchange.sent) != len(scope["headers"]):
                 exchange.check_twice()
-            if not self._begun:  # without a lifespan: the first requests wait until servers have said their models
-                with suppress(RouterError):  # it is told where it matters
+            if not self._begun:  # without a lifespan the first requests wait until local servers have listed models
+                with suppress(RouterError):  # the call raises it again
                     await self._service.router.__aenter__()
                 self._begun = True
             await endpoint.serve(self._service, exchange)
         except ClientLeft:
             exchange.left = True
-            if exchange.status is None:  # no client hears it, but middleware around an application waits for an answer
-                with suppress(Exception):  # whatever a server raises of a closed connection
+            if exchange.status is None:  # middleware around the application expects a response
+                with suppress(Exception):  # of the closed connection
                     await exchange.respond(b"", CLIENT_LEFT, JSON)
         except anyio.get_cancelled_exc_class():
             if exchange.status is None:
@@ -140,16 +139,16 @@ class App:
                 self._observed(exchange)
 
     def _observed(self, exchange: Exchange) -> None:
-        """Let them know of an exchange that has ended. What they raise is logged, and harms nobody."""
+        """Call the observers of an exchange that has ended. Their errors are logged."""
         exchange.ended_at = self._clock.monotonic()
         for observer in self._observers:
             try:
                 observer(exchange)
             except Exception:
-                _log.exception("an observer of requests failed; it is called again all the same")
+                _log.exception("an observer of requests failed")
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """Begin and end with the server. Traces that wait are written before its end."""
+        """Handle the lifespan. Pending traces are written at shutdown."""
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
@@ -162,7 +161,7 @@ class App:
                 try:
                     await self._service.router.flush()
                 except RouterError as error:
-                    _log.error("some traces were not written at the end: %s", error)
+                    _log.error("some traces were not written at shutdown: %s", error)
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
@@ -179,17 +178,17 @@ def create_app(
     cors_origins: Sequence[str] = (),
     health: bool = False,
 ) -> App:
-    """Put a Router on HTTP: an ASGI application, to be served by uvicorn or mounted in another.
+    """Create the ASGI application that serves a Router over HTTP, alone or mounted in another application.
 
         app = create_app(Router(storage=SqliteStorage("traces.db")))
 
-    ``console`` knows the API keys; without one it is that of the Router's storage. ``authenticate`` says in its place
-    who calls: a function, async or not, of the ASGI scope, that gives a ``Caller`` or raises ``AuthenticationFailed``.
-    ``agent`` runs the tasks of ``/v1/agents/run``, with its tools; without one there are the built-in ones.
-    ``environment``: the keys that this address takes, ``production`` or ``sandbox``; None: both. ``observers`` are told
-    of every request once it has ended, such as ``AccessLog()`` and ``Metrics(router)``; they must not take long.
-    ``cors_origins``: the web pages that may ask from a browser, as ``["https://app.example.com"]``; ``["*"]``: all.
-    ``health``: answer ``/healthz`` and ``/readyz`` here, too, without a key."""
+    ``console`` checks API keys; by default one over the Router's storage. ``authenticate`` replaces API keys: a
+    function of the ASGI scope, async or not, that returns a ``Caller`` or raises ``AuthenticationFailed``. ``agent``
+    runs the tasks of ``/v1/agents/run``; by default one with the built-in tools. ``environment``: the only environment
+    whose keys are accepted; None: both. ``observers`` are called with each ended request, such as ``AccessLog()`` and
+    ``Metrics(router)``; they must be quick. ``cors_origins``: origins of web pages that may send requests, as
+    ``["https://app.example.com"]``; ``["*"]``: all. ``health``: answer ``/healthz`` and ``/readyz``, too, without a
+    key."""
     limits = limits or HttpLimits()
     auth = Auth(router, console, authenticate, environment)
     service = Service(router, auth, Bodies(limits.bodies_bytes), agent or Agent(router))
@@ -198,7 +197,7 @@ def create_app(
 
 
 async def _fail(exchange: Exchange, error: Exception) -> None:
-    """Answer with an error, if nothing was sent yet."""
+    """Answer with an error, unless a response has begun."""
     error = told(error, exchange.request_id)
     exchange.trace_id, exchange.code = exchange.trace_id or error.trace_id, error.code
     if exchange.status is None:

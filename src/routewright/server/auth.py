@@ -1,4 +1,4 @@
-"""Who calls: an API key, or whatever the embedder's ``authenticate`` says."""
+"""Authentication by API key, or by the embedder's ``authenticate``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .exchange import Exchange
 from .exchange import Scope as AsgiScope
 
 Authenticate = Callable[[AsgiScope], Caller | Awaitable[Caller]]
-"""Says who calls by an ASGI scope. Raises ``AuthenticationFailed``."""
+"""Returns the caller for an ASGI scope. Raises ``AuthenticationFailed``."""
 
 
 class Auth:
@@ -32,13 +32,13 @@ class Auth:
         self._authenticate = authenticate
         self._environment = environment
         self.takes_keys = authenticate is None
-        """Callers are known by our own API keys."""
+        """True if callers authenticate with API keys of routewright."""
         if console is None and self.takes_keys:
             console = Console(router.storage, clock=router.clock)
         self._console = console
 
     async def caller(self, exchange: Exchange, scope: Scope, key: str | None = None) -> Caller:
-        """The caller, who has to have a scope. ``key`` takes the place of the header ``Authorization``. Raises
+        """Authenticate the caller and check its scope. ``key`` replaces the header ``Authorization``. Raises
         ``AuthenticationFailed``, ``PermissionDenied`` and ``StorageUnavailable``."""
         said: Any
         if self._authenticate is not None:
@@ -46,15 +46,15 @@ class Auth:
             if not isinstance(said, Caller) and isawaitable(said):
                 said = await said
         else:
-            assert self._console is not None, "there is one where keys are taken"
+            assert self._console is not None, "set if keys are accepted"
             sent = exchange.sent.get(b"authorization")
             header = key if key is not None or sent is None else sent.decode("latin-1")
             said = await self._console.authenticate(header, self._environment)
         exchange.caller = caller = self._router.resolve_caller(said)
         if self._environment is not None and caller.environment != self._environment:
             exchange.caller = None
-            told = f"this address is that of the {self._environment} environment, and you are in the other"
-            raise AuthenticationFailed(f"{told}: ask at the {caller.environment} address")
+            problem = f"this address serves the {self._environment} environment, but your key is for the other one"
+            raise AuthenticationFailed(f"{problem}: use the {caller.environment} address")
         if caller.scopes is not None and scope not in caller.scopes:
             raise PermissionDenied(f"the API key lacks the scope {scope!r}: use one that has it")
         return caller

@@ -1,4 +1,4 @@
-"""Reads the bodies of requests within bounds: the length and the values of each, and the bytes of all that wait."""
+"""Reads request bodies within limits on their length, their number of values, and all bytes in memory."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from .exchange import JSON, ClientLeft, Exchange, Message
 T = TypeVar("T")
 
 LONG_BYTES = 1 << 18
-"""So many are parsed in about a millisecond; a longer body is parsed in a thread."""
+"""Longer bodies are parsed in a thread. This many bytes take about a millisecond."""
 UNCOUNTED_BYTES = 64 << 10
-"""So much of each body is accepted whatever others hold; the number of connections bounds it."""
+"""Bytes of each body that count against no limit; the number of connections bounds them."""
 _OPENINGS = (b",", b"[", b"{")
-"""One of them stands before each member of an array or object, and one is each that is empty."""
+"""One of them precedes each member of an array or object, and opens each empty one."""
 
 
 class Bodies:
-    """The bodies of an application's requests. Those that come in pieces, and long ones until they are parsed, hold
-    ``most_bytes`` together, and half of that for one account."""
+    """Reads the bodies of an application. Bodies in several pieces, and long ones until they are parsed, may hold
+    ``most_bytes`` together; those of one account half of that."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self.waiting: Counter[str | None] = Counter()
-        """Bytes by account; under None those of all."""
-        self.guard = Guard()  # an application may serve in several loops
-        self._threads = Threads("long bodies", 1)  # side by side they would take no less time, and more memory
+        """Bytes by account; None is the total."""
+        self.guard = Guard()  # an application may run in several loops
+        self._threads = Threads("long bodies", 1)  # more threads would not be faster, and need more memory
 
     async def read(self, exchange: Exchange, reading: Callable[[bytes], T]) -> T:
-        """What ``reading`` makes of a body, in a worker thread if it is long. Raises ``UnsupportedMediaType``,
-        ``BodyTooLarge``, ``RequestTimedOut``, ``RateLimited``, and what ``reading`` does; ``ClientLeft`` if the body
-        does not come whole."""
+        """Apply ``reading`` to the body, in a worker thread if it is long. Raises ``UnsupportedMediaType``,
+        ``BodyTooLarge``, ``RequestTimedOut``, ``RateLimited``, ``ClientLeft`` if the body is incomplete, and what
+        ``reading`` raises."""
         limits, clock, sent = exchange.limits, exchange.clock, exchange.sent
         if sent.get(b"content-type") != JSON or b"content-encoding" in sent:
             exchange.check_kind()
@@ -53,7 +53,7 @@ class Bodies:
                     held = _Held(self, exchange)
                     body = await _pieces(exchange, message, held)
             if body is None:
-                raise RequestTimedOut(f"the body did not come whole within {limits.body_s:g} s; send it in one go")
+                raise RequestTimedOut(f"the body was not complete within {limits.body_s:g} s; send it at once")
             if len(body) > limits.body_bytes:
                 raise _too_large(limits.body_bytes)
             if len(body) > limits.body_values:
@@ -75,8 +75,8 @@ class Bodies:
 
 
 async def _pieces(exchange: Exchange, message: Message, held: _Held) -> bytes:
-    """A body that comes in pieces."""
-    most, come = exchange.limits.body_bytes, bytearray()  # a list of many small pieces takes many times as much
+    """Read a body in several pieces."""
+    most, come = exchange.limits.body_bytes, bytearray()  # a list of small pieces would take far more memory
     while message["type"] == "http.request":
         piece: bytes = message.get("body", b"")
         if len(come) + len(piece) > most:
@@ -90,14 +90,14 @@ async def _pieces(exchange: Exchange, message: Message, held: _Held) -> bytes:
 
 
 class _Held:
-    """The bytes that one body holds."""
+    """The bytes of one body that count against the limits."""
 
     def __init__(self, bodies: Bodies, exchange: Exchange) -> None:
         self._bodies, self._bytes = bodies, 0
         self._account = "" if exchange.caller is None else exchange.caller.account
 
     def grow(self, length: int) -> None:
-        """Let it hold a body of this length. Raises ``RateLimited``, unless it is the only one."""
+        """Count a body of this length. Raises ``RateLimited``, unless it is the only one."""
         bodies, more = self._bodies, length - UNCOUNTED_BYTES - self._bytes
         if more <= 0:
             return
@@ -109,23 +109,23 @@ class _Held:
                 waiting = bodies.waiting[whose]
                 if waiting > self._bytes and waiting + more > most:
                     of = "of your requests" if whose is not None else "of requests"
-                    said = f"{waiting} bytes {of} wait to be read, and no more than {most} may: send the request again"
+                    said = f"{waiting} bytes {of} wait to be read, of at most {most}; send the request again"
                     busy = {"level": level, "resource": "requests", "limit_of": "bodies", "retry_after_seconds": 1}
                     raise RateLimited(said, detail=busy)
             bodies.waiting.update({self._account: more, None: more})
         self._bytes += more
 
     def release(self) -> None:
-        """Let others have its room."""
+        """Free its bytes."""
         if self._bytes:
             with self._bodies.guard.lock:
                 self._bodies.waiting.subtract({self._account: self._bytes, None: self._bytes})
-                self._bodies.waiting += Counter()  # drops those that hold nothing
+                self._bodies.waiting += Counter()  # drops zeros
 
 
 def _outcome(reading: Callable[[], T]) -> T | RouterError:
-    """The result, or the error without the frames that hold the body: raised in a thread, it would keep the future
-    that keeps it, and so the body until the garbage collector comes."""
+    """The result or the error. A raised error would form a cycle with its future and keep the body in memory until the
+    next garbage collection."""
     try:
         return reading()
     except RouterError as error:
@@ -133,23 +133,23 @@ def _outcome(reading: Callable[[], T]) -> T | RouterError:
 
 
 def _counted(most: int, reading: Callable[[bytes], T], body: bytes) -> T:
-    """What ``reading`` makes of a body. Raises ``BodyTooLarge`` if it holds more values."""
+    """Apply ``reading`` to a body. Raises ``BodyTooLarge`` if it has more values."""
     if _holds_more(body, most):
-        said = f"the body holds over {most} values: members of arrays and objects, where an empty one counts twice"
+        said = f"the body has more than {most} values: members of arrays and objects, where an empty one counts twice"
         raise BodyTooLarge(f"{said}; send fewer")
     return reading(body)
 
 
 def _holds_more(body: bytes, most: int) -> bool:
-    """Whether more values are in it, counted at C speed. Of what is not JSON anything may be said."""
+    """True if a JSON body has more values. Counts at C speed; the result for anything else is arbitrary."""
     if sum(map(body.count, _OPENINGS)) <= most:
         return False
     bare = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    if bare.count(b'"') > 4 * (most + 1):  # a member is two strings at most, its key and itself
+    if bare.count(b'"') > 4 * (most + 1):  # a member has at most two strings
         return True
     outside = b"".join(bare.split(b'"')[::2])
     return sum(map(outside.count, _OPENINGS)) > most
 
 
 def _too_large(most: int) -> BodyTooLarge:
-    return BodyTooLarge(f"the body is over {most} bytes: send a shorter one")
+    return BodyTooLarge(f"the body is longer than {most} bytes; send a shorter one")

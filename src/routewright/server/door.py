@@ -1,5 +1,5 @@
-"""A call at a door for another vendor's clients (contract 14): its body is read, and its answer told, whole or as it
-comes. What differs between vendors is in their own modules."""
+"""Shared by the APIs for other vendors' clients (contract 14): reads the body, sends the answer or the stream.
+Differences between vendors are in their own modules."""
 
 from __future__ import annotations
 
@@ -55,37 +55,37 @@ from .vendors import (
 )
 
 MOST_REJECTED = 20
-"""Models that one error lists as rejected."""
+"""Rejected models in one error."""
 _UNCALLABLE = (Reason.DISABLED, Reason.DEPRECATED, Reason.PROVIDER_UNAVAILABLE)
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class Door(ABC):
-    """One call. ``decode`` reads its body; what it was read as is known from then on."""
+    """One call. The attributes are set once ``decode`` has read the body."""
 
     vendor: ClassVar[str]
     names: ClassVar[Words]
-    """What the fields of a route request are called there."""
+    """Names of a route request's fields in this API."""
     refused: ClassVar[Mapping[str, tuple[str, str]]] = {}
-    """Fields that cannot be ignored: what is wrong with them, and what to do."""
+    """Fields that are refused, with the problem and the hint."""
     as_ever: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    """Values that ask for nothing: fields with these are neither refused nor named."""
+    """Values that change nothing: fields with these are accepted silently."""
 
     def __init__(self, known: Known = NOBODY) -> None:
         self.known = known
-        """The models that the caller may name."""
+        """Models that the caller may name."""
         self.model = AUTO
-        """As it was asked for; a name that can only mean one model is that model's."""
+        """The requested model, under its id if the name is unambiguous."""
         self.ignored = Ignored()
         self.words: Words | None = None
-        """What fields are called; None: there is no route request yet, and errors speak of what was sent."""
+        """Names of fields in errors. None: there is no route request yet, and errors use the client's names anyway."""
         self.places: dict[str, str] = {}
-        """Where this body says what may be said in several places (``Words.places``)."""
+        """Names of fields that this body may write in several places (``Words.places``)."""
         self.turns: list[str] | None = None
-        """Where each message was written, if not where the request has it (``Words.turns``)."""
+        """Path of each message, if it differs from the route request's (``Words.turns``)."""
 
     def decode(self, body: bytes) -> RouteRequest:
-        """Make a request of a body. Raises ``InvalidJson``, ``ValidationFailed`` and ``ModelNotFound``."""
+        """Read a body. Raises ``InvalidJson``, ``ValidationFailed`` and ``ModelNotFound``."""
         fields = Fields(tree_of(body), "", self.ignored)
         check_placed(fields)
         fields.forget(*(name for name, values in self.as_ever.items() if fields.peek(name) in values))
@@ -108,23 +108,23 @@ class Door(ABC):
 
     @abstractmethod
     def read(self, fields: Fields) -> RouteRequest:
-        """Make a request of what is left of the body: all but what is said about routing."""
+        """Make a request from the rest of the body, without the fields about routing."""
 
     @abstractmethod
     def whole(self, response: RouteResponse) -> Any:
-        """An answer."""
+        """The complete answer in the vendor's format."""
 
     async def caller(self, service: Service, exchange: Exchange, scope: Scope = "route") -> Caller:
-        """Who asks."""
+        """Authenticate the caller."""
         return await service.auth.caller(exchange, scope)
 
     def limits(self, told: Mapping[str, str], now: float) -> dict[str, str]:
-        """Our headers about limits as the vendor's clients read them, besides."""
+        """Additional headers about limits, as the vendor's clients read them."""
         return {}
 
     def in_words(self, error: RouterError, now: float) -> RouterError:
-        """The error in the client's own words for fields, with a header that says whether to try again: the vendors'
-        SDKs would do so after every 409 and 5xx. It lists few rejected models, those that could be called first."""
+        """The error with the client's names of fields. ``X-Should-Retry`` keeps the vendors' SDKs from retrying every
+        409 and 5xx. At most 20 rejected models are listed, callable ones first."""
         said = error if self.words is None else self.words.error(error)
         rejected = said.detail.get("rejected_candidates", ())
         if len(rejected) > MOST_REJECTED:
@@ -140,7 +140,7 @@ class Door(ABC):
 
 @asynccontextmanager
 async def asked(service: Service, exchange: Exchange, door: Door, path: str) -> AsyncIterator[Prepared]:
-    """The call that was sent. Errors are raised in the client's words."""
+    """Read the call. Raises errors with the client's names of fields."""
     try:
         caller = await door.caller(service, exchange)
         door.known = known_to(service, caller)
@@ -150,7 +150,7 @@ async def asked(service: Service, exchange: Exchange, door: Door, path: str) -> 
 
 
 async def answer(service: Service, exchange: Exchange, door: Door, path: str, frames: type[CallFrames]) -> None:
-    """Answer a call, whole or in frames as it comes."""
+    """Answer a call, complete or as a stream."""
     async with asked(service, exchange, door, path) as prepared:
         if prepared.request.stream:
             await service.send(exchange, prepared, frames(exchange, prepared, door))
@@ -161,7 +161,7 @@ async def answer(service: Service, exchange: Exchange, door: Door, path: str, fr
 
 
 async def model_at(service: Service, exchange: Exchange, door: Door) -> Model:
-    """The model of an address, by any name that a request may give it. Raises ``ModelNotFound``."""
+    """The model of a path, by any of its names. Raises ``ModelNotFound``."""
     known = known_to(service, await door.caller(service, exchange, "models:read"))
     id = known.id_of(exchange.parameter, door.vendor, door.names.listed_at)
     for model in known.models():
@@ -176,8 +176,8 @@ def framed(name: str, data: bytes) -> bytes:
 
 
 class CallFrames(ABC):
-    """The events of one call in a vendor's format (``sse.Frames``). Nothing that was sent can be taken back, so a fault
-    behind the first words is an error."""
+    """The events of one call in a vendor's format (``sse.Frames``). These formats cannot restart an answer, so a fault
+    after the first text ends the stream."""
 
     def __init__(self, exchange: Exchange, prepared: Prepared, door: Door) -> None:
         self.headers: dict[str, str] = {}
@@ -189,7 +189,7 @@ class CallFrames(ABC):
         self.stream.expect_text()
 
     async def __aiter__(self) -> AsyncGenerator[Frame, None]:
-        """Give them in order. Raises what the call ends in, if that is no answer."""
+        """Give them in order. Raises the error in which the call ends."""
         ignored = self._door.ignored
         async with self.stream as stream:
             async for event in stream:
@@ -212,48 +212,48 @@ class CallFrames(ABC):
                     yield Frame(events)
 
     def last_words(self, error: Exception) -> bytes:
-        """The last event of a stream that has begun and failed."""
+        """The last event of a failed stream."""
         said = told(error, self.exchange.request_id)
         return self._failed(self._door.in_words(said, self.exchange.clock.time()))
 
     @abstractmethod
     def events(self, event: RouteEvent) -> Iterator[bytes]:
-        """The frames that tell a client of an event."""
+        """The frames of an event."""
 
     @abstractmethod
     def _failed(self, error: RouterError) -> bytes:
-        """The frames that tell a client of an error."""
+        """The frames of an error."""
 
 
 class Block(Struct, eq=False):
-    """A text, a tool call, or what was thought: a part of an answer, which comes in pieces."""
+    """A text, a tool call or a thought in an answer, which may arrive in pieces."""
 
     kind: Literal["text", "call", "thought"]
     index: int | None = None
-    """Its place in the answer; None: it has not begun."""
+    """Place in the answer. None: not begun."""
     pieces: list[str] = field(default_factory=list)
-    """What was told of its words, or of the arguments of a call."""
+    """Sent text, or sent arguments of a call."""
     id: str = ""
-    """Of a call; so are the next two."""
+    """``id``, ``name`` and ``waiting`` are those of a call."""
     name: str = ""
     waiting: str = ""
-    """Arguments that came before the name, or are to be told."""
+    """Arguments that are not sent yet, since the name is missing."""
     thought: Any = None
-    """What was thought, which comes at once."""
+    """A thought arrives complete."""
 
     @property
     def text(self) -> str:
-        """What was told so far."""
+        """What was sent so far."""
         return "".join(self.pieces)
 
     @property
     def is_whole(self) -> bool:
-        """Nothing more can belong to it once another begins."""
+        """True if it is complete once another block begins."""
         return self.kind != "call" or (bool(self.pieces) and input_of(self.text) is not None)
 
 
 def input_of(arguments: str) -> dict[str, Any] | None:
-    """The arguments of a call; None: they are no JSON object."""
+    """The arguments of a call, or None if they are not a JSON object."""
     try:
         return _decode_object(arguments.strip() or "{}")
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -261,19 +261,19 @@ def input_of(arguments: str) -> dict[str, Any] | None:
 
 
 class BlockFrames(CallFrames):
-    """The events of an answer in blocks, one after the other. A call whose arguments are not whole when the next block
-    begins stays open: some vendors send several at once."""
+    """The events of an answer in consecutive blocks. A call with incomplete arguments stays open when the next block
+    begins, since some vendors interleave calls."""
 
     def __init__(self, exchange: Exchange, prepared: Prepared, door: Door) -> None:
         super().__init__(exchange, prepared, door)
         self.blocks: list[Block] = []
-        """Those that have begun."""
+        """Blocks that have begun."""
         self._open: list[Block] = []
         self._calls: dict[int, Block] = {}
-        """By the index that their model gave them."""
+        """By the model's own index."""
 
     def events(self, event: RouteEvent) -> Iterator[bytes]:
-        """The frames that tell a client of an event."""
+        """The frames of an event."""
         match event:
             case OutputDelta(data=data) if data.text:
                 if not self._open or self._open[-1].kind != "text":
@@ -324,24 +324,24 @@ class BlockFrames(CallFrames):
 
     @abstractmethod
     def _begun(self) -> Iterator[bytes]:
-        """The answer begins."""
+        """Begin the answer."""
 
     @abstractmethod
     def _opened(self, block: Block) -> Iterator[bytes]:
-        """A block begins: of thought the whole of it."""
+        """Begin a block. A thought is sent completely."""
 
     @abstractmethod
     def _grew(self, block: Block, piece: str) -> bytes:
-        """A piece more of a text, or of a call's arguments."""
+        """Append to a text, or to a call's arguments."""
 
     @abstractmethod
     def _ended(self, block: Block) -> Iterator[bytes]:
-        """A block ends."""
+        """End a block."""
 
     def _empty(self) -> Iterator[bytes]:
-        """An answer that holds nothing begins."""
+        """Begin an empty answer."""
         return self._begun()
 
     @abstractmethod
     def _completed(self, response: RouteResponse) -> Iterator[bytes]:
-        """The answer ends."""
+        """End the answer."""

@@ -1,4 +1,4 @@
-"""The endpoints of ``/v1`` (spec 4): each reads what was sent, asks the Router, and answers."""
+"""The endpoints of ``/v1`` (spec 4): each reads the request, calls the Router, and answers."""
 
 from __future__ import annotations
 
@@ -42,12 +42,14 @@ from .errors import envelope, told
 from .exchange import JSON, Exchange, while_connected
 from .sse import EventStream, Frame, Frames
 
+_CONTENT = (OutputDelta, ToolCallDelta, RouteCompleted, StepCompleted, RunCompleted)
+"""Events that end the holding back of a stream."""
 Decode = Callable[[bytes], RouteRequest]
-"""Makes a request of another interface's body. Raises ``ValidationFailed``."""
+"""Makes a request from the body of another API. Raises ``ValidationFailed``."""
 
 
 class Service(Struct, frozen=True):
-    """What all endpoints need: a Router, who calls it, and the request that was sent."""
+    """Shared by all endpoints: the Router, authentication, and request bodies."""
 
     router: Router
     auth: Auth
@@ -58,8 +60,8 @@ class Service(Struct, frozen=True):
     def prepare(
         self, exchange: Exchange, caller: Caller, decode: Decode | None = None, path: str = "/v1/route"
     ) -> Awaitable[Prepared]:
-        """The request that was sent, with the key of its header. ``decode`` reads that of another interface. Raises
-        what ``Bodies.read``, ``decode`` and ``Router.prepare`` do."""
+        """Read the request, with the idempotency key of its header. ``decode`` reads the body of another API. Raises
+        what ``Bodies.read``, ``decode`` and ``Router.prepare`` raise."""
         key, parent = exchange.sent.get(b"idempotency-key"), exchange.sent.get(b"traceparent")
         options: Options = {} if key is None else {"idempotency_key": _text(key)}
         traceparent = None if parent is None else parent.strip().decode("latin-1")
@@ -67,8 +69,9 @@ class Service(Struct, frozen=True):
         return self.bodies.read(exchange, make if decode is None else lambda body: make(decode(body), body=body))
 
     async def answer(self, exchange: Exchange, prepared: Prepared) -> tuple[RouteResponse, dict[str, str]]:
-        """The whole response, and the headers of its limits. It ends when its client leaves; with an idempotency key it
-        finishes, so that the client can ask again (contract 7). Raises ``ClientLeft``."""
+        """Run the call. Returns the response and the headers about its limits. The call is cancelled when the client
+        disconnects, except with an idempotency key, so that the client can ask again (contract 7). Raises
+        ``ClientLeft``."""
         if prepared.request.idempotency_key is None:
             answer = await while_connected(exchange, prepared.run)
         else:
@@ -78,12 +81,12 @@ class Service(Struct, frozen=True):
         return response, answer.headers
 
     async def send(self, exchange: Exchange, prepared: Prepared, frames: Frames) -> None:
-        """Send a stream as it comes. With an idempotency key it finishes, as ``answer`` does."""
+        """Send a stream. With an idempotency key the call finishes even if the client disconnects."""
         await EventStream(exchange, frames).run(finishes=prepared.request.idempotency_key is not None)
 
 
 def _text(key: bytes) -> str:
-    """An idempotency key as its header has it (spec 4.1). Raises ``ValidationFailed``."""
+    """Decode the header ``Idempotency-Key`` (spec 4.1). Raises ``ValidationFailed``."""
     try:
         return key.decode()
     except UnicodeDecodeError:
@@ -128,10 +131,10 @@ class UsageQuery(DatesQuery, frozen=True, omit_defaults=True):
 
 
 class ListedModel(Model, frozen=True, kw_only=True):
-    """A model as ``GET /v1/models`` lists it, with what clients of OpenAI read of one."""
+    """A model as ``GET /v1/models`` lists it, with the fields that OpenAI's clients read."""
 
     created: int
-    """The day on which it came out, in Unix seconds; 0: not known."""
+    """Day of its release in Unix seconds; 0: not known."""
     owned_by: str
     """Its provider."""
     object: Literal["model"] = "model"
@@ -143,7 +146,7 @@ class ListedModel(Model, frozen=True, kw_only=True):
 
 
 def released(at: str | None) -> int:
-    """The day on which a model came out, in Unix seconds; 0: not known."""
+    """Day of a model's release in Unix seconds; 0: not known."""
     if not at:
         return 0
     try:
@@ -154,7 +157,7 @@ def released(at: str | None) -> int:
 
 
 class Models(Struct, frozen=True):
-    """What ``GET /v1/models`` answers (spec 4.2)."""
+    """Answer of ``GET /v1/models`` (spec 4.2)."""
 
     models: list[ListedModel]
 
@@ -163,7 +166,7 @@ async def route(service: Service, exchange: Exchange, caller: Caller, _: NoQuery
     """Answer a request, falling back along the chain where a model fails."""
     prepared = await service.prepare(exchange, caller)
     if prepared.request.stream:
-        await service.send(exchange, prepared, RouteFrames(exchange, prepared.stream()))
+        await service.send(exchange, prepared, EventFrames(exchange, prepared.stream()))
         return
     response, headers = await service.answer(exchange, prepared)
     await exchange.respond(msgspec.json.encode(response), 200, JSON, headers)
@@ -177,58 +180,33 @@ async def run_agent(service: Service, exchange: Exchange, caller: Caller, _: NoQ
     run = service.agent.prepare(request, caller)
     finishes = request.idempotency_key is not None
     if request.stream_steps:
-        await EventStream(exchange, RunFrames(exchange, run)).run(finishes=finishes)
+        await EventStream(exchange, EventFrames(exchange, run)).run(finishes=finishes)
         return
     response = await (run.finish() if finishes else while_connected(exchange, run.finish))
     exchange.trace_id = response.trace_id
     await exchange.respond(msgspec.json.encode(response), 200, JSON, run.headers)
 
 
-class RunFrames:
-    """The events of one run, each as its struct says (contract 5; ``sse.Frames``)."""
+class EventFrames:
+    """The events of a call or an agent run as server-sent events (contract 5; ``sse.Frames``)."""
 
-    def __init__(self, exchange: Exchange, run: Run) -> None:
-        self.headers: dict[str, str] = {}
-        self.stream = run
-        self._exchange = exchange
-        self._last_id = 0
-
-    async def __aiter__(self) -> AsyncGenerator[Frame, None]:
-        """Give them in order. Raises what refuses the run before its first step."""
-        async with aclosing(self.stream.events()) as events:
-            async for event in events:
-                if isinstance(event, RunStarted):
-                    self._exchange.trace_id = event.data.trace_id
-                self._last_id = event.id
-                body = _framed(event.event, event.id, msgspec.json.encode(event.data))
-                yield Frame(body, isinstance(event, StepCompleted | RunCompleted))
-
-    def last_words(self, error: Exception) -> bytes:
-        """The event ``error``."""
-        return _framed(StreamError.event, self._last_id + 1, envelope(told(error, self._exchange.request_id)))
-
-
-class RouteFrames:
-    """The events of one call, each as its struct says (contract 5; ``sse.Frames``)."""
-
-    def __init__(self, exchange: Exchange, stream: Stream) -> None:
+    def __init__(self, exchange: Exchange, stream: Stream | Run) -> None:
         self.headers: dict[str, str] = {}
         self.stream = stream
         self._exchange = exchange
         self._last_id = 0
 
     async def __aiter__(self) -> AsyncGenerator[Frame, None]:
-        """Give them in order. Raises what the call ends in, if that is no answer."""
-        async with self.stream as stream:
-            async for event in stream:
-                match event:
-                    case StreamError():
-                        stream.raise_failure()
-                    case RouteStarted():
-                        self._exchange.trace_id = event.data.trace_id
+        """Give them in order. Raises the error that refuses or ends the call."""
+        async with self.stream if isinstance(self.stream, Stream) else aclosing(self.stream.events()) as events:
+            async for event in events:
+                if isinstance(event, StreamError) and isinstance(self.stream, Stream):
+                    self.stream.raise_failure()
+                if isinstance(event, RouteStarted | RunStarted):
+                    self._exchange.trace_id = event.data.trace_id
                 self._last_id = event.id
                 body = _framed(event.event, event.id, msgspec.json.encode(event.data))
-                yield Frame(body, isinstance(event, OutputDelta | ToolCallDelta | RouteCompleted))
+                yield Frame(body, isinstance(event, _CONTENT))
 
     def last_words(self, error: Exception) -> bytes:
         """The event ``error``."""
@@ -253,7 +231,7 @@ async def models(service: Service, exchange: Exchange, caller: Caller, _: NoQuer
 
 async def policies(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:
     """The policies that ``policy_id`` can name."""
-    # what guardrails look for is the operator's to know: who has it can write around it
+    # guardrails stay hidden: callers who know them can write around them
     await exchange.json([replace(policy, guardrails=None) for policy in service.router.policies()])
 
 

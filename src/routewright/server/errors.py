@@ -1,6 +1,4 @@
-"""Errors as HTTP tells them: the envelope of the specification, its status and headers, also for bytes that are no
-request.
-"""
+"""Errors over HTTP: envelope, status and headers of the specification, also for input that is not a request."""
 
 from __future__ import annotations
 
@@ -35,9 +33,9 @@ from routewright.wire import error_envelope
 E = TypeVar("E", bound=RouterError)
 
 _WORDS = {
-    b"create one with Console.create_key": b"the server's operator makes one with 'routewright keys create'",
-    b"Settings(rollup_keys=...) says what else is counted": b"the server's operator says with settings.rollup_keys "
-    b"(ROUTEWRIGHT_SETTINGS_ROLLUP_KEYS) what else is counted",
+    b"create one with Console.create_key": b"the server's operator creates one with 'routewright keys create'",
+    b"Settings(rollup_keys=...) says what else is counted": b"the server's operator adds others with "
+    b"settings.rollup_keys (ROUTEWRIGHT_SETTINGS_ROLLUP_KEYS)",
     b"in the environment to have the models of": b"in the server's environment to have the models of",
     b"Router.models()": b"GET /v1/models",
     b"pass it to Router(policies=...)": b"this server has no policies: ask its operator",
@@ -45,19 +43,19 @@ _WORDS = {
     b"Router.sandbox() for canned answers": b"the operator of the server has to set a provider's key; a test key "
     b"(sk_test_...) gets canned answers",
 }
-"""Advice for the Python API, and what clients over HTTP are told instead."""
+"""Advice for the Python API, and its replacement over HTTP."""
 _log = logging.getLogger("routewright.server")
 
 
 def told(error: Exception, request_id: str) -> RouterError:
-    """The error as its client may see it, under the id of the request. A fault of the server, what a storage says of
-    files, and addresses of upstreams go into the log instead."""
+    """The error for the client, with the request's id. Details of internal errors, storage paths and upstream addresses
+    are logged instead."""
     if not isinstance(error, RouterError):
-        _log.error("request %s ended in a fault of the server", request_id, exc_info=error)
-        error = InternalError(f"the server failed to answer; the operator finds why in its log under {request_id}")
+        _log.error("request %s failed with an internal error", request_id, exc_info=error)
+        error = InternalError(f"the server failed to answer; the operator finds the cause in the log by {request_id}")
     if isinstance(error, StorageUnavailable):
         _log.error("request %s: %s", request_id, error)
-        message = f"the storage of the server is not available; the operator finds why in its log under {request_id}"
+        message = f"the server's storage is not available; the operator finds the cause in the log by {request_id}"
         headers, error = error.headers, StorageUnavailable(message, trace_id=error.trace_id)
         error.headers = headers
     if error.outside is not None:
@@ -71,7 +69,7 @@ def told(error: Exception, request_id: str) -> RouterError:
 
 
 def retold(error: E, problem: Callable[[Problem], Problem], text: Callable[[str], str]) -> E:
-    """A copy of an error in other words."""
+    """A copy of an error with its texts rewritten."""
     said = copy(error)
     if isinstance(said, ValidationFailed) and said.problems:
         said.problems = [problem(each) for each in said.problems]
@@ -85,8 +83,8 @@ def retold(error: E, problem: Callable[[Problem], Problem], text: Callable[[str]
 
 
 def stopped() -> InternalError:
-    """The error of a request that the server's stop cuts short."""
-    return InternalError("the server was stopped before the answer was whole: send the request again")
+    """The error of a request that is cancelled at shutdown."""
+    return InternalError("the server was stopped before the answer was complete; send the request again")
 
 
 def envelope(error: RouterError) -> bytes:
@@ -95,14 +93,14 @@ def envelope(error: RouterError) -> bytes:
 
 
 def fit(text: bytes) -> bytes:
-    """The body of an error without advice for Python, and without API keys that stood in a wrong place."""
+    """Replace advice for Python in the body of an error, and mask API keys."""
     for ours, theirs in _WORDS.items():
         text = text.replace(ours, theirs)
     return without_keys(text.decode()).encode() if b"sk_" in text else text
 
 
 def headers_of(error: RouterError) -> dict[str, str]:
-    """Headers of an error response: limits, ``Retry-After``, how to authenticate."""
+    """Headers of an error response: limits, ``Retry-After``, ``WWW-Authenticate``."""
     return error.headers | ({"WWW-Authenticate": "Bearer"} if isinstance(error, AuthenticationFailed) else {})
 
 
@@ -111,25 +109,22 @@ _ids = Ids(_clock, SystemRandom())
 
 
 class Refusal(Enum):
-    """Why a connection is closed, and in which words."""
+    """Reasons to refuse a connection, each with its error and message."""
 
-    MALFORMED = MalformedRequest, "this is no HTTP/1.1 request: see RFC 9112"
-    VERSION = MalformedRequest, "speak HTTP/1.1 here, or HTTP/1.0"
-    HOST = MalformedRequest, "send the header 'Host' once"
-    UPGRADE = (
-        MalformedRequest,
-        "no other protocol is spoken here: leave the header 'Upgrade' out; streams are server-sent events",
-    )
-    CODING = MalformedRequest, "bodies are sent as they are, or chunked: leave other codings out of 'Transfer-Encoding'"
-    CONNECT = MalformedRequest, "this is no proxy: CONNECT leads nowhere"
-    PIPELINED = MalformedRequest, "too many requests wait on this connection: read their answers first"
-    LATE = RequestTimedOut, "the headers did not come in time: send them in one go"
-    TOO_LARGE = HeadersTooLarge, "the request line and its headers are too long, or too many"
-    BUSY = Overloaded, "too many connections are open here: try again in a moment"
+    MALFORMED = MalformedRequest, "not a valid HTTP/1.1 request, see RFC 9112"
+    VERSION = MalformedRequest, "unsupported HTTP version; use HTTP/1.1 or HTTP/1.0"
+    HOST = MalformedRequest, "send the header 'Host' exactly once"
+    UPGRADE = MalformedRequest, "no upgrade is supported; leave out 'Upgrade': streams are server-sent events"
+    CODING = MalformedRequest, "unsupported 'Transfer-Encoding'; send 'chunked' or leave it out"
+    CONNECT = MalformedRequest, "CONNECT is not supported: this is not a proxy"
+    PIPELINED = MalformedRequest, "too many pending requests on this connection; read their answers first"
+    LATE = RequestTimedOut, "the headers did not arrive in time; send them at once"
+    TOO_LARGE = HeadersTooLarge, "the request line or the headers are too long, or too many"
+    BUSY = Overloaded, "too many open connections; try again in a moment"
 
     @property
     def kind(self) -> type[RouterError]:
-        """The error that it is."""
+        """The class of the error."""
         kind: type[RouterError] = self.value[0]
         return kind
 
@@ -144,11 +139,11 @@ class Refused(NamedTuple):
     at: float
     """In Unix seconds."""
     response: bytes
-    """All that it is sent before the connection is closed."""
+    """The complete response."""
 
 
 def refused(refusal: Refusal, client: str | None, headers: Iterable[tuple[bytes, bytes]]) -> Refused:
-    """Refuse a client. ``headers`` are those that every response has."""
+    """Build the response to a refused client. ``headers`` are added to it."""
     kind, said = refusal.value
     request_id = _ids("req_")
     body = envelope(kind(said, request_id=request_id))

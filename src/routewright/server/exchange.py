@@ -1,4 +1,4 @@
-"""One HTTP request and its response over ASGI: what was sent, the answer, and a client that leaves before it."""
+"""One HTTP request and its response over ASGI, including clients that disconnect early."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-"""What ASGI passes to an application."""
+"""These four are ASGI's types."""
 Observer = Callable[["Exchange"], object]
-"""Called with each exchange that has ended."""
+"""Called with each ended exchange."""
 
 T = TypeVar("T")
 
 JSON = b"application/json"
 CLIENT_LEFT = 499
-"""The status, for logs and middleware, of an answer that its client did not wait for."""
+"""Status for logs and middleware if the client disconnected before the answer."""
 LAST_WORDS_S = 1.0
-"""How long a client may take to read that its request was cut short."""
+"""How long sending the error of a cancelled request may take."""
 WATCH_AFTER_S = 0.01
-"""Most answers are there sooner, without a task that watches."""
+"""Disconnects are watched for from then on. Most answers are faster and need no watching task."""
 _ONCE = frozenset(
     (b"authorization", b"x-api-key", b"idempotency-key", b"content-type", b"content-length", b"content-encoding")
 )
-"""Headers that may be sent once: of two, each reader would believe another one."""
+"""Headers that must not be repeated: proxies and servers might use different ones."""
 _CHARSET = re.compile(r"""(?:^|;)\s*charset\s*=\s*"?\s*([^\s;"]+)""", re.IGNORECASE)
 _METHODS = frozenset("GET HEAD POST PUT PATCH DELETE OPTIONS TRACE CONNECT".split())
 _encode = msgspec.json.encode
 
 
 class ClientLeft(Exception):
-    """The client left before the end of the response."""
+    """The client disconnected before the end of the response."""
 
 
 class Exchange:
-    """One request, and its response."""
+    """One request and its response."""
 
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, request_id: str, clock: Clock, limits: HttpLimits
@@ -64,58 +64,58 @@ class Exchange:
         self.method: str = scope["method"]
         self.path: str = scope["path"] if not scope.get("root_path") else _path_of(scope)
         self.sent: dict[bytes, bytes] = dict(scope["headers"])
-        """Headers by their lower-case names; the last one of each."""
+        """Request headers by lower-case name; the last of repeated ones."""
         self.request_id = request_id
         self.clock = clock
         self.limits = limits
         self.headers: dict[str, str] = {}
-        """Of any response to this request."""
+        """Headers for any response to this request."""
         self.started_at = self.ended_at = clock.monotonic()
         self.left = False
-        """The client left before the end."""
+        """The client disconnected before the end."""
         self.sent_bytes = 0
-        """Of the body."""
+        """Bytes of the response's body."""
         self.status: int | None = None
         """None until it is sent."""
         self.endpoint: str | None = None
-        """The path of the endpoint; None if there is none."""
+        """Path of the endpoint, or None if there is none."""
         self.parameter = ""
-        """The last part of the path, if the endpoint takes one."""
+        """The last part of the path, if it is a parameter."""
         self.caller: Caller | None = None
         """None until the request is authenticated."""
         self.trace_id: str | None = None
         self.code: str | None = None
-        """Of the error, if it ended in one."""
+        """Code of the error in which it ended."""
         self.receive = receive
         self._send = send
 
     def header(self, name: bytes) -> str | None:
-        """A header by its lower-case name; None if it was not sent."""
+        """A request header by lower-case name, or None."""
         value = self.sent.get(name)
         return None if value is None else value.decode("latin-1")
 
     def check_twice(self) -> None:
-        """Raise ``ValidationFailed`` for a header that may be sent only once, and came twice."""
+        """Raise ``ValidationFailed`` for a repeated header that must not be repeated."""
         counts = Counter([name for name, _ in self.scope["headers"]])
         for name, count in counts.items():
             if count > 1 and name in _ONCE:
-                raise ValidationFailed.of(Problem(name.decode("latin-1"), "is sent twice", "send this header once"))
-        if counts[b"traceparent"] > 1:  # the standard does not say which one counts
+                raise ValidationFailed.of(Problem(name.decode("latin-1"), "is sent twice", "send it once"))
+        if counts[b"traceparent"] > 1:  # ambiguous by the standard
             del self.sent[b"traceparent"]
 
     @property
     def final_status(self) -> int:
-        """For metrics and logs; 499 if the client left."""
+        """Status for metrics and logs; 499 if the client disconnected."""
         return CLIENT_LEFT if self.left or self.status is None else self.status
 
     @property
     def known_method(self) -> str:
-        """The method if it is one of HTTP, else ``other``: clients may send any word."""
+        """The method, or ``other`` if it is not one of HTTP's."""
         return self.method if self.method in _METHODS else "other"
 
     @property
     def duration_s(self) -> float:
-        """From the start of the request to the end of the response."""
+        """Duration from the start of the request to the end of the response."""
         return self.ended_at - self.started_at
 
     def check_kind(self) -> None:
@@ -133,7 +133,7 @@ class Exchange:
             raise UnsupportedMediaType(f"the Content-Encoding is {quoted(encoding)}: send the body as it is")
 
     async def disconnected(self) -> None:
-        """Wait until the client has left. Call it once the body was read."""
+        """Wait until the client disconnects. Call it after the body was read."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
@@ -142,13 +142,13 @@ class Exchange:
         return self.respond(_encode(value), 200, JSON, headers)
 
     def start(self, status: int, content_type: bytes, headers: Mapping[str, str] | None = None) -> Awaitable[None]:
-        """Begin an answer, whose pieces follow."""
+        """Begin an answer; ``piece`` sends its body."""
         return self.respond(None, status, content_type, headers)
 
     async def respond(
         self, body: bytes | None, status: int, content_type: bytes, headers: Mapping[str, str] | None = None
     ) -> None:
-        """Answer; without a body, begin to. Raises ``ClientLeft``."""
+        """Answer. Without a body only the headers are sent. Raises ``ClientLeft``."""
         self.status = status
         sent = {
             b"content-type": content_type,
@@ -169,11 +169,11 @@ class Exchange:
                     body = b""
                 self.sent_bytes += len(body)
                 await self._send({"type": "http.response.body", "body": body})
-        except OSError:  # which ASGI servers raise once the client has left
+        except OSError:  # raised by ASGI servers once the client has disconnected
             raise ClientLeft from None
 
     async def piece(self, body: bytes, *, more: bool = True) -> None:
-        """Send a piece of the answer. Raises ``ClientLeft``."""
+        """Send a piece of the body. Raises ``ClientLeft``."""
         self.sent_bytes += len(body)
         try:
             await self._send({"type": "http.response.body", "body": body, "more_body": more})
@@ -181,13 +181,13 @@ class Exchange:
             raise ClientLeft from None
 
     async def shielded(self, saying: Awaitable[None]) -> None:
-        """Send a last thing although the request is cancelled, if the client takes it soon."""
+        """Send something although the request is cancelled, within a second."""
         with self.clock.deadline(self.clock.monotonic() + LAST_WORDS_S, shield=True), suppress(Exception):
             await saying
 
 
 async def while_connected(exchange: Exchange, work: Callable[[], Awaitable[T]]) -> T:
-    """The result of the work, which is cancelled when the client leaves. Raises ``ClientLeft``."""
+    """Run the work, and cancel it when the client disconnects. Raises ``ClientLeft``."""
     try:
         task = None if exchange.clock.virtual else current_task(asyncio.get_running_loop())
     except RuntimeError:  # trio
@@ -213,8 +213,8 @@ async def while_connected(exchange: Exchange, work: Callable[[], Awaitable[T]]) 
 
 
 class _Watch:
-    """Watches for a client to leave, on asyncio, where a task group would cost as much as a decision. It begins late,
-    and waits until then among the deadlines of the loop, which share one timer."""
+    """Watches for a disconnect on asyncio, where a task group would cost as much as a decision. Its task starts late;
+    until then it is an entry among the deadlines of the loop."""
 
     entry: Entry | None
     exchange: Exchange
@@ -224,7 +224,7 @@ class _Watch:
     left = False
 
     def ring(self, now: float) -> float:
-        """Begin to watch (``Waiting``)."""
+        """Start to watch (``Waiting``)."""
         self.watcher = self.task.get_loop().create_task(self._watch(), context=self.context)
         return inf
 
@@ -235,7 +235,7 @@ class _Watch:
 
 
 async def _watched(exchange: Exchange, work: Callable[[], Awaitable[T]]) -> T:
-    """The same on any loop."""
+    """``while_connected`` on any loop."""
     ended: list[T | Exception] = []
 
     async def watch() -> None:
@@ -257,7 +257,7 @@ async def _watched(exchange: Exchange, work: Callable[[], Awaitable[T]]) -> T:
 
 
 def _path_of(scope: Scope) -> str:
-    """The path below what the application is mounted at."""
+    """The path below the mount point."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "").rstrip("/")
     if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("/", ""):

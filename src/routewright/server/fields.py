@@ -1,4 +1,4 @@
-"""Takes the JSON of a vendor's request apart field by field, so that a fault names the client's own field."""
+"""Reads the JSON of a vendor's request field by field, so that errors name the client's field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from routewright.errors import Problem, ValidationFailed
 T = TypeVar("T")
 
 MOST_IGNORED, LONGEST_IGNORED = 50, 64
-"""Bounds of the header that names ignored fields."""
+"""Limits on the header that lists ignored fields."""
 
 KINDS: dict[type, str] = {
     str: "a string",
@@ -27,9 +27,9 @@ KINDS: dict[type, str] = {
     type(None): "null",
 }
 _MISSING: dict[str, Any] = {}
-"""What an object holds that was not sent."""
+"""Value of a missing object."""
 _SHOWN = frozenset("model max_tokens max_completion_tokens max_output_tokens temperature top_p seed stream".split())
-"""Fields whose values errors may show: they hold no words of a prompt."""
+"""Fields whose values errors may show, since they contain no prompt."""
 
 
 def wrong(path: str, problem: str, hint: str) -> ValidationFailed:
@@ -38,18 +38,18 @@ def wrong(path: str, problem: str, hint: str) -> ValidationFailed:
 
 
 class Ignored(set[str]):
-    """Names of the fields of a request that were ignored: of many the first, no long ones, and never their values."""
+    """Names of ignored fields: the first 50 without long ones, never values."""
 
     extra: Mapping[str, Mapping[str, Any]] | None = None
-    """Fields that are sent to the models of one provider (``Params.extra``): ignored where another serves."""
+    """Fields for the models of one provider (``Params.extra``), ignored if another one serves."""
 
     def add(self, name: str) -> None:
-        """Note one."""
+        """Add a name."""
         if len(self) < MOST_IGNORED and len(name) <= LONGEST_IGNORED and not holds_key(name):
             super().add(name)
 
     def headers(self, model: str = "", more: Collection[str] = ()) -> dict[str, str]:
-        """The header that tells the client. ``model``: the one that serves; ``more``: what its vendor ignores."""
+        """The header that lists them. ``model``: the serving model; ``more``: fields that its vendor ignores."""
         names = {*self, *more}
         for provider, given in (self.extra or {}).items():
             if provider != model.partition("/")[0]:
@@ -59,14 +59,14 @@ class Ignored(set[str]):
 
 
 class Fields:
-    """A JSON object. A null field is not there; fields that nobody took are ignored, and named."""
+    """A JSON object. Null means missing. Fields that are never taken are ignored and listed."""
 
     def __init__(self, value: object, path: str, ignored: Ignored, among: list[dict[str, Any]] | None = None) -> None:
-        """``among``: what is left of the objects that were taken apart before."""
+        """``among``: remaining fields of the objects read before."""
         if not isinstance(value, dict):
             raise _misfit(path, dict, value)
         self.sent = value
-        """As it was sent."""
+        """The original object."""
         self.path = path
         self.ignored = ignored
         self._left: dict[str, Any] = {name: each for name, each in value.items() if each is not None}
@@ -74,32 +74,32 @@ class Fields:
         self._all.append(self._left)
 
     def get(self, name: str, kind: type[T]) -> T | None:
-        """Take a field that may be missing. Ask for a number as ``float``."""
+        """Take an optional field. Numbers are read as ``float``."""
         value: Any = self._left.pop(name, None)
         if value is None or type(value) is kind or (kind is float and type(value) is int):
             return cast("T | None", value)
         raise _misfit(self.at(name), kind, value)
 
     def need(self, name: str, kind: type[T], hint: str = "send it") -> T:
-        """Take a field that has to be there."""
+        """Take a required field."""
         value = self.get(name, kind)
         if value is None:
             raise self.wrong(name, "is missing", hint)
         return value
 
     def take(self, name: str) -> Any:
-        """Take a field of any kind that may be missing."""
+        """Take an optional field of any type."""
         return self._left.pop(name, None)
 
     def text(self, name: str) -> str:
-        """Take a string that may not be empty."""
+        """Take a required string that is not empty."""
         text = self.need(name, str)
         if not text:
             raise self.wrong(name, "must not be empty", "fill it in")
         return text
 
     def one_of(self, name: str, words: Collection[str]) -> str:
-        """Take one of some words."""
+        """Take a required word."""
         word = self.get(name, str)
         if word is None:
             raise self.wrong(name, "is missing", f"one of {', '.join(words)}")
@@ -108,15 +108,15 @@ class Fields:
         return word
 
     def may_be(self, name: str, words: Collection[str]) -> str | None:
-        """Take one of some words, if the field is there."""
+        """Take an optional word."""
         return self.one_of(name, words) if name in self._left else None
 
     def peek(self, name: str) -> Any:
-        """A field as it was sent, which stays to be taken."""
+        """Read a field without taking it."""
         return self._left.get(name)
 
     def content(self, name: str) -> str | list[Fields] | None:
-        """Take a string, or an array of objects."""
+        """Take an optional string or array of objects."""
         value = self._left.get(name)
         if isinstance(value, list):
             return self.each(name)
@@ -125,18 +125,18 @@ class Fields:
         raise self.wrong(name, f"must be a string or an array of blocks, got {KINDS[type(value)]}", "'Hello'")
 
     def inner(self, name: str) -> Fields:
-        """Take an object, to be taken apart in turn. One that is missing holds nothing, and is false."""
+        """Take an optional object. A missing one is empty and false."""
         return self.object(name) if name in self._left else Fields(_MISSING, self.at(name), self.ignored)
 
     def __bool__(self) -> bool:
         return self.sent is not _MISSING
 
     def object(self, name: str) -> Fields:
-        """Take an object that has to be there."""
+        """Take a required object."""
         return Fields(self.need(name, dict, "it must be an object"), self.at(name), self.ignored, self._all)
 
     def each(self, name: str) -> list[Fields]:
-        """Take an array of objects."""
+        """Take an optional array of objects."""
         given = self.get(name, list)
         if not given:
             return []
@@ -152,18 +152,18 @@ class Fields:
         return wrong(self.at(name), problem, hint)
 
     def forget(self, *names: str) -> None:
-        """Ignore some fields without naming them."""
+        """Ignore fields without listing them."""
         for name in names:
             self._left.pop(name, None)
 
     def rest(self) -> dict[str, Any]:
-        """Take all that is left."""
+        """Take the remaining fields."""
         rest = {**self._left}
         self._left.clear()
         return rest
 
     def end(self) -> None:
-        """Ignore all that is left, in every object that was taken from it too."""
+        """Ignore the remaining fields here and in all inner objects."""
         for left in self._all:
             for name in left:
                 self.ignored.add(name)
@@ -175,11 +175,11 @@ def tree_of(body: bytes) -> Any:
     try:
         return decode(body)
     except msgspec.DecodeError:
-        pass  # what was raised may hold words of the body
-    raise wrong("", "a number is out of range", "send one that a double can hold")
+        pass  # its message may contain text of the body
+    raise wrong("", "a number is out of range", "send one that fits a double")
 
 
 def _misfit(path: str, kind: type, value: object) -> ValidationFailed:
-    """The error of a value of another kind. Words of a prompt are not repeated."""
+    """The error of a value of the wrong type. Prompts are not repeated."""
     got = shown(value) if path in _SHOWN else KINDS[type(value)]
     return wrong(path, f"must be {KINDS[kind]}, got {got}", example(path) or "send one, or leave it out")

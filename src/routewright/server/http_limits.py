@@ -1,4 +1,4 @@
-"""Limits on what one client may send, and how long it may take."""
+"""Limits on the size and duration of requests and connections."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
     body_values: int = 200_000
     """A body with more members of arrays and objects, at any depth, is 413. An empty array or object counts twice."""
     bodies_bytes: int = 256 << 20
-    """Bytes of incomplete and unparsed bodies that a worker holds; half as many of one account. More are 429. The first
+    """Bytes of incomplete and unparsed bodies in a worker; one account may have half of them. More are 429. The first
     64 KiB of each body are not counted."""
     body_s: float = 30.0
-    """Seconds that a body may take to arrive; then it is 408."""
+    """Seconds in which a body must arrive; then it is 408."""
     send_s: float = 30.0
-    """A client that reads nothing of its stream for so many seconds counts as gone."""
+    """Seconds after which a client that reads nothing of its stream is disconnected."""
     heartbeat_s: float = 15.0
-    """After so many seconds without an event a stream sends a comment. Its status is held back as long at first."""
+    """Seconds without an event after which a stream sends a comment. The status is sent no later than that."""
     query_bytes: int = 8 << 10
     """A longer query is 400."""
 
@@ -36,31 +36,31 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
 
 
 class ConnectionLimits(Struct, frozen=True, kw_only=True):
-    """Limits of one connection, before there is a request (``routewright serve``)."""
+    """Limits of connections and request heads (``routewright serve``)."""
 
     header_bytes: int = 32 << 10
     """A longer request line with its headers is 431."""
     headers: int = 100
     """More of them are 431."""
     header_s: float = 10.0
-    """Seconds that the headers of a request may take, from the first byte on; then it is 408. A new connection that
-    sends nothing for so long is closed."""
+    """Seconds from the first byte in which the headers of a request must arrive; then it is 408. A new connection that
+    sends nothing for that long is closed."""
     keep_alive_s: float = 75.0
-    """Seconds until an idle connection is closed. Longer than proxies keep theirs, so that none sends a request into
-    one that is being closed."""
+    """Seconds until an idle connection is closed. Longer than proxies keep theirs, so that no proxy sends a request to
+    a closing connection."""
     send_s: float = 30.0
-    """A client that reads nothing of its answer for so many seconds is cut off."""
+    """Seconds after which a client that reads nothing of its answer is disconnected. Only Linux does it."""
     pipelined: int = 16
-    """Requests that may wait on one connection for the answers before theirs; one more is 400."""
+    """Requests of one connection that may wait for earlier answers; one more is 400."""
     open: int = 10_000
-    """Connections that a worker has open; the next gets 503 and is closed."""
+    """Open connections of a worker; the next gets 503 and is closed. Each takes an open file (``ulimit -n``)."""
 
     def __post_init__(self) -> None:
         _check(self)
 
 
 def _check(limits: HttpLimits | ConnectionLimits) -> None:
-    """Raises ``ValidationFailed`` for anything else than such a number."""
+    """Raises ``ValidationFailed`` unless all limits are positive numbers."""
     for name in limits.__struct_fields__:
         value: object = getattr(limits, name)
         number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf

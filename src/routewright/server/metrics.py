@@ -1,7 +1,7 @@
-"""Metrics for Prometheus: of requests as they end, of calls as their traces are kept, of the Router as it stands.
+"""Metrics for Prometheus, of HTTP requests, calls and the Router's state.
 
-With ``PROMETHEUS_MULTIPROC_DIR`` in the environment when a process starts, its metrics are in files there, and any of
-the processes renders those of all."""
+With ``PROMETHEUS_MULTIPROC_DIR`` in the environment at the start, the metrics are in files there, and each process
+renders those of all."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ except ModuleNotFoundError as exc:
     ) from exc
 
 SHARED_BY = "PROMETHEUS_MULTIPROC_DIR"
-"""The package's own variable."""
+"""Variable of ``prometheus_client``."""
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 FRESH_S = 5.0
-"""How old the gauges of another process may be."""
+"""Maximum age of the gauges of another process."""
 MOST_MODELS = 1_000
-"""Models that are told apart; those beyond share one label."""
+"""Models with their own label; all others share one."""
 NONE, OTHER = "none", "other"
 
 _OUTCOMES = frozenset((*FaultKind, "ok", "cancelled"))
@@ -44,7 +44,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class Figure(NamedTuple):
-    """One metric. No label holds what a caller makes up: accounts, keys and metadata are none."""
+    """One metric. Labels have no text of a caller's choice: no accounts, keys or metadata."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -105,23 +105,23 @@ FIGURES: dict[str, Figure] = {
     "hooks_failed": _counter("hooks_failed", "", "Times that a hook raised"),
     "hooks_lost": _counter("hooks_lost", "", "Calls whose hooks are never called; these figures miss them as well"),
 }
-"""By our own short words."""
+"""By a short name."""
 
 
 class Metrics:
-    """Keeps the metrics of one Router, and of the application that it is an observer of.
+    """Metrics of one Router, and of the application that it observes.
 
         metrics = Metrics(router)
         app = create_app(router, observers=[metrics])
         admin = create_admin(router, metrics=metrics)
 
-    Where processes share their metrics, make one a process."""
+    Create one in each process."""
 
     def __init__(self, router: Router) -> None:
         self._registry = CollectorRegistry()
         self._shared = os.environ.get(SHARED_BY)
         self._made = {word: self._make(figure) for word, figure in FIGURES.items()}
-        for environment in get_args(Environment):  # opens the file of histograms now, while its folder is there
+        for environment in get_args(Environment):  # opens the file of histograms while its folder exists
             self._made["call_seconds"].labels(environment)
         self._requests: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._models: set[str] = set()
@@ -142,7 +142,7 @@ class Metrics:
                 return Histogram(figure.name, figure.what, buckets=_SECONDS, **given)
 
     def __call__(self, exchange: Exchange) -> None:
-        """Count a request that has ended."""
+        """Count an ended request."""
         key = endpoint, method, status = exchange.endpoint or NONE, exchange.known_method, exchange.final_status
         found = self._requests.get(key)
         if found is None:
@@ -153,12 +153,12 @@ class Metrics:
         seconds.observe(exchange.duration_s)
 
     def refused(self, refused: Refused) -> None:
-        """Count a client that was refused before there was a request."""
+        """Count a client that was refused before it sent a valid request."""
         refusal = refused.refusal
         self._made["refusals"].labels(refusal.name.lower(), str(refusal.kind.status)).inc()
 
     def tell(self, trace: Trace) -> None:
-        """Count a call that is over."""
+        """Count an ended call."""
         made, environment = self._made, trace.environment
         served = NONE if trace.selected_model is None else self._model(trace.selected_model)
         made["calls"].labels(served, trace.status, environment).inc()
@@ -187,7 +187,7 @@ class Metrics:
                 made["tokens"].labels(model, environment, kind).inc(getattr(span.tokens, kind))
 
     def _model(self, model: str) -> str:
-        """The model as a label. The number of labels stays bounded, whatever a catalogue brings in time."""
+        """The label of a model. Their number is bounded."""
         if model not in self._models:
             if len(self._models) >= MOST_MODELS:
                 return OTHER
@@ -195,11 +195,11 @@ class Metrics:
         return model
 
     def render(self) -> bytes:
-        """All metrics as Prometheus reads them, with ``CONTENT_TYPE``. Reads files where processes share them."""
+        """All metrics in the format of ``CONTENT_TYPE``. Reads the files of all processes."""
         self.refresh()
-        if self._shared is None or not Path(self._shared).is_dir():  # it was removed: what this process counted is here
+        if self._shared is None or not Path(self._shared).is_dir():  # removed: only this process's metrics are left
             return generate_latest(self._registry)
-        for file in Path(self._shared).glob("gauge_live*_*.db"):  # the gauges of ended processes; their counts stay
+        for file in Path(self._shared).glob("gauge_live*_*.db"):  # gauges of ended processes; their counters stay
             found = _LIVE.fullmatch(file.name)
             if found is not None and not _lives(int(found[1])):
                 mark_process_dead(int(found[1]), self._shared)  # type: ignore[no-untyped-call]
@@ -208,7 +208,7 @@ class Metrics:
         return generate_latest(registry)
 
     def refresh(self) -> None:
-        """Take over the state of the Router."""
+        """Update the gauges and counters of the Router's state."""
         router = self._router
         traces, hooks = router.trace_counts, router.hook_counts
         gauges = {
@@ -232,12 +232,12 @@ class Metrics:
             self._told[word] = count
 
     def close(self) -> None:
-        """Count no more calls."""
+        """Stop counting calls."""
         self._subscription()
 
 
 async def _stay_fresh(of: weakref.ref[Metrics], clock: Clock) -> None:
-    """Keep the gauges that other processes read up to date, as long as the metrics are in use."""
+    """Update the gauges for other processes while the metrics are in use."""
     while (metrics := of()) is not None:
         metrics.refresh()
         del metrics

@@ -1,7 +1,7 @@
-"""The door for clients of OpenAI: chat completions and models, as its SDKs ask for and read them (contract 14).
+"""The API for OpenAI's clients: chat completions and models (contract 14).
 
-A body becomes a route request, an answer a completion or chunks of one. Fields that only a vendor knows are sent to the
-vendor; those that have no meaning here are ignored and named in a header; what would change the meaning is refused."""
+A body becomes a route request, the answer a completion or its chunks. Vendor-specific fields are passed to the vendor.
+Fields without a meaning here are ignored and listed in a header; fields that would change the meaning are refused."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ from .fields import Fields, wrong
 from .vendors import AUTO, EFFORTS, PLACES, ModelNotFound, Words, chooses, joined_thoughts, mark_of, packed, unpacked
 
 Item = dict[str, Any]
-"""An object of an answer."""
+"""A JSON object of an answer."""
 
 PATH = "/openai/v1/chat/completions"
 VENDOR = "openai"
@@ -70,12 +70,12 @@ _encode = msgspec.json.encode
 
 
 async def completions(service: Service, exchange: Exchange) -> None:
-    """Answer a chat, whole or in chunks."""
+    """Answer a chat, complete or in chunks."""
     await answer(service, exchange, ChatDoor(), PATH, ChunkFrames)
 
 
 async def models(service: Service, exchange: Exchange) -> None:
-    """The models that can be called now, and the names that leave the choice to the router."""
+    """The callable models, and the names that leave the choice to the router."""
     caller = await service.auth.caller(exchange, "models:read")
     known = service.router.models(caller=caller)
     callable_now = [model_of(model) for model in known if model.availability.status != "unavailable"]
@@ -83,7 +83,7 @@ async def models(service: Service, exchange: Exchange) -> None:
 
 
 async def model(service: Service, exchange: Exchange) -> None:
-    """One model, by any name that a request may give it."""
+    """One model, by any of its names."""
     found = CHOSEN.get(exchange.parameter)
     if found is None:
         found = model_of(await model_at(service, exchange, ChatDoor()))
@@ -92,34 +92,34 @@ async def model(service: Service, exchange: Exchange) -> None:
     await exchange.json(found)
 
 
-# Requests: what both of OpenAI's APIs take.
+# Requests of both APIs of OpenAI
 
 _COUNTS = ("X-RateLimit-Limit", "X-RateLimit-Remaining")
 _MODES = ("auto", "none", "required")
 _OTHER_TONGUES = frozenset(("anthropic", "google"))
-"""Providers that would refuse OpenAI's fields."""
+"""Providers that refuse OpenAI's fields."""
 
 
 class OpenAIDoor(Door):
-    """One call of an API of OpenAI's."""
+    """One call of chat completions or responses."""
 
     vendor = VENDOR
     passed: ClassVar[frozenset[str]]
-    """OpenAI's own fields: sent as they are to its models, and to those of hosts that speak as it does."""
+    """Fields that are passed unchanged to OpenAI's models, and to hosts with the same protocol."""
     unanswered: ClassVar[frozenset[str]]
-    """OpenAI's own fields that ask for what answers here have no place for: ignored."""
+    """Ignored fields: they ask for things that answers here do not have."""
     parts: ClassVar[Mapping[str, str]]
-    """The types of a message's parts, each with its name in chat completions."""
+    """Types of a message's parts, with their names in chat completions."""
     nests: ClassVar[bool]
-    """What an object of a type holds is in a field of that name, and not beside the type."""
+    """True if the fields of a typed object are in an inner object named like the type."""
 
     @property
     def provider(self) -> str | None:
-        """Of the model that is named; None: none is."""
+        """Provider of the named model, or None if none is named."""
         return None if chooses(self.model) else self.known.names.get(self.model, self.model).partition("/")[0]
 
     def limits(self, told: Mapping[str, str], now: float) -> dict[str, str]:
-        """The window that our headers describe, of requests or of tokens, as OpenAI's clients read it."""
+        """The limit of our headers, of requests or tokens, in OpenAI's headers."""
         resource, reset = told.get("X-RateLimit-Resource"), told.get("X-RateLimit-Reset")
         if resource is None or reset is None:
             return {}
@@ -128,14 +128,14 @@ class OpenAIDoor(Door):
 
     @abstractmethod
     def messages(self, fields: Fields) -> list[Message]:
-        """What was said."""
+        """The messages."""
 
     @abstractmethod
     def dials(self, fields: Fields) -> dict[str, Any]:
-        """Fields of ``Params`` that the two APIs call differently."""
+        """Fields of ``Params`` with different names in the two APIs."""
 
     def read(self, fields: Fields) -> RouteRequest:
-        """Make a request of a body's fields."""
+        """Make a request from the fields of a body."""
         messages = self.messages(fields)
         choice, tools = self.choice(fields, [self.tool(each) for each in fields.each("tools")])
         return RouteRequest(
@@ -155,8 +155,8 @@ class OpenAIDoor(Door):
         )
 
     def _extra(self, fields: Fields) -> dict[str, Item] | None:
-        """The fields that only a vendor knows, for the provider whose models are sent them: OpenAI's own, and for a
-        model that is named those that cost nothing. The others are ignored, and named."""
+        """Fields to be passed to the provider: OpenAI's own, and for a named model those that cost nothing. Others are
+        ignored and listed."""
         provider, extra = self.provider or VENDOR, {}
         for name, value in fields.rest().items():
             is_known = name in self.passed or (self.provider and name in COST_NOTHING and name not in self.unanswered)
@@ -169,7 +169,7 @@ class OpenAIDoor(Door):
         return {provider: extra} if extra else None
 
     def _tier(self, fields: Fields) -> ServiceTier | None:
-        """``service_tier``. Tiers that OpenAI's account settings or contracts name are ignored."""
+        """``service_tier``. Tiers of OpenAI's contracts are ignored."""
         tier = fields.get("service_tier", str)
         if tier is None or tier in get_args(ServiceTier):
             return cast("ServiceTier | None", tier)
@@ -177,7 +177,7 @@ class OpenAIDoor(Door):
         return None
 
     def inside(self, fields: Fields, kind: str) -> Fields:
-        """What an object of a type holds."""
+        """The fields of a typed object."""
         return fields.object(kind) if self.nests else fields
 
     def part(self, part: Fields) -> Part:
@@ -192,24 +192,24 @@ class OpenAIDoor(Door):
             return AudioPart(InputAudio(data, cast('Literal["wav", "mp3"]', format)), mark)
         inner = self.inside(part, kind)
         if inner.get("file_id", str) is not None:
-            hint = "files are not stored here: send its bytes as file_data, data:application/pdf;base64,..."
-            raise inner.wrong("file_id", "names a stored file", hint)
+            hint = "send the file itself as file_data, data:application/pdf;base64,..."
+            raise inner.wrong("file_id", "names a stored file, but no files are stored here", hint)
         if kind == "file":
             name = "file_data" if inner.peek("file_url") is None else "file_url"
-            data = inner.need(name, str, "send file_data, which holds the file itself")
+            data = inner.need(name, str, "send the file itself as file_data")
             return FilePart(FileData(data, inner.get("filename", str)), mark)
         url = inner.need("url" if self.nests else kind, str)
         detail = inner.may_be("detail", ("auto", "low", "high", "original"))
-        if detail == "original":  # which only one vendor knows
+        if detail == "original":  # only OpenAI has it
             self.ignored.add("detail")
             detail = None
         return ImagePart(ImageUrl(url, cast('Literal["auto", "low", "high"] | None', detail)), mark)
 
     def tool(self, fields: Fields) -> Tool:
-        """A function of the client's. Tools that OpenAI runs are refused: models of others could not use them."""
+        """A function of the client. Tools that OpenAI runs are refused, since other vendors' models cannot use them."""
         kind = fields.get("type", str) or "function"
         if kind != "function":
-            hint = "leave it out, or declare a function of your own: 'function' is taken"
+            hint = "leave it out, or declare your own tool of type 'function'"
             raise fields.wrong("type", f"is {shown(kind)}, a tool that only OpenAI runs", hint)
         mark, inner = mark_of(fields), fields.inner("function")
         taken = inner or fields
@@ -219,14 +219,12 @@ class OpenAIDoor(Door):
             taken.get("parameters", dict),
             taken.get("strict", bool),
         )
-        return (
-            Tool(function=spec, cache_control=mark)
-            if inner
-            else Tool(**msgspec.structs.asdict(spec), cache_control=mark)
-        )
+        if inner:
+            return Tool(function=spec, cache_control=mark)
+        return Tool(**msgspec.structs.asdict(spec), cache_control=mark)
 
     def choice(self, fields: Fields, tools: list[Tool]) -> tuple[str | NamedToolChoice | None, list[Tool]]:
-        """``tool_choice``, and the tools that it leaves."""
+        """``tool_choice``, and the tools that it allows."""
         if not isinstance(fields.peek("tool_choice"), dict):
             mode = fields.get("tool_choice", str) if self.nests else fields.may_be("tool_choice", _MODES)
             return (None if mode == "auto" and not tools else mode), tools
@@ -254,8 +252,8 @@ HONOURED = frozenset(
     "verbosity tools tool_choice parallel_tool_calls service_tier stream stream_options metadata n routewright".split()
 )
 REFUSED = {
-    "functions": ("has been given up", "send 'tools' instead"),
-    "function_call": ("has been given up", "send 'tool_choice' instead"),
+    "functions": ("is no longer supported", "send 'tools' instead"),
+    "function_call": ("is no longer supported", "send 'tool_choice' instead"),
 }
 PASSED = frozenset(
     "frequency_penalty logit_bias presence_penalty prompt_cache_key prompt_cache_retention safety_identifier "
@@ -273,7 +271,7 @@ AS_EVER: dict[str, tuple[Any, ...]] = {
 _ROLES = (*get_args(Role), "function")
 _STOPS: Any = str | list[str] | None
 _TEXTS = ("reasoning_content", "reasoning")
-"""Where clients send back what a model thought as text; in ``reasoning_details`` it is as we gave it."""
+"""Fields in which clients send reasoning back as text; ``reasoning_details`` has it as we sent it."""
 
 
 class ChatDoor(OpenAIDoor):
@@ -289,21 +287,21 @@ class ChatDoor(OpenAIDoor):
     parts: ClassVar[dict[str, str]] = {name: name for name in ("text", "image_url", "input_audio", "file", "refusal")}
     nests = True
     wants_usage = False
-    """A stream ends with what was used."""
+    """A stream ends with its usage."""
 
     def whole(self, response: RouteResponse) -> Item:
         """An answer as a chat completion."""
         return completion_of(response)
 
     def messages(self, fields: Fields) -> list[Message]:
-        """What was said."""
+        """The messages."""
         return [self._message(each) for each in fields.each("messages")]
 
     def dials(self, fields: Fields) -> dict[str, Any]:
-        """Fields of ``Params``. Refuses several answers, and notes whether a stream ends with what was used."""
+        """Fields of ``Params``. Refuses several answers, and sets ``wants_usage``."""
         n, options = fields.take("n"), fields.inner("stream_options")
         if n is not None and (n != 1 or n is True):
-            hint = "leave it out, and send the request as often as you want answers"
+            hint = "send one request for each answer"
             raise wrong("n", f"must be 1, got {shown(n)}", hint)
         self.wants_usage = options.get("include_usage", bool) is True
         if options.peek("include_obfuscation") is False:
@@ -321,24 +319,24 @@ class ChatDoor(OpenAIDoor):
         }
 
     def _cap(self, fields: Fields) -> float | None:
-        """What caps the output, of two fields. Raises ``ValidationFailed`` where they disagree."""
+        """The output cap, from two fields. Raises ``ValidationFailed`` if they differ."""
         cap, older = fields.get("max_completion_tokens", float), fields.get("max_tokens", float)
         self.places["params.max_output_tokens"] = "max_completion_tokens" if older is None else "max_tokens"
         if None not in (cap, older) and cap != older:
-            problem = f"is {shown(cap)}, and max_tokens says {shown(older)}"
-            raise wrong("max_completion_tokens", problem, "send 'max_completion_tokens' alone")
+            problem = f"is {shown(cap)}, but max_tokens is {shown(older)}"
+            raise wrong("max_completion_tokens", problem, "send only 'max_completion_tokens'")
         return cap if older is None else older
 
     def _message(self, item: Fields) -> Message:
-        """One message. Raises ``ValidationFailed`` for what has been given up."""
+        """One message. Raises ``ValidationFailed`` for the old function calls."""
         role = item.one_of("role", _ROLES)
         if role == "function":
-            hint = "send role 'tool', with the tool_call_id of the call that it answers"
-            raise item.wrong("role", "is 'function', which has been given up", hint)
+            hint = "send role 'tool' with the tool_call_id of the call"
+            raise item.wrong("role", "is 'function', which is no longer supported", hint)
         if item.peek("function_call") is not None:
-            raise item.wrong("function_call", "has been given up", "send it as one of tool_calls, with an id")
+            raise item.wrong("function_call", "is no longer supported", "send it in tool_calls, with an id")
         given = item.content("content")
-        if given is None and isinstance(item.peek("refusal"), str):  # what a model said in refusing is what it said
+        if given is None and isinstance(item.peek("refusal"), str):  # the text of a refusal
             given = item.get("refusal", str)
         return Message(
             cast("Role", role),
@@ -355,8 +353,8 @@ class ChatDoor(OpenAIDoor):
         return ToolCall(id, FunctionCall(function.need("name", str), function.need("arguments", str)))
 
     def _thought(self, item: Fields) -> Reasoning | None:
-        """What a model thought. Details are ours or somebody else's; a text alone is what clients send back to hosts
-        that ask for no more, and can only be for the model that is named."""
+        """The model's reasoning. ``reasoning_details`` may be ours or somebody else's. Plain text is only sent back to
+        hosts that need nothing else, so it belongs to the named model."""
         details, provider = item.take("reasoning_details"), self.provider
         packs = [each.get("data") for each in details if isinstance(each, dict)] if isinstance(details, list) else []
         found = [each for each in map(unpacked, packs) if each is not None]
@@ -374,7 +372,7 @@ class ChatDoor(OpenAIDoor):
 
 
 _FINISH: dict[str | None, str] = {"length": "length", "budget": "length", "tool_calls": "tool_calls"}
-"""Why an answer ended, in OpenAI's words; else it stopped of itself."""
+"""OpenAI's finish reasons by ours; any other is ``stop``."""
 
 
 def completion_of(response: RouteResponse) -> Item:
@@ -383,7 +381,7 @@ def completion_of(response: RouteResponse) -> Item:
     message: Item = {
         "role": "assistant",
         "content": None if calls and not response.output else response.output,
-        "refusal": None,  # a refusal is an error here
+        "refusal": None,  # refusals are errors here
     }
     if calls:
         message["tool_calls"] = calls
@@ -400,8 +398,7 @@ def _made(kind: str, trace_id: str, model: str, choices: list[Item]) -> Item:
 
 
 def _told_thought(reasoning: Reasoning, place: int = 0) -> Item:
-    """What a model thought: as text, where DeepSeek's clients and others read it, and as details, which clients of
-    OpenRouter send back unchanged."""
+    """Reasoning as text, for clients of DeepSeek and others, and as details, which OpenRouter's clients send back."""
     details = {"type": "reasoning.encrypted", "format": "routewright", "index": place, "data": packed(reasoning)}
     return {
         **({"reasoning_content": reasoning.text} if reasoning.text else {}),
@@ -410,7 +407,7 @@ def _told_thought(reasoning: Reasoning, place: int = 0) -> Item:
 
 
 def _finish_of(response: RouteResponse) -> str:
-    """Why it ended. With tool calls in it clients look for ``tool_calls``, whatever the model's host calls its end."""
+    """The finish reason. Clients expect ``tool_calls`` if there are any, whatever the host reports."""
     reason = _FINISH.get(response.finish_reason, "stop")
     return "tool_calls" if response.tool_calls and reason == "stop" else reason
 
@@ -426,7 +423,7 @@ def _usage_of(tokens: Tokens) -> Item:
 
 
 def created_at(trace_id: str) -> int:
-    """When the call began, in Unix seconds: of a replayed answer, when it was made."""
+    """Start of the call in Unix seconds; of a replayed answer, of the original call."""
     return milliseconds_of(trace_id) // 1000
 
 
@@ -456,9 +453,9 @@ class ChunkFrames(CallFrames):
     def __init__(self, exchange: Exchange, prepared: Prepared, door: ChatDoor) -> None:
         super().__init__(exchange, prepared, door)
         self._places: dict[int, int] = {}
-        """Tool calls by the index that their model gave them: clients see 0, 1 and so on."""
+        """Places of tool calls (0, 1, ...) by the model's own index."""
         self._told: set[tuple[int, str]] = set()
-        """What was told of each call, and is not repeated: clients join the pieces."""
+        """Fields sent for each call. Clients concatenate, so none is sent twice."""
 
     def events(self, event: RouteEvent) -> Iterator[bytes]:
         """The chunks of an event."""
@@ -481,7 +478,7 @@ class ChunkFrames(CallFrames):
         return b"data: %s\n\n" % envelope(error)
 
     def _begin(self, content: str | None) -> bytes:
-        """The chunk that says who speaks, before the first one."""
+        """The chunk with the role, before the first one."""
         if self._begun:
             return b""
         self._begun = True
@@ -493,7 +490,7 @@ class ChunkFrames(CallFrames):
         return {"index": place, **self._once(place, id=data.call_id, type="function"), "function": function}
 
     def _once(self, place: int, **values: str) -> Item:
-        """Those of the values that a call has and was not told with."""
+        """The values that were not sent for this call."""
         new = {name: value for name, value in values.items() if value and (place, name) not in self._told}
         self._told.update((place, name) for name in new)
         return new
@@ -513,16 +510,16 @@ TYPES = {
     **dict.fromkeys(("internal_error", "upstream_error", "timeout_error"), "server_error"),
     **{f"{kind}_error": "invalid_request_error" for kind in ("validation", "request", "conflict", "constraint")},
 }
-"""OpenAI's names for types of errors; the others are the same as ours."""
+"""OpenAI's error types by ours; others are the same."""
 
 
 def envelope(error: RouterError) -> bytes:
-    """The body of an error response, and the last chunk of a stream that failed. No API key is repeated."""
+    """The body of an error response, and the last chunk of a failed stream, with API keys masked."""
     return fit(_encode({"error": error_of(error)}))
 
 
 def error_of(error: RouterError) -> Item:
-    """An error as OpenAI tells it."""
+    """An error in OpenAI's format."""
     ours = error_envelope(error).error
     problems = error.problems if isinstance(error, ValidationFailed) else ()
     more = {"request_id": ours.request_id, "trace_id": ours.trace_id, "detail": ours.detail}

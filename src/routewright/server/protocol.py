@@ -1,10 +1,11 @@
-"""HTTP/1.1 on one connection, within bounds. What is not a request gets one error, in its turn, and is closed.
+"""One HTTP/1.1 connection, within limits. Invalid input gets one error, after all earlier answers, and is closed.
 
-uvicorn's protocol parses requests and runs the application. This one bounds what comes before there is a request,
-checks what RFC 9112 requires, and keeps answers in order when one of them is an error."""
+uvicorn's protocol parses requests and runs the application. This subclass limits request heads, checks what RFC 9112
+requires, and keeps answers in order when one of them is an error."""
 
 from __future__ import annotations
 
+import socket
 from asyncio import AbstractEventLoop, TimerHandle, Transport
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -19,31 +20,31 @@ from .errors import Refusal, Refused, refused
 from .http_limits import ConnectionLimits
 
 IDLE_CLOSE_S = 0.5
-"""How long an idle connection stays open when the server ends: a request may be on its way."""
+"""How long idle connections stay open at shutdown, since a request may be in flight."""
 FLUSH_TIMEOUT_S = 5.0
-"""How long a client may take to read what was written before its connection is closed."""
+"""How long a client may take to read the last answer of a connection that is being closed."""
 REFUSED_CLOSE_S = 1.0
-"""How long the connection of a refused client stays open, unread: closed at once, the client might lose the answer."""
+"""How long a refused connection stays open, unread. The client might lose the answer if it closed at once."""
 TURNED_AWAY = 32
-"""Connections beyond the limit that are told so at a time; any more are closed without a word."""
-OVERHEAD_BYTES, OVERHEAD_SHARE = 128 << 10, 8
-"""What chunks may take besides their data (sizes, extensions, trailers): so much, and so many times the data."""
+"""Connections over the limit that get a 503. Any more are closed without an answer."""
+_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
+"""Linux closes a connection whose peer reads nothing for so long."""
 
 
 class ListenerState(ServerState):
-    """What the connections of one listener share."""
+    """State shared by the connections of one listener."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         super().__init__()
         self.limits = limits
         self.is_ending = False
-        """Each connection is closed after its next answer."""
+        """The server shuts down: each connection is closed after its next answer."""
         self.observers: Sequence[Callable[[Refused], None]] = ()
-        """Called for each client that is refused; they must not take long."""
+        """Called for each refused client. They must be quick."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection. ``app`` and ``limits`` take the place of those that the listener has."""
+    """One connection. ``app`` and ``limits`` override those of the listener."""
 
     def __init__(
         self,
@@ -60,24 +61,24 @@ class BoundedProtocol(HttpToolsProtocol):
         self._limits = limits or self._shared.limits
         self.app = app or self.app
         self._timer: TimerHandle | None = None
-        self._stuck: TimerHandle | None = None
-        self._unsent = 0
-        """Bytes in the write buffer when it was last looked at."""
         self._reason = Refusal.MALFORMED
         """Why one of our callbacks stopped the parser."""
         self._refusal: Refusal | None = None
-        """The error to send after all answers before it. Nothing is read any more."""
+        """The error to send after all earlier answers. No more input is read."""
         self._unanswered = 0
         self._in_head = True
-        """The next byte belongs to a request line or to headers."""
+        """The next byte belongs to a request line or a header."""
         self._part = 0
         """Counts heads and bodies."""
         self._fed = 0
-        """Bytes of this head, or of this body besides its data, from reads that hold nothing else; 1 for any others."""
+        """Bytes of this head from reads that hold nothing else; 1 for any other bytes."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a request."""
+        """Wait for a request."""
         super().connection_made(transport)
+        if _USER_TIMEOUT is not None:
+            most_ms = min(int(self._limits.send_s * 1000), 1 << 30)
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, most_ms)
         if len(self.connections) > self._limits.open + TURNED_AWAY:
             transport.abort()
         elif len(self.connections) > self._limits.open:
@@ -86,16 +87,14 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait(self._limits.header_s, self._head_is_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop all timers."""
+        """Stop the timer."""
         self._stop_waiting()
-        if self._stuck is not None:
-            self._stuck.cancel()
         for cycle, _ in self.pipeline:
             cycle.disconnected = True
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, unless this client was refused."""
+        """Parse input, unless this client was refused."""
         if self._refusal is not None:
             return
         if self.timeout_keep_alive_task is not None:
@@ -107,8 +106,6 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._fed += len(data)
             if self._in_head and self._fed > self._limits.header_bytes:
                 self._stop(Refusal.TOO_LARGE)
-            if not self._in_head and self._fed > OVERHEAD_BYTES:
-                self._stop(Refusal.MALFORMED)
             if self.headers and self._is_too_large():  # as far as they have come
                 self._stop(Refusal.TOO_LARGE)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
@@ -143,26 +140,21 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._shared.is_ending:
             self.cycle.keep_alive = False
 
-    def on_body(self, body: bytes) -> None:
-        """Take a piece of a body."""
-        self._fed -= len(body) * (1 + OVERHEAD_SHARE)
-        super().on_body(body)
-
     def on_message_complete(self) -> None:
-        """End a request: what follows is the next."""
+        """End a request. The next byte begins another."""
         if self.headers and self._is_too_large():
             self._stop(Refusal.TOO_LARGE)
         super().on_message_complete()
         self._in_head = True
         self._part += 1
         self._fed = 0
-        if not self._unanswered:  # it was answered before its body had come
+        if not self._unanswered:  # answered before its body was complete
             self._stop_waiting()
             wait_s = IDLE_CLOSE_S if self._shared.is_ending else self.timeout_keep_alive
             self.timeout_keep_alive_task = self.loop.call_later(wait_s, self.timeout_keep_alive_handler)
 
     def on_response_complete(self) -> None:
-        """Go on with what waits on this connection: a request, an error, or nothing."""
+        """Continue with the next request or error of this connection, if there is one."""
         self._unanswered -= 1
         super().on_response_complete()
         if self.parser is None:
@@ -173,37 +165,15 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         elif self._refusal is not None:
             self._send_refusal(self._refusal)
-        elif not self._in_head:  # the rest of a body that nobody reads
+        elif not self._in_head:  # the rest of an unread body
             self._unset_keepalive_if_required()
             self._wait(self._limits.header_s, self._close)
         elif self._fed:
             self._unset_keepalive_if_required()
             self._wait(self._limits.header_s, self._head_is_late)
 
-    def pause_writing(self) -> None:
-        """Begin to watch whether the client reads."""
-        super().pause_writing()
-        self._unsent = self.transport.get_write_buffer_size()
-        self._stuck = self.loop.call_later(self._limits.send_s, self._cut_off_if_stuck)
-
-    def resume_writing(self) -> None:
-        """Go on: it reads."""
-        super().resume_writing()
-        if self._stuck is not None:
-            self._stuck.cancel()
-            self._stuck = None
-
-    def _cut_off_if_stuck(self) -> None:
-        """Cut off a client that has read nothing since; a slow one has more time."""
-        unsent = self.transport.get_write_buffer_size()
-        if unsent >= self._unsent:
-            self.transport.abort()
-            return
-        self._unsent = unsent
-        self._stuck = self.loop.call_later(self._limits.send_s, self._cut_off_if_stuck)
-
     def shutdown(self) -> None:
-        """Close after the answers to what has come; without a request a little later."""
+        """Close once all received requests are answered; if there are none, a little later."""
         if self._unanswered:
             self.cycle.keep_alive = False
         elif not (self._in_head and self._fed):
@@ -214,13 +184,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self._close()
 
     def _is_too_large(self) -> bool:
-        """Whether a head, or trailers, as far as they have come, are beyond their bounds."""
+        """True if the headers or trailers received so far exceed the limits."""
         headers, limits = self.headers, self._limits
         size = len(self.url) + 4 * len(headers) + sum(map(len, chain.from_iterable(headers)))
         return size > limits.header_bytes or len(headers) > limits.headers
 
     def _refused(self) -> Refusal | None:
-        """What is wrong with a head that the parser accepts."""
+        """The reason to refuse a head that the parser accepted."""
         if self._is_too_large():
             return Refusal.TOO_LARGE
         version = self.parser.get_http_version()
@@ -247,8 +217,8 @@ class BoundedProtocol(HttpToolsProtocol):
         raise httptools.HttpParserError(refusal.name)
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Read no more, and send the error after all answers that come before it. A request whose answer has begun gets
-        no second one."""
+        """Stop reading, and send the error after all earlier answers. If an answer to this request has begun, it stays
+        the only one."""
         self._refusal = refusal
         self._stop_waiting()
         if not self._in_head:  # its body is invalid
@@ -259,7 +229,7 @@ class BoundedProtocol(HttpToolsProtocol):
             if cycle.response_started:
                 cycle.keep_alive = False
                 return
-            cycle.disconnected = True  # for the application its client has left
+            cycle.disconnected = True  # to the application, its client disconnected
             cycle.message_event.set()
             waiting = [each for each in self.pipeline if each[0] is not cycle]
             self.pipeline.clear()
@@ -272,10 +242,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._unset_keepalive_if_required()
-        told = refused(refusal, self.client[0] if self.client else None, self.server_state.default_headers)
+        event = refused(refusal, self.client[0] if self.client else None, self.server_state.default_headers)
         for observer in self._shared.observers:
-            observer(told)
-        self.transport.write(told.response)
+            observer(event)
+        self.transport.write(event.response)
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.flow.resume_reading()

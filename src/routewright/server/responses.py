@@ -1,7 +1,7 @@
-"""The door for clients of OpenAI's Responses API (contract 14). Nothing is stored: a request holds its whole chat.
+"""The API for clients of OpenAI's Responses API (contract 14). Nothing is stored: each request has the whole chat.
 
-A body becomes a route request, an answer a response or the events of one. What it has in common with chat completions
-is in ``openai``."""
+A body becomes a route request, the answer a response or its events. Code shared with chat completions is in
+``openai``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _encode = msgspec.json.encode
 
 
 async def responses(service: Service, exchange: Exchange) -> None:
-    """Answer with a response, whole or as it comes."""
+    """Answer with a response, complete or streamed."""
     await answer(service, exchange, ResponseDoor(), PATH, ResponseFrames)
 
 
@@ -53,21 +53,18 @@ _STATELESS = "nothing is stored here: send the whole chat as 'input'"
 REFUSED = {
     "previous_response_id": ("names a stored response", _STATELESS),
     "conversation": ("names a stored conversation", _STATELESS),
-    "prompt": ("names a stored prompt", "send what it says as 'instructions' and 'input'"),
-    "background": ("asks for an answer that is fetched later", "leave it out, or send 'stream': true"),
+    "prompt": ("names a stored prompt", "send its text as 'instructions' and 'input'"),
+    "background": ("asks for an answer to be fetched later", "leave it out, or send 'stream': true"),
 }
-"""Fields that cannot be ignored: what is wrong with them, and what to do."""
 PASSED = frozenset("prompt_cache_key prompt_cache_retention safety_identifier user".split())
-"""OpenAI's own fields, sent as they are to its models."""
 AS_EVER: dict[str, tuple[Any, ...]] = {
     "background": (False,),
     "store": (False,),
     "top_logprobs": (0,),
     "truncation": ("disabled",),
 }
-"""Values that ask for nothing: fields with these are neither refused nor named."""
 _KEPT = ("reasoning.encrypted_content",)
-"""What ``include`` may ask for: it is there unasked."""
+"""Values of ``include`` that are always included."""
 _ROLES = ("user", "assistant", "system", "developer")
 _ECHOED = ("metadata", "parallel_tool_calls", "service_tier", "temperature", "tool_choice", "top_p", "user")
 
@@ -90,23 +87,23 @@ class ResponseDoor(OpenAIDoor):
     }
     nests = False
     echo: Item
-    """What a response repeats of its request, once that was read."""
+    """Fields of the request that the response repeats."""
 
     def whole(self, response: RouteResponse) -> Item:
         """An answer as a response."""
         return response_of(response, self.echo)
 
     def messages(self, fields: Fields) -> list[Message]:
-        """What was said."""
+        """The messages."""
         said = self._said(fields)
         self.turns = [place for place, _ in said]
         return [message for _, message in said]
 
     def dials(self, fields: Fields) -> dict[str, Any]:
-        """Fields of ``Params``. Keeps what a response repeats of its request."""
+        """Fields of ``Params``. Sets ``echo``."""
         text, reasoning = fields.inner("text"), fields.inner("reasoning")
         effort = reasoning.may_be("effort", EFFORTS)
-        reasoning.forget("summary", "generate_summary")  # whatever there is to read of it is told
+        reasoning.forget("summary", "generate_summary")  # readable reasoning is always sent
         if any(each not in _KEPT for each in fields.get("include", list) or ()):
             self.ignored.add("include")
         fields.inner("stream_options")
@@ -119,7 +116,7 @@ class ResponseDoor(OpenAIDoor):
         }
 
     def _said(self, fields: Fields) -> list[tuple[str, Message]]:
-        """``instructions`` and ``input`` as messages, each with the place where it was written."""
+        """``instructions`` and ``input`` as messages, each with its path."""
         instructions, given = fields.get("instructions", str), fields.content("input")
         said = [("instructions", Message("system", instructions))] if instructions else []
         if given is None:
@@ -130,13 +127,13 @@ class ResponseDoor(OpenAIDoor):
             made = self._item(item)
             if made is not None:
                 _add(said, item.path, made)
-        said = [each for each in said if each[1].content is not None or each[1].tool_calls]  # not thought alone
+        said = [each for each in said if each[1].content is not None or each[1].tool_calls]  # no reasoning alone
         if not said:
             raise wrong("input", "must hold at least one message", "send a text, or an array of items")
         return said
 
     def _item(self, item: Fields) -> Message | None:
-        """One item, as the message that it is or as a part of what a model made."""
+        """One item as a message, or as a part of an assistant's message."""
         kind = item.get("type", str) or "message"
         item.forget("id", "status", "phase")
         match kind:
@@ -155,20 +152,20 @@ class ResponseDoor(OpenAIDoor):
                 item.forget("summary", "content")
                 opaque = item.get("encrypted_content", str)
                 thought = unpacked(opaque)
-                if thought is None and opaque is not None:  # another's packing, which nobody here can read
+                if thought is None and opaque is not None:  # packed by somebody else
                     self.ignored.add("encrypted_content")
                 return None if thought is None else Message("assistant", reasoning=thought)
             case "item_reference":
                 raise item.wrong("type", "is 'item_reference', a stored item", _STATELESS)
-        known = "taken: 'message', 'function_call', 'function_call_output', 'reasoning'"
-        raise item.wrong("type", f"is {shown(kind)}, an item that models are not sent", known)
+        known = "supported: 'message', 'function_call', 'function_call_output', 'reasoning'"
+        raise item.wrong("type", f"is {shown(kind)}, which is not supported", known)
 
     def _content(self, given: str | list[Fields]) -> str | list[Part] | None:
         return given if isinstance(given, str) else content_of([self.part(each) for each in given])
 
 
 def _echo(tree: Item) -> Item:
-    """What a response repeats, with what the API says where nothing was sent."""
+    """Fields of the request that the response repeats, with the API's defaults."""
     said = {name: tree[name] for name in _ECHOED if tree.get(name) is not None}
     text, reasoning = tree.get("text") or {}, tree.get("reasoning") or {}
     tools = [{"description": None, "parameters": None, "strict": None, **each} for each in tree.get("tools") or ()]
@@ -204,7 +201,7 @@ def _form(form: Fields) -> Item | None:
 
 
 def _add(said: list[tuple[str, Message]], place: str, made: Message) -> None:
-    """Add a message. What a model made between two turns of others is one: its thought, its text, its calls."""
+    """Add a message. Consecutive reasoning, text and calls of the assistant become one message."""
     last = said[-1][1] if said else None
     is_new = last is None or last.role != "assistant" or (last.content is not None and made.tool_calls is None)
     if made.role != "assistant" or is_new or last is None:
@@ -223,12 +220,12 @@ def _add(said: list[tuple[str, Message]], place: str, made: Message) -> None:
     said[-1] = said[-1][0], joined
 
 
-# Answers. An answer is a list of items, each made of a block.
+# Answers: lists of items, one for each block
 
 _CUT = ("length", "budget")
-"""Why an answer ended that is not whole."""
+"""Finish reasons of incomplete answers."""
 _KINDS = {"thought": "rs", "text": "msg", "call": "fc"}
-"""What the ids of items begin with."""
+"""Prefixes of item ids."""
 
 
 def response_of(response: RouteResponse, echo: Item) -> Item:
@@ -253,7 +250,7 @@ def _finished(response: RouteResponse, blocks: list[Block], echo: Item) -> Item:
 
 
 def _begun(trace_id: str, model: str, echo: Item) -> Item:
-    """A response that has begun."""
+    """A response in progress."""
     return {
         **echo,
         "id": f"resp_{_key(trace_id)}",
@@ -269,7 +266,7 @@ def _begun(trace_id: str, model: str, echo: Item) -> Item:
 
 
 def _key(trace_id: str) -> str:
-    """By which the trace is found again."""
+    """The part of ids that identifies the trace."""
     return trace_id.partition("_")[2]
 
 
@@ -311,7 +308,7 @@ def _usage_of(tokens: Tokens) -> Item:
 
 
 _FAILED = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
-"""OpenAI's code of a response that failed, by our status."""
+"""OpenAI's error codes by status; any other is ``server_error``."""
 
 
 class ResponseFrames(BlockFrames):
@@ -319,7 +316,7 @@ class ResponseFrames(BlockFrames):
 
     _door: ResponseDoor
     _number = 0
-    """Events that were told."""
+    """Number of sent events."""
 
     def _begun(self) -> Iterator[bytes]:
         begun = _begun(self.trace_id, self.model, self._door.echo)
@@ -374,7 +371,7 @@ class ResponseFrames(BlockFrames):
         return fit(self._event("error", **flat, error=body) + self._event("response.failed", response=left))
 
     def _of(self, block: Block, kind: str, /, **data: Any) -> bytes:
-        """An event of one item."""
+        """An event of an item."""
         return self._event(kind, item_id=self._id(block), output_index=block.index, **data)
 
     def _id(self, block: Block) -> str:

@@ -1,4 +1,4 @@
-"""Which address is served by what (spec 4), and how the query of an address is read."""
+"""The table of routes (spec 4), and the reading of query parameters."""
 
 from __future__ import annotations
 
@@ -62,27 +62,26 @@ Q = TypeVar("Q", bound=Struct)
 Serve = Callable[[Service, Exchange], Awaitable[None]]
 """Answers an exchange."""
 Act = Callable[[Service, Exchange, Caller, Any], Awaitable[None]]
-"""Answers an exchange, once it is known who asks and with which parameters."""
+"""Answers an exchange of an authenticated caller with its query parameters."""
 
 _MOST_PARAMETERS = 64
 
 
 class Operation(Struct, frozen=True):
-    """A method at an address of ``/v1``: who may ask, what it takes, what it answers. It serves an exchange when called
-    with one; the OpenAPI document is made of it."""
+    """A method of a path below ``/v1``. It is called with an exchange; the OpenAPI document is made from it."""
 
     act: Act
-    """Its docstring is its description."""
+    """Its docstring is the description."""
     scope: Scope
-    """That a key needs."""
+    """Required scope of the API key."""
     answer: Any
-    """The type of what a 200 holds."""
+    """Type of a 200's body."""
     query: type[Struct] = NoQuery
     body: type[Struct] | None = None
     events: Any = None
-    """The type of the events that a 200 holds where a stream was asked for."""
+    """Type of the events of a streamed 200."""
     raises: tuple[type[RouterError], ...] = ()
-    """Errors that it can end in, but for those of its parameters and body, of authentication, and of the server."""
+    """Possible errors, except those of parameters, body, authentication and the server."""
 
     async def __call__(self, service: Service, exchange: Exchange) -> None:
         """Answer. Raises ``AuthenticationFailed``, ``PermissionDenied``, ``ValidationFailed`` and what the act does."""
@@ -94,7 +93,7 @@ class Operation(Struct, frozen=True):
 
 async def openapi(service: Service, exchange: Exchange) -> None:
     """This interface as an OpenAPI 3.1 document, for everybody."""
-    from .openapi import document_at  # which nothing else needs
+    from .openapi import document_at  # slow to load
 
     parameters(exchange.scope.get("query_string", b""), NoQuery, exchange.limits.query_bytes)
     body, tag = document_at(exchange.scope.get("root_path", ""))
@@ -108,7 +107,7 @@ async def openapi(service: Service, exchange: Exchange) -> None:
 
 
 def parameters(raw: bytes, shape: type[Q], most_bytes: int) -> Q:
-    """The parameters of a query. Raises ``ValidationFailed`` for what the shape does not have."""
+    """Read the parameters of a query. Raises ``ValidationFailed`` for unknown and invalid ones."""
     if len(raw) > most_bytes:
         raise wrong("query", f"is {len(raw)} bytes long", f"send at most {most_bytes}")
     pairs = [pair for pair in raw.split(b"&") if pair]
@@ -123,7 +122,7 @@ def parameters(raw: bytes, shape: type[Q], most_bytes: int) -> Q:
     known = shape.__struct_encode_fields__
     for name in given:
         if name not in known:
-            hint = did_you_mean(name, known) or (f"known: {', '.join(known)}" if known else "it takes none")
+            hint = did_you_mean(name, known) or (f"known: {', '.join(known)}" if known else "there are none")
             raise wrong(quoted(name), "is not a parameter of this address", hint)
     for field in fields(shape):
         name, text = field.encode_name, given.get(field.encode_name)
@@ -139,16 +138,16 @@ def _unquoted(part: bytes) -> str:
         return unquote_to_bytes(part.replace(b"+", b" ")).decode()
     except UnicodeDecodeError:
         pass
-    raise wrong("query", "is not UTF-8 behind its percent signs", "encode it as UTF-8")
+    raise wrong("query", "is not percent-encoded UTF-8", "encode it as UTF-8")
 
 
 _CALL = (
     *(InsufficientBalance, QuotaExhausted, BlockedByPolicy, ContentRefused, IdempotencyKeyReused),
     *(NoCandidates, BudgetExceeded, RateLimited, UpstreamFailed, RouterTimeoutError),
 )
-"""What a call of models can end in."""
+"""Errors of a call."""
 _CHOICE = (NoCandidates, BudgetExceeded, RateLimited, RouterTimeoutError)
-"""What choosing alone can end in: counting tokens takes time."""
+"""Errors of a decision; counting tokens takes time."""
 _CURSORS = (CursorInvalid, CursorExpired)
 ENDPOINTS: dict[str, dict[str, Serve]] = {
     "/v1/route": {
@@ -187,13 +186,13 @@ ENDPOINTS: dict[str, dict[str, Serve]] = {
     "/anthropic/v1/models": {"GET": anthropic.models},
     "/anthropic/v1/models/{model...}": {"GET": anthropic.model},
 }
-"""What serves a method at an address. What is an ``Operation`` is described whole in ``/v1/openapi.json``."""
+"""By path and method. Only each ``Operation`` is fully described in ``/v1/openapi.json``."""
 NOT_OFFERED = {
     "openai": "assistants audio batches completions conversations embeddings evals files fine_tuning images "
     "moderations realtime responses threads uploads vector_stores videos".split(),
     "anthropic": "complete files messages skills".split(),
 }
-"""What vendors have below ``/v1`` beside what is served here."""
+"""Parts of the vendors' APIs that are not served here."""
 _BODIES: dict[str, Callable[[RouterError], bytes]] = {
     "/openai/": openai.envelope,
     "/anthropic/": anthropic.body,
@@ -201,29 +200,29 @@ _BODIES: dict[str, Callable[[RouterError], bytes]] = {
     "/v1/chat/": openai.envelope,
     **{f"/v1/{name}": openai.envelope for name in NOT_OFFERED["openai"]},
 }
-"""How an error's body is written below some addresses; elsewhere it is our own envelope."""
+"""Encoders of error bodies by the start of the path; others use our own envelope."""
 _NOTHING = (
-    "there is nothing at this address; /v1/openapi.json lists what there is below /v1; the base URL of clients of "
-    "OpenAI ends with /openai/v1, that of clients of Anthropic with /anthropic"
+    "not found; /v1/openapi.json lists the paths below /v1; the base URL ends with /openai/v1 for OpenAI's clients, "
+    "and with /anthropic for Anthropic's"
 )
-_NO_PROBE = "probes are not answered here: start the server with --health, or with --admin-port for a port of their own"
+_NO_PROBE = "health checks are not served here: start the server with --health, or with --admin-port"
 
-_ELSEWHERE = "ask the vendor itself"
+_ELSEWHERE = "use the vendor's own API"
 _INSTEAD = {
     "completions": "send messages to chat/completions",
     "complete": "send messages to messages",
     "messages": "send each message by itself",
-    "responses": "nothing is stored, so that a response cannot be asked for again: send the whole chat as 'input'",
+    "responses": "responses are not stored: send the whole chat as 'input'",
     "conversations": "nothing is stored: send the whole chat as 'input'",
 }
-"""What to do in the place of what is not offered."""
+"""Replacements for what is not offered."""
 
 
 class Endpoint(NamedTuple):
-    """What serves a method at an address."""
+    """Result of a look-up."""
 
     path: str
-    """With a name in braces where its last part is a parameter; one that ends with dots may hold slashes."""
+    """As in the table. The last part may be a parameter in braces; with dots it may contain slashes."""
     serve: Serve
     parameter: str = ""
 
@@ -234,13 +233,13 @@ EXACT = {
     for method, serve in methods.items()
     if not path.endswith("}")
 }
-"""The addresses without a parameter. The others, and ``HEAD``, are for ``find``."""
+"""Paths without a parameter. ``find`` handles the others, and ``HEAD``."""
 _BEFORE = {path.partition("{")[0]: path for path in ENDPOINTS if path.endswith("}")}
-"""Addresses that end with a parameter, by what stands before it."""
+"""Paths that end with a parameter, by the part before it."""
 
 
 def find(method: str, path: str) -> Endpoint:
-    """What serves an address. Raises ``NotFound`` and ``MethodNotAllowed``."""
+    """Look a path up. Raises ``NotFound`` and ``MethodNotAllowed``."""
     known, parameter = (path, "") if path in ENDPOINTS else _with_parameter(path)
     methods = ENDPOINTS[known]
     serve = methods.get("GET" if method == "HEAD" else method)
@@ -259,10 +258,10 @@ def _with_parameter(path: str) -> tuple[str, str]:
     vendor, _, rest = path.lstrip("/").partition("/v1/")
     name = (rest or path.removeprefix("/v1/")).partition("/")[0]
     if any(name in names for of, names in NOT_OFFERED.items() if path.startswith("/v1/") or vendor == of):
-        raise NotFound(f"this server answers chats and does not offer {name!r}: {_INSTEAD.get(name, _ELSEWHERE)}")
+        raise NotFound(f"{name!r} is not offered, only chats: {_INSTEAD.get(name, _ELSEWHERE)}")
     raise NotFound(_NO_PROBE if path in PROBES else _NOTHING)
 
 
 def body_at(path: str, error: RouterError) -> bytes:
-    """The body of an error, in the words of the address."""
+    """The body of an error in the format of the path's API."""
     return next((body for beginning, body in _BODIES.items() if path.startswith(beginning)), envelope)(error)

@@ -1,8 +1,8 @@
 """Server-sent events of one answer (contract 5): held back until there is content, kept alive with comments, stopped
-when the client leaves.
+when the client disconnects.
 
-One task reads the events into a short buffer; the task of the request sends all that is in it. A client that reads
-slowly holds up the model's answer, and nothing else."""
+One task reads the events into a short buffer; the request's task sends it. A slow client delays only its own
+answer."""
 
 from __future__ import annotations
 
@@ -23,62 +23,62 @@ from .exchange import ClientLeft, Exchange
 TYPE = b"text/event-stream; charset=utf-8"
 HEARTBEAT = b": keep-alive\n\n"
 HIGH_BYTES = 64 << 10
-"""The buffer holds this much at most, and one event more."""
+"""The buffer holds at most one event more than this."""
 SHORTEST_TICK_S = 0.05
 
 
 class Frame(NamedTuple):
-    """An event as it is sent."""
+    """An event on the wire."""
 
     body: bytes
-    """Complete, with the empty line that ends it."""
+    """Complete, with the final empty line."""
     content: bool = True
-    """A part of the answer: it ends the holding back, so that the status is sent."""
+    """True for content: the status is sent with the first."""
 
 
 class Streamed(Protocol):
-    """What is streamed: a call, or a run of an agent."""
+    """A streamed call or agent run."""
 
     @property
     def headers(self) -> dict[str, str]:
-        """Of the response, once it is admitted."""
+        """Headers of the response, once the call is admitted."""
 
     @property
     def deadline(self) -> float:
-        """When its time is over, on the monotonic scale."""
+        """Deadline on the monotonic scale."""
 
     def explain_leaving(self, why: Callable[[], RouterError | None]) -> None:
-        """``why`` says what it ends in if it is left; None: its client left."""
+        """Set ``why``: it returns the error if the stream is abandoned, None if the client disconnected."""
 
 
 class Frames(Protocol):
-    """The events of one answer, in the format of one interface."""
+    """The events of one answer in the format of one API."""
 
     headers: dict[str, str]
-    """Of the response, besides those of the stream; complete once the first frame is there."""
+    """Additional headers of the response; complete with the first frame."""
 
     @property
     def stream(self) -> Streamed:
-        """What is streamed."""
+        """The call or run."""
 
     def __aiter__(self) -> AsyncGenerator[Frame, None]:
-        """Give them in order. Raises what the answer ends in, if it fails."""
+        """Give them in order. Raises the error in which the answer ends."""
 
     def last_words(self, error: Exception) -> bytes:
-        """The last event of a stream that has begun and failed."""
+        """The last event of a failed stream."""
 
 
 class EventStream:
-    """Sends frames as they come: ``await EventStream(exchange, frames).run(finishes=False)``."""
+    """Sends frames: ``await EventStream(exchange, frames).run(finishes=False)``."""
 
     def __init__(self, exchange: Exchange, frames: Frames) -> None:
         self._exchange = exchange
         self._frames = frames
         self._waiting = bytearray()
         self._is_open = False
-        """The buffer may be sent: it has content, or was held back for long enough."""
+        """True if the buffer may be sent: it has content, or was held back long enough."""
         self._is_over = anyio.Event()
-        """All events are in the buffer."""
+        """Set once all events are in the buffer."""
         self._error: Exception | None = None
         self._came = anyio.Event()
         self._went = anyio.Event()
@@ -89,9 +89,8 @@ class EventStream:
         self._is_sent = False
 
     async def run(self, *, finishes: bool) -> None:
-        """Send all events. ``finishes``: the call goes on to its end though the client leaves. Raises ``ClientLeft``,
-        and what the frames raise before anything was sent. A stream that has begun and is cancelled, because the server
-        stops, ends with an error."""
+        """Send all events. ``finishes``: the call continues if the client disconnects. Raises ``ClientLeft``, and what
+        the frames raise before anything was sent. A stream that is cancelled at shutdown ends with an error."""
         self._finishes = finishes
         self._frames.stream.explain_leaving(self._why_left)
         try:
@@ -113,14 +112,13 @@ class EventStream:
             raise self._error
 
     def _why_left(self) -> RouterError | None:
-        """None where the client left, and pays. It does not where the server stops, or stops a call that was to finish
-        without it and will be asked for again."""
+        """None if the client disconnected: it pays. It does not pay at shutdown, nor for a stopped call that was to
+        finish without it, since that will be repeated."""
         return None if self._gone and not self._finishes else stopped()
 
     @contextmanager
     def _attended(self, group: TaskGroup) -> Iterator[None]:
-        """Watch for a client that leaves, and tick. In asyncio both are plain tasks, which cost a fifth of those of a
-        group, and own nothing that has to be released."""
+        """Watch for a disconnect, and tick. On asyncio both are plain tasks, at a fifth of the cost of a group's."""
         loop = this_loop()
         if not isinstance(loop, asyncio.AbstractEventLoop) or self._exchange.clock.virtual:
             group.start_soon(self._watch)
@@ -147,8 +145,8 @@ class EventStream:
         self._came.set()
 
     async def _have_room(self) -> None:
-        """Wait for the client to take what is there, at most until the deadline of the call: then the rest of the
-        answer is read, which is short."""
+        """Wait until the client has read the buffer, at most until the call's deadline. The rest of the answer is short
+        by then."""
         with self._exchange.clock.deadline(self._frames.stream.deadline):
             while len(self._waiting) > HIGH_BYTES:
                 self._went = anyio.Event()
@@ -163,7 +161,7 @@ class EventStream:
             self._came.set()
 
     async def _send(self) -> None:
-        """Send what is in the buffer, whenever there is something, until the last event."""
+        """Send the buffer whenever it has something, until the last event."""
         exchange = self._exchange
         while True:
             await self._came.wait()
@@ -193,11 +191,11 @@ class EventStream:
 
     async def _watch(self) -> None:
         await self._exchange.disconnected()
-        if not self._is_sent:  # servers report a disconnect after a whole response, too
+        if not self._is_sent:  # servers report a disconnect after a complete response, too
             self._leave()
 
     async def _tick(self) -> None:
-        """Send heartbeats in a silent stream; give up on a client that takes nothing."""
+        """Send heartbeats in a silent stream; disconnect a client that reads nothing."""
         clock, limits = self._exchange.clock, self._exchange.limits
         while not self._gone:
             now = clock.monotonic()

@@ -1,5 +1,5 @@
-"""What the doors for other vendors' clients share (contract 14): how ``model`` is read, the field ``routewright``, the
-headers about routing, reasoning as opaque text, and errors that name fields as the client wrote them."""
+"""Shared by the APIs for other vendors' clients (contract 14): the fields ``model`` and ``routewright``, headers about
+routing, reasoning as opaque text, and errors with the client's names of fields."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ _encode = msgspec.json.encode
 _decode_reasoning = msgspec.json.Decoder(Reasoning).decode
 
 FIELD = "routewright"
-"""The field of a vendor's request that holds what only we know."""
+"""Field of a vendor's request with our own options."""
 AUTO = "auto"
 
 
 class Wishes(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The field ``routewright``: fields of the route request (spec 2.1) that other vendors do not have."""
+    """The field ``routewright``: fields of the route request (spec 2.1) that the vendors lack."""
 
     goal: Goal | None = None
     strategy: Strategy | None = None
@@ -68,27 +68,27 @@ class Wishes(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 
 _KEY_HINT = "send it as the header Idempotency-Key"
 _OURS = tuple(name for name in Wishes.__struct_fields__ if name != "metadata")
-"""The wishes that no vendor has a field for."""
+"""Options that no vendor has a field for."""
 PLACES = {"params": "", "idempotency_key": "Idempotency-Key", **{name: f"{FIELD}.{name}" for name in _OURS}}
-"""What the places of these fields are called at every door (``Words.places``)."""
+"""Names of these fields in every API (``Words.places``)."""
 
 _MESSAGE = re.compile(r"messages\[(\d+)\]")
 _NAME = re.compile(r"(?<![\w./-])(?<!did you mean ')(?<!policy ')(?<!key ')[a-z_]+(?:\.\w+|\[\d+\])*")
-"""What may be a field of ours in a message. Suggested names, values, and names of policies and keys are not."""
+"""Possible fields in a message. Not suggested names, values, and names of policies and keys."""
 
 
 class Words(Struct, frozen=True):
-    """Translates the fields of a route request, in errors, into the names that the client wrote."""
+    """Translates names of fields in errors into those that the client wrote."""
 
     places: Mapping[str, str]
-    """Theirs by ours. The longest place that a path begins with is replaced; the rest of the path stays."""
+    """The client's paths by ours. The longest matching prefix of a path is replaced."""
     listed_at: str
-    """Where a client finds the models that it may name."""
+    """Endpoint that lists the models."""
     turns: Sequence[str] | None = None
-    """Where each message was written, if its parts are not where ours are; None: messages stand as they were sent."""
+    """The client's path of each message. None: the same as ours."""
 
     def having(self, places: Mapping[str, str], turns: Sequence[str] | None = None) -> Words:
-        """The same, for a request that says where it wrote some of its fields."""
+        """A copy with paths of one request."""
         return replace(self, places={**self.places, **places}, turns=turns)
 
     def path(self, path: str) -> str:
@@ -104,7 +104,7 @@ class Words(Struct, frozen=True):
         return path
 
     def text(self, text: str) -> str:
-        """A message or a hint. A word in it is a field if it has a dot or an underscore, or stands in quotes."""
+        """Translate a message or hint. A word is a field if it has a dot or underscore, or is quoted."""
 
         def named(found: re.Match[str]) -> str:
             name = found[0]
@@ -115,12 +115,12 @@ class Words(Struct, frozen=True):
         return _NAME.sub(named, text)
 
     def problem(self, problem: Problem) -> Problem:
-        """One problem. Its own sentence shows the client's value, and stays, but for the name of the cap."""
+        """Translate a problem. Its sentence only changes in the name of the output cap."""
         said = problem.problem.replace("max_output_tokens=", f"{self.path('params.max_output_tokens')}=")
         return Problem(self.path(problem.path), said, self.text(problem.hint))
 
     def error(self, error: E) -> E:
-        """A copy of the error in the client's words."""
+        """A translated copy of an error."""
         return retold(error, self.problem, self.text)
 
 
@@ -132,7 +132,7 @@ def wishes_of(given: object, words: Words) -> Wishes:
     for name in given if isinstance(given, dict) else ():
         if name not in known:
             hint = _KEY_HINT if name == "idempotency_key" else hint_for(name, "", known)
-            # the list of known names means names inside the field
+            # known names are relative to the field
             raise wrong(joined(FIELD, name), "is not a field", hint if hint.startswith("known: ") else words.text(hint))
     try:
         return converted(given, Wishes, "")
@@ -142,7 +142,7 @@ def wishes_of(given: object, words: Words) -> Wishes:
 
 
 def check_placed(fields: Fields) -> None:
-    """Refuse wishes beside the field ``routewright``: to ignore a budget would be to overspend it."""
+    """Refuse our options outside the field ``routewright``: an ignored budget would be overspent."""
     for name in ("idempotency_key", *_OURS):
         if fields.peek(name) is not None:
             hint = f'send it as {FIELD}.{name}: {{"{FIELD}": {{"{name}": ...}}}}' if name in _OURS else _KEY_HINT
@@ -150,20 +150,19 @@ def check_placed(fields: Fields) -> None:
 
 
 class ModelNotFound(NotFound, code="model_not_found"):
-    """There is no such model, in the vendors' own words."""
+    """No such model, with the vendors' error code."""
 
 
 class Known(NamedTuple):
     """The models that a caller may name."""
 
     names: Mapping[str, str]
-    """Ids and aliases, each with the id that it means."""
+    """Model ids by id and alias."""
     models: Callable[[], Iterable[Model]]
 
     def id_of(self, model: str, vendor: str, listed_at: str) -> str:
-        """The name of a model that is known, of what a client of a vendor calls it: a name without a vendor is this
-        vendor's, one with a date may mean a model without. What leaves the choice to the router stays. Raises
-        ``ModelNotFound``."""
+        """The known name for a client's model: a name without a vendor is this vendor's, one with a date may mean the
+        undated model. Names that leave the choice to the router are unchanged. Raises ``ModelNotFound``."""
         if not model:
             raise wrong("model", "must not be empty", "send an id, 'auto', 'auto:<goal>' or 'policy:<id>'")
         if chooses(model):
@@ -172,18 +171,18 @@ class Known(NamedTuple):
             if name in self.names:
                 return name
         of, name = model.split("/", 1) if "/" in model else (vendor, model)
-        if f"{of}/{undated(name)}" in self.names:  # the others cost a look at every model
+        if f"{of}/{undated(name)}" in self.names:  # cheaper than the search below
             return f"{of}/{undated(name)}"
         meant = model_called(name, [map(named, self.models())], of, {})
         if meant is not None:
             return meant
         hint = did_you_mean(model, self.names) or did_you_mean(f"{vendor}/{model}", self.names)
-        hint = hint or f"{listed_at} lists those that can be called, 'auto' chooses one"
+        hint = hint or f"{listed_at} lists the callable ones, 'auto' chooses one"
         raise ModelNotFound(f"there is no model {shown(model)}, or you may not use it; {hint}")
 
 
 NOBODY = Known({}, tuple)
-"""For whom there are no models."""
+"""No models."""
 
 
 def known_to(service: Service, caller: Caller) -> Known:
@@ -198,7 +197,7 @@ def chooses(model: str) -> bool:
 
 
 def places_of(model: str, fallback: Fallback | None = None) -> dict[str, str]:
-    """Fields of the route request that ``model`` and the models behind it stand for (``Words.places``)."""
+    """The fields of the route request that ``model`` and fallback models become (``Words.places``)."""
     if model.startswith("policy:"):
         return {"policy_id": "model"}
     if chooses(model):
@@ -209,12 +208,12 @@ def places_of(model: str, fallback: Fallback | None = None) -> dict[str, str]:
 
 
 def wished(request: RouteRequest, model: str, vendor: str, wishes: Wishes, known: Container[str]) -> RouteRequest:
-    """Add to a request what ``model`` and the wishes say about its routing. ``model`` is a name that is ``known``, or
-    leaves the choice (``chooses``). A named model is the only candidate, but for those that ``fallback.models`` has
-    come after it, in their order. Raises ``ValidationFailed`` where model and wishes disagree."""
+    """Add the routing options of ``model`` and ``wishes`` to a request. ``model`` is ``known``, or leaves the choice to
+    the router (``chooses``). A named model is the only candidate, followed by ``fallback.models`` in order. Raises
+    ``ValidationFailed`` if model and wishes contradict each other."""
     if request.stream and wishes.fallback is not None and wishes.fallback.on_partial == "restart":
-        hint = "leave it out, and a fault behind the first words ends the stream; POST /v1/route can begin again"
-        raise wrong(f"{FIELD}.fallback.on_partial", "has no words in these streams", hint)
+        hint = "leave it out: a fault after the first text ends the stream; POST /v1/route can restart"
+        raise wrong(f"{FIELD}.fallback.on_partial", "is not supported by these streams", hint)
     told = {name: each for name in Wishes.__struct_fields__ if (each := getattr(wishes, name)) is not None}
     if model == AUTO:
         return replace(request, **told)
@@ -226,8 +225,8 @@ def wished(request: RouteRequest, model: str, vendor: str, wishes: Wishes, known
         hint = f"{did_you_mean(rest, goals)} take auto, or auto:{', auto:'.join(goals)}".lstrip()
         raise wrong("model", f"asks for the goal {shown(rest)}", hint)
     if told.get(field, value) != value:
-        hint = f"say it in one of the two; with {FIELD}.{field} send 'auto'"
-        raise wrong("model", f"is {shown(model)}, and {FIELD}.{field} says something else", hint)
+        hint = f"set only one; with {FIELD}.{field} send 'auto'"
+        raise wrong("model", f"is {shown(model)}, but {FIELD}.{field} differs", hint)
     told[field] = value
     if field == "models" and wishes.fallback is not None and wishes.fallback.models:
         owned = [(f"{vendor}/{each}", each) for each in wishes.fallback.models]
@@ -239,7 +238,7 @@ def wished(request: RouteRequest, model: str, vendor: str, wishes: Wishes, known
 
 
 def routing_headers(told: RouteResponse | StartedData, ignored: Ignored) -> dict[str, str]:
-    """Headers that name the serving model and the ignored fields; for a whole answer also cost and latency."""
+    """Headers with the serving model and ignored fields; of a complete answer also cost and latency."""
     routing = told.routing
     headers = {"X-Routewright-Trace-Id": told.trace_id, "X-Routewright-Model": routing.selected_model}
     headers |= ignored.headers(routing.selected_model, routing.ignored_params)
@@ -252,19 +251,19 @@ def routing_headers(told: RouteResponse | StartedData, ignored: Ignored) -> dict
     return headers
 
 
-# Dials that several vendors have.
+# Options that several vendors have
 
 EFFORTS: dict[str, Effort] = {**{effort: effort for effort in get_args(Effort)}, "xhigh": "max"}
-"""Ours by the vendors' words for how much is thought."""
+"""Our reasoning efforts by the vendors' words."""
 
 
 def packed(reasoning: Reasoning) -> str:
-    """Reasoning as one opaque text, which clients send back unchanged. Its readable text is told beside it."""
+    """Reasoning as an opaque text, which clients send back unchanged. Its readable text is sent separately."""
     return b64encode(_encode(replace(reasoning, text=None))).decode()
 
 
 def unpacked(text: object) -> Reasoning | None:
-    """The reasoning of an opaque text; None: it is not one of ours."""
+    """The reasoning of an opaque text, or None if it is not ours."""
     if isinstance(text, str):
         with suppress(ValueError, msgspec.DecodeError, RouterError, RecursionError):
             raw = b64decode(text, validate=True)
@@ -274,12 +273,12 @@ def unpacked(text: object) -> Reasoning | None:
 
 
 def joined_thoughts(found: list[Reasoning]) -> Reasoning | None:
-    """What a model thought in one turn, of its pieces."""
+    """The reasoning of one turn, from its pieces."""
     return replace(found[0], items=[item for each in found for item in each.items]) if found else None
 
 
 def content_of(parts: list[Part]) -> str | list[Part] | None:
-    """The content of a message. One text is one as it is: every model knows that form."""
+    """The content of a message. A single text becomes a string, which every model supports."""
     match parts:
         case [TextPart(text, None)]:
             return text

@@ -85,7 +85,7 @@ def test_what_is_not_there_is_not_found() -> None:
     with sdk(sandbox()) as client, pytest.raises(anthropic.NotFoundError) as caught:
         client.messages.batches.list()
     assert caught.value.type == "not_found_error"
-    assert "does not offer 'messages'" in caught.value.message
+    assert "'messages' is not offered" in caught.value.message
 
 
 def test_a_body_over_the_limit_is_too_large() -> None:

@@ -309,7 +309,7 @@ def test_names_of_ignored_fields_are_bounded_and_no_keys() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"max_tokens": None}, "max_tokens: is missing; say how many tokens"),
+        ({"max_tokens": None}, "max_tokens: is missing; send the longest answer in tokens"),
         ({"max_tokens": 0}, "max_tokens: must be a whole number of at least 1, got 0"),
         ({"max_tokens": 1.5}, "max_tokens: must be a whole number of at least 1, got 1.5"),
         ({"max_tokens": "9"}, "max_tokens: must be a number, got '9'"),
@@ -334,7 +334,7 @@ def test_names_of_ignored_fields_are_bounded_and_no_keys() -> None:
             {"messages": [{"role": "user", "content": 5}]},
             "content: must be a string or an array of blocks, got a number",
         ),
-        ({"system": [{"type": "image"}]}, "system[0].type: is 'image', a block that models are not sent"),
+        ({"system": [{"type": "image"}]}, "system[0].type: is 'image', which is not supported"),
         ({"system": 5}, "system: must be a string or an array of blocks, got a number"),
         ({"tools": [{"name": "a"}]}, "tools[0].input_schema: is missing"),
         ({"tools": [{"type": "web_search_20250305", "name": "w"}]}, "tools[0].type: is 'web_search_20250305', a tool"),
@@ -349,7 +349,7 @@ def test_names_of_ignored_fields_are_bounded_and_no_keys() -> None:
             "which is not declared (declared: 'weather'); did you mean 'weather'?",
         ),
         ({"tool_choice": {"type": "tool", "name": "x"}}, "tool_choice.name: names the tool 'x', which is not declared"),
-        ({"stop_sequences": [""]}, "stop_sequences[0]: must be a string that is not empty"),
+        ({"stop_sequences": [""]}, "stop_sequences[0]: must be a non-empty string"),
         ({"stream": "yes"}, "stream: must be true or false, got 'yes'"),
         ({"metadata": {"user_id": 5}}, "metadata.user_id: must be a string, got a number"),
         ({"routewright": {"golas": 1}}, "routewright.golas: is not a field"),

@@ -202,7 +202,7 @@ def test_on_the_wire_an_error_is_openais_envelope() -> None:
         answer = client.post("/chat/completions", json={**CHAT, "n": 2})
     assert answer.json() == {
         "error": {
-            "message": "n: must be 1, got 2; leave it out, and send the request as often as you want answers",
+            "message": "n: must be 1, got 2; send one request for each answer",
             "type": "invalid_request_error",
             "param": "n",
             "code": "validation_failed",
@@ -212,7 +212,7 @@ def test_on_the_wire_an_error_is_openais_envelope() -> None:
                     {
                         "path": "n",
                         "problem": "must be 1, got 2",
-                        "hint": "leave it out, and send the request as often as you want answers",
+                        "hint": "send one request for each answer",
                     }
                 ]
             },

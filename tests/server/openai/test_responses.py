@@ -231,16 +231,20 @@ def test_a_choice_of_tools_has_its_word_here(choice: Any, ours: Any) -> None:
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "file-1"}]}]},
             "input[0].content[0].file_id",
-            "not stored here",
+            "no files are stored here",
         ),
         ({"input": [{"type": "item_reference", "id": "rs_1"}]}, "input[0].type", "send the whole chat"),
-        ({"input": [{"type": "web_search_call", "id": "ws_1"}]}, "input[0].type", "taken: 'message', 'function_call'"),
+        (
+            {"input": [{"type": "web_search_call", "id": "ws_1"}]},
+            "input[0].type",
+            "supported: 'message', 'function_call'",
+        ),
         (
             {"input": [{"role": "user", "content": "Hi"}, {"role": "user", "content": []}]},
             "input[1]",
             "at least one part",
         ),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type", "'function' is taken"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type", "your own tool of type 'function'"),
         ({"tools": [{"type": "custom", "name": "x"}]}, "tools[0].type", "only OpenAI runs"),
         ({"tool_choice": {"type": "web_search_preview"}}, "tool_choice.type", "must be one of function, allowed_tools"),
         ({"tool_choice": {"type": "function", "name": "x"}}, "tool_choice.name", "which is not declared"),
@@ -551,4 +555,4 @@ def test_headers_and_errors_are_those_of_chat_completions() -> None:
     assert whole.json()["id"].removeprefix("resp_") == whole.headers["X-Routewright-Trace-Id"].removeprefix("tr_")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
     assert (again.status_code, again.json()["error"]["type"]) == (404, "invalid_request_error")
-    assert "nothing is stored" in again.json()["error"]["message"]
+    assert "responses are not stored" in again.json()["error"]["message"]

@@ -1,4 +1,4 @@
-"""The response cache in memory, and what caches with rows have in common."""
+"""The in-memory response cache, and helpers for caches with rows."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from .search import Vectors, unpacked, vector_of
 MAX_BYTES = 256_000_000
 MAX_ENTRIES = 100_000
 ROW_BYTES = 400
-"""Room that an entry takes beside its texts and its vector."""
+"""Size of an entry besides its texts and vector."""
 OBSERVATIONS = 5_000
-"""Observations kept of a space. The oldest go."""
+"""Most observations of a space; the oldest are removed."""
 _encoder, _decoder = msgpack.Encoder(), msgpack.Decoder(CacheEntry)
 
 
 def check_bounds(name: str, **bounds: object) -> None:
-    """Raises ``ValidationFailed`` for a bound that is not a whole number above 0."""
+    """Raise ``ValidationFailed`` for a bound that is not a whole number above 0."""
     for field, bound in bounds.items():
         if type(bound) is not int or bound < 1:
-            raise ValidationFailed.at(f"{name}.{field}", f"is {shown(bound)}", "take a whole number above 0")
+            raise ValidationFailed.at(f"{name}.{field}", f"is {shown(bound)}", "use a whole number above 0")
 
 
 def body_of(entry: CacheEntry) -> bytes:
-    """An entry without its vector, as ``entry_of`` reads it."""
+    """Encode an entry without its vector."""
     return _encoder.encode(replace(entry, vector=None))
 
 
 def row_of(entry: CacheEntry) -> tuple[int, tuple[bytes | str | float | None, ...]]:
-    """The size of an entry, and its columns from the key on."""
+    """The size of an entry, and its columns."""
     body = body_of(entry)
     size = ROW_BYTES + len(body) + len(entry.vector or b"") + len(entry.metadata or b"")
     return size, (
@@ -53,7 +53,7 @@ def row_of(entry: CacheEntry) -> tuple[int, tuple[bytes | str | float | None, ..
 
 
 def entry_of(body: bytes) -> CacheEntry | None:
-    """The entry of a row; None if it is damaged, or of another version."""
+    """Decode an entry. None if it is damaged, or of another version."""
     try:
         return _decoder.decode(body)
     except (DecodeError, TypeError, ValueError):
@@ -61,7 +61,7 @@ def entry_of(body: bytes) -> CacheEntry | None:
 
 
 def narrowed(which: CacheSelection) -> dict[str, str | bytes | float]:
-    """Columns with how they are compared, and with what. Metadata aside."""
+    """Comparisons of columns with their values, except for metadata."""
     names = ("account", "environment", "key", "partition", "id", "namespace")
     given = {f"{name} =": getattr(which, name) for name in names} | {"created_at <": which.made_before}
     return {compared: value for compared, value in given.items() if value is not None}
@@ -73,21 +73,20 @@ _Kept: TypeAlias = tuple[CacheEntry, int]
 """An entry and its size. Its vector is in ``MemoryCache._partitions``."""
 
 LONG = 4
-"""Searches and scans in worker threads at a time, in each event loop."""
+"""Concurrent searches and scans in worker threads, in each event loop."""
 AT_ONCE = 500
-"""Entries that are scanned in the caller's thread, and that are removed under one lock."""
+"""Entries that are scanned in the caller's thread, or removed under one lock."""
 ROUNDS = 10
-"""Searches for one question: each finds expired entries, drops them, and leaves the next to find others."""
+"""Most searches for one question. A search that finds expired entries drops them and is repeated."""
 
 
 class MemoryCache:
-    """Keeps answers for all Routers, event loops and threads of one process.
+    """Caches answers for all Routers, event loops and threads of one process.
 
         router = Router(cache=MemoryCache(max_bytes=64_000_000))
 
-    It ends with the process, and a forked child starts empty. Neither bound is ever exceeded: the answer that was
-    unused for longest makes room. An expired one is never given, and is dropped when it is found.
-    ``clock``: with a ``FakeClock`` nothing runs in threads.
+    It is lost with the process; a forked child starts empty. The bounds are never exceeded: the least recently used
+    answer is evicted. Expired answers are never returned. ``clock``: with a ``FakeClock`` nothing runs in threads.
     """
 
     waits = False
@@ -111,7 +110,7 @@ class MemoryCache:
         """Least recently used first."""
         self._partitions: dict[bytes, Vectors[bytes]] = {}
         self.size_bytes = 0
-        """What it holds, at most ``max_bytes``."""
+        """Its size, at most ``max_bytes``."""
 
     async def get(self, key: bytes, now: float) -> CacheEntry | None:
         """The entry of exactly this request (``protocols.Cache``)."""
@@ -188,7 +187,7 @@ class MemoryCache:
         return await self._scan(_stats_of, account, now)
 
     async def _scan(self, work: Callable[[list[_Kept], *Ts], T], *given: *Ts) -> T:
-        """Do it with all entries, in a worker thread if there are many."""
+        """Run work on all entries, in a worker thread if there are many."""
         with self._guard.lock:
             entries = list(self._kept.values())
         if len(entries) <= AT_ONCE or self._clock.virtual:
@@ -196,10 +195,10 @@ class MemoryCache:
         return await self._threads.run(work, entries, *given)
 
     async def aclose(self) -> None:
-        """Do nothing: others may share it."""
+        """Does nothing: others may share it."""
 
     def _drop(self, key: bytes) -> None:
-        """Drop an entry that is there."""
+        """Remove an existing entry."""
         entry, size = self._kept.pop(key)
         self.size_bytes -= size
         vectors = self._partitions.get(entry.partition)
@@ -221,7 +220,7 @@ def _stats_of(entries: list[_Kept], account: str | None, now: float) -> CacheSta
 
 
 def _size_of(entry: CacheEntry) -> int:
-    """An estimate of the bytes that an entry takes in memory."""
+    """Estimated bytes of an entry in memory."""
     answer = entry.answer
     size = 700 + getsizeof(answer.output)
     if entry.prompt is not None:

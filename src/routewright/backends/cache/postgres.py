@@ -20,7 +20,7 @@ from .memory import MAX_BYTES, MAX_ENTRIES, OBSERVATIONS, check_bounds, entry_of
 from .search import AT_ONCE, Mirrors
 
 PAGE_BYTES = 4_000_000
-"""Embeddings that are read at a time."""
+"""Bytes of embeddings in one read."""
 _GET = "SELECT (SELECT body FROM cache_entry WHERE key = $1 AND expires_at > $2)"
 _ROW = ", ".join(f"${place}" for place in range(3, 16))
 _PUT = f"SELECT put_answer(ROW(NULL, {_ROW})::cache_entry, $1, $2)"
@@ -55,14 +55,14 @@ _END = "WITH ended AS (DELETE FROM cache_lead WHERE key = $1 AND token = $2 RETU
 
 
 class PostgresCache:
-    """Keeps answers in a PostgreSQL database that ``routewright store create`` has prepared.
+    """Caches answers in a PostgreSQL database, prepared with ``routewright store create``.
 
         router = Router(cache=PostgresCache("postgresql://routewright@db.example/routewright"))
 
-    Any number of processes and machines may share it. A full cache drops the entries that expire soonest, and a crash
-    of the server leaves none. Similar questions are searched for in a copy of the embeddings in memory. Of several
-    processes that miss the same answer one makes the call, and the others wait for it. ``clock``: with a ``FakeClock``
-    nothing runs in threads.
+    Any number of processes and machines may share it. A full cache evicts the entries that expire first; a crash of the
+    server empties it. Similar questions are searched in an in-memory copy of the embeddings. If several processes miss
+    the same answer, one makes the call and the others wait for it. ``clock``: with a ``FakeClock`` nothing runs in
+    threads.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class PostgresCache:
         return f"PostgresCache({self._server!r})"
 
     def renew(self) -> None:
-        """Begin with no embeddings: another thread of the parent may have been reading some."""
+        """Start without embeddings, which a thread of the parent may have been reading."""
         self._mirrors = Mirrors()
         self._token = os.urandom(16)
 
@@ -153,7 +153,7 @@ class PostgresCache:
         return int.from_bytes(await self._server.value(*given)) > 0
 
     async def aclose(self) -> None:
-        """Give the connections back. They are opened again if it is used again."""
+        """Close the connections. The next use opens new ones."""
         await self._server.run(self._server.close)
         await self._searches.run(self._searches.close)
 
@@ -163,7 +163,7 @@ def _array(numbers: Sequence[int]) -> str:
 
 
 def _frames(raw: bytes) -> Iterator[tuple[int, bytes]]:
-    """Numbers and what stands under them, as ``framed`` in SQL packs them."""
+    """Decode numbers with their bytes from ``framed`` in SQL."""
     at = 0
     while at < len(raw):
         begin = at + 12

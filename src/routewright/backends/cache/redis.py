@@ -21,14 +21,13 @@ _END = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1])
 
 
 class RedisCache:
-    """Keeps answers in Redis or Valkey. Only the same request finds its answer: similar ones are not looked for.
+    """Caches answers in Redis or Valkey, for identical requests only.
 
         router = Router(cache=RedisCache("redis://redis.internal"))
 
-    Of several processes that miss the same answer one makes the call, and the others wait for it. URLs are those of
-    ``open_coordination``. The server's ``maxmemory`` is the bound: let it evict with ``allkeys-lru``, and count rate
-    limits in another one. ``remove`` and ``stats`` read all entries. ``clock``: with a ``FakeClock`` nothing runs in
-    threads.
+    If several processes miss the same answer, one makes the call and the others wait for it. URLs are those of
+    ``open_coordination``. The size is limited by the server's ``maxmemory``: use ``allkeys-lru``, and another server
+    for rate limits. ``remove`` and ``stats`` read all entries. ``clock``: with a ``FakeClock`` nothing runs in threads.
     """
 
     exact = True
@@ -47,7 +46,7 @@ class RedisCache:
         return entry if entry is not None and entry.expires_at > now else None
 
     async def nearest(self, partition: bytes, vector: Vector, now: float, limit: int) -> Sequence[CacheMatch]:
-        """Nothing."""
+        """Not supported: returns nothing."""
         return ()
 
     async def put(self, entry: CacheEntry) -> None:
@@ -82,12 +81,12 @@ class RedisCache:
         return bool(await self._server.run(lambda client: client.set(name, token, nx=True, px=ms)))
 
     async def aclose(self) -> None:
-        """Close the connections. They are opened again if it is used again."""
+        """Close the connections. The next use opens new ones."""
         self._server.close()
 
 
 def _entries(client: Any) -> Iterator[tuple[bytes, CacheEntry, int]]:
-    """All entries with their names and sizes, some perhaps twice."""
+    """All entries with names and sizes, some possibly twice."""
     names = client.scan_iter(f"{ENTRY}*", count=PAGE)
     while page := [*islice(names, PAGE)]:
         with client.pipeline(transaction=False) as pipe:

@@ -1,4 +1,4 @@
-"""The embeddings of a shared store in memory, to be searched. Nothing here locks: the caller does."""
+"""In-memory copies of embeddings for searching. Not thread-safe: callers lock."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ if TYPE_CHECKING:
 AT_ONCE = 500
 """Rows that are looked up or removed at a time."""
 MIRRORED = 50_000_000
-"""Numbers of embeddings, in all partitions, that are kept in memory to be searched: 200 MB."""
+"""Floats of all partitions in memory: 200 MB."""
 Read: TypeAlias = Callable[[int], tuple[int, Iterable[tuple[int, bytes]]]]
-"""How many entries the store has, and numbers and embeddings of a partition behind a number, in order."""
+"""Returns the number of entries in the store, and numbers and embeddings of a partition after a number, in order."""
 Look: TypeAlias = Callable[[Sequence[int]], Mapping[int, CacheEntry]]
-"""The entries with these numbers, of those that may still be given."""
+"""Returns the valid entries with these numbers."""
 
 
 class _Mirror(Struct):
-    """The embeddings of a partition by the numbers of entries, up to the last that was read."""
+    """The embeddings of a partition by entry number, up to the last one read."""
 
     vectors: Vectors[int]
     last: int = 0
 
     def size(self) -> int:
-        """Numbers in it, and one row more. A mirror that is alone may be larger than ``MIRRORED``."""
+        """Its floats, with one spare row. A single mirror may exceed ``MIRRORED``."""
         return min((len(self.vectors) + 1) * self.vectors.dimension, MIRRORED)
 
 
 class Mirrors:
-    """The partitions that were searched lately. Numbers of entries rise, and none is given twice."""
+    """The most recently searched partitions. Numbers of entries increase and are never reused."""
 
     def __init__(self) -> None:
         self._kept: LRUCache[tuple[bytes, int], _Mirror] = LRUCache(MIRRORED, _Mirror.size)
         self.is_starting = False
-        """A partition is being read into memory. Searches wait for that."""
+        """True while a partition is read into memory. Searches wait for it."""
 
     def nearest(self, partition: bytes, vector: Vector, limit: int, read: Read, look: Look) -> list[CacheMatch]:
-        """The most similar entries of a partition, after what others put there was read."""
+        """The most similar entries of a partition, after reading new ones."""
         query, many = vector_of(vector), limit
         vectors, found = self._up_to_date(partition, len(query), read), dict[int, CacheEntry]()
         while near := vectors.nearest(query, many):
@@ -66,7 +66,7 @@ class Mirrors:
         self.is_starting = not mirror.last
         try:
             total, rows = read(mirror.last)
-            if len(mirror.vectors) > 2 * total + AT_ONCE:  # most are of entries that are gone
+            if len(mirror.vectors) > 2 * total + AT_ONCE:  # most are of removed entries
                 mirror, self.is_starting = _Mirror(Vectors(dimension)), True
                 _, rows = read(0)
             for number, packed in rows:
@@ -82,13 +82,13 @@ class Mirrors:
 K = TypeVar("K", bound=Hashable)
 
 EXACT = 3_000_000
-"""Largest partition that is compared exactly, rows times dimension: 0.2 ms."""
+"""Largest partition with an exact search, rows times dimension: 0.2 ms."""
 QUICK = 32_000_000
-"""Largest partition that is searched in about a millisecond, rows times dimension."""
+"""Largest partition with a search in about 1 ms, rows times dimension."""
 CANDIDATES = 128
-"""Rows compared exactly in a larger partition: those with the fewest different signs."""
+"""Rows of a larger partition that are compared exactly: those with the fewest different signs."""
 ROWS_AT_ONCE = 2_048
-"""Most rows that are made room for at a time, so that it takes less than a millisecond."""
+"""Most rows by which the matrix grows, in less than 1 ms."""
 
 
 class Vectors(Generic[K]):
@@ -118,7 +118,7 @@ class Vectors(Generic[K]):
 
     @property
     def is_quick(self) -> bool:
-        """True if a search takes about a millisecond at most."""
+        """True if a search takes at most about 1 ms."""
         return len(self.keys) * self.dimension <= QUICK
 
     def add(self, key: K, vector: NDArray[np.float32] | list[float]) -> None:
@@ -133,7 +133,7 @@ class Vectors(Generic[K]):
         self.keys.append(key)
 
     def remove(self, key: K) -> None:
-        """Remove a vector. The last one takes its row."""
+        """Remove a vector. The last one moves to its row."""
         row, last = self._rows.pop(key), self.keys.pop()
         end = len(self.keys)
         if row != end:
@@ -146,23 +146,23 @@ class Vectors(Generic[K]):
             self._resize(end + end // 8 + 1)
 
     def nearest(self, query: NDArray[np.float32], limit: int) -> list[tuple[K, float]]:
-        """Keys and similarities of the nearest, the nearest first."""
+        """Keys and similarities of the nearest, in order."""
         return self.score(self.candidates(query, limit), query, limit)
 
     def candidates(self, query: NDArray[np.float32], limit: int) -> NDArray[np.intp] | None:
-        """Rows that may be among the nearest; None: all. Needs no lock, since ``score`` checks the rows again."""
+        """Candidate rows; None: all. Needs no lock, since ``score`` checks them again."""
         count, signs = len(self.keys), self._signs
         if signs is None:
             return None
         words = signs_of(query)
-        # 256 wraps to 0 in a byte: the opposite becomes a candidate, which does no harm
+        # 256 wraps to 0 in a byte: the opposite vector becomes a candidate, which is harmless
         differences: NDArray[Any] = np.zeros(min(count, signs.shape[1]), np.uint8 if len(words) <= 4 else np.uint16)
         for column, word in zip(signs, words, strict=True):
             differences += np.bitwise_count(column[: len(differences)] ^ word)
         return _least(differences, max(CANDIDATES, 4 * limit))
 
     def score(self, rows: NDArray[np.intp] | None, query: NDArray[np.float32], limit: int) -> list[tuple[K, float]]:
-        """Keys and similarities of the nearest among these rows, the nearest first."""
+        """Keys and similarities of the nearest among these rows, in order."""
         if rows is None:
             values = self._matrix[: len(self.keys)] @ query
         else:
@@ -208,7 +208,7 @@ def signs_of(rows: NDArray[np.float32]) -> NDArray[np.uint64]:
 
 
 def _least(values: NDArray[Any], many: int) -> NDArray[np.intp]:
-    """Where the ``many`` least are, by halving the bound: five times faster than a partition."""
+    """Indices of the ``many`` smallest values by bisection, five times faster than ``argpartition``."""
     low, high = int(values.min(initial=0)), int(values.max(initial=0))
     while low < high:
         middle = (low + high) // 2

@@ -30,7 +30,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 BUSY_S = 1.0
-"""How long to wait for another process that writes. An answer that is not kept is only a miss."""
+"""How long to wait for another writing process. A failed write is only a later miss."""
 APPLICATION_ID, VERSION = 0x52774361, 3  # "RwCa"
 TABLES = (
     """CREATE TABLE entries (
@@ -53,7 +53,7 @@ _observation = msgpack.Decoder(Observation)
 
 
 class _Connection:
-    """A connection with a thread of its own. It is opened on first use, and closed around a fork."""
+    """A connection with its own thread. It is opened at first use, and closed around a fork."""
 
     def __init__(self, path: Path, clock: Clock, kind: str) -> None:
         self._path, self._clock = path, clock
@@ -64,7 +64,7 @@ class _Connection:
         quiet_at_fork(self)
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Call ``work``, and commit. Raises ``StorageUnavailable`` and its subclasses, and nothing is written then."""
+        """Run work in a transaction. Raises kinds of ``StorageUnavailable``."""
         return await self._do(self._run, work)
 
     async def rows(self, sql: str, *given: object) -> list[Any]:
@@ -81,7 +81,7 @@ class _Connection:
     def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._guard.lock:
             try:
-                if self._sqlite is None or self._identity != identity_of(self._path):  # somebody deleted the file
+                if self._sqlite is None or self._identity != identity_of(self._path):  # the file was deleted
                     self._close()
                     make_file(self._path)
                     self._identity = identity_of(self._path)
@@ -97,7 +97,7 @@ class _Connection:
                 fault = fault_of(error, self._path)
                 if isinstance(fault, StorageCorrupt):
                     what = f"{self._path} is damaged or not a database ({error}); if it is your cache file, delete it"
-                    fault = StorageCorrupt(f"{what} (it holds nothing but cached answers)")
+                    fault = StorageCorrupt(f"{what} (it only has cached answers)")
                 raise fault from error
 
     def _close(self) -> None:
@@ -113,21 +113,21 @@ class _Connection:
 
     def resume(self) -> None:
         """Allow it to be opened again."""
-        with suppress(RuntimeError):  # in a child, which has a new lock
+        with suppress(RuntimeError):  # a forked child has a new lock
             self._guard.lock.release()
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute(f"PRAGMA busy_timeout = {int(BUSY_S * 1000)}")
-    has_tables = connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # first: others may make them now
+    has_tables = connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # first, since others may create them now
     if has_tables and pragma(connection, "application_id") != APPLICATION_ID:
-        raise StorageCorrupt(f"{path} holds the tables of another program: name another file for the cache")
+        raise StorageCorrupt(f"{path} belongs to another program: name another file for the cache")
     ends = time.monotonic() + BUSY_S
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL").fetchall()
             break
-        except sqlite3.Error as error:  # SQLite does not wait for another process that switches, too
+        except sqlite3.Error as error:  # SQLite does not wait for another process here
             if not is_transient(error) or time.monotonic() > ends:
                 raise
             time.sleep(0.005)
@@ -146,13 +146,13 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 
 class SqliteCache:
-    """Keeps answers in a file, which is made at first use.
+    """Caches answers in a file, which is created at first use.
 
         router = Router(cache=SqliteCache("cache.db", max_bytes=1_000_000_000))
 
-    Several processes may share a file on a local disk. A full cache drops the entries that expire soonest. Removed
-    entries are gone for all processes, and from the disk. While the file is damaged each call says so: delete it.
-    Everything runs in worker threads; with the Router's ``FakeClock`` as ``clock``, in the caller's.
+    Several processes may share a file on a local disk. A full cache evicts the entries that expire first. Removed
+    entries are erased from the disk. If the file is damaged, every use raises: delete it. Everything runs in worker
+    threads; with the Router's ``FakeClock`` as ``clock``, in the caller's.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class SqliteCache:
         check_bounds("SqliteCache", max_bytes=max_bytes, max_entries=max_entries)
         self.path = file_of(path, "cache.db")
         if not self.path.parent.is_dir():
-            raise ValidationFailed.at("path", f"is {self.path}, and there is no folder {self.path.parent}", "make it")
+            raise ValidationFailed.at("path", f"is {self.path}, but there is no folder {self.path.parent}", "create it")
         self._bounds = max_bytes, max_entries
         self._clock = clock or SystemClock()
         self._gets = _Connection(self.path, self._clock, "gets")
@@ -174,7 +174,7 @@ class SqliteCache:
         self._writes = _Connection(self.path, self._clock, "writes")
         self._mirrors = Mirrors()
         self._mirrored: sqlite3.Connection | None = None
-        """Where the mirrors were read. Another connection may be to a new file, with other rows."""
+        """Source of the mirrors. Another connection may have a new file."""
 
     def __repr__(self) -> str:
         return f"SqliteCache({str(self.path)!r})"
@@ -250,7 +250,7 @@ class SqliteCache:
 
         while await self._writes.run(remove_some) == AT_ONCE:
             pass
-        await self._writes.rows("PRAGMA wal_checkpoint(TRUNCATE)")  # takes the text off the disk
+        await self._writes.rows("PRAGMA wal_checkpoint(TRUNCATE)")  # erases the text from the disk
         return removed
 
     async def stats(self, account: str | None, now: float) -> CacheStats:
@@ -278,6 +278,6 @@ class SqliteCache:
         return await self._writes.run(exchange)
 
     async def aclose(self) -> None:
-        """Close the file. It is opened again if it is used again."""
+        """Close the file. The next use opens it again."""
         for connection in (self._gets, self._searches, self._writes):
             await connection.aclose()

@@ -22,8 +22,7 @@ class MemoryCoordination:
         coordination = MemoryCoordination()
         await coordination.announce(Notice("account", "acme"))
 
-    It ends with the process, and a forked child begins with nothing. ``clock``: pass a ``FakeClock`` that the Router
-    has.
+    It is lost with the process; a forked child starts empty. ``clock``: pass the Router's ``FakeClock``.
     """
 
     def __init__(self, *, clock: Clock | None = None) -> None:
@@ -31,14 +30,14 @@ class MemoryCoordination:
         self._now = self._clock.monotonic
         self._guard = Guard()
         self._said = 0
-        """The number of the last notice: a forked child goes on from it."""
+        """Number of the last notice; a forked child continues from it."""
         renew_in_children(self)
 
     def __repr__(self) -> str:
         return "MemoryCoordination()"
 
     def renew(self) -> None:
-        """Forget it all, as a forked child does."""
+        """Start empty, as a forked child does."""
         self._notices: deque[tuple[int, float, Notice]] = deque()
         self._listening: list[Signal] = []
 
@@ -76,4 +75,4 @@ class MemoryCoordination:
         return Heard(tuple(found), self._said)
 
     async def aclose(self) -> None:
-        """Nothing: others may share it."""
+        """Does nothing: others may share it."""

@@ -1,8 +1,8 @@
-"""``RedisCoordination``: news between machines, and rate limits that all of them count together.
+"""``RedisCoordination``: news between machines, and shared rate limits.
 
-One thread a process takes all that was asked in the meantime, as one script for each account, whose keys are one hash
-slot. The script admits by the server's clock. Where it refuses, it returns what stands in the way, and
-``_core/limits/window`` says how long to wait for that.
+One thread of each process sends all pending requests, as one script for each account, whose keys share a hash slot. The
+script admits calls by the server's clock. If it refuses, it returns the blocking entries, from which
+``_core/limits/window`` computes the wait.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ UNITS = 1 << 20
 """A second in the script's whole numbers: floats hold each of them exactly, and so do differences of them."""
 WINDOW = int(WINDOW_S * UNITS)
 IDLE_S, RETRY_S = 2.0, 0.5
-"""After so long without work the thread ends; between two tries to send the ends of calls while the server is away."""
+"""Idle time after which the thread ends, and pause between retries while the server is unavailable."""
 MOST_AT_ONCE, MOST_UNSENT = 256, 10_000
 BLOCK_S, LOOK_S = 1.0, 0.1
-"""How long the server waits until it says that there is no news; between two looks in virtual time."""
+"""How long a read of news blocks, and the poll interval in virtual time."""
 NEWS, MOST_NEWS = "rw:news", 1_000
 SCRIPT = """
 -- KEYS: of each party its window, then its slots. A window has an entry for each script that admitted something, by
@@ -143,23 +143,23 @@ _log = logging.getLogger(__name__)
 
 
 class _Step(NamedTuple):
-    """What is to be done for a call."""
+    """A step of the script for one call."""
 
     kind: Literal["take", "end", "free", "beat"]
-    """``free`` gives its slot back, and ``beat`` says that it runs."""
+    """``free`` releases its slot, ``beat`` renews it."""
     takes: Takes
     reply: Reply[Taken] | None = None
-    """Of ``take``."""
+    """The reply to ``take``."""
     of: Taken | Reply[Taken] | None = None
-    """What ``end`` ends."""
+    """The call that ``end`` ends."""
     tokens: int = 0
-    """By how many the tokens are to be corrected, and the requests."""
+    """Corrections of tokens and requests."""
     requests: int = 0
     until: float = inf
-    """When it need not be sent any more: its slot has expired."""
+    """Time after which it need not be sent, since its slot has expired."""
 
     def encoded(self, names: dict[str, int]) -> Any:
-        """As the script reads it, with the places of its parties among the keys. None: there is nothing to do."""
+        """Encode it for the script, with the places of its parties among the keys. None: nothing to do."""
         takes, taken = self.takes, self.of.result if isinstance(self.of, Reply) else self.of
         if not takes.parties or (self.reply is not None and self.reply.is_left) or (self.kind == "end" and not taken):
             return None
@@ -177,20 +177,20 @@ _WAKE = _Step("end", Takes("", "", (), 0, 0, 0.0))
 
 
 class RedisCoordination:
-    """News between machines, and rate limits and slots that their processes count together, in Redis or Valkey.
+    """News between machines, and shared rate limits and slots, in Redis or Valkey.
 
         router = Router(storage=storage, coordination=RedisCoordination("redis://redis.internal", processes=8))
 
-    ``processes``: how many share it. While it is away, each goes on with its part of every limit. ``lease_s``: the
-    slots of a process that dies are free after this time. URLs are those of ``open_coordination``. ``clock``: the time
-    of a ``FakeClock`` counts in place of the server's, and everything is done in the caller's thread.
+    ``processes``: how many share it. While the server is unavailable, each uses its part of every limit. ``lease_s``:
+    the slots of a dead process are free after this time. URLs are those of ``open_coordination``. ``clock``: with a
+    ``FakeClock`` its time counts instead of the server's, and everything runs in the caller's thread.
     """
 
     def __init__(self, url: str, *, processes: int = 1, lease_s: float = 30.0, clock: Clock | None = None) -> None:
         if type(processes) is not int or processes < 1:
-            raise ValidationFailed.at("processes", f"is {shown(processes)}", "take a whole number above 0")
+            raise ValidationFailed.at("processes", f"is {shown(processes)}", "use a whole number above 0")
         self.processes = processes
-        """How many processes share it."""
+        """Number of processes that share it."""
         self._lease_s = lease_s
         self._clock = clock or SystemClock()
         self._inline = self._clock.virtual
@@ -203,14 +203,14 @@ class RedisCoordination:
         return f"RedisCoordination({self._server!r}, processes={self.processes})"
 
     def renew(self) -> None:
-        """Begin with nothing held: the parent's calls go on there."""
+        """Start without holds: the parent's calls continue there."""
         self._waiting: SimpleQueue[_Step] = SimpleQueue()
         self._unsent: deque[_Step] = deque()
-        """Ends of calls that the server did not take."""
+        """Steps that the server did not receive."""
         self._thread: threading.Thread | None = None
         self._is_closing = False
         self._slots: dict[str, tuple[Takes, float]] = {}
-        """Those held here, and when their calls should be over."""
+        """Slots of this process, and when their calls should end."""
         self._beats_at = self._retry_at = 0.0
 
     async def announce(self, notice: Notice) -> None:
@@ -220,7 +220,7 @@ class RedisCoordination:
 
     async def hear(self, after: int | None) -> Heard:
         """News since ``after``, of the last thousand (``protocols.Coordination``)."""
-        if self._slots and self._thread is None:  # another Router closed it, and these calls go on
+        if self._slots and self._thread is None:  # another Router closed it, but calls are running
             self._put(_WAKE)
         if after is None:
             newest = await self._server.run(lambda client: client.xrevrange(NEWS, count=1))
@@ -242,7 +242,7 @@ class RedisCoordination:
                 return await reply.wait()
         except BaseException as error:
             reply.is_left = True
-            if not isinstance(error, RouterError):  # it is cancelled: what it took, or is about to take, goes back
+            if not isinstance(error, RouterError):  # cancelled: return what it has taken or will take
                 self._put(_void(takes, reply))
             raise
         if reply.error is not None:
@@ -253,12 +253,11 @@ class RedisCoordination:
     def end(self, taken: Taken, tokens: int | None, *, void: bool = False) -> None:
         """End a call (``protocols.CountingCoordination``)."""
         by = 0 if tokens is None else tokens - taken.takes.tokens
-        with suppress(RuntimeError):  # no thread can be started now: who takes next starts it
+        with suppress(RuntimeError):  # no thread can be started now: the next call tries again
             self._put(_Step("end", taken.takes, None, taken, by, -void))
 
     async def aclose(self) -> None:
-        """Send the ends of calls, which is tried once, end the thread and close the connections. Both are there again
-        when it is used again."""
+        """Try once to send pending steps, then end the thread and close the connections. The next use restarts both."""
         with self._guard.lock:
             if (thread := self._thread) is not None:
                 self._is_closing = True
@@ -291,7 +290,7 @@ class RedisCoordination:
             del steps
 
     def _next(self) -> list[_Step] | None:
-        """What came meanwhile; nothing where slots are to be renewed or ends sent again. None ends the thread."""
+        """The next steps; empty if slots must be renewed or steps sent again. None ends the thread."""
         steps: list[_Step] = []
         now = time.monotonic()
         until = min(now + IDLE_S, self._beats_at if self._slots else inf, self._retry_at if self._unsent else inf)
@@ -307,7 +306,7 @@ class RedisCoordination:
         return steps
 
     def _do(self, steps: list[_Step]) -> None:
-        """Do these, with a script an account in one round trip, and answer them."""
+        """Run steps in one round trip, with one script for each account, and answer them."""
         now, scripts = self._clock.monotonic(), dict[str, tuple[dict[str, int], list[_Step], list[Any]]]()
         replies = {step.reply: step.takes for step in steps if step.reply is not None}
         for step in steps:
@@ -341,8 +340,8 @@ class RedisCoordination:
             self._unsent.clear()
 
     def _answer(self, steps: list[_Step], answer: Any) -> None:
-        """Take in what a script returned. Where it failed it may have run, or run later, so that slots are given back,
-        which may be done twice; tokens stay as they were taken."""
+        """Process the result of a script. A failed one may have run, or run later, so slots are released, possibly
+        twice; tokens stay counted."""
         asked = [(step.takes, step.reply) for step in steps if step.reply is not None]
         if not isinstance(answer, StorageUnavailable):
             for (takes, reply), told in zip(asked, msgpack.decode(answer), strict=True):
@@ -356,8 +355,8 @@ class RedisCoordination:
                 self._unsent.append(_Step("free", step.takes, until=min(until, step.until)))
 
     def _read(self, takes: Takes, reply: Reply[Taken], admitted: int, *facts: Sequence[Any]) -> None:
-        """Answer a call by what the script says of each party: its time, slots, requests and tokens, its last entry's
-        time, the number of this call's entry, and the first entries."""
+        """Answer a call with the script's facts of each party: time, slots, requests, tokens, time of the last entry,
+        number of this call's entry, and the first entries."""
         now, windows, states = max(fact[0] for fact in facts) / UNITS, list[Any](), list[WindowState]()
         for (name, limits), (_, slots, requests, tokens, last, _, *first) in zip(takes.parties, facts, strict=True):
             window = Window()
@@ -389,6 +388,6 @@ def _since(after: int, block_ms: int | None, client: Any) -> Heard:
 
 
 def _number(entry: bytes) -> int:
-    """The id of an entry of a stream, milliseconds and a number within them, as one number."""
+    """The id of a stream's entry, milliseconds and a counter, as one number."""
     ms, _, place = entry.partition(b"-")
     return int(ms) * UNITS + int(place)

@@ -1,4 +1,4 @@
-"""An HTTP answer as chunks, whole or in server-sent events: the parts that all vendors' protocols share."""
+"""Decoding of answers into chunks, complete or in server-sent events, shared by all protocols."""
 
 from __future__ import annotations
 
@@ -21,27 +21,26 @@ from .faults import CUT, Redact, conceal, fault_in_answer, malformed
 EVENTS = "text/event-stream"
 MAX_ANSWER_BYTES = 32 << 20
 SLICE_BYTES = 4096
-"""How much of a stream is read before other tasks get a turn, if it holds no event."""
+"""Bytes of a stream without an event after which other tasks get a turn."""
 
 
 class Reader(ABC):
-    """Turns one answer into chunks, in a vendor's protocol. Raises ``ProviderFault`` for a broken or cut-off answer.
-
-    What came before a fault, its usage above all, is given before the fault is raised.
+    """Decodes one answer in a vendor's protocol. Raises ``ProviderFault`` for an invalid or incomplete answer, after
+    the chunks before it, above all its usage.
     """
 
-    # what an answer has, in the words of the protocol
+    # terms of the protocol, for errors
     holder = "choices"
     content = "text"
     ending = "finish reason"
 
     def __init__(self, provider: str, tier: str = "") -> None:
-        """``tier``: the service tier, if it is known."""
+        """``tier``: the service tier, if known."""
         self._provider = provider
         self._tier = tier
         self._tools = ToolCalls()
         self._started = False
-        """It had a part that holds an answer, if an empty one."""
+        """True once a part with an answer has arrived, even an empty one."""
         self._spoke = False
         self._reason: str | None = None
 
@@ -50,32 +49,32 @@ class Reader(ABC):
         """Give the chunks of a document, usage last."""
 
     def add(self, event: SseEvent) -> Iterator[Chunk]:
-        """Give the chunks of one event of a stream; an empty ``Delta`` as a sign of life if it has none. A ``Finish``
-        is the end: the caller asks for nothing after it."""
+        """Give the chunks of one event; an empty ``Delta`` as a sign of life if it has none. Nothing may be read after
+        a ``Finish``."""
         if event.event == "error":
             raise fault_in_answer(self._provider, event.data)
         yield from self.take(event.data)
 
     def read(self, document: bytes) -> Iterator[Chunk]:
-        """Give the chunks of a whole answer, ``Finish`` last."""
+        """Give the chunks of a complete answer, ``Finish`` last."""
         yield from self.take(document)
         if not self._started:
             raise malformed(self._provider, f"no {self.holder}", document)
         yield self.end()
 
     def end(self) -> Finish:
-        """Return the end of a stream that is over; raises if the answer is empty or not whole."""
+        """Return the end of the answer. Raises if it is empty or incomplete."""
         if self._reason is None:
             raise ProviderFault("truncated", f"{self._provider} ended the answer without a {self.ending}", status=200)
         if self._tools and self._reason == "stop":
-            self._reason = "tool_calls"  # a host's word where one tool was demanded
+            self._reason = "tool_calls"  # some hosts report "stop" if a tool was required
         if not self._spoke and not self._tools and self._reason not in CUT:
             raise malformed(self._provider, f"neither {self.content} nor tool calls")
         return Finish(self._reason)
 
 
 async def whole(reader: Reader, response: Response, redact: Redact) -> AsyncGenerator[Chunk, None]:
-    """The chunks of an answer in one document. A broken one gives its usage alone before the fault is raised."""
+    """The chunks of an answer in one document. An invalid one only gives its usage before the fault."""
     try:
         for chunk in read_whole(reader, await response.read(MAX_ANSWER_BYTES)):
             yield chunk
@@ -86,7 +85,7 @@ async def whole(reader: Reader, response: Response, redact: Redact) -> AsyncGene
 
 
 async def streamed(reader: Reader, response: Response, redact: Redact) -> AsyncGenerator[Chunk, None]:
-    """The chunks of an answer in server-sent events. What came before a fault is given before it is raised."""
+    """The chunks of an answer in server-sent events, up to a fault."""
     parser, body = SseParser(), response.chunks()
     try:
         async for data in body:
@@ -104,12 +103,12 @@ async def streamed(reader: Reader, response: Response, redact: Redact) -> AsyncG
         conceal(fault, redact)
         raise
     finally:
-        if hasattr(body, "aclose"):  # a generator, of another transport than ours
+        if hasattr(body, "aclose"):  # a generator of a custom transport
             await body.aclose()
 
 
 def _read(data: bytes, parser: SseParser, reader: Reader) -> Iterator[Chunk | None]:
-    """Give the chunks of a piece of the body, as they are asked for; None after a slice without an event."""
+    """Give the chunks of a piece of the body; None after a slice without an event."""
     for at in range(0, len(data), SLICE_BYTES):
         said = False
         for event in parser.feed(data[at : at + SLICE_BYTES]):
@@ -120,14 +119,14 @@ def _read(data: bytes, parser: SseParser, reader: Reader) -> Iterator[Chunk | No
 
 
 async def _drain(body: AsyncIterator[bytes]) -> None:
-    """Read on to the end of the body: only then can its connection be used again."""
+    """Read the rest of the body, so that its connection can be reused."""
     with suppress(ProviderFault):  # the answer was complete
         async for _ in body:
             pass
 
 
 def _end(parser: SseParser, reader: Reader) -> Finish:
-    """The end of a stream. If it broke off with an error outside of all events, that error is the fault."""
+    """The end of a stream. An error outside all events becomes the fault."""
     try:
         return reader.end()
     except ProviderFault as raised:
@@ -140,7 +139,7 @@ def _end(parser: SseParser, reader: Reader) -> Finish:
 
 
 def read_whole(reader: Reader, body: bytes) -> Iterator[Chunk]:
-    """Give the chunks of a document; of a broken one its usage alone, before the fault is raised."""
+    """Give the chunks of a document; of an invalid one only its usage, before the fault."""
     chunks, fault = list[Chunk](), None
     try:
         chunks.extend(reader.read(body))
@@ -154,7 +153,7 @@ def read_whole(reader: Reader, body: bytes) -> Iterator[Chunk]:
 
 def usage_last(chunks: Iterator[Chunk], usage: Usage | None) -> Iterator[Chunk]:
     """Give the chunks of a document, then its usage; an empty ``Delta`` as a sign of life if there is neither. A fault
-    is raised after the usage that came with it."""
+    is raised after the usage."""
     said, fault = False, None
     try:
         for chunk in chunks:
@@ -171,7 +170,7 @@ def usage_last(chunks: Iterator[Chunk], usage: Usage | None) -> Iterator[Chunk]:
 
 
 def count_of(value: Any) -> int | None:
-    """A reported token count; None unless it is one that a call can come to."""
+    """A reported token count, or None if it is invalid."""
     return value if type(value) is int and 0 <= value <= MOST_TOKENS else None
 
 
@@ -183,7 +182,7 @@ class Function(msgspec.Struct):
 
 
 class Piece(msgspec.Struct):
-    """A piece of a tool call, or the whole of it, as it was sent."""
+    """A piece of a tool call, or all of it, as received."""
 
     index: int | None = None
     id: str | None = None
@@ -191,33 +190,32 @@ class Piece(msgspec.Struct):
 
 
 class ToolCalls:
-    """Turns the pieces of one answer's tool calls into ``ToolDelta``, however their host numbers them.
+    """Turns pieces of tool calls into ``ToolDelta``, with any numbering of the host.
 
-    Each call gets an index and an id of its own. The id is in the first delta, or in a later one if the host names it
-    only then.
+    Each call gets a unique index and id. The id is in the first delta, or in a later one if the host sends it later.
     """
 
     def __init__(self) -> None:
         self._latest: dict[int, _Begun] = {}
-        """By the index that the host gives."""
+        """By the host's index."""
         self._last = 0
-        """That index of the call that began last."""
+        """The host's index of the latest call."""
         self._indices: set[int] = set()
         self._free = 0
-        """Above all indices that are taken."""
+        """The next unused index."""
         self._ids: set[str] = set()
 
     def __bool__(self) -> bool:
         return bool(self._latest)
 
     def add(self, piece: Piece) -> ToolDelta:
-        """Return what a piece adds to which call."""
+        """Return what a piece adds to its call."""
         function = piece.function or Function()
         at = piece.index
-        if at is None:  # from a host that sends none, an id or a name begins a call
+        if at is None:  # without indices, an id or a name begins a call
             at = self._free if piece.id or function.name or not self._latest else self._last
         call, id = self._latest.get(at), ""
-        # some hosts give all calls the index 0; others give each piece an id, but a name only to the first
+        # some hosts use index 0 for all calls; others repeat the id, but not the name
         if call is None or (function.name and piece.id and call.id and piece.id != call.id):
             call = self._begin(at)
             id = self._own(piece.id or f"call_{call.index}", call)
@@ -238,7 +236,7 @@ class ToolCalls:
         return call
 
     def _own(self, id: str, call: _Begun) -> str:
-        """The id, changed if another call has it: results are told apart by it."""
+        """The id, made unique, since results refer to it."""
         while id in self._ids:
             id = f"{id}_{call.index}"
         self._ids.add(id)
@@ -251,4 +249,4 @@ class _Begun:
     def __init__(self, index: int) -> None:
         self.index = index
         self.id: str | None = None
-        """As the host says it."""
+        """The host's id."""

@@ -1,9 +1,8 @@
-"""Anthropic's Messages API, both ways, as Anthropic and compatible hosts speak it.
+"""Anthropic's Messages API, of Anthropic and compatible hosts.
 
-All system and developer messages go to ``system``, in their order, wherever they stand: most models take none among
-the turns, and Anthropic's own OpenAI-compatible address does the same. Turns of one role are joined, tool results
-first. Blank texts are left out, since they are refused; so are the ``detail`` of images and the names of speakers, for
-which the protocol has no field.
+All system and developer messages go to ``system`` in order, as with Anthropic's own OpenAI-compatible address, since
+most models accept none among the turns. Turns of one role are joined, tool results first. Blank texts are left out,
+since they are refused. The protocol has no field for the ``detail`` of images and names of speakers.
 """
 
 from __future__ import annotations
@@ -48,10 +47,9 @@ ANTHROPIC = Endpoint(
     url_variable="ANTHROPIC_BASE_URL",
 )
 VERSION = "2023-06-01"
-"""Of the API. The next one, 2026-10-21, takes no temperature for any model, and changes nothing else that is sent and
-read here."""
+"""API version. The next one, 2026-10-21, only differs in not accepting a temperature."""
 DEFAULT_MAX_TOKENS = 4096
-"""The cap, which has to be sent, if neither the call nor the model has one."""
+"""The required cap if neither the call nor the model has one."""
 
 _MEDIA = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _PDF = "application/pdf"
@@ -64,18 +62,17 @@ _SYSTEM = ("system", "developer")
 _THOUGHTS = ("thinking", "redacted_thinking")
 _THOUGHT_FIELDS = ("type", "thinking", "signature", "data")
 _AT = "at"
-"""Added to a block of thought that does not come first: how many characters and tool calls came before it."""
+"""Added to a block of thought that is not first: the numbers of characters and tool calls before it."""
 
 
 class AnthropicProvider(HttpProvider):
-    """Serves models over the Messages API, Anthropic's own or another host's.
+    """Serves models over the Messages API, of Anthropic or another host.
 
         AnthropicProvider()                                    # key from ANTHROPIC_API_KEY
         AnthropicProvider("your-key", name="mine", base_url="https://llm.example.com", models=[...])
 
     Keys, ``headers``, ``proxy``, ``verify``, ``timeout`` and ``max_retries`` are those of ``OpenAIProvider``;
-    ``base_url`` is written with or without ``/v1``. If neither the call nor the model has a cap for the answer, 4,096
-    tokens are asked for.
+    ``base_url`` may end with ``/v1``. The output cap is 4,096 tokens if neither the call nor the model has one.
     """
 
     _vendor = ANTHROPIC.name
@@ -96,8 +93,8 @@ class AnthropicProvider(HttpProvider):
         endpoint = ANTHROPIC
         if name != ANTHROPIC.name:
             if base_url is None:
-                hint = f"give base_url=..., or leave the name at {ANTHROPIC.name!r}"
-                raise ValidationFailed.at("name", f"no host is known as {name!r}", hint)
+                hint = f"pass base_url=..., or leave out the name ({ANTHROPIC.name!r})"
+                raise ValidationFailed.at("name", f"there is no known host {name!r}", hint)
             endpoint = Endpoint(name=name, base_url=base_url, needs_key=False)
         super().__init__(endpoint, api_key, base_url, **options)
 
@@ -118,13 +115,13 @@ class AnthropicProvider(HttpProvider):
 
 
 def message_body(call: UpstreamCall, provider: str = ANTHROPIC.name) -> Json:
-    """The JSON body. Raises ``ProviderFault("request")``, with nothing of the prompt, if the protocol cannot express
-    the call."""
+    """The JSON body of a call. Raises ``ProviderFault("request")`` without text of the prompt if it is not
+    expressible."""
     cap = call.max_output_tokens or call.model.max_output_tokens or DEFAULT_MAX_TOKENS
     asked, version = asked_of(call), claude_of(call.model)[1]
     thinking = {} if asked is None else thinking_of(CLAUDE_THINKING, call.model, version).fields(asked, cap)
     if thinking.get("thinking", {}).get("type") == "enabled" and _broke_off(call, provider):
-        thinking = {}  # in the middle of a tool loop it goes on as it began
+        thinking = {}  # a tool loop continues as it began
     told = bool(thinking) and asked != "none"
     thinks = told or (not thinking and version >= THINKS)
     body: Json = {
@@ -134,7 +131,7 @@ def message_body(call: UpstreamCall, provider: str = ANTHROPIC.name) -> Json:
     }
     system = [block for message in call.messages if message.role in _SYSTEM for block in _content(message)]
     if any(block["type"] != "text" for block in system):
-        raise _unsayable("takes no images, documents and sound in system messages")
+        raise _unsayable("supports only text in system messages")
     if any("cache_control" in block for block in system):
         body["system"] = system
     elif system:
@@ -153,7 +150,7 @@ def message_body(call: UpstreamCall, provider: str = ANTHROPIC.name) -> Json:
 
 
 def _keep(body: Json) -> None:
-    """Has the prompt kept in the cache, unless the caller has marked what is to be kept."""
+    """Mark the prompt for the cache, unless the caller has set marks."""
     system, last = body.get("system", ""), body["messages"][-1]
     blocks = [block for turn in body["messages"] for block in turn["content"]] + body.get("tools", [])
     if last["role"] == "user" and isinstance(system, str) and not any("cache_control" in block for block in blocks):
@@ -161,7 +158,7 @@ def _keep(body: Json) -> None:
 
 
 def _calling(call: UpstreamCall) -> Json:
-    """Which tools are called, and whether several at once."""
+    """The tool choice, and whether several tools may be called at once."""
     choice, serial = call.tool_choice, call.params.parallel_tool_calls is False
     if choice is None or (isinstance(choice, str) and choice in _TOOL_CHOICES):
         made: Json = {"type": _TOOL_CHOICES[choice or "auto"]}
@@ -173,7 +170,7 @@ def _calling(call: UpstreamCall) -> Json:
 
 
 def _broke_off(call: UpstreamCall, provider: str) -> bool:
-    """True if the model is given results of tools whose calls are there without the thought before them."""
+    """True if the conversation ends with tool results whose calls lack their reasoning."""
     for message in reversed(call.messages):
         if message.role == "user":
             break
@@ -183,7 +180,8 @@ def _broke_off(call: UpstreamCall, provider: str) -> bool:
 
 
 def _turns(call: UpstreamCall, thinker: str | None, *, may_begin: bool) -> list[Json]:
-    """The conversation. ``thinker``: whose thought goes with it; ``may_begin``: the caller may begin the answer."""
+    """The turns. ``thinker``: the provider whose reasoning is sent; ``may_begin``: a final assistant's turn is
+    allowed."""
     turns: list[Json] = []
     for message in call.messages:
         blocks = [] if message.role in _SYSTEM else [*_blocks(message, thinker)]
@@ -193,15 +191,15 @@ def _turns(call: UpstreamCall, thinker: str | None, *, may_begin: bool) -> list[
         elif blocks:
             turns.append({"role": role, "content": blocks})
     if not turns:
-        raise _unsayable("takes no conversation of system messages and blanks alone")
+        raise _unsayable("needs a message that is neither blank nor a system message")
     for turn in turns:
-        turn["content"].sort(key=lambda block: block["type"] != "tool_result")  # results come first, or are refused
+        turn["content"].sort(key=lambda block: block["type"] != "tool_result")  # results must come first
     if turns[-1]["role"] == "assistant":
         if not may_begin or claude_of(call.model)[1] >= NO_PREFILL:
-            raise _unsayable("takes for this model no conversation that ends with the assistant's words")
+            raise _unsayable("does not support a final assistant's message for this model")
         last = turns[-1]["content"][-1]
         if last["type"] == "text":
-            last["text"] = last["text"].rstrip()  # words to go on with must not end in white space
+            last["text"] = last["text"].rstrip()  # a prefill must not end in white space
     return turns
 
 
@@ -223,7 +221,7 @@ def _blocks(message: Message, thinker: str | None) -> Iterator[Json]:
     said = called = 0
     for item in (item for item in thought.items if item.get("type") in _THOUGHTS):  # each in its place
         match item.get(_AT):
-            case [int(chars), int(count)]:  # a client may have made it up
+            case [int(chars), int(count)]:  # not trusted: a client may have changed it
                 chars, count = max(said, chars), max(called, count)
             case _:
                 chars, count = said, called
@@ -238,7 +236,7 @@ def _blocks(message: Message, thinker: str | None) -> Iterator[Json]:
 def _use(call: ToolCall) -> Json:
     arguments = object_in(call.function.arguments or "{}")
     if arguments is None:
-        raise _unsayable("takes tool calls whose arguments are a JSON object only")
+        raise _unsayable("supports only tool calls with a JSON object as arguments")
     return {"type": "tool_use", "id": _plain_id(call.id), "name": call.function.name, "input": arguments}
 
 
@@ -264,7 +262,7 @@ def _attached(part: ImagePart | AudioPart | FilePart) -> Json:
         case FilePart():
             named = {} if part.file.filename is None else {"title": part.file.filename}
             return {"type": "document", "source": _source(part.file.file_data, (_PDF,), "documents")} | named
-    raise _unsayable("takes no sound")
+    raise _unsayable("does not support sound")
 
 
 def _source(url: str, kinds: tuple[str, ...], what: str) -> Json:
@@ -274,12 +272,12 @@ def _source(url: str, kinds: tuple[str, ...], what: str) -> Json:
     media = found[1].lower() if found else ""
     if found is None or media not in kinds:
         given = media[:_SHOWN_CHARS] or "another data: URL"
-        raise _unsayable(f"takes {what} as base64 of {', '.join(kinds)}, got {given!r}")
+        raise _unsayable(f"supports {what} as base64 of {', '.join(kinds)}, got {given!r}")
     return {"type": "base64", "media_type": media, "data": url[found.end() :]}
 
 
 def _plain_id(id: str) -> str:
-    """Another vendor's id in the characters that are taken here; ids that differ still do."""
+    """Another vendor's id with the allowed characters. Different ids stay different."""
     return _NO_ID_CHARACTER.sub(lambda found: f"_{ord(found[0]):x}_", id)
 
 
@@ -297,18 +295,18 @@ def _tool(tool: Tool) -> Json:
 
 
 def _sampling(call: UpstreamCall, *, told: bool) -> dict[str, float]:
-    """Temperature and ``top_p``. A 1, which asks for nothing, is left out if the model would refuse it. ``told``: the
+    """Temperature and ``top_p``. A value of 1, the default, is left out if the model would refuse it. ``told``: the
     model is told to think."""
     named = {"temperature": call.params.temperature, "top_p": call.params.top_p}
     given = {name: value for name, value in named.items() if value is not None}
     if given.get("temperature", 0) > 1:
-        raise _unsayable(f"takes a temperature from 0 to 1, got {given['temperature']}")
+        raise _unsayable(f"supports a temperature from 0 to 1, got {given['temperature']}")
     version = claude_of(call.model)[1]
     if told or version >= NO_SAMPLING or (len(given) == 2 and version >= ONE_OF_TWO):
         given = {name: value for name, value in given.items() if value != 1}
         if len(given) == 2:
             both = f"{given['temperature']} and {given['top_p']}"
-            raise _unsayable(f"takes temperature or top_p for this model, got {both}")
+            raise _unsayable(f"supports only one of temperature and top_p for this model, got {both}")
     return given
 
 
@@ -316,7 +314,7 @@ def _stops(stop: str | list[str] | None) -> dict[str, list[str]]:
     stops = [stop] if isinstance(stop, str) else stop or []
     for each in stops:
         if not each.strip():
-            raise _unsayable(f"takes no stop sequence of white space alone, got {each[:_SHOWN_CHARS]!r}")
+            raise _unsayable(f"does not support a stop sequence of only white space, got {each[:_SHOWN_CHARS]!r}")
     return {"stop_sequences": stops} if stops else {}
 
 
@@ -325,7 +323,7 @@ def _output(form: Json | None) -> Json:
     if form is None or kind == "text":
         return {}
     if kind != "json_schema":
-        raise _unsayable(f"takes a response_format with a JSON schema, got {str(kind)[:_SHOWN_CHARS]!r}")
+        raise _unsayable(f"supports only a response_format with a JSON schema, got {str(kind)[:_SHOWN_CHARS]!r}")
     schema = _closed(form["json_schema"]["schema"], "a response_format")
     return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
 
@@ -333,9 +331,9 @@ def _output(form: Json | None) -> Json:
 def _closed(schema: Json, whose: str) -> Json:
     try:
         return closed_form(schema)
-    except (OpenEnded, RecursionError, TypeError, AttributeError):  # of a keyword whose value is of another type
+    except (OpenEnded, RecursionError, TypeError, AttributeError):  # a keyword has a value of a wrong type
         pass
-    raise _unsayable(f"takes {whose} with named properties and values of known types only")
+    raise _unsayable(f"supports {whose} only with named properties and values of known types")
 
 
 def _unsayable(what: str) -> ProviderFault:
@@ -350,17 +348,16 @@ _HARD_PATTERN = re.compile(r"\(\?|\\[bB1-9]")
 """Look-arounds, word boundaries and back references."""
 _MEANINGLESS = frozenset("$schema $id $comment discriminator deprecated readOnly writeOnly".split())
 _SHAPES = frozenset("type enum const anyOf allOf $ref".split())
-"""A schema without any of them allows values of every shape."""
+"""A schema without any of them allows everything."""
 
 
 class OpenEnded(Exception):
-    """The schema leaves something open that would have to be closed."""
+    """The schema cannot be closed."""
 
 
 def closed_form(schema: object) -> Json:
-    """The schema for the same values or fewer, as Anthropic takes it: every object closed. Bounds that are not
-    enforced go into the description, where the model may heed them. Raises ``OpenEnded`` for values of any shape and
-    objects of any properties."""
+    """A schema for the same values or fewer that Anthropic supports: every object is closed. Unsupported keywords go
+    into the description for the model. Raises ``OpenEnded`` for unrestricted values and objects."""
     if not isinstance(schema, Mapping):  # true and false
         raise OpenEnded
     made, words = Json(), list[str]()
@@ -382,7 +379,7 @@ def closed_form(schema: object) -> Json:
 
 
 def _enforced(word: str, value: Any) -> Json:
-    """A keyword of a schema as Anthropic takes it; empty if it is not enforced there."""
+    """A keyword in Anthropic's form; empty if it is not supported."""
     match word:
         case _ if word in _AS_THEY_ARE:
             return {word: value}
@@ -407,7 +404,7 @@ _DECODER = msgspec.json.Decoder(Json)
 
 
 class Counts:
-    """Token counts, as far as they are known. Those of a later event are totals, too, and replace earlier ones."""
+    """Token counts. Later events have totals, which replace earlier ones."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
@@ -416,14 +413,14 @@ class Counts:
         self._told: Usage | None = None
 
     def add(self, usage: Any) -> Usage | None:
-        """Add reported counts; return the usage if it is known and has changed."""
+        """Add reported counts. Returns the usage if it is complete and has changed."""
         if not isinstance(usage, dict):
             return None
         counts, details = self._counts, usage.get("output_tokens_details")
         for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens"):
             count = count_of(usage.get(name))
             if count or (count == 0 and (name == "output_tokens" or name not in counts)):
-                counts[name] = count  # some hosts count the input at one end only, and say 0 at the other
+                counts[name] = count  # some hosts report the input only once, and 0 otherwise
         if isinstance(details, dict):
             self._thought = count_of(details.get("thinking_tokens")) or self._thought
         if isinstance(usage.get("cache_creation"), dict):
@@ -445,14 +442,14 @@ class Blocks(Reader):
     ending = "stop reason"
 
     def __init__(self, provider: str, *, may_be_silent: bool = False) -> None:
-        """``may_be_silent``: the model was given the results of its tools, and may have nothing to add."""
+        """``may_be_silent``: an empty answer is allowed, after tool results."""
         super().__init__(provider)
         self._may_be_silent = may_be_silent
         self._counts = Counts()
         self._begun = 0
         self._open: dict[int, Json] = {}
-        """Blocks that are open, by their index: a thought with its texts in lists; a tool call with its number and,
-        until a piece of them comes, the arguments that it began with, most often none."""
+        """Open blocks by index: reasoning with its texts in lists; tool calls with their number and, until the first
+        piece, their initial arguments."""
         self._chars = 0
 
     def take(self, document: bytes | str) -> Iterator[Chunk]:
@@ -463,14 +460,13 @@ class Blocks(Reader):
         yield from usage_last(self._take(fields), None)
 
     def end(self) -> Finish:
-        """Return the end. By Anthropic's contract only the end mark follows a reason, so a stream that was cut between
-        the two is whole."""
+        """Return the end. Only the end mark follows a stop reason, so a stream that breaks between them is complete."""
         self._spoke = self._spoke or self._may_be_silent or self._reason == "stop_sequence"
         self._reason = self._reason and ended(self._provider, self._reason)
         return super().end()
 
     def read(self, document: bytes) -> Iterator[Chunk]:
-        """Give the chunks of a whole answer, its usage first."""
+        """Give the chunks of a complete answer, usage first."""
         message = decoded(_DECODER, self._provider, document, "not an object")
         yield from self._count(message.get("usage"))
         if message.get("error"):
@@ -571,4 +567,4 @@ class Blocks(Reader):
         return value or "" if isinstance(value, str | None) else self._refuse("text")
 
     def _refuse(self, wanted: str) -> NoReturn:
-        raise malformed(self._provider, f"something else in the place of {wanted}")
+        raise malformed(self._provider, f"a value that is not {wanted}")

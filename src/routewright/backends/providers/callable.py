@@ -1,4 +1,4 @@
-"""Providers without a wire: any function (your own model, an SDK, a test), and models that the host calls itself."""
+"""Providers without HTTP: any function (your own model, an SDK, a test), and models that the application calls."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Reply = str | Iterable[str | Chunk | None] | AsyncIterable[str | Chunk | None]
 Function = Callable[[UpstreamCall], Reply | Awaitable[Reply]]
 
 THREADS = 40
-"""Calls of one provider that may run in worker threads at once, in each event loop."""
+"""Concurrent calls of one provider in worker threads, in each event loop."""
 
 _END: Any = object()
 _HINT = "return text, or an iterable of text and chunks"
@@ -45,18 +45,17 @@ class CallableProvider:
 
         provider = CallableProvider(answer, models=[Model(id="local/upper", quality=0.2)])
 
-    A plain function or generator runs in worker threads, a coroutine function or async generator on the loop. What it
-    raises is the provider's fault ``server``, unless it raises ``ProviderFault`` itself. A piece that is None is a sign
-    of life.
+    Functions and generators run in worker threads, coroutine functions and async generators on the loop. Exceptions
+    become the fault ``server``, except for ``ProviderFault``. None as a piece is a sign of life.
     """
 
     def __init__(self, function: Function, *, models: Sequence[Model], name: str = "") -> None:
         self._models = models_of(models)
         if not self._models:
-            raise ValidationFailed.at("models", "is empty", "declare at least one Model that the function serves")
+            raise ValidationFailed.at("models", "is empty", "pass at least one Model that the function serves")
         self.name = name or self._models[0].id.partition("/")[0]
         if not callable(function):
-            raise ValidationFailed.at("function", f"{shown(function)} cannot be called", _HINT)
+            raise ValidationFailed.at("function", f"{shown(function)} is not callable", _HINT)
         try:
             inspect.signature(function).bind(None)
         except TypeError as error:
@@ -72,7 +71,7 @@ class CallableProvider:
         return f"CallableProvider({self.name!r}, {[model.id for model in self._models]})"
 
     def models(self) -> Sequence[Model]:
-        """The models it was declared with."""
+        """The given models."""
         return self._models
 
     def open(self, call: UpstreamCall) -> RunningFunction:
@@ -80,15 +79,15 @@ class CallableProvider:
         return RunningFunction(self._function, call, self._waits, self._threads)
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 class HostedProvider:
-    """Declares models that you call yourself, in the steps of ``Router.steps``. It needs no key and sends nothing.
+    """Declares models that the application calls itself, with ``Router.steps``. Needs no key and sends nothing.
 
         router = Router(providers=[HostedProvider("openai"), HostedProvider("anthropic")])
 
-    Without ``models`` it stands for those of the catalogue under its name.
+    Without ``models`` it has those of the catalogue under its name.
     """
 
     def __init__(self, name: str, *, models: Sequence[Model] = ()) -> None:
@@ -99,15 +98,15 @@ class HostedProvider:
         return f"HostedProvider({self.name!r})"
 
     def models(self) -> Sequence[Model]:
-        """The models it was made with; none: those of the catalogue under its name."""
+        """The given models. None: those of the catalogue under its name."""
         return self._models
 
     def open(self, call: UpstreamCall) -> NoReturn:
-        """Refuse the call, so that ``Router.route`` moves on to models that it can call."""
-        raise ProviderFault(FaultKind.REQUEST, f"{self.name} is called by its host, in Router.steps")
+        """Refuse the call, so that ``Router.route`` tries other models."""
+        raise ProviderFault(FaultKind.REQUEST, f"{self.name} is only for Router.steps")
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 class RunningFunction(Struct, eq=False):
@@ -116,16 +115,16 @@ class RunningFunction(Struct, eq=False):
     function: Function
     call: UpstreamCall
     waits: bool
-    """It need not run in a thread."""
+    """True if it needs no thread."""
     threads: Threads
     reply: AsyncIterator[str | Chunk | None] | None = None
-    """The pieces of an answer that is not one text."""
+    """The pieces of an answer that is not a single text."""
     started: bool = False
     tools: bool = False
     finished: bool = False
 
     def __repr__(self) -> str:
-        # no prompt: a repr ends up in logs
+        # no prompt, since a repr may be logged
         return f"<RunningFunction for {self.call.model.id}>"
 
     async def __aenter__(self) -> RunningFunction:
@@ -186,14 +185,14 @@ async def _each(pieces: Iterable[str | Chunk | None]) -> AsyncIterator[str | Chu
 
 
 class _Stepped:
-    """A plain iterator as an async one. It may block, so each of its steps runs in a thread, and so does its end."""
+    """An iterator as an async one. All its steps run in threads, since they may block."""
 
     def __init__(self, pieces: Iterable[str | Chunk | None], threads: Threads) -> None:
         self._pieces = iter(pieces)
         self._threads = threads
         self._guard = Guard()
         self._steps = False
-        """A thread runs it, perhaps an abandoned one."""
+        """True while a thread runs it, perhaps an abandoned one."""
         self._closed = False
 
     def __aiter__(self) -> _Stepped:

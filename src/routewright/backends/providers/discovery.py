@@ -1,6 +1,6 @@
-"""Which models a server of your own has: Ollama, vLLM, llama.cpp and LM Studio, each asked in its own words.
+"""Lists the models of a local server: Ollama, vLLM, llama.cpp or LM Studio.
 
-Facts from their public documentation. Using any of these models costs nothing. What a server does not say is left open.
+Facts are from their public documentation. These models cost nothing. Unreported facts stay unknown.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from routewright.errors import ProviderFault
 from routewright.wire import Modality, Model, Pricing
 
 Ask = Callable[..., Awaitable[Any]]
-"""Sends a request to a path below the server's root, or below its base URL if it begins without a slash, and gives the
-JSON that came back. It is a POST where there is a ``body``. Raises ``ProviderFault``."""
+"""Sends a request to a path below the server's root, or below its base URL without a leading slash, and returns the
+JSON. With a ``body`` it is a POST. Raises ``ProviderFault``."""
 
 _AT_A_TIME = 8
-"""Questions about single models."""
+"""Concurrent requests about single models."""
 _NUM_CTX = re.compile(r"^num_ctx\s+(\d+)", re.MULTILINE)
 
 
 class Server(NamedTuple):
-    """A kind of server: how to ask for its models, and what to do where there are none."""
+    """A kind of server: how to list its models, and hints if there are none."""
 
     list: Callable[[str, Ask, dict[str, Model | None]], Awaitable[list[Model]]]
-    """Takes the provider's name, and a dict in which it remembers what it learned."""
+    """Takes the provider's name, and a dict as a cache."""
     start: str
     get: str
 
@@ -64,8 +64,7 @@ class _Props(Struct):
 
 
 async def _ollama(provider: str, ask: Ask, known: dict[str, Model | None]) -> list[Model]:
-    """Each model is shown once: its digest says whether it is still the same. A loaded one keeps the window that it was
-    loaded with, which may be less than it can have."""
+    """Details of a model are cached by digest. A loaded model may have a smaller window than possible."""
     tags, slots = convert((await ask("/api/tags"))["models"] or [], list[_Tag]), anyio.CapacityLimiter(_AT_A_TIME)
 
     async def show(tag: _Tag) -> None:
@@ -73,7 +72,7 @@ async def _ollama(provider: str, ask: Ask, known: dict[str, Model | None]) -> li
             async with slots:
                 shown = convert(await ask("/api/show", body={"model": tag.name}), _Shown)
             known[tag.name + tag.digest] = _shown(provider, tag.name, shown)
-        except (ProviderFault, MsgspecError):  # another time
+        except (ProviderFault, MsgspecError):  # tried again next time
             pass
 
     async with anyio.create_task_group() as group:
@@ -82,7 +81,7 @@ async def _ollama(provider: str, ask: Ask, known: dict[str, Model | None]) -> li
                 group.start_soon(show, tag)
     try:
         loaded = convert((await ask("/api/ps"))["models"] or [], list[_Tag])
-    except ProviderFault:  # a server that is none of Ollama's own
+    except ProviderFault:  # another server with Ollama's API
         loaded = []
     windows = {each.name: each.context_length for each in loaded}
     found: list[Model] = []
@@ -94,7 +93,7 @@ async def _ollama(provider: str, ask: Ask, known: dict[str, Model | None]) -> li
 
 
 def _shown(provider: str, tag: str, shown: _Shown) -> Model | None:
-    """None for a model that embeds."""
+    """None for an embedding model."""
     able = shown.capabilities
     if "completion" not in able:
         return None
@@ -106,7 +105,7 @@ def _shown(provider: str, tag: str, shown: _Shown) -> Model | None:
 
 
 async def _vllm(provider: str, ask: Ask, known: dict[str, Model | None]) -> list[Model]:
-    """It does not say whether it was started with tools: without, it refuses requests that have some."""
+    """Whether it supports tools is not reported. Without, it refuses requests with tools."""
     listed = await _listed(ask("models"))
     windows = {each.id: each.max_model_len for each in listed}
     return [
@@ -116,7 +115,7 @@ async def _vllm(provider: str, ask: Ask, known: dict[str, Model | None]) -> list
 
 
 async def _llamacpp(provider: str, ask: Ask, known: dict[str, Model | None]) -> list[Model]:
-    """A template that knows no tools drops them without a word. Of several models, that of each is not known."""
+    """Templates without tools silently drop them. With several models, their templates are not reported."""
     listed, props = await _listed(ask("models")), _Props()
     if len(listed) == 1:
         try:
@@ -134,7 +133,7 @@ async def _llamacpp(provider: str, ask: Ask, known: dict[str, Model | None]) -> 
 
 
 async def _lmstudio(provider: str, ask: Ask, known: dict[str, Model | None]) -> list[Model]:
-    """It loads a model when it is first called. One that says nothing of tools takes them."""
+    """Models without reported capabilities support tools."""
     found: list[Model] = []
     for each in await _listed(ask("/api/v0/models")):
         window, tool = each.loaded_context_length or each.max_context_length, "tool_use" in each.capabilities
@@ -166,4 +165,4 @@ SERVERS = {
     "llamacpp": Server(_llamacpp, "llama-server -m FILE", "llama-server -m FILE"),
     "lmstudio": Server(_lmstudio, "lms server start", "lms get NAME"),
 }
-"""By the name of their host."""
+"""By name of the host."""

@@ -1,4 +1,4 @@
-"""Turns an HTTP answer that failed into a ``ProviderFault``, from its status, headers and body."""
+"""Turns a failed HTTP answer into a ``ProviderFault``, by status, headers and body."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from routewright.errors import ProviderFault
 from routewright.wire import FaultKind
 
 BODY_CHARS = 2048
-"""How much of a body a fault keeps."""
+"""Characters of a body that a fault keeps."""
 _START_CHARS = 2 * BODY_CHARS
-"""How much is kept until it is concealed, so that no credential is cut in two first."""
+"""Characters until credentials are hidden, so that none is cut in two before."""
 MAX_RETRY_AFTER_S = 86_400.0
 CUT = ("length", "content_filter")
 """Finish reasons of answers that may be empty."""
@@ -28,15 +28,15 @@ _SHOULD_RETRY = {"true": True, "false": False}
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
 _DURATION_S = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
 _WORDS = ("message", "msg", "detail", "error")
-"""The fields in which an error says what it is; the first that is there counts."""
+"""Fields with an error's message; the first one present counts."""
 
 T = TypeVar("T")
 Redact = Callable[[str], str]
-"""Replaces our credentials in what a server sent by as many other characters."""
+"""Masks credentials in a text."""
 
 
 def fault_of_answer(provider: str, status: int, headers: Mapping[str, str], body: str) -> ProviderFault:
-    """The fault that an answer with a status other than 200 stands for, not yet concealed."""
+    """The fault of an answer with a status other than 200. Credentials are not hidden yet."""
     error = _parse(body)
     kind = kind_of_status(status, error.code, error.text)
     message = f"{provider} answered {status}" + (f" {error.code}" if error.code not in ("", str(status)) else "")
@@ -47,7 +47,7 @@ def fault_of_answer(provider: str, status: int, headers: Mapping[str, str], body
 
 
 def fault_in_answer(provider: str, body: str) -> ProviderFault:
-    """The fault that an error inside an answer with status 200 stands for, not yet concealed."""
+    """The fault of an error in an answer with status 200. Credentials are not hidden yet."""
     error = _parse(body)
     if error.code.isdecimal() and 400 <= int(error.code) < 600:
         kind = kind_of_status(int(error.code), "", error.text)
@@ -58,14 +58,13 @@ def fault_in_answer(provider: str, body: str) -> ProviderFault:
 
 
 def malformed(provider: str, what: str, document: bytes | str = "") -> ProviderFault:
-    """The fault of a broken answer with status 200, not yet concealed."""
+    """The fault of an invalid answer with status 200. Credentials are not hidden yet."""
     message = f"{provider} sent an answer with {what}"
     return ProviderFault(FaultKind.MALFORMED, message, status=200, body=start_of(written(document)))
 
 
 def ended(provider: str, word: str) -> str:
-    """The common word for a vendor's finish reason, or the word itself if it is unknown. Raises the fault that some
-    reasons stand for."""
+    """The common name of a vendor's finish reason, or the vendor's own. Raises a fault for some reasons."""
     means, shown = ending_of(word), word if ENDING.fullmatch(word) else "other"
     if isinstance(means, FaultKind):
         raise ProviderFault(means, f"{provider} broke off with {word.partition(':')[0]!r}", status=200)
@@ -73,11 +72,11 @@ def ended(provider: str, word: str) -> str:
 
 
 def decoded(decoder: msgspec.json.Decoder[T], provider: str, document: bytes | str, odd: str) -> T:
-    """Decode a document. Raises a fault that calls it broken JSON, or ``odd``."""
+    """Decode a document. Raises a fault: broken JSON, or ``odd``."""
     try:
         return decoder.decode(document)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        pass  # what was raised may hold the text
+        pass  # its message may contain the text
     raise malformed(provider, f"broken JSON, or {odd}", document)
 
 
@@ -87,44 +86,43 @@ def written(document: bytes | str) -> str:
 
 
 def start_of(body: str) -> str:
-    """The part of a body that a fault keeps until it is concealed."""
+    """The part of a body for a fault whose credentials are not hidden yet."""
     return body[:_START_CHARS]
 
 
 def conceal(fault: ProviderFault, redact: Redact) -> None:
-    """Hide our credentials in all texts of a finished fault."""
+    """Hide credentials in all texts of a fault."""
     fault.message, fault.body = redact(fault.message), redact(fault.body)[:BODY_CHARS]
     fault.public = redact(fault.public)
     fault.args = (fault.kind, fault.message)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait, 0 to a day, from ``retry-after-ms`` or ``retry-after``; None if they make no sense."""
+    """Seconds to wait, up to a day, from ``retry-after-ms`` or ``retry-after``; None if invalid."""
     milliseconds = _number(headers.get("retry-after-ms", ""))
     seconds = seconds_until(headers, "retry-after") if milliseconds is None else milliseconds / 1000
     return None if seconds is None else min(seconds, MAX_RETRY_AFTER_S)
 
 
 def seconds_until(headers: Mapping[str, str], name: str) -> float | None:
-    """Seconds from now to what a header names, in any vendor's form: seconds, a duration ("6m0s", "20ms"), a date. None
-    if it makes no sense."""
+    """Seconds until the time in a header: seconds, a duration ("6m0s", "20ms") or a date. None if invalid."""
     value = headers.get(name, "")
     seconds = _number(value)
     if seconds is not None:
         return seconds
     if value and (found := _DURATION.fullmatch(value)):
         return sum(float(part or 0) * unit for part, unit in zip(found.groups(), _DURATION_S, strict=True))
-    until, now = _date(value), _date(headers.get("date", ""))  # by the server's own clock, if it says
+    until, now = _date(value), _date(headers.get("date", ""))  # by the server's clock, if reported
     return None if until is None else max(until - (time.time() if now is None else now), 0.0)
 
 
 class _Told(NamedTuple):
-    """What an error body says."""
+    """The content of an error's body."""
 
     code: str
     """Safe to show."""
     text: str
-    """Everything else."""
+    """May contain anything."""
     retry_after: float | None = None
 
 
@@ -134,25 +132,25 @@ def _parse(body: str) -> _Told:
         first = document[0] if isinstance(document, list) and document else document
         error = _error_in(first) if isinstance(first, dict) else first
         return _read(error) if isinstance(error, dict) else _Told("", str(error)[:BODY_CHARS])
-    except (msgspec.DecodeError, RecursionError):  # what nests too deep to be decoded, or to be written as text
+    except (msgspec.DecodeError, RecursionError):  # nested too deeply
         return _Told("", body[:BODY_CHARS])
 
 
 def _error_in(document: dict[str, Any]) -> Any:
-    """The part of a document that describes its error."""
+    """The part of a document with its error."""
     groq, minimax = document.get("x_groq"), document.get("base_resp")
     if isinstance(minimax, dict) and minimax.get("status_code"):
         return {"code": f"base_resp.{minimax['status_code']}", "message": minimax.get("status_msg")}
     if isinstance(groq, dict) and groq.get("error"):
-        return {"type": "server_error", "message": groq["error"]}  # why it stopped early
+        return {"type": "server_error", "message": groq["error"]}  # an aborted stream
     error = document.get("error")
-    return error if error and isinstance(error, dict | list) else document  # beside a text, other fields say more
+    return error if error and isinstance(error, dict | list) else document  # if it is a text, other fields say more
 
 
 def _read(error: dict[str, Any]) -> _Told:
     details = error.get("details")
     details = [each for each in (details if isinstance(details, list) else [details]) if isinstance(each, dict)]
-    passed_on = error.get("metadata")  # by OpenRouter, from the vendor that failed behind it
+    passed_on = error.get("metadata")  # OpenRouter's field for the vendor's error
     passed_on = passed_on if isinstance(passed_on, dict) else {}
     names = [error.get("code"), *(each.get(name) for each in details for name in ("reason", "error_code"))]
     names += [passed_on.get("limit_source"), passed_on.get("error_type"), error.get("type"), error.get("status")]
@@ -161,14 +159,14 @@ def _read(error: dict[str, Any]) -> _Told:
     code = next((name for name in shown if is_known(name)), shown[0] if shown else "")
     said = next((error[name] for name in _WORDS if error.get(name)), "")
     words = " ".join((_words(said), _words(passed_on.get("raw")), *known))
-    # Google says among the details how long to wait: "34.07s"
+    # Google's details have the time to wait: "34.07s"
     wait = next((delay for each in details if isinstance(delay := each.get("retryDelay"), str)), "")
     seconds = _number(wait.removesuffix("s")) if wait.endswith("s") else None
     return _Told(code, words[:BODY_CHARS], None if seconds is None else min(seconds, MAX_RETRY_AFTER_S))
 
 
 def _words(said: Any) -> str:
-    """What a vendor says itself; of a list of mistakes not the values, which may hold the prompt."""
+    """Messages in an error, without values, which may contain the prompt."""
     if isinstance(said, list):
         return " ".join(map(_words, said))
     if isinstance(said, dict):

@@ -1,4 +1,4 @@
-"""What the models of each vendor do not take: the tables of Claude and Gemini, and those in ``hosts``."""
+"""Unsupported features of each vendor's models: tables of Claude and Gemini, and those in ``hosts``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .endpoint import wire_name
 from .hosts import HOSTS
 
 NEWEST = (99, 0)
-"""The version of a model whose name has none."""
+"""Version of a model without one in its name."""
 
 
 def unsupported_at(provider: str, model: Model) -> tuple[Feature, ...]:
-    """What cannot be asked of a model where the vendor serves it; of a vendor that is not known, nothing is."""
+    """Features that a vendor does not support for a model. Empty for unknown vendors."""
     if provider == "anthropic":
         return _lacking_of_claude(model)
     if provider == "google":
@@ -29,23 +29,23 @@ def unsupported_at(provider: str, model: Model) -> tuple[Feature, ...]:
 
 _CLAUDE = re.compile(r"claude-(?P<family>[a-z]+)?-?(?:(?P<major>\d+)(?:[.-](?P<minor>\d{1,2}))?(?!\d))?")
 ONE_OF_TWO = (4, 1)
-"""From here on ``temperature`` and ``top_p`` are not taken together."""
+"""From this version on ``temperature`` and ``top_p`` cannot be combined."""
 NO_PREFILL = (4, 6)
-"""From here on the caller cannot begin the answer for the model."""
+"""From this version on the conversation cannot end with an assistant's turn."""
 NO_SAMPLING = (4, 7)
-"""From here on neither is taken, except for the value that changes nothing."""
+"""From this version on neither is supported, except for its default."""
 _NO_FORCED_TOOL = (5, 1)
-"""From here on a tool call cannot be demanded, except of Haiku."""
+"""From this version on tool calls cannot be required, except of Haiku."""
 THINKS = (5, 0)
-"""From here on it thinks unless it is kept from it."""
+"""From this version on it reasons by default."""
 
-# How they are told to think; the first row that fits counts.
+# The reasoning effort; the first matching row counts.
 _DISABLED = {"thinking": {"type": "disabled"}}
 _BOUNDED = Thinking(on=at("thinking.type", "enabled"), off={}, bound="thinking.budget_tokens", least=BRIEF_TOKENS)
 _ADAPTIVE = Thinking(
     words="low medium high xhigh max",
     effort="output_config.effort",
-    on={"thinking": {"type": "adaptive", "display": "summarized"}},  # else its text is left out
+    on={"thinking": {"type": "adaptive", "display": "summarized"}},  # else there is no readable text
     off=_DISABLED,
 )
 _ALWAYS = replace(_ADAPTIVE, off=None)
@@ -68,14 +68,14 @@ CLAUDE_THINKING = (
 
 
 def _lacking_of_claude(model: Model) -> tuple[Feature, ...]:
-    """It depends on the version; of models that are no Claudes only what the protocol itself lacks is known."""
+    """By version. Of other models only the limits of the protocol are known."""
     lacking: list[Feature] = ["seed", "json_object", "flex", "priority", "verbosity"]
     family, version = claude_of(model)
     if model.reasoning:
         lacking += *thinking_of(CLAUDE_THINKING, model, version).lacking, "reasoning_tool_choice"
         if version < NO_SAMPLING:
             lacking.append("reasoning_sampling")
-    if not family and version == (0, 0):  # other hosts take the fields, and may ignore them
+    if not family and version == (0, 0):  # other hosts may ignore the fields
         lacking += ["parallel_tool_calls", "reasoning_tokens"] if model.reasoning else ["parallel_tool_calls"]
     if version >= NO_SAMPLING:
         lacking += ["temperature", "top_p"]
@@ -85,7 +85,7 @@ def _lacking_of_claude(model: Model) -> tuple[Feature, ...]:
 
 
 def claude_of(model: Model) -> tuple[str, tuple[int, int]]:
-    """Family and version; (0, 0) for a model that is no Claude."""
+    """Family and version; (0, 0) for other models."""
     found = _CLAUDE.search(wire_name(model))
     if found is None:
         return "", (0, 0)
@@ -96,11 +96,11 @@ def claude_of(model: Model) -> tuple[str, tuple[int, int]]:
 # --- Gemini
 
 _FETCHES = (2, 5)
-"""From here on images are fetched by their address."""
+"""From this version on images can be sent by address."""
 SIGNING = (3, 0)
-"""From here on thoughts are signed, images have a resolution of their own, and results may hold images."""
+"""From this version on reasoning is signed, images have their own resolution, and tool results may have images."""
 _SAMPLES_ALONE = (3, 6)
-"""From here on sampling is the model's own: what is asked for is ignored, or refused."""
+"""From this version on sampling parameters are ignored or refused."""
 _SHOWN = at("thinkingConfig.includeThoughts", True)
 _LEVELS = Thinking(words="low medium high", effort="thinkingConfig.thinkingLevel", on=_SHOWN)
 _BUDGET = Thinking(
@@ -113,11 +113,11 @@ GEMINI_THINKING = (
     replace(_BUDGET, since=(2, 5), models="pro", off=None, least=128, most=32_768),
     replace(_BUDGET, since=(2, 5), models="lite", least=512), replace(_BUDGET, since=(2, 5)),
 )  # fmt: skip
-"""How models are told to think; the first row that fits counts. From 3 on nothing keeps them from it."""
+"""The reasoning effort; the first matching row counts. From 3 on reasoning cannot be disabled."""
 
 
 def _lacking_of_gemini(model: Model) -> tuple[Feature, ...]:
-    """Sampling if it ignores it, addresses if it fetches nothing, and what it cannot be told of thinking."""
+    """By version: sampling, addresses of images, and reasoning."""
     generation = generation_of(model)
     lacking: list[Feature] = ["parallel_tool_calls", "verbosity", "cache_control"]
     if generation >= _SAMPLES_ALONE or "gemini-3.5-flash-lite" in wire_name(model):
@@ -128,7 +128,7 @@ def _lacking_of_gemini(model: Model) -> tuple[Feature, ...]:
 
 
 def generation_of(model: Model) -> tuple[int, int]:
-    """The version of Gemini in a model's name; the newest if it has none, (0, 0) if it is no Gemini."""
+    """The version of Gemini in a model's name, the newest without one; (0, 0) for other models."""
     name = wire_name(model)
     numbers = re.search(r"gemini-(\d+)(?:\.(\d+))?", name)
     if numbers is None:

@@ -1,6 +1,6 @@
-"""Google's generateContent, both ways: the protocol of Gemini.
+"""Google's generateContent, the protocol of Gemini.
 
-System and developer messages go before the conversation, wherever they stand in it; names of speakers have no field.
+System and developer messages go before the conversation. There is no field for names of speakers.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from .http import HttpOptions, HttpProvider
 GOOGLE = Endpoint(
     name="google",
     base_url="https://generativelanguage.googleapis.com",
-    key_variables=("GOOGLE_API_KEY", "GEMINI_API_KEY"),  # the first counts, as in Google's own packages
+    key_variables=("GOOGLE_API_KEY", "GEMINI_API_KEY"),  # the first one set counts, as in Google's packages
     url_variable="GOOGLE_GEMINI_BASE_URL",
 )
 MOST_STOPS = 5
 INSTRUCTIONS = ("system", "developer")
 UNSIGNED = "skip_thought_signature_validator"
-"""Google's word for a call whose thought nobody signed: Gemini 3 and later refuse a history in which there is none."""
+"""Google's placeholder for a call without a signature, which Gemini 3 and later require."""
 _SIGNATURE = "thoughtSignature"
 _CALL, _AT = "call", "at"
-"""Of an item: the number of the call that is signed, or how many characters of text there are up to the signed end."""
+"""In an item: the number of the signed call, or the number of characters before the signature."""
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 _VERSIONED = re.compile(r"/v\d\w*$")
 _KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp", ".bmp": "image/bmp"}
-"""Of images that are fetched, by the end of their address."""
+"""Types of fetched images by file name suffix."""
 _UNEXPLAINED = ("OTHER", "IMAGE_OTHER")
-"""Finish reasons of an answer that broke off, where Google does not say why."""
+"""Finish reasons of aborted answers without a known cause."""
 _UNSPECIFIED = ("FINISH_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED")
 _WORD = re.compile(r"[A-Z][A-Z_]{0,63}")
 _PDF = "application/pdf"
@@ -68,15 +68,14 @@ class GeminiProvider(HttpProvider):
     """Serves Google's models over generateContent.
 
         GeminiProvider()                                # key from GOOGLE_API_KEY or GEMINI_API_KEY
-        GeminiProvider(["AIza1...", "AIza2..."])        # the next one where a key is refused or at its limit
+        GeminiProvider(["AIza1...", "AIza2..."])        # uses the next key if one is refused or at its limit
 
-    System and developer messages go before the conversation, wherever they stand in it. Conversations with tool calls
-    go on here, whichever model made the calls. Keys, ``headers``, ``proxy``, ``verify``, ``timeout`` and
-    ``max_retries`` are those of ``OpenAIProvider``.
+    System and developer messages go before the conversation. Conversations with tool calls of other models can continue
+    here. Keys, ``headers``, ``proxy``, ``verify``, ``timeout`` and ``max_retries`` are those of ``OpenAIProvider``.
     """
 
     _vendor = GOOGLE.name
-    quotas = ()  # Google's answers say nothing of them
+    quotas = ()  # not in Google's headers
 
     def __init__(
         self,
@@ -89,7 +88,7 @@ class GeminiProvider(HttpProvider):
         super().__init__(replace(GOOGLE, name=name), api_key, base_url, **options)
 
     def _address(self, call: UpstreamCall) -> str:
-        """One address a model, and another for streams; v1beta unless the base URL names a version."""
+        """The address of the model and method; v1beta unless the base URL has a version."""
         root = self._url if _VERSIONED.search(self._url) else f"{self._url}/v1beta"
         method = "streamGenerateContent?alt=sse" if call.stream else "generateContent"
         return f"{root}/models/{quote(wire_name(call.model), safe='')}:{method}"
@@ -108,12 +107,12 @@ class GeminiProvider(HttpProvider):
 
 
 def content_body(call: UpstreamCall, provider: str = GOOGLE.name) -> Json:
-    """The JSON body. Raises ``ProviderFault("request")`` if the protocol cannot express the call."""
+    """The JSON body of a call. Raises ``ProviderFault("request")`` if it is not expressible."""
     body: Json = {"contents": _contents(call, provider)}
     told = [part for each in call.messages if each.role in INSTRUCTIONS for part in _parts(each.content)]
     if told:
         if not all(isinstance(part, TextPart) for part in told):
-            raise _unsayable("takes nothing but text in system messages")
+            raise _unsayable("supports only text in system messages")
         body["systemInstruction"] = {"parts": [{"text": part.text} for part in told if isinstance(part, TextPart)]}
     if call.tools:
         specs = [tool.function_spec for tool in call.tools]
@@ -121,10 +120,10 @@ def content_body(call: UpstreamCall, provider: str = GOOGLE.name) -> Json:
         body["tools"] = [{"functionDeclarations": [_given(each) for each in named]}]
         if mode := _calling(call, specs):
             body["toolConfig"] = {"functionCallingConfig": mode}
-    params, lacking = call.params, call.model.unsupported or ()  # a model that lacks it does it of itself
+    params, lacking = call.params, call.model.unsupported or ()  # else the model does it anyway
     stops = [params.stop] if isinstance(params.stop, str) else params.stop
     if stops and len(stops) > MOST_STOPS:
-        raise _unsayable(f"takes {MOST_STOPS} stop sequences at most, got {len(stops)}")
+        raise _unsayable(f"supports at most {MOST_STOPS} stop sequences, got {len(stops)}")
     form = params.response_format or {}
     is_json = form.get("type") not in (None, "text")
     config = _given({
@@ -150,7 +149,7 @@ def _given(named: Json) -> Json:
 
 
 def _calling(call: UpstreamCall, specs: Sequence[FunctionSpec]) -> Json:
-    """Whether functions are called; ``strict`` holds for all of them, if for one."""
+    """The function calling mode. One ``strict`` function makes all strict."""
     choice = call.tool_choice
     if choice is None or choice == "auto":
         strict = any(spec.strict for spec in specs)
@@ -162,9 +161,9 @@ def _calling(call: UpstreamCall, specs: Sequence[FunctionSpec]) -> Json:
 
 
 def _contents(call: UpstreamCall, provider: str) -> list[Json]:
-    """The turns of a conversation; consecutive messages of one role are one turn."""
+    """The turns. Consecutive messages of one role are joined."""
     signing, contents = generation_of(call.model) >= SIGNING, list[Json]()
-    called: dict[str, str] = {}  # functions, by the id of the last call that had it
+    called: dict[str, str] = {}  # functions by id of their last call
     for message in call.messages:
         if message.role in INSTRUCTIONS:
             continue
@@ -184,14 +183,14 @@ def _contents(call: UpstreamCall, provider: str) -> list[Json]:
             called[each.id] = each.function.name
             arguments = object_in(each.function.arguments or "{}")
             if arguments is None:
-                raise _unsayable("takes no tool call whose arguments are not a JSON object")
+                raise _unsayable("supports only tool calls with a JSON object as arguments")
             calls.append({"functionCall": {"id": each.id, "name": each.function.name, "args": arguments}})
         for item in items:
             if isinstance(number := item.get(_CALL), int) and 0 <= number < len(calls):
                 calls[number][_SIGNATURE] = item[_SIGNATURE]
         is_signed = any(_SIGNATURE in each for each in calls)
         if calls and signing and not is_signed and not any("functionCall" in part for part in parts):
-            calls[0][_SIGNATURE] = UNSIGNED  # the first call stands for all
+            calls[0][_SIGNATURE] = UNSIGNED  # the first call suffices
         parts += [part for part in said if part != {"text": ""}] + calls or said
     if not contents:
         raise _unsayable("needs a message that is not a system message")
@@ -199,12 +198,12 @@ def _contents(call: UpstreamCall, provider: str) -> list[Json]:
 
 
 def _signed(content: str | list[Part] | None, items: Sequence[Json]) -> list[Json]:
-    """A text in pieces, each with the signature at its end; empty if no text is signed."""
+    """A text in pieces that end with a signature. Empty if no text is signed."""
     ends = [(item[_AT], item[_SIGNATURE]) for item in items if isinstance(item.get(_AT), int)]
     if not ends or isinstance(content, list):
         return []
     text, said, start = content or "", list[Json](), 0
-    for end, signature in ends:  # which a client may have made up
+    for end, signature in ends:  # not trusted: a client may have changed them
         end = min(max(end, start), len(text))
         said.append({"text": text[start:end], _SIGNATURE: signature})
         start = end
@@ -226,11 +225,11 @@ def _part(part: Part, signing: bool) -> Json:
 
 
 def _result(message: Message, called: Mapping[str, str], signing: bool) -> Json:
-    """The result of a call, which names the function that was called."""
+    """The result of a call, with the name of its function."""
     id = message.tool_call_id or ""
     name = called.get(id) or message.name
     if not name:
-        raise _unsayable("takes no result of a call that the conversation does not hold")
+        raise _unsayable("does not support the result of a call that is not in the conversation")
     texts, shown = list[str](), list[Json]()
     for part in _parts(message.content):
         if isinstance(part, TextPart):
@@ -238,7 +237,7 @@ def _result(message: Message, called: Mapping[str, str], signing: bool) -> Json:
             continue
         made = _part(part, signing=False)
         if not signing or "inlineData" not in made or isinstance(part, AudioPart):
-            raise _unsayable("takes images and documents in results from Gemini 3 on, and as data: URLs only")
+            raise _unsayable("supports images and documents in results only from Gemini 3 on, as data: URLs")
         shown.append(made)
     text = "".join(texts)
     response: Json = {"id": id, "name": name, "response": object_in(text) or {"output": text}}
@@ -246,17 +245,17 @@ def _result(message: Message, called: Mapping[str, str], signing: bool) -> Json:
 
 
 def sent_as(url: str, kind: str = "") -> Json:
-    """An image or a document as it is sent: its bytes, or its address. ``kind``: its type where that is known."""
+    """An image or document as data or address. ``kind``: its type, if known."""
     if url[:5].lower() == "data:":
         head, comma, data = url[5:].partition(",")
         told, *options = head.split(";")
         if not comma or not data:
-            raise _unsayable("takes no data: URL without data")
+            raise _unsayable("does not support a data: URL without data")
         if "base64" not in (option.strip().lower() for option in options):
             data = base64.b64encode(unquote_to_bytes(data)).decode()
         return {"inlineData": {"mimeType": told.lower(), "data": data}}
     if url[:6].lower() != "https:":
-        raise _unsayable("takes images and documents by https:// addresses and data: URLs only")
+        raise _unsayable("supports images and documents only as https:// addresses and data: URLs")
     path = re.split("[?#]", url, maxsplit=1)[0].lower()
     kind = kind or next((kind for end, kind in _KINDS.items() if path.endswith(end)), "")
     return {"fileData": {"fileUri": url} | ({"mimeType": kind} if kind else {})}
@@ -313,7 +312,7 @@ _decoder = msgspec.json.Decoder(_Document)
 
 
 class GeneratedContent(Reader):
-    """Reads one answer. A stream ends with its connection: the last reason counts."""
+    """Reads one answer. A stream ends with its connection, so the last finish reason counts."""
 
     holder = "candidates"
     _chars = _called = 0
@@ -333,10 +332,10 @@ class GeneratedContent(Reader):
             raise fault_in_answer(self._provider, written(document))
         blocked = content.prompt_feedback and content.prompt_feedback.block_reason
         if blocked and not content.candidates:
-            is_word = _WORD.fullmatch(blocked) and blocked not in _UNSPECIFIED  # anything else may be text
+            is_word = _WORD.fullmatch(blocked) and blocked not in _UNSPECIFIED  # else it may be any text
             raise self._fault(FaultKind.REFUSED, f"refused the prompt{f': {blocked.lower()}' if is_word else ''}")
         for candidate in content.candidates or ():
-            if not candidate.index:  # one was asked for
+            if not candidate.index:  # only one is requested
                 yield from self._add(candidate)
 
     def _add(self, candidate: _Candidate) -> Iterator[Chunk]:
@@ -377,7 +376,7 @@ class GeneratedContent(Reader):
 
 
 def read_usage(usage: Any) -> Usage | None:
-    """Token counts as they were reported; None unless all that are there are sound, the prompt's among them."""
+    """The reported token counts, or None if the prompt's is missing or any is invalid."""
     if not isinstance(usage, dict) or usage.get("promptTokenCount") is None:
         return None
     prompt, results = _count(usage, "promptTokenCount"), _count(usage, "toolUsePromptTokenCount")
@@ -390,13 +389,13 @@ def read_usage(usage: Any) -> Usage | None:
 
 
 def _sound(usage: Json, name: str) -> int:
-    """Tokens of recordings, in counts by kind."""
+    """Audio tokens in counts by modality."""
     rows = usage.get(name)
     found = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     return sum(_count(row, "tokenCount") or 0 for row in found if row.get("modality") == "AUDIO")
 
 
 def _count(usage: Json, name: str) -> int | None:
-    """A count, 0 if it is left out; None if it is not sound."""
+    """A count, 0 if it is missing, None if it is invalid."""
     value = usage.get(name)
     return 0 if value is None else count_of(value)

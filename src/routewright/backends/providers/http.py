@@ -1,4 +1,4 @@
-"""A vendor's HTTP API as a provider: keys, requests, answers and faults, whatever its protocol."""
+"""A vendor's HTTP API as a provider: keys, requests, answers and faults, independent of the protocol."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from .features import unsupported_at
 T = TypeVar("T")
 
 REFUSED_S = 300.0
-"""How long a key is put aside that the host refuses, or that is out of credit (401, 402, 403)."""
+"""How long a refused key, or one without credit (401, 402, 403), is not used."""
 LIMITED_S = 10.0
-"""How long after a 429 without a Retry-After."""
+"""How long a key is not used after a 429 without a Retry-After."""
 LONGEST_S = 300.0
-"""No Retry-After puts a key aside for longer."""
+"""Upper bound of a Retry-After."""
 MOST_ASKED = 8
-"""Keys that one call tries at most: a host that refuses so many refuses the caller."""
+"""Most keys that one call tries."""
 ERROR_BODY_S = 1.0
-"""How long the body of an error answer is waited for."""
+"""Timeout for the body of an error."""
 _ERROR_BYTES = 64 << 10
-"""How much of an error answer is read."""
+"""Bytes that are read of an error."""
 _WHOLE = ("application/json", "")
 _MEDIA_CHARS = 40
 
@@ -48,28 +48,27 @@ _log = logging.getLogger(__name__)
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
-    """One HTTP request. ``headers`` hide the key; ``reveal()`` gives them as they are to be sent."""
+    """One HTTP request. ``headers`` hide the key; ``reveal()`` returns them in plain text."""
 
     method: str
     url: str
     headers: dict[str, str | Secret]
     body: bytes
     key: Secret
-    """The key that is among the headers; empty for none."""
+    """The key in the headers, or an empty one."""
     call: UpstreamCall
-    """What is asked."""
 
     def __repr__(self) -> str:
-        # no body: a repr ends up in logs
+        # no body, since a repr may be logged
         return f"<HttpRequest {self.method} {self.url}, {len(self.body)} bytes>"
 
     def reveal(self) -> dict[str, str]:
-        """Give the headers with the key in the open, for the client that sends them and nothing else."""
+        """The headers with the key in plain text, only for sending them."""
         return {name: value.reveal() if isinstance(value, Secret) else value for name, value in self.headers.items()}
 
 
 class HttpOptions(TypedDict, total=False):
-    """What every provider over HTTP may be told, each by its name (``OpenAIProvider``)."""
+    """Common options of all providers over HTTP (``OpenAIProvider``)."""
 
     models: Sequence[Model]
     transport: Transport | None
@@ -83,7 +82,7 @@ class HttpOptions(TypedDict, total=False):
 
 
 class HttpProvider(ABC):
-    """Serves models over a vendor's HTTP API, or another that speaks the same protocol. One subclass a protocol."""
+    """Serves models over HTTP. One subclass for each protocol."""
 
     def __init__(
         self,
@@ -103,9 +102,9 @@ class HttpProvider(ABC):
     ) -> None:
         check_arguments(endpoint.name, base_url, headers)
         if transport is not None and (proxy is not None or verify is not True):
-            argument, hint = "verify" if proxy is None else "proxy", "give it to the transport"
-            raise ValidationFailed.at(argument, "does not go together with transport=...", hint)
-        environ = os.environ if environ is None else environ  # no default argument: help() would print it
+            argument, hint = "verify" if proxy is None else "proxy", "pass it to the transport"
+            raise ValidationFailed.at(argument, "cannot be combined with transport=...", hint)
+        environ = os.environ if environ is None else environ  # not a default argument, which help() would print
         self.name = endpoint.name
         self._url = address_of(endpoint, base_url, environ)
         self._clock = SystemClock() if clock is None else clock
@@ -118,73 +117,73 @@ class HttpProvider(ABC):
         self._transport: Transport = own
         self._timeout_s = None if timeout is None else timeout_ms_of(timeout) / 1000
         self.max_retries = None if max_retries is None else checked_retries(max_retries)
-        """Further tries of its models (``protocols.Provider``)."""
+        """Retries of its models (``protocols.Provider``)."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={self.name!r}, base_url={self._url!r})"
 
     def __getstate__(self) -> NoReturn:
         kind = type(self).__name__
-        raise TypeError(f"{kind} is not copied or pickled, since its key would go along; make another one")
+        raise TypeError(f"{kind} cannot be copied or pickled, since it has a key; create another one")
 
-    # What the protocols differ in.
+    # Differences between protocols
 
     quotas: ClassVar[Sequence[tuple[str, str]]] = (
         ("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
         ("x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
     )
-    """The headers that say how much is left of a limit, and when it is reset."""
-    _vendor: ClassVar[str] = ""  # whose models a protocol of one vendor serves
+    """Headers with the rest of a limit and the time of its reset."""
+    _vendor: ClassVar[str] = ""  # the vendor of a protocol for a single one
 
     def unsupported(self, model: Model) -> Collection[Feature]:
-        """What a model does not take (``protocols.ParticularProvider``)."""
+        """Features that a model does not support (``protocols.ParticularProvider``)."""
         return unsupported_at(self._vendor, model)
 
     @abstractmethod
     def _address(self, call: UpstreamCall) -> str:
-        """The URL to which a call is sent."""
+        """The URL of a call."""
 
     @abstractmethod
     def _credentials(self, key: str) -> Mapping[str, str]:
-        """The headers that authenticate the caller; ``key`` is empty where none is needed."""
+        """Authentication headers. ``key`` is empty if none is needed."""
 
     @abstractmethod
     def _body(self, call: UpstreamCall) -> bytes:
-        """The call as the vendor takes it. Raises ``ProviderFault("request")`` if the protocol cannot express it."""
+        """Encode a call. Raises ``ProviderFault("request")`` if the protocol cannot express it."""
 
     @abstractmethod
     def _reader(self, call: UpstreamCall, headers: Mapping[str, str]) -> Reader:
-        """Make the reader of the call's answer, whose headers have come."""
+        """Create the reader of an answer with these headers."""
 
     def _learns(self, fault: ProviderFault) -> bool:
-        """True if the fault taught the provider to write calls in another way, so that this one is worth a retry."""
+        """True if the fault changed the encoding of calls, so that a retry may succeed."""
         return False
 
-    # What they share.
+    # Shared by all protocols
 
     @property
     def refused_keys(self) -> int:
-        """How many of several keys the vendor refused when they were last asked (``protocols.Provider``)."""
+        """Number of keys that the vendor refused at their last use (``protocols.Provider``)."""
         return len(self._keys.refused)
 
     def models(self) -> Sequence[Model]:
-        """The models it was made with; none: those of the catalogue under its name."""
+        """The given models. None: those of the catalogue under its name."""
         return self._models
 
     def open(self, call: UpstreamCall) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
         """Start one call (``protocols.Provider``).
 
-        Iterating on after ``Finish`` reads a stream to its very end, so that its connection can serve the next call.
+        Iterating after ``Finish`` reads the rest of a stream, so that its connection can be reused.
         """
         return _Call(self, call)
 
     async def aclose(self) -> None:
-        """Close the connections, unless the transport was given. Twice is once."""
+        """Close the connections, unless the transport was passed. Idempotent."""
         if self._own_transport:
             await self._transport.aclose()
 
     def request(self, call: UpstreamCall) -> HttpRequest:
-        """A call as HTTP, for those who send it themselves. It asks for the answer whole; ``read`` takes that."""
+        """A call as an HTTP request without streaming, to be sent by the caller. ``read`` decodes the answer."""
         call, key = msgspec.structs.replace(call, stream=False), next(self._keys.turn(call.model.id))
         hidden = {*self._credentials(key.reveal()), *self._headers}
         headers = self._headers_of(key, call).items()
@@ -192,7 +191,7 @@ class HttpProvider(ABC):
         return HttpRequest("POST", self._address(call), shown, self._body(call), key, call)
 
     def read(self, request: HttpRequest, status: int, headers: Mapping[str, str], body: bytes) -> list[Chunk]:
-        """The chunks of what came back. Raises ``ProviderFault``; a key that was refused is put aside."""
+        """The chunks of a complete answer. Raises ``ProviderFault``. A refused key is not used for a while."""
         named = {str(name).lower(): value for name, value in headers.items()}
         try:
             if status != 200:
@@ -208,7 +207,7 @@ class HttpProvider(ABC):
             raise
 
     def _headers_of(self, key: Secret, call: UpstreamCall | None = None) -> dict[str, str]:
-        """The headers of a call, or of another question, with everything in the open."""
+        """The headers of a call or another request, in plain text."""
         headers = {"content-type": "application/json", "accept": "application/json"}
         if call is not None and call.stream:
             headers |= {"accept": EVENTS, "accept-encoding": "identity"}
@@ -218,7 +217,7 @@ class HttpProvider(ABC):
         return headers | dict(self._credentials(key.reveal())) | named
 
     async def _answer(self, response: Response, call: UpstreamCall) -> AsyncGenerator[Chunk, None]:
-        """The chunks of an answer whose headers have arrived. Raises its fault instead, if it is one."""
+        """The chunks of an answer. Raises ``ProviderFault`` for an error."""
         if response.status != 200:
             body = await self._start_of(response)
             raise fault_of_answer(self.name, response.status, response.headers, body)
@@ -230,12 +229,12 @@ class HttpProvider(ABC):
         raise self._odd_media(response.headers, await self._start_of(response))
 
     async def _in_time(self, wait: Callable[..., Awaitable[T]], *args: Any, answered: bool = False) -> T:
-        """Wait no longer than the timeout. Raises ``ProviderFault``."""
+        """Wait with the timeout. Raises ``ProviderFault``."""
         if self._timeout_s is None:
             return await wait(*args)
         with self._clock.deadline(self._clock.monotonic() + self._timeout_s):
             return await wait(*args)
-        said = f"nothing came for {self._timeout_s:g} s, the provider's timeout"
+        said = f"no data for {self._timeout_s:g} s, the provider's timeout"
         raise ProviderFault(FaultKind.TIMEOUT, said, answered=answered)
 
     async def _timed(self, chunks: AsyncGenerator[Chunk, None]) -> AsyncGenerator[Chunk, None]:
@@ -244,7 +243,7 @@ class HttpProvider(ABC):
                 yield chunk
 
     def _served(self, key: Secret, call: UpstreamCall, headers: Mapping[str, str]) -> None:
-        """Take from the headers of an answer whether its key may be used again for the model."""
+        """Read from the headers of an answer when its key may be used again for the model."""
         resets = [seconds_until(headers, reset) for rest, reset in self.quotas if headers.get(rest) == "0"]
         if resets or self._keys.refused:
             self._keys.served(key, call.model.id, max(filter(None, resets), default=None))
@@ -255,8 +254,7 @@ class HttpProvider(ABC):
         return ProviderFault("malformed", message, status=200, body=start_of(body))
 
     async def _start_of(self, response: Response) -> str:
-        """The first part of an error's body. A body that breaks off or stalls changes nothing: the status has said
-        most of it."""
+        """The first part of an error's body. Incomplete bodies are fine, since the status says most."""
         start = bytearray()
         with self._clock.deadline(self._clock.monotonic() + ERROR_BODY_S):
             try:
@@ -270,7 +268,7 @@ class HttpProvider(ABC):
 
 
 class _Call:
-    """One call: its context holds the connection."""
+    """One call, the context of its connection."""
 
     __slots__ = ("_call", "_chunks", "_exchange", "_provider")
 
@@ -294,7 +292,7 @@ class _Call:
             await self._exchange.__aexit__(*raised)
 
     async def _enter(self) -> AsyncGenerator[Chunk, None]:
-        """Ask with one key after the other, until one is accepted."""
+        """Try one key after the other until one is accepted."""
         keys, faults, model = self._provider._keys, dict[Secret, ProviderFault](), self._call.model.id
         if keys.sole is not None:
             return await self._ask(keys.sole)
@@ -334,27 +332,26 @@ def _media(headers: Mapping[str, str]) -> str:
 
 
 class KeyRing:
-    """The keys of one provider, in turn. Threads may share it, since each step is one assignment.
+    """The keys of one provider. Thread-safe, since each step is one assignment.
 
-    One key is used until it is refused, since hosts keep their prompt caches by it; then the next that is not aside.
+    A key is used until it is refused, since hosts cache prompts by key; then the next one that is available.
     """
 
     def __init__(self, keys: Sequence[Secret], clock: Clock, provider: str) -> None:
         self.keys = tuple(keys)
         self.sole = self.keys[0] if len(self.keys) == 1 else None
-        """The only key: its faults are not a reason to try another."""
+        """The only key, if there is just one."""
         self.refused: set[Secret] = set()
-        """Those of several that the host refused when they were last asked."""
+        """Those of several keys that the host refused at their last use."""
         self._clock = clock
         self._provider = provider
         self._place = 0
-        """Of the key in use."""
+        """Place of the current key."""
         self._due: dict[tuple[Secret, str], float] = {}
-        """When those that were put aside may be used again, for a model or for all of them, which is the empty name."""
+        """When an unavailable key may be used again, by model; the empty name is for all."""
 
     def turn(self, model: str) -> Iterator[Secret]:
-        """Give the keys that one call may try: those not aside, from the one in use on; at last the one due soonest,
-        if it was not among them."""
+        """The keys for one call: available ones beginning with the current one, then the one that is due first."""
         asked, start, count = set[Secret](), self._place, len(self.keys)
         for place in (at % count for at in range(start, start + count)):
             key = self.keys[place]
@@ -367,17 +364,17 @@ class KeyRing:
             yield soonest
 
     def due(self, key: Secret, model: str = "") -> float:
-        """When a key may be used again: in the past, unless it was put aside."""
+        """When a key may be used again; in the past if it is available."""
         return max(self._due.get((key, each), -inf) for each in ("", model))
 
     def served(self, key: Secret, model: str, spent_s: float | None) -> None:
-        """Tell that a key was accepted, and for how long nothing is left of its limits for a model, if so."""
+        """Called when a key was accepted. ``spent_s``: how long its limits for a model are used up."""
         self.refused.discard(key)
         if spent_s is not None:
             self._due[key, model] = self._clock.monotonic() + min(spent_s, LONGEST_S)
 
     def refuse(self, key: Secret, fault: ProviderFault) -> bool:
-        """Put a key aside and return True, if the fault is about the key."""
+        """True if the fault is about the key, which is then not used for a while."""
         seconds = aside_s(fault)
         if seconds is None:
             return False
@@ -385,11 +382,11 @@ class KeyRing:
         if fault.kind == FaultKind.AUTH and key not in self.refused and self.sole is None:
             self.refused.add(key)
             place, status = f"key {self.keys.index(key) + 1} of {len(self.keys)}", fault.status
-            _log.warning("%s refused %s (status %s); others are used in its place", self._provider, place, status)
+            _log.warning("%s refused %s (status %s); using the others", self._provider, place, status)
         return True
 
     def told(self, faults: Mapping[Secret, ProviderFault]) -> ProviderFault:
-        """Of the faults of all keys that were tried, that of the one due soonest, with the time until then."""
+        """The fault of the tried key that is due first, with the time until then."""
         soonest = min(self.keys, key=self.due)
         fault = faults.get(soonest) or [*faults.values()][-1]
         if fault.kind == FaultKind.RATE_LIMITED:
@@ -398,7 +395,7 @@ class KeyRing:
 
 
 def aside_s(fault: ProviderFault) -> float | None:
-    """How long a fault puts its key aside; None if another key would not have helped."""
+    """How long a key is not used after a fault. None if another key would not help."""
     if fault.kind == FaultKind.AUTH:
         return REFUSED_S
     if fault.kind == FaultKind.RATE_LIMITED and fault.status == 429:

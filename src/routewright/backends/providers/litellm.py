@@ -135,7 +135,7 @@ class LiteLLMProvider:
         return f"LiteLLMProvider({self.name!r}, vendor={self._vendor!r})"
 
     def __getstate__(self) -> NoReturn:
-        raise TypeError("LiteLLMProvider is not copied or pickled, since its key would go along; make another one")
+        raise TypeError("LiteLLMProvider cannot be copied or pickled, since it has a key; create another one")
 
     def models(self) -> Sequence[Model]:
         """The models it was made with; none: those of the catalogue under its name."""

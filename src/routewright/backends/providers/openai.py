@@ -1,4 +1,4 @@
-"""Chat completions, both ways: OpenAI's protocol, and that of every host which speaks it."""
+"""Chat completions: the protocol of OpenAI and of many other hosts."""
 
 from __future__ import annotations
 
@@ -44,43 +44,42 @@ from .hosts import HOSTS, Host
 from .http import HttpOptions, HttpProvider
 
 _OTHERS = {"anthropic": "AnthropicProvider", "google": "GeminiProvider"}
-"""Who serves the vendors that are known and do not speak this protocol."""
+"""Providers of known vendors with another protocol."""
 _USAGE_FIELD = "stream_options"
 _TOOL_CHOICES = ("auto", "none", "required")
 _SHORT_ID = re.compile("[a-zA-Z0-9]{9}")
 _SHOWN_BELOW = "(attachments, which are shown below)"
-"""Takes the place of a tool result that holds no text."""
+"""Replaces a tool result without text."""
 _FILE_NAME = "document.pdf"
-"""Of documents without a name, which has to be sent."""
+"""Required name of documents without one."""
 _DONE = "[DONE]"
 _GROWING = ("text", "summary", "data")
-"""The fields of ``reasoning_details`` that come in pieces."""
+"""Fields of ``reasoning_details`` that arrive in pieces."""
 _LISTED_BYTES = 16 << 20
-"""The longest answer about a server's models."""
+"""Longest list of a server's models."""
 _WRITTEN = ("cache_write_tokens", "cache_creation_input_tokens", "cache_creation_tokens")
-"""Prompt tokens that were written to the vendor's cache: the words of OpenAI and OpenRouter, of Alibaba, and of proxies
-in front of Anthropic."""
+"""Prompt tokens written to the vendor's cache, as named by OpenAI and OpenRouter, Alibaba, and proxies of Anthropic."""
 
 
 class OpenAIProvider(HttpProvider):
-    """Serves models over chat completions, OpenAI's own or another host's.
+    """Serves models over chat completions, of OpenAI or another host.
 
         OpenAIProvider()                                    # key from OPENAI_API_KEY
         OpenAIProvider(name="mistral")                      # key from MISTRAL_API_KEY
         OpenAIProvider("sk-...", name="mine", base_url="https://llm.example.com/v1", models=[...])
-        OpenAIProvider(["sk-1...", "sk-2..."])              # the next one where a key is refused or at its limit
-        OpenAIProvider(region="eu")                         # kept to a region where the host has one of that name
+        OpenAIProvider(["sk-1...", "sk-2..."])              # uses the next key if one is refused or at its limit
+        OpenAIProvider(region="eu")                         # the host's address for this region
         OpenAIProvider(proxy="http://proxy:3128", verify="corporate-ca.pem")
 
-    Without ``models`` it serves those of the catalogue under its name, and Ollama, vLLM, llama.cpp and LM Studio those
-    that they have: they are asked before the first call.
+    Without ``models`` it serves the catalogue's models under its name. Ollama, vLLM, llama.cpp and LM Studio are asked
+    for their models before the first call.
 
-    Keys are read when the provider is made; a variable may hold several, separated by commas. If the host needs a key
-    and there is none, that raises ``ValidationFailed``. ``headers`` are sent with every request, and kept as secret as
-    the keys. ``proxy`` and ``verify`` are as ``AutoTransport`` has them; left out, the environment's proxies and
-    certificates count. ``timeout`` is the longest wait in seconds for the next piece of an answer, which may be all of
-    it; then the next model is asked. ``max_retries``: how often the Router tries a model of this provider again, where
-    the request and its policy do not say. None: the Router's own.
+    Keys are read when the provider is created; a variable may have several, separated by commas. Raises
+    ``ValidationFailed`` if the host needs a key and there is none. ``headers`` are sent with every request, and kept
+    secret like keys. ``proxy`` and ``verify`` are those of ``AutoTransport``; by default the environment's.
+    ``timeout``: longest wait in seconds for the next piece of an answer, which may be all of it; then the next model is
+    tried. ``max_retries``: how often the Router retries a model of this provider, unless the request or its policy say
+    it. None: the Router's default.
     """
 
     def __init__(
@@ -95,35 +94,35 @@ class OpenAIProvider(HttpProvider):
     ) -> None:
         check_arguments(name, base_url)
         if not isinstance(host, Host | None):
-            hint = "name a known one as name=..., or pass base_url=..."
+            hint = "pass the name of a known one as name=..., or base_url=..."
             raise ValidationFailed.at("host", f"must be a Host, got {type(host).__name__}", hint)
         self._host = replace(host or _host(name, base_url), name=name)
         self._refuses_usage = False
-        """The host has refused to be asked for the usage of a stream, and is asked no more."""
+        """True once the host has refused the option for the usage of streams."""
         super().__init__(self._host, api_key, address_in_region(self._host, region, base_url), **options)
         self.region = region
-        """Where all calls are served, as policies name it (``protocols.RegionalProvider``)."""
+        """Region of all calls (``protocols.RegionalProvider``)."""
         self._server = None if self._models else SERVERS.get(name if host is None else host.name)
         self._learned: dict[str, Model | None] = {}
 
     @property
     def discovers(self) -> bool:
-        """True for a server of one's own whose models were not given (``protocols.DiscoveringProvider``)."""
+        """True for a local server without given models (``protocols.DiscoveringProvider``)."""
         return self._server is not None
 
     async def discover(self) -> None:
-        """Ask a server of one's own for its models (``protocols.DiscoveringProvider``)."""
+        """Ask a local server for its models (``protocols.DiscoveringProvider``)."""
         if self._server is None:
             return
         try:
             found = await self._server.list(self.name, self._ask, self._learned)
         except (ProviderFault, msgspec.MsgspecError, LookupError, TypeError) as error:
             said = (error.public or error.message) if isinstance(error, ProviderFault) else ""
-            why = said or "it answers as another kind of server"
+            why = said or "it is another kind of server"
             hint = f"start it with '{self._server.start}', or set {self._host.url_variable}"
             if "proxy" in why:
-                hint = f"set NO_PROXY={urlsplit(self._url).hostname} if it is reached without the proxy"
-            raise self._unlisted(f"cannot be asked for its models ({why})", hint) from error
+                hint = f"set NO_PROXY={urlsplit(self._url).hostname} if it needs no proxy"
+            raise self._unlisted(f"cannot list its models ({why})", hint) from error
         if not found:
             raise self._unlisted("has no models", f"get one with '{self._server.get}'")
         by_id = {model.id: model for model in found}
@@ -133,7 +132,7 @@ class OpenAIProvider(HttpProvider):
         return ProviderFault("connect", f"{self.name} at {self._url} {what}: {hint}", public=f"{self.name} {what}")
 
     async def _ask(self, path: str, body: object = None) -> Any:
-        """Ask the server something besides calls (``discovery.Ask``)."""
+        """Send a request other than a call (``discovery.Ask``)."""
         root = self._url.removesuffix("/v1") if path.startswith("/") else f"{self._url}/"
         headers = self._headers_of(next(self._keys.turn("")))
         method, sent = ("GET", None) if body is None else ("POST", msgspec.json.encode(body))
@@ -143,7 +142,7 @@ class OpenAIProvider(HttpProvider):
             return msgspec.json.decode(await response.read(_LISTED_BYTES))
 
     def unsupported(self, model: Model) -> tuple[Feature, ...]:
-        """What the host does not take for a model (``protocols.ParticularProvider``)."""
+        """Features that the host does not support for a model (``protocols.ParticularProvider``)."""
         return tuple(sorted(self._host.lacking(model)))
 
     def _address(self, call: UpstreamCall) -> str:
@@ -177,11 +176,11 @@ def _host(name: str, base_url: str | None) -> Host:
     if base_url is not None:
         return Host(name=name, base_url=base_url, needs_key=False, usage_on_request=True)
     if name in _OTHERS:
-        raise ValidationFailed.at("name", f"{name} has a protocol of its own", f"use {_OTHERS[name]}")
+        raise ValidationFailed.at("name", f"{name} has its own protocol", f"use {_OTHERS[name]}")
     near = difflib.get_close_matches(name, HOSTS, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise ValidationFailed.at(
-        "name", f"no host is known as {name!r}", f"{hint}give base_url=..., or one of {', '.join(HOSTS)}"
+        "name", f"there is no known host {name!r}", f"{hint}pass base_url=..., or one of {', '.join(HOSTS)}"
     )
 
 
@@ -189,7 +188,7 @@ def _host(name: str, base_url: str | None) -> Host:
 
 
 def request_body(call: UpstreamCall, host: Host) -> dict[str, Any]:
-    """The JSON body of a call in the host's dialect. Raises ``ProviderFault("request")`` if it cannot express it."""
+    """The JSON body of a call in the host's dialect. Raises ``ProviderFault("request")`` if it is not expressible."""
     body: dict[str, Any] = {"model": wire_name(call.model), "messages": _messages(call, host), **host.extra_body}
     if call.max_output_tokens is not None:
         body[host.cap_field] = call.max_output_tokens
@@ -202,7 +201,7 @@ def request_body(call: UpstreamCall, host: Host) -> dict[str, Any]:
         body |= host.file_body
     if call.tools:
         body |= _tools(call, host)
-    params, lacking = call.params, call.model.unsupported or ()  # a model that lacks it does it of itself
+    params, lacking = call.params, call.model.unsupported or ()  # else the model does it anyway
     named = {
         "temperature": None if "temperature" in lacking else _whole(params.temperature),
         "top_p": None if "top_p" in lacking else _whole(params.top_p),
@@ -238,12 +237,12 @@ def _tools(call: UpstreamCall, host: Host) -> dict[str, Any]:
 
 
 def _whole(value: float | None) -> float | None:
-    """As an integer if it is one: some hosts refuse ``1.0`` for a count."""
+    """An integer if possible: some hosts refuse ``1.0`` for a count."""
     return int(value) if value is not None and float(value).is_integer() else value
 
 
 def _messages(call: UpstreamCall, host: Host) -> list[Message] | list[dict[str, Any]]:
-    """The messages as the host takes them: its ``oddities`` say what has to change."""
+    """The messages in the host's form, changed by its ``oddities``."""
     messages, changed = call.messages, msgspec.structs.replace
     if "short_ids" in host.oddities:
         messages = [_with_short_ids(message) for message in messages]
@@ -275,7 +274,7 @@ def _is_sent_as_it_is(message: Message) -> bool:
 
 
 def _plain(message: Message, host: Host, *, marked: bool) -> dict[str, Any]:
-    """A message as the host takes it, with what the host's own model thought. ``marked``: it takes marks."""
+    """A message in the host's form, with reasoning of its own models. ``marked``: it supports cache marks."""
     said: dict[str, Any] = msgspec.to_builtins(message)
     said.pop("reasoning", None)
     if isinstance(message.content, list):
@@ -299,7 +298,7 @@ def _part(part: Part, host: Host, *, marked: bool) -> dict[str, Any]:
     mark = said.pop("cache_control", None)
     if isinstance(part, FilePart):
         if not host.files:
-            raise ProviderFault(FaultKind.REQUEST, f"{host.name} takes no documents in chat completions")
+            raise ProviderFault(FaultKind.REQUEST, f"{host.name} does not support documents in chat completions")
         said["file"].setdefault("filename", _FILE_NAME)
     elif isinstance(part, AudioPart) and "audio_as_url" in host.oddities:
         said["input_audio"]["data"] = f"data:audio/{part.input_audio.format};base64,{part.input_audio.data}"
@@ -311,8 +310,7 @@ def _part(part: Part, host: Host, *, marked: bool) -> dict[str, Any]:
 
 
 def _with_text_alone_in_results(messages: list[Message]) -> list[Message]:
-    """Move all but text in tool results to a user message behind all results of a turn: nothing may stand between
-    those."""
+    """Move attachments of tool results to a user message after all results of a turn, which must be consecutive."""
     made: list[Message] = []
     shown: list[Part] = []
     for message in messages:
@@ -331,7 +329,7 @@ def _with_text_alone_in_results(messages: list[Message]) -> list[Message]:
 
 
 def _in_turns(messages: list[Message]) -> list[Message]:
-    """System messages first, then the others, with consecutive messages of one role as one."""
+    """System messages first, and consecutive messages of one role joined."""
     turns: list[Message] = []
     for message in sorted(messages, key=lambda message: message.role != "system"):
         last = turns[-1] if turns else None
@@ -347,7 +345,7 @@ def _parts(content: str | list[Part] | None) -> list[Part]:
 
 
 def _put_together(content: str | list[Part] | None) -> str | list[Part] | None:
-    """Text in parts as one text, a paragraph each; unchanged if there are parts of other kinds."""
+    """Text parts as paragraphs of one text. Unchanged if there are other parts."""
     texts = [part.text for part in content if isinstance(part, TextPart)] if isinstance(content, list) else []
     return content if content is None or len(texts) < len(content) else "\n\n".join(texts)
 
@@ -361,7 +359,7 @@ def _with_short_ids(message: Message) -> Message:
 
 
 def _short(id: str) -> str:
-    """Another vendor's id as nine letters and digits, the same for a call and its result."""
+    """Another vendor's id as nine letters and digits, equal for a call and its result."""
     return id if _SHORT_ID.fullmatch(id) else b32encode(blake2b(id.encode(), digest_size=6).digest()).decode()[:9]
 
 
@@ -378,7 +376,7 @@ class _Part(msgspec.Struct):
 
     @property
     def text(self) -> str | None:
-        """The text, which may be empty; None if there is none, as in parts of other kinds."""
+        """The text, or None if there is none."""
         if not isinstance(self.content, list):
             return self.content
         given = (part.get("text") for part in self.content if part.get("type") == "text")
@@ -387,13 +385,13 @@ class _Part(msgspec.Struct):
 
     @property
     def thinks(self) -> bool:
-        """True if it holds thought, in any host's field for that."""
+        """True if it has reasoning in any host's field."""
         named = self.reasoning or self.reasoning_content or self.reasoning_details
         return bool(named) or any(part.get("type") == "thinking" for part in _listed(self.content))
 
     @property
     def thought(self) -> str:
-        """The readable part of what it holds of thought."""
+        """The readable reasoning."""
         for named in (self.reasoning_content, self.reasoning):
             if named and isinstance(named, str):
                 return named
@@ -408,7 +406,7 @@ def _listed(value: Any) -> list[dict[str, Any]]:
 
 
 def _joined(details: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Pieces of ``reasoning_details`` as whole ones: those of one kind and number are one, their texts in a row."""
+    """Join pieces of ``reasoning_details`` with the same type and index."""
     made: dict[Any, dict[str, Any]] = {}
     for place, piece in enumerate(details):
         number = piece.get("index")
@@ -427,7 +425,7 @@ class _Choice(msgspec.Struct):
     message: _Part | None = None
     finish_reason: str | None = None
     native_finish_reason: Any = None
-    """OpenRouter's own: the word of the vendor behind it."""
+    """OpenRouter's field for the vendor's own reason."""
     usage: Any = None
 
 
@@ -445,9 +443,9 @@ class _Document(msgspec.Struct):
     usage: Any = None
     error: Any = None
     x_groq: _Groq | None = None
-    """Groq's own, in the first and last event of a stream."""
+    """Groq's field in the first and last event of a stream."""
     base_resp: _BaseResp | None = None
-    """MiniMax's own: an error unless its code is 0."""
+    """MiniMax's field: an error unless its code is 0."""
     service_tier: Any = None
 
 
@@ -455,21 +453,21 @@ _decoder = msgspec.json.Decoder(_Document)
 
 
 class Completion(Reader):
-    """Reads one answer. The chunk that ends it is kept for last."""
+    """Reads one answer. ``Finish`` comes last."""
 
     content = "content"
 
     def __init__(self, provider: str, thought: str = "") -> None:
-        """``thought``: the field in which the host takes back what its model thought."""
+        """``thought``: the field in which the host accepts its reasoning back."""
         super().__init__(provider)
         self._field = thought
         self._thoughts: list[str] = []
-        """Texts since the last item; the next are the same of ``reasoning_details``."""
+        """Reasoning since the last item, as texts and as ``reasoning_details``."""
         self._details: list[dict[str, Any]] = []
         self._thought = self._blank = False
 
     def add(self, event: SseEvent) -> Iterator[Chunk]:
-        """Give the chunks of an event, which may be the mark of the end."""
+        """Give the chunks of an event, which may be the end mark."""
         if event.data.startswith(_DONE):
             yield self.end()
         else:
@@ -489,7 +487,7 @@ class Completion(Reader):
         return usage_last(self._chunks(completion, document), usage)
 
     def end(self) -> Finish:
-        """Return the end. An empty text is an answer, but beside thought it is a host's filler."""
+        """Return the end. An empty text is an answer, but only a filler beside reasoning."""
         self._spoke = self._spoke or (self._blank and not self._thought)
         return super().end()
 
@@ -498,7 +496,7 @@ class Completion(Reader):
         if completion.error or (groq and groq.error) or (minimax and minimax.status_code):
             raise fault_in_answer(self._provider, written(document))
         for choice in completion.choices or ():
-            if not choice.index:  # one was asked for
+            if not choice.index:  # only one is requested
                 yield from self._add(choice)
 
     def _add(self, choice: _Choice) -> Iterator[Chunk]:
@@ -534,7 +532,7 @@ class Completion(Reader):
 
 
 def read_usage(usage: Any) -> Usage | None:
-    """Token counts as they were reported; None unless input and output are both sound."""
+    """The reported token counts, or None if input or output are invalid."""
     if not isinstance(usage, dict):
         return None
     given, made = count_of(usage.get("prompt_tokens")), count_of(usage.get("completion_tokens"))
@@ -545,8 +543,8 @@ def read_usage(usage: Any) -> Usage | None:
     kept = _count(details, *_WRITTEN) or _count(usage, "cache_creation_input_tokens")
     reasoning = _count(usage.get("completion_tokens_details"), "reasoning_tokens")
     if reasoning and count_of(usage.get("total_tokens")) == given + made + reasoning:
-        made += reasoning  # xAI counts them beside the others, OpenAI among them
-    if "num_search_queries" in usage:  # Perplexity bills what it read and thought beside the others
+        made += reasoning  # xAI counts them in addition to the others
+    if "num_search_queries" in usage:  # Perplexity bills citations and reasoning in addition
         reasoning = _count(usage, "reasoning_tokens")
         given, made = given + _count(usage, "citation_tokens"), made + reasoning
     cached = min(cached, given)
@@ -556,6 +554,6 @@ def read_usage(usage: Any) -> Usage | None:
 
 
 def _count(counts: Any, *names: str) -> int:
-    """The first of these counts that is a sound one and not 0; else 0."""
+    """The first valid count other than 0, else 0."""
     found = (count_of(counts.get(name)) for name in names) if isinstance(counts, dict) else ()
     return next(filter(None, found), 0)

@@ -31,7 +31,7 @@ except ModuleNotFoundError as exc:
 
 CONNECT_S = 30.0
 MOST_BYTES = 4 << 20
-"""Of a response over HTTP. The SDK limits the events of a stream by itself."""
+"""Longest response over HTTP. The SDK limits events of streams itself."""
 
 
 class McpTools:
@@ -40,15 +40,15 @@ class McpTools:
         async with McpTools.stdio("python", ["server.py"]) as tools:
             answer = await Agent(router, tools=[*tools, "calculator"]).run("...")
 
-    Enter and leave it in one task. The tools work in the event loop in which it was entered.
+    Enter and leave it in the same task. The tools only work in that event loop.
     """
 
     def __init__(
         self, name: str, connect: Connect, allow: Collection[str] | None = None, *, needs_approval: bool = False
     ) -> None:
-        """Take a transport of the SDK. ``name`` is the server's name in errors. ``stdio`` and ``http`` are simpler.
+        """Use a transport of the SDK; ``stdio`` and ``http`` are simpler. ``name``: the server's name in errors.
 
-        ``allow`` names the tools to offer; None: all. ``needs_approval`` is that of each tool (``protocols.Tool``)."""
+        ``allow``: names of tools to offer; None: all. ``needs_approval``: of each tool (``protocols.Tool``)."""
         if isinstance(allow, str):
             raise ValidationFailed.at("allow", "must be a list of names, got a string", f"write [{shown(allow)}]")
         self.name, self.needs_approval = name, needs_approval
@@ -65,9 +65,9 @@ class McpTools:
         *,
         needs_approval: bool = False,
     ) -> Self:
-        """Start a program that speaks MCP on its standard input and output. Its standard error is that of this process.
+        """Start a program that speaks MCP on standard input and output. It shares this process's standard error.
 
-        ``env`` adds to a few variables of this process, such as ``PATH``; no others are passed on."""
+        ``env``: additional variables. Of this process only a few are passed on, such as ``PATH``."""
         if isinstance(args, str):
             raise ValidationFailed.at("args", "must be a list of strings, got a string", f"write [{shown(args)}]")
         hidden = {name: Secret(value) for name, value in (env or {}).items()}
@@ -90,7 +90,7 @@ class McpTools:
         return cls(urlsplit(url).netloc, partial(_reached, url, hidden), allow, needs_approval=needs_approval)
 
     def __repr__(self) -> str:
-        # no arguments, variables or headers: they may hold keys
+        # no arguments, variables or headers, which may contain keys
         return f"<McpTools of {self.name!r}>"
 
     async def __aenter__(self) -> list[McpTool]:
@@ -123,7 +123,7 @@ class McpTool:
         return f"<McpTool {self.spec.name!r} of {self._connection.name!r}>"
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Structured content if there is any, else the text. Raises ``ToolFailed``."""
+        """The structured content, or else the text. Raises ``ToolFailed``."""
         result = await self._connection.call(self.spec.name, arguments)
         if not result.is_error and result.structured_content is not None:
             return result.structured_content
@@ -160,7 +160,7 @@ async def _limit(response: httpx2.Response) -> None:
 
 
 class _Limited(httpx2.AsyncByteStream):
-    """A body that is not compressed, as a small one could grow a thousandfold, and not longer than ``MOST_BYTES``."""
+    """Refuses compressed bodies, which could expand a thousandfold, and those longer than ``MOST_BYTES``."""
 
     def __init__(self, response: httpx2.Response) -> None:
         assert isinstance(response.stream, httpx2.AsyncByteStream), "of an AsyncClient"

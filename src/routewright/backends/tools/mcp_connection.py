@@ -27,9 +27,9 @@ CLOSE_S = 10.0
 """How long a server may take to end."""
 MOST_PAGES = 100
 ERROR_CHARS = 2_000
-"""Longer error texts are cut off."""
+"""Longest error text."""
 _LOST = ("Connection closed", "SSE stream")
-"""The start of the SDK's messages about a lost connection."""
+"""Beginnings of the SDK's messages about a lost connection."""
 _clock = SystemClock()
 
 Connect = Callable[[], AbstractAsyncContextManager[Any]]
@@ -37,7 +37,7 @@ Connect = Callable[[], AbstractAsyncContextManager[Any]]
 
 
 class Connection:
-    """The SDK's session, in a task of its own: when its transport breaks, it cancels the task in which it runs."""
+    """The SDK's session in its own task, since a broken transport cancels that task."""
 
     def __init__(self, name: str, connect: Connect, allow: Collection[str] | None) -> None:
         self.name, self.listing = name, Listing(name, allow)
@@ -116,7 +116,7 @@ class Connection:
 
 
 class _Screen(JSONRPCDispatcher[TransportContext]):
-    """Screens lists of tools before the SDK reads them, since it refuses a whole list and does not say for which."""
+    """Checks lists of tools before the SDK, which refuses the complete list without naming the invalid tool."""
 
     def __init__(self, read: Any, write: Any, listing: Listing) -> None:
         super().__init__(read, write)

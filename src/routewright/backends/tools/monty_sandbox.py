@@ -18,7 +18,7 @@ except ModuleNotFoundError as exc:
 
 START_S = 5.0
 GRACE_S = 0.2
-"""For an interpreter to report that its time is over. Then its process is killed."""
+"""How long an interpreter may take to report a timeout before its process is killed."""
 
 
 class MontySandbox:
@@ -34,7 +34,7 @@ class MontySandbox:
     """
 
     def __init__(self, *, memory_bytes: int = 256 * 2**20, output_bytes: int = 64 * 2**10) -> None:
-        """``memory_bytes`` limits what the values of a program take, ``output_bytes`` what it prints."""
+        """``memory_bytes`` limits the values of a program, ``output_bytes`` its output."""
         self._memory_bytes, self._output_bytes = memory_bytes, output_bytes
 
     async def execute(self, code: str, timeout_s: float) -> Executed:
@@ -42,7 +42,7 @@ class MontySandbox:
         return await anyio.to_thread.run_sync(partial(self._run, code, timeout_s), abandon_on_cancel=True)
 
     async def aclose(self) -> None:
-        """Nothing is held between programs."""
+        """Nothing to release."""
 
     def _run(self, code: str, timeout_s: float) -> Executed:
         printed = bytearray()
@@ -71,7 +71,7 @@ class MontySandbox:
                 reason = "memory"
             elif len(printed) <= self._output_bytes:
                 printed += error.display().encode() + b"\n"
-        except (OSError, RuntimeError) as error:  # there is no process to run it
+        except (OSError, RuntimeError) as error:  # its process did not start
             raise ToolFailed(f"code_exec is refused: Monty does not start ({error})") from error
         if len(printed) > self._output_bytes:
             reason = "output"

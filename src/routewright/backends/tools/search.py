@@ -1,6 +1,6 @@
 """Web search for agents: SearXNG, Brave and Tavily (``protocols.SearchBackend``).
 
-The services' addresses are the operator's. Pages that are found are never opened here.
+The operator sets the services' addresses. Found pages are never opened here.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from routewright.wire.account import Secret
 TIMEOUT_S = 10.0
 ANSWER_BYTES = 1 << 20
 MOST_RESULTS = 20
-"""What the services give on one page."""
+"""Results on one page of the services."""
 QUERY_CHARS = 400
-"""The longest query that all services take; the rest is cut off."""
+"""Longest query of all services; the rest is cut off."""
 TITLE_CHARS = 300
 URL_CHARS = 2_000
 SNIPPET_CHARS = 1_000
@@ -52,15 +52,15 @@ class Ask(NamedTuple):
 
 
 class HttpSearch(ABC):
-    """A search service over HTTP. One subclass a service."""
+    """A search service over HTTP. One subclass for each service."""
 
     name: str
-    """The service in errors."""
+    """Name in errors."""
     rows_at: tuple[str, ...] = ("results",)
-    """Where the list of results is in an answer."""
+    """Path of the list of results in an answer."""
     snippet_field = "content"
     reasons: Mapping[int, str] = _REASONS
-    """What a status means."""
+    """Meanings of statuses."""
 
     def __init__(self, url: str, transport: Transport | None, timeout_s: float, clock: Clock | None) -> None:
         self._url = address_of(Endpoint(name=self.name, base_url=url), None, {})
@@ -73,7 +73,7 @@ class HttpSearch(ABC):
         return f"{type(self).__name__}({self._url!r})"
 
     def __getstate__(self) -> NoReturn:
-        raise TypeError(f"{type(self).__name__} is not copied or pickled, since its key would go along; make another")
+        raise TypeError(f"{type(self).__name__} cannot be copied or pickled, since it has a key")
 
     async def __aenter__(self) -> Self:
         return self
@@ -82,12 +82,12 @@ class HttpSearch(ABC):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections, unless the transport was given. Twice is once."""
+        """Close the connections, unless the transport was passed. Idempotent."""
         if self._is_own:
             await self._transport.aclose()
 
     async def search(self, query: str, limit: int) -> Sequence[SearchResult]:
-        """As ``protocols.SearchBackend`` says. What is no result with a web address is left out."""
+        """As ``protocols.SearchBackend`` says. Rows without a web address are left out."""
         query = _SPACE.sub(" ", query).strip()[:QUERY_CHARS]
         limit = max(1, min(limit, MOST_RESULTS))
         if not query:
@@ -96,7 +96,7 @@ class HttpSearch(ABC):
             try:
                 return self._results(await self._fetch(self._ask(query, limit)))[:limit]
             except ProviderFault as fault:
-                said = fault.public or fault.message  # one with an address has public words
+                said = fault.public or fault.message  # the public text has no addresses
         if time_limit.expired:
             said = f"no answer within {self._timeout_s:g} s"
         raise ToolFailed(f"the search with {self.name} failed: {said}")
@@ -122,7 +122,7 @@ class HttpSearch(ABC):
 
     def _results(self, document: Any) -> list[SearchResult]:
         for name in self.rows_at:
-            # Brave leaves out what it found nothing for
+            # Brave leaves out empty lists
             document = document.get(name, {}) if isinstance(document, dict) else None
         if document == {}:
             return []
@@ -139,7 +139,7 @@ class HttpSearch(ABC):
 
 
 class SearxngSearch(HttpSearch):
-    """Searches with a SearXNG server of yours, which may be in a private network.
+    """Searches with your own SearXNG server, which may be in a private network.
 
         Agent(router, tools=["web_search"], search=SearxngSearch("http://localhost:8888"))
 
@@ -204,7 +204,7 @@ def _key_of(key: object) -> Secret:
 
 
 def _plain(value: Any, most: int) -> str:
-    """A text without tags and entities, in one line, cut off."""
+    """Plain text in one line, cut off."""
     if not isinstance(value, str):
         return ""
     return _SPACE.sub(" ", html.unescape(_TAG.sub("", value[: most * 4]))).strip()[:most]

@@ -1,6 +1,6 @@
-"""Runs a Python program that a model wrote in a process of its own, and ends it and all it started.
+"""Runs a model's Python program in its own process, and ends it with all its children.
 
-``_sandbox_runner`` confines the process from inside; this file starts it, bounds its output and time, and kills it.
+``_sandbox_runner`` confines the process from inside; this module starts it, limits its output and time, and kills it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ RUNNER = str(Path(__file__).with_name("_sandbox_runner.py"))
 PYTHON = [sys.executable, "-I", "-S", "-B", "-X", "utf8", RUNNER]
 SELF_TEST_S = 15.0
 DRAIN_S = 0.5
-"""How long output is still read once the program was killed."""
+"""How long output is read after the program was killed."""
 STOP_S = 0.1
 END_S = 0.8
-"""How long the runner may take to end itself. It needs some milliseconds."""
+"""How long the runner may take to end. It needs some milliseconds."""
 GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
-"""What a pipe raises once its other end is closed."""
+"""Errors of a pipe whose other end is closed."""
 LONGEST_PROCESSOR_TIME_S = 86_400
 LONGEST_REPORT = 4096
 SELF_TEST = """
@@ -69,18 +69,16 @@ class SubprocessSandbox:
     >>> async def add() -> str:
     ...     return (await SubprocessSandbox().execute("print(1 + 1)", timeout_s=5)).output
 
-    ``level`` says what a program is kept from. It is never lowered: where it cannot be built, ``execute`` raises.
+    ``level`` is never lowered: if it is not available, ``execute`` raises.
 
-    ``isolated`` (Linux 5.13 or later on x86_64 or aarch64) is for programs that may be hostile. A program sees
-    the standard library, read-only, and an empty ``/tmp`` in memory, and no other file. It has user, network, pid,
-    mount and ipc namespaces of its own, no privileges, Landlock rules and a seccomp filter. It makes threads, but no
-    processes and no sockets. Where the host runs as root, the program runs as nobody. All this reduces the attack
-    surface of a shared kernel; it is no promise against bugs in the kernel. Run programs of hostile tenants in
-    virtual machines.
+    ``isolated`` (Linux 5.13 or later on x86_64 or aarch64) is for possibly hostile programs. A program only sees the
+    standard library, read-only, and an empty ``/tmp`` in memory. It has its own user, network, pid, mount and ipc
+    namespaces, no privileges, Landlock rules and a seccomp filter. It can create threads, but no processes or sockets.
+    If the host runs as root, the program runs as nobody. All this reduces the attack surface of a shared kernel, but
+    does not protect from kernel bugs: use virtual machines for hostile tenants.
 
-    ``contained`` protects from accidents only: endless loops, endless output, too much memory. The program runs as
-    the host's user. It reads and writes all files that this user can, uses the network, and can start processes that
-    outlive it.
+    ``contained`` only protects from accidents: endless loops, endless output, too much memory. The program runs as the
+    host's user, with its files and network, and can start processes that survive it.
 
     Processor time, memory, open files and file size are limited at both levels.
     """
@@ -93,8 +91,8 @@ class SubprocessSandbox:
         disk_bytes: int = 32 * 2**20,
         output_bytes: int = 64 * 2**10,
     ) -> None:
-        """``memory_bytes`` limits the address space of a process; a few threads fit in. ``disk_bytes`` limits a file,
-        and at the isolated level the working directory. ``output_bytes`` limits what is printed."""
+        """``memory_bytes`` limits the address space of a process, enough for a few threads. ``disk_bytes`` limits a
+        file, and at the isolated level the working directory. ``output_bytes`` limits the output."""
         self.level = level
         self._memory_bytes, self._disk_bytes, self._output_bytes = memory_bytes, disk_bytes, output_bytes
         self._clock = SystemClock()
@@ -102,18 +100,18 @@ class SubprocessSandbox:
         self._is_tested = level == "contained"
 
     async def execute(self, code: str, timeout_s: float) -> Executed:
-        """Run a program. ``timeout_s`` covers its start. The first call tests the level, which takes some 0.2 s.
+        """Run a program. ``timeout_s`` includes its start. The first call tests the level, in some 0.2 s.
 
-        Raises ``ToolFailed`` where the level cannot be built."""
+        Raises ``ToolFailed`` if the level is not available."""
         if not self._is_tested:
             await self._test()
         return await self._run(code, timeout_s)
 
     async def aclose(self) -> None:
-        """Nothing is held between programs."""
+        """Nothing to release."""
 
     async def _test(self) -> None:
-        """Find what programs may read, and test the isolation from inside a program."""
+        """Find the readable paths, and test the isolation from inside a program."""
         if sys.platform != "linux":
             raise self._refusal(f"isolation needs Linux, this is {sys.platform}")
         try:
@@ -147,7 +145,7 @@ class SubprocessSandbox:
                 await anyio.to_thread.run_sync(shutil.rmtree, folder, True)
 
     async def _start(self, folder: str) -> anyio.abc.Process:
-        """Start the runner in a session and process group of its own."""
+        """Start the runner in its own session and process group."""
         try:
             return await anyio.open_process(PYTHON, cwd=folder, env={}, start_new_session=True)
         except OSError as error:
@@ -182,8 +180,8 @@ class SubprocessSandbox:
         return self._executed(text, report.decode("utf-8", "replace"))
 
     async def _stop(self, process: anyio.abc.Process) -> None:
-        """Make the runner kill the program and all it started. A process forked from this one may hold its standard
-        input open, so a byte says it, too."""
+        """Make the runner kill the program and its children, by closing its standard input. Also sends a byte, since a
+        process forked from this one may keep the pipe open."""
         assert process.stdin is not None
         with suppress(*GONE):
             with self._clock.deadline(self._clock.monotonic() + STOP_S, scoped=True):
@@ -191,7 +189,7 @@ class SubprocessSandbox:
             await process.stdin.aclose()
 
     async def _end(self, process: anyio.abc.Process) -> None:
-        """Wait for the runner's end, which comes after that of all others. Kill the process group if it is late."""
+        """Wait for the runner, which ends last. Kill the process group if it is late."""
         await self._stop(process)
         with self._clock.deadline(self._clock.monotonic() + END_S, scoped=True):
             await process.wait()
@@ -201,7 +199,7 @@ class SubprocessSandbox:
         await process.aclose()
 
     def _executed(self, output: str, report: str) -> Executed:
-        """The outcome that the runner reports. Raises ``ToolFailed`` if it could not confine the program."""
+        """Decode the runner's report. Raises ``ToolFailed`` if it could not confine the program."""
         kind, _, said = report.partition("\n")[0].partition(" ")
         if kind != "status":
             if report:
@@ -219,7 +217,7 @@ class SubprocessSandbox:
 
 
 async def read(stream: anyio.abc.ByteReceiveStream, into: bytearray, most: int) -> bool:
-    """Read to the end, True, or until there is more than ``most``."""
+    """Read to the end. False if there are more than ``most`` bytes."""
     with suppress(anyio.EndOfStream, *GONE):
         while len(into) <= most:
             into += await stream.receive()

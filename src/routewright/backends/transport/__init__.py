@@ -17,13 +17,12 @@ __all__ = ["AutoTransport", "TransportLimits", "Verify"]
 
 
 class AutoTransport:
-    """Sends each request by the transport of the running loop: aiohttp on asyncio, httpx2 on trio.
+    """Sends requests with aiohttp on asyncio, or httpx2 on trio.
 
-    Both are imported when first used; httpx2 comes with the extra ``trio``. ``proxy`` is an address such as
-    ``http://user:password@host:port``; None: those of ``HTTPS_PROXY``, ``HTTP_PROXY``, ``ALL_PROXY`` and ``NO_PROXY``.
-    ``verify``: whose certificates are trusted; True: the system's authorities, or those of ``SSL_CERT_FILE`` or
-    ``SSL_CERT_DIR``; a path: those of a PEM file or folder; an ``ssl.SSLContext``; False: anybody's. The environment is
-    read here, once.
+    Both are imported at first use; httpx2 needs the extra ``trio``. ``proxy``: an address such as
+    ``http://user:password@host:port``; None: ``HTTPS_PROXY``, ``HTTP_PROXY``, ``ALL_PROXY`` and ``NO_PROXY``.
+    ``verify``: trusted certificates. True: those of the system, ``SSL_CERT_FILE`` or ``SSL_CERT_DIR``; a path: those of
+    a PEM file or folder; an ``ssl.SSLContext``; False: any. The environment is only read here.
     """
 
     def __init__(
@@ -43,12 +42,12 @@ class AutoTransport:
     def request(
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
     ) -> AbstractAsyncContextManager[Response]:
-        """Send one request. Call it where the loop runs."""
+        """Send one request, from the running loop."""
         transport = (self._trio if _in_trio() else self._asyncio) or self._make()
         return transport.request(method, url, headers=headers, body=body)
 
     async def aclose(self) -> None:
-        """Close every pool. Twice is once."""
+        """Close all pools. Idempotent."""
         for transport in (self._asyncio, self._trio):
             if transport is not None:
                 await transport.aclose()

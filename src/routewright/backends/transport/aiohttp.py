@@ -22,11 +22,11 @@ from .network import Network, Proxy
 _CONNECT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ClientSSLError, aiohttp.ConnectionTimeoutError)
 _BROKEN_ERRORS = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
 _WARNS_OVER_BYTES = 1 << 20
-"""aiohttp wants longer bodies as a file."""
+"""aiohttp warns of longer bodies that are not files."""
 
 
 class AiohttpTransport:
-    """Sends requests over one aiohttp session an event loop."""
+    """Sends requests over one aiohttp session for each event loop."""
 
     def __init__(self, limits: TransportLimits = DEFAULT_LIMITS, network: Network | None = None) -> None:
         network = Network() if network is None else network
@@ -38,7 +38,7 @@ class AiohttpTransport:
     async def request(
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
     ) -> AsyncIterator[Answer]:
-        """Send one request; its answer is there for the length of the context."""
+        """Send one request. The answer is valid inside the context."""
         data = io.BytesIO(body) if body is not None and len(body) > _WARNS_OVER_BYTES else body
         session, fault, proxy, more = self._pools.get().session, None, None, dict[str, Any]()
         if self._proxy_of is not None:
@@ -47,7 +47,7 @@ class AiohttpTransport:
                 more["proxy"] = proxy.url
                 if scheme == "http":
                     headers = {**headers, **proxy.headers}
-                else:  # the proxy of a tunnel sees no headers of the request
+                else:  # the proxy of a tunnel must not see the request's headers
                     more["proxy_headers"] = proxy.headers
         try:
             response = await session.request(method, url, headers=headers, data=data, allow_redirects=False, **more)
@@ -58,7 +58,7 @@ class AiohttpTransport:
                 response.close()
                 fault = refused_by(proxy, urlsplit(url).netloc, 407)
         if fault is not None:
-            raise fault  # out here, so that it does not drag along what aiohttp attached to its own
+            raise fault  # outside the handler, without aiohttp's exception as context
 
         async def receive() -> bytes:
             try:
@@ -71,10 +71,10 @@ class AiohttpTransport:
             named = {name.lower(): value for name, value in response.headers.items()}
             yield Answer(response.status, named, receive, self._answer_bytes)
         finally:
-            response.close()  # a connection whose body was read to its end went back to the pool by then
+            response.close()  # connections with a fully read body are back in the pool by now
 
     async def aclose(self) -> None:
-        """Close every pool. Twice is once."""
+        """Close all pools. Idempotent."""
         await self._pools.aclose()
 
 
@@ -97,7 +97,7 @@ class _Pool(LoopPool):
                 ssl=tls or True,
                 socket_factory=make_socket,
             ),
-            cookie_jar=aiohttp.DummyCookieJar(),  # one caller's cookies are not another's
+            cookie_jar=aiohttp.DummyCookieJar(),  # callers must not share cookies
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_timeout_s),
             headers={"User-Agent": "routewright", "Accept-Encoding": "gzip, deflate"},
             auto_decompress=False,
@@ -119,7 +119,7 @@ class _Pool(LoopPool):
         await self.session.close()
 
     def abort_connections(self) -> None:
-        if not hasattr(self.loop, "_transports"):  # uvloop: the best that can be done is to begin
+        if not hasattr(self.loop, "_transports"):  # on uvloop closing can only be started
             self._closing = self.loop.create_task(self.session.close())
             return
         self.session.detach()
@@ -128,8 +128,8 @@ class _Pool(LoopPool):
 
     def abandon_connections(self) -> None:
         self.session.detach()
-        # asyncio has no public way to end a transport without its loop: closing it would reach for the selector, which
-        # is gone, or shared with the parent process
+        # asyncio cannot close a transport without its loop: it would use the selector, which is gone, or shared with
+        # the parent process
         for transport in self._transports():
             with suppress(AttributeError):
                 transport.get_protocol()._app_transport._closed = True
@@ -138,14 +138,14 @@ class _Pool(LoopPool):
             made.close()
 
     def _transports(self) -> list[Any]:
-        """Those of our sockets. A loop without such a table closes all of its own as it is closed."""
+        """The transports of our sockets. Loops without such a table close theirs themselves."""
         known = getattr(self.loop, "_transports", {})
         return [transport for made in list(self._sockets) if (transport := known.get(made.fileno())) is not None]
 
 
 class _Connector(aiohttp.TCPConnector):
     def __del__(self, _warnings: object = None) -> None:
-        """Do nothing: the pool ends its connections, and must not where they belong to a parent process."""
+        """Does nothing: the pool closes connections, except for those of a parent process."""
 
 
 def _fault(exc: BaseException, url: str, proxy: Proxy | None) -> ProviderFault:
@@ -154,6 +154,6 @@ def _fault(exc: BaseException, url: str, proxy: Proxy | None) -> ProviderFault:
         return refused_by(proxy, host, exc.status)
     if not isinstance(exc, _CONNECT_ERRORS):
         return broken(host, what)
-    # what is behind it, without the words that aiohttp puts around that
+    # the cause without aiohttp's message
     why = getattr(exc, "certificate_error", None) or getattr(exc, "os_error", None) or exc
     return unconnected(host, f"{what}: {why}", exc, proxy)

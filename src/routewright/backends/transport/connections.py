@@ -1,4 +1,4 @@
-"""What both transports share: limits, faults, bounded bodies, and one pool of connections an event loop."""
+"""Shared by both transports: limits, faults, bounded bodies, and a connection pool for each event loop."""
 
 from __future__ import annotations
 
@@ -29,28 +29,30 @@ _REMEDIES = {
     errno.ENOBUFS: "this machine is short of memory",
     errno.ENOMEM: "this machine is short of memory",
 }
-"""Errors for which this process is to blame, and no provider."""
+"""Errors that this process causes, not a provider."""
 
-_PROXY_HINT = "check the proxy's address, user and password in proxy=... or HTTPS_PROXY, and who signs its certificates"
+_PROXY_HINT = (
+    "check the proxy's address, user and password in proxy=... or HTTPS_PROXY, and the issuer of its certificates"
+)
 
 Receive = Callable[[], Awaitable[bytes]]
-"""Waits for the next raw bytes of a body; empty at its end."""
+"""Returns the next raw bytes of a body; empty at its end."""
 Loop = Any
 """An asyncio loop, or the token of a trio run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransportLimits:
-    """Limits of a transport. It sets no other time limit: the call's deadline does."""
+    """Limits of a transport. Other time limits are set by the call's deadline."""
 
     connections: int = 1000
-    """Open at once an event loop, over all hosts; a further request waits."""
+    """Open connections of an event loop, over all hosts. Further requests wait."""
     connect_timeout_s: float = 10.0
     """For TCP and TLS together."""
     keepalive_s: float = 30.0
-    """How long an idle connection is kept for the next request."""
+    """How long an idle connection is kept."""
     answer_bytes: int = 32 << 20
-    """The longest body that is read, counted after decompression."""
+    """Longest body, after decompression."""
 
 
 DEFAULT_LIMITS = TransportLimits()
@@ -60,12 +62,12 @@ DEFAULT_LIMITS = TransportLimits()
 
 
 def unconnected(host: str, said: str, error: BaseException, proxy: Proxy | None = None) -> ProviderFault:
-    """The fault of a connection that could not be made. ``said`` is the driver's message, which may name addresses."""
+    """The fault of a failed connection. ``said``: the driver's message, which may contain addresses."""
     causes = [*_causes(error)]
     for each in causes:
         if isinstance(each, OSError) and each.errno in _REMEDIES:
             lack = f"{each.strerror}; {_REMEDIES[each.errno]}"
-            return ProviderFault("local", f"this process could open no connection: {lack}")
+            return ProviderFault("local", f"this process cannot open a connection: {lack}")
     why, hint = next(filter(None, map(_reason, causes)), ("", ""))
     public, through = "no connection", ""
     if proxy is not None:
@@ -75,33 +77,33 @@ def unconnected(host: str, said: str, error: BaseException, proxy: Proxy | None 
 
 
 def refused_by(proxy: Proxy, host: str, status: int) -> ProviderFault:
-    """The fault of a proxy that answered instead of passing a request on. After a 407 another try does not help."""
-    why = "wants a user and password that it knows" if status == 407 else "did not pass the request on"
+    """The fault of a proxy that refused a request. A 407 is not retried."""
+    why = "needs a valid user and password" if status == 407 else "did not forward the request"
     said = f"the proxy {proxy.place} answered {status} for {host}: it {why}"
     public = f"no connection through the proxy: it answered {status}"
     return ProviderFault("connect", said, public=public, hint=_PROXY_HINT, retry=False if status == 407 else None)
 
 
 def broken(host: str, what: str) -> ProviderFault:
-    """The fault of a connection that broke."""
+    """The fault of a broken connection."""
     said = f"the connection to {host} broke: {what}"
     return ProviderFault("reset", said, public=f"the connection broke: {what}")
 
 
 def _reason(error: BaseException) -> tuple[str, str] | None:
-    """Why there is no connection, and what to do; None if the error does not say."""
+    """The reason for a failed connection, and a hint. None if unknown."""
     if isinstance(error, socket.gaierror):
         return "the host is unknown", "check the host name in the provider's base_url, and the name service"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return "its certificate is not valid", "check the server's certificate, and who it is to be signed by"
+        return "its certificate is not valid", "check the server's certificate and its issuer"
     if isinstance(error, OSError) and error.errno == errno.ECONNREFUSED:
         return "it was refused", "check that the server runs, and the port in the provider's base_url"
     return None
 
 
 def _causes(error: BaseException | None, *, outermost: bool = True) -> Iterator[BaseException]:
-    """An error and what caused it. Only the driver's own error is followed to its context, since further contexts may
-    be what the host was doing."""
+    """An error and its causes. Only the driver's own error is followed to its context, since further contexts may be
+    unrelated."""
     while error is not None:
         yield error
         for each in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
@@ -132,13 +134,13 @@ class Answer:
 
 
 class Body:
-    """Iterates over the decoded bytes of one answer. Not a generator, so that leaving it early leaves nothing."""
+    """Iterates over the decoded bytes of one answer. Not a generator, which would have to be closed."""
 
     def __init__(self, receive: Receive, content_encoding: str, limit: int) -> None:
         encoding = content_encoding.strip().lower()
         if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
-            shown = encoding if _WORD.fullmatch(encoding) else "that is no short word"  # it may hold anything
-            raise ProviderFault("malformed", f"the answer has a content-encoding ({shown}) which was not asked for")
+            shown = encoding if _WORD.fullmatch(encoding) else "not shown"  # may be anything
+            raise ProviderFault("malformed", f"the answer has an unsupported content-encoding ({shown})")
         self._receive = receive
         self._inflater = None if encoding in ("", "identity") else _Inflater()
         self._limit = limit
@@ -157,13 +159,13 @@ class Body:
         return piece
 
     async def read(self, limit: int) -> bytes:
-        """All of it; over ``limit`` bytes raises ``ProviderFault("malformed")``."""
+        """The complete body; over ``limit`` bytes raises ``ProviderFault("malformed")``."""
         self._limit = min(self._limit, limit)
         return b"".join([piece async for piece in self])
 
 
 class _Inflater:
-    """Decompresses in bounded pieces, so that a small body cannot fill the memory."""
+    """Decompresses in bounded pieces, to be safe from decompression bombs."""
 
     def __init__(self) -> None:
         self._raw: deque[bytes] = deque()
@@ -178,7 +180,7 @@ class _Inflater:
                     return piece
             raw = await receive()
             if not raw and self._started and not self._stream.eof:
-                raise ProviderFault("malformed", "the compressed answer breaks off")
+                raise ProviderFault("malformed", "the compressed answer is incomplete")
             if not raw:
                 return b""
             self._raw.append(raw)
@@ -190,14 +192,14 @@ class _Inflater:
             piece = self._stream.decompress(raw, _PIECE_BYTES)
         except zlib.error as exc:
             if not first:
-                raise ProviderFault("malformed", "the answer is not what its content-encoding says") from exc
-            self._stream = zlib.decompressobj(-zlib.MAX_WBITS)  # some servers call raw deflate "deflate"
+                raise ProviderFault("malformed", "the answer does not match its content-encoding") from exc
+            self._stream = zlib.decompressobj(-zlib.MAX_WBITS)  # some servers send raw deflate
             self._raw.appendleft(raw)
             return b""
         rest = self._stream.unconsumed_tail or self._stream.unused_data
         if rest:
             self._raw.appendleft(rest)
-        if self._stream.eof and rest:  # gzip allows several members in a row
+        if self._stream.eof and rest:  # gzip allows several members
             self._stream = zlib.decompressobj(_GZIP_OR_ZLIB)
         return piece
 
@@ -208,10 +210,9 @@ class _Inflater:
 class LoopPool(ABC):
     """The connections of one event loop in one process.
 
-    The pool is tied to its loop by an async generator that stays suspended as long as the loop lives: asyncio and trio
-    both close such generators as their last act. Where that act is missing (a plain ``loop.close()``, a fork, a
-    transport that is dropped) the connections are freed by hand, so that nothing warns and nothing is touched that
-    belongs to another loop or process.
+    A suspended async generator ties the pool to its loop: asyncio and trio close such generators at their end.
+    Otherwise (``loop.close()``, a fork, a dropped transport) the connections are freed directly, without warnings, and
+    without touching another loop or process.
     """
 
     def __init__(self, loop: Loop) -> None:
@@ -221,18 +222,18 @@ class LoopPool(ABC):
         self._keeper: AsyncGenerator[None, None] | None = None
 
     def keep(self, forget: Callable[[Loop, None], object]) -> None:
-        """Tie the pool to the running loop; ``forget`` is called when that ends."""
+        """Tie the pool to the running loop; ``forget`` is called at its end."""
         self._keeper = _until_loop_ends(self, forget)
-        with suppress(StopIteration):  # it does not wait before its yield
+        with suppress(StopIteration):  # it yields without waiting
             self._keeper.asend(None).send(None)
 
     @property
     def is_stale(self) -> bool:
-        """True if the loop is over, or was left behind by a fork."""
+        """True if the loop has ended, or belongs to a parent process."""
         return self._pid != os.getpid() or self.loop_is_over()
 
     async def aclose(self) -> None:
-        """Close the connections in the loop they belong to."""
+        """Close the connections in their loop."""
         if self.is_stale:
             self.end()
         elif not self.closed:
@@ -241,12 +242,12 @@ class LoopPool(ABC):
             await self.close_connections()
 
     def end(self) -> None:
-        """Free the connections, from any thread: at once if the loop allows it, else as soon as it runs."""
+        """Free the connections, from any thread: at once, or as soon as the loop runs."""
         self._untie()
         if self.closed:
             return
         if not self.is_stale and not self.loop_runs_here():
-            with suppress(RuntimeError):  # it closed meanwhile
+            with suppress(RuntimeError):  # just closed
                 self.call_in_loop(self.end)
                 return
         self.closed = True
@@ -262,22 +263,22 @@ class LoopPool(ABC):
                 keeper.aclose().send(None)
 
     def __del__(self) -> None:
-        # only a pool whose `end` was put into a loop that never ran again gets here unclosed
+        # unclosed only if `end` was scheduled in a loop that never ran again
         if not self.closed:
             self.closed = True
             self.abandon_connections()
 
     @abstractmethod
     def loop_is_over(self) -> bool:
-        """True if nothing can run in the loop any more."""
+        """True if the loop has ended."""
 
     @abstractmethod
     def loop_runs_here(self) -> bool:
-        """True if the loop is the one that runs in this thread."""
+        """True if the loop runs in this thread."""
 
     @abstractmethod
     def call_in_loop(self, callback: Callable[[], None]) -> None:
-        """Thread-safe. Raises ``RuntimeError`` once the loop is over."""
+        """Schedule a callback. Thread-safe. Raises ``RuntimeError`` once the loop has ended."""
 
     @abstractmethod
     async def close_connections(self) -> None:
@@ -289,14 +290,14 @@ class LoopPool(ABC):
 
     @abstractmethod
     def abandon_connections(self) -> None:
-        """Free them without their loop, and without a word to the peer, who may still talk to the parent process."""
+        """Free them without their loop, and without closing the peer's side, which a parent process may use."""
 
 
 async def _until_loop_ends(pool: LoopPool, forget: Callable[[Loop, None], object]) -> AsyncGenerator[None, None]:
     try:
         yield
     finally:
-        if pool._keeper is not None:  # the loop ends, and nobody closed the pool before
+        if pool._keeper is not None:  # the loop ends with an open pool
             forget(pool.loop, None)
             await pool.aclose()
 
@@ -305,32 +306,32 @@ P = TypeVar("P", bound=LoopPool)
 
 
 class LoopPools(Generic[P]):
-    """Finds or makes the pool of the running loop. Thread-safe; dropping it closes its pools."""
+    """The pools of all loops. Thread-safe; dropping it closes its pools."""
 
     def __init__(self, make: Callable[[Loop], P], running_loop: Callable[[], Loop]) -> None:
         self._make = make
         self._running_loop = running_loop
-        # strong keys: a pool refers to its loop anyway, so weak ones would never let go; `get` sweeps instead
+        # strong keys, since pools refer to their loops anyway; `get` removes stale ones
         self._pools: dict[Loop, P] = {}
         weakref.finalize(self, _end_all, self._pools)
 
     def get(self) -> P:
-        """The pool of the running loop."""
+        """Find or create the pool of the running loop."""
         loop = self._running_loop()
         pool = self._pools.get(loop)
         if pool is not None:
             return pool
         for other, old in list(self._pools.items()):
-            if old.is_stale and self._pools.pop(other, None) is not None:  # else another thread swept it
+            if old.is_stale and self._pools.pop(other, None) is not None:  # else another thread did
                 old.end()
         pool = self._pools[loop] = self._make(loop)
         pool.keep(self._pools.pop)
         return pool
 
     async def aclose(self) -> None:
-        """Close every pool: the running loop's now, those of others in theirs. A later request opens a new one."""
+        """Close all pools, each in its own loop. A later request opens a new one."""
         here = None
-        with suppress(RuntimeError):  # the running loop is of the other kind
+        with suppress(RuntimeError):  # another kind of loop
             here = self._pools.pop(self._running_loop(), None)
         _end_all(self._pools)
         if here is not None:
@@ -339,5 +340,5 @@ class LoopPools(Generic[P]):
 
 def _end_all(pools: dict[Loop, P]) -> None:
     while pools:
-        with suppress(KeyError):  # its loop may end at this moment, in another thread
+        with suppress(KeyError):  # its loop may be ending in another thread
             pools.popitem()[1].end()

@@ -1,6 +1,6 @@
-"""HTTP on trio, through the connection pool of httpx2.
+"""HTTP on trio, with the connection pool of httpx2.
 
-The client of httpx2 is left out: it takes twice the time, and complains when a stream is left early.
+The client of httpx2 is not used: it takes twice the time, and warns when a stream is left early.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BROKEN_ERRORS = (
 
 
 class Httpx2Transport:
-    """Sends requests over one connection pool a trio run."""
+    """Sends requests over one connection pool for each trio run."""
 
     def __init__(self, limits: TransportLimits = DEFAULT_LIMITS, network: Network | None = None) -> None:
         network = Network() if network is None else network
@@ -51,7 +51,7 @@ class Httpx2Transport:
     async def request(
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
     ) -> AsyncIterator[Answer]:
-        """Send one request; its answer is there for the length of the context."""
+        """Send one request. The answer is valid inside the context."""
         sent = {name.lower(): value for name, value in headers.items()}
         scheme, netloc, *_ = urlsplit(url)
         sent.setdefault("host", netloc.rpartition("@")[2])
@@ -74,7 +74,7 @@ class Httpx2Transport:
                 await response.aclose()
                 fault = refused_by(proxy, netloc, 407)
         if fault is not None:
-            raise fault  # out here, so that it does not drag along what the server sent
+            raise fault  # outside the handler, without the server's data as context
         raw = cast("AsyncGenerator[bytes, None]", aiter(cast("AsyncIterable[bytes]", response.stream)))
 
         async def receive() -> bytes:
@@ -87,14 +87,14 @@ class Httpx2Transport:
         try:
             named = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
             yield Answer(response.status, named, receive, self._limits.answer_bytes)
-        finally:  # gives the connection back if the body was read to its end, else closes it
+        finally:  # returns the connection if the body was read completely, else closes it
             try:
                 await raw.aclose()
             finally:
                 await response.aclose()
 
     async def aclose(self) -> None:
-        """Close every pool. Twice is once."""
+        """Close all pools. Idempotent."""
         await self._pools.aclose()
 
 
@@ -104,7 +104,7 @@ def _fault(exc: Exception, request: httpcore2.Request, proxy: Proxy | None) -> P
         return refused_by(proxy, host, int(str(exc)[:3]))
     if not isinstance(exc, _CONNECT_ERRORS):
         return broken(host, what)
-    # what it says, or the first error behind it that says something: trio names a bad certificate only there
+    # its message, or the first message of a cause: trio names a bad certificate only there
     why: BaseException | None = exc
     while isinstance(why, Exception) and not str(why):
         why = why.__cause__ or why.__context__
@@ -126,7 +126,7 @@ class _Pool(LoopPool):
         self._pools: dict[Proxy | None, httpcore2.AsyncConnectionPool] = {}
 
     def connections(self, proxy: Proxy | None) -> httpcore2.AsyncConnectionPool:
-        """Those that are made directly, or through a proxy."""
+        """The pool for direct connections or a proxy."""
         pool = self._pools.get(proxy)
         if pool is None:
             made: dict[str, Any] = self._settings
@@ -141,7 +141,7 @@ class _Pool(LoopPool):
         return pool
 
     def loop_is_over(self) -> bool:
-        return False  # a run that ends closes the pool first
+        return False  # runs close the pool before they end
 
     def loop_runs_here(self) -> bool:
         return trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is self.loop

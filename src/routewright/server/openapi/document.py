@@ -1,4 +1,4 @@
-"""``/v1`` as an OpenAPI 3.1 document, made of the table of routes, the structs, and their docstrings."""
+"""``/v1`` as an OpenAPI 3.1 document, generated from the routes, the structs, and their docstrings."""
 
 from __future__ import annotations
 
@@ -25,59 +25,59 @@ from .examples import ERRORS, EVENTS, OPERATIONS, REQUEST_ID, Shown
 from .schemas import LIMITS, Schema, field_schemas, schemas_of, text_of
 
 MOUNTS = 16
-"""Mount points whose documents are kept."""
+"""Mount points whose documents are cached."""
 DOORS = {
     path: (method.lower(), serve)
     for path, methods in ENDPOINTS.items()
     for method, serve in methods.items()
     if path.startswith("/v1/") and not isinstance(serve, Operation) and serve is not routes.openapi
 }
-"""What is served here for clients of other vendors."""
+"""Paths for other vendors' clients."""
 SELF = "/v1/openapi.json"
 
 _ABOUT = """Routes chat requests across many language models: explainable decisions, hard budgets, traces.
 
-Every request but the one for this document needs an API key. Every answer has an `X-Request-Id`. Every error is in the
-same envelope, by whose `code` a program can tell them apart; where there is nothing at an address the code is
-`not_found`, and `method_not_allowed` where the method is another's, which `Allow` then names. Fields and parameters
-that are not described here are refused. `HEAD` is answered wherever `GET` is."""
+Every request but the one for this document needs an API key. Every answer has an `X-Request-Id`. All errors have the
+same envelope, with a `code` for programs. Unknown paths are `not_found`; a wrong method is `method_not_allowed`, with
+the right ones in `Allow`. Fields and parameters that are not described here are refused. `HEAD` is answered wherever
+`GET` is."""
 _BEARER = {
     "type": "http",
     "scheme": "bearer",
     "description": "An API key: `sk_live_...`, or `sk_test_...` for the sandbox, whose answers are canned and free.",
 }
 _IN_PATH = re.compile(r"{(\w+)[.]*}")
-_IN_PATHS = {"trace_id": "`tr_` and 26 characters, as `trace_id` of an answer; `trc_` is read as `tr_`."}
+_IN_PATHS = {"trace_id": "`tr_` and 26 characters, as `trace_id` of an answer; `trc_` is accepted for `tr_`."}
 _KEY = "Idempotency-Key"
 _KEY_SAID = (
-    "A name for the call, at most 64 bytes in UTF-8: sent again within 24 hours with the same body it brings the first"
-    " answer and is billed once; with another it is 409. The field `idempotency_key` does the same."
+    "A name for the call, at most 64 bytes in UTF-8. Repeated within 24 hours with the same body, it returns the first"
+    " answer and is billed once; with another body it is a 409. The field `idempotency_key` is equivalent."
 )
 _STREAM_SAID = (
-    "With `{field}` true: server-sent events, each as the schema says of its lines, the `data` in one. The last is"
-    " `{last}` or `error`; lines that begin with a colon keep the stream open."
+    "With `{field}` true: server-sent events with the lines of the schema, `data` in one line. The last event is"
+    " `{last}` or `error`; lines that begin with a colon keep the connection alive."
 )
 
 _TEXT = {"type": "string"}
 _COUNT = {"type": "integer", "minimum": 0}
 _HEADERS: dict[str, tuple[str, Schema]] = {
-    "X-Request-Id": ("Names the request in errors and in the operator's log.", {**_TEXT, "pattern": "^req_"}),
-    "X-RateLimit-Limit": ("How much the limit admits within a minute.", _COUNT),
-    "X-RateLimit-Remaining": ("What is left of it.", _COUNT),
-    "X-RateLimit-Reset": ("When all of it is free again if nobody asks for more, in Unix seconds.", _COUNT),
+    "X-Request-Id": ("Id of the request, also in errors and the operator's log.", {**_TEXT, "pattern": "^req_"}),
+    "X-RateLimit-Limit": ("The limit for one minute.", _COUNT),
+    "X-RateLimit-Remaining": ("What is left of the limit.", _COUNT),
+    "X-RateLimit-Reset": ("When all of it is available again without further requests, in Unix seconds.", _COUNT),
     "X-RateLimit-Resource": (
-        "What the limit counts. Of several limits the headers are those of the one with the smallest share left; where"
-        " nothing is limited there are none.",
+        "What the limit counts. Of several limits the headers describe the one with the smallest share left; without a"
+        " limit there are none.",
         {**_TEXT, "enum": ["requests", "tokens"]},
     ),
     "X-Routewright-Cache": (
-        "Where the request asked for the response cache: `miss`, or `hit` with the mode in which the answer was found,"
-        " its age in seconds and, for a similar question, the similarity.",
+        "If the request uses the response cache: `miss`, or `hit` with the mode, the age of the answer in seconds and,"
+        " for a similar question, the similarity.",
         _TEXT,
     ),
-    "Retry-After": ("So many seconds later the same call is admitted if nobody else calls.", _COUNT),
+    "Retry-After": ("Seconds until the same call is admitted, if nobody else calls.", _COUNT),
     "WWW-Authenticate": ("How to authenticate.", {**_TEXT, "const": "Bearer"}),
-    "ETag": ("Names this version of the document, for `If-None-Match`.", _TEXT),
+    "ETag": ("Version of the document, for `If-None-Match`.", _TEXT),
 }
 _LIMITED = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-RateLimit-Resource")
 _BESIDES: dict[int, tuple[str, ...]] = {
@@ -85,7 +85,7 @@ _BESIDES: dict[int, tuple[str, ...]] = {
     errors.RateLimited.status: (*_LIMITED, "Retry-After"),
     **dict.fromkeys((400, 402, 403, 409, 422, 500, 502, 504), _LIMITED),
 }
-"""Headers of a status, besides the request's id. Those of limits are only there where a call was counted."""
+"""Headers of a status, besides the request's id. Those of limits need a counted call."""
 
 _ALWAYS = (
     errors.ValidationFailed,
@@ -94,20 +94,20 @@ _ALWAYS = (
     errors.InternalError,
     errors.StorageUnavailable,
 )
-"""What everything with a key can end in."""
+"""Errors of every authenticated request."""
 _OF_BODIES = (errors.InvalidJson, errors.RequestTimedOut, errors.BodyTooLarge, errors.UnsupportedMediaType)
 NO_REQUESTS = {errors.MalformedRequest, errors.HeadersTooLarge, errors.Overloaded}
 """Refusals of a connection, before there is a request to answer."""
 
 
 def openapi(root_path: str = "") -> dict[str, Any]:
-    """The document of a server at a mount point; the caller may change it."""
+    """The document of a server at a mount point; a new copy."""
     return {**msgspec.json.decode(_document()), "servers": [{"url": quote(root_path.rstrip("/")) or "/"}]}
 
 
 @lru_cache(MOUNTS)
 def document_at(root_path: str) -> tuple[bytes, str]:
-    """The document as it is sent, and its ``ETag``."""
+    """The encoded document and its ``ETag``."""
     body = msgspec.json.encode(openapi(root_path))
     return body, f'"{sha256(body).hexdigest()[:32]}"'
 
@@ -149,7 +149,7 @@ def _document() -> bytes:
 
 
 class Told(NamedTuple):
-    """An operation, and where it is."""
+    """An operation with its path and method."""
 
     path: str
     method: str
@@ -234,14 +234,14 @@ def _success(
 
 
 def _event(event: Any, schemas: Mapping[Any, Schema]) -> Schema:
-    """An event as its lines are read: all of them are texts, ``data`` one that is JSON."""
+    """An event by its lines: all are texts, ``data`` is JSON."""
     data = {"type": "string", "contentMediaType": "application/json", "contentSchema": schemas[_data_of(event)]}
     return {
         "type": "object",
         "description": text_of(event.__doc__ or "", event),
         "properties": {
             "event": {"type": "string", "const": event.event},
-            "id": {"type": "string", "pattern": "^[1-9][0-9]*$", "description": "A number that only ever grows."},
+            "id": {"type": "string", "pattern": "^[1-9][0-9]*$", "description": "An increasing number."},
             "data": data,
         },
         "required": ["event", "id", "data"],
@@ -264,14 +264,14 @@ def _of_itself() -> dict[str, Any]:
         ],
         "responses": {
             "200": {**described, "content": {"application/json": {"schema": {"type": "object"}}}},
-            "304": {**described, "description": "It is the one that the client has."},
+            "304": {**described, "description": "The client's copy is current."},
             **_references([errors.ValidationFailed, errors.InternalError]),
         },
     }
 
 
 def _door(path: str, serve: Serve) -> dict[str, Any]:
-    """An operation that a vendor describes: its body and its answer are as the vendor's API has them."""
+    """An operation with the body and answer of a vendor's API."""
     asked = "input" if path.endswith("responses") else "messages"
     body = {"type": "object", "required": ["model", asked], "properties": {"model": {**_TEXT, "minLength": 1}}}
     shown: dict[str, Any] = {"model": "auto", asked: [{"role": "user", "content": "Hello"}]}
@@ -287,7 +287,7 @@ def _door(path: str, serve: Serve) -> dict[str, Any]:
         },
         "responses": {
             "200": {
-                "description": "The answer; with `stream` true, where there is one, the vendor's server-sent events.",
+                "description": "The answer; with `stream` true, if supported, the vendor's server-sent events.",
                 "headers": _headers(*_LIMITED),
                 "content": {"application/json": answer},
             },
@@ -301,7 +301,7 @@ def _headers(*names: str) -> dict[str, Any]:
 
 
 def _references(kinds: Iterable[type[RouterError]]) -> dict[str, Any]:
-    """Answers by status, each with the codes that there can be."""
+    """Error responses by status, each with its possible codes."""
     return {
         str(status): {
             "$ref": f"#/components/responses/{_name(status)}",
@@ -312,12 +312,12 @@ def _references(kinds: Iterable[type[RouterError]]) -> dict[str, Any]:
 
 
 def codes() -> list[tuple[int, str, str]]:
-    """Every status and code that an answer may have, and when."""
+    """All statuses and codes of errors with their meanings."""
     return [(status, *said) for status, kinds in _by_status(_all()).items() for said in _meanings(kinds).items()]
 
 
 def _all() -> list[type[RouterError]]:
-    """Every error that has a response: only receivers of webhooks answer ``SignatureError``."""
+    """All errors of responses. ``SignatureError`` is only for receivers of webhooks."""
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RouterError)]
     return [kind for kind in kinds if kind not in (RouterError, errors.SignatureError)]
 
@@ -334,7 +334,7 @@ def _name(status: int) -> str:
 
 
 def _meanings(kinds: Iterable[type[RouterError]]) -> dict[str, str]:
-    """What each code means. Of several errors with one code the first says it: the others are kinds of that."""
+    """The meaning of each code: that of the first error with it, whose subclasses share the code."""
     said: dict[str, str] = {}
     for kind in kinds:
         said.setdefault(kind.code, summary(kind))

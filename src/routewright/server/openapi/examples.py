@@ -1,4 +1,4 @@
-"""What do requests and answers look like? One at least of each, as structs, so that none has a wrong shape."""
+"""Examples of requests and answers for the document, as structs, so that all have the right shape."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Shown(NamedTuple):
 
     answer: Any
     asked: Mapping[str, Example] = MappingProxyType({})
-    """Bodies, by what they show."""
+    """Bodies by name."""
     parameters: Mapping[str, str | int] = MappingProxyType({})
 
 
@@ -232,7 +232,7 @@ OPERATIONS: dict[str, Shown] = {
         parameters=_DAYS,
     ),
 }
-"""By address."""
+"""By path."""
 
 EVENTS: tuple[wire.RouteEvent | wire.AgentEvent, ...] = (
     wire.RouteStarted(1, wire.StartedData(_TRACE_ID, wire.StartedRouting(_SECOND, [_FIRST], "inline@2026-11-20"))),
@@ -243,7 +243,7 @@ EVENTS: tuple[wire.RouteEvent | wire.AgentEvent, ...] = (
     wire.StepCompleted(3, _STEPS[0]),
     wire.RunCompleted(6, _RUN),
 )
-"""A stream."""
+"""Events of streams."""
 
 _LIMIT = {"level": "key", "resource": "requests", "limit_of": "requests_per_min", "limit": 60, "remaining": 0}
 _ATTEMPTS = {"attempts": [{"model": _SECOND, "attempt": 1, "error": "server", "message": "503", "latency_ms": 210.0}]}

@@ -1,7 +1,6 @@
-"""JSON Schemas of structs: msgspec's, with the docstrings of fields as descriptions, and the limits that
-``_core/request/rules.py`` and its like hold requests to.
+"""JSON Schemas of structs: msgspec's, with docstrings as descriptions, and the limits of ``_core/request/rules.py``.
 
-A limit that a schema cannot express, such as a length in bytes, is described where the field is declared."""
+Limits that a schema cannot express, such as a length in bytes, are described at the field."""
 
 from __future__ import annotations
 
@@ -27,10 +26,10 @@ from routewright.trace import LIMIT
 
 Schema = dict[str, Any]
 Limits = dict[str, Schema]
-"""Keywords of a schema by field."""
+"""Schema keywords by field."""
 
 WHOLE: Final = ""
-"""In the place of a field: the struct itself."""
+"""Stands for the struct itself."""
 
 _SOME: Final = {"minLength": 1}
 _IDS: Final = {"uniqueItems": True, "items": {"type": "string", **_SOME}}
@@ -64,8 +63,8 @@ _TURN: Final = {
         },
     },
 }
-"""What goes together in a message. Said as conditions, here and below: beside alternatives at the top of a schema many
-generators of clients leave its fields out, or the whole of it."""
+"""Combinations of fields in a message. Conditions, here and below, since many client generators drop fields beside
+``anyOf`` at the top of a schema."""
 
 _FLAT: Final = ("description", "name", "parameters", "strict")
 _TOOL: Final = {
@@ -106,7 +105,7 @@ _FILTER: Final = {"maxLength": filter.MAX_CHARS, "pattern": f"^(?:{_TERM}(?:,{_T
 
 
 def _any_case(text: str) -> str:
-    """A pattern of a text whose letters may be capitals."""
+    """A case-insensitive pattern for a text."""
     return "".join(f"[{each}{each.upper()}]" if each.isalpha() else each for each in text)
 
 
@@ -162,11 +161,11 @@ LIMITS: dict[type, Limits] = {
     wire.LatencyReport: _DAYS,
     wire.UsageRow: {"bucket_start": _TIME},
 }
-"""Of a struct and those made of it, by its fields; ``WHOLE``: what holds between them."""
+"""Limits of a struct and its subclasses by field; ``WHOLE`` is for limits between fields."""
 
 _REF = "#/components/schemas/"
 _HIGHEST = 2**63
-"""A bound from here on is left out: nobody meets it."""
+"""Higher bounds are left out."""
 _PYTHON = {"None": "null", "True": "true", "False": "false"}
 _PYTHON_WORD = re.compile(r"\b(None|True|False)\b")
 _CODE, _WORD = re.compile(r"`[^`]*`"), re.compile(r"\w+")
@@ -178,19 +177,19 @@ _KEYWORDS = {
     "array": frozenset("minItems maxItems uniqueItems items".split()),
     "object": frozenset("properties required additionalProperties if then else".split()),
 }
-"""The limits that make sense for values of a type."""
+"""Keywords that apply to a type."""
 
 
 class Schemas(NamedTuple):
     """The schemas of an interface."""
 
     of: tuple[Schema, ...]
-    """One for each type, in their order: most refer to the components."""
+    """One for each type in order, mostly references to the components."""
     components: dict[str, Schema]
 
 
 def schemas_of(asked: Iterable[Any], answered: Iterable[Any]) -> Schemas:
-    """Schemas of the types of requests, then of those of answers. Every field of an answer is always there."""
+    """Schemas of request types, then of answer types. Answers have all their fields."""
     asked, types = [*asked], [*asked, *answered]
     roots, components = msgspec.json.schema_components(types, ref_template=f"{_REF}{{name}}")
     kinds, free = structs_in(types), structs_in(asked)
@@ -206,7 +205,7 @@ def schemas_of(asked: Iterable[Any], answered: Iterable[Any]) -> Schemas:
 
 
 def field_schemas(kind: type[Struct]) -> dict[str, Schema]:
-    """Schemas of the fields of a struct of plain values, by their names on the wire, without null."""
+    """Schemas of a flat struct's fields by wire name, without null."""
     schema = msgspec.json.schema_components([kind])[1][kind.__name__]
     found = _described(schema, kind, asked=True)["properties"]
     for each in found.values():
@@ -218,7 +217,7 @@ def field_schemas(kind: type[Struct]) -> dict[str, Schema]:
 
 
 def structs_in(types: Iterable[Any]) -> dict[str, type[Struct]]:
-    """Every struct that some types are made of, by its name."""
+    """All structs within some types, by name."""
     found: dict[str, type[Struct]] = {}
 
     def collect(node: object) -> None:
@@ -238,7 +237,7 @@ def structs_in(types: Iterable[Any]) -> dict[str, type[Struct]]:
 
 
 def text_of(doc: str, kind: type | None = None) -> str:
-    """A docstring for readers of JSON: with its spelling of values, and of the fields of a struct."""
+    """A docstring with JSON's spelling of values and wire names of fields."""
     said = _PYTHON_WORD.sub(lambda found: _PYTHON[found[1]], prose(doc))
     if kind is None or not issubclass(kind, Struct):
         return said
@@ -247,7 +246,7 @@ def text_of(doc: str, kind: type | None = None) -> str:
 
 
 def _described(schema: Schema, kind: type[Struct], *, asked: bool) -> Schema:
-    """The schema of a struct. ``asked``: it is in a request, where a field with a default may be left out or null."""
+    """The schema of a struct. ``asked``: of a request, where fields with a default are optional and nullable."""
     docs, ranges, config = field_docs(kind), NUMBERS.get(kind, {}), kind.__struct_config__
     limits: Limits = {}
     for each in reversed(kind.__mro__):
@@ -283,7 +282,7 @@ def _or_null(schema: Schema) -> Schema:
 
 
 def _bounded(schema: Schema, bounds: Schema) -> Schema:
-    """The schema with bounds, each beside a type that it makes sense for."""
+    """Add bounds, each where the type supports it."""
     if "anyOf" in schema:
         return {**schema, "anyOf": [_bounded(each, bounds) for each in schema["anyOf"]]}
     kinds = schema.get("type", [])
@@ -301,8 +300,8 @@ def _bounds(numbers: Range) -> Schema:
 
 
 def _plain(schema: Any) -> Any:
-    """msgspec's schema in fewer words: no titles, no null as a default, ``anyOf`` one plain type and null as one schema
-    of two types. Names of components have no underscores: msgspec writes ``Page_TraceItem_``."""
+    """msgspec's schema simplified: no titles, no null as default, ``anyOf`` of a plain type and null as two types.
+    Component names lose their underscores (msgspec writes ``Page_TraceItem_``)."""
     if isinstance(schema, list):
         return [_plain(each) for each in schema]
     if isinstance(schema, str) and schema.startswith(_REF):
@@ -311,7 +310,7 @@ def _plain(schema: Any) -> Any:
         return schema
     made = {word: _plain(value) for word, value in schema.items() if (word, value) != ("default", None)}
     made.pop("title", None)
-    if made.get("items") is False:  # beside maxItems it says nothing, and some generators do not know it
+    if made.get("items") is False:  # redundant with maxItems, and unknown to some generators
         del made["items"]
     if "enum" in made:
         made = {"type": "string", **made}

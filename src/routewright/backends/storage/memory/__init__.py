@@ -1,4 +1,4 @@
-"""Keeps everything in the process: the reference for what a storage does, and the default."""
+"""In-memory storage: the default, and the reference implementation."""
 
 from __future__ import annotations
 
@@ -106,20 +106,20 @@ _Ready = (
 
 
 class MemoryStorage:
-    """A storage that ends with the process. Of each kind the newest ``newest`` of an account are kept,
-    and what is in use.
+    """A storage that is lost with the process. It keeps the ``newest`` rows of each kind for each account, and rows in
+    use.
 
         router = Router(storage=MemoryStorage(newest=1_000))
 
-    A trace takes about 2 kB, and what was captured of its prompt and answer: where that adds up to more than
-    ``text_bytes`` in an account, its oldest traces go until only the last is left. Of more than ``accounts`` accounts
-    the one that was not written to for longest goes. Feedback goes with its trace. Unless a retention is set, traces go
-    only for newer ones; the analytics count them still.
+    A trace takes about 2 kB, and its captured prompt and answer. An account with more than ``text_bytes`` of those
+    loses its oldest traces, except for the last one. With more than ``accounts`` accounts, the one with the oldest last
+    write is dropped. Feedback is removed with its trace. Without a retention, traces are only removed for newer ones;
+    analytics still count them.
 
-    A read or scan that meets a writer sees the state before or after its batch. What is read is a copy. A redactor is
-    asked only for traces that are read whole, by who reads them, and never keeps others waiting.
+    Reads and scans see the state before or after a batch, and return copies. Redactors run only when a complete trace
+    is read, in the reader's task.
 
-    ``clock`` drives rate limits and leases: pass a ``FakeClock`` that the Router has.
+    ``clock`` drives rate limits and leases: pass the Router's ``FakeClock``.
     """
 
     def __init__(
@@ -133,21 +133,21 @@ class MemoryStorage:
         self._newest = newest
         self._most_accounts = accounts
         self._text_bytes = text_bytes
-        self._accounts: OrderedDict[str, KeptAccount] = OrderedDict()  # the one used last at the end
+        self._accounts: OrderedDict[str, KeptAccount] = OrderedDict()  # least recently used first
         self._digests: dict[str, tuple[str, str]] = {}
-        """Accounts and ids of keys."""
+        """Account and id of each key."""
         self._outbox = Outbox(newest)
         self._system = self._empty()
         self._retention = SetRetention()
         self._versions = Versions()
         self._learned: OrderedDict[tuple[str, str], LearnedModel] = OrderedDict()
         self._named: dict[str, int] = {}
-        """How many traces name a health snapshot."""
+        """Number of traces that name a health snapshot."""
         self.accounts = MemoryAccounts(self, newest)
         """Limits, budgets and idempotency keys (``protocols.Accounts``)."""
 
     def keep(self, account: str, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> None:
-        """Keep a trace that is made when it is read (``protocols.ImmediateStorage``)."""
+        """Keep a trace, which is built when it is read (``protocols.ImmediateStorage``)."""
         with self.guard.lock:
             kept = self._accounts.get(account)
             if kept is None or account == SYSTEM_ACCOUNT:
@@ -159,7 +159,7 @@ class MemoryStorage:
                 self._settle(account, kept, draft)
 
     def keep_trace(self, kept: KeptAccount, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> None:
-        """The same under the lock, for an account that is there."""
+        """``keep`` under the lock for an existing account."""
         there = kept.traces.get(draft.id)
         if there is not None:
             check_place(draft.id, draft.environment, there.environment)
@@ -177,7 +177,7 @@ class MemoryStorage:
         return self._outbox.has_endpoints
 
     def account_of(self, account: str) -> KeptAccount:
-        """The account to write to, under the lock, now the one used last; the one used first may have to go for it."""
+        """The account to write to, now the most recently used one. May drop another one. Called under the lock."""
         if account == SYSTEM_ACCOUNT:
             return self._system
         kept = self._accounts.get(account)
@@ -190,7 +190,7 @@ class MemoryStorage:
         return kept
 
     def look_up(self, account: str) -> KeptAccount:
-        """What is kept of an account, under the lock; of an unknown one an empty one that is not kept."""
+        """The account to read from; an unknown one is empty. Called under the lock."""
         return self._system if account == SYSTEM_ACCOUNT else self._accounts.get(account) or self._empty()
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
@@ -263,7 +263,7 @@ class MemoryStorage:
         return None if found is None or environment not in (None, found.environment) else kept.seen(found.trace)
 
     async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> list[Any]:
-        """Up to ``limit`` traces behind the key ``after`` (``protocols.Storage``)."""
+        """Up to ``limit`` traces after the key ``after`` (``protocols.Storage``)."""
         if isinstance(query, LedgerRows | Events):
             with self.guard.lock:
                 kept_here = self.look_up(account)
@@ -285,7 +285,7 @@ class MemoryStorage:
         return [copied(kept.seen(each.wordless).item) for each in found]
 
     async def sweep(self, now: float) -> int:
-        """Remove what is past its time (``protocols.Storage``)."""
+        """Remove expired rows (``protocols.Storage``)."""
         ages = {"production": self._retention.production_s, "sandbox": self._retention.sandbox_s}
         before = {of: timestamp(max(0.0, now - age)) for of, age in ages.items() if age is not None}
         with self.guard.lock:
@@ -305,7 +305,7 @@ class MemoryStorage:
         return len(old) + len(free) + others
 
     async def aclose(self) -> None:
-        """Nothing is held that would have to be freed."""
+        """Nothing to release."""
 
     def _everything(self) -> list[KeptAccount]:
         return [self._system, *self._accounts.values()]
@@ -325,7 +325,7 @@ class MemoryStorage:
         return together(found)
 
     def _make_room(self) -> None:
-        """Forget the account that was not written to for longest; of one that was set up its traces alone."""
+        """Drop the least recently written account; if it was created explicitly, only its traces."""
         first = next((name for name, kept in self._accounts.items() if kept.traces or not kept.books.is_set_up), None)
         if first is None:
             return
@@ -338,7 +338,7 @@ class MemoryStorage:
             del self._accounts[first]
 
     def _before(self, account: str, kept: KeptAccount, write: Write) -> object:
-        """What there is of that which a write is about (``batch.Booked``)."""
+        """The present state of a write's subject (``batch.Booked``)."""
         if isinstance(write, PutIncident):
             return kept.books.incident(write.incident.id)
         if isinstance(write, PutEndpoint):
@@ -394,7 +394,7 @@ class MemoryStorage:
         return created
 
     def _put_trace(self, kept: KeptAccount, put: TraceDraft) -> bool:
-        """Keep a trace in the place of one of its id, which goes out of the roll-ups."""
+        """Keep a trace. It replaces one with the same id, which is removed from the roll-ups."""
         before = kept.traces.get(put.id)
         kept.traces[put.id] = put
         kept.text_bytes += put.text_bytes
@@ -403,7 +403,7 @@ class MemoryStorage:
             self._named[named[1]] = self._named.get(named[1], 0) + 1
         if before is not None:
             kept.text_bytes -= before.text_bytes
-            self._unname(before)  # only now, as both may name the same snapshot
+            self._unname(before)  # last, since both may name the same snapshot
             self._count_out(kept, before)
         kept.uncounted[put.id] = put
         while len(kept.traces) > self._newest or (kept.text_bytes > self._text_bytes and len(kept.traces) > 1):
@@ -421,7 +421,7 @@ class MemoryStorage:
         return len(found)
 
     def _drop(self, kept: KeptAccount, trace_id: str) -> None:
-        """Forget a trace. It stays counted."""
+        """Remove a trace. It stays counted."""
         dropped = kept.traces.pop(trace_id)
         kept.text_bytes -= dropped.text_bytes
         kept.feedback.pop(trace_id, None)
@@ -430,7 +430,7 @@ class MemoryStorage:
             self._count(kept, dropped)
 
     def _counted(self, kept: KeptAccount) -> Rollups:
-        """The roll-ups, with all traces in them."""
+        """The roll-ups, including all traces."""
         while kept.uncounted:
             self._count(kept, kept.uncounted.pop(next(iter(kept.uncounted))))
         return kept.rollups
@@ -445,7 +445,7 @@ class MemoryStorage:
             kept.books.book(row)
 
     def _settle(self, account: str, kept: KeptAccount, put: TraceDraft) -> None:
-        """Bill an account that was set up since the call began."""
+        """Bill an account that was created after the call began."""
         rows = tuple(put.rows)
         if rows:
             caller = Caller(account, put.environment, rows[0].key_id)
@@ -459,8 +459,7 @@ class MemoryStorage:
             self._book(kept, put)
 
     def _unname(self, gone: TraceDraft) -> None:
-        """A health snapshot came with the first trace that names it, and goes with the last: there are many of
-        these."""
+        """Remove a health snapshot with the last trace that names it."""
         if gone.snapshot_ids is None:
             return
         _, health, _ = gone.snapshot_ids
@@ -472,7 +471,7 @@ class MemoryStorage:
                 self._system.snapshots.pop(health, None)
 
     def _free_snapshots(self, before: float) -> list[str]:
-        """Those that were put before then and that no trace names."""
+        """Snapshots without a trace that were last put before then."""
         ids = [each.snapshot_ids for kept in self._everything() for each in kept.traces.values()]
         named = {name for each in ids if each is not None for name in each}
         put = self._system.snapshots.items()
@@ -481,4 +480,4 @@ class MemoryStorage:
 
 def _at_least_one(setting: str, number: object) -> None:
     if type(number) is not int or number < 1:
-        raise ValidationFailed.at(f"MemoryStorage.{setting}", f"is {shown(number)}", "keep at least 1")
+        raise ValidationFailed.at(f"MemoryStorage.{setting}", f"is {shown(number)}", "use a whole number above 0")

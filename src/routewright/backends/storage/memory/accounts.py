@@ -1,4 +1,4 @@
-"""``Accounts`` in memory: the rules of ``_core/accounts``, and what is kept of each account."""
+"""``Accounts`` in memory: the rules of ``_core/accounts``, and the rows of each account."""
 
 from __future__ import annotations
 
@@ -49,33 +49,33 @@ from routewright.wire import (
 )
 
 VALUES = 1_000
-"""Of a group so many are told apart within an hour, those that came first: so no flood of names drives the hours before
-out of the roll-ups, nor makes each trace take longer. A report names a hundred."""
+"""Distinct values of a group within an hour, the first ones. It keeps a flood of names from evicting earlier hours and
+from slowing down writes. Reports name a hundred."""
 
 
 class KeptAccount:
-    """One account: its books, and its traces with what belongs to them."""
+    """One account: its books, traces, feedback and snapshots."""
 
     def __init__(self, newest: int, outbox: Outbox) -> None:
         self.books = Books(newest, outbox.emit)
         self.traces: OrderedDict[str, TraceDraft] = OrderedDict()
         self.text_bytes = 0
         self.uncounted: dict[str, TraceDraft] = {}
-        """Those that are not in the roll-ups yet: drafts are made into traces for that only when somebody asks."""
+        """Drafts that are not in the roll-ups yet. They are only counted when a report asks."""
         self.rollups = Rollups(VALUES)
         self.feedback: OrderedDict[str, PutFeedback] = OrderedDict()
         self.snapshots: OrderedDict[str, tuple[Snapshot, float]] = OrderedDict()
-        """With the time at which they were last put, 0 of those that came with a trace."""
+        """Each with the time of its last put; 0 for those of a trace."""
 
     def seen(self, trace: Trace) -> Trace:
-        """A trace as it is to be seen: compromised, if its key was revoked within a day after it or before."""
+        """The trace for readers: compromised if its key was revoked within a day after it or before."""
         revoked_at = self.books.revoked_since(trace.key_id)
         if revoked_at is None or trace.compromised or not is_compromised(trace.created_at, revoked_at):
             return trace
         return replace(trace, compromised=True)
 
     def forget_traces(self) -> None:
-        """Begin without traces."""
+        """Remove all traces."""
         self.traces.clear()
         self.uncounted.clear()
         self.feedback.clear()
@@ -83,11 +83,11 @@ class KeptAccount:
 
 
 class Whole:
-    """A trace that was given as one, read as a draft is. Making it fails for what cannot be copied or counted."""
+    """A complete trace with the interface of a draft. Raises for one that cannot be copied or counted."""
 
     def __init__(self, write: PutTrace) -> None:
         self.wordless = write.trace.copy()
-        """It may hold its content, and is not to be given away."""
+        """May have its content. Never returned to callers."""
         self.id = self.wordless.id
         self.key = self.wordless.key
         self.rollup_keys = write.rollup_keys
@@ -101,27 +101,27 @@ class Whole:
     is_void = False
 
     def void(self, is_void: bool) -> None:
-        """Nothing: it is a trace that was given whole."""
+        """Does nothing for a complete trace."""
 
     @property
     def environment(self) -> Environment:
-        """The trace's."""
+        """The trace's environment."""
         return self.wordless.environment
 
     @property
     def snapshot_ids(self) -> tuple[str, str, str | None] | None:
-        """Those of its decision input."""
+        """Snapshots of its decision input."""
         given = self.wordless.decision_input
         return None if given is None else (given.catalogue, given.health, given.policy)
 
     @property
     def trace(self) -> Trace:
-        """One for whoever asks."""
+        """A new copy."""
         return self.wordless.copy()
 
 
 def selected(kept: Iterable[TraceDraft], asked: Selection, seen: Callable[[Trace], Trace]) -> Iterator[TraceDraft]:
-    """Those that are asked for. For the terms of a filter alone a trace is made, as it is ``seen`` without content."""
+    """The selected drafts. Only filters build a trace, without content and as ``seen``."""
     for each in kept:
         created_at = each.key.removesuffix(each.id)
         if (
@@ -134,15 +134,15 @@ def selected(kept: Iterable[TraceDraft], asked: Selection, seen: Callable[[Trace
 
 
 LEASE_S = 30.0
-"""A call that should have ended so long ago is ended by name: its hold was lost by a defect."""
+"""Holds of calls that should have ended this long ago are ended and logged: a defect lost them."""
 EVICT_EVERY = 16
-"""Steps until the next part of what nobody uses is dropped."""
+"""Steps between evictions of unused state."""
 TIDY_EVERY = 1_024
-"""Asks after which memory is tidied."""
+"""Asks between two calls of ``tidy``."""
 
 
 class _Asking(Struct, eq=False):
-    """An ask that waits for what others hold."""
+    """An ask that waits for others to release something."""
 
     ask: Ask
     answered: Signal
@@ -169,10 +169,10 @@ class Store(Protocol):
 
 
 class MemoryAccounts:
-    """Holds of limits, budgets and idempotency keys. A forked child begins with none."""
+    """Holds of limits, budgets and idempotency keys. A forked child starts without any."""
 
     owner = 1
-    """The owner of all holds: this process."""
+    """Owner of all holds: this process."""
 
     def __init__(self, storage: Store, newest: int) -> None:
         self._storage = storage
@@ -182,11 +182,11 @@ class MemoryAccounts:
         self._granted: dict[str, int] = {}
         self._spent: dict[PurseName, int] = {}
         self._runs: OrderedDict[PurseName, int] = OrderedDict()
-        """What agent runs have spent, the one used last at the end. The newest are kept."""
+        """Spending of the most recent agent runs, least recently used first."""
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Begin with nothing held: the parent's calls go on there."""
+        """Start without holds: the parent's calls continue there."""
         self.state = State(self)
         self._waiting: Waiting[_Asking] = Waiting(self.state, self.owner)
         self._asks = 0

@@ -1,4 +1,4 @@
-"""``PostgresStorage``: what is kept in a database, for all machines that share it."""
+"""``PostgresStorage``: one database for many machines."""
 
 from __future__ import annotations
 
@@ -42,22 +42,21 @@ from .writer import Writer
 
 
 class PostgresStorage:
-    """A storage in a PostgreSQL database, 14 or later, which ``routewright store create`` has prepared.
+    """A storage in a PostgreSQL database (14 or later), created with ``routewright store create``.
 
         router = Router(storage=PostgresStorage("postgresql://routewright@db.example/routewright"))
 
-    Any number of processes and machines may share it. What was applied as ``committed`` outlives a crash of the
-    server. Connections are opened at first use; a pooler in transaction mode may stand in between.
+    Any number of processes and machines may share it. Writes applied as ``committed`` survive a crash of the server.
+    Connections are opened at first use; a pooler in transaction mode is supported.
 
-    ``lease_s``: how long a process may be silent that holds something. ``clock``: pass a ``FakeClock`` that the Router
-    has, then everything is done at once in the caller's thread, at the clock's time; otherwise the server's clock says
-    what time it is.
+    ``lease_s``: after this time without a sign of life, a process loses its holds. ``clock``: pass the Router's
+    ``FakeClock``; then everything runs in the caller's thread at its time. Otherwise the server's clock counts.
     """
 
     def __init__(self, url: str, *, clock: Clock | None = None, lease_s: float = 30.0) -> None:
         if type(lease_s) not in (int, float) or not 0 < lease_s < inf:
             raise ValidationFailed.at(
-                "PostgresStorage.lease_s", f"is {shown(lease_s)}", "take a number of seconds above 0"
+                "PostgresStorage.lease_s", f"is {shown(lease_s)}", "use a number of seconds above 0"
             )
         inline = clock is not None and clock.virtual
         self._clock = clock or SystemClock()
@@ -69,7 +68,7 @@ class PostgresStorage:
         self.accounts = PostgresAccounts(self._writer, self._keeper, self._clock, inline=inline)
         """Limits, budgets and idempotency keys (``protocols.Accounts``)."""
         self.takes_drafts = True
-        """``PutTrace`` may hold a ``TraceDraft``, whose trace is never made then."""
+        """``PutTrace`` may have a ``TraceDraft``, whose trace is then never built."""
         self.coordination = PostgresCoordination(self._database, clock=self._clock)
         """News for all who use the database (``protocols.Coordination``)."""
 
@@ -79,12 +78,12 @@ class PostgresStorage:
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
         """Apply all or none (``protocols.Storage``)."""
         batch = list(writes)
-        # a digest belongs to one key, of whichever account
+        # digests are unique over all accounts
         locked = [account, SYSTEM_ACCOUNT] if any(isinstance(each, PutKey) for each in batch) else [account]
         made_at = [each.trace.key for each in batch if isinstance(each, PutTrace)]
         deletes = any(isinstance(each, DeleteTraces) for each in batch)
         if all(isinstance(each, DeleteTraces) for each in batch):
-            locked = []  # calls go on meanwhile
+            locked = []  # calls continue meanwhile
         transact = self._at_length if deletes else self._server.transact
         work = partial(self._server.apply, account, batch)
         done: list[Written] = await self._database.run(partial(transact, work, locked, made_at=made_at))
@@ -103,22 +102,22 @@ class PostgresStorage:
         return await self._database.run(partial(transact, partial(_answer, account, query)))
 
     async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> list[Any]:
-        """Up to ``limit`` things behind the key ``after`` (``protocols.Storage``)."""
+        """Up to ``limit`` rows after the key ``after`` (``protocols.Storage``)."""
         ask = partial(page, account, query, after, limit)
         found: list[Any] = await self._database.run(partial(self._at_length, lambda tables, _: ask(tables)))
         return found
 
     async def sweep(self, now: float) -> int:
-        """Remove what is past its time (``protocols.Storage``).
+        """Remove expired rows (``protocols.Storage``).
 
-        Where traces are kept for a week or longer, whole days go: some stay for up to a day more.
+        With a retention of a week or longer, whole days of traces are removed, up to a day late.
         """
         removed = await self._database.run(partial(sweep, self._at_length, now))
         await self._writer.tidy()
         return removed
 
     async def aclose(self) -> None:
-        """Give the connections back. They are opened again if it is used again."""
+        """Close the connections. The next use opens new ones."""
         with suppress(StorageUnavailable):
             await self._writer.close()
         await self._database.run(self._keeper.close)
@@ -126,7 +125,7 @@ class PostgresStorage:
 
 
 def _answer(account: str, query: Query, tables: Tables, desk: Desk) -> Any:
-    """What a query asks for. A trace is sought around the time that its id tells, and then in all partitions."""
+    """Answer a query. A trace is searched around the time in its id first, then in all partitions."""
     if isinstance(query, TraceById) and (made_ms := milliseconds_of(query.id)):
         days = timestamp(max(0.0, made_ms / 1000 - DAY_S)), timestamp(made_ms / 1000 + DAY_S)
         if (found := trace_by_id(tables, account=account, asked=query, between=days)) is not None:

@@ -1,4 +1,4 @@
-"""``Accounts`` in PostgreSQL: one limit, budget and idempotency key for all machines that share a database."""
+"""``Accounts`` in PostgreSQL: limits, budgets and idempotency keys shared by all machines of a database."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .writer import Writer
 
 
 class PostgresAccounts:
-    """Holds of limits, budgets and idempotency keys. A forked child begins with none."""
+    """Holds of limits, budgets and idempotency keys. A forked child starts without any."""
 
     def __init__(self, writer: Writer, keeper: Keeper, clock: Clock, *, inline: bool) -> None:
         self._writer = writer
@@ -33,7 +33,7 @@ class PostgresAccounts:
             found: Grant | Replay | Short = await self._asked(asking)
             return await self._writer.replay(ask) if isinstance(found, Replay) else found
         except BaseException as error:
-            if not isinstance(error, RouterError):  # it is cancelled: what it was given, or is about to be, goes back
+            if not isinstance(error, RouterError):  # cancelled: return what it was or will be granted
                 self._writer.leave(asking)
             raise
 

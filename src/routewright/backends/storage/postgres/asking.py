@@ -1,6 +1,4 @@
-"""What calls ask of the accounts in PostgreSQL, how that is packed for ``tick``, and the queues in which they
-wait.
-"""
+"""Requests to the accounts in PostgreSQL, their encoding for ``tick``, and the queues of waiting asks."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def packed(value: Any) -> bytes:
-    """JSON that PostgreSQL takes: its texts are safe."""
+    """JSON for PostgreSQL, with ``safe`` texts."""
     said = _encode(value)
     return _encode(_safe(value)) if _UNSAFE.search(said) else said
 
@@ -47,14 +45,14 @@ def _safe(value: Any) -> Any:
 
 
 def put_traces(tables: Tables, traces: Sequence[TraceRows]) -> None:
-    """Put traces that are new."""
+    """Insert new traces."""
     blobs: list[bytes | None] = []
     rows = [trace_of(each, blobs) for each in traces]
     tables.raw.execute("SELECT put_traces(%s::jsonb, %s::bytea[])", (packed(rows).decode(), blobs))
 
 
 def trace_of(rows: TraceRows, blobs: list[bytes | None]) -> dict[str, Any]:
-    """A trace, whose bytes are added to ``blobs``. PostgreSQL counts from 1."""
+    """Encode a trace. Its bytes are appended to ``blobs``, which PostgreSQL indexes from 1."""
     shape, *sums = rows.counted[1:]
     first = len(blobs) + 1
     blobs += (*rows.body, shape)
@@ -67,7 +65,7 @@ def trace_of(rows: TraceRows, blobs: list[bytes | None]) -> dict[str, Any]:
 
 
 def end_of(place: int, grant: Grant, facts: Facts, blobs: list[bytes | None]) -> dict[str, Any]:
-    """How a call ended that was granted."""
+    """Encode the settlement of a granted call."""
     caller = facts.caller
     is_paid = caller.environment == "production"
     runs = is_paid and facts.run is not None
@@ -86,12 +84,12 @@ def end_of(place: int, grant: Grant, facts: Facts, blobs: list[bytes | None]) ->
 
 
 def release_of(place: int, account: str, call: str, tokens: int | None) -> dict[str, Any]:
-    """A call that came to nothing."""
+    """Encode the release of a call."""
     return {"i": place, "account": account, "id": call, "is_release": True, "used": tokens, "rows": []}
 
 
 def caller_of(place: int, caller: Caller, month: str, windows: bool) -> dict[str, Any]:  # of a key
-    """Whose limits hold, and which purses pay."""
+    """Encode a caller: its limits and purses."""
     return {
         "i": place, "account": caller.account, "key": caller.key_id, "month": month,
         "pays": caller.environment == "production", "is_made": caller.key_id is not None and is_made(caller.key_id),
@@ -103,7 +101,7 @@ def caller_of(place: int, caller: Caller, month: str, windows: bool) -> dict[str
 def ask_of(
     place: int, ask: Ask, caller: int, kind: str, *, again: bool, waits: bool, behind: Sequence[str]
 ) -> dict[str, Any]:
-    """What a call asks for."""
+    """Encode an ask."""
     claim, run = ask.claim, ask.run
     return {
         "i": place, "caller": caller, "id": ask.id, "came_at": ask.at, "lasts": ask.lasts_s, "tokens": ask.tokens,
@@ -116,21 +114,21 @@ def ask_of(
 
 
 def month_of(at: float) -> str:
-    """The month that pays for a call that came then."""
+    """The month that pays for a call of this time."""
     return timestamp(at)[:MONTH]
 
 
 MOST_AT_ONCE = 64
 """Calls in one tick, so that other processes need not wait long."""
 LOOK_S = 0.05
-"""How often to look whether another process has freed what somebody waits for here."""
+"""How often waiting asks are tried again, in case another process has freed something."""
 
 
 class Asking(shelf.Asking):
-    """An ask on its way, which may have to wait for what others hold.
+    """A pending ask.
 
-    One that ``looks`` takes nothing, and is answered with a ``Left``; one that ``widens`` never waits, and is answered
-    with None where there is no room.
+    One that ``looks`` takes nothing and is answered with a ``Left``. One that ``widens`` never waits, and is answered
+    with None if there is no room.
     """
 
     __slots__ = ("is_done", "kind", "number")
@@ -139,17 +137,17 @@ class Asking(shelf.Asking):
         super().__init__(ask, inline=inline)
         self.kind = kind
         self.is_done = False
-        """It has its answer, which is not given yet."""
+        """True if it has an answer, which may not be given yet."""
         self.number = 0
-        """Its place among those that wait."""
+        """Its number among waiting asks."""
 
     @property
     def account(self) -> str:
-        """Whose limits and money it asks for."""
+        """The account whose limits and money it needs."""
         return self.ask.caller.account
 
     def answer(self, found: Any) -> None:
-        """Have an answer, or an error to raise."""
+        """Set the answer, or the error to raise."""
         self.is_done = True
         if isinstance(found, Exception):
             self.error = found
@@ -158,7 +156,7 @@ class Asking(shelf.Asking):
 
 
 class Ending(Reply[Sequence[StoredEvent]]):
-    """A call that has ended. Without facts it is released, and used so many ``tokens``."""
+    """An ended call. Without facts it is released, with the used ``tokens``."""
 
     __slots__ = ("account", "call", "facts", "grant", "tokens", "trace")
 
@@ -188,7 +186,7 @@ class Ending(Reply[Sequence[StoredEvent]]):
 
 
 class Work(Reply[Any]):
-    """Something else to do: before a tick, or after it if it ``comes_last``."""
+    """Other work, before a tick, or after it if it ``comes_last``."""
 
     __slots__ = ("comes_last", "do")
 
@@ -199,16 +197,16 @@ class Work(Reply[Any]):
 
 
 class Queues:
-    """Asks that wait, first come, first served, for each purse and idempotency key. One thread at a time. Who waits
-    costs nothing until something is freed in the account, or the time is over."""
+    """FIFO queues of waiting asks for each purse and idempotency key. For one thread at a time. Waiting costs nothing
+    until something is freed in the account, or the deadline passes."""
 
     def __init__(self) -> None:
         self._queues: dict[str, dict[FreedName, dict[int, Asking]]] = {}
-        """By account, and by what they wait for."""
+        """By account and awaited thing."""
         self._ends: list[tuple[float, int, Asking]] = []
-        """A heap of when each gives up, also of some that have left."""
+        """A heap of deadlines, also of some that have left."""
         self._freed: set[str] = set()
-        """Accounts in which something was freed that somebody may wait for."""
+        """Accounts with waiting asks in which something was freed."""
         self._count = self._number = 0
         self._looked_at = -inf
 
@@ -217,28 +215,28 @@ class Queues:
 
     @property
     def is_ready(self) -> bool:
-        """True if something was freed since those who wait were tried."""
+        """True if something was freed since the last try."""
         return bool(self._freed)
 
     @property
     def gives_up_at(self) -> float:
-        """When the first of them gives up."""
+        """The first deadline."""
         while self._ends and self._ends[0][2].waits is None:
             heappop(self._ends)
         return self._ends[0][0] if self._ends else inf
 
     def free(self, account: str) -> None:
-        """Something was freed in an account."""
+        """Called when something was freed in an account."""
         if account in self._queues:
             self._freed.add(account)
 
     def look(self) -> None:
-        """Try the first of each queue at once: others may have freed something."""
+        """Try the first of each queue at once, since others may have freed something."""
         self._looked_at = -inf
 
     def tried(self, now: float) -> list[Asking]:
-        """Those that may be answered now: of an account in which something was freed, the first of each queue now and
-        then, and those whose time is over."""
+        """Asks to try now: those of accounts in which something was freed, sometimes the first of each queue, and those
+        after their deadline."""
         looks, late = now >= self._looked_at + LOOK_S, dict[int, Asking]()
         while self.gives_up_at <= now and len(late) < MOST_AT_ONCE:
             _, number, late[number] = heappop(self._ends)
@@ -252,13 +250,13 @@ class Queues:
                 if most <= 0:
                     self._freed |= freed & {account}
                     break
-                queues = self._queues[account] = self._queues.pop(account)  # those that were tried come last next time
+                queues = self._queues[account] = self._queues.pop(account)  # tried ones come last next time
                 queue = queues[name] = queues.pop(name)
                 ready |= islice(queue.items(), most if account in freed else 1)
         return [ready[number] for number in sorted(ready)]
 
     def wait(self, asking: Asking, waits: Wait, now: float) -> None:
-        """Let an ask wait at the end of a queue, or stay where it is."""
+        """Append an ask to a queue, unless it waits there already."""
         if asking.waits is None or asking.waits.on != waits.on:
             self.leave(asking)
             if asking.number == 0:
@@ -270,7 +268,7 @@ class Queues:
         asking.waits = waits
 
     def leave(self, asking: Asking) -> None:
-        """Take an ask out of its queue, if it is in one."""
+        """Remove an ask from its queue, if it is in one."""
         waits, asking.waits = asking.waits, None
         if waits is None:
             return
@@ -280,13 +278,13 @@ class Queues:
         if not queues[waits.on]:
             del queues[waits.on]
         if queues:
-            self._freed.add(asking.account)  # who comes next may have been waiting for it alone
+            self._freed.add(asking.account)  # the next one may have waited only for this ask
         else:
             del self._queues[asking.account]
             self._freed.discard(asking.account)
 
     def behind(self, account: str, tried: Container[int]) -> list[str]:
-        """Purses for which others wait than those of these numbers: who comes later stands behind them."""
+        """Purses for which other asks than those of these numbers wait. New asks queue behind them."""
         return [
             name[1]
             for name, queue in self._queues.get(account, {}).items()

@@ -1,6 +1,7 @@
-"""Connections to a PostgreSQL server: how one is made, what it is told, and what its errors are called here.
+"""Connections to a PostgreSQL server, and the translation of statements and errors.
 
-Statements of ``tables/`` are written for SQLite and PostgreSQL alike. What still differs is translated here.
+The statements of ``tables/`` are in the common dialect of SQLite and PostgreSQL; remaining differences are translated
+here.
 """
 
 from __future__ import annotations
@@ -44,20 +45,20 @@ except ImportError as error:
 
 T = TypeVar("T")
 CONNECT_S = 2
-"""How long to wait for a connection: the least that libpq takes."""
+"""Connect timeout, the least that libpq supports."""
 PATIENCE_S = 2.5
-"""How long the server may take for what a call waits for."""
+"""Timeout of statements that calls wait for."""
 LONG_S = 60.0
-"""How long it may take for reports, pages, deletions and upkeep. The server stops statements after that time, too."""
+"""Timeout of reports, pages, deletions and upkeep, also on the server."""
 MOST_IDLE = 16
-"""Connections that a process keeps for questions. More are opened as they are needed, and closed again."""
+"""Idle connections of a process. More are opened on demand and closed again."""
 AGAIN_S = 0.25
-"""So long after a connection failed the next are refused at once."""
+"""After a failed connection, others fail at once for this time."""
 LOCK = "SELECT lock_accounts(%s)"
 
 _DIALECT = (
     (re.compile(r" INDEXED BY \w+"), ""),
-    # for each tag, in their order: else all traces are read, and then sorted
+    # look up each tag in order: else all traces are read and sorted
     (
         re.compile(r"\bCROSS JOIN trace ON (.+?) WHERE\b"),
         r"CROSS JOIN LATERAL (SELECT * FROM trace WHERE \1 LIMIT 1) AS trace WHERE",
@@ -68,35 +69,35 @@ _DIALECT = (
     (re.compile(r"\?"), "%s"),
 )
 _KINDS: tuple[tuple[str, type[RouterError], str], ...] = (
-    ("53100", StorageFull, "the server's disk is full: free some room there"),
-    ("25006", StorageReadOnly, "the server takes no writes: it is a replica, so name the primary"),
-    ("42501", StorageReadOnly, "the role lacks a right: see 'routewright store create'"),
+    ("53100", StorageFull, "the server's disk is full: free some space there"),
+    ("25006", StorageReadOnly, "the server is a read-only replica: name the primary"),
+    ("42501", StorageReadOnly, "the role lacks a privilege: see 'routewright store create'"),
     ("42P01", StorageVersion, "there is no store yet: run 'routewright store create'"),
     ("42883", StorageVersion, "the store is of an older version: run 'routewright store upgrade'"),
-    ("42703", StorageCorrupt, "this database is of something else: name another one"),
+    ("42703", StorageCorrupt, "the database belongs to another program: name another one"),
     ("08", StorageUnavailable, "the connection was lost"),
-    ("40", StorageUnavailable, "it collided with another transaction"),
+    ("40", StorageUnavailable, "it conflicted with another transaction"),
     ("53", StorageUnavailable, "the server has no more connections or memory"),
-    ("55", StorageUnavailable, "another transaction holds what it needs"),
-    ("57", StorageUnavailable, "the server stopped it"),
+    ("55", StorageUnavailable, "another transaction has the lock"),
+    ("57", StorageUnavailable, "the server cancelled the statement"),
     ("58", StorageUnavailable, "the server's disk failed"),
 )
-"""What errors mean, by SQLSTATE or its class."""
+"""Meanings of errors by SQLSTATE or its class."""
 NO_PARTITION, LOCKED, LOST, COLLIDED = "23514", "55P03", "08", "40"
 IDLE = pq.TransactionStatus.IDLE
 
 
 class Address:
-    """Where a database is. Its password is nowhere shown."""
+    """The address of a database. Its password is never shown."""
 
     def __init__(self, url: str) -> None:
         given: dict[str, Any] = {"port": "none"}
-        with suppress(psycopg.Error):  # its words hold the password
+        with suppress(psycopg.Error):  # its message contains the password
             given = {**conninfo_to_dict(url)}
         shown: dict[str, Any] = {name: given[name] for name in ("host", "hostaddr", "port", "dbname") if name in given}
         if "@" in "".join(shown.values()) or re.search("[^0-9,]", given.get("port", "")):
             hint = "write postgresql://user@host:5432/database, with %40 for @ and %2F for / in a password"
-            raise ValidationFailed.at("url", "is no address of a PostgreSQL database", hint)
+            raise ValidationFailed.at("url", "is not the address of a PostgreSQL database", hint)
         defaults: dict[str, Any] = {"connect_timeout": CONNECT_S, "tcp_user_timeout": 10_000}
         self._conninfo = make_conninfo("", **defaults | {"application_name": "routewright"} | given)
         self._shown = make_conninfo(**shown) or "the default database"
@@ -106,7 +107,7 @@ class Address:
         return self._shown
 
     def connect(self) -> Connection:
-        """A new connection, which commits by itself. Raises kinds of ``StorageUnavailable``."""
+        """A new connection in autocommit mode. Raises kinds of ``StorageUnavailable``."""
         if time.monotonic() < self._refused_until:
             raise StorageUnavailable(self._refusal)
         try:
@@ -123,7 +124,7 @@ class Address:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Raise errors of the driver in this library's words."""
+        """Translate the driver's errors."""
         try:
             yield
         except psycopg.Error as error:
@@ -141,32 +142,32 @@ class Address:
 
 
 def state_of(error: RouterError) -> str | None:
-    """The SQLSTATE of what the server refused, if that is why it was raised."""
+    """The SQLSTATE behind an error, if there is one."""
     return getattr(error.__cause__, "sqlstate", None)
 
 
 class TooLate(psycopg.OperationalError):
-    """The server did not answer in time. What it was asked for may still happen."""
+    """The server did not answer in time. The statement may still take effect."""
 
 
 class Connection(psycopg.Connection[Any]):
-    """Is closed with its last reference, in the process that opened it, and when the server is too late."""
+    """Closes itself when it is dropped by the process that opened it, and when the server is too late."""
 
     until = inf
-    """When its user waits no longer, monotonic."""
+    """Monotonic deadline of its user."""
 
     def __del__(self, *_: Any) -> None:
-        """Without psycopg's warning: libpq's part closes the connection, unless this is a forked child."""
+        """Prevent psycopg's warning: libpq closes the connection, unless this is a forked child."""
 
     @property
     def is_stale(self) -> bool:
-        """True if the server has said something that nobody asked for, which is that it ends the connection."""
+        """True if there is unexpected input: the server has ended the connection."""
         poller = poll()
         poller.register(self.pgconn.socket, POLLIN)
         return bool(poller.poll(0))
 
     def wait(self, gen: PQGen[T], interval: float = 0.0, timeout: float | None = None) -> T:
-        """As psycopg's own, but not for longer than ``until``. Raises ``TooLate``."""
+        """psycopg's ``wait`` with the deadline ``until``. Raises ``TooLate``."""
         poller, wanted = poll(), 0
         try:
             state = next(gen)
@@ -188,8 +189,8 @@ class Connection(psycopg.Connection[Any]):
 
 
 class Database:
-    """Asks a database in threads, of which each event loop has ``most``; ``inline``: in the caller's thread. A forked
-    child has no connections: its parent goes on with them."""
+    """Queries a database in at most ``most`` threads for each event loop; ``inline``: in the caller's thread. A forked
+    child starts without connections."""
 
     def __init__(self, address: Address, kind: str, most: int, *, inline: bool) -> None:
         self.address = address
@@ -201,15 +202,15 @@ class Database:
         return repr(str(self.address))
 
     def renew(self) -> None:
-        """Begin without connections."""
+        """Start without connections."""
         self._idle: deque[Connection] = deque()
 
     @contextmanager
     def connection(self, patience_s: float = PATIENCE_S) -> Iterator[Connection]:
-        """One to be used for so long. Raises kinds of ``StorageUnavailable``."""
+        """Take a connection with a timeout. Raises kinds of ``StorageUnavailable``."""
         try:
             connection = self._idle.pop()
-            if connection.is_stale:  # the server was started anew, so that the others are, too
+            if connection.is_stale:  # the server was restarted, so the others are stale, too
                 connection.close()
                 self.close()
                 connection = self.address.connect()
@@ -225,21 +226,21 @@ class Database:
                 self._idle.append(connection)
 
     def close(self) -> None:
-        """Close those that nobody uses."""
-        with suppress(IndexError):  # another thread takes them, too
+        """Close idle connections."""
+        with suppress(IndexError):  # none is left
             while True:
                 self._idle.pop().close()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Call it in a thread."""
+        """Run work in a thread."""
         return work() if self._inline else await self._threads.run(work)
 
     async def value(self, sql: str, *given: bytes | str | float | None) -> bytes:
-        """What ``value_now`` gives, in a thread."""
+        """``value_now`` in a thread."""
         return await self.run(partial(self.value_now, sql, *given))
 
     def value_now(self, sql: str, *given: bytes | str | float | None, patience_s: float = PATIENCE_S) -> bytes:
-        """The one value of a statement, in PostgreSQL's binary format; empty: it is null. Raises kinds of
+        """The single value of a statement in PostgreSQL's binary format; null is empty. Raises kinds of
         ``StorageUnavailable``."""
         sent = [each if each is None or isinstance(each, bytes) else safe(str(each)).encode() for each in given]
         formats = [int(isinstance(each, bytes)) for each in given]
@@ -248,7 +249,7 @@ class Database:
 
 
 class Tables:
-    """Runs statements of ``tables/`` in a transaction of a connection."""
+    """Runs the statements of ``tables/`` in a transaction."""
 
     def __init__(self, connection: Connection) -> None:
         self.raw = connection
@@ -258,7 +259,7 @@ class Tables:
         return self.raw.execute(_translated(sql), parameters)
 
     def executemany(self, sql: str, parameters: Sequence[Sequence[Any]], /) -> None:
-        """Run one once for each, in one round trip."""
+        """Run one for each row of parameters, in one round trip."""
         if parameters:
             with self.raw.cursor() as cursor:
                 cursor.executemany(_translated(sql), parameters)
@@ -278,8 +279,7 @@ def call(
     formats: Sequence[int],
     result_format: int = 0,
 ) -> bytes:
-    """The one value that a statement gives, in a transaction of its own. Faster than a cursor. Raises
-    ``psycopg.Error``."""
+    """The single value of a statement in its own transaction. Faster than a cursor. Raises ``psycopg.Error``."""
     wire = connection.pgconn
     wire.send_query_params(sql, parameters, param_formats=formats, result_format=result_format)
     found = connection.wait(execute(wire))[-1]
@@ -301,14 +301,14 @@ _ARRAY_HEAD = b"\0\0\0\1\0\0\0\1\0\0\0\x11"
 
 
 def safe(text: str) -> str:
-    """A text as PostgreSQL can keep it, which knows no NUL; its place in the order stays."""
+    """Escape NUL, which PostgreSQL cannot store, without changing the sort order."""
     if "\0" in text or "\1" in text:
         return text.replace("\1", "\1\2").replace("\0", "\1\1")
     return text
 
 
 def unsafe(text: str) -> str:
-    """The text that was made ``safe``."""
+    """Undo ``safe``."""
     return text.replace("\1\1", "\0").replace("\1\2", "\1") if "\1" in text else text
 
 

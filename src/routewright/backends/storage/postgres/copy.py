@@ -1,7 +1,7 @@
-"""Copies all that lasts from a file into an empty database, table by table.
+"""Copies a store from a file into an empty database, table by table.
 
-Each piece of rows is one transaction with the place where the next begins, so that a copy that was stopped goes on.
-No program can use the target before the copy is complete and compared.
+Each piece of rows is one transaction that also stores its position, so a stopped copy can continue. The target cannot
+be used before the copy is complete and compared.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from .schema import alone, finish, make_tables
 from .transaction import Desk
 
 PIECE = 1_000
-"""Rows of a transaction."""
+"""Rows in a transaction."""
 LEASE_S = 30.0
 _FROM = {
-    "setting": "(SELECT * FROM setting WHERE name <> 'id') AS setting",  # the id is of a store, not of what it keeps
+    "setting": "(SELECT * FROM setting WHERE name <> 'id') AS setting",  # each store has its own id
     "body": "trace JOIN body USING (n)",
     "kept": "claim JOIN kept USING (account, claim, n)",
 }
-"""Where the rows of a file come from, unless that is the table alone."""
+"""Sources of rows, if not simply the table."""
 _TABLES = """
 setting name; policy_version content; learned fleet, model; snapshot id; account account; key account, id;
 purse account, name; ledger account, at, name; kept account, claim; uncounted n;
@@ -47,7 +47,7 @@ feedback account, trace_id; agent_state account, environment, id; incident id; t
 event account, id; delivery endpoint, event; endpoint id; subscription type, endpoint
 """  # subscriptions last, so that nothing is delivered anew
 _KEYS: dict[str, str] = dict(each.split(maxsplit=1) for each in _TABLES.split(";"))
-"""The tables in their order, and the columns that their pieces follow each other by."""
+"""The tables in order of copying, and the key columns of their pieces."""
 _SUMS = {
     "purse": "SELECT account, sum(spent), sum(granted) FROM purse GROUP BY account",
     "ledger": "SELECT account, sum(cost), sum(charge), sum(credit) FROM ledger GROUP BY account",
@@ -74,20 +74,20 @@ _EPOCH = date(1970, 1, 1).toordinal()
 class _Source(NamedTuple):
     id: bytes
     holds: int
-    """Calls that run."""
+    """Running calls."""
     file: Statements
 
 
 def copy(source: Path, target: Address, tell: Callable[[str], object]) -> tuple[dict[str, int], list[str]]:
-    """Copy a store that nobody uses. Returns the rows of each table, which ``tell`` is told at once, and how the copy
-    differs from its source: if in nothing, it is done, and may be used. Raises ``ValidationFailed`` for a target that
-    is not empty, and kinds of ``StorageUnavailable``: then the same call goes on where it stopped."""
+    """Copy a store that is not in use. ``tell`` is called with progress. Returns the number of rows by table, and the
+    differences between copy and source: without any, the copy may be used. Raises ``ValidationFailed`` for a target
+    that is not empty, and kinds of ``StorageUnavailable``, after which the same call continues."""
     with _opened(source) as found, target.translated(), target.connect() as connection:
         if found.holds:
-            hint = f"stop what uses it, and {LEASE_S:g} s later copy it again"
-            raise StorageUnavailable(f"{source} is in use: {found.holds} calls hold money or limits there; {hint}")
+            hint = f"stop what uses it, wait {LEASE_S:g} s, and copy it again"
+            raise StorageUnavailable(f"{source} is in use: {found.holds} calls hold money or limits; {hint}")
         alone(target, lambda within: _begin(target, within, found.id))
-        connection.execute("SET synchronous_commit = off")  # a piece is lost with the place behind it, or not at all
+        connection.execute("SET synchronous_commit = off")  # a lost piece is lost with its position
         rows = {}
         for name in _KEYS:
             rows[name] = _copy_table(name, found, connection)
@@ -100,7 +100,7 @@ def copy(source: Path, target: Address, tell: Callable[[str], object]) -> tuple[
 
 @contextmanager
 def _opened(source: Path) -> Iterator[_Source]:
-    """A store as it is at one moment."""
+    """Open a consistent view of a store."""
     with translated(source), closing(connect(str(source))) as file:
         check_version(file, source)
         file.execute("BEGIN IMMEDIATE")
@@ -113,7 +113,7 @@ def _opened(source: Path) -> Iterator[_Source]:
 
 
 def _begin(target: Address, connection: Connection, source: bytes) -> None:
-    """Prepare the target, or see that it is the unfinished copy of that source."""
+    """Prepare the target, or check that it is an unfinished copy of the same source."""
     made = make_tables(target, connection)
     if connection.execute(_BEGUN).fetchone() == (True,):
         if connection.execute(_PLACE, ("",)).fetchone() != (source, 0, False):
@@ -127,7 +127,7 @@ def _begin(target: Address, connection: Connection, source: bytes) -> None:
 
 
 def _copy_table(name: str, source: _Source, target: Connection) -> int:
-    """Copy what is missing of a table, and say how many rows it has."""
+    """Copy the missing rows of a table, and return how many it has."""
     after, rows, done = target.execute(_PLACE, (name,)).fetchone() or (None, 0, False)
     wanted = target.execute(f"SELECT * FROM {name} LIMIT 0").description or ()
     known: Any = source.file.execute(f"SELECT * FROM {name} LIMIT 0")
@@ -157,7 +157,7 @@ def _copy_table(name: str, source: _Source, target: Connection) -> int:
 
 
 def _row(name: str, key: Sequence[Any], row: Sequence[Any], columns: Sequence[psycopg.Column]) -> list[Any]:
-    """A row as PostgreSQL keeps it."""
+    """A row in PostgreSQL's form."""
     values: list[Any] = [
         value.encode() if column.type_code == _BYTEA and isinstance(value, str) else value
         for value, column in zip(row, columns, strict=True)
@@ -172,23 +172,23 @@ def _differences(source: _Source, target: Statements) -> Iterator[str]:
         due = source.file.execute(f"SELECT count(*) FROM {_FROM.get(name, name)}").fetchone()[0]
         there = target.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
         if due != there:
-            yield f"{name} has {due:,} rows, and in the copy {there:,}: the source was changed meanwhile"
+            yield f"{name} has {due:,} rows, but {there:,} in the copy: the source was changed meanwhile"
     for name, sql in _SUMS.items():
         mine, theirs = (
             {account: sums for account, *sums in each.execute(sql).fetchall()} for each in (source.file, target)
         )
         for account in sorted({*mine, *theirs}):
             if mine.get(account) != theirs.get(account):
-                yield f"{name} of {account!r} comes to {mine.get(account)}, and in the copy to {theirs.get(account)}"
+                yield f"{name} of {account!r} sums to {mine.get(account)}, but to {theirs.get(account)} in the copy"
 
 
 def _end(connection: Connection) -> None:
-    """Make a store of the copy."""
+    """Turn the copy into a store."""
     now = time.time()
     desk = Desk(Tables(connection), now, now)
     whose = "SELECT account, NULL FROM account UNION ALL SELECT account, id FROM key"
     for account, key_id in connection.execute(whose).fetchall():
-        desk.changed(account, key_id)  # their limits stand beside them
+        desk.changed(account, key_id)  # sets the columns of limits
     connection.execute(_NUMBERS)
     connection.execute("DROP TABLE copying")
     connection.execute("ANALYZE")

@@ -1,7 +1,7 @@
-"""The tables and functions of a store in PostgreSQL: made, upgraded and checked.
+"""Creates, upgrades and checks a store in PostgreSQL.
 
-A program works with stores from the version at which its functions came to the newest that still lets it in, so
-that machines of two versions may share one while they are replaced.
+A program works with older and newer stores within a range of versions, so that machines with two versions can share a
+store during an update.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ UNION ALL SELECT format('party %L has %s slots in use, and its calls hold %s', n
     SELECT name, sum(slots) AS due FROM hold, unnest(parties) AS name GROUP BY name
 ) AS held USING (name) WHERE coalesce(slots, 0) <> coalesce(due, 0)
 """
-"""What calls hold is what the sums say."""
+"""Finds sums that differ from the holds of calls."""
 
 
 def check(address: Address) -> tuple[Check, list[str]]:
-    """Read a store as it is at one moment, and say what is wrong with it, while others use it. Of the traces the newest
-    1,000 are read. Returns the digests of its live keys, too. Raises kinds of ``StorageUnavailable``."""
+    """Check a store in a consistent view, while others use it. Only the newest 1,000 traces are read. Also returns the
+    digests of its live keys. Raises kinds of ``StorageUnavailable``."""
     with address.translated(), address.connect() as connection:
         connection.isolation_level, connection.read_only = IsolationLevel.REPEATABLE_READ, True
         with connection.transaction():
@@ -77,15 +77,15 @@ def _missing(connection: Connection) -> Iterator[str]:
 
 
 MIGRATIONS: tuple[str, ...] = ()
-"""Each brings the tables of a store from the version of its place, counted from 1, to the next. ``tables.sql`` is what
-they come to. What was published is never changed, only followed, and leaves programs from ``OLDEST`` on what they
-need: new columns have defaults, and functions that change what they take are new ones."""
+"""Migration n upgrades the tables from version n (from 1) to the next; ``tables.sql`` has the result. Published
+migrations never change. They keep programs from ``OLDEST`` on working: new columns have defaults, and functions with
+other parameters get new names."""
 VERSION = len(MIGRATIONS) + 1
-"""What this program makes."""
+"""Version of stores that this program creates."""
 OLDEST = 1
-"""The oldest program that may use what this one makes, and the oldest store that this program may use."""
+"""Oldest program for stores of this version, and oldest store for this program."""
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(n, 25)) FROM unnest('{routewright store,days}'::text[]) AS n"
-"""The second keeps partitions from being made meanwhile, which changes what the catalogue says of rights, too."""
+"""The second lock prevents new partitions, which also change privileges in the catalogue."""
 _FUNCTIONS = "accounts.sql", "cache.sql"
 _KNOWN = "SELECT to_regclass('store') IS NOT NULL"
 _OTHERS = """
@@ -93,7 +93,7 @@ SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace
 AND NOT EXISTS (SELECT FROM pg_depend WHERE objid = pg_class.oid AND deptype = 'e') ORDER BY relname LIMIT 1
 """
 _HOME = "SELECT set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true)"
-"""Functions that act with the rights of their owner look nowhere else."""
+"""The search path of functions with their owner's privileges."""
 _GRANTED = """
 SELECT DISTINCT pg_get_userbyid(grantee) FROM pg_class, aclexplode(relacl)
 WHERE oid = to_regclass('store') AND grantee NOT IN (relowner, 0)
@@ -102,7 +102,7 @@ T = TypeVar("T")
 
 
 class Store(Address):
-    """The address of a store, which refuses those of versions that this program does not know."""
+    """The address of a store. Refuses stores of unsupported versions."""
 
     def connect(self) -> Connection:
         """As ``Address`` says. Raises ``StorageVersion``, too."""
@@ -121,17 +121,17 @@ class Store(Address):
 
 
 def version_of(address: Address, connection: Connection) -> int:
-    """The version of a store. Raises ``StorageVersion`` if it needs a newer program, or is no whole store yet."""
+    """The version of a store. Raises ``StorageVersion`` if it needs a newer program, or is an unfinished copy."""
     for version, oldest, _ in connection.execute("SELECT version, oldest, octet_length(id) FROM store").fetchall():
         if oldest > VERSION:
             raise StorageVersion(f"{address}: the store is of version {version}, which needs a newer routewright")
         return int(version)
-    raise StorageVersion(f"{address}: a store is being copied to it: run the same 'routewright store copy' to its end")
+    raise StorageVersion(f"{address}: an unfinished copy: run the same 'routewright store copy' again")
 
 
 def create(address: Address, grant_to: str | None = None) -> bool:
-    """Make a store, unless there is one. ``grant_to``: a role that may use it, and change no table. Raises
-    ``StorageCorrupt`` for a schema with tables of something else, and kinds of ``StorageUnavailable``."""
+    """Create a store, unless there is one. ``grant_to``: a role that may use it, but change no table. Raises
+    ``StorageCorrupt`` for a schema with other tables, and kinds of ``StorageUnavailable``."""
 
     def make(connection: Connection) -> bool:
         created = make_tables(address, connection)
@@ -147,23 +147,23 @@ def create(address: Address, grant_to: str | None = None) -> bool:
 
 
 def make_tables(address: Address, connection: Connection) -> bool:
-    """Make the tables, in which nothing is kept yet, unless they are there."""
+    """Create empty tables, unless they exist."""
     if connection.execute(_KNOWN).fetchone() == (True,):
         return False
     for (other,) in connection.execute(_OTHERS).fetchall():
-        raise StorageCorrupt(f"{address}: there are tables of something else, as {other!r}: name an empty database")
+        raise StorageCorrupt(f"{address}: there are other tables, such as {other!r}: name an empty database")
     _run(connection, "tables.sql", *_FUNCTIONS)
     return True
 
 
 def finish(connection: Connection) -> None:
-    """Let programs in."""
+    """Allow programs to use it."""
     row = VERSION, OLDEST, os.urandom(16)
     connection.execute("INSERT INTO store (version, oldest, id) VALUES (%s, %s, %s)", row)
 
 
 def upgrade(address: Address) -> bool:
-    """Bring a store to the present version, while programs of the version before use it. False: it was of that. Raises
+    """Upgrade a store to the present version, while older programs use it. False: nothing to do. Raises
     ``StorageVersion``, and kinds of ``StorageUnavailable``."""
 
     def bring(connection: Connection) -> bool:
@@ -175,14 +175,14 @@ def upgrade(address: Address) -> bool:
         _run(connection, *_FUNCTIONS)
         connection.execute("UPDATE store SET version = %s, oldest = %s", (VERSION, OLDEST))
         for (role,) in connection.execute(_GRANTED).fetchall():
-            _grant(connection, role)  # what is new, too
+            _grant(connection, role)  # for new tables and functions
         return True
 
     return alone(address, bring)
 
 
 def alone(address: Address, work: Callable[[Connection], T]) -> T:
-    """Do some work in a transaction, while nobody else creates or upgrades."""
+    """Run work in a transaction that excludes other creations and upgrades."""
     with address.translated(), address.connect() as connection, connection.transaction():
         connection.execute(_LOCK)
         return work(connection)
@@ -195,7 +195,7 @@ def _run(connection: Connection, *scripts: str) -> None:
 
 
 def _grant(connection: Connection, role: str) -> None:
-    """Let a role read and write rows, and call functions: make_days and drop_day act with the rights of the owner."""
+    """Let a role read and write rows and call functions; make_days and drop_day have their owner's privileges."""
     name = Identifier(role)
     for rights in (
         "GRANT USAGE ON SCHEMA {schema} TO {role}",

@@ -1,7 +1,7 @@
-"""Accounts by the rules of ``_core/accounts`` in a transaction, and how a storage asks its database.
+"""Accounts by the rules of ``_core/accounts`` in a transaction, and the storage's access to its database.
 
-``tick`` (accounts.sql) does what is frequent in one step. Everything else is done here: calls whose hold
-expired, traces that take the place of others, thresholds that are crossed, terms, credit and corrections.
+``tick`` (accounts.sql) does the frequent cases in one step. The others are done here: calls whose hold has expired,
+replaced traces, crossed thresholds, terms, credit and corrections.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _ABANDONED = f"""
 SELECT account FROM hold
 WHERE owner IN (SELECT id FROM owner WHERE until < ? AND id <> ?) OR {_NO_OWNER} ORDER BY random() LIMIT ?
 """
-"""In no order, so that an account that somebody has locked for long keeps those of others only now and then."""
+"""In random order, so that one locked account seldom delays the others."""
 EXPIRES = 100
-"""Holds that are ended in one transaction, which calls wait for."""
+"""Most holds that are ended in one transaction, since calls wait for it."""
 _KEPT = "SELECT claim, fingerprint, call, result, until FROM kept WHERE account = ? AND claim = ANY (?)"
 _PUT_KEPT = """
 INSERT INTO kept (account, claim, environment, fingerprint, call, until, result) VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -70,7 +70,7 @@ _PURSES = "SELECT name, spent, granted, reserved FROM purse WHERE account = ? AN
 
 
 class Shelf(TableShelf):
-    """The ledger in PostgreSQL, whose answers lie in one table."""
+    """The ledger in PostgreSQL, with answers in one table."""
 
     def look_up(self, account: str, claims: Sequence[bytes]) -> None:
         """As ``TableShelf`` says."""
@@ -90,7 +90,7 @@ class Shelf(TableShelf):
 
 
 class Desk:
-    """The accounts in one transaction: ``at`` its moment on the clock of windows and leases, ``now`` in Unix time."""
+    """The accounts in one transaction. ``at``: its time on the clock of windows and leases; ``now``: in Unix time."""
 
     def __init__(self, tables: Tables, at: float, now: float) -> None:
         self._tables = tables
@@ -103,11 +103,11 @@ class Desk:
         self.deletes = False
 
     def lock(self, *accounts: str) -> None:
-        """Wait for everybody else who changes something of these accounts."""
+        """Lock accounts."""
         self._tables.raw.execute(LOCK, (list(accounts),))
 
     def settle(self, facts: Facts) -> Booked:
-        """Book what a call came to, whatever became of its hold."""
+        """Book a call, with or without its hold."""
         account = facts.caller.account
         hold = self._load("account = ? AND id = ?", account, facts.id)
         if facts.claim is not None:
@@ -119,15 +119,15 @@ class Desk:
         return booked
 
     def expire(self, but: int, spare_s: float | None) -> list[str]:
-        """End some holds of processes that were silent for a lease, ``but`` one, and of those that are gone. A process
-        that has just come is none of these: ``tick`` writes it with its holds. ``spare_s``: the lease of those who may
-        have been kept from the server. Returns the account of each."""
+        """End some holds of processes that are gone or were silent for a lease, except for process ``but``. New
+        processes are safe: ``tick`` writes them with their holds. ``spare_s``: the lease of processes that may have
+        been disconnected. Returns the account of each hold."""
         found = self._tables.execute(_ABANDONED, (self._at, but, EXPIRES)).fetchall()
         accounts = sorted({name for (name,) in found})
         self.lock(*accounts)
         if spare_s is not None:
             self._tables.execute("SELECT spare(?, ?, ?)", (but, self._at, spare_s))
-        sql = "SELECT id FROM owner WHERE until < ? AND id <> ? FOR UPDATE SKIP LOCKED"  # one of us does it
+        sql = "SELECT id FROM owner WHERE until < ? AND id <> ? FOR UPDATE SKIP LOCKED"  # one process does it
         silent = [owner for (owner,) in self._tables.execute(sql, (self._at, but)).fetchall()]
         where = f"account = ANY (?) AND (owner = ANY (?) OR {_NO_OWNER}) LIMIT ?"
         self._load(where, accounts, silent, EXPIRES)
@@ -137,7 +137,7 @@ class Desk:
         return expired
 
     def expire_overdue(self, owner: int, lease_s: float) -> list[str]:
-        """End holds of a process whose calls should have ended a lease ago. Returns their ids."""
+        """End a process's holds of calls that should have ended a lease ago. Returns their ids."""
         overdue, before = "owner = ? AND ends_at < ?", self._at - lease_s
         found = self._tables.execute(f"SELECT account FROM hold WHERE {overdue}", (owner, before)).fetchall()
         self.lock(*(name for (name,) in found))
@@ -154,7 +154,7 @@ class Desk:
         return [hold.account for hold in holds]
 
     def standing(self, account: str, asked: Stands) -> Standing:
-        """How an account stands, with the purses that a call would be paid from."""
+        """The standing of an account, with the purses that would pay for a call."""
         terms = self.shelf.account(account)
         key = None if asked.key_id is None else self.shelf.key(account, asked.key_id)
         limits = purses_of(terms, key, asked.at[:MONTH], asked.run)
@@ -166,10 +166,10 @@ class Desk:
             purses.append(Purse(level_of(name), name, granted if limit == BALANCE else limit, spent, reserved))
         return Standing(terms, key, tuple(purses))
 
-    # What batches ask of it (``tables/books/write.Desk``)
+    # ``tables/books/write.Desk``
 
     def changed(self, account: str, key_id: str | None = None) -> None:
-        """The terms of an account, or of one of its keys, were changed: keep the limits beside them."""
+        """Store the limits of changed terms in their columns."""
         if key_id is None:
             terms = self.shelf.account(account)
             if terms is not None:
@@ -179,7 +179,7 @@ class Desk:
             self._tables.execute(_KEY, (*_counts(key.limits), key.budget_nanos, key.monthly_nanos, account, key_id))
 
     def credit(self, account: str, given: AddCredit) -> bool:
-        """Add to a balance. False: that was done before."""
+        """Add to a balance. False: already done."""
         credited = self.shelf.credit(account, given)
         self._flush()
         return credited
@@ -191,7 +191,7 @@ class Desk:
         return Written(bool(booked.rows), events=tuple(booked.events))
 
     def _load(self, where: str, *given: Any) -> bool:
-        """Have some holds in memory. True: there are any."""
+        """Load holds. True if there are any."""
         rows = self._tables.execute(_HOLD + where, given).fetchall()
         for *columns, run, run_limit, late in rows:
             hold = Hold(*columns)
@@ -218,32 +218,32 @@ def _counts(limits: RateLimits | None) -> tuple[int | None, ...]:
 
 T = TypeVar("T")
 READERS = 16
-"""So many ask at a time in each event loop, besides the accounts; more wait."""
+"""Concurrent queries in each event loop, besides the accounts; more wait."""
 _TICK, _FORMATS = b"SELECT tick($1, $2, $3, $4, $5, $6)", (0, 0, 0, 0, 0, 1)
 _BEGIN = """
 SELECT extract(epoch FROM clock_timestamp())::float8, set_config('statement_timeout', %s, true),
     set_config('idle_in_transaction_session_timeout', '10s', true)
 """
-"""A client that is gone, stands still or waits no longer keeps others from an account no longer."""
+"""The timeouts release the locks of clients that are gone or hang."""
 
 
 class Server:
-    """Asks the database. With ``inline`` in the caller's thread, and the clock's time counts; else the server's."""
+    """Queries the database. With ``inline`` in the caller's thread at the clock's time, else at the server's."""
 
     def __init__(self, url: str, clock: Clock, *, inline: bool) -> None:
         self.database = Database(Store(url), "questions to PostgreSQL", READERS, inline=inline)
-        self._writes = Writes(put_traces)  # type: ignore[arg-type]  # what runs its statements is a Tables here
+        self._writes = Writes(put_traces)  # type: ignore[arg-type]  # its Statements is a Tables here
         self._clock = clock
         self._inline = inline
         self._put_at: dict[str, float] = {}
-        """When snapshots were put last."""
+        """Time of each snapshot's last put."""
 
     def __str__(self) -> str:
         return str(self.database.address)
 
     @property
     def now(self) -> float | None:
-        """The time that counts. None: that of the server's clock."""
+        """The present time. None: the server's."""
         return self._clock.time() if self._inline else None
 
     def transact(
@@ -254,8 +254,8 @@ class Server:
         made_at: Iterable[str] = (),
         patience_s: float = PATIENCE_S,
     ) -> T:
-        """Do some work in a transaction that has the locks of accounts. ``made_at``: when the traces were made that it
-        puts. Raises what the work does, and kinds of ``StorageUnavailable``."""
+        """Run work in a transaction with locked accounts. ``made_at``: times of the traces that it puts. Raises what
+        the work raises, and kinds of ``StorageUnavailable``."""
 
         def once() -> T:
             database = self.database
@@ -280,7 +280,7 @@ class Server:
         return self._writes.batch(account, batch, desk, tables)
 
     def tick(self, values: Sequence[Any], blobs: Sequence[bytes | None]) -> dict[str, Any]:
-        """What ``tick`` answers."""
+        """Call ``tick``."""
         given = [*map(packed, values), array_of(blobs)]
 
         def once() -> bytes:
@@ -292,7 +292,7 @@ class Server:
         return decoded
 
     def settle(self, ending: Ending) -> Sequence[StoredEvent]:
-        """Book a call by the rules in Python, in a transaction of its own."""
+        """Book a call with the rules in Python, in its own transaction."""
         facts = ending.facts
         assert facts is not None, "only settlements are booked"
         self.put_snapshots([ending])
@@ -300,7 +300,7 @@ class Server:
         return self.transact(partial(self._settle, ending), [ending.account], made_at=made_at)
 
     def put_snapshots(self, ends: Iterable[Ending]) -> None:
-        """Put what the traces of calls name, unless that was done not long ago."""
+        """Put the snapshots of calls, unless that was done recently."""
         now = time.monotonic()
         new = {
             snapshot.id: snapshot
@@ -316,7 +316,7 @@ class Server:
 
     @staticmethod
     def fault_of(error: Exception) -> RouterError:
-        """What to raise in the place of an error."""
+        """The library's error for any error."""
         if isinstance(error, RouterError):
             return error
         fault = InternalError(f"PostgresStorage failed with {type(error).__name__}: {error}")
@@ -324,7 +324,7 @@ class Server:
         return fault
 
     def _with_days(self, work: Callable[[], T], made_at: Iterable[str]) -> T:
-        """Do some work; once more where days have no partition yet, which they are given."""
+        """Run work. If partitions of days are missing, create them and run it again."""
         try:
             return work()
         except RouterError as error:
@@ -335,7 +335,7 @@ class Server:
         return work()
 
     def _settle(self, ending: Ending, tables: Tables, desk: Desk) -> Sequence[StoredEvent]:
-        """Book a call that ``tick`` left alone, with its trace in the place of an earlier one."""
+        """Book a call that ``tick`` has skipped. Its trace may replace an earlier one."""
         facts = ending.facts
         assert facts is not None, "only settlements are booked"
         account, trace = ending.account, facts.trace
@@ -355,5 +355,5 @@ class Server:
         return events
 
     def _put_snapshots(self, snapshots: Sequence[Snapshot], tables: Tables, _: Desk) -> None:
-        for snapshot in sorted(snapshots, key=attrgetter("id")):  # locked in one order
+        for snapshot in sorted(snapshots, key=attrgetter("id")):  # lock in one order
             self._writes.put_snapshot(tables, snapshot, self._clock.time())

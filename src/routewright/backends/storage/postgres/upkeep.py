@@ -1,6 +1,4 @@
-"""Upkeep of a store in PostgreSQL: traces are counted, what is past its time is removed, and news go to all
-processes.
-"""
+"""Upkeep of a store in PostgreSQL: roll-ups, removal of expired rows, and news for all processes."""
 
 from __future__ import annotations
 
@@ -32,9 +30,9 @@ from .schema import Store
 from .transaction import Desk
 
 EVERY_S = 2.0
-"""How often traces are counted while they come."""
+"""Interval of roll-ups while traces are written."""
 ROLLING = "_rolling"
-"""Locked by the process that counts traces, and by the one that removes what is old."""
+"""Lock for roll-ups, and for dropping days."""
 _log = logging.getLogger(__name__)
 _TAKEN = """
 WITH taken AS (DELETE FROM uncounted WHERE n < ? RETURNING *)
@@ -61,20 +59,20 @@ WITH idle AS (DELETE FROM party WHERE name IN (
 DELETE FROM entry WHERE (party, at) IN (
     SELECT party, at FROM entry JOIN idle ON name = party WHERE at < ? FOR UPDATE OF entry SKIP LOCKED)
 """
-"""What a call has just begun to use is left alone: it would wait for this, and this for the call."""
+"""Skips rows in use by a call, to avoid a deadlock."""
 _RESULTS = "DELETE FROM kept WHERE (account, claim) IN (SELECT account, claim FROM kept WHERE until <= ? LIMIT ?)"
 
 
 class Transact(Protocol):
-    """Does some work in a transaction, under the locks of accounts."""
+    """Runs work in a transaction with locked accounts."""
 
     def __call__(self, work: Callable[[Tables, Desk], Any], locked: Sequence[str] = (), /) -> Any:
-        """Give what the work gives."""
+        """Return the result of the work."""
         ...
 
 
 def count(transact: Transact) -> None:
-    """Count the traces that are not counted yet."""
+    """Count all uncounted traces."""
     while transact(_count, [ROLLING]):
         pass
 
@@ -85,8 +83,8 @@ def _count(tables: Tables, _: Desk) -> bool:
 
 
 class Keeper:
-    """Counts traces in the background, so that a report has few left to count, and prepares the next day. One process
-    of all does it; each ends its thread when nothing was written for a while."""
+    """Counts traces in the background, so that reports are fast, and creates the next day's partitions. Only one
+    process counts at a time. The thread ends after a while without writes."""
 
     def __init__(self, transact: Transact, clock: Clock, *, inline: bool) -> None:
         self._transact = transact
@@ -96,14 +94,14 @@ class Keeper:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Begin with nothing to do."""
+        """Start without work."""
         self._thread: threading.Thread | None = None
         self._ends = threading.Event()
         self._wrote = False
         self._day = ""
 
     def wrote(self) -> None:
-        """Traces were written."""
+        """Called after traces were written."""
         self._wrote = True
         if self._thread is not None or self._inline:
             return
@@ -111,7 +109,7 @@ class Keeper:
             if self._thread is None:
                 self._ends = threading.Event()
                 thread = threading.Thread(target=self._keep, name="routewright-postgres-keeper", daemon=True)
-                with suppress(RuntimeError):  # reports count by themselves
+                with suppress(RuntimeError):  # reports count, too
                     thread.start()
                     self._thread = thread
 
@@ -144,14 +142,14 @@ def _make_day(day: str, tables: Tables, _: Desk) -> None:
 
 
 def _count_alone(tables: Tables, desk: Desk) -> bool:
-    """Count some traces, unless another process does just now. True: there are more."""
+    """Count some traces, unless another process does. True: there are more."""
     sql = "SELECT pg_try_advisory_xact_lock(hashtextextended(?, 25))"
     ((is_alone,),) = tables.execute(sql, (ROLLING,)).fetchall()
     return is_alone and _count(tables, desk)
 
 
 def sweep(transact: Transact, now: float) -> int:
-    """Remove what is past its time (Unix seconds), in pieces, and say how many things."""
+    """Remove expired rows in pieces, and return how many. ``now``: Unix seconds."""
     count(transact)
     transact(partial(_forget, now))
     removed: int = 0
@@ -189,14 +187,14 @@ def _remove_old(old: Old, tables: Tables, _: Desk) -> int:
 
 
 def _old_days(now: float, tables: Tables, _: Desk) -> list[tuple[str, str]]:
-    """The partitions of days of which no trace is kept any more, those of traces first."""
+    """Partitions of expired days, those of traces first."""
     kept = retention_of(tables)
     if kept.production_s is None or kept.sandbox_s is None or max(kept.production_s, kept.sandbox_s) < WEEK_S:
         return []
     first = now - max(kept.production_s, kept.sandbox_s)
     until = timestamp(max(0.0, first))[:10].replace("-", "_")
     days = [day.replace("_", "-") for (day,) in tables.execute(_DAYS).fetchall() if day < until]
-    if days:  # a call puts the snapshots that it names within the six hours before it
+    if days:  # snapshots are put within the six hours before their call
         tables.execute(_UNNAME, (first - 2 * DAY_S,))
     return [(day, kind) for day in days for kind in _OF_DAYS]
 
@@ -207,24 +205,23 @@ def _drop_day(kind: str, day: str, tables: Tables, _: Desk) -> int:
 
 
 FIRST_S, LONGEST_S = 0.25, 1.0
-"""How long to wait before looking again. Each time is twice the last."""
+"""First and longest pause between two polls; it doubles each time."""
 _ANNOUNCE = """
 WITH turn AS MATERIALIZED (SELECT pg_advisory_xact_lock(hashtextextended('news', 25)))
 INSERT INTO notice (topic, said) SELECT $1, $2 FROM turn RETURNING n
 """
-"""The lock has numbers appear in their order, so that who listens passes none over."""
+"""The lock makes numbers appear in order, so that listeners miss none."""
 _LAST = "SELECT coalesce(max(n), 0) FROM notice"
 _SINCE = "SELECT coalesce(json_agg(json_build_array(n, topic, said) ORDER BY n), '[]') FROM notice WHERE n > $1"
 
 
 class PostgresCoordination:
-    """News for all processes that use a PostgreSQL database, which are heard within about a second.
+    """News for all processes of a PostgreSQL database, received within about a second.
 
         router = Router(coordination=PostgresCoordination("postgresql://routewright@db.example/routewright"))
 
-    A ``PostgresStorage`` has one, which its users share unless they are given another. ``url``: that of a database
-    which ``routewright store create`` has prepared, or a ``Database``. ``clock``: pass a ``FakeClock`` that the Router
-    has.
+    The default with a ``PostgresStorage``. ``url``: a database prepared with ``routewright store create``, or a
+    ``Database``. ``clock``: pass the Router's ``FakeClock``.
     """
 
     def __init__(self, url: str | Database, *, clock: Clock | None = None) -> None:
@@ -256,5 +253,5 @@ class PostgresCoordination:
             pause_s = min(2 * pause_s, LONGEST_S)
 
     async def aclose(self) -> None:
-        """Give the connections back. They are opened again if it is used again."""
+        """Close the connections. The next use opens new ones."""
         await self._database.run(self._database.close)

@@ -1,4 +1,4 @@
-"""Why an ask does not fit: a ``State`` is made of the facts that ``tick`` (accounts.sql) gives, and asked."""
+"""Explains refused asks: builds a ``State`` from the facts that ``tick`` (accounts.sql) returns, and asks it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .connection import unsafe
 
 
 class Terms:
-    """The terms of a caller, as bodies of their rows."""
+    """The terms of a caller, from the bodies of their rows."""
 
     def __init__(self, bodies: dict[str, str | None]) -> None:
         account, key = bodies["account"], bodies["key"]
@@ -26,7 +26,7 @@ class Terms:
 
 
 class _Facts:
-    """As ``Books`` says, of one ask."""
+    """The ``Books`` of one ask."""
 
     def __init__(self, terms: Terms, facts: dict[str, Any]) -> None:
         self._terms = terms
@@ -45,13 +45,13 @@ class _Facts:
 
     def kept(self, account: str, claim: bytes, now: float) -> Kept | None:
         kept = self._kept
-        return None if kept is None else Kept(kept["fingerprint"], unsafe(kept["call"]), b"")  # it is read by itself
+        return None if kept is None else Kept(kept["fingerprint"], unsafe(kept["call"]), b"")  # read separately
 
 
 def verdict(
     ask: Ask, kind: str, terms: Terms, facts: dict[str, Any], at: float, now: float
 ) -> Replay | Wait | Short | Left | None:
-    """What an ask that was given nothing is answered. Raises what ``State.admit`` does."""
+    """The answer to an ask that was not granted. Raises what ``State.admit`` raises."""
     books, caller = _Facts(terms, facts), ask.caller
     state = State(books)
     state.begin(0, at, at)
@@ -77,7 +77,7 @@ def verdict(
         return None
     found = state.admit(ask, 0, now)
     if isinstance(found, Hold):
-        raise InternalError("PostgreSQL refused what the rules admit: 'routewright store check' says what is damaged")
+        raise InternalError("PostgreSQL refused an ask that the rules admit: run 'routewright store check'")
     return found
 
 
@@ -89,7 +89,7 @@ def _hold(ask: Ask, purses: tuple[str, ...], nanos: int, fingerprint: str = "") 
 
 
 def windows_of(terms: Terms, used: Sequence[Any], at: float) -> tuple[WindowState, ...]:
-    """What a grant says of its rate limits: those of the account and of the key, as they are ``used``."""
+    """The states of a grant's rate limits, of the account and of the key."""
     limits = limits_of(terms.account), None if terms.key is None else terms.key.limits
     states: list[WindowState] = []
     for mine, known in zip(limits, used, strict=True):

@@ -1,8 +1,7 @@
-"""The thread of a process that asks PostgreSQL: all calls that have come are one ``tick`` (accounts.sql).
+"""The thread of a process for PostgreSQL: all waiting requests become one ``tick`` (accounts.sql).
 
-What comes while the server works is the next tick, so that the busier it is, the more calls share a round trip and a
-sync. The thread begins with the first request, ends when it had nothing to do for a while, and begins anew in a forked
-child.
+Requests that arrive meanwhile become the next tick, so under load more calls share a round trip and a sync. The thread
+starts with the first request and ends when it is idle. A forked child starts its own.
 """
 
 from __future__ import annotations
@@ -47,21 +46,20 @@ from .transaction import Desk, Server
 from .verdict import Terms, verdict, windows_of
 
 IDLE_S = 2.0
-"""After so long without a request the thread ends."""
+"""The thread ends after this time without a request."""
 MOST_WAITING = 10_000
 MOST_RELEASES = 10_000
-"""Releases that wait for the server. One that is dropped is ended a lease after its call should be over."""
+"""Most releases that wait for the server. A dropped hold expires a lease after its call should have ended."""
 MOST_KNOWN = 10_000
 AGAIN_S = 0.5
-"""So long after a tick failed the server is asked again for what can wait."""
+"""Pause after a failed tick before work that can wait is tried again."""
 _RESULT = "SELECT result FROM kept WHERE account = $1 AND claim = $2"
 _log = logging.getLogger(__name__)
 Request = Asking | Ending | Work
 
 
 class Writer:
-    """Asks the server what callers may take, and tells it how calls ended. With ``inline`` that happens in the caller's
-    thread, since the clock is virtual."""
+    """Sends admissions and settlements to the server. With ``inline``, for a virtual clock, in the caller's thread."""
 
     def __init__(self, server: Server, clock: Clock, lease_s: float, *, inline: bool) -> None:
         self._server = server
@@ -72,29 +70,29 @@ class Writer:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Begin with nothing held: the parent's calls go on there."""
+        """Start without holds: the parent's calls continue there."""
         self.owner = random.SystemRandom().getrandbits(62)
         self._waiting: SimpleQueue[Request] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._held: dict[str, Ask] = {}
-        """Calls that hold something, as they were asked for."""
+        """Asks of calls with holds."""
         self._queues = Queues()
         self._lost: list[Ending] = []
-        """Releases that the server does not know of."""
+        """Releases that the server has not received."""
         self._ticks = 0
-        """How many there were. The server refuses one that comes after a later one: its calls were given up."""
+        """Number of ticks. The server refuses a tick after a later one, since its calls were abandoned."""
         self._locked: set[str] = set()
-        """Accounts that were locked for too long: they are tried apart, so that nobody else waits for them."""
+        """Accounts with long locks. They are tried separately, so that the others need not wait."""
         self._faults: dict[str | None, RouterError] = {}
-        """Why the rest of what is to be done now fails, of an account or, at None, of all."""
+        """Errors for the remaining work of an account; None: of all."""
         self._spoke_at = self._failed_at = -inf
-        """When the last tick was answered, and when one was not, monotonic."""
+        """Monotonic times of the last answered and the last failed tick."""
         self._expires_at = -inf
-        """Until when nothing is expired, since that failed, monotonic."""
+        """Monotonic time of the next try to expire holds."""
         self._is_closed = False
-        """Nothing is held, and no more is expected: the thread ends, even if the server was not told of all."""
+        """True after ``close`` without holds: the thread ends, even if some releases were not sent."""
         self.known: dict[tuple[Caller, RunLimit | None], tuple[Left, float]] = {}
-        """What callers have left, and when that was so, monotonic."""
+        """What callers have left, with the monotonic time."""
 
     # In any thread
 
@@ -106,7 +104,7 @@ class Writer:
                 while self._queues.is_ready:
                     self._run([])
             return
-        with self._guard.lock:  # which the thread takes before it ends
+        with self._guard.lock:  # the thread takes it before it ends
             self._waiting.put(request)
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name="routewright-postgres", daemon=True)
@@ -114,16 +112,16 @@ class Writer:
                     thread.start()
                 except RuntimeError as error:  # the next request tries again
                     request.is_left = True
-                    raise StorageUnavailable(f"{self._server} cannot be asked now: {error}") from error
+                    raise StorageUnavailable(f"{self._server} cannot be used now: {error}") from error
                 self._thread = thread
 
     def widening(self, grant: Grant, nanos: int) -> Asking | None:
-        """The ask for another amount. None: the call has ended."""
+        """An ask for another amount. None: the call has ended."""
         ask = self._held.get(grant.id)
         return None if ask is None else Asking(replace(ask, nanos=nanos, waits_s=0.0), "widens", inline=self._inline)
 
     async def replay(self, ask: Ask) -> Replay:
-        """The answer that is kept under the key of an ask. It may be large, and nobody else waits for it."""
+        """Read the answer under an idempotency key, separately since it may be large."""
         assert ask.claim is not None, "what has no key has no answer"
         account, claim = ask.caller.account, scope_of(ask.caller, ask.claim.key)
         result = await self._server.database.value(_RESULT, account, claim)
@@ -132,18 +130,18 @@ class Writer:
         return Replay(result)
 
     def forget(self, account: str) -> None:
-        """The terms or sums of an account were changed: nobody goes by what was known, and who waits is tried again."""
+        """Called after an account's terms or sums have changed: drops cached state and tries waiting asks again."""
         for who in [*self.known]:
             if who[0].account == account:
                 self.known.pop(who, None)
         self.put(Work(lambda: self._queues.free(account), awaited=False))
 
     def look_again(self) -> None:
-        """With a virtual clock: see to those who wait."""
+        """Try waiting asks again, in virtual time."""
         self.put(Work(self._queues.look, awaited=False))
 
     def leave(self, asking: Asking) -> None:
-        """Nobody waits for an ask any more: what it was given, or is about to be, goes back."""
+        """Cancel an ask, and return what it was or will be granted."""
         asking.is_left = True
 
         def leave() -> None:
@@ -154,11 +152,11 @@ class Writer:
             self.put(Work(leave, awaited=False))
 
     async def tidy(self) -> None:
-        """End what others abandoned, and holds that were lost here."""
+        """End abandoned holds of other processes, and overdue ones of this process."""
         await self._done(Work(self._tidy, awaited=not self._inline))
 
     async def close(self) -> None:
-        """End the thread, once what was asked for so far is done. While calls hold something it goes on for them."""
+        """End the thread after all pending requests. It continues while calls have holds."""
         await self._done(Work(self._hang_up, awaited=not self._inline, comes_last=True))
 
     async def _done(self, work: Work) -> None:
@@ -176,7 +174,7 @@ class Writer:
             del requests  # what they hold must not stay while nothing happens
 
     def _take(self) -> list[Request] | None:
-        """What has come, or nothing where there is something else to do. None: the thread ends."""
+        """The next requests; empty if there is other work. None ends the thread."""
         wait_s, now = 0.0 if self._is_closed else IDLE_S, time.monotonic()
         if self._held:
             wait_s = min(wait_s, max(self._spoke_at + self._lease_s / 4, self._failed_at + AGAIN_S) - now)
@@ -200,7 +198,7 @@ class Writer:
         return taken
 
     def _run(self, requests: Sequence[Request]) -> None:
-        """Do requests, and try again who waits."""
+        """Process requests, and try waiting asks again."""
         works = [each for each in requests if isinstance(each, Work)]
         for work in works:
             if not work.comes_last:
@@ -228,8 +226,8 @@ class Writer:
     def _try(
         self, ends: Sequence[Ending], tried: Sequence[Asking], asks: Sequence[Asking], *, hurries: bool = False
     ) -> None:
-        """A tick. What fails does not end the thread, which every call depends on. Where one request may be to blame,
-        each is tried by itself, and where an account is locked, each account."""
+        """Run a tick. Errors do not end the thread. If one request may be the cause, each is tried separately; if an
+        account is locked, each account."""
         try:
             self._tick(ends, tried, asks, hurries=hurries)
             if hurries:
@@ -251,7 +249,7 @@ class Writer:
             self._try_apart(given_up, tried, id, hurries=hurries)
             return
         self._failed_at = time.monotonic()
-        _log.debug("the accounts of %s cannot be asked: %s", self._server, fault)
+        _log.debug("a tick of %s failed: %s", self._server, fault)
         for ending in open_ends:
             if ending.facts is not None:
                 ending.error = fault
@@ -259,7 +257,7 @@ class Writer:
                 self._lost.append(ending)
         for asking in open_asks:
             self._queues.leave(asking)
-            self._give_back(asking)  # it may have been granted
+            self._give_back(asking)  # may have been granted
             asking.answer(fault)
         self._answer([*(each for each in open_ends if each.facts is not None), *open_asks])
 
@@ -288,8 +286,8 @@ class Writer:
         expires: bool = True,
         hurries: bool = False,
     ) -> None:
-        """End calls, then take what others ask for. ``expires``: where a process is gone, what it held is free.
-        ``hurries``: it does not wait for an account that is locked."""
+        """End calls, then admit others. ``expires``: ends holds of dead processes. ``hurries``: does not wait for
+        locked accounts."""
         if not (ends or tried or asks or (self._held and time.monotonic() - self._spoke_at >= self._lease_s / 4)):
             return
         blobs: list[bytes | None] = []
@@ -345,7 +343,7 @@ class Writer:
     def _take_ends(self, ends: Sequence[Ending], ended: set[int]) -> None:
         done: list[Ending] = []
         for place, ending in enumerate(ends):
-            if place in ended or ending.facts is None:  # a release of what is not held is none
+            if place in ended or ending.facts is None:  # releases always succeed
                 ending.result = ()
                 self._ended(ending)
                 done.append(ending)
@@ -354,7 +352,7 @@ class Writer:
         self._answer(done)
 
     def _settle(self, ending: Ending) -> None:
-        """Book a call that ``tick`` leaves alone."""
+        """Book a call that ``tick`` has skipped."""
         fault = self._faults.get(None) or self._faults.get(ending.account)
         try:
             if fault is not None:
@@ -364,7 +362,7 @@ class Writer:
         except Exception as error:
             fault = ending.error = self._server.fault_of(error)
             state = state_of(fault) or ""
-            if isinstance(fault, StorageUnavailable) and not state.startswith(COLLIDED):  # who comes next need not wait
+            if isinstance(fault, StorageUnavailable) and not state.startswith(COLLIDED):  # others fail at once
                 self._faults[ending.account if state == LOCKED else None] = fault
         self._answer([ending])
 
@@ -381,14 +379,14 @@ class Writer:
 
     def _tidy(self) -> None:
         for lost in self._server.transact(lambda _, desk: desk.expire_overdue(self.owner, self._lease_s)):
-            _log.error("call %s held money or limits long after its end, which is a defect: they are free", lost)
+            _log.error("call %s still held money or limits long after its end: released (please report)", lost)
             self._held.pop(lost, None)
         while self._expire():
             pass
 
     def _expire(self) -> bool:
-        """End some of what processes held that were silent for a lease. False: there was nothing, or it failed, which
-        must fail no tick; it is tried again with a later one."""
+        """End some holds of processes that were silent for a lease. False: there were none, or it failed and is tried
+        again later."""
         if time.monotonic() < self._expires_at:
             return False
         try:
@@ -396,7 +394,7 @@ class Writer:
             freed = self._server.transact(lambda _, desk: desk.expire(self.owner, spare_s))
         except Exception as error:
             self._expires_at = time.monotonic() + AGAIN_S
-            _log.debug("what silent processes held is not free yet: %s", self._server.fault_of(error))
+            _log.debug("holds of dead processes were not ended: %s", self._server.fault_of(error))
             return False
         for account in freed:
             self._queues.free(account)
@@ -404,7 +402,7 @@ class Writer:
 
     def _hang_up(self) -> None:
         def forget(tables: Tables, _: Desk) -> None:
-            held = "SELECT FROM hold WHERE owner = owner.id"  # by a call that never heard of its grant
+            held = "SELECT FROM hold WHERE owner = owner.id"  # of a call that never received its grant
             tables.execute(f"DELETE FROM owner WHERE id = ? AND NOT EXISTS ({held})", (self.owner,))
 
         if self._queues or self._held.keys() - {each.call for each in self._lost}:
@@ -413,7 +411,7 @@ class Writer:
         if not self._lost and self._spoke_at > -inf:
             with suppress(Exception):  # its lease ends
                 self._server.transact(forget)
-            # what a late tick is known by is forgotten with the owner
+            # the server forgets the tick number with the owner
             self.owner = random.SystemRandom().getrandbits(62)
 
     def _grant(self, asking: Asking, facts: dict[str, Any], terms: Terms, left: Left, at: float) -> None:
@@ -430,7 +428,7 @@ class Writer:
             self._give_back(asking)
 
     def _refuse(self, asking: Asking, facts: dict[str, Any], terms: Terms, at: float, now: float) -> None:
-        """Answer an ask that does not fit, or let it wait."""
+        """Answer an ask that was not granted, or let it wait."""
         found: Any
         try:
             found = verdict(asking.ask, asking.kind, terms, facts, at, now)
@@ -451,7 +449,7 @@ class Writer:
         asking.answer(found)
 
     def _give_back(self, asking: Asking) -> None:
-        if asking.kind == "admits":  # a call that runs keeps what it has, even if it asked for more
+        if asking.kind == "admits":  # a running call keeps its hold
             self._lost.append(Ending(asking.account, asking.ask.id, None))
 
     def _note(self, who: tuple[Caller, RunLimit | None], left: Left) -> None:
@@ -470,5 +468,5 @@ class Writer:
                     reply.answered.set()
         elif replies:
             for lost in give(replies):
-                if isinstance(lost, Asking) and isinstance(lost.result, Grant):  # nobody is there to give it back
+                if isinstance(lost, Asking) and isinstance(lost.result, Grant):  # its task is gone
                     self._give_back(lost)

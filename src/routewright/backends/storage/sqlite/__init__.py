@@ -1,4 +1,4 @@
-"""``SqliteStorage``: what is kept in one file, for all processes of one machine."""
+"""``SqliteStorage``: one file for all processes of a machine."""
 
 from __future__ import annotations
 
@@ -57,23 +57,22 @@ from .writer import Writer
 T = TypeVar("T")
 
 READERS = 16
-"""So many read at a time in each event loop; more wait."""
+"""Concurrent reads in each event loop; more wait."""
 _QUICK = (TraceById, FeedbackByTrace, SnapshotById, CurrentRetention, KeyByDigest)
-"""Queries that a few pages answer: a thread would take longer than they do."""
+"""Queries that read a few pages: a thread would take longer."""
 
 
 class SqliteStorage:
-    """A storage in a file, which is made at first use.
+    """A storage in a file, which is created at first use.
 
         router = Router(storage=SqliteStorage("traces.db"))
 
-    Several processes may use one file, on a local disk. What was applied outlives the process; what was applied as
-    ``committed`` outlives a power cut, too. Nothing waits for the disk in an event loop but reads by id. Traces are
-    kept for 30 days, those of the sandbox for one, unless ``TraceStore.retain`` or ``Settings.retention`` say else.
+    Several processes may use one file on a local disk. Applied writes survive the process; ``committed`` ones survive a
+    power cut, too. Only reads by id wait for the disk in the event loop. Traces are kept for 30 days, sandbox traces
+    for one day; ``TraceStore.retain`` or ``Settings.retention`` change that.
 
-    ``busy_s``: how long to wait for another process that writes. ``clock``: pass a ``FakeClock`` that the Router has,
-    then everything is done at once in the caller's thread, since nothing can wait for a thread there. ``connect``:
-    opens connections in the place of ``sqlite3``.
+    ``busy_s``: how long to wait for another writing process. ``clock``: pass the Router's ``FakeClock``; then
+    everything runs in the caller's thread. ``connect`` replaces ``sqlite3.connect``.
     """
 
     def __init__(
@@ -87,10 +86,10 @@ class SqliteStorage:
     ) -> None:
         if type(lease_s) not in (int, float) or not 0 < lease_s < inf:
             raise ValidationFailed.at(
-                "SqliteStorage.lease_s", f"is {shown(lease_s)}", "take a number of seconds above 0"
+                "SqliteStorage.lease_s", f"is {shown(lease_s)}", "use a number of seconds above 0"
             )
         self.path = file_of(path)
-        """Where it is."""
+        """Path of the file."""
         self._inline = clock is not None and clock.virtual
         self._connections = Connections(self.path, connect, busy_s)
         clock = clock or SystemClock()
@@ -102,7 +101,7 @@ class SqliteStorage:
         self.accounts = SqliteAccounts(self._writer, self._writes, clock, inline=self._inline)
         """Limits, budgets and idempotency keys (``protocols.Accounts``)."""
         self.takes_drafts = True
-        """``PutTrace`` may hold a ``TraceDraft``, whose trace is never made then."""
+        """``PutTrace`` may have a ``TraceDraft``, whose trace is then never built."""
         self._threads = Threads("reads of a storage", READERS)
 
     def __repr__(self) -> str:
@@ -127,7 +126,7 @@ class SqliteStorage:
         ask = partial(answer, account, query)
         informs = isinstance(query, LearnedSince) or (isinstance(query, AgentState) and query.informs)
         if (informs or isinstance(query, _QUICK)) and not self._inline:
-            is_shown = not informs  # a decision cannot wait
+            is_shown = not informs  # decisions cannot wait
             try:
                 found = self._connections.read(ask, patient=False)
             except sqlite3.Error as error:
@@ -140,13 +139,13 @@ class SqliteStorage:
         return await self._asked(ask)
 
     async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> list[Any]:
-        """Up to ``limit`` things behind the key ``after`` (``protocols.Storage``)."""
+        """Up to ``limit`` rows after the key ``after`` (``protocols.Storage``)."""
         found: list[Any] = await self._asked(partial(page, account, query, after, limit))
         return found
 
     async def sweep(self, now: float) -> int:
-        """Remove what is past its time, a few hundred traces a transaction (``protocols.Storage``)."""
-        await self._writer.do(self._writer.desk.open)  # which ends what was abandoned
+        """Remove expired rows, a few hundred traces a transaction (``protocols.Storage``)."""
+        await self._writer.do(self._writer.desk.open)  # ends abandoned holds
         await self._writer.do(partial(forget_unseen, now))
         removed, before = 0, None
         if await self._asked(partial(is_due, now)):
@@ -156,8 +155,8 @@ class SqliteStorage:
             await self._writer.do(partial(remove_marks, now), scrub=lambda _: removed > 0)
         while found := await self._asked(partial(old_traces, now)):
             if found == before:
-                damage = "what is past its time is found but cannot be removed"
-                raise StorageCorrupt(f"{self.path} is damaged: {damage}; 'routewright store check' says where")
+                damage = "expired traces cannot be removed"
+                raise StorageCorrupt(f"{self.path} is damaged: {damage}; run 'routewright store check'")
             before = found
             for place, old in enumerate(found, start=1):
                 scrub = bool if place == len(found) else None
@@ -167,7 +166,7 @@ class SqliteStorage:
         return removed
 
     async def aclose(self) -> None:
-        """Close the file, once what was given to it is done. It is opened again if it is used again."""
+        """Close the file after all pending writes. The next use opens it again."""
         with suppress(RouterError):
             await self._writer.drain()
         await self._in_thread(self._close)
@@ -178,7 +177,7 @@ class SqliteStorage:
         self._writer.sync.renew()
 
     async def _asked(self, ask: Callable[[Connection], T]) -> T:
-        """The answer; who is cancelled while it waits for it stops the query."""
+        """Run a query. Cancelling interrupts it."""
         reading = Reading()
         try:
             return await self._in_thread(partial(self._ask, ask, reading))
@@ -189,7 +188,7 @@ class SqliteStorage:
     def _ask(self, ask: Callable[[Connection], T], reading: Reading) -> T:
         with translated(self.path):
             found = self._connections.read(ask, reading=reading)
-        self._writer.sync.for_readers()  # nothing is shown that a power cut could take back
+        self._writer.sync.for_readers()  # return nothing that a power cut could undo
         return found
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
@@ -197,10 +196,10 @@ class SqliteStorage:
 
 
 def _scrub_of(writes: Sequence[Write]) -> Callable[[Any], bool] | None:
-    """Says of the results of a batch whether what it removed has to go from the disk, too."""
+    """Tells from a batch's result whether its removed rows must be erased from the disk, too."""
     for write in writes:
         match write:
-            case DeleteTraces(limit=limit):  # it stands alone in its batch; who deletes much waits but for the last
+            case DeleteTraces(limit=limit):  # the only write of its batch; only the last of many erases
                 return lambda written: bool(written[0].count < limit)
             case DeleteResults():
                 return bool
@@ -208,4 +207,4 @@ def _scrub_of(writes: Sequence[Write]) -> Callable[[Any], bool] | None:
 
 
 def _durability(write: object) -> object:
-    return getattr(write, "durability", None)  # what is no write is refused with the others
+    return getattr(write, "durability", None)  # invalid writes are refused later

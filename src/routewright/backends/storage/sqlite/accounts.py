@@ -1,4 +1,4 @@
-"""``Accounts`` in SQLite: one limit, budget and idempotency key for all processes of a machine."""
+"""``Accounts`` in SQLite: limits, budgets and idempotency keys shared by all processes of a machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .writer import Request, Writer
 
 
 class SqliteAccounts:
-    """Holds of limits, budgets and idempotency keys. A forked child begins with none."""
+    """Holds of limits, budgets and idempotency keys. A forked child starts without any."""
 
     def __init__(self, writer: Writer, writes: Writes, clock: Clock, *, inline: bool) -> None:
         self._writer = writer
@@ -39,7 +39,7 @@ class SqliteAccounts:
                 found = await asking.wait()
             return found
         except BaseException as error:
-            if not isinstance(error, RouterError):  # it is cancelled: what it was given, or is about to be, goes back
+            if not isinstance(error, RouterError):  # cancelled: return what it was or will be granted
                 asking.is_left = True
                 writer.put(Request(partial(writer.desk.leave, asking), SETTLE))
             raise
@@ -47,7 +47,7 @@ class SqliteAccounts:
     async def settle(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
         """As ``protocols.Accounts`` says."""
         trace, account = facts.trace, facts.caller.account
-        rows = None if trace is None else rows_of_draft(account, trace)  # outside of the lock
+        rows = None if trace is None else rows_of_draft(account, trace)  # outside the lock
         work = partial(self._settle, facts, rows)
         done: list[StoredEvent]
         if self._inline:
@@ -62,10 +62,10 @@ class SqliteAccounts:
         desk, account, replaced = self._writer.desk, facts.caller.account, list[str]()
         if rows is not None and (desk.is_careful or facts.id not in desk.state.holds):
             replaced = self._writes.replaced(connection, account, rows)
-        booked = desk.settle(facts)  # which may be refused: then nothing else is done
+        booked = desk.settle(facts)  # raises before anything is written
         if replaced:
             remove_traces(connection, account, replaced)
-        if facts.trace is not None and (booked.is_void or facts.trace.is_void):  # now, or in a transaction that failed
+        if facts.trace is not None and (booked.is_void or facts.trace.is_void):  # maybe by a failed transaction
             facts.trace.void(booked.is_void)
             rows = rows_of_draft(account, facts.trace)
         if facts.snapshots and (facts.snapshots is not desk.snapshots or desk.is_careful):

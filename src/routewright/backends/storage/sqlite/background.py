@@ -1,7 +1,7 @@
-"""Background work on a file: roll-ups, and moving the log into the file. One process at a time does it.
+"""Background work on a file, by one process at a time: roll-ups and checkpoints of the write-ahead log.
 
-The log is moved by a connection of its own, under an operating-system lock on a file beside the store, so that two
-processes never move it back to back: SQLite before 3.51.3 may damage a file then.
+Checkpoints use their own connection and an operating-system lock on a file beside the store. Without it, two processes
+could checkpoint in immediate succession, which may corrupt the file in SQLite before 3.51.3.
 """
 
 from __future__ import annotations
@@ -25,39 +25,38 @@ from .connections import Connections
 
 try:
     import fcntl
-except ImportError:  # a platform without; its processes move the log each
+except ImportError:  # on Windows each process checkpoints
     fcntl = None  # type: ignore[assignment]
 
 T = TypeVar("T")
 
 EVERY_S = 0.25
-"""How often roll-ups are brought up to date while traces come, and the log is moved if it is long enough."""
+"""Interval of roll-ups and checkpoints while traces are written."""
 LOOK_S = 0.01
-"""How often a writer checks the size of the log. One that grows beyond twice ``LOG_BYTES`` is moved at once."""
+"""How often a writer checks the size of the log. Beyond twice ``LOG_BYTES`` it is checkpointed at once."""
 LOG_BYTES = 8 * 1024 * 1024
-"""How large the log may grow before it is moved. Nobody writes meanwhile, for some 20 ms at this size; but a page that
-was written often since is moved once."""
+"""Size of the log at which it is checkpointed, which blocks writers for some 20 ms."""
 MOST_LOG_BYTES = 4 * LOG_BYTES
-"""A log that is larger, since readers stood in the way, is given back to the disk."""
+"""A larger log, which readers kept from being checkpointed, is truncated."""
 _HEADER, _FRAME_HEADER, _SALT = 32, 24, slice(16, 24)
-"""Of the format of SQLite's log (https://www.sqlite.org/fileformat2.html#walformat)."""
+"""Of SQLite's log (https://www.sqlite.org/fileformat2.html#walformat)."""
 READERS_MS = 20
-"""How long the lock is held while readers stand in the way."""
+"""How long a checkpoint waits for readers."""
 IDLE_S = 2.0
-"""After so long without a write the thread ends."""
+"""The thread ends after this time without a write."""
 AGAIN_S = 1.0
-"""So long after readers stood in the way, the log is moved again."""
+"""Pause after a checkpoint that readers blocked."""
 LONGEST_WAIT_S = 0.2
-"""How long a deletion waits for the keeper of another process. Then what was removed is scrubbed later."""
+"""How long a deletion waits for another process's keeper. After that its rows are erased later."""
 VACUUM_BYTES = 16 * 1024 * 1024
-"""Up to this size a file is written anew when something was removed, which takes a fifth of a second at most: SQLite
-overwrites what it removes, but now and then leaves a copy where it moved a row from one page to another."""
+"""Files up to this size are vacuumed after a deletion, in at most 0.2 s: SQLite overwrites removed rows, but may leave
+a copy of a row that it has moved between pages."""
 
 _log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """Moves the log and rolls up traces, for one process and file. With ``inline`` in the caller's thread."""
+    """Checkpoints the log and rolls up traces, for one process and file. With ``inline`` in the caller's thread."""
 
     def __init__(self, connections: Connections, *, inline: bool) -> None:
         self._connections = connections
@@ -66,19 +65,19 @@ class Keeper:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Begin with nothing to do."""
+        """Start without work."""
         self._thread: threading.Thread | None = None
         self._ends, self._wakes = threading.Event(), threading.Event()
         self._wrote_at = self._again_at = self._look_at = 0.0
         self._long = 2 * LOG_BYTES
-        """The log is moved at once when its file grows beyond this size."""
+        """The log is checkpointed at once beyond this size."""
         self._stale = False
-        """The log or the file may still hold removed rows."""
+        """The log or the file may still contain removed rows."""
         self._has_failed = False
-        """A defect was logged."""
+        """A defect has been logged."""
 
     def wrote(self) -> None:
-        """Something was written."""
+        """Called after a write."""
         now = self._wrote_at = time.monotonic()
         if self._inline:
             if self._log_bytes() > LOG_BYTES:
@@ -90,7 +89,7 @@ class Keeper:
                     thread = threading.Thread(
                         target=self._run, args=events, name="routewright-sqlite-keeper", daemon=True
                     )
-                    with suppress(RuntimeError):  # the next who writes tries again
+                    with suppress(RuntimeError):  # the next write tries again
                         thread.start()
                         self._thread = thread
         elif now >= self._look_at and now >= self._again_at:
@@ -101,12 +100,12 @@ class Keeper:
                 self._wakes.set()
 
     def scrub(self) -> None:
-        """Remove what was deleted from the log and the file, too; later, where readers stand in the way."""
+        """Erase deleted rows from the log and the file; later, if readers block it."""
         self._stale = True
         self._keep()
 
     def close(self) -> None:
-        """End its thread, which would open the file again. What is due is done by whoever writes next."""
+        """End the thread, which would open the file again. The next writer continues the work."""
         with self._guard.lock:
             thread, self._thread = self._thread, None
             self._ends.set()
@@ -129,28 +128,28 @@ class Keeper:
                 self._thread = None
 
     def _keep(self) -> None:
-        """Do what is due, if no other process is at it."""
+        """Do the pending work, unless another process does."""
         try:
             with self._connections.writing("keeper") as connection, self._alone() as alone:
                 if not alone:
                     return
                 if not self._stale and time.monotonic() >= self._again_at and self._written_bytes() > LOG_BYTES:
-                    self._move(connection)  # before roll-ups, which fail where others write all the time
+                    self._move(connection)  # before roll-ups, which may fail while others write
                 while not self._inline and transact(connection, roll):
                     time.sleep(0.001)  # let others write
-                if self._stale:  # behind roll-ups: what waits for them tells of what was removed
+                if self._stale:  # after roll-ups, whose pending rows have data of removed ones
                     self._move(connection)
-        except (sqlite3.Error, OSError, RouterError) as error:  # what was committed is committed
-            _log.debug("the log of %s was not moved: %s", self._connections.path, error)
-        except Exception:  # as of a damaged row, for which no writer is to blame; told once, since it is tried again
+        except (sqlite3.Error, OSError, RouterError) as error:  # committed rows are safe
+            _log.debug("the log of %s was not checkpointed: %s", self._connections.path, error)
+        except Exception:  # such as a damaged row; logged once, since it is tried again
             if not self._has_failed:
-                _log.exception("the log of %s was not moved, or its traces not counted", self._connections.path)
+                _log.exception("the log of %s was not checkpointed, or its traces not counted", self._connections.path)
             self._has_failed = True
 
     def _move(self, connection: Connection) -> None:
-        """Move the log into the file, and write the file anew where what was removed may still stand in it."""
+        """Checkpoint, and vacuum a file that may contain removed rows."""
         connection.execute(f"PRAGMA busy_timeout = {READERS_MS}")
-        # a log that keeps its size is synced for a quarter of the price of one that grows
+        # syncing a log of constant size costs a quarter of syncing a growing one
         kept = not self._stale and self._log_bytes() <= MOST_LOG_BYTES
         move = f"PRAGMA wal_checkpoint({'RESTART' if kept else 'TRUNCATE'})"
         busy, written, moved = connection.execute(move).fetchone()
@@ -160,12 +159,12 @@ class Keeper:
                 connection.execute(move).fetchall()
             self._stale = self._log_bytes() > 0
         self._long = max(2 * LOG_BYTES, self._log_bytes())
-        by_readers = busy and moved < written  # not by others who write, between whom there is room soon
+        by_readers = busy and moved < written  # not by writers, which end soon
         self._again_at = time.monotonic() + (AGAIN_S if by_readers else 0.0)
 
     @contextmanager
     def _alone(self) -> Iterator[bool]:
-        """Hold the lock that says who keeps the file. False: another process does."""
+        """Hold the keeper's lock. False: another process has it."""
         if fcntl is None:
             yield True
             return
@@ -176,7 +175,7 @@ class Keeper:
                 time.sleep(0.005)
             yield alone
         finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile would hold it on
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child forked meanwhile would keep it
             os.close(descriptor)
 
     def _log_bytes(self) -> int:
@@ -186,7 +185,7 @@ class Keeper:
             return 0
 
     def _written_bytes(self) -> int:
-        """How much of the log is written since it began anew: behind that stand pages of before, with another salt."""
+        """Bytes of the log since its last restart. Older frames after them have another salt."""
         size = self._log_bytes()
         if size <= LOG_BYTES:
             return size
@@ -202,7 +201,7 @@ class Keeper:
 
 
 def _locked(descriptor: int) -> bool:
-    """Take the lock of a file. False: another has it."""
+    """Lock a file. False: another process has the lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -211,7 +210,7 @@ def _locked(descriptor: int) -> bool:
 
 
 def transact(connection: Connection, work: Callable[[Connection], T]) -> T:
-    """Do something in a transaction."""
+    """Run work in a transaction."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         done = work(connection)

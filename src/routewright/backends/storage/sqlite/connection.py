@@ -1,4 +1,4 @@
-"""One connection to a file of SQLite's: what is needed of it, and how one is made."""
+"""A connection to an SQLite file."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from routewright.backends.storage.tables.connection import Statements
 from routewright.errors import ValidationFailed
 
 _BESIDE = "-journal"
-"""The longest of what SQLite adds to the name of a file."""
+"""The longest suffix of SQLite's files."""
 
 
 class Connection(Statements, Protocol):
-    """What is needed of a ``sqlite3.Connection`` that commits by itself (``isolation_level=None``). Its errors are
-    ``sqlite3.Error`` with their ``sqlite_errorcode``."""
+    """The used part of a ``sqlite3.Connection`` in autocommit mode (``isolation_level=None``). Raises ``sqlite3.Error``
+    with ``sqlite_errorcode``."""
 
     def create_function(self, name: str, narg: int, func: Callable[..., Any], /) -> None:
-        """Let statements call a function."""
+        """Define an SQL function."""
         ...
 
     def interrupt(self) -> None:
-        """Stop what it does, from another thread."""
+        """Interrupt its statement, from another thread."""
         ...
 
     def close(self) -> None:
@@ -39,7 +39,7 @@ Connect = Callable[[str], Connection]
 
 
 def connect(path: str) -> sqlite3.Connection:
-    """A connection of Python's own SQLite to a file that is there. Threads take turns with it."""
+    """Connect to an existing file with Python's ``sqlite3``. Threads may use the connection in turn."""
     return sqlite3.connect(
         f"{Path(path).absolute().as_uri()}?mode=rw", uri=True, timeout=0, isolation_level=None, check_same_thread=False,
         cached_statements=256, factory=_Dropped,
@@ -47,42 +47,43 @@ def connect(path: str) -> sqlite3.Connection:
 
 
 def pragma(connection: Statements, name: str) -> int:
-    """A number that SQLite keeps of a file."""
+    """An integer pragma."""
     return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
 def make_file(path: Path) -> None:
-    """Make an empty file, where there is none: its owner's alone, since traces may hold prompts, and so is what SQLite
-    puts beside it."""
-    with suppress(OSError):  # it is there; or it cannot be made, which SQLite then says
+    """Create an empty file unless there is one. Only its owner can read it and SQLite's files beside it, since traces
+    may contain prompts."""
+    with suppress(OSError):  # it exists, or SQLite will report the error
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 class _Dropped(sqlite3.Connection):
-    """A connection that may be dropped, as its storage may: it is closed then. Python 3.13 would warn of it."""
+    """Closes itself when it is dropped, of which Python 3.13 would warn."""
 
     def __del__(self) -> None:
-        with suppress(sqlite3.Error):  # it was never open
+        with suppress(sqlite3.Error):  # never opened
             self.close()
 
 
 def file_of(path: object, example: str = "traces.db") -> Path:
-    """Where a file is: SQLite's log stands beside it, not beside a link to it. Raises ``ValidationFailed`` for what
-    names none."""
+    """The real path of a file, since SQLite puts its log beside that. Raises ``ValidationFailed``."""
     if not isinstance(path, (str, os.PathLike)) or str(path) in ("", ":memory:") or str(path).startswith("sqlite:"):
         raise ValidationFailed.at("path", f"is {shown(path)}", f"name a file, as {example}")
     try:
         os.lstat(f"{path}{_BESIDE}")
-    except ValueError:  # an end of C's strings, or half a character
-        raise ValidationFailed.at("path", "holds what no name of a file can hold", "name another file") from None
+    except ValueError:  # NUL, or half a surrogate pair
+        raise ValidationFailed.at(
+            "path", "contains characters that no file name can have", "name another file"
+        ) from None
     except OSError as error:
         if error.errno == ENAMETOOLONG:
-            raise ValidationFailed.at("path", "is too long for a name of a file", "name another file") from None
+            raise ValidationFailed.at("path", "is too long for a file name", "name another file") from None
     return Path(os.path.realpath(path))
 
 
 def identity_of(path: Path | str) -> tuple[int, int] | None:
-    """What tells a file from another of its name; None: there is none."""
+    """Device and inode of a file, or None if there is none."""
     try:
         found = os.stat(path)
     except OSError:

@@ -1,7 +1,7 @@
-"""The connections to one file that this process has: one to write with, and as many to read with as are in use at once.
+"""The connections of this process to one file: one for writing in each role, and as many readers as needed.
 
-A fork finds all of them closed: SQLite's locks belong to a process, and a connection that crossed a fork would damage
-the file. So does every path that makes one: ``Connect``.
+All are closed around a fork: SQLite's locks belong to a process, and a connection used after a fork would corrupt the
+file.
 """
 
 from __future__ import annotations
@@ -30,45 +30,45 @@ from .sync import IS_POSSIBLE, is_transient
 T = TypeVar("T")
 
 WRITER, KEEPER = WRITERS = "writer", "keeper"
-"""Who writes: accounts and traces; and in the background roll-ups, and what moves the log."""
+"""Roles of writers: accounts and traces; roll-ups and checkpoints in the background."""
 MOST_IDLE = 4
 LONGEST_QUIET_S = 10.0
 """How long a fork waits for a transaction to end."""
 CACHE_KB = 4_000
-"""Of a connection. The system keeps what does not fit; with four times as much nothing was quicker."""
+"""Page cache of a connection. Four times as much was no faster."""
 
 _log = logging.getLogger(__name__)
 
 
 class Reading:
-    """One who asks, and may leave before the answer is there."""
+    """A query that can be cancelled."""
 
     def __init__(self) -> None:
         self.is_left = False
         self.connection: Connection | None = None
 
     def leave(self) -> None:
-        """Stop what is done for it. Another who was given its connection meanwhile asks again."""
+        """Interrupt it. If its connection has a new user by now, that query is repeated."""
         self.is_left = True
         if self.connection is not None:
-            with suppress(sqlite3.Error):  # it was closed just now
+            with suppress(sqlite3.Error):  # just closed
                 self.connection.interrupt()
 
 
 class _Opening:
-    """Stands for a connection that is being opened."""
+    """Placeholder for a connection that is being opened."""
 
     def interrupt(self) -> None:
-        """Nothing: what is begun has to end."""
+        """Does nothing: opening cannot be interrupted."""
 
 
 def _replaced(path: Path) -> StorageUnavailable:
-    what = f"stop all that use it, remove {path.name}-wal and {path.name}-shm, and start again"
+    what = f"stop all processes that use it, remove {path.name}-wal and {path.name}-shm, and restart them"
     return StorageUnavailable(f"{path} was replaced while it was in use: {what}")
 
 
 class Connections:
-    """Opens connections to a file as they are needed. Safe to use from several threads, before and after a fork."""
+    """Opens connections to a file on demand. Thread-safe, before and after a fork."""
 
     def __init__(self, path: Path, connect: Connect, busy_s: float) -> None:
         self.path = path
@@ -77,40 +77,40 @@ class Connections:
         self.busy_s = busy_s
         self._guard = Guard()
         self._torn: list[Connection | _Opening] = []
-        """In use when the process was forked: they must not even be closed here."""
+        """Connections in use at a fork. The child must not even close them."""
         self._file: tuple[int, int] | None = None
-        """Which file is open, or was before a fork; None: none was, or its like cannot be told."""
+        """Identity of the open file, also after a fork. None: none was opened."""
         self._id: bytes | None = None
-        """The id in it, which tells it from others that come to its name, or to the number of its file."""
+        """The store's id, which tells it from another file with the same name or inode."""
         renew_in_children(self)
         quiet_at_fork(self)
 
     def renew(self) -> None:
-        """Begin without connections, as a child does."""
+        """Start without connections, as a forked child does."""
         self._torn += getattr(self, "_in_use", ())
         self._in_use: set[Connection | _Opening] = set()
         self._idle: deque[Connection] = deque()
         self._writers: dict[str, Connection] = {}
         self.roles = {role: Guard() for role in WRITERS}
         self._is_quiet = False
-        """Nobody is given a connection before ``_open`` is set."""
+        """True if no connection is handed out until ``_open`` is set."""
         self._open = threading.Event()
         self._open.set()
 
     def quiet(self) -> None:
-        """Close all connections, once what they do has ended, and hand none out."""
+        """Close all connections once they are idle, and hand none out."""
         with self._guard.lock:
             self._is_quiet = True
             self._open.clear()
         ends = time.monotonic() + LONGEST_QUIET_S
         while self._in_use and time.monotonic() < ends:
-            for connection in list(self._in_use):  # which others leave meanwhile
+            for connection in list(self._in_use):  # other threads remove some meanwhile
                 if connection not in self._writers.values():
-                    with suppress(sqlite3.Error):  # it was closed just now
-                        connection.interrupt()  # who reads asks again afterwards
+                    with suppress(sqlite3.Error):  # just closed
+                        connection.interrupt()  # the reader repeats its query
             time.sleep(0.001)
         if self._in_use:
-            _log.warning("%s is in use while this process is forked: the child cannot use it", self.path)
+            _log.warning("%s was in use at a fork: the child process cannot use it", self.path)
         self._close()
 
     def resume(self) -> None:
@@ -119,7 +119,7 @@ class Connections:
         self._open.set()
 
     def close(self) -> None:
-        """Close all that nobody uses. Once nothing is open, whatever is there then is the file."""
+        """Close all idle connections. Once none is open, the file may be replaced."""
         self._close()
         with self._guard.lock:
             if not self._in_use:
@@ -136,12 +136,11 @@ class Connections:
                 connection.close()
 
     def writing(self, role: str = WRITER) -> Writing:
-        """The connection to write with in a role, which one at a time has. One that fails is closed."""
+        """The writing connection of a role, for one user at a time. It is closed after an error."""
         return Writing(self, role)
 
     def read(self, ask: Callable[[Connection], T], *, patient: bool = True, reading: Reading | None = None) -> T:
-        """Ask with a connection of one's own; again, for a while, where that fails for what passes. Without patience
-        once."""
+        """Run a query on a separate connection. If ``patient``, transient errors are retried for ``busy_s``."""
         wait_s = self.busy_s if patient else 0.0
         return _again(partial(self._read, ask, wait_s, reading or Reading()), wait_s)
 
@@ -150,7 +149,7 @@ class Connections:
         try:
             reading.connection = connection
             if reading.is_left:
-                raise StorageUnavailable(f"{self.path}: who asked has left")
+                raise StorageUnavailable(f"{self.path}: the query was cancelled")
             result = ask(connection)
         except BaseException:
             self._in_use.discard(connection)
@@ -162,8 +161,8 @@ class Connections:
         return result
 
     def take(self, wait_s: float, role: str | None = None) -> Connection:
-        """A connection, to be given back. One that has to be opened is so outside of the guard, for which a quick
-        reader in an event loop may wait; a fork waits for its end."""
+        """Take a connection, to be given back. New ones are opened outside the guard, for which readers in an event
+        loop may wait. A fork waits for them."""
         while True:
             if self._is_quiet:
                 self._open.wait()
@@ -195,11 +194,12 @@ class Connections:
         if self._file is not None and present != self._file:
             if present is not None:
                 raise _replaced(self.path)
-            # a new file would know of no account, key or balance: nobody would be limited any more
+            # a new file would have no account, key or balance, so nobody would be limited
             name = self.path.name
-            what = f"stop all that use it, remove {name}-wal and {name}-shm, restore a backup, and start again"
-            told = f"{self.path} was removed while it was in use: {what}; without a backup it begins empty"
-            raise StorageUnavailable(told)
+            what = (
+                f"stop all processes that use it, remove {name}-wal and {name}-shm, restore a backup, and restart them"
+            )
+            raise StorageUnavailable(f"{self.path} was removed while it was in use: {what}")
 
     def _give_back(self, connection: Connection) -> None:
         with self._guard.lock:
@@ -211,15 +211,16 @@ class Connections:
             connection.close()
 
     def _make(self, wait_s: float, *, busy_s: float) -> Connection:
-        """Open one. Who opens waits so long for others that do; ``busy_s``: SQLite itself waits later on."""
+        """Open one. ``wait_s``: how long to wait for others that open it; ``busy_s``: SQLite's own timeout after
+        that."""
         if self._torn:
-            raise StorageUnavailable(f"{self.path}: this process was forked in the middle of a transaction; start anew")
+            raise StorageUnavailable(f"{self.path}: this process was forked during a transaction; restart it")
         connection = self._connected()
         try:
             with self._guard.lock:
-                self._check_file()  # another may have come just now: it is refused, or taken
+                self._check_file()  # it may have been replaced
             connection.execute(f"PRAGMA busy_timeout = {int(wait_s * 1000)}")
-            _again(partial(self._prepare, connection), wait_s)  # SQLite does not wait for all of it
+            _again(partial(self._prepare, connection), wait_s)  # SQLite does not wait in all cases
             connection.execute(f"PRAGMA busy_timeout = {int(busy_s * 1000)}")
         except BaseException:
             connection.close()
@@ -228,7 +229,7 @@ class Connections:
         return connection
 
     def _connected(self) -> Connection:
-        """Connect to the file, which is made where none was open."""
+        """Connect. Creates the file if none was open."""
         if self._file is None:
             make_file(self.path)
         try:
@@ -239,25 +240,25 @@ class Connections:
             raise
 
     def _prepare(self, connection: Connection) -> None:
-        """Settle a connection, to what was open before if anything was."""
+        """Set up a connection. Raises if the file is another one than before."""
         if self._id is not None and id_of(connection) != self._id:
             raise _replaced(self.path)
         prepare(connection, self.path)
-        synchronous = "NORMAL" if IS_POSSIBLE else "FULL"  # never OFF: moving the log relies on it
+        synchronous = "NORMAL" if IS_POSSIBLE else "FULL"  # never OFF: checkpoints rely on it
         cache = f"cache_size = -{CACHE_KB}"
         for setting in (f"synchronous = {synchronous}", cache, "wal_autocheckpoint = 0", "secure_delete = ON"):
             connection.execute(f"PRAGMA {setting}").fetchall()
         if pragma(connection, "synchronous") == 0:
             raise StorageUnavailable(
-                f"{self.path}: its connection stays at synchronous=OFF, with which a power cut damages it: "
-                "open it with another build of SQLite, or another 'connect'"
+                f"{self.path}: the connection stays at synchronous=OFF, which risks corruption by a power cut: "
+                "use another build of SQLite, or another 'connect'"
             )
         connection.create_function("merged", 2, merged)
         self._id = id_of(connection)
 
 
 class Writing(Struct, eq=False):
-    """``with Connections.writing()``: quicker than a generator, since each transaction enters one."""
+    """``with Connections.writing()``. Faster than a generator, since every transaction enters one."""
 
     of: Connections
     role: str
@@ -285,7 +286,7 @@ class Writing(Struct, eq=False):
 
 
 def _again(work: Callable[[], T], for_s: float) -> T:
-    """Do it; again, for so long, where it fails for what passes."""
+    """Run work, and retry transient errors for so long."""
     ends = time.monotonic() + for_s
     pause = 0.001
     while True:

@@ -1,9 +1,8 @@
-"""The log that the processes of a store share, and the state that each folds from it.
+"""The log of ticks that the processes of a store share, and the state that each process folds from it.
 
-Inside SQLite's write lock a process first folds what others have appended since; then what it has in memory is the
-truth for as long as it has the lock. That memory is believed only with proof: the very row that was seen last is still
-there, else all is folded anew. Most of it comes from ``fold``, a copy of the state that somebody writes every few
-seconds; older ticks go then.
+Inside SQLite's write lock a process first folds the ticks of others; then its state is current while it has the lock.
+If the last tick that it has seen is missing, it folds everything again, starting from ``fold``, a copy of the state
+that is written every few seconds. Older ticks are removed.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from routewright.protocols import Clock
 from .connection import Connection
 
 FORMAT = 1
-"""Format of the ticks that this version writes, and the newest that it reads."""
+"""Format of written ticks, and the newest readable one."""
 FOLD_S = 5.0
-"""How often a copy of the state is written while there are ticks."""
+"""Interval of copies of the state while there are ticks."""
 SHARE = 50
-"""A copy is written so rarely that it takes no more than this part of the time."""
+"""Copies take at most this fraction of the time."""
 _SINCE = "SELECT n, owner, at, until, format, ops FROM tick WHERE n >= ? ORDER BY n"
 _APPEND = "INSERT INTO tick (owner, at, until, format, ops) VALUES (?, ?, ?, ?, ?)"
 _PUT_FOLD = "INSERT OR REPLACE INTO fold (one, n, at, body) VALUES (1, ?, 0, ?)"
@@ -42,7 +41,7 @@ _dump = msgspec.msgpack.Decoder(
 
 
 class Log:
-    """One process's view. To be used by the thread that holds the write lock."""
+    """One process's view of the log. For the thread that holds the write lock."""
 
     def __init__(self, path: Path, books: Books, clock: Clock, lease_s: float) -> None:
         self._path = path
@@ -52,26 +51,25 @@ class Log:
         self.owner = int.from_bytes(os.urandom(7), "big")
         self.state = State(books)
         self._seen: tuple[int, int, float] | None = None
-        """Number, owner and time of the last tick that was folded. None: nothing is known."""
+        """Number, owner and time of the last folded tick. None: fold everything."""
         self._ahead = 0.0
         self._boot = boot_name()
         self._copy: tuple[int, bytes] | None = None
-        """The last tick in a copy of the state, and the copy, to be written with the next tick."""
+        """Last tick of a copy of the state, and the copy, to be written with the next tick."""
         self._copied_n = 0
         self._copy_at = 0.0
 
     def forget(self) -> None:
-        """Fold anew the next time: nobody knows what became of a transaction."""
+        """Fold everything next time, since the result of a transaction is unknown."""
         self._seen = None
 
     def has_news(self, connection: Connection) -> bool:
-        """True if there is a tick that was not folded yet. Takes no lock."""
+        """True if there are new ticks. Takes no lock."""
         row = connection.execute("SELECT max(n) FROM tick").fetchone()
         return self._seen is None or row[0] != self._seen[0]
 
     def catch_up(self, connection: Connection) -> list[Hold]:
-        """Bring the state up to the newest tick, and its time to now, inside the write lock. Returns holds that are
-        over because the machine was started anew."""
+        """Fold all new ticks and set the state's time, inside the write lock. Returns holds that a reboot has ended."""
         lost = [] if self._follow(connection) else self._begin(connection)
         at = self.now
         self.state.begin(self.owner, at, at + self._lease_s)
@@ -79,11 +77,11 @@ class Log:
 
     @property
     def now(self) -> float:
-        """The log's own time, which never runs backwards."""
+        """The log's own time, which never decreases."""
         return max(self.state.at, self._clock.monotonic() + self._ahead)
 
     def _follow(self, connection: Connection) -> bool:
-        """Fold what came since. False: the tick that was seen last is not there any more."""
+        """Fold new ticks. False: the last seen tick is missing."""
         if self._seen is None:
             return False
         rows = connection.execute(_SINCE, (self._seen[0],)).fetchall()
@@ -94,20 +92,20 @@ class Log:
         return True
 
     def _begin(self, connection: Connection) -> list[Hold]:
-        """Fold everything anew, from the copy of the state on."""
+        """Fold everything, starting from the copy of the state."""
         state = self.state
         lost = dict.fromkeys(state.owners.get(self.owner, ()), state.at) | state.expired
         state.clear()
         state.expired = lost  # holds of this owner may have expired in ticks that were pruned
         self._seen, first = None, 0
-        self._copy, self._copied_n = None, 0  # the file may be an older one
+        self._copy, self._copied_n = None, 0  # the file may be an older copy
         copy = connection.execute("SELECT n, body FROM fold").fetchone()
         if copy is not None:
             first = copy[0]
             try:
                 state.load(*_dump(copy[1]))
             except msgspec.MsgspecError as error:
-                raise StorageCorrupt(f"{self._path}: the state of its accounts is damaged: restore a backup") from error
+                raise StorageCorrupt(f"{self._path}: the accounts' state is damaged: restore a backup") from error
         for row in connection.execute(_SINCE, (first,)).fetchall():
             if copy is not None and row[0] == first:
                 self._seen = tuple(row[:3])
@@ -116,8 +114,7 @@ class Log:
         return self._take_clock(connection)
 
     def _take_clock(self, connection: Connection) -> list[Hold]:
-        """Go by the log's own clock, which outlives a start of the machine. After one, all who held something are
-        gone."""
+        """Set the log's clock, which continues over reboots. After a reboot all holds are lost: returns them."""
         row = connection.execute("SELECT name, ahead FROM boot").fetchone()
         monotonic = self._clock.monotonic()
         if row is not None and row[0] == self._boot and monotonic + row[1] >= self.state.at - 1.0:
@@ -130,14 +127,12 @@ class Log:
     def _fold(self, n: int, owner: int, at: float, until: float, version: int, ops: bytes) -> None:
         if version > FORMAT:
             self._seen = None
-            raise StorageVersion(
-                f"{self._path} is written by a newer routewright, whose accounts this one cannot read: install that one"
-            )
+            raise StorageVersion(f"{self._path} was written by a newer routewright: install that version")
         self.state.fold(owner, at, until, _tick(ops))
         self._seen = n, owner, at
 
     def append(self, connection: Connection, tick: Tick) -> None:
-        """Write what this owner did, and now and then a copy of the state as it was before."""
+        """Write this owner's changes, and sometimes a copy of the state before them."""
         self._write(connection, tick)
         if self._copy is not None:
             there = connection.execute("SELECT n FROM fold").fetchone()
@@ -147,7 +142,7 @@ class Log:
             self._copy = None
 
     def clear(self, connection: Connection) -> None:
-        """Replace the log by an empty tick and a copy of the state, so that it names no call that has ended."""
+        """Replace the log by a copy of the state, so that it names no ended call."""
         n = self._write(connection, Tick())
         connection.execute(_PUT_FOLD, (n, _encode(self.state.dump())))
         connection.execute(_PRUNE, (n,))
@@ -160,7 +155,7 @@ class Log:
         return n
 
     def copy(self) -> None:
-        """Make a copy of the state for the next tick, if that is due. Called outside of the lock."""
+        """Make a copy of the state for the next tick if one is due. Called outside the lock."""
         now = self._clock.monotonic()
         if self._seen is None or now < self._copy_at:
             return
@@ -172,12 +167,12 @@ class Log:
 
 
 def begin(connection: Connection, at: float, windows: dict[str, tuple[list[float], list[int], list[int]]]) -> None:
-    """Let the log of a new file begin ``at`` a time, with what was admitted before."""
+    """Start the log of a new file at a time, with the present windows."""
     connection.execute(_PUT_FOLD, (0, _encode((at, [], windows, []))))
 
 
 def boot_name() -> str:
-    """Id of the present boot; empty if the system does not tell."""
+    """Id of the present boot; empty if unknown."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
     return ""

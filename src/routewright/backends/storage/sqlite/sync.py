@@ -1,4 +1,4 @@
-"""Syncs of a store's file, and SQLite's errors as errors of this library."""
+"""Syncs of a store's file, and the translation of SQLite's errors."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from routewright.fork import Guard
 _KINDS: dict[int, tuple[type[RouterError], str]] = {
     sqlite3.SQLITE_FULL: (
         StorageFull,
-        "there is no room left: free some elsewhere, since deleting traces takes room, too",
+        "the disk is full: free other space, since deleting traces needs some, too",
     ),
-    sqlite3.SQLITE_READONLY: (StorageReadOnly, "it cannot be written to: see to the rights of the file and its folder"),
-    sqlite3.SQLITE_PERM: (StorageReadOnly, "it cannot be written to: see to the rights of the file and its folder"),
-    sqlite3.SQLITE_CANTOPEN: (StorageUnavailable, "it cannot be opened: see to its folder, and to the rights of both"),
+    sqlite3.SQLITE_READONLY: (StorageReadOnly, "it is read-only: check the permissions of the file and its folder"),
+    sqlite3.SQLITE_PERM: (StorageReadOnly, "it is read-only: check the permissions of the file and its folder"),
+    sqlite3.SQLITE_CANTOPEN: (StorageUnavailable, "it cannot be opened: check the file's and the folder's permissions"),
     sqlite3.SQLITE_BUSY: (StorageUnavailable, "another process has been writing for too long"),
     sqlite3.SQLITE_LOCKED: (StorageUnavailable, "another process has been writing for too long"),
     sqlite3.SQLITE_INTERRUPT: (StorageUnavailable, "the query was interrupted"),
     sqlite3.SQLITE_PROTOCOL: (StorageUnavailable, "too many processes lock it at once"),
     sqlite3.SQLITE_IOERR: (StorageUnavailable, "the disk failed"),
     sqlite3.SQLITE_NOMEM: (StorageUnavailable, "there is not enough memory"),
-    sqlite3.SQLITE_CORRUPT: (StorageCorrupt, "it is damaged: 'routewright store check' says where, restore a backup"),
-    sqlite3.SQLITE_NOTADB: (StorageCorrupt, "it is no store of routewright's, but another kind of file"),
+    sqlite3.SQLITE_CORRUPT: (StorageCorrupt, "it is damaged: run 'routewright store check', restore a backup"),
+    sqlite3.SQLITE_NOTADB: (StorageCorrupt, "it is another kind of file, not a store of routewright"),
 }
 _TRANSIENT = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_PROTOCOL}
 
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Raise what concerns the file as ``StorageUnavailable`` or a kind of it, and all else as ``InternalError``."""
+    """Raise SQLite's errors about the file as kinds of ``StorageUnavailable``, others as ``InternalError``."""
     try:
         yield
     except sqlite3.Error as error:
@@ -50,40 +50,40 @@ def translated(path: Path) -> Iterator[None]:
 
 
 def fault_of(error: sqlite3.Error, path: Path) -> RouterError:
-    """What to raise in the place of an error of SQLite's."""
+    """The library's error for one of SQLite's."""
     kind, what = _KINDS.get(_code(error), (InternalError, "SQLite refused a statement"))
     return kind(f"{path}: {what} ({error})")
 
 
 def is_of_the_file(error: sqlite3.Error) -> bool:
-    """It would meet whatever was asked; else only what was asked just now is to blame."""
+    """True if the error is about the file, so that every statement would fail."""
     return _code(error) in _KINDS
 
 
 def is_transient(error: sqlite3.Error) -> bool:
-    """It may be gone when the same is asked again at once."""
+    """True if a retry may succeed."""
     return _code(error) in _TRANSIENT
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Something in the file is not as it has to be."""
+    """True if the file is damaged."""
     return _code(error) == sqlite3.SQLITE_CORRUPT
 
 
 def _code(error: sqlite3.Error) -> int:
-    """The primary code; what Python's own module raises of itself has none."""
+    """The primary error code. Errors of Python's own module have none."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 
 _RECENT_S = 0.05
-"""The time of a file's last write is no more exact than that."""
+"""Resolution of a file's modification time."""
 
 Look = tuple[int, int, int]
-"""Inode, size and time of the last write of a file."""
+"""Inode, size and modification time of a file."""
 
 
 def true_sync(descriptor: int) -> None:
-    """Write a file to the disk itself."""
+    """Sync a file to the disk."""
     if sys.platform == "darwin":
         import fcntl
 
@@ -93,24 +93,24 @@ def true_sync(descriptor: int) -> None:
 
 
 IS_POSSIBLE = sys.platform == "darwin" or hasattr(os, "fdatasync")
-"""False where the platform has no such call: then SQLite syncs every commit itself."""
+"""False if the platform has no such call. Then SQLite syncs every commit itself."""
 
 
 class Sync:
-    """The log of one file. A failed sync is final until the storage is closed: nobody knows what it lost, and what is
-    committed behind that would be lost with it, however often it is synced."""
+    """Syncs the log of one file. A failed sync is final until the storage is closed: what it lost is unknown, and later
+    commits depend on it."""
 
     def __init__(self, path: Path) -> None:
         self._log = f"{path}-wal"
         self._descriptor: int | None = None
         self._synced: Look | None = None
-        """Stat of the log when the last sync began. None: it may have changed since without showing it."""
+        """The log's look when the last sync began. None: it may have changed unnoticed since."""
         self._failure: str | None = None
         self._guard = Guard()
-        """No descriptor is closed while it is synced."""
+        """Keeps descriptors open during a sync."""
 
     def close(self) -> None:
-        """Let go of the log: the connection is closed that it belongs to."""
+        """Close the descriptor, with the connection that the log belongs to."""
         with self._guard.lock:
             descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
@@ -118,23 +118,23 @@ class Sync:
                 os.close(descriptor)
 
     def renew(self) -> None:
-        """Begin anew: all connections are closed."""
+        """Reset, once all connections are closed."""
         self.close()
         self._failure = None
 
     def check(self) -> None:
-        """Raises ``StorageUnavailable`` if a sync failed."""
+        """Raise ``StorageUnavailable`` after a failed sync."""
         if self._failure is not None:
             raise StorageUnavailable(self._failure)
 
     def open(self) -> None:
-        """Take hold of the log that a connection has just opened."""
+        """Open the log of a new connection."""
         self.close()
-        with suppress(OSError):  # there is none as long as nothing was written
+        with suppress(OSError):  # missing before the first write
             self._descriptor = os.open(self._log, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
 
     def __call__(self) -> None:
-        """Sync all that was committed before. Raises ``StorageUnavailable``."""
+        """Sync all commits. Raises ``StorageUnavailable``."""
         if not IS_POSSIBLE:
             return
         with self._guard.lock:
@@ -146,35 +146,35 @@ class Sync:
             self.open()
         try:
             if self._descriptor is None or not self._is_current():
-                raise StorageUnavailable(f"{self._log} was removed while it was in use: start anew")
+                raise StorageUnavailable(f"{self._log} was removed while it was in use; restart")
             self._synced = _sync_and_look(self._descriptor)
         except OSError as error:
             self.close()
             raise self._failed(error) from error
 
     def _failed(self, error: OSError) -> StorageUnavailable:
-        what = f"the disk failed to keep what was written ({error})"
-        self._failure = f"{self._log}: {what}: stop all that use it, check it, and start again"
+        what = f"the disk failed to sync ({error})"
+        self._failure = f"{self._log}: {what}: stop all processes that use it, check it, and restart them"
         return StorageUnavailable(self._failure)
 
     @property
     def is_needed(self) -> bool:
-        """False if no process has written since the last sync of this one."""
+        """False if no process has written since this one's last sync."""
         try:
             return IS_POSSIBLE and _look(os.stat(self._log)) != self._synced
         except OSError:
             return False
 
     def for_readers(self) -> None:
-        """Sync what was read, whoever wrote it, before it is shown. Safe to call from any thread."""
+        """Sync rows that were read, by whichever process wrote them. Thread-safe."""
         self.check()
         if not self.is_needed:
             return
         try:
             descriptor = os.open(self._log, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         except FileNotFoundError:
-            return  # it was moved into the file, which syncs that
-        except OSError as error:  # no more files may be open, perhaps
+            return  # checkpointed, which syncs the file
+        except OSError as error:  # such as too many open files
             raise StorageUnavailable(f"{self._log} cannot be synced now: {error}") from error
         try:
             self._synced = _sync_and_look(descriptor)
@@ -184,7 +184,7 @@ class Sync:
             os.close(descriptor)
 
     def _is_current(self) -> bool:
-        """True if the descriptor is that of the log which has the name now."""
+        """True if the descriptor is that of the present log."""
         assert self._descriptor is not None
         mine = os.fstat(self._descriptor)
         try:
@@ -199,8 +199,8 @@ def _look(file: os.stat_result) -> Look:
 
 
 def _sync_and_look(descriptor: int) -> Look | None:
-    """Sync a file. Returns what it looked like before; None if it was written so recently that another write may leave
-    it the same. Where the clock was set back it is synced more often, never less."""
+    """Sync a file. Returns its look before; None if it was modified so recently that another write may not change it.
+    If the clock was set back, files are synced more often, never less."""
     before = os.fstat(descriptor)
     is_recent = time.time() - before.st_mtime < _RECENT_S
     true_sync(descriptor)

@@ -1,6 +1,6 @@
-"""Accounts inside a transaction: what calls ask for, and what they came to, as one tick of the log.
+"""Accounts inside a transaction: admissions and settlements, as one tick of the log.
 
-A tick first folds the ticks of others, then writes its own changes. It rolls back as a whole.
+A tick first folds the ticks of others, then writes its own changes. It is rolled back as a whole.
 """
 
 from __future__ import annotations
@@ -28,58 +28,58 @@ from .connection import Connection
 from .log import Log
 
 FEW = 1_000
-"""So many accounts, keys and purses may stay in memory while nobody uses them: some 3 MB."""
+"""Unused accounts, keys and purses that stay in memory, some 3 MB."""
 
 SETTLE, WRITE, ASK = 0, 1, 2
-"""The order within a transaction: what ends gives room to what is asked for."""
+"""Order within a transaction: settlements free what admissions need."""
 
 _log = logging.getLogger(__name__)
 
 
 class Asking(shelf.Asking):
-    """An ask of a transaction."""
+    """An admission in a transaction."""
 
     __slots__ = ()
     order = ASK
 
 
 class Desk:
-    """The accounts of one process and file. To be used by one thread at a time, in transactions that hold the lock."""
+    """The accounts of one process and file. For one thread at a time, in transactions with the write lock."""
 
     def __init__(self, path: Path, clock: Clock, lease_s: float) -> None:
         self._clock = clock
         self._lease_s = lease_s
         self.beat_s = lease_s / 4
-        """How often to say that this owner lives, while it holds something."""
+        """Interval of this owner's signs of life while it has holds."""
         self.shelf = TableShelf()
         self.log = Log(path, self.shelf, clock, lease_s)
         self.state = self.shelf.state = self.log.state
         self.waiting: Waiting[Asking] = Waiting(self.state, self.log.owner)
         self._joined: list[Asking] = []
-        """Those that began to wait in this transaction."""
+        """Asks that began to wait in this transaction."""
         self._order = count()
         self._tick = Tick()
         self.traces: list[TraceRows] = []
-        """New ones, to be written with the tick."""
+        """New traces, to be written with the tick."""
         self.snapshots: Sequence[Snapshot] = ()
-        """Snapshots of the last call, which are stored."""
+        """Stored snapshots of the last call."""
         self.put_at: dict[str, float] = {}
-        """When snapshots were put last."""
+        """Time of each snapshot's last put."""
         self.known_at = -inf
-        """When the state was known to be the newest, monotonic."""
+        """Monotonic time at which the state was last current."""
         self._deadlines: list[tuple[float, int, Asking]] = []
-        """Calls that wait, by the time they give up."""
+        """Waiting asks by their deadline."""
         self.is_careful = False
         """True while requests run one by one after a failure: their rows may exist already."""
         self.deletes = False
-        """True if this transaction deletes traces or answers: the log may not name their calls any more."""
+        """True if this transaction deletes traces or answers: the log must not name their calls any more."""
         self._is_open = False
         self._ticked_at = 0.0
         self._looked_at = -inf
-        """When holds were last looked at whose calls should be over."""
+        """Time of the last search for overdue holds."""
 
     def open(self, connection: Connection) -> None:
-        """Begin a tick, if that was not done in this transaction."""
+        """Begin the tick of this transaction, once."""
         if self._is_open:
             return
         self.shelf.begin(connection)
@@ -96,36 +96,36 @@ class Desk:
             self._looked_at, overdue = now, self.state.overdue(self.log.owner, self._lease_s)
             self.snapshots = ()
         for hold in overdue:
-            _log.error("call %s held money or limits long after its end, which is a defect: they are free", hold.id)
+            _log.error("call %s still held money or limits long after its end: released (please report)", hold.id)
         for hold in lost + overdue:
             self._tick.expired.append(hold.id)
             self.shelf.expire(hold)
 
     def evict(self) -> bool:
-        """Evict some unused state. False: nothing is left for now."""
+        """Evict some unused state. False: nothing is left to evict."""
         return self.state.evict(self.log.now)
 
     @property
     def is_idle(self) -> bool:
-        """True if it holds nothing, and what it remembers of callers takes little memory."""
+        """True if it has no holds, and little state in memory."""
         return self.log.owner not in self.state.owners and self.state.size <= FEW
 
     @property
     def is_due(self) -> bool:
-        """True if this owner has to say that it lives."""
+        """True if a sign of life is due."""
         holds = self.log.owner in self.state.owners
         return holds and self._clock.monotonic() - self._ticked_at >= self.beat_s
 
     @property
     def is_ready(self) -> bool:
-        """True if there may be somebody to answer who waits: something was freed, it has waited for as long as it
-        may, or a process is gone that holds something."""
+        """True if waiting asks may be answered: something was freed, a deadline has passed, or a process with holds is
+        gone."""
         state = self.state
         return bool(state.freed) or self._gives_up or bool(state.silent(self.log.owner, self.log.now))
 
     @property
     def gives_up_in_s(self) -> float:
-        """How long until somebody who waits gives up."""
+        """Seconds until the first deadline of a waiting ask."""
         return self._deadlines[0][0] - self._clock.monotonic() if self._deadlines else inf
 
     @property
@@ -133,7 +133,7 @@ class Desk:
         return bool(self._deadlines) and self._deadlines[0][0] <= self._clock.monotonic()
 
     def finish(self, connection: Connection, asks: Sequence[Asking]) -> None:
-        """Admit who asks, answer those who wait, as far as they can be, and write the tick."""
+        """Admit asks, answer waiting ones if possible, and write the tick."""
         if not self._is_open:
             return
         now = self._clock.time()
@@ -169,14 +169,14 @@ class Desk:
         self._is_open = self.deletes = False
 
     def done(self) -> list[Asking]:
-        """The transaction is committed. Returns those that need not wait any more."""
+        """Called after the commit. Returns the answered asks."""
         answered, self.waiting.answered, self._joined = self.waiting.answered, [], []
         return answered
 
     def fail(self) -> None:
-        """The transaction failed, so that nothing is known any more. Whoever waited before it waits on."""
+        """Called after a failed transaction: resets the state. Asks that waited before it continue to wait."""
         self.log.forget()
-        self.state.freed.clear()  # once it is folded anew, all are tried
+        self.state.freed.clear()  # all are tried once the state is folded again
         self.shelf.drop()
         self._tick, self._is_open, self.deletes = Tick(), False, False
         self.traces, self.snapshots = [], ()
@@ -192,15 +192,14 @@ class Desk:
                 heappush(self._deadlines, (asking.until, next(self._order), asking))
 
     def refuse(self, fault: Callable[[], RouterError]) -> None:
-        """Let those give up whose time is over, while nothing can be asked."""
+        """Fail asks whose deadline has passed, while the file cannot be used."""
         for asking in self._late():
             self.waiting.leave(asking)
             asking.error = fault()
             self.waiting.answered.append(asking)
 
     def _look_up(self, asks: Sequence[Asking]) -> None:
-        """Read the answers under the idempotency keys of many asks at once: each statement takes longer than the rule
-        that needs it."""
+        """Read the answers under the idempotency keys of many asks at once, to save statements."""
         claims: dict[str, list[bytes]] = {}
         for each in asks:
             claim, caller = each.ask.claim, each.ask.caller
@@ -210,34 +209,34 @@ class Desk:
             self.shelf.look_up(account, those)
 
     def _late(self) -> Iterator[Asking]:
-        """Those that may wait no longer."""
+        """Asks whose deadline has passed."""
         while self._gives_up:
             _, _, asking = heappop(self._deadlines)
             if asking.waits is not None and not asking.is_left and asking.result is None and asking.error is None:
                 yield asking
 
-    # What is asked for, as work of a transaction, which has begun with ``open``
+    # Work inside a transaction, after ``open``
 
     def leave(self, asking: Asking, _: Connection, *, takes: bool = False) -> None:
-        """Take an ask out of its queue, and release its hold; ``takes``: it may have created one that was undone."""
+        """Remove an ask from its queue and release its hold. ``takes``: it may have had one that was undone."""
         self.waiting.leave(asking)
         if takes or asking.takes:
             self.release(asking.ask.id, 0)
 
     def settle(self, facts: Facts) -> Booked:
-        """Book what a call came to. Returns what ``ledger.settle`` does; its trace is the caller's to write."""
+        """Book a call (``ledger.settle``). The caller writes its trace."""
         booked = self.shelf.settle(facts, self._clock.time())
         self._tick.ends.append(booked.end)
         return booked
 
     def release(self, call: str, tokens: int | None) -> None:
-        """End a call that came to nothing."""
+        """Release a call without a settlement."""
         end = End(call, tokens)
         if self.state.end(end) is not None:
             self._tick.ends.append(end)
 
     def widen(self, call: str, nanos: int) -> bool:
-        """Reserve another amount for a call that runs."""
+        """Change the reservation of a running call."""
         hold = self.state.holds.get(call)
         if hold is None or self.state.widen(hold, nanos) is not None:
             return False
@@ -245,12 +244,12 @@ class Desk:
         return True
 
     def changed(self, account: str, _: str | None = None) -> None:
-        """The terms of an account were changed: everybody reads them anew."""
+        """Make all processes read the terms of an account again."""
         self.state.forget(account)
         self._tick.changed.append(account)
 
     def credit(self, account: str, given: AddCredit) -> bool:
-        """Add to a balance. False: that was done before."""
+        """Add to a balance. False: already done."""
         if not self.shelf.credit(account, given):
             return False
         self.changed(account)

@@ -19,12 +19,12 @@ class Cursor(Protocol):
 
 
 class Statements(Protocol):
-    """Runs statements of the dialect that SQLite and PostgreSQL share. Values stand for question marks."""
+    """Runs statements in the common dialect of SQLite and PostgreSQL, with question marks for values."""
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Cursor:
         """Run one."""
         ...
 
     def executemany(self, sql: str, parameters: Sequence[Sequence[Any]], /) -> Any:
-        """Run one once for each."""
+        """Run one for each row of parameters."""
         ...

@@ -1,4 +1,4 @@
-"""What each kind of query is answered with, and each kind of scan."""
+"""Answers to queries and scans."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Item = TypeVar("Item", bound=TraceItem)
 
 DAY_S = 24 * 3600.0
 RETENTION = SetRetention(production_s=30 * DAY_S, sandbox_s=DAY_S)
-"""What holds until something else is said (contract 9)."""
+"""The default (contract 9)."""
 SETTING = "retention"
 
 _line = msgspec.msgpack.Decoder(CallLine).decode
@@ -70,7 +70,7 @@ _feedback = msgspec.json.Decoder(PutFeedback).decode
 _retention = msgspec.json.Decoder(SetRetention).decode
 
 _SINCE = "(SELECT compromised_from FROM key WHERE key.account = trace.account AND key.id = trace.key_id)"
-"""From when on the traces of a trace's key are compromised; NULL: they are not."""
+"""Time from which on traces of a trace's key are compromised, or NULL."""
 _TRACE = f"""
 SELECT trace.id, body.trace, {_SINCE}, body.content, environment
 FROM trace INDEXED BY trace_by_id JOIN body USING (n) WHERE account = ? AND trace.id = ?
@@ -98,7 +98,7 @@ WITH largest AS (
 )
 SELECT * FROM counted ORDER BY of_all, start, grouped IS NULL, grouped
 """
-"""One statement, so that all parts of its answer are of the same moment."""
+"""One statement for a consistent answer."""
 _KEYS = """
 WITH RECURSIVE found(name) AS (
     SELECT min(group_by) FROM usage WHERE account = ? AND per = 'day'
@@ -111,7 +111,7 @@ SELECT name FROM found WHERE name IS NOT NULL
 
 
 def answer(account: str, query: Query, connection: Statements) -> Any:
-    """Answer a query of an account. Raises ``UnsupportedWrite`` for one of an unknown kind."""
+    """Answer a query. Raises ``UnsupportedWrite`` for an unknown kind."""
     match query:
         case TraceById():
             return trace_by_id(connection, account, query)
@@ -146,21 +146,20 @@ def answer(account: str, query: Query, connection: Statements) -> Any:
 def trace_by_id(
     connection: Statements, account: str, asked: TraceById, between: tuple[str, str] | None = None
 ) -> Trace | None:
-    """A trace; only one that was created ``between`` two times, where that is quicker to find."""
+    """A trace by id. ``between``: times of its creation, for a faster search."""
     sql = _TRACE if between is None else f"{_TRACE} AND trace.created_at >= ? AND trace.created_at < ?"
     row = connection.execute(sql, (account, asked.id, *(between or ()))).fetchone()
     return None if row is None or asked.environment not in (None, row[4]) else whole(*row[:4])
 
 
 def whole(trace_id: str, body: bytes, since: str | None = None, content: bytes | None = None) -> Trace:
-    """The trace that a row holds; compromised, if it was created ``since`` then. Raises ``StorageCorrupt`` for one that
-    the disk has changed."""
+    """Decode a trace. Compromised if it was created at ``since`` or later. Raises ``StorageCorrupt``."""
     trace = _seen(_read(_trace, trace_id, body), since)
     return trace if content is None else replace(trace, content=_read(_content, trace_id, content))
 
 
 def page(account: str, query: Scan, after: str | None, limit: int, connection: Statements) -> list[Any]:
-    """Things of an account behind a key. Raises ``UnsupportedWrite`` for a scan of an unknown kind."""
+    """A page of rows after a key. Raises ``UnsupportedWrite`` for an unknown kind."""
     match query:
         case TraceItems():
             rows = rows_of(connection, f"trace.id, {BODY}, {_SINCE}", account, query, limit, after=after)
@@ -178,7 +177,7 @@ def page(account: str, query: Scan, after: str | None, limit: int, connection: S
 
 
 def snapshot_of(connection: Statements, snapshot_id: str) -> Snapshot | None:
-    """A snapshot, put together from the last whole one and what changed since."""
+    """A snapshot, built from the last complete one and later changes."""
     changes: list[tuple[str, bytes]] = []
     wanted: str | None = snapshot_id
     while wanted is not None:
@@ -217,7 +216,7 @@ def _read(decode: Callable[[bytes], T], trace_id: str, body: bytes) -> T:
     try:
         return decode(body)
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
-        hint = "delete it by its id, or restore a backup; 'routewright store check' says what else is damaged"
+        hint = "delete it by its id, or restore a backup; 'routewright store check' lists all damage"
         raise StorageCorrupt(f"trace {trace_id!r} is damaged: {hint}") from error
 
 
@@ -243,7 +242,7 @@ def _days(
     columns: str,
     names: str,
 ) -> list[Any]:
-    """The sums of a roll-up over days, by its names; without names its rows."""
+    """Sums of a roll-up over days by name; without names its rows."""
     environments, marks = _environments(query.environment)
     grouped = f"GROUP BY {names} ORDER BY {names}" if names else ""
     sql = f"SELECT {columns} FROM {table} WHERE {_OF_DAYS.replace('{}', marks)} {grouped}"
@@ -258,5 +257,5 @@ def _latency(connection: Statements, account: str, query: LatencyCounts) -> list
 
 
 def _environments(asked: str | None) -> tuple[tuple[str, ...], str]:
-    """The environments that are asked for, and the marks of their parameters."""
+    """The selected environments and their placeholders."""
     return (("production", "sandbox"), "?, ?") if asked is None else ((asked,), "?")

@@ -1,5 +1,5 @@
-"""Many rows a statement. Python gives its lock away at each, and has to wait for it behind a busy event loop: with a
-statement a row the writer would starve."""
+"""Statements with many rows. Python releases its lock at each statement and has to wait for it behind a busy event
+loop, so with one row a statement the writer would starve."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from routewright.wire import Counted
 from .connection import Statements
 
 _IDS_AT_ONCE = (1, 4, 16, 100, 500)
-"""Parameters of one statement: a few sizes, likewise; the last id is said again until it is one of them."""
+"""Numbers of ids in one statement. The last id is repeated up to one of them, so that statements can be cached."""
 _ROWS_AT_ONCE = 64
-"""Rows of one statement, at most: powers of two, so that statements are prepared once."""
+"""Most rows in one statement. Numbers are powers of two, so that statements can be cached."""
 
 
 def insert(connection: Statements, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -33,8 +33,8 @@ def insert(connection: Statements, sql: str, rows: Sequence[tuple[Any, ...]]) ->
 
 
 def rows_where(connection: Statements, sql: str, ids: Sequence[Any], *first: str) -> list[Any]:
-    """The rows of these ids, whose marks go where ``sql`` has braces; each column of tuples has its own. Not by
-    ``json_each``: that cuts a text at a NUL."""
+    """The rows of these ids, whose placeholders go where ``sql`` has braces; each column of tuples has its own. Not by
+    ``json_each``, which cuts a text at a NUL."""
     found: list[Any] = []
     for place in range(0, len(ids), _IDS_AT_ONCE[-1]):
         piece = ids[place : place + _IDS_AT_ONCE[-1]]
@@ -58,7 +58,7 @@ def _for_ids(sql: str, ids: int) -> str:
 
 
 AT_ONCE = 5_000
-"""Traces a transaction, so that nobody else waits long to write."""
+"""Traces in a transaction, so that other writers need not wait long."""
 _LAST = "SELECT n FROM uncounted ORDER BY n LIMIT 1 OFFSET ?"
 _GROUPED = """
 SELECT account, shape, sum(traces), sum(cost), sum(charged), sum(input), sum(output), sum(cached)
@@ -68,7 +68,7 @@ _shape = msgspec.json.Decoder(tuple[Counted, tuple[str, ...]]).decode
 
 
 def _sums(table: str, keys: str, amounts: str, *, merge: bool = False) -> tuple[str, str]:
-    """A roll-up as SQL: one adds to a row, or makes it, the other removes a row of which nothing is left."""
+    """SQL of a roll-up: one statement adds to a row or creates it, the other removes an empty one."""
     names, columns = keys.split(), amounts.split()
     added = (
         f"merged({table}.{each}, excluded.{each})" if merge else f"{table}.{each} + excluded.{each}" for each in columns
@@ -94,8 +94,8 @@ _LATENCY = _sums("latency", "account environment day model strategy", "buckets",
 
 
 def roll(connection: Statements, taken: str | None = None) -> bool:
-    """Add what is not counted yet, the oldest first. True: there is more. ``taken`` stands in the place of ``_GROUPED``
-    where others write meanwhile, and removes what it gives."""
+    """Count uncounted rows, oldest first. True: there are more. ``taken`` replaces ``_GROUPED`` if others write
+    meanwhile: it removes the rows that it returns."""
     row = connection.execute(_LAST, (AT_ONCE,)).fetchone()
     before = 2**62 if row is None else row[0]
     by_account: dict[str, Rollups] = {}
@@ -113,7 +113,7 @@ def roll(connection: Statements, taken: str | None = None) -> bool:
 
 
 def _add(connection: Statements, account: str, rollups: Rollups, *, less: bool) -> None:
-    """Add sums to the roll-ups. ``less``: some are negative, and rows of which nothing is left go."""
+    """Add sums to the roll-ups. ``less``: some are negative, so empty rows are removed."""
     usage = [
         ((account, per, key.group_by, key.environment, key.start, key.value), sums)
         for per, rows in (("hour", rollups.usage), ("day", rollups.days()))

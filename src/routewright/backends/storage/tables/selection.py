@@ -1,6 +1,6 @@
-"""A selection of traces as SQL. Every value is a parameter; the columns and operators of a filter stand in two tables.
+"""Selections of traces as SQL. All values are parameters; columns and operators of filters come from two tables.
 
-Pages walk an index in the order of time: that of all traces of the account, or that of those with some metadata.
+Pages follow an index in the order of time: of all traces of the account, or of those with some metadata or status.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .connection import Statements
 
 CREATED_AT_CHARS = len("2026-11-22T09:30:00.000Z")
 _PROBED = 1_000
-"""How far rows are counted to find the rarer term."""
+"""Most rows that are counted to find the rarest term."""
 
 _COLUMNS = {key: f"trace.{key}" for key in KEYS}
 _OPERATORS = {op: op for op in COMPARE}
-"""What SQL may be made of: of a term that no parser made, anything else is refused."""
+"""Allowed parts of SQL. Terms with anything else are refused."""
 
 _OF_ALL = "trace INDEXED BY trace_by_time WHERE trace.account = ?"
 _OF_ONE = "trace INDEXED BY trace_by_id WHERE trace.account = ? AND trace.id = ?"
@@ -48,7 +48,7 @@ _COMPROMISED = (
     "(trace.compromised OR EXISTS (SELECT 1 FROM key WHERE key.account = trace.account AND key.id = trace.key_id "
     "AND key.compromised_from <= trace.created_at)) {} ?"
 )
-"""For accounts that have revoked keys; the others need not look for any."""
+"""Only for accounts with revoked keys."""
 
 
 class Clause(NamedTuple):
@@ -69,7 +69,7 @@ def rows_of(
     trace_id: str | None = None,
     order: Literal["ASC", "DESC"] = "DESC",
 ) -> list[Any]:
-    """Columns of the rows of ``trace`` that were asked for, in the order of time, behind the key ``after``."""
+    """Columns of the selected rows of ``trace`` in the order of time, after the key ``after``."""
     leading = None if trace_id is not None else _leading(connection, account, asked.terms)
     at = "tag" if leading is not None and leading.key != "status" else "trace"
     clauses = [_source(account, trace_id, leading)]
@@ -101,8 +101,7 @@ def _source(account: str, trace_id: str | None, leading: Term | None) -> Clause:
 
 
 def _leading(connection: Statements, account: str, terms: tuple[Term, ...]) -> Term | None:
-    """The term whose own index is walked along: some metadata, or a status that is not the usual one. Of several the
-    rarest."""
+    """The term whose index is used: metadata, or a status other than ``completed``. The rarest of several."""
     indexed = [term for term in terms if _is_indexed(term)]
     if len(indexed) < 2:
         return indexed[0] if indexed else None

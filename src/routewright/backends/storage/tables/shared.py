@@ -1,4 +1,4 @@
-"""What all processes of a store agree on: the versions of policies, and what attempts taught."""
+"""Shared by all processes of a store: versions of policies, and learned health of models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .connection import Statements
 from .roll import rows_where
 
 UNSEEN_S = 30 * 24 * 3600.0
-"""What is known of a model is removed after so long without an attempt."""
+"""Learned rows of a model are removed after this time without an attempt."""
 _VERSIONS = "SELECT content, label, created_at FROM policy_version WHERE content IN ({})"
 _LABELS = "SELECT label FROM policy_version WHERE name = ?"
 _PUT_VERSION = "INSERT INTO policy_version (content, name, label, created_at) VALUES (?, ?, ?, ?)"
@@ -29,12 +29,12 @@ _learned = msgspec.json.Decoder(LearnedModel).decode
 
 
 def versions(connection: Statements, contents: Sequence[str]) -> list[PolicyVersion]:
-    """The versions of the contents that have one."""
+    """The versions of these contents."""
     return [PolicyVersion(*row) for row in rows_where(connection, _VERSIONS, contents)]
 
 
 def put_version(connection: Statements, asked: PutPolicyVersion) -> Written:
-    """Give a content its version, unless it has one."""
+    """Give a content a version, unless it has one."""
     if versions(connection, [asked.content]):
         return Written(created=False)
     taken = (label for (label,) in connection.execute(_LABELS, (asked.name,)).fetchall())
@@ -44,12 +44,12 @@ def put_version(connection: Statements, asked: PutPolicyVersion) -> Written:
 
 
 def learned(connection: Statements, asked: LearnedSince) -> list[LearnedModel]:
-    """What is known of the models that were added to since an epoch."""
+    """Learned rows that were changed since an epoch."""
     return [_learned(body) for (body,) in connection.execute(_LEARNED, (asked.fleet, asked.epoch)).fetchall()]
 
 
 def add_learned(connection: Statements, write: AddLearned) -> Written:
-    """Add to what is known of models."""
+    """Add to the learned rows of models."""
     for model, more in write.models.items():
         row = connection.execute(_OF_MODEL, (write.fleet, model)).fetchone()
         new = added(model, None if row is None else _learned(row[0]), more)
@@ -58,5 +58,5 @@ def add_learned(connection: Statements, write: AddLearned) -> Written:
 
 
 def forget_unseen(now: float, connection: Statements) -> None:
-    """Remove what is known of models without an attempt in the last ``UNSEEN_S``."""
+    """Remove learned rows of models without an attempt in the last ``UNSEEN_S``."""
     connection.execute("DELETE FROM learned WHERE epoch < ?", (epoch_at(now - UNSEEN_S),))

@@ -1,4 +1,4 @@
-"""Traces in their tables: narrow rows with what filters ask for, bodies apart, and what is not counted yet."""
+"""Tables of traces: narrow rows with the filterable columns, separate bodies, and uncounted rows."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ ON CONFLICT (id) DO UPDATE SET named = snapshot.named + excluded.named
 """
 BY_IDS = "FROM trace INDEXED BY trace_by_id WHERE account = ? AND id IN ({})"
 _IN_ORDER = "ORDER BY created_at, id /* FOR UPDATE OF trace */"
-"""Rows are locked in the order of time, so that no two who remove traces wait for each other, and only those are given
-that nobody removed meanwhile: each trace is counted out once."""
+"""Locks rows in the order of time, so that deletions cannot deadlock. Rows that others have removed meanwhile are not
+returned, so each trace is subtracted once."""
 
 
 class TraceRows(NamedTuple):
-    """A trace as it goes into its tables, but for its number."""
+    """The rows of a trace, without its number."""
 
     id: str
     environment: Environment
@@ -71,7 +71,7 @@ class TraceRows(NamedTuple):
     body: tuple[bytes, bytes | None, bytes | None]
     tags: list[tuple[Any, ...]]
     named: tuple[str, ...]
-    """Snapshots."""
+    """Its snapshots."""
     counted: tuple[Any, ...]
 
 
@@ -82,14 +82,14 @@ class Stored(NamedTuple):
     created_at: str
     id: str
     model: str
-    """Whose usage it was counted as; of what version 0.1 wrote that is nobody's where the call failed."""
+    """The model that it was counted for; empty for failed calls of version 0.1."""
     trace: Trace | None
-    """Without its content. None: it is damaged, and nobody knows any more what it was counted as."""
+    """The trace without its content. None: it is damaged, so it cannot be subtracted."""
     rollup_keys: tuple[str, ...]
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> Stored:
-        """The row of ``STORED`` columns."""
+        """Read ``STORED`` columns."""
         n, created_at, trace_id, model, body, keys = row
         try:
             trace = whole(trace_id, body)
@@ -99,8 +99,8 @@ class Stored(NamedTuple):
 
 
 def forget(connection: Statements, account: str, keys: Sequence[tuple[str, str, int]]) -> list[Stored]:
-    """Remove the traces of these ``KEYS``, in the order of time, and what belongs to them. They stay counted. Returns
-    those that were still there, none that came in the place of another."""
+    """Remove the traces with these ``KEYS`` and their other rows, in the order of time. They stay counted. Returns the
+    removed ones, without those that have been replaced meanwhile."""
     numbers = {n for _, _, n in keys}
     sql = f"SELECT {STORED} {BY_IDS} AND created_at IN ({{}}) {_IN_ORDER}"
     found = rows_where(connection, sql, [(name, at) for at, name, _ in keys], account)
@@ -112,7 +112,7 @@ def forget(connection: Statements, account: str, keys: Sequence[tuple[str, str, 
 
 
 def _remove(connection: Statements, account: str, rows: Sequence[Stored]) -> None:
-    """Remove traces, but not what was said of them."""
+    """Remove traces, but not their feedback."""
     traces = [row.trace for row in rows if row.trace is not None]
     connection.executemany(_DELETE_TAG, [tag[:5] for trace in traces for tag in _tags(account, trace)])
     damaged = [(account, row.id) for row in rows if row.trace is None]
@@ -136,7 +136,7 @@ def put_traces(
     known: dict[str, Environment],
     add: Callable[[Statements, Sequence[TraceRows]], None],
 ) -> list[Written]:
-    """Put traces of different ids; ``known`` are those that are there, and then also these."""
+    """Put traces with different ids. ``known``: the existing ones, to which these are added."""
     results = [Written(write.trace.id not in known) for write in writes]
     replaced = [write.trace.id for write in writes if write.trace.id in known]
     if replaced:
@@ -152,7 +152,7 @@ def put_traces(
 
 
 def remove_traces(connection: Statements, account: str, ids: Sequence[str]) -> None:
-    """Remove traces that others replace, and count them no more."""
+    """Remove traces that are being replaced, and subtract them."""
     found = rows_where(connection, f"SELECT {STORED} {BY_IDS} {_IN_ORDER}", ids, account)
     before = [Stored.of(row) for row in found]
     _remove(connection, account, before)
@@ -160,7 +160,7 @@ def remove_traces(connection: Statements, account: str, ids: Sequence[str]) -> N
 
 
 def add_traces(connection: Statements, traces: Sequence[TraceRows]) -> None:
-    """Put traces that are new."""
+    """Insert new traces."""
     n = connection.execute(_LAST).fetchone()[0] + 1
     insert(connection, _PUT_TRACE, [(n + place, *each.columns) for place, each in enumerate(traces)])
     insert(connection, _PUT_BODY, [(n + place, *each.body) for place, each in enumerate(traces)])
@@ -191,13 +191,13 @@ def rows_of_trace(account: str, trace: Trace, rollup_keys: Sequence[str], counte
 
 
 def rows_of_draft(account: str, draft: TraceDraft) -> TraceRows:
-    """The same of a call that has just ended, without making its trace."""
+    """The rows of a call that has just ended, without building its trace."""
     line, rollup_keys = draft.line, draft.rollup_keys
     if not isinstance(line, CallLine) or draft.text_bytes:
         return rows_of_trace(account, draft.trace, rollup_keys, draft.counted)
     try:
         body = _pack(line)
-    except OverflowError:  # a number that has no room in 64 bits, as a budget of the caller's may
+    except OverflowError:  # a number over 64 bits, such as a caller's budget
         return rows_of_trace(account, draft.trace, rollup_keys, draft.counted)
     given, model = line.given, line.model or ""
     columns = (
@@ -218,11 +218,11 @@ def rows_of_draft(account: str, draft: TraceDraft) -> TraceRows:
 
 
 def _counted(account: str, counted: Counted, rollup_keys: Sequence[str], sign: int) -> tuple[Any, ...]:
-    """A row of ``uncounted``: what is counted of a trace, amounts apart."""
+    """A row of ``uncounted``: the shape of a trace and its amounts."""
     tokens, latency = counted.tokens, counted.latency
     if counted.metadata or rollup_keys or counted.lookups or counted.kind == "agent":
         shape = _shape(counted, rollup_keys)
-    else:  # one of few, so that each is encoded once
+    else:  # one of few shapes, encoded once
         tried = None if latency is None else (*latency[:2], latency_in(bucket_of(min(latency[2], MOST_MS))))
         shape = _known_shape(
             counted.environment, counted.created_at[:13], counted.is_error, counted.model, counted.was_tried,
@@ -265,7 +265,7 @@ def _tags(account: str, trace: TraceItem) -> Iterator[tuple[Any, ...]]:
 
 
 def delete(connection: Statements, account: str, which: DeleteTraces) -> Written:
-    """Remove traces, oldest first, and count them no more."""
+    """Remove traces, oldest first, and subtract them."""
     count = 0
     while True:
         left = which.limit - count
@@ -273,7 +273,7 @@ def delete(connection: Statements, account: str, which: DeleteTraces) -> Written
         found = forget(connection, account, keys)
         _count_out(connection, account, found)
         count += len(found)
-        if len(keys) < left or count >= which.limit:  # else others removed some of them meanwhile, and there are more
+        if len(keys) < left or count >= which.limit:  # else others removed some, and there are more
             return Written(created=False, count=count)
 
 

@@ -1,4 +1,4 @@
-"""What is removed from the tables when it is past its time: traces, and snapshots that nothing needs any more."""
+"""Removal of expired traces and unused snapshots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .traces import KEYS, forget
 SOME = 100
 """Traces that one transaction removes."""
 MANY = 20_000
-"""Traces that are looked for at a time."""
+"""Traces of an account and environment in one search."""
 
 ACCOUNTS = """
 WITH RECURSIVE found(name) AS (
@@ -35,15 +35,15 @@ RETURNING length(body)
 
 
 class Old(NamedTuple):
-    """Traces of an account that are past their time, by their ``KEYS``."""
+    """Expired traces of an account by their ``KEYS``."""
 
     account: str
     keys: list[tuple[str, str, int]]
 
 
 def old_traces(now: float, connection: Statements, longest_s: float = inf) -> list[Old]:
-    """Find traces that are past their time, ``SOME`` at most a piece, but not more than ``MANY`` of an account: ask
-    again until there are none. Those that are kept for ``longest_s`` or longer are left alone."""
+    """Find expired traces in pieces of at most ``SOME``, and at most ``MANY`` of an account; repeat until there are
+    none. Traces with a retention of ``longest_s`` or longer are skipped."""
     kept = retention_of(connection)
     ages: list[tuple[Environment, float | None]] = [("production", kept.production_s), ("sandbox", kept.sandbox_s)]
     found: list[Old] = []
@@ -59,12 +59,12 @@ def old_traces(now: float, connection: Statements, longest_s: float = inf) -> li
 
 
 def remove_old(old: Old, connection: Statements) -> int:
-    """Remove those that are still there, say how many, and leave the roll-ups as they are."""
+    """Remove those that still exist, and return how many. They stay counted."""
     return len(forget(connection, old.account, old.keys))
 
 
 def remove_snapshots(now: float, connection: Statements) -> list[bool]:
-    """Remove snapshots that nothing needs, and say of each whether it was ever put; ask again until there are none,
-    since each may free the one before it."""
-    # not by "IS NOT NULL", which SQLite 3.40 takes to be always true behind RETURNING
+    """Remove unused snapshots; repeat until there are none, since each may free its base. Returns for each whether it
+    was ever put."""
+    # not "IS NOT NULL", which is always true after RETURNING in SQLite 3.40
     return [bool(put) for (put,) in connection.execute(_FREE_SNAPSHOTS, (now - UNNAMED_S,)).fetchall()]

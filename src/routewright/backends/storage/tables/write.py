@@ -1,4 +1,4 @@
-"""What each kind of write does to the tables, inside a transaction of the writer's."""
+"""Applies writes to the tables inside a transaction."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .shared import add_learned, put_version
 from .traces import BY_IDS, TraceRows, add_traces, delete, put_traces
 
 LONGEST_CHAIN = 32
-"""Changes of health that are stored one upon the other."""
+"""Longest chain of health snapshots that are stored as changes."""
 _encode = msgspec.json.Encoder().encode
 _PUT_SNAPSHOT = """
 INSERT INTO snapshot (id, body, base, depth, at) VALUES (?, ?, ?, ?, ?)
@@ -50,16 +50,16 @@ INSERT INTO setting (name, body) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET 
 
 
 class Writes:
-    """Applies batches. To be used by one thread at a time."""
+    """Applies batches. For one thread at a time."""
 
     def __init__(self, add: Callable[[Statements, Sequence[TraceRows]], None] = add_traces) -> None:
         self._add = add
-        """Puts traces that are new."""
+        """Inserts new traces."""
         self._health: HealthSnapshot | None = None
-        """The last that was put: the next is stored as what changed since."""
+        """The last put. The next is stored as changes to it."""
 
     def batch(self, account: str, writes: Sequence[Write], desk: Desk, connection: Statements) -> list[Written]:
-        """Apply a batch. Raises ``PreconditionFailed`` and ``UnsupportedWrite`` before anything is done."""
+        """Apply a batch. Raises ``PreconditionFailed`` and ``UnsupportedWrite`` before anything is written."""
         traces, snapshots = ids_of(writes)
         environments = _environments(connection, account, traces)
         books = BookWrites(connection, account, desk)
@@ -95,14 +95,15 @@ class Writes:
         return results
 
     def replaced(self, connection: Statements, account: str, rows: TraceRows) -> list[str]:
-        """Find the trace that a new one replaces. Raises ``PreconditionFailed`` for one of the other environment."""
+        """The id of an existing trace that a new one replaces. Raises ``PreconditionFailed`` if the environments
+        differ."""
         there = _environments(connection, account, [rows.id])
         for environment in there.values():
             check_place(rows.id, rows.environment, environment)
         return [*there]
 
     def put_snapshot(self, connection: Statements, snapshot: Snapshot, at: float) -> Written:
-        """Keep a snapshot; of health what changed since the last."""
+        """Store a snapshot, if possible as changes to the last one of health."""
         sql = (
             "UPDATE snapshot SET at = CASE WHEN at > ? THEN at ELSE ? END WHERE id = ? AND body IS NOT NULL RETURNING 1"
         )
@@ -113,7 +114,7 @@ class Writes:
             last, self._health = self._health, snapshot
             if last is not None and last.id != snapshot.id:
                 sql = "SELECT depth FROM snapshot WHERE id = ? AND body IS NOT NULL"
-                row = connection.execute(sql, (last.id,)).fetchone()  # the batch that put it may have failed
+                row = connection.execute(sql, (last.id,)).fetchone()  # its batch may have failed
                 changes = _encode(change(last, snapshot))
                 if row is not None and row[0] < LONGEST_CHAIN and len(changes) * 2 <= len(body):
                     base, depth, body = last.id, row[0] + 1, changes
@@ -122,7 +123,7 @@ class Writes:
 
 
 def _runs(writes: Sequence[Write]) -> Iterator[Sequence[Any]]:
-    """Writes one by one, but traces as many as follow each other, each of another id."""
+    """Single writes, and runs of traces with different ids."""
     run: dict[str, PutTrace] = {}
     for write in writes:
         if run and not (isinstance(write, PutTrace) and write.trace.id not in run):
@@ -137,7 +138,7 @@ def _runs(writes: Sequence[Write]) -> Iterator[Sequence[Any]]:
 
 
 def _book(connection: Statements, account: str, writes: Sequence[PutTrace], desk: Desk) -> None:
-    """Book what traces cost whose calls held nothing; accounts that were set up since are charged."""
+    """Book the cost of traces whose calls had no hold. Accounts that were created since are charged."""
     rows = [row for write in writes for row in write.rows]
     if rows and connection.execute("SELECT 1 FROM account WHERE account = ?", (account,)).fetchone() is None:
         insert(

@@ -1,1 +1,1 @@
-"""What a file keeps of accounts besides their traces: terms and keys, the ledger, idempotency keys, events."""
+"""Tables of accounts: terms and keys, the ledger, idempotency keys, events and webhooks."""

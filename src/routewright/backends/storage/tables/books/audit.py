@@ -1,4 +1,4 @@
-"""Checks of the books, and removal of answers and events that are old."""
+"""Checks of the books, and removal of expired answers and events."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .ledger import account_of, event_of, incident_of, key_of, names_of
 from .outbox import OLD as _OLD_DELIVERY
 
 SOME = 500
-"""Things that one transaction removes."""
+"""Rows that one transaction removes."""
 
 _OLD_EVENT = "FROM event WHERE created_at < ?"
 _OLD_TOLD = "FROM told WHERE until <= ?"
 _OLD_RUN = "FROM purse WHERE at < ?"
 _OLD_STATE = "FROM agent_state WHERE until <= ?"
 _OLDEST_KEPT = "SELECT n, account, claim, until FROM kept ORDER BY n LIMIT ?"
-"""They are kept in the order in which they go, as long as the wall clock is not set back."""
+"""In the order of expiry, unless the wall clock was set back."""
 
 IS_DUE = f"""
 SELECT EXISTS (SELECT 1 {_OLD_EVENT}) OR EXISTS (SELECT 1 {_OLD_TOLD}) OR EXISTS (SELECT 1 {_OLD_RUN})
@@ -50,8 +50,7 @@ def is_due(now: float, connection: Statements) -> bool:
 
 
 def remove_results(now: float, connection: Statements) -> int:
-    """Remove answers under idempotency keys that are past their time, and say how many. Ask again until there are
-    none."""
+    """Remove expired answers under idempotency keys, and return how many. Repeat until there are none."""
     rows = connection.execute(_OLDEST_KEPT, (SOME,)).fetchall()
     old = [(n, account, claim) for n, account, claim, until in rows if until <= now]
     connection.executemany("DELETE FROM kept WHERE account = ? AND n = ?", [(account, n) for n, account, _ in old])
@@ -61,13 +60,13 @@ def remove_results(now: float, connection: Statements) -> int:
 
 
 def remove_events(now: float, connection: Statements) -> int:
-    """Remove events and deliveries that are past their time, and say how many. Ask again until there are none."""
+    """Remove expired events and deliveries, and return how many. Repeat until there are none."""
     deliveries = connection.execute(OLD_DELIVERIES, (now - KEPT_S, SOME)).fetchall()
     return len(deliveries) + len(connection.execute(OLD_EVENTS, (_week_before(now), SOME)).fetchall())
 
 
 def remove_marks(now: float, connection: Statements) -> None:
-    """Forget when something was last told of, what runs have spent, and where they were, where that is long past."""
+    """Remove expired marks of notifications, and spending and states of agent runs."""
     connection.execute(OLD_TOLD, (now,))
     connection.execute(OLD_RUNS, (_week_before(now),))
     connection.execute(OLD_STATES, (now,))
@@ -78,9 +77,9 @@ def _week_before(now: float) -> str:
 
 
 SHOWN = 20
-"""Problems of a store that are told of, the first."""
+"""Most problems of a store that are reported."""
 Rows = Callable[[str], Iterable[Any]]
-"""The rows of a statement, one by one: there may be millions."""
+"""Iterates over the rows of a statement. There may be millions."""
 Purses = Counter[tuple[str, str]]
 """Amounts by account and purse."""
 
@@ -96,29 +95,29 @@ _INCIDENTS = "SELECT '_system', id, body FROM incident"
 
 
 class Check(NamedTuple):
-    """What a check of a store found."""
+    """Result of checking a store."""
 
     version: int
     traces: int
-    """0, as the version, where it is too damaged to tell."""
+    """0, like the version, if the damage hides it."""
     bytes: int
     problems: list[str]
-    """Empty: it is sound."""
+    """Empty if the store is sound."""
 
 
 def problems_of(rows: Rows, bodies: str, mistaken: Mapping[str, str]) -> Iterator[str]:
-    """What is wrong, each in a sentence. ``bodies`` gives number, id, body and content of traces, ``mistaken`` by table
-    the rows that hold something else in the place of money."""
+    """Problems of a store, one sentence each. ``bodies`` selects number, id, body and content of traces; ``mistaken``,
+    by table, the rows whose amounts are not numbers."""
     yield from _traces(rows, bodies)
     yield from _unreadable(rows, BODIES, "account", lambda name, body: account_of(body).name == name)
     yield from _unreadable(rows, EVENTS, "event", lambda name, body: event_of(body).id == name)
     yield from _unreadable(rows, _INCIDENTS, "incident", lambda name, body: incident_of(body).id == name)
     yield from _keys(rows)
     odd = False
-    for table, sql in mistaken.items():  # which cannot be added up
+    for table, sql in mistaken.items():  # cannot be summed
         for account, name in rows(sql):
             odd = True
-            yield f"{table} {shown(name)} of {shown(account)} holds what is no whole number of nano-dollars"
+            yield f"{table} {shown(name)} of {shown(account)} has an amount that is no whole number of nano-dollars"
     if not odd:
         yield from _purses(rows)
 
@@ -152,7 +151,7 @@ def _keys(rows: Rows) -> Iterator[str]:
 
 
 def _purses(rows: Rows) -> Iterator[str]:
-    """Purses that are not what they come to. What a run has spent is not known to the nano, so it is not looked at."""
+    """Purses that differ from the sums of the ledger. The exact spending of runs is unknown, so it is not checked."""
     found = {(account, name): amounts for account, name, *amounts in rows(PURSES)}
     spent, granted = _spent(rows), Purses()
     for account, credit in rows(CREDITS):
@@ -165,7 +164,8 @@ def _purses(rows: Rows) -> Iterator[str]:
             due["spent"] = was["spent"]
         for what in was:
             if was[what] != due[what]:
-                yield f"purse {shown(name)} of {shown(account)} has {what} {was[what]}, and it comes to {due[what]}"
+                purse = f"purse {shown(name)} of {shown(account)}"
+                yield f"{purse} has {what} {was[what]}, but the ledger sums to {due[what]}"
 
 
 def _spent(rows: Rows) -> Purses:
@@ -180,7 +180,7 @@ def _names(purses: str) -> list[str]:
     try:
         return names_of(purses)
     except RouterError:
-        return []  # which then do not add up
+        return []  # its purses then differ
 
 
 def _holds(is_whole: Callable[[str, bytes], bool], name: str, body: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Accounts, keys and rows of the ledger in their tables."""
+"""Tables of accounts, keys and the ledger."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from routewright.wire import (
 T = TypeVar("T")
 
 ROW = "name, at, kind, key_id, provider, model, input, output, cached, cost, charge, credit, least, most, overrun, note"
-"""The columns of a row of the ledger."""
+"""Columns of the ledger."""
 
 ACCOUNT_TERMS = "plan", "limits", "prepaid", "monthly_nanos"
 KEY_TERMS = "scopes", "limits", "budget_nanos", "monthly_nanos", "revoked_at"
-"""What limits whom it is of: it is always written, and a body without one of these is damaged, not without limits."""
+"""Always written: a body without one of these is damaged, and must not count as unlimited."""
 
 encode = msgspec.json.Encoder().encode
 _account = msgspec.json.Decoder(Account).decode
@@ -55,44 +55,44 @@ _plain = attrgetter(
 
 @lru_cache(maxsize=1_000)
 def account_of(body: bytes) -> Account:
-    """The account that a row holds. Each call needs it, and it seldom changes."""
+    """Decode an account. Cached: each call needs it, and it seldom changes."""
     return _whole(_read(_account, "an account", body), "an account", body, ACCOUNT_TERMS)
 
 
 @lru_cache(maxsize=10_000)
 def key_of(body: bytes) -> Key:
-    """The key that a row holds, likewise."""
+    """Decode a key, with a cache."""
     return _whole(_read(_key, "a key", body), "a key", body, KEY_TERMS)
 
 
 def incident_of(body: bytes) -> Incident:
-    """The incident that a row holds."""
+    """Decode an incident."""
     return _read(_incident, "an incident", body)
 
 
 def event_of(body: bytes) -> StoredEvent:
-    """The event that a row holds."""
+    """Decode an event."""
     return _read(_event, "an event", body)
 
 
 def names_of(text: str) -> list[str]:
-    """The names of purses that a row holds."""
+    """Decode names of purses."""
     return _read(_names, "a reservation", text)
 
 
 @lru_cache(maxsize=1_000)
 def text_of(names: tuple[str, ...]) -> str:
-    """How names of purses are kept."""
+    """Encode names of purses."""
     return encode(names).decode()
 
 
 def name_of(request_id: str, attempt: int | str) -> str:
-    """What a row of the ledger is called."""
+    """The name of a row of the ledger."""
     return f"{request_id}/{attempt}"
 
 
 def row_of(columns: Sequence[Any]) -> LedgerRow:
-    """The row of ``ROW`` columns."""
+    """The ledger row of ``ROW`` columns."""
     name, at, kind, key_id, provider, model, read, written, cached, cost, charge, credit, least, most, over, note = (
         columns
     )
@@ -111,14 +111,14 @@ def columns_of(row: LedgerRow) -> tuple[Any, ...]:
 
 
 def _whole(found: T, what: str, body: bytes, terms: Sequence[str]) -> T:
-    """What was read, if none of its terms is missing. Raises ``StorageCorrupt``."""
+    """Check that no term is missing. Raises ``StorageCorrupt``."""
     if _fields(body).keys() >= {*terms}:
         return found
     raise _damaged(what)
 
 
 def _damaged(what: str) -> StorageCorrupt:
-    return StorageCorrupt(f"{what} is damaged: restore a backup; 'routewright store check' says what else is damaged")
+    return StorageCorrupt(f"{what} is damaged: restore a backup; 'routewright store check' lists all damage")
 
 
 def _read(decode: Callable[[Any], T], what: str, body: bytes | str) -> T:
@@ -157,23 +157,23 @@ PUT_ROWS = f"INTO ledger (account, {ROW}, purses) VALUES {{}}"
 _DROP_ROW = "DELETE FROM ledger WHERE account = ? AND name = ?"
 _PUT_EVENT = "INSERT INTO event (account, id, created_at, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _AFTER_ANY = "U"
-"""Behind every number."""
+"""Sorts after every digit."""
 
 KNOWN_S = 2.0
-"""How old what is in memory may be (reliability: a revoked key is refused in less than five seconds)."""
+"""Maximum age of cached state, so that a revoked key is refused within five seconds."""
 LOOK_S = 0.1
-"""With a virtual clock: how often one who waits looks whether something was freed."""
+"""With a virtual clock: how often waiting asks are tried again."""
 SNAPSHOT_S = 6 * 3600.0
-"""A snapshot is put again after this time: one that no trace has named for a day is swept."""
+"""A snapshot is put again after this time, since one without a new trace for a day is removed."""
 MOST_SNAPSHOTS = 1_000
 
 
 class Asking(Reply[Any]):
-    """An ask on its way, which may have to wait for what others hold."""
+    """A pending admission, which may wait for others to release something."""
 
     __slots__ = ("answered", "ask", "takes", "until", "waits")
     answered: Signal
-    """Set where no thread gives the reply."""
+    """Set if no thread gives the reply."""
 
     def __init__(self, ask: Ask, *, inline: bool) -> None:
         super().__init__(awaited=not inline)
@@ -182,12 +182,12 @@ class Asking(Reply[Any]):
             self.answered = Signal()
         self.waits: Wait | None = None
         self.until = inf
-        """When it gives up, monotonic."""
+        """Monotonic deadline."""
         self.takes = False
-        """It holds what it asked for."""
+        """True once it was granted."""
 
     async def polled(self, clock: Clock, look: Callable[[], object]) -> Any:
-        """Wait where no thread does: time is virtual. ``look`` sees to those who wait."""
+        """Wait in virtual time, without a thread. ``look`` tries waiting asks again."""
         until = clock.monotonic() + self.ask.waits_s
         while not self.answered.is_set:
             now = clock.monotonic()
@@ -201,7 +201,7 @@ class Asking(Reply[Any]):
 
 
 class TableShelf:
-    """As ``Shelf`` says. ``begin`` is called for each transaction."""
+    """The ``Shelf`` over tables. ``begin`` is called for each transaction."""
 
     connection: Statements
 
@@ -210,7 +210,7 @@ class TableShelf:
         self._rows: list[tuple[Any, ...]] = []
         self._kept: list[tuple[Any, ...]] = []
         self._found: dict[bytes, list[Any] | None] = {}
-        """Answers that were looked for in this transaction."""
+        """Answers that were read in this transaction."""
 
     def account(self, name: str) -> Account | None:
         """As ``Books`` says."""
@@ -235,7 +235,7 @@ class TableShelf:
         return None if row is None or row[-1] <= now else Kept(*row[:-1])
 
     def look_up(self, account: str, claims: Sequence[bytes]) -> None:
-        """Read the answers that are kept under idempotency keys."""
+        """Read answers under idempotency keys."""
         if self._kept:
             self._flush_kept()
         self._found.update(dict.fromkeys(claims))
@@ -257,7 +257,7 @@ class TableShelf:
         row = self.connection.execute(_EXPIRED, named).fetchone()
         if row is None:
             return None
-        expired = Expired(row[0], tuple(names_of(row[1] or "[]")))  # first, since it may be damaged
+        expired = Expired(row[0], tuple(names_of(row[1] or "[]")))  # may raise
         self.connection.execute(_DROP_ROW, named)
         return expired
 
@@ -271,14 +271,14 @@ class TableShelf:
         self.connection.execute(_PUT_TOLD, (account, name, threshold))
 
     def begin(self, connection: Statements) -> None:
-        """Begin a transaction: others may have written since the last."""
+        """Begin a transaction."""
         self.connection = connection
         self._found.clear()
 
-    # What is written
+    # Writes
 
     def settle(self, facts: Facts, now: float) -> Booked:
-        """Book what a call came to. Its trace is the caller's to write."""
+        """Book a call. The caller writes its trace."""
         booked, account = settle(self.state, self, facts, now), facts.caller.account
         if booked.rows:
             self.book(account, booked.rows, booked.purses)
@@ -289,7 +289,7 @@ class TableShelf:
         return booked
 
     def credit(self, account: str, given: AddCredit) -> bool:
-        """Add to a balance. False: that was done before."""
+        """Add to a balance. False: already done."""
         if 0 in self.attempts(account, given.id):
             return False
         row = LedgerRow(
@@ -305,21 +305,21 @@ class TableShelf:
         if booked.rows:
             self.book(account, booked.rows, booked.purses)
             self.emit(booked.events)
-            self.flush_rows()  # the next correction of the call asks how many it has
+            self.flush_rows()  # the next correction counts them
         return booked
 
     def book(self, account: str, rows: Sequence[LedgerRow], purses: tuple[str, ...]) -> None:
-        """Keep rows that are new."""
+        """Add new ledger rows."""
         names = text_of(purses) if purses else None
         self._rows += [(account, *columns_of(row), names) for row in rows]
 
     def keep(self, account: str, claim: bytes, environment: Environment, until: float, kept: Kept) -> None:
-        """Keep an answer."""
+        """Add an answer."""
         self._found.pop(claim, None)
         self._kept.append((account, claim, environment, kept.fingerprint, kept.call, until, kept.result))
 
     def delete_results(self, account: str, environments: Sequence[Environment]) -> int:
-        """Remove the answers under all idempotency keys of an account, and say how many."""
+        """Remove all answers under idempotency keys of an account, and return how many."""
         numbers = [n for (n,) in self.connection.execute(_RESULTS, (account,)).fetchall()]
         sql = f"SELECT n, claim FROM kept WHERE environment IN ({', '.join('?' * len(environments))}) AND n IN ({{}})"
         found = rows_where(self.connection, sql, numbers, *environments)
@@ -330,19 +330,19 @@ class TableShelf:
         return len(found)
 
     def emit(self, events: Sequence[StoredEvent]) -> None:
-        """Keep events."""
+        """Insert events."""
         rows = [(event.account, event.id, event.created_at, encode(event)) for event in events]
         self.connection.executemany(_PUT_EVENT, rows)
 
     def expire(self, hold: Hold) -> None:
-        """End a hold whose owner is gone."""
+        """End a hold of a dead process."""
         self.state.expire(hold.id)
         row = expired_row(hold, self.unbook(hold.account, hold.id)) if hold.nanos else None
         if row is not None:
             self.book(hold.account, [row], hold.purses)
 
     def flush(self, at: str) -> None:
-        """Write what was gathered; ``at``: when, as a timestamp."""
+        """Write all pending rows. ``at``: the time as a timestamp."""
         if self._kept:
             self._flush_kept()
         self.flush_rows()
@@ -353,12 +353,12 @@ class TableShelf:
             self.state.booked()
 
     def drop(self) -> None:
-        """Forget what was gathered: the transaction failed."""
+        """Drop all pending rows after a failed transaction."""
         self._rows, self._kept = [], []
         self.state.booked()
 
     def flush_rows(self) -> None:
-        """Write the rows that were gathered."""
+        """Write pending ledger rows."""
         if self._rows:
             insert(self.connection, f"INSERT {PUT_ROWS}", self._rows)
             self._rows = []

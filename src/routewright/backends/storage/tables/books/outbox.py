@@ -1,4 +1,4 @@
-"""Webhook endpoints and deliveries in their tables. A trigger begins the deliveries of each new event."""
+"""Tables of webhook endpoints and deliveries. A trigger creates the deliveries of each new event."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ FORGET = (
     SELECT id FROM endpoint WHERE json_extract(CAST(body AS TEXT), '$.environment') = ?)""",
     "DELETE FROM event WHERE account = ? AND json_extract(CAST(body AS TEXT), '$.environment') = ?",
 )
-"""What goes when an account's data is deleted, an environment at a time."""
+"""Deletes the data of an account and environment."""
 
 
 def endpoints(connection: Statements, account: str, query: Endpoints) -> list[Endpoint]:
-    """The account's endpoints, oldest first; under ``SYSTEM_ACCOUNT`` those of all, if they are asked for."""
+    """The account's endpoints, oldest first; with ``of_all`` under ``SYSTEM_ACCOUNT`` those of all accounts."""
     if query.of_all and account == SYSTEM_ACCOUNT:
         rows = connection.execute(ENDPOINTS).fetchall()
     else:
@@ -93,13 +93,13 @@ def endpoints(connection: Statements, account: str, query: Endpoints) -> list[En
 
 
 def taken(connection: Statements, id: str) -> Endpoint | None:
-    """The endpoint that has an id, whichever account it is of."""
+    """The endpoint with an id, of any account."""
     row = connection.execute(ENDPOINT, (id,)).fetchone()
     return None if row is None else _endpoint(row[0])
 
 
 def write(connection: Statements, account: str, asked: OF_WEBHOOKS) -> Written:
-    """Apply one write that was checked."""
+    """Apply a checked write."""
     match asked:
         case PutEndpoint(new):
             created = taken(connection, new.id) is None
@@ -138,7 +138,7 @@ def write(connection: Statements, account: str, asked: OF_WEBHOOKS) -> Written:
 def deliveries_page(
     connection: Statements, account: str, query: Deliveries, after: str | None, limit: int
 ) -> list[Delivery]:
-    """Deliveries, newest event first, behind the key ``after``."""
+    """Deliveries after the key ``after``, newest event first."""
     event, _, endpoint_id = ("~", "", "") if after is None else after.partition("/")
     named = query.endpoint_id, query.endpoint_id, query.state, query.state
     given = (account, *named, event, endpoint_id, max(0, limit))
@@ -162,7 +162,7 @@ def _claim(connection: Statements, asked: ClaimDeliveries) -> Claimed:
         connection.execute(SERVED, (turn, id))
         for event, tries in sorted(rows):
             found = connection.execute(EVENT, (event, to.account)).fetchone()
-            if found is None:  # it is a week old: nobody delivered
+            if found is None:  # older than a week, and removed
                 connection.execute(_FAIL, (asked.at, id, event))
             else:
                 taken.append(ClaimedDelivery(event_of(found[0]), to, tries))

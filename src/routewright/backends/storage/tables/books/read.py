@@ -1,4 +1,4 @@
-"""What queries about accounts, money, idempotency keys and events are answered with."""
+"""Answers to queries about accounts, money, agent states and events."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ _INCIDENTS = "SELECT body FROM incident ORDER BY started_at DESC, id DESC LIMIT 
 _AMOUNTS = "input output cached cost charge credit coalesce(least,cost) coalesce(most,cost)".split()
 _LOW_BITS = 31
 _HALVES = ", ".join(f"sum({each} >> {_LOW_BITS}), sum({each} & {2**_LOW_BITS - 1})" for each in _AMOUNTS)
-"""Sums of what lies above some bits, and below: SQLite fails where a sum has more than 63 of them."""
+"""Separate sums of high and low bits, since SQLite fails on sums over 63 bits."""
 _SUMS = f"""
 SELECT substr(at, 1, 10) AS day, provider, model, kind, count(*), {_HALVES} FROM ledger
 WHERE account = ? AND at >= ? AND at < ? GROUP BY day, provider, model, kind ORDER BY day, provider, model, kind
 """
 SUMS_OF_ALL = _SUMS.replace("account = ? AND ", "")
-"""This looks at all accounts, and at all rows of theirs: who asks reconciles a month."""
+"""This looks at all rows of all accounts, for reconciling a month."""
 _AFTER_ANY = "U"
-"""Behind the ``T`` of every timestamp of a day, and behind every number."""
+"""Sorts after the ``T`` in timestamps of a day, and after every digit."""
 
 
 def answer(account: str, query: object, connection: Statements) -> Any:
-    """Answer a query of an account. Raises ``UnsupportedWrite`` for one of an unknown kind."""
+    """Answer a query. Raises ``UnsupportedWrite`` for an unknown kind."""
     match query:
         case LedgerSums(first, last):
             rows = connection.execute(_SUMS, (account, first, last + _AFTER_ANY)).fetchall()
@@ -79,7 +79,7 @@ def answer(account: str, query: object, connection: Statements) -> Any:
 def rows_page(
     account: str, query: LedgerRows, after: str | None, limit: int, connection: Statements
 ) -> list[LedgerRow]:
-    """Rows of the ledger, newest first, behind the key ``after``."""
+    """Ledger rows after the key ``after``, newest first."""
     table, clauses = "ledger", [("account = ?", [account])]
     if query.request_id is not None:
         table, name = "ledger INDEXED BY ledger_by_name", f"{query.request_id}/"
@@ -97,7 +97,7 @@ def rows_page(
 
 
 def events_page(account: str, after: str | None, limit: int, connection: Statements) -> list[StoredEvent]:
-    """Events, newest first, behind the key ``after``."""
+    """Events after the key ``after``, newest first."""
     behind = "" if after is None else " AND id < ?"
     values = [account] if after is None else [account, after]
     sql = f"SELECT body FROM event WHERE account = ?{behind} ORDER BY id DESC LIMIT ?"
@@ -117,7 +117,7 @@ def _sum_of(row: tuple[Any, ...]) -> LedgerSum:
 
 
 def _state(connection: Statements, account: str, asked: AgentState) -> bytes | None:
-    """The newest that was asked for."""
+    """The newest matching state."""
     name, value = ("claim", asked.claim) if asked.id is None else ("id", asked.id)
     environments = ("production", "sandbox") if asked.environment is None else (asked.environment,)
     sql = (

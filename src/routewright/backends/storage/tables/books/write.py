@@ -1,4 +1,4 @@
-"""What each kind of write about accounts, money, idempotency keys and events does to the tables."""
+"""Applies writes about accounts, money, idempotency keys and events to the tables."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ DELETE FROM incident WHERE id NOT IN (SELECT id FROM incident ORDER BY started_a
 
 
 def holder_of(connection: Statements, digest: str) -> tuple[str, str] | None:
-    """The account and the id of the key that has a digest, whichever account it is of."""
+    """Account and id of the key with a digest, of any account."""
     row = connection.execute(HOLDER, (digest,)).fetchone()
     return None if row is None else (row[0], row[1])
 
@@ -78,11 +78,11 @@ class Desk(Protocol):
         ...
 
     def changed(self, account: str, key_id: str | None = None) -> None:
-        """The terms of an account, or of one of its keys, were changed."""
+        """Called after the terms of an account or key have changed."""
         ...
 
     def credit(self, account: str, given: AddCredit) -> bool:
-        """Add to a balance. False: that was done before."""
+        """Add to a balance. False: already done."""
         ...
 
     def correct(self, account: str, write: Correct) -> Written:
@@ -90,12 +90,12 @@ class Desk(Protocol):
         ...
 
     def settle(self, facts: Facts) -> object:
-        """Book what a call came to."""
+        """Book a call."""
         ...
 
 
 class BookWrites:
-    """Applies those of one batch, once they were checked."""
+    """Applies the checked writes of one batch."""
 
     def __init__(self, connection: Statements, account: str, desk: Desk) -> None:
         self._connection = connection
@@ -103,7 +103,7 @@ class BookWrites:
         self._desk = desk
 
     def before(self, write: Write) -> object:
-        """What there is of that which a write is about (``batch.Booked``)."""
+        """The present state of a write's subject (``batch.Booked``)."""
         if isinstance(write, PutIncident):
             return self._connection.execute(_INCIDENT, (write.incident.id,)).fetchone()
         if isinstance(write, PutEndpoint):
