@@ -568,7 +568,8 @@ def test_it_says_so_of_a_refused_request_too_in_the_words_of_the_command_line(ca
     assert main(["decide", "--sandbox", "--max-cost", "0", "--why-not", "openai/gpt-4.1", "Hello"]) == 3
     out, err = capsys.readouterr()
     assert out == ""
-    assert "openai/gpt-4.1 is rejected by budget_cost; nobody is chosen.\nTo be considered: raise --max-cost to" in err
+    assert "openai/gpt-4.1 is rejected by budget_cost; no model is chosen.\n" in err
+    assert "\nTo be considered: raise --max-cost to" in err
 
 
 # files

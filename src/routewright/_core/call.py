@@ -1,6 +1,5 @@
-"""One request from the door to the storage: who asks, what was decided, what was tried, how it ended. A ``Call`` is
-data that the engine fills in. Its trace, spans, ledger rows, response and events are computed from it when somebody
-reads them. Of what was said it holds nothing, unless it is captured."""
+"""``Call``: the record of one request from the door to the storage. The engine fills it in. Its trace, spans, ledger
+rows, response and events are computed when they are read. It keeps no prompt or answer, unless they are captured."""
 
 from __future__ import annotations
 
@@ -73,64 +72,64 @@ BEST_KEPT = 5  # candidates in a trace; replay gives the whole table
 
 
 class _Rare(Rare):
-    """What few calls have."""
+    """Fields that few calls set."""
 
     __slots__ = ()
 
     policy: PolicySnapshot | None = None
     laid: Laid | None = None
-    """The policy over the request, while it works with that."""
+    """The policy applied to the request; dropped when the call ends."""
     hold: Any = None
-    """What it took of limits and money, until it has ended; None: nothing limits its caller."""
+    """Its hold on limits and money until it ends. None: its caller has no limits."""
     asks: Asks | None = None
-    """What it asks of a model beside text; None: nothing."""
+    """What it needs from a model besides text."""
     repeats = False
-    """Its prompt will be sent again, with more behind it."""
+    """Its prompt will be sent again as the prefix of a longer one."""
     workload_values: tuple[str | None, ...] = ()
-    """What its metadata says of the workload that it belongs to."""
+    """Values in its metadata that identify its workload."""
     workload: tuple[int, int] | None = None
-    """By how many quarter octaves that one's answers are longer, and take more time, than usual."""
+    """How much longer, and how much slower, the workload's answers are than usual, in quarter octaves."""
     prompt: Prompt | None = None
-    """Hashes of its prompt, while that may be in vendors' caches."""
+    """Hashes of its prompt, if vendors may have it cached."""
     warm: tuple[WarmPrefix, ...] = ()
-    """What is expected to be in these."""
+    """Prefixes expected to be in vendors' caches."""
     has_lists = False
-    """It names models, so that its decision is no class's."""
+    """It names models, so no compiled plan of a class applies."""
     budget: Room | None = None
     own_given: DecisionInput | None = None
-    """The decision's input where it is no class's; None: it is made of the plan's when somebody reads it."""
+    """The decision's input, if it is not shared by a class. None: derived from the plan's input when read."""
     reading: Reading | None = None
-    """What was read in its prompt; None: nothing yet, or nothing that could matter."""
+    """The prediction from its prompt. None: not made yet, or it could not change the choice."""
     quality: tuple[int, ...] | None = None
-    """The qualities that follow from that, where they are not the catalogue's."""
+    """Predicted quality per row of the pool, if it differs from the catalogue's."""
     explores = True
-    """A policy may try another model first; not where the decision alone is asked for, which earns nothing."""
+    """A policy may try another model first. False if only the decision is wanted, since nothing is learned from it."""
     draw: Draw | None = None
-    """The model that is tried first under a policy that explores."""
+    """The model to try first under a policy that explores."""
     asks_cache = False
     lookup: Any = None
     looked: LookLine | None = None
     metadata_json: bytes | None = None
-    """As it was when the call was made, whatever became of the caller's object."""
+    """Copied when the call was made, so that later changes of the caller's object do not matter."""
     rollup_keys: tuple[str, ...] = ()
-    """Metadata that usage is counted by."""
+    """Metadata keys that usage is grouped by."""
     windows: Sequence[WindowState] = ()
     """Its rate limits when it was admitted."""
     traceparent: TraceParent | None = None
     is_guarded = False
-    """Its request is past the guardrails."""
+    """Its request has passed the guardrails."""
     hits: Sequence[Hit] = ()
     used = Amount()
-    """What may be gone of its budget, if it has one: known once it has ended."""
+    """The most of its budget that it can have used. Set when it ends."""
     created_text: str | None = None
     error_code: str | None = None  # an error itself holds on to the frames it passed
     captured: Any = None
-    """What was said, if it is captured: as it was until it is redacted, when it is first read."""
+    """The captured prompt and answer. Redacted when first read."""
     text_bytes = 0
     is_booked = False
-    """Its cost is settled apart from its trace."""
+    """Its cost is settled separately from its trace."""
     waited_s = 0.0
-    """How long its answer waited for the storage, which its trace cannot know."""
+    """How long its answer waited for the storage. Not in its trace, which is written before."""
     is_void = False
     """Another call was answered and billed in its place."""
 
@@ -141,13 +140,13 @@ class Call(_Rare, Struct, dict=True, eq=False):
     id: str
     caller: Caller
     request: RouteRequest
-    """As its policy lets it be; with ``board`` and ``fleet``, what it works with until it has ended."""
+    """After its policy was applied. Dropped when the call ends, as are ``board`` and ``fleet``."""
     bounds: TokenBounds
     board: Board
-    """The snapshots it keeps to."""
+    """The snapshots it decides from."""
     fleet: Any
     snapshot_ids: tuple[str, str, str | None]
-    """Of the catalogue, health and policy that the decision was made from."""
+    """Of the catalogue, health and policy behind the decision."""
     policy_version: str
     timeout_ms: int
     created_at: float
@@ -165,7 +164,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
         return f"<Call {self.id}: {self.status}, {len(self.attempts)} attempts>"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """What ``rich`` prints: no text either."""
+        """Fields for ``rich``; no text either."""
         return [("id", self.id), ("status", self.status)]
 
     @property
@@ -175,7 +174,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     @property
     def deadline(self) -> float:
-        """When its time is over, on the monotonic scale."""
+        """When its time is over, in monotonic seconds."""
         return self.started_at + self.timeout_ms / 1000
 
     @property
@@ -186,7 +185,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     @property
     def given(self) -> DecisionInput:
-        """The decision's input, with all that was found out for it."""
+        """The decision's input, predictions included."""
         given, plan, budget = self.own_given, self.plan, self.budget
         if given is not None:
             return given
@@ -214,29 +213,29 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     @property
     def decision(self) -> Decision | None:
-        """What was decided; None: nothing was."""
+        """None: no decision was made."""
         return None if self.plan is None else Decision(self.plan, self.given, None)
 
     @property
     def created(self) -> str:
-        """When it was made, as RFC 3339."""
+        """``created_at`` as RFC 3339."""
         if self.created_text is None:
             self.created_text = timestamp(self.created_at)
         return self.created_text
 
     @property
     def key(self) -> str:
-        """Its trace's key."""
+        """Key of its trace: traces sort by it in order of time."""
         return self.created + self.id
 
     @property
     def environment(self) -> Environment:
-        """Where it was made."""
+        """The caller's environment."""
         return self.caller.environment
 
     @property
     def cost_nanos(self) -> int:
-        """Paid upstream, over all attempts."""
+        """Cost upstream of all attempts."""
         attempts = self.attempts
         return attempts[0].cost_nanos if len(attempts) == 1 else sum([attempt.cost_nanos for attempt in attempts])
 
@@ -247,7 +246,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     @property
     def charged_nanos(self) -> int:
-        """Billed: the cost of an answer, or of what was made when the caller left after content was delivered."""
+        """What is billed: the cost, if there is an answer or the caller left after content was delivered; else 0."""
         if self.caller.environment == "sandbox" or self.is_void:
             return 0
         if self.served is not None:
@@ -257,7 +256,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     @property
     def latency_ms(self) -> float:
-        """The whole call at the router. In the sandbox the model's usual time is shown, not slept."""
+        """Duration of the whole call. Sandbox calls add the model's usual time without waiting for it."""
         milliseconds = (self.ended_at - self.started_at) * 1000
         for attempt in self.attempts:
             milliseconds += attempt.unslept_ms
@@ -265,15 +264,15 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     @property
     def tokens(self) -> Tokens:
-        """Of the attempt that served the request."""
+        """Tokens of the attempt that served the request."""
         return (None if self.served is None else _tokens_of(self.served.usage)) or Tokens()
 
     def void(self, is_void: bool) -> None:
-        """Charge nothing, since another call was answered and billed in its place; or, tried again, what it cost."""
+        """Charge nothing, since another call was answered and billed instead; False charges its cost again."""
         self.is_void = is_void
 
     def end(self, error: RouterError | None, at: float) -> None:
-        """Note how it ended, and drop what it worked with. Without answer and error the caller left."""
+        """Set its status and drop its working state. No answer and no error means that the caller left."""
         self.ended_at = at
         self.request = self.fleet = self.board = None  # type: ignore[assignment]
         if self.prompt is not None:
@@ -300,16 +299,16 @@ class Call(_Rare, Struct, dict=True, eq=False):
         if error is not None:
             self.error_code = error.code
 
-    # What the ledger, the storage and the world are told of it.
+    # Computed from the record
 
     @property
     def rows(self) -> list[LedgerRow]:
-        """What is to be booked with its trace (``TraceDraft``)."""
+        """Ledger rows to book with its trace (``TraceDraft``)."""
         return [] if self.is_booked else self.ledger_rows
 
     @property
     def ledger_rows(self) -> list[LedgerRow]:
-        """One row an attempt that may have cost anything; none in the sandbox."""
+        """One row per attempt that may have cost something; none in the sandbox."""
         caller, rows = self.caller, list[LedgerRow]()
         if caller.environment == "sandbox":
             return rows
@@ -336,7 +335,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     @property
     def line(self) -> CallLine:
-        """What is stored of its trace, but for its content."""
+        """Its trace as it is stored, without content."""
         caller, served, given, cost = self.caller, self.served, self.given, self.cost_nanos
         usage = None if served is None else served.usage
         line = CallLine(
@@ -421,22 +420,22 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     @property
     def trace(self) -> Trace:
-        """The trace (spec 2.6, contract 9). Each reader gets one of its own."""
+        """The trace (spec 2.6, contract 9); a new object each time."""
         return trace_of(self.line, None if self.captured is None else self.captured.content)
 
     @property
     def wordless(self) -> Trace:
-        """The trace without what was captured, so that no redactor has to be asked."""
+        """The trace without captured text, so that no redactor runs."""
         return trace_of(self.line)
 
     @property
     def spans(self) -> list[Span]:
-        """What it did, in order."""
+        """Its spans, in order."""
         return spans_of(self.line)
 
     @property
     def counted(self) -> Counted:
-        """What the analytics count of its trace."""
+        """What analytics count from its trace."""
         served, attempts, given, looked = self.served, self.attempts, self.own_given, self.looked
         is_hit = looked is not None and looked.hit
         if given is None:
@@ -467,7 +466,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
         )
 
     def _replaced_by(self, attempt: Attempt) -> tuple[str | None, Attempt | None]:
-        """The model that an attempt was a fallback for, None if for none, and the attempt at that, if it was called."""
+        """The model that an attempt replaced, if any, and the attempt at that model, if it was called."""
         first, plan = self.attempts[0], self.plan
         before = attempt.after or (None if attempt is first else first)
         model = before.model if before is not None else attempt.model if plan is None else plan.legs[0].id
@@ -477,17 +476,19 @@ class Call(_Rare, Struct, dict=True, eq=False):
     def response(
         self, output: str, tool_calls: list[ToolCall] | None, reasoning: Reasoning | None = None
     ) -> RouteResponse:
-        """The route response (spec 2.2) of a call that was served."""
+        """The response (spec 2.2) of a call that was served."""
         plan, served = self.plan, self.served
-        assert plan is not None, "only what was decided can be served"
-        assert served is not None, "there is an answer"
+        assert plan is not None, "a served call has a plan"
+        assert served is not None, "the call was served"
         usage, (primary, *chain) = served.usage, map(ID, plan.legs)
         told, budget = plan.told, self.budget
         counts = plan.counts if budget is None else plan.rejections(self.bounds.high, budget.nanos, budget.tokens)
         sentence = told[1] if told is not None and told[0] is counts else Decision(plan, self.given, None).reason
         looked, is_hit = self.looked, False
         if looked is not None and looked.hit:
-            sentence, is_hit = f"{_hit_reason(looked)}; else {sentence}", True
+            near = "" if looked.similarity is None else f", similarity {looked.similarity:.3f}"
+            sentence = f"from the cache ({looked.mode}, {looked.age_s:.0f} s old{near}); else {sentence}"
+            is_hit = True
         routing = Routing(
             selected_model=served.leg.id,
             fallback_chain=chain,
@@ -518,7 +519,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
         )
 
     def events(self, error: RouterError | None, budget: Budget | None) -> list[PushedEvent]:
-        """What it caused that is pushed (spec 6.1). ``budget``: the request's."""
+        """Webhook events that it caused (spec 6.1). ``budget``: the request's."""
         if isinstance(error, BudgetExceeded):
             return [BudgetRefused(self.id, error.detail["rejected_candidates"], budget, self.metadata)]
         plan, served = self.plan, self.served
@@ -531,15 +532,10 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
 
 def _reason_after(before: Attempt | None) -> FallbackReason:
-    """Why another model was called after an attempt, or in place of one that was not made because of faults before."""
+    """Why another model was called after an attempt. None: the attempt was skipped because of earlier faults."""
     if before is None:
         return "upstream_5xx"
     return "timeout" if before.fault is None else FAULTS[before.fault].reason  # a hedge was quicker
-
-
-def _hit_reason(looked: LookLine) -> str:
-    near = "" if looked.similarity is None else f", similarity {looked.similarity:.3f}"
-    return f"from the cache ({looked.mode}, {looked.age_s:.0f} s old{near})"
 
 
 def _tokens_of(usage: Usage | None) -> Tokens | None:

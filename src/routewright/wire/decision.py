@@ -12,7 +12,7 @@ from .request import Effort, Goal, Strategy
 
 
 class Reason(StrEnum):
-    """Why a model was rejected, in the order in which the constraints are asked."""
+    """Why a model was rejected, in the order of the constraints."""
 
     WHITELIST = "whitelist"
     DISABLED = "disabled"
@@ -32,7 +32,7 @@ class Reason(StrEnum):
 
 
 class Need(IntFlag):
-    """What a request needs a model to be able to do, besides text."""
+    """Abilities that a request needs besides text."""
 
     NONE = 0
     IMAGE = 1
@@ -248,7 +248,7 @@ class ModelHealth(Struct, frozen=True, omit_defaults=True):
     """Mean length of an answer, thinking included."""
     output_p90: int | None = None
     open: bool = False
-    """The circuit breaker keeps calls away."""
+    """The circuit is open."""
     probe_at_ms: int | None = None
     """When an open breaker lets a probe through, Unix milliseconds."""
 
@@ -288,30 +288,30 @@ class Candidate(Struct, frozen=True, gc=False):
     terms: tuple[float, float, float, float]
     """Quality, cost, latency, stability on 0..1, higher is better."""
     late: bool = False
-    """Expected to miss the deadline, so ranked after all others."""
+    """Expected to miss the deadline, so ranked last."""
 
 
 class Decided(Struct, frozen=True, kw_only=True):
-    """A decision and why, as ``POST /v1/decide`` answers it and ``Decision.to_dict`` gives it."""
+    """A decision with its reasons: the response of ``POST /v1/decide`` and the result of ``Decision.to_dict``."""
 
     model: str
-    """The one that would serve the request."""
+    """The model that would serve the request."""
     chain: list[str]
-    """Those that would follow if it failed, in order."""
+    """Fallbacks, in order."""
     score: float
     reason: str
     """One sentence from the decision's own numbers."""
     output_cap: int | None
-    """Output tokens that the model is to be asked for at most; null: its own limit."""
+    """Output cap sent to the model, in tokens. Null: the model's own limit."""
     fallback_affordable: bool
-    """False: the budget pays for the chosen model's answer alone."""
+    """False: the budget pays only for the chosen model's answer, not for a fallback."""
     candidates: list[Candidate]
     """Every model that fits, best first."""
     rejected: list[Rejection]
-    """Every model that does not, with the first reason that kept it out."""
+    """Every rejected model, with the first reason."""
     digest: str
     """Equal digests are equal decisions."""
     reading: Reading | None = None
-    """What was read in the prompt; null: nothing that could change the choice."""
+    """The prediction from the prompt. Null: it could not change the choice."""
     instead_of: str | None = None
-    """The model that would have been chosen without that, if it is another."""
+    """The model chosen without the prediction, if it differs."""

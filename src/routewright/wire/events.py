@@ -16,14 +16,14 @@ from .trace import copied
 
 
 class StartedRouting(Struct, frozen=True, omit_defaults=True):
-    """What is known of the routing before the first token."""
+    """Routing facts known before the first token."""
 
     selected_model: str
-    """The one that is asked first."""
+    """The model called first."""
     fallback_chain: list[str]
     policy_version: str
     ignored_params: list[str] = []
-    """Wishes that the vendor of this model has no field for."""
+    """Parameters that this model's vendor does not support."""
 
 
 class StartedData(Struct, frozen=True):
@@ -34,7 +34,7 @@ class StartedData(Struct, frozen=True):
 
 
 class RouteStarted(Struct, frozen=True):
-    """The decision is taken and the first model is being called."""
+    """The decision is made and the first model is being called."""
 
     event: ClassVar[str] = "route.started"
     id: int
@@ -42,7 +42,7 @@ class RouteStarted(Struct, frozen=True):
 
 
 class OutputData(Struct, frozen=True, gc=False):
-    """Text, and the attempt it belongs to."""
+    """A piece of text and its attempt."""
 
     text: str
     attempt: int
@@ -57,18 +57,18 @@ class OutputDelta(Struct, frozen=True):
 
 
 class ReasoningData(Struct, frozen=True, omit_defaults=True):
-    """What the model thought before what follows, and the attempt it belongs to."""
+    """Reasoning that precedes the next output, and its attempt."""
 
     text: str
-    """The readable part, perhaps empty."""
+    """The readable part; may be empty."""
     items: list[dict[str, Any]]
-    """The vendor's own items, as ``reasoning.items`` of the response will have them."""
+    """The vendor's own items, as in ``reasoning.items`` of the response."""
     provider: str
     attempt: int
 
 
 class ReasoningDelta(Struct, frozen=True):
-    """What the model thought, told once the first word or tool call after it comes."""
+    """The model's reasoning, sent when the first text or tool call after it arrives."""
 
     event: ClassVar[str] = "reasoning.delta"
     id: int
@@ -76,7 +76,7 @@ class ReasoningDelta(Struct, frozen=True):
 
 
 class ToolCallData(Struct, frozen=True, gc=False):
-    """A piece of one tool call, and the attempt it belongs to."""
+    """A piece of a tool call and its attempt."""
 
     index: int
     call_id: str
@@ -94,7 +94,7 @@ class ToolCallDelta(Struct, frozen=True):
 
 
 class FallbackData(Struct, frozen=True):
-    """Which model takes over from which; ``restart``: the deltas so far are void."""
+    """Which model replaces which; ``restart``: earlier deltas are void."""
 
     from_model: str
     to_model: str
@@ -157,7 +157,7 @@ class BudgetRefused(Struct, frozen=True):
     trace_id: str
     """The trace of the request."""
     rejected_candidates: list[dict[str, Any]]
-    """Each model that was ruled out: ``model``, ``reason`` and ``estimated_cost_usd``."""
+    """Each rejected model: ``model``, ``reason`` and ``estimated_cost_usd``."""
     budget: Budget | None
     """The request's own budget, if it had one: ``maxCostUsd``, ``maxTokens``."""
     metadata: dict[str, Any]
@@ -247,32 +247,32 @@ PushedEvent = (
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """Something that happened, and in whose call. ``type`` says what, ``data`` the particulars."""
+    """A pushed event. ``type`` is its kind, ``data`` its particulars."""
 
     id: str
-    """``evt_...``, later ones greater; it stays the same however often the event is told."""
+    """``evt_...``, increasing with time; the same in every delivery of the event."""
     type: str
     created_at: str
     """RFC 3339, UTC, milliseconds."""
     api_version: Literal["v1"] = "v1"
     data: PushedEvent
     account: str
-    """``_system``: of no call."""
+    """``_system``: belongs to no call."""
     environment: Environment
 
     def copy(self) -> Event:
-        """The same event, of which nothing that can be changed is shared with this one."""
+        """A copy that shares nothing mutable with this event."""
         return replace(self, data=copied(self.data))
 
     @property
     def stored(self) -> StoredEvent:
-        """As it is kept."""
+        """The event as it is stored."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
         return StoredEvent(**fields | {"data": msgspec.to_builtins(self.data)})
 
 
 class StoredEvent(Struct, frozen=True, kw_only=True):
-    """An event as it is kept: ``data`` in plain types."""
+    """An event as it is stored: ``data`` in plain types."""
 
     id: str
     type: str
@@ -284,7 +284,7 @@ class StoredEvent(Struct, frozen=True, kw_only=True):
 
     @property
     def event(self) -> Event:
-        """The event itself. Raises ``KeyError`` for one of an unknown type."""
+        """The event. Raises ``KeyError`` for an unknown type."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
         return Event(**fields | {"data": msgspec.convert(self.data, _BY_TYPE[self.type])})
 
@@ -293,8 +293,8 @@ _BY_TYPE: dict[str, Any] = {each.type: each for each in get_args(PushedEvent)}
 
 
 class PutEvent(Struct, frozen=True, tag=True):
-    """Keep an event, unless it is kept already, or another was under the same ``once`` less than ``quiet_s`` before:
-    then ``Written.created`` is False. Events are kept for a week."""
+    """Store an event for a week. If it exists, or another with the same ``once`` was stored less than ``quiet_s``
+    before, nothing is stored and ``Written.created`` is False."""
 
     event: StoredEvent
     once: str | None = None
@@ -308,23 +308,23 @@ Severity = Literal["minor", "major", "critical"]
 
 
 class Incident(Struct, frozen=True, kw_only=True):
-    """Something that goes wrong for many."""
+    """A problem that affects many accounts."""
 
     id: str
     """``inc_...``."""
     title: str
-    """What the public is told."""
+    """Public description."""
     severity: Severity
     started_at: str
     """RFC 3339, UTC, milliseconds."""
     resolved_at: str | None = None
-    """None: it goes on."""
+    """None: it is still open."""
     status_url: str | None = None
-    """Where more is said of it."""
+    """URL of a page with updates."""
 
 
 class PutIncident(Struct, frozen=True, tag=True):
-    """Keep an incident, in place of what was said of it before. Said under ``SYSTEM_ACCOUNT``."""
+    """Store an incident, replacing its earlier state. Written under ``SYSTEM_ACCOUNT``."""
 
     incident: Incident
     expect: Expect | None = None
@@ -332,4 +332,4 @@ class PutIncident(Struct, frozen=True, tag=True):
 
 
 class Incidents(Struct, frozen=True, tag=True):
-    """A list of the 100 incidents that began last, newest first. Asked under ``SYSTEM_ACCOUNT``."""
+    """Returns a list of the 100 latest incidents, newest first. Queried under ``SYSTEM_ACCOUNT``."""

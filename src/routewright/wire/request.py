@@ -63,11 +63,11 @@ Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
 class CacheControl(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Asks the vendor to keep the prompt up to here in its own cache. A wish: vendors without such marks get none."""
+    """Asks the vendor to cache the prompt up to here. Ignored by vendors without cache marks."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
-    """How long, counted from the last use. Default: the vendor's, mostly five minutes."""
+    """Lifetime since the last use. Default: the vendor's, usually five minutes."""
 
 
 class TextPart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="text"):
@@ -116,7 +116,7 @@ class FileData(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     file_data: str
     """Begins with ``data:application/pdf;base64,`` or ``https://``."""
     filename: str | None = None
-    """What the model is told that it is called."""
+    """File name shown to the model."""
 
 
 class FilePart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="file"):
@@ -130,7 +130,7 @@ Part = TextPart | ImagePart | AudioPart | FilePart
 
 
 def text_of(part: Part) -> str:
-    """The text of a part; of another the data or address that it stands for."""
+    """The text of a text part; the URL or data of any other part."""
     match part:
         case TextPart():
             return part.text
@@ -150,7 +150,7 @@ class FunctionCall(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ToolCall(Struct, frozen=True, forbid_unknown_fields=True):
-    """One call that a model asks for."""
+    """One function call requested by a model."""
 
     id: str
     function: FunctionCall
@@ -158,13 +158,13 @@ class ToolCall(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Reasoning(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a model thought, in the form in which its vendor wants it back in the next turn of a tool loop.
+    """A model's reasoning, in its vendor's format, to send back in the next turn of a tool loop.
 
-    Copy it unchanged from a response into the assistant message. Only the provider that made it is sent it.
+    Copy it unchanged from a response into the assistant message. It is sent only to the provider that made it.
     """
 
     provider: str
-    """Name of the provider whose model thought it."""
+    """Name of the provider that made it."""
     items: list[dict[str, Any]]
     """The vendor's own items, signatures included."""
     text: str | None = None
@@ -176,15 +176,15 @@ class Message(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
 
     role: Role
     content: str | list[Part] | None = None
-    """A text or parts. None, or nothing, beside ``tool_calls`` alone."""
+    """Text or parts. May be None only if ``tool_calls`` are given."""
     tool_calls: list[ToolCall] | None = None
-    """Of the role ``assistant``: what it wanted called."""
+    """For the role ``assistant``: the calls it requested."""
     tool_call_id: str | None = None
-    """Of the role ``tool``: the ``id`` of the call that it answers."""
+    """For the role ``tool``: the ``id`` of the call it answers."""
     name: str | None = None
-    """Who speaks."""
+    """Name of the speaker."""
     reasoning: Reasoning | None = None
-    """Of the role ``assistant``: what the model thought, as its response gave it."""
+    """For the role ``assistant``: the reasoning, unchanged from the response."""
 
 
 class FunctionSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -204,9 +204,9 @@ class Tool(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
 
     type: Literal["function"] = "function"
     function: FunctionSpec | None = None
-    """The nested form: then the others are left out."""
+    """The nested form; leave the fields of the flat form out."""
     name: str | None = None
-    """This and the next three: the flat form."""
+    """The flat form: this field and the next three."""
     description: str | None = None
     """For the model."""
     parameters: dict[str, Any] | None = None
@@ -218,7 +218,7 @@ class Tool(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
 
     @property
     def function_spec(self) -> FunctionSpec:
-        """The declaration in its one inner shape, however it was written."""
+        """The declaration in the nested form."""
         if self.function is not None:
             return self.function
         return FunctionSpec(self.name or "", self.description, self.parameters, self.strict)
@@ -251,13 +251,13 @@ class Fallback(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     models: list[str] | None = None
     """The chain, in this order. Default: the next best that fit."""
     max_retries: float | None = field(default=None, name="maxRetries")
-    """Further tries of the same model on a fault that may pass. Default: 1."""
+    """Retries of the same model after a transient fault. Default: 1."""
     on_partial: OnPartial | None = None
-    """What follows where a stream breaks: ``restart`` gives the next model's answer from its start."""
+    """What to do if a stream breaks off: ``restart`` sends the next model's answer from its start."""
 
 
 class Budget(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A promise over all attempts of a call: US dollars, and tokens (input and output together)."""
+    """A hard limit over all attempts of a call, in US dollars, in tokens, or in both."""
 
     max_cost_usd: float | None = field(default=None, name="maxCostUsd")
     """US dollars."""
@@ -269,55 +269,55 @@ class CacheOpts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     """How a call may be answered from the cache: ``max_error`` or ``threshold``, not both; ``ttl_seconds``."""
 
     mode: Literal["semantic", "exact"] = "semantic"
-    """``exact``: only the same request again."""
+    """``exact`` matches only an identical request."""
     max_error: float | None = None
     """Share of all requests that may get a wrong cached answer. Default: 0.01. The mode ``exact`` ignores it."""
     threshold: float | None = None
-    """Similarity from which on an answer is taken. The mode ``exact`` ignores it."""
+    """Minimum similarity of a hit. The mode ``exact`` ignores it."""
     ttl_seconds: float = 3600
-    """So long an answer is kept."""
+    """How long an answer is kept."""
     explore: float = 0.02
-    """Share of the hits that are answered live all the same, to see whether they were right."""
+    """Share of the hits that are answered live anyway, to check whether the cached answer was right."""
     namespace: str | None = None
-    """Keeps entries apart."""
+    """Requests share entries only within a namespace."""
 
 
 class ReasoningBudget(Struct, frozen=True, forbid_unknown_fields=True):
-    """A bound on what a model thinks before it answers."""
+    """A limit on a model's reasoning before it answers."""
 
     max_tokens: float
-    """Tokens. Models whose vendor takes no such bound are left out."""
+    """Tokens. Models whose vendor takes no such limit are rejected."""
 
 
 class Params(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Sampling parameters that are passed on to the model."""
 
     temperature: float | None = None
-    """How much chance there is in the answer."""
+    """Randomness of the answer."""
     top_p: float | None = None
-    """Only the likeliest words, up to this share."""
+    """Nucleus sampling: the probability mass to sample from."""
     max_output_tokens: float | None = None
-    """The longest answer, thinking included."""
+    """Limit of the answer's length in tokens, reasoning included."""
     stop: str | list[str] | None = None
-    """What ends the answer, and is not in it."""
+    """Strings that end the answer. They are not part of it."""
     seed: float | None = None
-    """For answers that are alike where the rest is."""
+    """Makes answers to the same request repeatable, as far as the model can."""
     response_format: dict[str, Any] | None = None
     """``text``, ``json_object``, or ``json_schema`` with a schema."""
     reasoning: Effort | ReasoningBudget | None = None
-    """How much the model thinks before it answers. Models that cannot do as asked are left out."""
+    """How much the model reasons before it answers. Models that do not support the value are rejected."""
     parallel_tool_calls: bool | None = None
-    """False: at most one tool call an answer, by models that can promise it."""
+    """False allows at most one tool call per answer. Models that cannot promise that are rejected."""
     service_tier: ServiceTier | None = None
-    """How the vendor schedules and prices the call. A wish: ignored, and named, where the vendor has no such tier."""
+    """How the vendor schedules and prices the call. Ignored, and listed as ignored, if the vendor has no such tier."""
     verbosity: Verbosity | None = None
-    """How long answers are. A wish, too."""
+    """Length of answers. Ignored, and listed as ignored, if the vendor has no such option."""
     extra: dict[str, dict[str, Any]] | None = None
-    """Fields of one vendor, by the name of the provider: sent as they are, to that provider alone."""
+    """Vendor-specific fields by provider name, sent unchanged to that provider only."""
 
 
 class RouteRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Body of ``POST /v1/route`` and the one shape behind everything ``Router.route`` accepts (spec 2.1)."""
+    """Body of ``POST /v1/route``; ``Router.route`` converts everything it accepts to this (spec 2.1)."""
 
     messages: list[Message]
     """The chat, at most 1,000 messages."""
@@ -326,11 +326,11 @@ class RouteRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     strategy: Strategy | None = None
     """How goals are weighed. Default: ``balanced``."""
     policy_id: str | None = None
-    """Id or name of a policy, whose goal and strategy hold in the place of those here."""
+    """Id or name of a policy. Its goal and strategy replace those of the request."""
     models: list[str] | None = None
-    """Only these models, by ids or aliases. Default: all that can be called."""
+    """Allowed models, as ids or aliases. Default: all available models."""
     fallback: Fallback | None = None
-    """In the place of the default chain."""
+    """Replaces the default chain."""
     budget: Budget | None = None
     """A hard limit over all attempts."""
     cache: bool | CacheOpts | None = None
@@ -338,19 +338,19 @@ class RouteRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     stream: bool = False
     """Over HTTP: answer with server-sent events."""
     tools: list[Tool] | None = None
-    """Functions that the model may call, each of another name."""
+    """Functions that the model may call. Names are unique."""
     tool_choice: str | NamedToolChoice | None = None
-    """``auto``, ``none``, ``required``, the name of a declared tool, or the common object that names one."""
+    """``auto``, ``none``, ``required``, the name of a declared tool, or an object that names one."""
     params: Params | None = None
     """Passed on to the model."""
     metadata: dict[str, Any] | None = None
-    """Tags, kept in the trace: any JSON of at most 16 KiB."""
+    """Tags stored in the trace: any JSON object of at most 16 KiB."""
     timeout_ms: float | None = None
-    """For everything: choice, tries, pauses, fallbacks, the stream. Default: 60,000."""
+    """Limit for the whole call: decision, attempts, pauses, fallbacks and stream. Default: 60,000."""
     idempotency_key: str | None = None
-    """At most 64 bytes in UTF-8: under one key the same call is made and billed once in 24 hours."""
+    """At most 64 bytes in UTF-8. Within 24 hours, a call with the same key is made and billed only once."""
     prefer: str | list[str] | None = None
-    """Models that are tried first, in this order, where they pass every constraint: an id, an alias, or a list."""
+    """Models to try first, in this order, if they pass every constraint: an id, an alias, or a list."""
 
     @classmethod
     def _made_of(cls, value: Any, source: Any) -> Any:

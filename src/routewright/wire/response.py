@@ -20,18 +20,18 @@ class Tokens(Struct, frozen=True, gc=False, omit_defaults=True):
     output: int = field(default_factory=int)
     cached: int = field(default_factory=int)
     reasoning: int = 0
-    """Of ``output``, what was thought before the answer. In responses, where there is any."""
+    """Reasoning tokens, part of ``output``. Only in responses, if there are any."""
     written: int = 0
-    """Of ``input``, what was written to the provider's prompt cache. In responses, where there is any."""
+    """Tokens written to the provider's prompt cache, part of ``input``. Only in responses, if there are any."""
 
 
 class Routing(Struct, frozen=True, omit_defaults=True):
     """How the request was served (spec 2.2)."""
 
     selected_model: str
-    """The one that served."""
+    """The model that served the request."""
     fallback_chain: list[str]
-    """Those that would have followed, in order."""
+    """Planned fallbacks, in order."""
     policy_version: str
     """``<policy_name>@<date>``; ``inline@<date>`` without a policy."""
     decision_reason: str
@@ -39,11 +39,11 @@ class Routing(Struct, frozen=True, omit_defaults=True):
     cost_usd: float
     """Sum over every attempt that produced tokens."""
     latency_ms: float
-    """The whole call, as the router saw it."""
+    """Duration of the whole call in the router."""
     cache_hit: bool
     tokens: Tokens
     ignored_params: list[str] = []
-    """Wishes that the model's vendor has no field for, such as ``verbosity``."""
+    """Parameters that the model's vendor does not support, such as ``verbosity``."""
     saved_usd: float = 0.0
     """What the vendor's cache saved: ``tokens.cached`` at the full price, less what they cost. If anything."""
 
@@ -52,9 +52,9 @@ class WindowUsage(Struct, frozen=True, gc=False):
     """What is left of the request window; without a limit 2^53 - 1 and the end of the minute."""
 
     rate_limit_remaining: int
-    """Requests, of the account's limit or the key's, whichever has fewer left."""
+    """Requests left in the limit of the account or the key, whichever is less."""
     rate_limit_reset_unix: int
-    """When all of that limit is free again if nobody asks for more, in Unix seconds."""
+    """When the whole limit is free again without further requests, in Unix seconds."""
 
 
 class RouteResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -66,17 +66,17 @@ class RouteResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):
     routing: Routing
     usage: WindowUsage
     primary_model: str
-    """The one that was chosen."""
+    """The chosen model."""
     fallback_model: str | None
-    """The one that served in its place; None: nobody had to."""
+    """The fallback that served the request. None: the chosen model did."""
     cache_hit: bool
     tool_calls: list[ToolCall] | None = None
-    """What the model wants called."""
+    """Tool calls requested by the model."""
     finish_reason: str | None = None
-    """Why the answer ended: ``stop``, ``length``, ``tool_calls``, ``budget`` where the budget's cap cut it, or
-    ``other`` for a vendor's word that nobody knows."""
+    """Why the answer ended: ``stop``, ``length``, ``tool_calls``, ``budget`` if the budget's cap cut it, or ``other``
+    for an unknown reason of the vendor."""
     reasoning: Reasoning | None = None
-    """What the model thought, if its vendor gave anything to send back with the next turn."""
+    """The model's reasoning, if its vendor wants it back in the next turn."""
 
 
 _T = TypeVar("_T")
@@ -108,5 +108,5 @@ class Page(Struct, Generic[_T], frozen=True):
 
 
 def error_envelope(error: RouterError) -> ErrorEnvelope:
-    """Put an error into the shape callers see. Addresses of upstreams are left out."""
+    """Convert an error to the envelope for callers. Omits addresses of upstreams."""
     return ErrorEnvelope(ErrorBody(**error.body["error"]))

@@ -1,6 +1,6 @@
-"""The kinds of write and query a storage knows. A new feature adds a kind here, never a method there (contract 1). A
-batch of writes is applied whole or not at all. A write whose ``expect`` does not hold fails the batch with
-``PreconditionFailed``, which names the write. Writes, queries and scans are tagged, so msgspec reads what it wrote."""
+"""The writes and queries of a storage. A new feature adds a kind here, not a method to ``Storage`` (contract 1). A
+batch of writes is atomic. If the ``expect`` of a write does not hold, the batch fails with ``PreconditionFailed``,
+which names the write. Writes, queries and scans are tagged, so that msgspec decodes what it encoded."""
 
 from __future__ import annotations
 
@@ -40,45 +40,45 @@ FilterOp = Literal["=", "!=", ">=", "<=", ">", "<"]
 
 
 class Term(Struct, frozen=True):
-    """One condition on a trace. ``!=`` keeps exactly what ``=`` leaves out."""
+    """One condition on a trace. ``!=`` selects exactly the traces that ``=`` does not."""
 
     key: FilterKey
     op: FilterOp
     value: str | float | bool
-    """Of the key's kind: a number for ``cost_usd`` and ``duration_ms``, true or false for flags, else a text. Of
-    ``metadata`` it is a text for ``=`` and ``!=``, and a number for the others."""
+    """A number for ``cost_usd`` and ``duration_ms``, a boolean for flags, else a string. For ``metadata``, a string
+    with ``=`` and ``!=`` and a number with the other operators."""
 
 
 class Selection(Struct, frozen=True, kw_only=True):
-    """Traces of an account: those for which everything holds that is said."""
+    """Selects the traces of an account that meet all conditions."""
 
     environment: Environment | None = None
     """None: of either."""
     since: str | None = None
-    """Created then or later, in the form of ``Trace.created_at``."""
+    """Earliest creation time, inclusive, in the format of ``Trace.created_at``."""
     until: str | None = None
-    """Created before then."""
+    """Latest creation time, exclusive."""
     terms: tuple[Term, ...] = ()
 
 
 class PutTrace(Struct, frozen=True, tag=True):
-    """Keep a trace, in place of an earlier one of the same id, and count it in the roll-ups in place of that. Feedback
-    stays. One of the other environment keeps its place: then this fails the batch with ``PreconditionFailed``."""
+    """Store a trace. It replaces an earlier trace with the same id, in the roll-ups too; feedback stays. If that trace
+    has the other environment, the batch fails with ``PreconditionFailed``."""
 
     trace: Trace
     expect: Expect | None = None
     rollup_keys: tuple[str, ...] = ()
     """Metadata that usage can be grouped by, besides ``tenant`` and ``workflow``."""
     rows: tuple[LedgerRow, ...] = ()
-    """What its attempts cost, to be booked with it. A storage without accounts keeps none."""
+    """Ledger rows of its attempts, booked in the same batch. A storage without accounts drops them."""
     durability: Durability = "buffered"
 
 
-JUDGE = "judge"  # comment of feedback that a judge gave
+JUDGE = "judge"  # comment of feedback from a judge
 
 
 class PutFeedback(Struct, frozen=True, tag=True):
-    """Keep what a user thought of an answer, 0..1, in place of what was said before."""
+    """Store a user's score of an answer, 0..1. Replaces earlier feedback."""
 
     trace_id: str
     score: float
@@ -86,17 +86,16 @@ class PutFeedback(Struct, frozen=True, tag=True):
     at: float
     """Unix seconds."""
     expect: Expect | None = None
-    """Speaks of the trace, which is there only if it is of ``environment``."""
+    """Precondition on the trace. A trace of another environment than ``environment`` counts as missing."""
     environment: Environment | None = None
     """None: of either."""
     durability: Durability = "buffered"
 
 
 class PutSnapshot(Struct, frozen=True, tag=True):
-    """Keep a snapshot; its id is made from its content, so keeping it twice is keeping it once. Said under
-    ``SYSTEM_ACCOUNT``.
+    """Store a snapshot under ``SYSTEM_ACCOUNT``. Its id is a hash of its content, so the write is idempotent.
 
-    It goes when no trace names it any more, but not within a day after it was last put.
+    It is removed once no trace names it, but no sooner than a day after it was last put.
     """
 
     snapshot: Snapshot
@@ -107,46 +106,46 @@ class PutSnapshot(Struct, frozen=True, tag=True):
 
 
 class PutPolicyVersion(Struct, frozen=True, tag=True):
-    """Give the content of a policy a version, unless it has one: the next free label of its name and day. Said under
-    ``SYSTEM_ACCOUNT``. Versions are never removed, so that no label ever names two contents."""
+    """Give a policy's content a version, unless it has one: the next free label for its name and day. Written under
+    ``SYSTEM_ACCOUNT``. Versions are never removed, so a label never names two contents."""
 
     content: str
-    """A hash of all that the policy says, its name included."""
+    """Hash of the whole policy, including its name."""
     name: str
     created_at: str
-    """Its date is the day of the label."""
+    """Its date becomes the day of the label."""
     expect: None = None
     durability: Durability = "committed"
 
 
 class PolicyVersions(Struct, frozen=True, tag=True):
-    """A list of the ``PolicyVersion`` of those contents that have one. Asked under ``SYSTEM_ACCOUNT``."""
+    """Returns a list with the ``PolicyVersion`` of each content that has one. Queried under ``SYSTEM_ACCOUNT``."""
 
     contents: tuple[str, ...]
 
 
 class PolicyVersion(Struct, frozen=True):
-    """How a content of a policy is called."""
+    """The label of a policy's content."""
 
     content: str
     label: str
-    """``<policy_name>@<YYYY-MM-DD>``, with ``.2`` ... for further ones of a day."""
+    """``<policy_name>@<YYYY-MM-DD>``; further versions of the same day end in ``.2`` ..."""
     created_at: str
 
 
 class DeleteTraces(Selection, frozen=True, tag=True):
-    """Remove traces, oldest first, with their feedback, and take them out of the roll-ups. Alone in its batch."""
+    """Remove traces with their feedback, oldest first, and subtract them from the roll-ups. Alone in its batch."""
 
     id: str | None = None
     """Only this one."""
     limit: int = 500
-    """At most so many, so that no batch takes long; ``Written.count`` says how many it were. Below 1: none."""
+    """Maximum number to remove, so that no batch takes long; below 1: none. ``Written.count`` is the number removed."""
     expect: None = None
     durability: Durability = "committed"
 
 
 class SetRetention(Struct, frozen=True, tag=True):
-    """Say how long traces are kept before ``sweep`` removes them. Roll-ups stay. Said under ``SYSTEM_ACCOUNT``."""
+    """Set how long traces are kept before ``sweep`` removes them. Roll-ups stay. Written under ``SYSTEM_ACCOUNT``."""
 
     production_s: float | None = None
     """None: for ever."""
@@ -181,15 +180,15 @@ Write = (
 
 
 class Written(Struct, frozen=True):
-    """Result of one write; ``created`` is False where something of that id was there before."""
+    """Result of one write; ``created`` is False if the id already existed."""
 
     created: bool
     count: int = 1
-    """How many things it was about."""
+    """Number of records written or removed."""
     events: tuple[StoredEvent, ...] = ()
-    """What it led to, kept in the same batch."""
+    """Events that followed from the write, stored in the same batch."""
     claimed: Claimed | None = None
-    """Of ``ClaimDeliveries``; None: the storage has no endpoints."""
+    """Result of ``ClaimDeliveries``. None: the storage has no endpoints."""
 
 
 class TraceById(Struct, frozen=True, tag=True):
@@ -197,7 +196,7 @@ class TraceById(Struct, frozen=True, tag=True):
 
     id: str
     environment: Environment | None = None
-    """Only a trace of this one; None: of either."""
+    """None: either."""
 
 
 class FeedbackByTrace(Struct, frozen=True, tag=True):
@@ -205,7 +204,7 @@ class FeedbackByTrace(Struct, frozen=True, tag=True):
 
     trace_id: str
     environment: Environment | None = None
-    """Only of a trace of this one; None: of either, even of one that is not there."""
+    """Environment of the trace. None: either, and the trace may be missing."""
 
 
 class SnapshotById(Struct, frozen=True, tag=True):
@@ -215,16 +214,16 @@ class SnapshotById(Struct, frozen=True, tag=True):
 
 
 class CurrentRetention(Struct, frozen=True, tag=True):
-    """The ``SetRetention`` that holds. Asked under ``SYSTEM_ACCOUNT``."""
+    """The current ``SetRetention``. Queried under ``SYSTEM_ACCOUNT``."""
 
 
 class RollupKeys(Struct, frozen=True, tag=True):
-    """A list of the metadata that the account's usage was ever counted by, in order, ``tenant`` and ``workflow``
-    aside."""
+    """Sorted list of the metadata keys that the account's usage was ever grouped by, without ``tenant`` and
+    ``workflow``."""
 
 
 class _Days(Struct, frozen=True, kw_only=True):
-    """Counts of some days, both ends included, ``YYYY-MM-DD``."""
+    """A range of days, ``YYYY-MM-DD``, both ends inclusive."""
 
     first: str
     last: str
@@ -233,13 +232,13 @@ class _Days(Struct, frozen=True, kw_only=True):
 
 
 class UsageCounts(_Days, frozen=True, tag=True):
-    """A ``GroupedUsage``: what each of the largest groups used a day, or an hour, and what all traces did."""
+    """Returns a ``GroupedUsage``: usage per day or hour of the largest groups, and of all traces."""
 
     group_by: str
     """``model``, ``tenant``, ``workflow`` or ``metadata.<key>``."""
     hourly: bool = False
     groups: int = 100
-    """How many groups, by requests over all the days, then by name."""
+    """Number of groups, ranked by requests over the whole range, then by name."""
 
 
 class UsageCount(Struct, frozen=True):
@@ -248,7 +247,7 @@ class UsageCount(Struct, frozen=True):
     start: str
     """``YYYY-MM-DD``, or ``YYYY-MM-DDTHH``."""
     group: str | None
-    """Empty: of traces without a model. None: of all groups that are not among the largest, or of all traces."""
+    """Empty: traces without a model. None: all smaller groups together, or all traces."""
     requests: int
     errors: int
     cost_nanos: int
@@ -259,38 +258,38 @@ class UsageCount(Struct, frozen=True):
 
 
 class GroupedUsage(Struct, frozen=True):
-    """The answer to ``UsageCounts``, all parts of the same moment."""
+    """Result of ``UsageCounts``. All parts are read at the same moment."""
 
     groups: list[UsageCount]
     all: list[UsageCount]
-    """Of all traces, those without a group included."""
+    """All traces, including those without a group."""
     runs: dict[str, int] = {}
     """Agent runs by the status they ended with."""
 
 
 class CacheCounts(_Days, frozen=True, tag=True):
-    """A list of ``CacheCount``: look-ups in the cache by how old the entry was."""
+    """Returns a list of ``CacheCount``: cache look-ups by age of the entry."""
 
 
 class CacheCount(Struct, frozen=True):
     """One row of ``CacheCounts``."""
 
     age: str
-    """Seconds that the entry was at most old, ``older``, or ``miss``."""
+    """Upper bound of the entry's age in seconds, ``older``, or ``miss``."""
     lookups: int
     saved_nanos: int
 
 
 class FallbackCounts(_Days, frozen=True, tag=True):
-    """A list of ``FallbackCount``."""
+    """Returns a list of ``FallbackCount``."""
 
 
 class FallbackCount(Struct, frozen=True):
     """One row of ``FallbackCounts``."""
 
     kind: str
-    """``request``: those that called a model, and those of them that a fallback served; ``reason``: of these;
-    ``model``: attempts, and successful ones; or ``run``: agent runs, and completed ones."""
+    """What ``total`` and ``counted`` are. ``request``: requests that called a model, and those served by a fallback;
+    ``reason``: the latter by reason; ``model``: attempts, and successful ones; ``run``: agent runs, and completed."""
     name: str
     """The reason, the model, the status of runs, or empty."""
     total: int
@@ -298,7 +297,7 @@ class FallbackCount(Struct, frozen=True):
 
 
 class LatencyCounts(_Days, frozen=True, tag=True):
-    """A list of ``LatencyCount``."""
+    """Returns a list of ``LatencyCount``."""
 
 
 class LatencyCount(Struct, frozen=True):
@@ -335,15 +334,15 @@ Query = (
 
 
 class TraceItems(Selection, frozen=True, tag=True):
-    """The account's traces without their spans, newest first; the key of an item is its ``key``."""
+    """The account's traces without spans, newest first. The key of an item is its ``key``."""
 
 
 class Traces(Selection, frozen=True, tag=True):
-    """The same, whole."""
+    """The account's traces with spans, newest first."""
 
 
 class Events(Struct, frozen=True, tag=True):
-    """The account's events, newest first; the key of one is its id."""
+    """The account's events, newest first. The key of an event is its id."""
 
 
 Scan = TraceItems | Traces | LedgerRows | Events | Deliveries

@@ -36,7 +36,7 @@ NOTHING = LedgerSum("", "", "", "attempt", 0, Tokens(), 0, 0, 0, 0, 0)  # the su
 
 
 def summed(there: LedgerSum, row: LedgerRow, sign: int = 1) -> LedgerSum:
-    """The sum with a row in it, or without it."""
+    """The sum plus or minus a row."""
     low, high = row.cost_range_nanos or (row.cost_nanos, row.cost_nanos)
     was, used = there.tokens, row.tokens
     return replace(
@@ -52,7 +52,7 @@ def summed(there: LedgerSum, row: LedgerRow, sign: int = 1) -> LedgerSum:
 
 
 def added(there: LedgerSum, more: LedgerSum) -> LedgerSum:
-    """The sum of both, by the names of the first."""
+    """The sum of two sums, under the names of the first."""
     was, used = there.tokens, more.tokens
     return replace(
         there,
@@ -67,7 +67,7 @@ def added(there: LedgerSum, more: LedgerSum) -> LedgerSum:
 
 
 def total(sums: Iterable[LedgerSum]) -> LedgerSum:
-    """What sums come to, whatever they are of."""
+    """The total of sums."""
     found = NOTHING
     for each in sums:
         found = added(found, each)
@@ -90,32 +90,32 @@ def together(sums: Iterable[LedgerSum]) -> list[LedgerSum]:
 
 
 def key_of(row: LedgerRow) -> str:
-    """Where a row stands among those of its account."""
+    """Sort key of a row within its account."""
     return f"{row.at}{row.request_id}/{row.attempt}"
 
 
 THRESHOLDS = (50, 80, 100)
-"""Percent of the monthly limit at which an account is notified of what it was charged (spec 6.1)."""
+"""Percentages of the monthly limit at which an account is notified of its charges (spec 6.1)."""
 _OF_MONTH = "month:"
 
 
 class Shelf(Books, Protocol):
-    """The books, as a settlement needs them."""
+    """The queries and writes that a settlement needs."""
 
     def attempts(self, account: str, call: str) -> set[int]:
-        """The numbers of the rows that a call has in the ledger."""
+        """The attempt numbers of a call's ledger rows."""
         ...
 
     def unbook(self, account: str, call: str) -> Expired | None:
-        """Remove the row that says of a call that nobody knows what it came to. None: there is none."""
+        """Remove and return a call's ``expired`` row, if it has one."""
         ...
 
     def told(self, account: str, name: str) -> int:
-        """The highest threshold that was notified under a name."""
+        """The highest threshold notified under a name."""
         ...
 
     def put_told(self, account: str, name: str, threshold: int) -> None:
-        """Keep it."""
+        """Store the highest threshold notified."""
         ...
 
 
@@ -124,13 +124,13 @@ class Booked(Struct, eq=False, gc=False):
 
     end: End
     rows: Sequence[LedgerRow]
-    """New ones alone."""
+    """New rows only."""
     purses: tuple[str, ...]
-    """In which they count."""
+    """Purses that they are charged to."""
     keeps: tuple[bytes, Environment, float, Kept] | None
-    """The answer to keep, behind its idempotency key (``scope_of``), environment, and the Unix time until which."""
+    """The answer to keep: idempotency key (``scope_of``), environment, expiry in Unix seconds, and answer."""
     is_void: bool
-    """Another call has its key by now, and is billed in its place."""
+    """Another call has taken its idempotency key and is billed instead."""
     events: list[StoredEvent]
 
 
@@ -189,7 +189,7 @@ def charged(
 
 
 def correct(state: State, shelf: Shelf, account: str, write: Correct) -> Booked:
-    """Book a correction of a call. It ends nothing: what nobody knows of the call stays unknown."""
+    """Book a correction of a call. An ``expired`` row of the call stays."""
     row, end = write.row, End("", None)
     if row.attempt in shelf.attempts(account, row.request_id):
         return Booked(end, (), (), None, False, [])
@@ -202,7 +202,7 @@ def correct(state: State, shelf: Shelf, account: str, write: Correct) -> Booked:
 
 
 def before(shelf: Shelf, account: str, write: object) -> object:
-    """What there is of that which a write about money is about (``batch.Booked``)."""
+    """The stored record that a write about money refers to (``batch.Booked``)."""
     match write:
         case PutAccount():
             return shelf.account(account)
@@ -216,7 +216,7 @@ def before(shelf: Shelf, account: str, write: object) -> object:
 
 
 def expired_row(hold: Hold, before: Expired | None) -> LedgerRow | None:
-    """The row that says of a call whose owner is gone that nobody knows what it came to. None: it held no money."""
+    """The ``expired`` row of a call whose process died. None: the call held no money."""
     most = hold.nanos + (0 if before is None else before.most)
     if not most:
         return None
@@ -232,7 +232,7 @@ def expired_row(hold: Hold, before: Expired | None) -> LedgerRow | None:
 
 
 def _payers(shelf: Shelf, facts: Facts) -> tuple[str, ...]:
-    """The names of the purses that pay for a call that was not reserved for."""
+    """Names of the purses that pay for a call without a reservation."""
     caller = facts.caller
     if caller.environment == "sandbox":
         return ()
@@ -241,7 +241,7 @@ def _payers(shelf: Shelf, facts: Facts) -> tuple[str, ...]:
 
 
 def _crossed(state: State, shelf: Shelf, facts: Facts, account: Account, purses: Sequence[str]) -> list[StoredEvent]:
-    """Events of the thresholds reached now: each once for a month and limit, so a raised limit notifies anew."""
+    """Events of thresholds reached now, once per month and limit; a raised limit notifies again."""
     limit = account.monthly_nanos
     if not limit or not purses[-1].startswith(_OF_MONTH):
         return []
@@ -273,7 +273,7 @@ _CUT = "the storage refused to book it as it was"
 
 
 def without_trace(facts: Facts) -> Facts:
-    """Its bill and its answer alone."""
+    """Only its bill and its answer."""
     return replace(facts, trace=None, snapshots=(), events=())
 
 

@@ -1,6 +1,5 @@
-"""Who pays for a call: the windows and purses of its caller, what a running call holds, and what is said when
-money is short (contract 7).
-"""
+"""The windows and purses that a caller's calls count in, holds of running calls, and errors for lack of money
+(contract 7)."""
 
 from __future__ import annotations
 
@@ -38,7 +37,9 @@ def without_money(purse: Purse, least_nanos: int | None) -> RouterError:
     if purse.level == "account":
         said = f"the balance of the account is {_dollars(left)}{_needs(least_nanos, 'add credit')}"
         return InsufficientBalance(said, detail=detail)
-    said = f"{_whose(purse)} has {_dollars(left)} left of its {_dollars(limit)}"
+    monthly = purse.level == "key" and _period(purse) is not None
+    whose = "the key, in this month," if monthly else _WHOSE[purse.level]
+    said = f"{whose} has {_dollars(left)} left of its {_dollars(limit)}"
     return QuotaExhausted(f"{said}{_needs(least_nanos, 'raise that limit')}", detail=detail)
 
 
@@ -49,13 +50,8 @@ def _needs(least_nanos: int | None, remedy: str) -> str:
     return f", and {least}; {remedy}, or ask for less, such as a smaller params.max_output_tokens"
 
 
-def _whose(purse: Purse) -> str:
-    monthly = purse.level == "key" and _period(purse) is not None
-    return "the key, in this month," if monthly else _WHOSE[purse.level]
-
-
 def _period(purse: Purse) -> str | None:
-    """The month that a purse is of, as ``2026-11``; None: it is of all times."""
+    """A purse's month, as ``2026-11``. None: it is not monthly."""
     found = _MONTH.search(purse.name)
     return None if found is None else found[1]
 
@@ -65,7 +61,7 @@ def _dollars(nanos: int) -> str:
 
 
 def held_by_others(purse: Purse, timeout_ms: int | None) -> RateLimited:
-    """What a caller is told for whom others held what a level has left, for as long as he waited. None: he may not."""
+    """The error when running calls hold a level's remaining money. ``timeout_ms``: the time waited; None: no wait."""
     said = f"calls that run hold what {_WHOSE[purse.level]} has left, and "
     said += "steps() does not wait for them" if timeout_ms is None else f"went on for timeout_ms={timeout_ms}"
     detail = {"level": purse.level, "resource": "requests", "limit_of": "money", "retry_after_seconds": 1}
@@ -79,21 +75,21 @@ class Hold(Struct, array_like=True, gc=False):
     account: str
     key_id: str | None
     came_at: float
-    """Unix seconds when the call came: its month pays."""
+    """Arrival of the call in Unix seconds. Its month pays."""
     ends_at: float
-    """Time of the log by which the call ends."""
+    """Log time by which the call must end."""
     parties: tuple[str, ...]
-    """Accounts and keys whose windows it counts in."""
+    """Names of the windows it counts in."""
     tokens: int
     slots: int
     nanos: int
     purses: tuple[str, ...]
-    """In which it is reserved, and which pay."""
+    """Names of the purses that hold the reservation and pay."""
     claim: bytes | None
     fingerprint: str
     owner: int = 0
     taken_at: float = 0.0
-    """Time of the log when it was admitted."""
+    """Log time of its admission."""
     run: RunLimit | None = None
     """The agent run it belongs to."""
 
@@ -103,7 +99,7 @@ class End(Struct, array_like=True, gc=False):
 
     id: str
     tokens: int | None
-    """None: what was taken stays taken."""
+    """Tokens it used. None: keep the count taken at admission."""
     charge: int = 0
     run_nanos: int = 0
     """The amount that agent runs count."""
@@ -113,7 +109,7 @@ class End(Struct, array_like=True, gc=False):
 
 
 class Widened(Struct, array_like=True, gc=False):
-    """A hold has another amount reserved."""
+    """A hold now reserves another amount."""
 
     id: str
     nanos: int

@@ -1,15 +1,15 @@
 """Every rule of admission: idempotency keys, rate limits, budgets, holds and leases (contract 7).
 
-    Ask ─┬─ Hold ──┬─ settled: booked, what was held beyond that is free again
+    Ask ─┬─ Hold ──┬─ settled: the cost is booked, the rest of the hold is free again
          │         ├─ released: free again
-         │         └─ its owner is silent for a lease: expired, an entry says that nobody knows what it came to
-         ├─ Replay: the answer that was given under its key
-         ├─ Wait: other calls hold the money, or run under the key
-         └─ Short: it is spent
+         │         └─ expired: its owner was silent for a lease; a ledger row says that the cost is unknown
+         ├─ Replay: the answer kept under its idempotency key
+         ├─ Wait: other calls hold the money, or a call with the same key is running
+         └─ Short: the money is spent
 
-``State`` is the reference, and the storage in memory. A storage that processes share keeps a log of ``Tick``: whoever
+``State`` is the reference model and the storage in memory. A shared storage keeps a log of ``Tick``; every process that
 folds the log has the same state. Decisions (``admit``, ``end``, ``expire``) change the state through ``Hold`` and
-``End``, the facts that the log carries; ``fold`` repeats them. One thread at a time, the times never run backwards.
+``End``, which the log carries; ``fold`` repeats them. Single-threaded; times never run backwards.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ from .payer import (
     refused,
 )
 
-KEPT_S = 24 * 3600  # how long an answer is kept under an idempotency key, from the end of its call on
-LATE_S = 3_600.0  # so long after a hold expired its call may still take part
-IDLE_S = 60.0  # callers, windows and purses that were not used for so long, and hold nothing, are dropped from memory
-LOOKED_AT = 64  # how much is looked at each time for what nobody used
+KEPT_S = 24 * 3600  # how long an answer is kept under an idempotency key after its call ended
+LATE_S = 3_600.0  # how long a call may still act after its hold expired
+IDLE_S = 60.0  # callers, windows and purses are dropped from memory when unused for this long and not held
+LOOKED_AT = 64  # items that one call of ``evict`` checks
 _DAY_S = 86_400
 
 PurseName = tuple[str, str]  # an account, and the name of one of its purses
@@ -74,12 +74,12 @@ class Wait(NamedTuple):
 
     on: FreedName
     short: Short | None
-    """The answer once the time is over. None: it waits for an idempotency key."""
+    """The answer after a time-out. None: it waits for an idempotency key."""
 
     def give_up(self) -> Short | RouterTimeoutError:
-        """The answer once the time is over."""
+        """The answer after a time-out."""
         return self.short or RouterTimeoutError(
-            "another call with the same idempotency key is still running; ask again with it, to have its answer"
+            "another call with the same idempotency key is still running; retry with the same key to get its answer"
         )
 
     def turn_away(self) -> Short | RateLimited:
@@ -89,7 +89,7 @@ class Wait(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """An answer that is kept under an idempotency key."""
+    """An answer kept under an idempotency key."""
 
     fingerprint: str
     call: str
@@ -97,71 +97,71 @@ class Kept(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """A hold that is over, and nobody knows what its call came to."""
+    """A hold whose call ended at an unknown cost."""
 
     most: int
-    """The most that it can have cost, which agent runs count."""
+    """The most it can have cost. Agent runs count it as spent."""
     purses: tuple[str, ...]
 
 
 class Books(Protocol):
-    """The stored facts that the state needs, as of the last tick that was folded."""
+    """The stored facts that the state reads, as of the last folded tick."""
 
     def account(self, name: str) -> Account | None:
-        """An account, if it was set up."""
+        """None: the account was not set up."""
         ...
 
     def key(self, account: str, key_id: str) -> Key | None:
-        """One of its keys."""
+        """A key of an account."""
         ...
 
     def sums(self, account: str, purse: str) -> tuple[int, int]:
-        """The money spent from a purse, and granted to it."""
+        """Money spent from a purse, and granted to it, in nano-dollars."""
         ...
 
     def kept(self, account: str, claim: bytes, now: float) -> Kept | None:
-        """The answer that is kept under an idempotency key, ``now`` in Unix seconds."""
+        """The answer kept under a claim. ``now``: Unix seconds."""
         ...
 
 
 class State:
-    """All that is held and used of limits and money, over all accounts. Reads from ``books`` on first use."""
+    """What calls hold and use of limits and money, over all accounts. Reads ``books`` on first use."""
 
     def __init__(self, books: Books) -> None:
         self._books = books
-        self.queued: dict[FreedName, int] = {}  # how many wait for something: others that need it queue behind them
+        self.queued: dict[FreedName, int] = {}  # number of calls waiting for each; others queue behind them
         self.clear()
 
     def clear(self) -> None:
-        """Begin with nothing, but for those who wait."""
+        """Forget everything except the waiting calls."""
         self.at = self._until = 0.0  # the time of the last tick
         self.windows: dict[str, Window] = {}
         self.sums: dict[str, dict[str, Sums]] = {}  # by account, and name of the purse
         self.holds: dict[str, Hold] = {}
         self.claims: dict[bytes, Hold] = {}
         self.owners: dict[int, dict[str, Hold]] = {}
-        self.heard: dict[int, float] = {}  # until when the lease of each owner runs that holds something
+        self.heard: dict[int, float] = {}  # end of the lease of each owner that holds something
         self.freed: dict[FreedName, None] = dict.fromkeys(self.queued)
         """Purses and keys that may have room for calls that wait."""
         self.charged: list[Sums] = []
-        """Purses that were charged what the books do not say yet. Who writes it there calls ``booked``."""
-        self.expired: dict[str, float] = {}  # holds whose owners were gone, and when
+        """Purses with charges that are not in the books yet. Whoever writes them there calls ``booked``."""
+        self.expired: dict[str, float] = {}  # when each hold of a dead owner expired
         self._payers: dict[str, dict[tuple[str, str | None], Payer]] = {}
         self._groups: dict[str, dict[tuple[str, ...], tuple[Sums, ...]]] = {}
-        """The purses of an account by their names together, as holds have them."""
+        """Purses of each account by tuples of names, as in holds."""
         self._looking = self._look_through()
         self._looked_at, self._evicts_at = -IDLE_S, 0.0
 
     def begin(self, owner: int, at: float, until: float) -> None:
-        """Begin what an owner does at a time of the log, whose lease runs ``until`` then: a sign of its life."""
+        """Set the time for an owner's next actions and extend its lease to ``until``."""
         self.at, self._until = at, until
         if owner in self.owners:
             self.heard[owner] = until
 
-    # What a caller may take
+    # Terms and purses of a caller
 
     def payer(self, caller: Caller, at: float) -> Payer:
-        """The terms of a caller for a call that came ``at`` (Unix seconds)."""
+        """The terms of a caller for a call that arrived ``at`` (Unix seconds)."""
         mine, name, day = self._payers.get(caller.account), (caller.environment, caller.key_id), int(at) // _DAY_S
         if mine is None:
             mine = self._payers[caller.account] = {}
@@ -193,7 +193,7 @@ class State:
         return next(iter(mine.values())).account if mine else self._books.account(name)
 
     def left(self, caller: Caller, at: float, run: RunLimit | None) -> Left | None:
-        """The money a caller has left, if that is in memory. Safe to call from any thread."""
+        """The money a caller has left, or None if it is not in memory. Thread-safe."""
         mine = self._payers.get(caller.account)
         payer = None if mine is None else mine.get((caller.environment, caller.key_id))
         if payer is None or payer.day != int(at) // _DAY_S:
@@ -211,7 +211,7 @@ class State:
         return Left(payer.account, payer.key, least)
 
     def look(self, caller: Caller, at: float, run: RunLimit | None) -> Left:
-        """The same from the books, where it is not in memory."""
+        """The money a caller has left, read from the books if it is not in memory."""
         payer = self.payer(caller, at)
         if caller.key_id is not None:
             check_key(payer.key, caller.key_id)
@@ -222,7 +222,7 @@ class State:
         return found
 
     def standing(self, account: str, asked: Stands) -> Standing:
-        """How an account stands, with those of its purses that a call would be paid from, the innermost first."""
+        """An account's terms, and the purses that would pay for a call, innermost first."""
         terms = self._books.account(account)
         key = None if asked.key_id is None else self._books.key(account, asked.key_id)
         purses = []
@@ -304,7 +304,7 @@ class State:
         return short
 
     def _taken(self, account: str, claim: bytes, asked: Claim, now: float) -> Replay | Wait | None:
-        """A replay of the key's answer, or a wait for its call. None: it is free. Raises ``IdempotencyKeyReused``."""
+        """The key's kept answer, or a wait for its call. None: the key is free. Raises ``IdempotencyKeyReused``."""
         running = self.claims.get(claim)
         kept = None if running is not None else self._books.kept(account, claim, now)
         fingerprint = running.fingerprint if running is not None else kept.fingerprint if kept is not None else None
@@ -318,7 +318,7 @@ class State:
         return Wait(claim, None) if kept is None else Replay(kept.result)
 
     def _short(self, purses: Sequence[tuple[Sums, int | None]], nanos: int, own: int) -> Wait | Short | None:
-        """Why an amount is not to be had; ``own`` is held already. None: it is."""
+        """Why an amount is not available. None: it is. ``own``: the part already held."""
         least: Sums | None = None
         queued: Sums | None = None
         least_left = least_limit = queued_limit = 0
@@ -344,7 +344,7 @@ class State:
     # The end of a hold
 
     def end(self, end: End) -> Hold | None:
-        """End a hold, and charge what it came to. None: there was none, and ``end.purses`` were charged."""
+        """End a hold and charge its cost. None: there was no hold, and ``end.purses`` were charged."""
         hold = self.holds.pop(end.id, None)
         purses: tuple[Sums, ...] = ()
         account, names = end.account, end.purses
@@ -371,13 +371,13 @@ class State:
         return hold
 
     def booked(self) -> None:
-        """The books say now what purses were charged."""
+        """All charges are in the books now."""
         for sums in self.charged:
             sums.charged = None
         self.charged.clear()
 
     def expire(self, hold_id: str) -> Hold | None:
-        """End a hold whose owner is gone: charged to nobody; runs count it as spent, since it may be."""
+        """End a hold of a dead owner. Nobody is charged; agent runs count the whole hold as spent, since it may be."""
         hold = self.holds.get(hold_id)
         if hold is None:
             return None
@@ -385,7 +385,7 @@ class State:
         return self.end(End(hold_id, None, 0, hold.nanos))
 
     def silent(self, but: int, at: float) -> list[int]:
-        """Owners that hold something and whose leases were over ``at`` a time, ``but`` one."""
+        """Owners with holds whose leases ended before ``at``, except ``but``."""
         return [owner for owner, until in self.heard.items() if until < at and owner != but]
 
     def overdue(self, owner: int, lease_s: float) -> list[Hold]:
@@ -396,7 +396,7 @@ class State:
     # The log
 
     def fold(self, owner: int, at: float, until: float, tick: Tick) -> None:
-        """Repeat what an owner did, whose lease runs ``until`` then."""
+        """Apply a tick of an owner and extend its lease to ``until``."""
         self.begin(owner, at, until)
         for account in tick.changed:
             self.forget(account)
@@ -412,7 +412,7 @@ class State:
         self.booked()  # its owner wrote it there
 
     def forget(self, account: str) -> None:
-        """Read terms and sums of an account anew from the books when they are needed."""
+        """Drop an account's terms and sums, to read them again from the books."""
         for payer in self._payers.pop(account, {}).values():
             _let_go(payer)
         for purse, sums in self.sums.get(account, {}).items():
@@ -421,11 +421,11 @@ class State:
 
     @property
     def size(self) -> int:
-        """How many windows, callers and purses are in memory."""
+        """Number of windows, callers and purses in memory."""
         return len(self.windows) + sum(map(len, self._payers.values())) + sum(map(len, self.sums.values()))
 
     def evict(self, at: float) -> bool:
-        """Drop a part of what nobody used or holds in the minute before ``at``. False: all was looked at lately."""
+        """Drop part of what was neither used nor held in the minute before ``at``. False: all was checked recently."""
         if at < self._looked_at + IDLE_S / 2:
             return False
         self._evicts_at = at
@@ -434,7 +434,7 @@ class State:
         return True
 
     def _look_through(self) -> Iterator[None]:
-        """Go once through everything, and rest after each account and window."""
+        """Check everything once; yields after each account and window."""
         for hold_id in list(self.expired):
             if self.expired[hold_id] < self._evicts_at - LATE_S and hold_id not in self.holds:
                 del self.expired[hold_id]
@@ -464,7 +464,7 @@ class State:
             yield
 
     def dump(self) -> Any:
-        """All of it that the log says, as plain data."""
+        """The logged part of the state, as plain data."""
         cut = self.at - WINDOW_S
         windows = {
             name: (window.times[window.head :], window.requests[window.head :], window.tokens[window.head :])
@@ -474,7 +474,7 @@ class State:
         return self.at, list(self.heard.items()), windows, list(self.holds.values())
 
     def load(self, at: float, heard: Iterable[tuple[int, float]], windows: Any, holds: Iterable[Hold]) -> None:
-        """Begin with what was dumped."""
+        """Restore what ``dump`` returned."""
         self.at = at
         for name, (times, requests, tokens) in windows.items():
             window = self._window(name)
@@ -503,7 +503,7 @@ class State:
         held[hold.id] = hold
 
     def _free(self, hold: Hold, purses: Iterable[Sums]) -> None:
-        """Give back what a hold held in its purses, but for its place in the windows."""
+        """Give back a hold's slots, money and claim. Its requests and tokens stay in the windows."""
         held = self.owners[hold.owner]
         del held[hold.id]
         if not held:
@@ -542,7 +542,7 @@ class State:
         return window
 
     def purse(self, account: str, name: str) -> Sums:
-        """A purse, read from the books if that is needed."""
+        """A purse with its sums, read from the books if necessary."""
         mine = self.sums.get(account)
         sums = None if mine is None else mine.get(name)
         if sums is None:
@@ -554,7 +554,7 @@ class State:
         return sums
 
     def _purses(self, account: str, names: tuple[str, ...]) -> tuple[Sums, ...]:
-        """Purses of an account, perhaps not read yet."""
+        """Purses of an account; their sums may not have been read yet."""
         groups = self._groups.get(account)
         if groups is None:
             groups = self._groups[account] = {}
@@ -569,7 +569,7 @@ class State:
 
 
 def _let_go(payer: Payer) -> None:
-    """A payer is no longer kept, so its windows and purses may go as well."""
+    """Unpin the windows and purses of a payer that is dropped."""
     for _, window, _ in payer.windows:
         window.payers -= 1
     for sums, _ in payer.purses:
@@ -578,5 +578,5 @@ def _let_go(payer: Payer) -> None:
 
 @lru_cache(maxsize=256)
 def scope_of(caller: Caller, key: str) -> bytes:
-    """Hash of account, environment and idempotency key. Asked three times a call."""
+    """Hash of account, environment and idempotency key. Cached, since each call needs it three times."""
     return blake2b(f"{caller.account}\0{caller.environment}\0{key}".encode(), digest_size=16).digest()

@@ -45,7 +45,7 @@ METADATA = "metadata."
 AGES_S = (60, 300, 900, 3_600, 21_600, 86_400)  # upper bounds of the age buckets of cache entries
 OLDER, MISS = "older", "miss"
 MOST_USD, MOST_TOKENS, MOST_MS = 1e6, 10**12, 1e12
-"""The most that is counted of one trace or span, so that the 64 bits of a database hold a sum of thousands of them."""
+"""Cap of the amount counted per trace or span, so that sums of thousands fit in 64 bits."""
 MOST_NANOS = nanos_of(MOST_USD)
 
 _NO_TOKENS = Tokens()
@@ -66,7 +66,7 @@ class UsageKey(NamedTuple):
 
 
 class DayKey(NamedTuple):
-    """A row of the other roll-ups, each of which says what its two names are."""
+    """Key of the other roll-ups; each defines its two names."""
 
     environment: str
     day: str
@@ -81,8 +81,7 @@ class _Hour:
         self.groups: dict[tuple[str, str], dict[str, list[int]]] = {}
         """The sums of each value, by environment and what it is grouped by."""
         self.full: set[tuple[str, str]] = set()
-        """Groups that take no new value and keep those they have: a value counts all traces or none, so that any can be
-        taken out again."""
+        """Groups closed to new values. A value counts all of its traces or none, so that each can be removed again."""
         self.rows = 0
 
     def add(self, of: tuple[str, str], value: str, sums: Sequence[int], most: int | None) -> None:
@@ -103,8 +102,8 @@ class _Hour:
 
 
 class Rollups:
-    """Sums over traces. Usage is kept by the hour and summed up by the day when asked for. ``values``: the most that
-    are counted separately within an hour and group."""
+    """Sums over traces. Usage is kept by hour and summed by day on demand. ``values``: how many are counted separately
+    per hour and group."""
 
     def __init__(self, values: int | None = None) -> None:
         self._hours: dict[str, _Hour] = {}
@@ -113,11 +112,11 @@ class Rollups:
         self.cache: dict[DayKey, list[int]] = {}
         self.fallback: dict[DayKey, list[int]] = {}  # by kind and name, as in ``FallbackCount``: total, counted
         self.latency: defaultdict[DayKey, Counter[int]] = defaultdict(Counter)
-        """By model and strategy: requests a bucket."""
+        """Requests per bucket, by model and strategy."""
         self._forgotten = ""  # the last hour whose usage was forgotten
 
     def add(self, trace: Trace, rollup_keys: Sequence[str] = (), sign: int = 1, model: str | None = None) -> None:
-        """Count a trace under ``model`` (None: the trace's own); ``sign=-1`` takes out one that was counted alike."""
+        """Count a trace under ``model`` (None: the trace's own). ``sign=-1`` removes a trace counted the same way."""
         self.count(counted_of(trace, model), rollup_keys, sign)
 
     def count(
@@ -166,7 +165,7 @@ class Rollups:
                 del self.latency[key]
 
     def keep_newest(self, rows: int) -> None:
-        """Forget the usage of the oldest hours while there are more rows; the last hour always stays."""
+        """Drop the oldest hours while there are more rows; the last hour always stays."""
         if self._rows <= rows:
             return
         *older, _ = sorted(self._hours)
@@ -195,7 +194,7 @@ class Rollups:
         return days
 
     def rollup_keys(self) -> list[str]:
-        """The metadata that usage was counted by (``wire.RollupKeys``)."""
+        """The metadata keys that usage was grouped by (``wire.RollupKeys``)."""
         named = {group_by for hour in self._hours.values() for _, group_by in hour.groups}
         return sorted(name.removeprefix(METADATA) for name in named if name.startswith(METADATA))
 
@@ -269,7 +268,7 @@ class Rollups:
 
 
 def counted_of(trace: Trace, model: str | None = None) -> Counted:
-    """What is counted of a trace. ``model``: whose usage it is; None: as the trace says."""
+    """What a trace adds to the roll-ups. ``model``: counts as its model; None: the trace's own."""
     tried = [span for span in trace.spans if isinstance(span, ModelSpan)]
     fallback = next((span.reason for span in trace.spans if isinstance(span, FallbackSpan)), "")
     ended: list[tuple[str, bool]] = [(trace.status, trace.status == "completed")]
@@ -317,17 +316,17 @@ def shape_of(counted: Counted, rollup_keys: Sequence[str]) -> Counted:
 
 @lru_cache(maxsize=4_096)
 def latency_in(bucket: int) -> float:
-    """A latency in milliseconds that is counted in a bucket."""
+    """A latency in milliseconds that falls in a bucket."""
     return _LEAST_MS * 2 * _RATIO**bucket / (1 + _RATIO) if bucket else _LEAST_MS
 
 
 def bucket_of(duration_ms: float) -> int:
-    """The bucket that a latency is counted in."""
+    """The bucket of a latency."""
     return ceil(log(duration_ms / _LEAST_MS) / _LOG_RATIO) if duration_ms > _LEAST_MS else 0
 
 
 def quantile(buckets: Mapping[int, int], share: float) -> float:
-    """The latency in milliseconds below or at which a share of the counted requests lies, within 1 %."""
+    """A quantile of latencies in milliseconds, exact to 1 %."""
     left = ceil(share * sum(buckets.values()))
     bucket = 0
     for bucket in sorted(buckets):
@@ -349,7 +348,7 @@ def unpacked(data: bytes) -> dict[int, int]:
 
 
 def merged(some: bytes, more: bytes) -> bytes:
-    """The sum of two packed sets of buckets; empty where nothing is left. ``more`` is the smaller one."""
+    """The sum of two packed sets of buckets; empty if nothing is left. Faster if ``more`` is the smaller one."""
     buckets = unpacked(some)
     for bucket, count in unpacked(more).items():
         left = buckets.get(bucket, 0) + count
@@ -387,7 +386,7 @@ def _counts(rows: dict[tuple[str, str | None], list[int]]) -> list[UsageCount]:
 
 
 def _add(rows: dict[K, list[int]], key: K, sums: Sequence[int], *, keep: bool = False) -> None:
-    """Add to a row; one with nothing left is removed, unless it is to be kept."""
+    """Add to a row. A row that becomes empty is removed, unless it must be kept."""
     row = rows.get(key)
     if row is None:
         rows[key] = [*sums]

@@ -347,13 +347,13 @@ def _is_exact(name: str, model: Named) -> bool:
 
 
 def _is_dated(name: str, model: Named) -> bool:
-    """One of both says of which day it is, and the other does not."""
+    """The names differ only in that one carries a date."""
     theirs, ours = undated(name), undated(model.wire_name)
     return theirs == ours and (theirs == name or ours == model.wire_name)
 
 
 def _is_shown(name: str, model: Named) -> bool:
-    """It is the name for people: capitals, and what stands between words, say nothing."""
+    """It equals the display name or wire name, ignoring case and separators."""
     return _bare(name) in (_bare(model.display_name), _bare(model.wire_name)) and _bare(name) != ""
 
 

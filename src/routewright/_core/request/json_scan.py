@@ -184,7 +184,11 @@ def _judge(body: bytes) -> None:
     try:
         # Numbers stay text: their size does not matter here, and the longest would not convert.
         tree = json.loads(
-            body.decode(), object_pairs_hook=_object_of, parse_constant=_constant_of, parse_int=str, parse_float=str
+            body.decode(),
+            object_pairs_hook=_object_of,
+            parse_constant=lambda name: Flaw(f"{name} is not JSON", "send null, or leave it out", InvalidJson),
+            parse_int=str,
+            parse_float=str,
         )
     except UnicodeDecodeError as error:
         problem = f"the body is not UTF-8: {error.reason} at byte {error.start}"
@@ -217,7 +221,3 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any] | Flaw:
             break
         seen.add(key)
     return Flaw(f"has the key {quoted(key)} twice", "keep one of them")
-
-
-def _constant_of(name: str) -> Flaw:
-    return Flaw(f"{name} is not JSON", "send null, or leave it out", InvalidJson)

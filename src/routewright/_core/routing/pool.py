@@ -105,7 +105,10 @@ class Pool:
         self.qualities: list[int] = self.quality.tolist()
         self.levels: list[int] = (on_grid(self.quality) // 100).tolist()
         """The utility of each quality, in ten-thousandths: its step on the grid."""
-        self.deprecated = np.array([_ordinal(m.deprecated_at) for m in models], dtype=np.int64)
+        self.deprecated = np.array(
+            [date.fromisoformat(m.deprecated_at[:10]).toordinal() if m.deprecated_at else _NEVER for m in models],
+            dtype=np.int64,
+        )
         self.disabled = np.array([m.disabled for m in models], dtype=np.bool_)
         self.free_tier = np.array([m.free_tier for m in models], dtype=np.bool_)
         self.unavailable = np.array([m.availability.status == "unavailable" for m in models], dtype=np.bool_)
@@ -292,7 +295,3 @@ _TIER_BITS = {"flex": int(Need.FLEX), "priority": int(Need.PRIORITY)}
 _MODALITY_BITS = {
     "image": int(Need.IMAGE), "tool": int(Need.TOOLS), "audio": int(Need.AUDIO), "file": int(Need.FILE)
 }  # fmt: skip
-
-
-def _ordinal(deprecated_at: str | None) -> int:
-    return date.fromisoformat(deprecated_at[:10]).toordinal() if deprecated_at else _NEVER

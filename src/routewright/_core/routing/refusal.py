@@ -1,4 +1,4 @@
-"""Says why no model fits, and the smallest change of request and policy that would admit one (contract 3)."""
+"""Explains why no model fits, and finds the smallest change of request and policy that admits one (contract 3)."""
 
 from __future__ import annotations
 
@@ -65,31 +65,31 @@ _MOST_MS = int(NUMBERS[Policy]["max_latency_ms"].high)
 
 
 class Effort(NamedTuple):
-    """How much a change is; the smallest is suggested."""
+    """Size of a change; the smallest is suggested."""
 
     open_circuit: bool
     of_policy: bool
-    """The policy has to be another, too."""
+    """The policy must change as well."""
     free_offer: bool
-    """A free offer has to be named ..."""
+    """A free model must be named."""
     named: bool
-    """... or any other model."""
+    """Any model must be named."""
     changes: int
     needs: int
-    """Abilities that are done without."""
+    """Number of abilities given up."""
     quality: int
     late_ms: int
     lost: int
-    """Millionths of the input, and of the output."""
+    """Millionths cut from input and output."""
     tokens: int
-    """By which a budget is raised."""
+    """Tokens added to the budget."""
     picos: int
-    """What a budget has to hold."""
+    """Cost that the budget must cover."""
     row: int
 
     @property
     def is_least(self) -> bool:
-        """No other change for the same model is smaller."""
+        """No change for the same model can be smaller."""
         return self.changes <= 1 and not (self.of_policy or self.needs or self.lost)
 
 
@@ -99,12 +99,12 @@ class Way(NamedTuple):
     model: str
     given: DecisionInput
     words: tuple[str, ...]
-    """One for each thing to change."""
+    """One phrase per thing to change."""
     effort: Effort
 
 
 def refusal(given: DecisionInput, board: Board, eligible: Eligible, laid: Laid | None) -> NoCandidates:
-    """Make the error for a request that no model fits. ``laid`` is the policy over it."""
+    """The error for a request that no model fits. ``laid``: the policy applied to it."""
     outlook, search = board.outlook, Search(given, board, laid)
     ask, pool = Ask(given, outlook), outlook.pool
     firsts = named_reasons(first := first_failures(given, ask, eligible))
@@ -138,7 +138,7 @@ def refusal(given: DecisionInput, board: Board, eligible: Eligible, laid: Laid |
 
 
 def _unserved(board: Board, rows: list[int]) -> str:
-    """Which environment variables would bring the providers of some rows; nothing where none is known to."""
+    """Advice on the environment variables that would enable the providers of some rows. Empty: none is known."""
     providers = dict.fromkeys(board.pool.models[row].provider for row in rows)
     found = {name: board.boards.variables[name] for name in providers if name in board.boards.variables}
     if not found:
@@ -149,7 +149,7 @@ def _unserved(board: Board, rows: list[int]) -> str:
 def admission(
     given: DecisionInput, board: Board, row: int, reasons: set[Reason], laid: Laid | None
 ) -> tuple[DecisionInput, str] | None:
-    """What would admit one row: the input as it would be, and the change in words. None: nothing would."""
+    """The changed input that admits a row, and the change in words. None: no change does."""
     way = Search(given, board, laid).way(row, reasons)
     if way is None:
         return None
@@ -163,12 +163,12 @@ def admission(
 
 
 def reasons_of(row: BoolArray) -> list[Reason]:
-    """The questions that one row of ``failures`` fails, in their order."""
+    """The constraints that a row of ``failures`` fails, in order."""
     return [reason for reason, fails in zip(REASONS, row.tolist(), strict=True) if fails]
 
 
 class Search:
-    """Finds what a request would have to be to be served. Inputs are made to fit step by step, then told apart."""
+    """Finds changes that get a request served: adapts the input step by step, then compares it with the original."""
 
     def __init__(self, given: DecisionInput, board: Board, laid: Laid | None) -> None:
         self.given = given
@@ -179,12 +179,12 @@ class Search:
         self.by = f"policy {self.policy.name!r}" if self.policy.name else "the policy"
 
     def ways(self, reasons: Iterable[set[Reason]]) -> list[Way]:
-        """The best way for every model that some change would admit. ``reasons``: all of each row."""
+        """The best change for each model that can be admitted. ``reasons``: failed constraints per row."""
         found = [self.way(row, why) for row, why in enumerate(reasons)]
         return [way for way in found if way is not None]
 
     def way(self, row: int, reasons: set[Reason]) -> Way | None:
-        """The best way for one row; None: there is none."""
+        """The best change for a row, if any admits it."""
         if reasons & _FIXED or self.outlook.pool.disabled[row]:
             return None
         given, pool = self.given, self.outlook.pool
@@ -218,7 +218,7 @@ class Search:
         return min(found, key=lambda way: way.effort, default=None)
 
     def as_way(self, row: int, changed: DecisionInput) -> Way:
-        """What a changed input asks for, in words, and how much that is."""
+        """The change to an input, in words, with its effort."""
         given, outlook = self.given, self.outlook
         pool, ask, named = outlook.pool, Ask(changed, outlook), changed.models != given.models
         words = [*self._words(row, changed)]
@@ -247,7 +247,7 @@ class Search:
         return Way(pool.ids[row], changed, tuple(said for said, _ in words), effort)
 
     def _words(self, row: int, changed: DecisionInput) -> Iterator[tuple[str, bool]]:
-        """What to do about each field that has to change, and whether the policy has to."""
+        """Advice per changed field, and whether the policy must change."""
         given, by, limits = self.given, self.by, self.policy.budget or Budget()
         if changed.models != given.models:
             yield from self._naming(row, changed)
@@ -280,12 +280,12 @@ class Search:
             yield f"{said}{f', also in {by},' if also else ''}", also
 
     def _present(self, row: int, changed: DecisionInput) -> int:
-        """Tokens for which a row's window needs room now, without the images that a change leaves out."""
+        """Input tokens in a row's window before the change, without the images that it drops."""
         given = _without(self.given, self.given.needs & ~changed.needs)
         return Ask(given, self.outlook).input(row)[2]
 
     def _naming(self, row: int, changed: DecisionInput) -> Iterator[tuple[str, bool]]:
-        """Where to name the model, in the request or its policy or both, and what else of the policy keeps it out."""
+        """Where to name the model, in request or policy, and what else in the policy excludes it."""
         model, policy, by, known = self.outlook.pool.models[row], self.policy, self.by, self.known
         if self.given.models is None:
             yield f"set 'models' to {list(changed.models or ())}", False
@@ -309,7 +309,7 @@ class Search:
 
 
 def _without(given: DecisionInput, lost: int) -> DecisionInput:
-    """The input without the images, or the files and recordings, that are among what is ``lost``."""
+    """The input without images, files or audio, as far as ``lost`` has them."""
     lost &= Need.IMAGE | Need.FILE | Need.AUDIO
     if not lost:
         return given
@@ -322,7 +322,7 @@ def _without(given: DecisionInput, lost: int) -> DecisionInput:
 
 
 def _sensible(needs: int, lost: int) -> int:
-    """Needs without those that go with one that is lost: the address of no image, the choice of no tool."""
+    """Needs without those that depend on a lost one, such as a tool choice without tools."""
     for whole, part in _PARTS_OF_NEEDS.items():
         if lost & whole:
             needs &= ~int(part)
@@ -330,7 +330,7 @@ def _sensible(needs: int, lost: int) -> int:
 
 
 def _fit_window(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[DecisionInput]:
-    """As it is if the window holds it; else with less output, with a shorter input, or with both."""
+    """Inputs that fit the window: unchanged, or with less output, a shorter input, or both."""
     pool, asked = outlook.pool, given.max_output_tokens
     room, window, most = Ask(given, outlook).room(row), pool.window[row], pool.max_output[row]
     wanted = outlook.output[row] if asked is None else asked
@@ -354,7 +354,7 @@ def _fit_window(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[De
 
 
 def _cut(given: DecisionInput, outlook: Outlook, row: int, tokens: int, figure: Literal[1, 2]) -> DecisionInput | None:
-    """The input cut to so many tokens by this figure of its ``Length``; None if no text would be left."""
+    """The input cut to ``tokens``, measured by a ``figure`` of its ``Length``. None: no text would remain."""
     measure, text = outlook.pool.measures[outlook.pool.measure[row]], replace(given.tokens, images=())
     whole = length(text, measure)[figure]
     part = tokens - (length(given.tokens, measure)[figure] - whole)
@@ -366,7 +366,7 @@ def _cut(given: DecisionInput, outlook: Outlook, row: int, tokens: int, figure: 
 
 
 def _affordable_input(given: DecisionInput, outlook: Outlook, row: int) -> int:
-    """The most input tokens that budgets pay for beside the output."""
+    """Most input tokens that budgets cover besides the output."""
     ask = Ask(given, outlook)
     most = ask.high(row)
     if given.budget_tokens is not None:
@@ -377,7 +377,7 @@ def _affordable_input(given: DecisionInput, outlook: Outlook, row: int) -> int:
 
 
 def _fit_limits(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[DecisionInput]:
-    """Larger limits; or less output or input as one of them allows, and larger ones where that falls short."""
+    """Inputs within limits: raised limits, or less output or input and raised limits where that is not enough."""
     raised = _raised(given, outlook, row)
     yield raised
     if raised is given:
@@ -400,13 +400,13 @@ def _fit_limits(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[De
 
 
 def least_output(pool: Pool, row: int) -> int:
-    """The shortest answer that is suggested for the sake of a limit. Less than a model thinks would leave no words."""
+    """The shortest output suggested to meet a limit. It leaves room for text after the model's reasoning."""
     thinks = pool.models[row].reasoning and row not in pool.quiet
     return LEAST_OUTPUT + (pool.dials.thought(THINKING_TOKENS) if thinks else 0)
 
 
 def _raised(given: DecisionInput, outlook: Outlook, row: int) -> DecisionInput:
-    """Limits as high as the model needs them."""
+    """The input with limits raised as far as the model needs."""
     ask, cap, ceiling = Ask(given, outlook), given.max_output_tokens, given.max_latency_ms
     high = ask.high(row)
     tokens, worst = high + ask.held_output(row), nanos(ask.worst_picos(row, high))

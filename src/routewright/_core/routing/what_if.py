@@ -1,6 +1,5 @@
-"""What would be: the change that would put a model first, and what a policy's requests come to if a provider is lost.
-Every answer is found by deciding again with one thing changed, so what is said holds. Changes of two things at once are
-not sought."""
+"""What-if questions: which change would make a model win, and what a policy does without a provider. Each answer comes
+from deciding again with one thing changed, so it is exact. Combinations of changes are not searched."""
 
 from __future__ import annotations
 
@@ -32,39 +31,39 @@ Lever = Literal["models", "prefer", "goal", "prices", "quality", "latency", "sta
 
 
 class Change(Struct, frozen=True):
-    """One thing that, changed alone, lets the model win."""
+    """A single change that makes the model win."""
 
     what: Lever
     said: str
     value: float | None = None
-    """The bound: a share of the present prices, a quality, seconds, a share of calls, milliseconds."""
+    """The required value: a share of current prices, a quality, seconds, a share of calls, or milliseconds."""
 
 
 class WhyNot(Struct, frozen=True, kw_only=True):
-    """Why a model is not chosen for a request; ``str`` tells it in a few lines."""
+    """Why a model is not chosen for a request; ``str`` gives a short explanation."""
 
     model: str
     chosen: str | None
-    """Who is; None: nobody fits."""
+    """The chosen model. None: no model fits."""
     place: int | None
-    """Its place among the models that fit; None: it is rejected."""
+    """Its rank among the models that fit, from 1. None: it is rejected."""
     fitting: int
     is_preferred: bool = False
-    """Who is chosen is so because the request or its policy prefers it."""
+    """The chosen model won because the request or its policy prefers it."""
     rejected_by: tuple[Reason, ...] = ()
     """All constraints that it fails, in their order."""
     admission: str | None = None
-    """What would admit it; None: it fits, or nothing that can be asked for would help."""
+    """Change that would admit it. None: it fits, or no change of the request helps."""
     wins_then: bool = False
-    """It is chosen once it is admitted."""
+    """Once admitted, it is chosen."""
     changes: tuple[Change, ...] = ()
-    """Each alone would let it win; where it is rejected, after its admission."""
+    """Each would make it win by itself; for a rejected model, once it is admitted."""
 
     def __str__(self) -> str:
         preferred = self.is_preferred
         if self.chosen == self.model:
             return f"{self.model} is chosen{', since it is preferred' if preferred else ''}."
-        chosen = f"{self.chosen}, which is preferred," if preferred else self.chosen or "nobody"
+        chosen = f"{self.chosen}, which is preferred," if preferred else self.chosen or "no model"
         if self.place is not None:
             lines = [f"{self.model} is number {self.place} of {self.fitting} models that fit; {chosen} is chosen."]
         else:
@@ -79,44 +78,44 @@ class WhyNot(Struct, frozen=True, kw_only=True):
 
 
 class ProviderLoss(Struct, frozen=True):
-    """What becomes of a policy's requests while one provider serves nothing."""
+    """The choice under a policy while one provider is unavailable."""
 
     provider: str
     model: str | None
-    """Who is chosen then; None: nobody fits, the policy breaks."""
+    """The model chosen then. None: no model fits."""
 
 
 class ModelEnd(Struct, frozen=True):
-    """A model of the plan that its vendor gives up."""
+    """A model of the plan with a retirement date."""
 
     model: str
     deprecated_at: str
 
 
 class PolicyCheck(Struct, frozen=True, kw_only=True):
-    """What routing one request under a policy comes to today."""
+    """Result of routing one request under a policy today."""
 
     policy: str
     id: str
     version: str
     policy_class: str = ""
-    """One of its classes, whatever the prompt; empty: the policy, as it is for the prompt."""
+    """The class that was checked, regardless of the prompt. Empty: the prompt decides."""
     allowed: int
     fitting: int = 0
     model: str | None = None
-    """Who is chosen; None: nobody fits."""
+    """The chosen model. None: no model fits."""
     chain: tuple[str, ...] = ()
     estimated_cost_usd: float | None = None
-    """Expected of the chosen model. None: its price is unknown."""
+    """Expected cost of the chosen model. None: its price is unknown."""
     worst_cost_usd: float | None = None
-    """What a budget must hold for the chosen model."""
+    """Budget that the chosen model needs."""
     fallback_affordable: bool = True
-    """False: the budget pays for the chosen model's answer alone."""
+    """False: the budget pays only for the chosen model's answer, not for a fallback."""
     problem: str | None = None
-    """Why nobody fits, and what to change."""
+    """Why no model fits, and what to change."""
     losses: tuple[ProviderLoss, ...] = ()
     ends: tuple[ModelEnd, ...] = ()
-    """Models of the plan that have a date from which they are served no longer, the soonest first."""
+    """Models of the plan with a retirement date, soonest first."""
 
     @property
     def servable(self) -> bool:
@@ -125,13 +124,13 @@ class PolicyCheck(Struct, frozen=True, kw_only=True):
 
     @property
     def breaks_without(self) -> list[str]:
-        """Providers whose loss leaves nobody."""
+        """Providers without which no model fits."""
         return [loss.provider for loss in self.losses if loss.model is None]
 
 
 def why_not(given: DecisionInput, board: Board, model: str, laid: Laid | None = None) -> WhyNot:
-    """Ask it of a model of the catalogue and an input whose tokens are counted. ``laid`` is the policy over it. Takes
-    about a tenth of a second: it decides some fifty times."""
+    """Explain why a model is not chosen. The tokens of ``given`` must be counted; ``laid`` is the policy applied. Takes
+    about 0.1 s, for some fifty decisions."""
     outlook = board.outlook
     row = outlook.pool.row[model]
     order, ask = board.order(given), Ask(given, outlook)
@@ -164,7 +163,7 @@ def _chosen(given: DecisionInput, board: Board) -> str | None:
 
 
 def _changes(given: DecisionInput, board: Board, row: int, laid: Laid | None) -> Iterator[Change]:
-    """Every lever by itself, the caller's own first."""
+    """Each single change that makes the model win, those of the request first."""
     model = board.outlook.pool.models[row]
     others = tuple(each for each in given.prefer if each != model.id)
     if _chosen(replace(given, models=(model.id,), prefer=()), board) == model.id:
@@ -187,7 +186,7 @@ def _changes(given: DecisionInput, board: Board, row: int, laid: Laid | None) ->
 
 
 def _director(laid: Laid | None) -> str:
-    """Who says what matters: a policy that names any of it has the last word."""
+    """What sets goal and strategy: the policy, if it names any of them, else the request."""
     policy = None if laid is None else laid.published.policy
     if policy is None or (policy.goal, policy.strategy, policy.weights) == (None, None, None):
         return "the request"
@@ -195,12 +194,12 @@ def _director(laid: Laid | None) -> str:
 
 
 def _changes_of_model(given: DecisionInput, board: Board, model: Model) -> Iterator[Change]:
-    """What of its own would have to be better, each by the smallest step that does."""
+    """The smallest sufficient improvement of each of the model's own figures."""
     outlook, row = board.outlook, board.pool.row[model.id]
     listed = board.pool.models[row].pricing_per_1m
 
     def largest(most: int, world: Callable[[int], tuple[DecisionInput, Board]]) -> int | None:
-        """The largest number in whose world it wins, where smaller ones only help; None: it does not even with 0."""
+        """The largest number with which the model wins, by bisection. None: it loses even with 0."""
         if most < 0 or _chosen(*world(0)) != model.id:
             return None
         losing = range(1, most + 1)
@@ -228,7 +227,7 @@ def _changes_of_model(given: DecisionInput, board: Board, model: Model) -> Itera
         parts = largest(PARTS - 1, cheaper)
         if parts is not None:
             price = _scaled(listed, parts)
-            # every digit: rounded up it would be too much
+            # all digits: a price rounded up would be too high
             usd_in, usd_out = (usd_text(round(usd * NANOS_PER_USD)) for usd in (price.input_usd, price.output_usd))
             said = f"its prices are at most {parts / 10:g} % of what they are: "
             said += f"${usd_in} in and ${usd_out} out per million tokens"
@@ -255,7 +254,7 @@ def _latency_ms(given: DecisionInput, board: Board, row: int) -> int:
 
 
 def check(given: DecisionInput, board: Board, laid: Laid) -> PolicyCheck:
-    """Check a policy by one request: its input with counted tokens, over which the policy was laid."""
+    """Route one request under a policy. ``given``: its input under the policy, with counted tokens."""
     snapshot, pool = laid.published, board.outlook.pool
     policy = snapshot.policy
     allowed = len(pool) if snapshot.models is None else len(snapshot.models)
@@ -286,7 +285,7 @@ def check(given: DecisionInput, board: Board, laid: Laid) -> PolicyCheck:
 
 
 def _board_without(board: Board, provider: str) -> Board:
-    """The board of a catalogue in which nothing of a provider is available."""
+    """The board if a provider's models are unavailable."""
 
     def lost(model: Model) -> Model:
         return replace(model, availability=Availability("unavailable", model.availability.regions))
@@ -295,7 +294,7 @@ def _board_without(board: Board, provider: str) -> Board:
 
 
 def _scaled(listed: Pricing, parts: int) -> Pricing:
-    """Prices lowered to so many thousandths."""
+    """Prices scaled to ``parts`` thousandths."""
 
     def lower(holder: Pricing | PriceTier) -> dict[str, float]:
         prices = {name: getattr(holder, name) for name in holder.__struct_fields__ if name.endswith("_usd")}
@@ -306,12 +305,12 @@ def _scaled(listed: Pricing, parts: int) -> Pricing:
 
 
 def _board_with(board: Board, changed: Model) -> Board:
-    """The board of a catalogue in which one model is another."""
+    """The board with one model replaced."""
     return board.with_models(changed if model.id == changed.id else model for model in board.outlook.pool.models)
 
 
 def _board_in(board: Board, model: str, **seen: int) -> Board:
-    """The board of a health in which one model does otherwise."""
+    """The board with changed health figures of one model."""
     health = board.outlook.health.models
     changed = replace(health.get(model, ModelHealth()), **seen)
     return Boards(board.outlook.pool).of(health_snapshot({**health, model: changed}))
