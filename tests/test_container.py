@@ -65,7 +65,7 @@ def test_it_is_built_from_the_clone_with_extras_that_there_are() -> None:
     assert {f"!{each}" for each in copied} <= {*ignored}
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     (asked,) = {*re.findall(r"\[([\w,]+)\]\"", DOCKERFILE)}
-    assert {*asked.split(",")} <= {*extras}
+    assert {"server", "cli"} <= {*asked.split(",")} <= {*extras}  # cli: accounts are managed inside it
 
 
 def test_it_does_not_run_as_root_and_keeps_its_store_in_a_volume() -> None:
