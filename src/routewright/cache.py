@@ -19,7 +19,7 @@ from ._core.cache.guards import guard, offer
 from ._core.call import Call
 from ._core.request.problems import shown
 from ._engine.cache import Caching
-from ._engine.reading import Asked
+from ._engine.request_input import Asked
 from ._engine.route import Engine
 from ._engine.worker import Worker
 from .blocking import Twin, plain

@@ -26,7 +26,7 @@ from ._engine.context import NO_TAGS, parent_held, parent_here, tags_held, withi
 from ._engine.hooks import EventHook, HookCounts, Subscription, TraceHook
 from ._engine.many import Many
 from ._engine.prepared import InputTokens, Prepared
-from ._engine.reading import Asked, Read, read_turns
+from ._engine.request_input import Asked, Read, read_turns
 from ._engine.route import Engine
 from ._engine.steps import HostedProgress, StepCall, StepDone, Steps, StepWait, begin
 from ._engine.stream import Stream

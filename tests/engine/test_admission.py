@@ -35,7 +35,7 @@ from routewright import (
     ValidationFailed,
 )
 from routewright._core.timestamps import timestamp
-from routewright._engine.reading import Asked
+from routewright._engine.request_input import Asked
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Line, Pause
 from routewright.wire import (

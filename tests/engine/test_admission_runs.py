@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from routewright import QuotaExhausted, RateLimited
-from routewright._engine.reading import Asked
+from routewright._engine.request_input import Asked
 from routewright.protocols import Facts
 from routewright.testing.provider import Line, Pause
 from routewright.wire import Delta, Finish, RunLimit, Stands

@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from routewright import Router, UpstreamFailed
-from routewright._engine.reading import Asked
+from routewright._engine.request_input import Asked
 from routewright._engine.steps import HostedProgress, begin
 from routewright.testing.provider import Pause
 from routewright.wire import Delta, OutputDelta

@@ -26,7 +26,7 @@ from routewright import (
     errors,
 )
 from routewright._core.call import Call
-from routewright._engine.reading import Asked
+from routewright._engine.request_input import Asked
 from routewright.backends.storage.tables.read import whole
 from routewright.backends.storage.tables.traces import rows_of_draft
 from routewright.testing import FakeClock, Pause, ScriptedProvider

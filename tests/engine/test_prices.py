@@ -29,7 +29,7 @@ from routewright import (
     Settings,
     ValidationFailed,
 )
-from routewright._engine.reading import Asked
+from routewright._engine.request_input import Asked
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Script
 from routewright.wire import Chunk, Delta, Finish, ModelSpan, PolicyFallback, ToolDelta, Trace, Usage

@@ -45,7 +45,7 @@ from routewright.wire import (
 )
 
 from .answer import Answer
-from .reading import Read
+from .request_input import Read
 from .shared_limits import SharedLimits
 from .storage import KNOWN_S, MOST_KNOWN, NoAccounts, in_time, no_accounts, unfit
 from .trace_log import LONGEST_S, TraceLog

@@ -63,8 +63,8 @@ from routewright.wire import Tool as Declaration
 
 from .admission import Admission
 from .hooks import events_of
-from .reading import Read
 from .replay import reread
+from .request_input import Read
 from .route import Engine
 from .storage import GuardedStorage
 from .tool_calls import APPROVAL_S, Approve, run_tool

@@ -24,7 +24,7 @@ from routewright.errors import BudgetExceeded, RouterError, ValidationFailed
 from routewright.wire import Budget, Caller, DecisionInput
 
 from .answer import Answer
-from .reading import Asked, Read
+from .request_input import Asked, Read
 from .route import Engine
 
 T = TypeVar("T")

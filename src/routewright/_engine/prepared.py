@@ -16,7 +16,7 @@ from routewright.wire import Caller, RouteRequest, TokenBounds
 from routewright.wire.plain import Struct
 
 from .answer import Answer
-from .reading import Read
+from .request_input import Read
 from .route import Engine
 from .stream import Stream
 

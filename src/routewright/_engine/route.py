@@ -80,9 +80,9 @@ from .hedge import HedgedExecution
 from .learning import Learner
 from .progress import Progress
 from .prompt_caches import Warmth
-from .reading import Asked, Read
 from .record import Records
 from .replay import DecideAgain, Replayed, read_result, reread
+from .request_input import Asked, Read
 
 P = TypeVar("P", bound=Progress)
 EXPLORATIONS_KEPT = 2_048

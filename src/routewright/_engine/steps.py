@@ -19,7 +19,7 @@ from .classify import CUT_SHORT, Fault
 from .fleet import Fleet
 from .guardrail import GuardrailFailed, done_now
 from .progress import Blocked, Exchange, Progress
-from .reading import Read
+from .request_input import Read
 from .route import Engine, raise_failure
 
 SHORTEST_S = 0.001

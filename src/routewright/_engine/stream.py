@@ -41,8 +41,8 @@ from .admission import Admission
 from .answer import Answer
 from .execute import Execution
 from .progress import AttemptStarted, Part
-from .reading import Asked, Read
 from .replay import events_again, events_before_end, reasoning_data
+from .request_input import Asked, Read
 from .route import Engine, raise_failure
 
 

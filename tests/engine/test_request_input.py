@@ -11,8 +11,8 @@ import pytest
 from routewright import Message, Router, Settings, ValidationFailed
 from routewright._core.request.read import as_request
 from routewright._core.tokens.estimate import bounds_of_text
-from routewright._engine import reading
-from routewright._engine.reading import LARGE_CHARACTERS, LARGE_ITEMS, Asked
+from routewright._engine import request_input
+from routewright._engine.request_input import LARGE_CHARACTERS, LARGE_ITEMS, Asked
 from routewright.testing import FakeClock
 from routewright.wire import RouteRequest, Tool
 
