@@ -42,7 +42,7 @@ CORE_ORDER = (
     "accounts/payer accounts/state accounts/ledger statement accounts/waiting accounts/books call agent/record"
 ).split()
 ENGINE_ORDER = (
-    "worker context request_input storage readiness retention webhooks capture learning counting replay answer "
+    "worker context request_input storage readiness retention webhooks capture learning counting kept_answer answer "
     "trace_queue hooks trace_log shared_limits admission discovery fleet guardrail cache tool_calls classify "
     "progress failure execute hedge prompt_caches record route many steps stream prepared agent"
 ).split()

@@ -63,7 +63,7 @@ from routewright.wire import Tool as Declaration
 
 from .admission import Admission
 from .hooks import events_of
-from .replay import reread
+from .kept_answer import reread
 from .request_input import Read
 from .route import Engine
 from .storage import GuardedStorage

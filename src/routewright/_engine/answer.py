@@ -12,7 +12,7 @@ from routewright._core.trace.compact import CACHE_HEADER
 from routewright.wire import Reasoning, RouteResponse, Routing, ToolCall, Trace, WindowUsage
 from routewright.wire.plain import PlainData
 
-from .replay import Replayed
+from .kept_answer import Replayed
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # with a default, so that plain ``Answer`` works

@@ -77,11 +77,11 @@ from .execute import Execution
 from .fleet import Fleet
 from .guardrail import LARGE_CHARACTERS, done_now, pass_gate
 from .hedge import HedgedExecution
+from .kept_answer import DecideAgain, Replayed, read_result, reread
 from .learning import Learner
 from .progress import Progress
 from .prompt_caches import Warmth
 from .record import Records
-from .replay import DecideAgain, Replayed, read_result, reread
 from .request_input import Asked, Read
 
 P = TypeVar("P", bound=Progress)

@@ -40,8 +40,8 @@ from routewright.wire import (
 from .admission import Admission
 from .answer import Answer
 from .execute import Execution
+from .kept_answer import events_again, events_before_end, reasoning_data
 from .progress import AttemptStarted, Part
-from .replay import events_again, events_before_end, reasoning_data
 from .request_input import Asked, Read
 from .route import Engine, raise_failure
 

@@ -102,7 +102,7 @@ def test_decisions_replay_in_another_process(tmp_path: Path, full: bool) -> None
     assert len(set(outcomes)) > len(inputs) / 3
     path = tmp_path / "stored"
     path.write_bytes(msgspec.msgpack.encode(Stored(catalogue, healths, inputs, outcomes)))
-    code = f"import sys; from tests.core.test_replay import check; sys.exit(check({str(path)!r}))"
+    code = f"import sys; from tests.core.test_kept_answer import check; sys.exit(check({str(path)!r}))"
     root = Path(__file__).parent.parent.parent
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
