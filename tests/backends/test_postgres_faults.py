@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from routewright._core.accounts.state import Wait
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.postgres import PostgresStorage, writer
-from routewright.backends.storage.postgres.asking import LOOK_S, Asking, Ending, Queues
 from routewright.backends.storage.postgres.connection import AGAIN_S, PATIENCE_S, Address
+from routewright.backends.storage.postgres.request_queue import LOOK_S, Asking, Ending, Queues
 from routewright.errors import InternalError, RateLimited, StorageUnavailable
 from routewright.testing import FakeClock
 from routewright.testing.plugin import need

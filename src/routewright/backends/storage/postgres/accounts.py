@@ -12,7 +12,7 @@ from routewright.errors import RouterError, StorageUnavailable
 from routewright.protocols import Clock, Facts
 from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit, Short, StoredEvent
 
-from .asking import Asking, Ending
+from .request_queue import Asking, Ending
 from .upkeep import Keeper
 from .writer import Writer
 

@@ -41,8 +41,8 @@ from routewright.wire import (
     Written,
 )
 
-from .asking import Ending, packed, put_traces, release_of
 from .connection import LOCK, NO_PARTITION, PATIENCE_S, Database, Tables, array_of, call, state_of
+from .request_queue import Ending, packed, put_traces, release_of
 from .schema import Store
 
 _HOLD = """

@@ -27,7 +27,8 @@ from routewright.loop import Reply, give
 from routewright.protocols import Clock
 from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit
 
-from .asking import (
+from .connection import COLLIDED, LOCKED, Tables, state_of
+from .request_queue import (
     LOOK_S,
     MOST_AT_ONCE,
     Asking,
@@ -41,7 +42,6 @@ from .asking import (
     release_of,
     trace_of,
 )
-from .connection import COLLIDED, LOCKED, Tables, state_of
 from .transaction import Desk, Server
 from .verdict import Terms, verdict, windows_of
 
