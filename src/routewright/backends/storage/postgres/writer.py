@@ -28,6 +28,7 @@ from routewright.protocols import Clock
 from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit
 
 from .connection import COLLIDED, LOCKED, Tables, state_of
+from .refusal import Terms, verdict, windows_of
 from .request_queue import (
     LOOK_S,
     MOST_AT_ONCE,
@@ -43,7 +44,6 @@ from .request_queue import (
     trace_of,
 )
 from .transaction import Desk, Server
-from .verdict import Terms, verdict, windows_of
 
 IDLE_S = 2.0
 """The thread ends after this time without a request."""
