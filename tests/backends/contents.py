@@ -13,7 +13,7 @@ from routewright._core.analytics.rollup import Rollups, merged, unpacked
 from routewright._core.trace.filter import text_of
 from routewright.backends.storage.sqlite.connection import connect
 from routewright.backends.storage.sqlite.upkeep import check
-from routewright.backends.storage.tables.roll import roll
+from routewright.backends.storage.tables.rollups import roll
 from routewright.backends.storage.tables.traces import STORED, Stored
 from routewright.wire import Trace
 

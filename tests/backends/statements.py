@@ -14,7 +14,7 @@ from routewright.backends.storage.tables import upkeep as swept
 from routewright.backends.storage.tables.books import audit, outbox, read, write
 from routewright.backends.storage.tables.books import audit as sweep
 from routewright.backends.storage.tables.books import ledger as shelf
-from routewright.backends.storage.tables.roll import _GROUPED, _LAST
+from routewright.backends.storage.tables.rollups import _GROUPED, _LAST
 
 OF_ACCOUNTS = (
     *("trace", "tag", "feedback", "usage", "cache_use", "fallback_use", "latency"),

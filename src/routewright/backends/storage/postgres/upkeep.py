@@ -17,7 +17,7 @@ from routewright.backends.clock import SystemClock
 from routewright.backends.coordination.memory import HEAR_S
 from routewright.backends.storage.tables.books.audit import SOME, remove_events, remove_marks
 from routewright.backends.storage.tables.read import DAY_S, retention_of
-from routewright.backends.storage.tables.roll import roll
+from routewright.backends.storage.tables.rollups import roll
 from routewright.backends.storage.tables.shared import forget_unseen
 from routewright.backends.storage.tables.upkeep import Old, old_traces, remove_old, remove_snapshots
 from routewright.errors import RouterError

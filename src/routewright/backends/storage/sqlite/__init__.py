@@ -16,7 +16,7 @@ from routewright._core.request.problems import shown
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.tables.books.audit import is_due, remove_events, remove_marks, remove_results
 from routewright.backends.storage.tables.read import answer, page
-from routewright.backends.storage.tables.roll import roll
+from routewright.backends.storage.tables.rollups import roll
 from routewright.backends.storage.tables.shared import forget_unseen
 from routewright.backends.storage.tables.upkeep import old_traces, remove_old, remove_snapshots
 from routewright.backends.storage.tables.write import Writes

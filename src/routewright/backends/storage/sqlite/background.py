@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-from routewright.backends.storage.tables.roll import roll
+from routewright.backends.storage.tables.rollups import roll
 from routewright.errors import RouterError
 from routewright.fork import Guard, renew_in_children
 

@@ -11,7 +11,7 @@ from routewright._core.policy import next_label
 from routewright.wire import AddLearned, LearnedModel, LearnedSince, PolicyVersion, PutPolicyVersion, Written
 
 from .connection import Statements
-from .roll import rows_where
+from .rollups import rows_where
 
 UNSEEN_S = 30 * 24 * 3600.0
 """Learned rows of a model are removed after this time without an attempt."""

@@ -29,7 +29,7 @@ from routewright.wire import Counted, DeleteTraces, Environment, PutTrace, Token
 
 from .connection import Statements
 from .read import BODY, whole
-from .roll import insert, rows_where
+from .rollups import insert, rows_where
 from .selection import rows_of
 
 KEYS = "trace.created_at, trace.id, trace.n"

@@ -32,7 +32,7 @@ from .books.ledger import PUT_ROWS, columns_of
 from .books.write import BookWrites, Desk, holder_of
 from .connection import Statements
 from .read import SETTING
-from .roll import insert, rows_where
+from .rollups import insert, rows_where
 from .shared import add_learned, put_version
 from .traces import BY_IDS, TraceRows, add_traces, delete, put_traces
 

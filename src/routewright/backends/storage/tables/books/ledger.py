@@ -14,7 +14,7 @@ from routewright._core.accounts.ledger import Booked, correct, expired_row, sett
 from routewright._core.accounts.payer import Hold
 from routewright._core.accounts.state import Expired, Kept, State, Wait
 from routewright.backends.storage.tables.connection import Statements
-from routewright.backends.storage.tables.roll import insert, rows_where
+from routewright.backends.storage.tables.rollups import insert, rows_where
 from routewright.errors import StorageCorrupt
 from routewright.loop import Reply, Signal
 from routewright.protocols import Clock, Facts
