@@ -8,7 +8,7 @@ from dataclasses import replace
 from routewright._core.request.read import BRIEF_TOKENS
 from routewright.wire import Feature, Model
 
-from .dials import Thinking, at, thinking_of
+from .reasoning import Thinking, at, thinking_of
 from .endpoint import wire_name
 from .hosts import HOSTS
 

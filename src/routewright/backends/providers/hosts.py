@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from routewright.wire import Feature, Model
 
-from .dials import Thinking, at, thinking_of
+from .reasoning import Thinking, at, thinking_of
 from .endpoint import Endpoint, wire_name
 
 DIALS: tuple[Feature, ...] = ("parallel_tool_calls", "flex", "priority", "verbosity", "cache_control", "file_url")

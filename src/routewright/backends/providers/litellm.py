@@ -26,7 +26,7 @@ from routewright.wire import Chunk, FaultKind, Feature, Model, ServiceTier, Upst
 from routewright.wire.account import Secret
 
 from .answer import read_whole
-from .dials import Thinking, at
+from .reasoning import Thinking, at
 from .endpoint import Redactor, check_arguments, wire_name
 from .faults import conceal, retry_after, start_of
 from .hosts import DIALS, Host

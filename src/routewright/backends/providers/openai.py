@@ -36,7 +36,7 @@ from routewright.wire import (
 )
 
 from .answer import Piece, Reader, count_of, usage_last
-from .dials import asked_of, merged, thinking_of, tier_of, with_extra
+from .reasoning import asked_of, merged, thinking_of, tier_of, with_extra
 from .discovery import SERVERS
 from .endpoint import address_in_region, check_arguments, wire_name
 from .faults import decoded, ended, fault_in_answer, written
