@@ -15,10 +15,10 @@ from routewright import AnthropicProvider, GeminiProvider, OpenAIProvider
 from routewright._core.catalogue.models import snapshot
 from routewright._core.request.read import needs_of
 from routewright._core.routing.pool import Pool
-from routewright.backends.providers.reasoning import WORDS, Thinking, at, merged, nearest
 from routewright.backends.providers.endpoint import wire_name
 from routewright.backends.providers.hosts import DIALS, HOSTS
 from routewright.backends.providers.http import HttpProvider
+from routewright.backends.providers.reasoning import WORDS, Thinking, at, merged, nearest
 from routewright.errors import ProviderFault
 from routewright.wire import (
     AudioPart,

@@ -11,8 +11,8 @@ import pytest
 from routewright import Caller, Model, Router
 from routewright.server import create_app
 from routewright.server.anthropic import MessageDoor, MessageFrames, message_of
-from routewright.server.door import CallFrames
 from routewright.server.openai import ChatDoor, ChunkFrames, completion_of
+from routewright.server.vendor_call import CallFrames
 from routewright.server.vendors import Known, packed
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import (

@@ -44,11 +44,11 @@ from routewright.wire import (
     text_of,
 )
 
-from .door import Block, BlockFrames, Door, answer, asked, framed, input_of, model_at
 from .endpoints import Service, released
 from .errors import fit
 from .exchange import Exchange, while_connected
 from .fields import Fields, wrong
+from .vendor_call import Block, BlockFrames, Door, answer, asked, framed, input_of, model_at
 from .vendors import EFFORTS, PLACES, Words, chooses, content_of, joined_thoughts, mark_of, packed, unpacked
 
 MESSAGES = "/anthropic/v1/messages"

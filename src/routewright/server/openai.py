@@ -52,11 +52,11 @@ from routewright.wire import (
     error_envelope,
 )
 
-from .door import CallFrames, Door, answer, model_at
 from .endpoints import Service, released
 from .errors import fit
 from .exchange import Exchange
 from .fields import Fields, wrong
+from .vendor_call import CallFrames, Door, answer, model_at
 from .vendors import AUTO, EFFORTS, PLACES, ModelNotFound, Words, chooses, joined_thoughts, mark_of, packed, unpacked
 
 Item = dict[str, Any]

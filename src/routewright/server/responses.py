@@ -15,12 +15,12 @@ from routewright._core.request.problems import shown
 from routewright.errors import RouterError
 from routewright.wire import FunctionCall, Message, Part, Role, RouteResponse, Tokens, ToolCall, Verbosity
 
-from .door import Block, BlockFrames, answer, framed
 from .endpoints import Service
 from .errors import fit
 from .exchange import Exchange
 from .fields import Fields, wrong
 from .openai import LISTED_AT, Item, OpenAIDoor, created_at, error_of
+from .vendor_call import Block, BlockFrames, answer, framed
 from .vendors import EFFORTS, PLACES, Words, content_of, packed, unpacked
 
 PATH = "/openai/v1/responses"

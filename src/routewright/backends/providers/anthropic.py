@@ -34,11 +34,11 @@ from routewright.wire import (
 )
 
 from .answer import Function, Piece, Reader, count_of, usage_last
-from .reasoning import Json, asked_of, merged, thinking_of, tier_of, with_extra
 from .endpoint import Endpoint, check_arguments, wire_name
 from .faults import decoded, ended, fault_in_answer, malformed, written
 from .features import CLAUDE_THINKING, NO_PREFILL, NO_SAMPLING, ONE_OF_TWO, THINKS, claude_of
 from .http import HttpOptions, HttpProvider
+from .reasoning import Json, asked_of, merged, thinking_of, tier_of, with_extra
 
 ANTHROPIC = Endpoint(
     name="anthropic",

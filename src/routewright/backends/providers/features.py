@@ -8,9 +8,9 @@ from dataclasses import replace
 from routewright._core.request.read import BRIEF_TOKENS
 from routewright.wire import Feature, Model
 
-from .reasoning import Thinking, at, thinking_of
 from .endpoint import wire_name
 from .hosts import HOSTS
+from .reasoning import Thinking, at, thinking_of
 
 NEWEST = (99, 0)
 """Version of a model without one in its name."""

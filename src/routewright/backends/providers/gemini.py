@@ -33,11 +33,11 @@ from routewright.wire import (
 )
 
 from .answer import Function, Piece, Reader, count_of, usage_last
-from .reasoning import Json, asked_of, merged, thinking_of, tier_of, with_extra
 from .endpoint import Endpoint, wire_name
 from .faults import decoded, ended, fault_in_answer, malformed, written
 from .features import GEMINI_THINKING, SIGNING, generation_of
 from .http import HttpOptions, HttpProvider
+from .reasoning import Json, asked_of, merged, thinking_of, tier_of, with_extra
 
 GOOGLE = Endpoint(
     name="google",

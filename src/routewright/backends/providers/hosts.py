@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from routewright.wire import Feature, Model
 
-from .reasoning import Thinking, at, thinking_of
 from .endpoint import Endpoint, wire_name
+from .reasoning import Thinking, at, thinking_of
 
 DIALS: tuple[Feature, ...] = ("parallel_tool_calls", "flex", "priority", "verbosity", "cache_control", "file_url")
 """What a host takes only if its row says so."""

@@ -26,11 +26,11 @@ from routewright.wire import Chunk, FaultKind, Feature, Model, ServiceTier, Upst
 from routewright.wire.account import Secret
 
 from .answer import read_whole
-from .reasoning import Thinking, at
 from .endpoint import Redactor, check_arguments, wire_name
 from .faults import conceal, retry_after, start_of
 from .hosts import DIALS, Host
 from .openai import Completion, request_body
+from .reasoning import Thinking, at
 
 _OFFLINE = "LITELLM_LOCAL_MODEL_COST_MAP"
 

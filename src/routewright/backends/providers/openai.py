@@ -36,12 +36,12 @@ from routewright.wire import (
 )
 
 from .answer import Piece, Reader, count_of, usage_last
-from .reasoning import asked_of, merged, thinking_of, tier_of, with_extra
 from .discovery import SERVERS
 from .endpoint import address_in_region, check_arguments, wire_name
 from .faults import decoded, ended, fault_in_answer, written
 from .hosts import HOSTS, Host
 from .http import HttpOptions, HttpProvider
+from .reasoning import asked_of, merged, thinking_of, tier_of, with_extra
 
 _OTHERS = {"anthropic": "AnthropicProvider", "google": "GeminiProvider"}
 """Providers of known vendors with another protocol."""
