@@ -13,7 +13,7 @@ from routewright.server import create_app
 from routewright.server.anthropic import MessageDoor, MessageFrames, message_of
 from routewright.server.openai import ChatDoor, ChunkFrames, completion_of
 from routewright.server.vendor_call import CallFrames
-from routewright.server.vendors import Known, packed
+from routewright.server.vendor_requests import Known, packed
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import (
     Delta,

@@ -11,7 +11,7 @@ from routewright import Caller, Router
 from routewright.errors import Problem, RouterError, RouterTimeoutError, ValidationFailed
 from routewright.server import anthropic, create_app, openai, responses
 from routewright.server.anthropic import MessageFrames
-from routewright.server.vendors import PLACES, Known, Wishes, Words, places_of
+from routewright.server.vendor_requests import PLACES, Known, Wishes, Words, places_of
 from routewright.testing import FakeClock
 
 from .wire import ask, scope_of

@@ -49,7 +49,7 @@ from .errors import fit
 from .exchange import Exchange, while_connected
 from .fields import Fields, wrong
 from .vendor_call import Block, BlockFrames, Door, answer, asked, framed, input_of, model_at
-from .vendors import EFFORTS, PLACES, Words, chooses, content_of, joined_thoughts, mark_of, packed, unpacked
+from .vendor_requests import EFFORTS, PLACES, Words, chooses, content_of, joined_thoughts, mark_of, packed, unpacked
 
 MESSAGES = "/anthropic/v1/messages"
 COUNT_TOKENS = "/anthropic/v1/messages/count_tokens"

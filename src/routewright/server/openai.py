@@ -57,7 +57,18 @@ from .errors import fit
 from .exchange import Exchange
 from .fields import Fields, wrong
 from .vendor_call import CallFrames, Door, answer, model_at
-from .vendors import AUTO, EFFORTS, PLACES, ModelNotFound, Words, chooses, joined_thoughts, mark_of, packed, unpacked
+from .vendor_requests import (
+    AUTO,
+    EFFORTS,
+    PLACES,
+    ModelNotFound,
+    Words,
+    chooses,
+    joined_thoughts,
+    mark_of,
+    packed,
+    unpacked,
+)
 
 Item = dict[str, Any]
 """A JSON object of an answer."""

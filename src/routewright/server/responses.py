@@ -21,7 +21,7 @@ from .exchange import Exchange
 from .fields import Fields, wrong
 from .openai import LISTED_AT, Item, OpenAIDoor, created_at, error_of
 from .vendor_call import Block, BlockFrames, answer, framed
-from .vendors import EFFORTS, PLACES, Words, content_of, packed, unpacked
+from .vendor_requests import EFFORTS, PLACES, Words, content_of, packed, unpacked
 
 PATH = "/openai/v1/responses"
 WORDS = Words(

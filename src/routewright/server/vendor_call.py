@@ -39,7 +39,7 @@ from .errors import told
 from .exchange import Exchange
 from .fields import Fields, Ignored, tree_of
 from .sse import Frame
-from .vendors import (
+from .vendor_requests import (
     AUTO,
     FIELD,
     NOBODY,

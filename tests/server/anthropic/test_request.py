@@ -12,7 +12,7 @@ from routewright._core.request.rules import completed
 from routewright.errors import ValidationFailed
 from routewright.server.anthropic import FAILED, MessageDoor, blocks_of
 from routewright.server.fields import MOST_IGNORED
-from routewright.server.vendors import Known
+from routewright.server.vendor_requests import Known
 from routewright.wire import (
     CacheControl,
     FileData,

@@ -14,7 +14,7 @@ from routewright._core.tokens.estimate import bounds_of
 from routewright.backends.providers.anthropic import message_body
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.server.anthropic import FAILED, MessageDoor
-from routewright.server.vendors import Known, ModelNotFound
+from routewright.server.vendor_requests import Known, ModelNotFound
 from routewright.wire import RouteRequest, UpstreamCall
 
 from .bodies import JSON, bodies, broken

@@ -10,7 +10,7 @@ import pytest
 from routewright._core.request.rules import completed
 from routewright.errors import Problem, ValidationFailed
 from routewright.server.openai import ChatDoor
-from routewright.server.vendors import Known
+from routewright.server.vendor_requests import Known
 from routewright.wire import Model, RouteRequest
 
 from .clients import CHAT

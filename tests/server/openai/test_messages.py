@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from routewright.server.vendors import packed
+from routewright.server.vendor_requests import packed
 from routewright.wire import (
     AudioPart,
     CacheControl,

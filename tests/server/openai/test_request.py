@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from routewright._core.request.rules import completed
 from routewright.errors import InvalidJson, RouterError, ValidationFailed
 from routewright.server.openai import AS_EVER, ChatDoor, envelope
-from routewright.server.vendors import ModelNotFound
+from routewright.server.vendor_requests import ModelNotFound
 from routewright.wire import Budget
 
 from .bodies import BODIES

@@ -19,7 +19,7 @@ from routewright._core.request.rules import completed
 from routewright.errors import RouterError, UpstreamFailed, ValidationFailed
 from routewright.server.openai import envelope
 from routewright.server.responses import HONOURED, PASSED, REFUSED, ResponseDoor, ResponseFrames, response_of
-from routewright.server.vendors import Known, ModelNotFound, packed
+from routewright.server.vendor_requests import Known, ModelNotFound, packed
 from routewright.testing import FakeClock
 from routewright.wire import (
     AudioPart,

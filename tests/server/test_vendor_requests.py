@@ -9,7 +9,7 @@ import pytest
 from routewright import Budget, Caller, Fallback, Message, Model, Router, ValidationFailed
 from routewright.server import create_app
 from routewright.server.fields import Ignored
-from routewright.server.vendors import (
+from routewright.server.vendor_requests import (
     FIELD,
     PLACES,
     Known,
