@@ -20,7 +20,7 @@ from routewright.errors import (
     RouterError,
     RouterTimeoutError,
 )
-from routewright.testing.storage.naive import ACCOUNTS, REFUSALS, RUNS, Chance, NaiveAccounts, Outcome
+from routewright.testing.storage.accounts_model import ACCOUNTS, REFUSALS, RUNS, Chance, NaiveAccounts, Outcome
 from routewright.testing.storage.samples import (
     AT,
     AT_S,

@@ -14,7 +14,7 @@ from routewright.backends.storage.postgres import PostgresStorage
 from routewright.protocols import CountingCoordination
 from routewright.testing import FakeClock
 from routewright.testing.servers import PostgresServer, RedisServer
-from routewright.testing.storage import AccountsContract, AccountsWalk, naive
+from routewright.testing.storage import AccountsContract, AccountsWalk, accounts_model
 from routewright.testing.storage.admission import Budgets, Windows
 from routewright.testing.storage.samples import Till
 from routewright.wire import Ask
@@ -64,7 +64,9 @@ class TestSharedLimits(AccountsContract):
     @pytest.mark.parametrize("seed", range(10))
     async def test_a_random_history_goes_as_the_model_says(self, till: Till, clock: FakeClock, seed: int) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(naive, "PAUSES", [round(pause * 8) / 8 for pause in naive.PAUSES])  # whole units of Redis
+            patch.setattr(
+                naive, "PAUSES", [round(pause * 8) / 8 for pause in accounts_model.PAUSES]
+            )  # whole units of Redis
             await Walk(till.limiting, clock, Random(seed)).go(300)
 
 

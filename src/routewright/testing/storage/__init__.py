@@ -9,11 +9,11 @@ compares a storage with it.
 """
 
 from .accounts import AccountsAndKeys, AgentStates, Bookkeeping, Happenings
+from .accounts_model import AccountsWalk, NaiveAccounts
 from .admission import Budgets, Queues, Windows
 from .analytics import Counting, Snapshots
 from .basics import Aging, Batches, Deletion, Isolation, Keeping, Selecting
 from .ledger import Accounting
-from .naive import AccountsWalk, NaiveAccounts
 from .outbox import Outgoing
 from .owners import Agreeing, Owners
 from .samples import make_ask, make_facts, make_trace

@@ -32,8 +32,8 @@ from routewright.wire import (
     TraceById,
 )
 
+from .accounts_model import AccountsWalk
 from .admission import A_MOMENT_S, AccountsSuite
-from .naive import AccountsWalk
 from .samples import (
     ALIKE,
     AT,
