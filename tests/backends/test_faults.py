@@ -24,7 +24,7 @@ from routewright.errors import ProviderFault, ValidationFailed
 from routewright.protocols import Clock, Provider
 from routewright.testing import CELLS, Cell, FakeClock, FaultyProvider, FaultyServer, FaultyTransport
 from routewright.testing.faulty import FOREVER, Connection
-from routewright.testing.faulty.cells import good
+from routewright.testing.faulty.scenarios import good
 from routewright.testing.faulty.steps import Repeat, moments
 from routewright.testing.provider import Pause
 from routewright.wire import Chunk, Delta, FaultKind, Finish, Model, ToolDelta, Usage

@@ -44,7 +44,7 @@ from routewright._core.request.read import decode_request
 from routewright.protocols import Storage
 from routewright.testing import CELLS, Cell, FakeClock, Pause, ScriptedProvider
 from routewright.testing.faulty import Drip, Play, Repeat, Step
-from routewright.testing.faulty.cells import good
+from routewright.testing.faulty.scenarios import good
 from routewright.testing.provider import Line, Script
 from routewright.wire import (
     Allow,

@@ -1,6 +1,6 @@
 """Faults of providers as data, and three ways to meet them: over TCP, in memory, and as a ready provider."""
 
-from .cells import CELLS, Cell, Play, Request
+from .scenarios import CELLS, Cell, Play, Request
 from .server import FaultyServer
 from .steps import FOREVER, Break, Connection, Drip, Head, Repeat, Step
 from .transport import FaultyProvider, FaultyTransport
