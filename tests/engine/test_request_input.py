@@ -57,8 +57,8 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
         return noted
 
-    monkeypatch.setattr(reading, "as_request", noting(as_request))  # of most
-    monkeypatch.setattr(reading, "bounds_of_text", noting(bounds_of_text))  # of plain turns
+    monkeypatch.setattr(request_input, "as_request", noting(as_request))  # of most
+    monkeypatch.setattr(request_input, "bounds_of_text", noting(bounds_of_text))  # of plain turns
     return seen
 
 

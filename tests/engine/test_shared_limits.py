@@ -65,7 +65,7 @@ class TestSharedLimits(AccountsContract):
     async def test_a_random_history_goes_as_the_model_says(self, till: Till, clock: FakeClock, seed: int) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
-                naive, "PAUSES", [round(pause * 8) / 8 for pause in accounts_model.PAUSES]
+                accounts_model, "PAUSES", [round(pause * 8) / 8 for pause in accounts_model.PAUSES]
             )  # whole units of Redis
             await Walk(till.limiting, clock, Random(seed)).go(300)
 
