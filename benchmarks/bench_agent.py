@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from routewright import Agent, Catalogue, Delta, Finish, Model, Pricing, Router, ToolDelta, Usage
-from routewright.wire import Chunk, RouteRequest, UpstreamCall
+from routewright import Agent, Catalogue, Delta, Finish, Model, Pricing, Router, Usage
+from routewright.wire import Chunk, RouteRequest, ToolDelta, UpstreamCall
 
 from .conftest import Peer, TimedAsync
 from .floors import LeastAgent

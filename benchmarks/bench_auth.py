@@ -11,10 +11,11 @@ from random import Random
 
 import pytest
 
-from routewright import AuthenticationFailed, Console, MemoryStorage, SqliteStorage
+from routewright import Console, MemoryStorage, SqliteStorage
 from routewright._core.account import SHOWN, Pepper, new_key
 from routewright._core.derive import derive
 from routewright.authentication import PURPOSE
+from routewright.errors import AuthenticationFailed
 from routewright.protocols import Storage
 from routewright.wire import Account, Caller, Key, PutAccount, PutKey
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from routewright import MemoryStorage, SqliteStorage, StandardWebhookSigner, WebhookSigner
+from routewright import MemoryStorage, SqliteStorage, WebhookSigner
 from routewright._core.derive import derive, seal
 from routewright._engine.webhooks import Dispatcher
 from routewright.backends.clock import SystemClock
@@ -21,6 +21,7 @@ from routewright.backends.transport.webhooks import AiohttpWebhooks
 from routewright.loop import at_once
 from routewright.protocols import Storage
 from routewright.testing.storage.samples import make_event
+from routewright.webhook import StandardWebhookSigner
 from routewright.wire import Deliveries, Endpoint, PutEndpoint, PutEvent, SealedSecret
 
 from .conftest import Peer, Timed

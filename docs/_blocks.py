@@ -32,7 +32,8 @@ from unittest.mock import patch
 
 import anyio
 
-from routewright import Catalogue, SystemClock
+from routewright import Catalogue
+from routewright.backends.clock import SystemClock
 from routewright.backends.providers.hosts import HOSTS
 from routewright.cli import main
 from routewright.testing.servers import NotInstalled, find

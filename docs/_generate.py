@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable
 from functools import cache
+from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -176,6 +177,30 @@ SAMPLES = (
     ),
 )
 
+FURTHER_NAMES = {
+    "routewright.backends.clock": "SystemClock",
+    "routewright.backends.coordination.memory": "MemoryCoordination",
+    "routewright.backends.providers.callable": "HostedProvider",
+    "routewright.backends.providers.http": "HttpRequest",
+    "routewright.blocking": "BlockingPrepared BlockingStream",
+    "routewright.console": "BlockingConsole",
+    "routewright.contrib.invoices": "Reconciliation",
+    "routewright.contrib.usage_exports": "ExportLine UsageExport read_usage_export",
+    "routewright.ledger": "BlockingLedger",
+    "routewright.policies": "PolicyFile read_policies",
+    "routewright.router": (
+        "BlockingRouter InputTokens PolicyCheck Prepared StepCall StepDone StepWait Steps Subscription WhyNot"
+    ),
+    "routewright.trace": "BlockingTraceStore",
+    "routewright.webhook": "StandardWebhookSigner",
+    "routewright.wire": (
+        "Account AccountStanding Allow Bill Block CacheOpts CacheReport Content Credit FallbackReport Incident Key "
+        "KeyStanding LatencyReport LedgerRow LedgerSum NewKey Page PolicyFallback PolicyGuardrail PolicyWeights "
+        "PriceChange PriceTier Purse Redact Redaction Statement ToolDelta TraceItem UsageReport"
+    ),
+    "routewright.wire.account": "Secret",
+}
+"""Public names besides those of ``routewright`` and the errors."""
 POLICY_PARTS: dict[str, tuple[type[Strict], type[Struct]]] = {
     "## `[[policies]]`": (PolicyEntry, Policy),
     "## `weights`": (WeightsEntry, PolicyWeights),
@@ -318,19 +343,12 @@ def name_table() -> str:
 
 
 def further_name_table() -> str:
-    """What lives in modules of its own."""
-    public = ((name, getattr(routewright, name)) for name in routewright._ALSO)
-    modules: dict[str, list[str]] = {}
-    for name, each in public:
-        if not _is_error(each):
-            modules.setdefault(_home(name), []).append(name)
-    return table(("module", "names"), [(f"`{module}`", _coded(modules[module])) for module in sorted(modules)])
-
-
-def _home(name: str) -> str:
-    """The public module that a name belongs to."""
-    home = routewright._HOME.get(name, "wire")
-    return "routewright.router" if home.startswith("_") else f"routewright.{home}"
+    """Public names that are imported from their own modules."""
+    for module, names in FURTHER_NAMES.items():
+        missing = [name for name in names.split() if not hasattr(import_module(module), name)]
+        assert not missing, f"{module} lacks {missing}"
+    rows = [(f"`{module}`", _coded(names.split())) for module, names in sorted(FURTHER_NAMES.items())]
+    return table(("module", "names"), rows)
 
 
 def _is_error(each: object) -> bool:

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from routewright import (
-    CallableProvider,
-    Console,
-    MemoryStorage,
-    Model,
-    Pricing,
-    QuotaExhausted,
-    Router,
-    UpstreamCall,
-)
+from routewright import CallableProvider, Console, MemoryStorage, Model, Pricing, Router, UpstreamCall
+from routewright.errors import QuotaExhausted
 
 MODEL = Model(id="mine/one", quality=0.8, pricing_per_1m=Pricing(100.0, 400.0), context_window=100_000)
 

@@ -7,8 +7,8 @@ With keys of real providers leave out ``providers``: the Router finds them in th
 
 from __future__ import annotations
 
-from routewright import Agent, CallableProvider, Delta, Finish, Model, Pricing, Router, ToolDelta, Usage
-from routewright.wire import Chunk, UpstreamCall
+from routewright import Agent, CallableProvider, Delta, Finish, Model, Pricing, Router, Usage
+from routewright.wire import Chunk, ToolDelta, UpstreamCall
 
 MODEL = Model(
     id="standin/one", quality=0.5, pricing_per_1m=Pricing(1.0, 4.0), context_window=32_000, modalities=("text", "tool")

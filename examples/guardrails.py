@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from routewright import BlockedByPolicy, DenyList, PatternGuardrail, Router
+from routewright import DenyList, PatternGuardrail, Router
+from routewright.errors import BlockedByPolicy
 from routewright.wire import GuardrailSpan
 
 ANSWER = "Write to anna@example.com, or call +44 20 7946 0958."

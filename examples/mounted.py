@@ -7,7 +7,8 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from routewright import AuthenticationFailed, Caller, Router
+from routewright import Caller, Router
+from routewright.errors import AuthenticationFailed
 from routewright.server import create_app
 
 Scope = MutableMapping[str, Any]

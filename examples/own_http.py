@@ -6,7 +6,8 @@ import json
 import time
 from collections.abc import Mapping
 
-from routewright import OpenAIProvider, ProviderFault, Router, StepCall, StepDone, StepWait
+from routewright import OpenAIProvider, ProviderFault, Router
+from routewright.router import StepCall, StepDone, StepWait
 from routewright.wire import Chunk
 
 PROVIDERS = {  # they write requests and read answers; here they send none

@@ -7,7 +7,9 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from routewright import BodyTooLarge, Console, MemoryStorage, Prepared, Router, RouterError
+from routewright import Console, MemoryStorage, Router, RouterError
+from routewright.errors import BodyTooLarge
+from routewright.router import Prepared
 from routewright.wire import error_envelope
 
 Scope = MutableMapping[str, Any]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from routewright import Router, Settings, read_policies
+from routewright import Router, Settings
+from routewright.policies import read_policies
 
 POLICIES = """
 [[policies]]

@@ -5,7 +5,8 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from routewright import Router, UpstreamCall, UpstreamFailed
+from routewright import Router, UpstreamCall
+from routewright.errors import UpstreamFailed
 from routewright.wire import ModelSpan
 
 MAIL = "Hi, the lamp came broken. I want my money back! Ann, order 117"

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from routewright import AuthenticationFailed, Console, MemoryStorage, NewKey
-from routewright.errors import StorageUnavailable
+from routewright import Console, MemoryStorage
+from routewright.errors import AuthenticationFailed, StorageUnavailable
 from routewright.protocols import Accounts, Storage
 from routewright.testing import FakeClock
-from routewright.wire import Environment, Write, Written
+from routewright.wire import Environment, NewKey, Write, Written
 
 START = datetime(2026, 11, 22, 12, tzinfo=UTC)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 
-from routewright import SystemClock
+from routewright.backends.clock import SystemClock
 from routewright.cli import main
 from routewright.trace import TraceStore
 from routewright.wire import (

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from routewright import CallableProvider, Delta, Finish, Model, Pricing, Router, ToolDelta, UpstreamCall, Usage
+from routewright import CallableProvider, Delta, Finish, Model, Pricing, Router, UpstreamCall, Usage
 from routewright.cli import main
 from routewright.cli.command import EXIT_CODES
-from routewright.wire import Chunk
+from routewright.wire import Chunk, ToolDelta
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch

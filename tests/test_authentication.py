@@ -11,22 +11,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from routewright import (
-    AuthenticationFailed,
-    Caller,
-    Console,
-    MemoryStorage,
-    NewKey,
-    SqliteStorage,
-    StorageUnavailable,
-    ValidationFailed,
-)
+from routewright import Caller, Console, MemoryStorage, SqliteStorage, ValidationFailed
 from routewright._core.account import digest_of, new_key, unknown_key
 from routewright._core.derive import derive
+from routewright.errors import AuthenticationFailed, StorageUnavailable
 from routewright.protocols import Storage
 from routewright.root_secret import BEFORE, VARIABLE, SecretFile
 from routewright.testing import FakeClock
-from routewright.wire import Environment, KeyByDigest, PutKey, Stands
+from routewright.wire import Environment, KeyByDigest, NewKey, PutKey, Stands
 
 from .engine.sightings import Watch
 from .offices import Watched, bearer, fake_clock, holds

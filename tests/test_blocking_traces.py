@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from routewright import BlockingTraceStore, NotFound, Retention, Router, SqliteStorage, TraceStore
+from routewright import Retention, Router, SqliteStorage, TraceStore
+from routewright.errors import NotFound
 from routewright.testing.storage import make_trace
+from routewright.trace import BlockingTraceStore
 
 
 @pytest.fixture(params=["memory", "sqlite"])

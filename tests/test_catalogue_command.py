@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright import Catalogue, Pricing, SystemClock
+from routewright import Catalogue, Pricing
+from routewright.backends.clock import SystemClock
 from routewright.cli import main
 from routewright.contrib.proposals import overlay_text
 from routewright.wire import PriceChange

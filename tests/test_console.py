@@ -16,30 +16,26 @@ from hypothesis import strategies as st
 from msgspec.structs import astuple, replace
 
 from routewright import (
-    Account,
-    AuthenticationFailed,
-    BlockingConsole,
     Caller,
     Console,
     MemoryStorage,
-    NotFound,
     RateLimited,
     RateLimits,
     Router,
     Settings,
     SqliteStorage,
-    StorageUnavailable,
     TraceStore,
     ValidationFailed,
 )
 from routewright._core.account import PLANS
 from routewright._core.terms import account_terms
-from routewright.errors import InternalError
+from routewright.console import BlockingConsole
+from routewright.errors import AuthenticationFailed, InternalError, NotFound, StorageUnavailable
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.testing.storage import make_trace
 from routewright.testing.storage.samples import make_row
-from routewright.wire import SYSTEM_ACCOUNT, Events, LedgerRow, LedgerRows
+from routewright.wire import SYSTEM_ACCOUNT, Account, Events, LedgerRow, LedgerRows
 
 from .billing import book, hold
 from .offices import START, Watched, bearer, fake_clock, holds

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from routewright import Console, NewKey, RouterError, SqliteStorage
+from routewright import Console, RouterError, SqliteStorage
 from routewright._core.account import new_key
 from routewright.root_secret import secret_path
 from routewright.testing import FakeClock
-from routewright.wire import AllAccounts, Incidents, KeyByDigest, Keys, Stands
+from routewright.wire import AllAccounts, Incidents, KeyByDigest, Keys, NewKey, Stands
 
 from .engine.sightings import Watch
 from .offices import Watched, bearer, fake_clock, holds

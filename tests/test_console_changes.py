@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright import Console, MemoryStorage, NewKey, RateLimits, SqliteStorage, ValidationFailed
+from routewright import Console, MemoryStorage, RateLimits, SqliteStorage, ValidationFailed
 from routewright._engine.storage import TRIES
 from routewright.errors import PreconditionFailed
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
-from routewright.wire import Stands, Written
+from routewright.wire import NewKey, Stands, Written
 
 from .offices import Watched, bearer, fake_clock, holds
 

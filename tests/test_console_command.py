@@ -14,8 +14,9 @@ from typing import Any
 import anyio
 import pytest
 
-from routewright import AuthenticationFailed, Console, RateLimits, SqliteStorage
+from routewright import Console, RateLimits, SqliteStorage
 from routewright.cli import main
+from routewright.errors import AuthenticationFailed
 from routewright.root_secret import secret_path
 from routewright.testing.storage.samples import make_row
 from routewright.wire import Caller

@@ -28,9 +28,9 @@ from routewright import (
     RouteRequest,
     RouterError,
     Tool,
-    UpstreamFailed,
     ValidationFailed,
 )
+from routewright.errors import UpstreamFailed
 from routewright.testing import ScriptedProvider, assert_trace
 from routewright.tools import FunctionTool
 from routewright.wire import (

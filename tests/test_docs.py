@@ -14,10 +14,10 @@ from docs._generate import POLICY_PARTS, with_parts
 from msgspec import Struct
 from msgspec.structs import fields
 
-from routewright import Budget, CacheOpts, ExecutionLimits, Fallback, Limits, Message, Params, RouteRequest, Settings
+from routewright import Budget, ExecutionLimits, Fallback, Limits, Message, Params, RouteRequest, Settings
 from routewright.config import ModelEntry
 from routewright.docstrings import field_docs
-from routewright.wire import Candidate, DecisionInput, PushedEvent, Reason, Rejection, Routing, Scope
+from routewright.wire import CacheOpts, Candidate, DecisionInput, PushedEvent, Reason, Rejection, Routing, Scope
 
 PAGES = [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in pages()]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from routewright import BlockingLedger, Caller, Ledger, MemoryStorage, NotFound, SqliteStorage, ValidationFailed
-from routewright.errors import InternalError, UnsupportedWrite
-from routewright.ledger import PIECE
+from routewright import Caller, Ledger, MemoryStorage, SqliteStorage, ValidationFailed
+from routewright.errors import InternalError, NotFound, UnsupportedWrite
+from routewright.ledger import PIECE, BlockingLedger
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.wire import (

@@ -17,19 +17,16 @@ from hypothesis import strategies as st
 from routewright import (
     Caller,
     Ledger,
-    LedgerRow,
     MemoryStorage,
-    NotFound,
-    PreconditionFailed,
     Router,
     Settings,
     SqliteStorage,
-    StorageUnavailable,
     TraceStore,
     Usage,
     ValidationFailed,
 )
 from routewright._core.money import nanos_of
+from routewright.errors import NotFound, PreconditionFailed, StorageUnavailable
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.testing.provider import Turn
@@ -41,6 +38,7 @@ from routewright.wire import (
     Delta,
     Events,
     Finish,
+    LedgerRow,
     LedgerRows,
     PutTrace,
     Tokens,

@@ -14,22 +14,20 @@ from routewright import (
     CallableProvider,
     Caller,
     Console,
-    InternalError,
     Ledger,
     MemoryStorage,
     Model,
-    NewKey,
     Pricing,
     Router,
     RouterError,
-    StorageUnavailable,
     Trace,
     TraceStore,
 )
 from routewright._engine.storage import _declared
+from routewright.errors import InternalError, StorageUnavailable
 from routewright.learning import LearnReport
 from routewright.settings import Retention
-from routewright.wire import Head, HeadFigures, Query, Scan, WebhookAnswer
+from routewright.wire import Head, HeadFigures, NewKey, Query, Scan, WebhookAnswer
 
 pytestmark = pytest.mark.anyio
 

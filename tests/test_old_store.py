@@ -17,16 +17,12 @@ from typing import Any
 import pytest
 
 from routewright import (
-    AuthenticationFailed,
     Caller,
     Catalogue,
     Console,
-    IdempotencyKeyReused,
     Ledger,
     Model,
     Policy,
-    PolicyFallback,
-    PolicyGuardrail,
     Pricing,
     ProviderFault,
     Retention,
@@ -36,6 +32,7 @@ from routewright import (
     TraceStore,
 )
 from routewright.cli import main
+from routewright.errors import AuthenticationFailed, IdempotencyKeyReused
 from routewright.server import create_app
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import (
@@ -46,6 +43,8 @@ from routewright.wire import (
     Events,
     Finish,
     FunctionSpec,
+    PolicyFallback,
+    PolicyGuardrail,
     PolicyVersions,
     PriceChange,
     PutPolicyVersion,

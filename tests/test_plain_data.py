@@ -20,26 +20,19 @@ from starlette.testclient import TestClient
 from routewright import (
     Agent,
     Answer,
-    CacheReport,
     Decision,
     Event,
-    FallbackReport,
-    LatencyReport,
     Model,
-    Page,
     Policy,
-    PolicyCheck,
     Router,
     RouteRequest,
     RouterError,
     RouteResponse,
-    Statement,
     Trace,
-    TraceItem,
-    UsageReport,
-    WhyNot,
 )
 from routewright.agent import AgentAnswer
+from routewright.router import PolicyCheck, WhyNot
+from routewright.wire import CacheReport, FallbackReport, LatencyReport, Page, Statement, TraceItem, UsageReport
 from routewright.wire.plain import PlainData, Struct
 
 HELLO = {"messages": [{"role": "user", "content": "Hello"}]}

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routewright import Policy, Router, ValidationFailed, read_policies
+from routewright import Policy, Router, ValidationFailed
 from routewright.errors import Problem
+from routewright.policies import read_policies
 from routewright.wire import (
     Budget,
     CacheOpts,

@@ -10,7 +10,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from routewright import Console, NewKey, SqliteStorage
+from routewright import Console, SqliteStorage
+from routewright.wire import NewKey
 
 from .backends.processes import running
 from .offices import bearer
@@ -18,7 +19,8 @@ from .offices import bearer
 LONGEST_S = 5.0
 SERVER = """
     import json, time
-    from routewright import AuthenticationFailed, Console, Router
+    from routewright import Console, Router
+    from routewright.errors import AuthenticationFailed
 
     folder = Path(sys.argv[1])
 

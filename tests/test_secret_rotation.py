@@ -13,8 +13,8 @@ from typing import Any
 import anyio
 import pytest
 
-from routewright import CursorInvalid, MemoryStorage, PreconditionFailed, SqliteStorage, TraceStore
-from routewright.errors import StorageUnavailable, ValidationFailed
+from routewright import MemoryStorage, SqliteStorage, TraceStore
+from routewright.errors import CursorInvalid, PreconditionFailed, StorageUnavailable, ValidationFailed
 from routewright.root_secret import BEFORE, VARIABLE, RootSecret, SecretFile, given_secrets, secret_path
 from routewright.testing.storage import make_trace
 
@@ -242,7 +242,7 @@ def test_of_processes_that_change_it_at_once_one_does(store: Path, full: bool) -
     code = """
 import sys
 from pathlib import Path
-from routewright import PreconditionFailed
+from routewright.errors import PreconditionFailed
 from routewright.root_secret import SecretFile
 file = SecretFile(Path(sys.argv[1]))
 print("ready", flush=True)

@@ -15,7 +15,8 @@ from anyio.lowlevel import current_token
 from docs._blocks import ROOT, blocks
 from msgspec.structs import fields, replace
 
-from routewright import MemoryStorage, PreconditionFailed
+from routewright import MemoryStorage
+from routewright.errors import PreconditionFailed
 from routewright.protocols import Storage
 from routewright.testing.storage import AccountsContract, BooksContract, StorageContract
 from routewright.testing.storage.samples import full_trace

@@ -12,21 +12,12 @@ from typing import Any
 
 import pytest
 
-from routewright import (
-    Budget,
-    Catalogue,
-    Fallback,
-    Message,
-    Policy,
-    PolicyFallback,
-    PolicyGuardrail,
-    RouteRequest,
-    UpstreamFailed,
-    ValidationFailed,
-)
+from routewright import Budget, Catalogue, Fallback, Message, Policy, RouteRequest, ValidationFailed
+from routewright.errors import UpstreamFailed
 from routewright.testing import SITUATIONS, NotSurvived, situations
 from routewright.testing.storage import make_trace
 from routewright.testing.survival import Ended
+from routewright.wire import PolicyFallback, PolicyGuardrail
 
 
 def lost(policy: Policy, **options: Any) -> dict[str, str]:

@@ -34,11 +34,13 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 from werkzeug.datastructures import Headers as WerkzeugHeaders
 
-from routewright import Secret, SignatureError, StandardWebhookSigner, ValidationFailed, WebhookSigner
+from routewright import ValidationFailed, WebhookSigner
 from routewright._core.webhooks.endpoint import SAMPLES
 from routewright._core.webhooks.outbox import body_of
-from routewright.webhook import SeenEvents, WebhookEvent, verify_request
+from routewright.errors import SignatureError
+from routewright.webhook import SeenEvents, StandardWebhookSigner, WebhookEvent, verify_request
 from routewright.wire import Event, EventType, PushedEvent
+from routewright.wire.account import Secret
 
 from .test_webhook_signer import fuzzed
 

@@ -20,8 +20,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright import Secret, SignatureError, StandardWebhookSigner, ValidationFailed, WebhookSigner
+from routewright import ValidationFailed, WebhookSigner
 from routewright._core.webhooks.signature import MAX_SECRETS
+from routewright.errors import SignatureError
+from routewright.webhook import StandardWebhookSigner
+from routewright.wire.account import Secret
 
 CANARY = "whsec_CanaryCanaryCanaryCanaryCanaryCa"
 OTHER = "whsec_bm9ib2R5IGtub3dzIHRoaXMgc2VjcmV0IQ"

@@ -17,17 +17,15 @@ from routewright import (
     Console,
     MemoryStorage,
     Model,
-    NotFound,
     Policy,
     Pricing,
     ProviderFault,
     Router,
     Settings,
     SqliteStorage,
-    UpstreamFailed,
     ValidationFailed,
 )
-from routewright.errors import UnsupportedWrite
+from routewright.errors import NotFound, UnsupportedWrite, UpstreamFailed
 from routewright.settings import WebhookSettings
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.webhook import verify_request

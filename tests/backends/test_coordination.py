@@ -7,8 +7,9 @@ import time
 import anyio
 import pytest
 
-from routewright import MemoryCoordination, StorageUnavailable
+from routewright.backends.coordination.memory import MemoryCoordination
 from routewright.backends.coordination.redis import RedisCoordination
+from routewright.errors import StorageUnavailable
 from routewright.testing import FakeClock
 from routewright.testing.coordination import FIRST, SECOND, CoordinationContract
 from routewright.testing.servers import RedisServer

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright import ContentRefused, Policy, Pricing, Router
+from routewright import Policy, Pricing, Router
 from routewright._core.sse import SseEvent
 from routewright._core.tokens.estimate import MESSAGE_TOKENS, overhead
 from routewright.backends.providers.environment import providers_from_environment
 from routewright.backends.providers.hosts import HOSTS
 from routewright.backends.providers.openai import Completion, OpenAIProvider, read_usage, request_body
 from routewright.backends.tokens import PackedTokenCounter
-from routewright.errors import NoCandidates, ProviderFault, ValidationFailed
+from routewright.errors import ContentRefused, NoCandidates, ProviderFault, ValidationFailed
 from routewright.protocols import RegionalProvider
 from routewright.testing import ScriptedProvider
 from routewright.wire import (

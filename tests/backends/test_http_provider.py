@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright import Catalogue, ExecutionLimits, Router, Settings, StepCall, StepDone, UpstreamFailed
+from routewright import Catalogue, ExecutionLimits, Router, Settings
 from routewright.backends.providers.answer import SLICE_BYTES, Reader, streamed
 from routewright.backends.providers.environment import providers_from_environment
 from routewright.backends.providers.faults import (
@@ -29,7 +29,8 @@ from routewright.backends.providers.faults import (
     seconds_until,
 )
 from routewright.backends.providers.http import REFUSED_S, HttpProvider
-from routewright.errors import ProviderFault, ValidationFailed
+from routewright.errors import ProviderFault, UpstreamFailed, ValidationFailed
+from routewright.router import StepCall, StepDone
 from routewright.testing import FakeClock
 from routewright.wire import Chunk, Delta, Finish, Model, UpstreamCall, Usage
 from routewright.wire.account import Secret

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from routewright import Pricing, Router, Secret, SystemClock
+from routewright import Pricing, Router
+from routewright.backends.clock import SystemClock
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.protocols import ParticularProvider, Provider
 from routewright.testing import FakeClock
@@ -34,6 +35,7 @@ from routewright.wire import (
     UpstreamCall,
     Usage,
 )
+from routewright.wire.account import Secret
 
 from . import asking
 from .asking import chunks_of, fault_of

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from benchmarks.doubles import MODELS
 
-from routewright import CallableProvider, Catalogue, Router, StorageUnavailable, UpstreamCall
+from routewright import CallableProvider, Catalogue, Router, UpstreamCall
 from routewright.backends.cache import postgres as module
 from routewright.backends.cache.memory import OBSERVATIONS, row_of
 from routewright.backends.cache.postgres import PostgresCache
@@ -21,7 +21,7 @@ from routewright.backends.cache.search import AT_ONCE
 from routewright.backends.storage.postgres import PostgresStorage
 from routewright.backends.storage.postgres.connection import Address
 from routewright.backends.storage.postgres.schema import create
-from routewright.errors import StorageVersion
+from routewright.errors import StorageUnavailable, StorageVersion
 from routewright.testing.cache import PARTITION, key_of, make_entry
 from routewright.testing.plugin import need
 from routewright.testing.servers import PostgresServer

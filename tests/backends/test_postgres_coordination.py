@@ -11,11 +11,12 @@ import anyio
 import psycopg
 import pytest
 
-from routewright import Router, StorageUnavailable
+from routewright import Router
 from routewright.backends.storage.postgres import PostgresStorage
 from routewright.backends.storage.postgres.connection import PATIENCE_S, Address
 from routewright.backends.storage.postgres.schema import create
 from routewright.backends.storage.postgres.upkeep import _ANNOUNCE, PostgresCoordination
+from routewright.errors import StorageUnavailable
 from routewright.testing import FakeClock
 from routewright.testing.coordination import FIRST, SECOND, CoordinationContract
 from routewright.testing.plugin import need

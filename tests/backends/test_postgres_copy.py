@@ -12,12 +12,12 @@ import anyio
 import psycopg
 import pytest
 
-from routewright import Budget, Capture, Console, IdempotencyKeyReused, Router, Settings, SqliteStorage, open_storage
+from routewright import Budget, Capture, Console, Router, Settings, SqliteStorage, open_storage
 from routewright.backends.storage.postgres import copy as copying
 from routewright.backends.storage.postgres.connection import Address
 from routewright.backends.storage.postgres.schema import check, create
 from routewright.cli import main
-from routewright.errors import StorageVersion
+from routewright.errors import IdempotencyKeyReused, StorageVersion
 from routewright.testing.servers import PostgresServer
 from routewright.wire import Ask, Caller
 

@@ -559,7 +559,8 @@ def test_on_trio_a_missing_extra_is_what_the_call_fails_with() -> None:
 import sys
 sys.modules["httpcore2"] = None
 import trio
-from routewright import Catalogue, Model, OpenAIProvider, Router, UpstreamFailed
+from routewright import Catalogue, Model, OpenAIProvider, Router
+from routewright.errors import UpstreamFailed
 provider = OpenAIProvider("k", name="mine", base_url="http://127.0.0.1:9/v1", models=[Model(id="mine/x")])
 try:
     trio.run(Router(providers=[provider], catalogue=Catalogue(())).route, "hi")

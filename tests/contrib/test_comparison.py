@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright import Catalogue, ExportLine, Reconciliation, UsageExport, ValidationFailed
-from routewright.contrib.invoices import Compared, ReconciledModel, Scope, reconciled
+from routewright import Catalogue, ValidationFailed
+from routewright.contrib.invoices import Compared, ReconciledModel, Reconciliation, Scope, reconciled
+from routewright.contrib.usage_exports import ExportLine, UsageExport
 from routewright.wire import LedgerSum, Tokens
 
 MODELS = Catalogue().models

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright import ExportLine, UsageExport, ValidationFailed
-from routewright.contrib.usage_exports import ALIASES, checked_export, read_export
+from routewright import ValidationFailed
+from routewright.contrib.usage_exports import ALIASES, ExportLine, UsageExport, checked_export, read_export
 
 DAY, NEXT = 1_795_132_800, 1_795_219_200  # of 2026-11-20, and the day after
 

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from routewright import Catalogue, ExportLine, Ledger, MemoryStorage, Model, UsageExport, ValidationFailed
+from routewright import Catalogue, Ledger, MemoryStorage, Model, ValidationFailed
+from routewright.contrib.usage_exports import ExportLine, UsageExport
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.wire import LedgerRow, Tokens

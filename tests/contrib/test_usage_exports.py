@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from routewright import ExportLine, UsageExport, ValidationFailed, read_usage_export
+from routewright import ValidationFailed
+from routewright.contrib.usage_exports import ExportLine, UsageExport, read_usage_export
 
 EXPORTS = Path(__file__).parent.parent / "data" / "exports"
 GPT, MINI = "gpt-4.1-2025-04-14", "gpt-4o-mini-2024-07-18"

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from routewright import Bill, Catalogue, Model, PriceChange, PriceTier, Pricing, Usage, ValidationFailed
+from routewright import Catalogue, Model, Pricing, Usage, ValidationFailed
 from routewright._core.catalogue.prices import prices_of, usage_nanos
+from routewright.wire import Bill, PriceChange, PriceTier
 
 ON = "2026-11-21"
 

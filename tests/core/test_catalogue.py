@@ -10,9 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from routewright import Catalogue, Model, Pricing, ValidationFailed, document, read_policies
+from routewright import Catalogue, Model, Pricing, ValidationFailed, document
 from routewright._core.catalogue.models import given_fields, overlay, snapshot, unavailable
 from routewright._core.request.rules import MAX_PROBLEMS
+from routewright.policies import read_policies
 from routewright.wire import Availability, PriceTier
 
 KNOWN = Model(

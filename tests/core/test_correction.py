@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from routewright import NotFound, Usage
+from routewright import Usage
 from routewright._core.statement import Truth, attempt_in, began_at, corrected, correction
+from routewright.errors import NotFound
 from routewright.testing.storage import make_trace
 from routewright.testing.storage.samples import decision_span
 from routewright.wire import LedgerRow, ModelSpan, Tokens, Trace

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright import Catalogue, Model, PriceChange, PriceTier, Pricing, Usage, ValidationFailed
+from routewright import Catalogue, Model, Pricing, Usage, ValidationFailed
 from routewright._core.catalogue.models import snapshot
 from routewright._core.catalogue.prices import (
     Price,
@@ -25,6 +25,7 @@ from routewright._core.catalogue.prices import (
     usage_nanos,
 )
 from routewright._core.routing.pool import Pool
+from routewright.wire import PriceChange, PriceTier
 from tests.core.pools import pricings
 
 CHANGES = (PriceChange("2026-12-01", Pricing(2.0, 8.0)), PriceChange("2027-01-01", Pricing(0.5, 2.0)))

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright import SignatureError
 from routewright import webhook as door
 from routewright._core.webhooks import signature
 from routewright._core.webhooks.signature import (
@@ -28,6 +27,7 @@ from routewright._core.webhooks.signature import (
     keys_of,
     whole,
 )
+from routewright.errors import SignatureError
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 BODY = b'{"id":"evt_1","type":"router.fallback_triggered","data":{"reason":"timeout"}}'

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
 from typing import Any, NamedTuple
 
-from routewright import StorageUnavailable
+from routewright.errors import StorageUnavailable
 from routewright.protocols import Clock, Facts
 from routewright.wire import Ask, Caller, Grant, Left, RunLimit, Write
 

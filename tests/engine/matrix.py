@@ -7,10 +7,11 @@ from itertools import pairwise, takewhile
 from random import Random
 from typing import Any, Literal, NamedTuple
 
-from routewright import Catalogue, ContentRefused, Model, Pricing, Router, RouterError, RouterTimeoutError, Settings
-from routewright import UpstreamFailed as Failed
+from routewright import Catalogue, Model, Pricing, Router, RouterError, Settings
 from routewright._core.attempts.faults import FAULTS
 from routewright.backends.providers.http import ERROR_BODY_S
+from routewright.errors import ContentRefused, RouterTimeoutError
+from routewright.errors import UpstreamFailed as Failed
 from routewright.testing import CELLS, Cell, FakeClock, FaultyProvider
 from routewright.testing.faulty import Connection, Head, Step
 from routewright.testing.provider import Pause

@@ -13,29 +13,30 @@ import anyio
 import pytest
 
 from routewright import (
-    AuthenticationFailed,
-    IdempotencyKeyReused,
-    InsufficientBalance,
     MemoryStorage,
     Model,
-    NotFound,
-    PermissionDenied,
     Pricing,
     ProviderFault,
-    QuotaExhausted,
     RateLimited,
     Router,
     RouterError,
-    RouterTimeoutError,
     Settings,
     SqliteStorage,
-    StepCall,
-    StepDone,
-    UpstreamFailed,
     ValidationFailed,
 )
 from routewright._core.timestamps import timestamp
 from routewright._engine.request_input import Asked
+from routewright.errors import (
+    AuthenticationFailed,
+    IdempotencyKeyReused,
+    InsufficientBalance,
+    NotFound,
+    PermissionDenied,
+    QuotaExhausted,
+    RouterTimeoutError,
+    UpstreamFailed,
+)
+from routewright.router import StepCall, StepDone
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Line, Pause
 from routewright.wire import (

@@ -8,7 +8,8 @@ from typing import Any
 import anyio
 import pytest
 
-from routewright import QuotaExhausted, RateLimited
+from routewright import RateLimited
+from routewright.errors import QuotaExhausted
 from routewright.testing.provider import Pause
 from routewright.wire import Caller, Left, PutAccount, RateLimits
 

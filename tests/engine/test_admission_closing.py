@@ -9,7 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from routewright import IdempotencyKeyReused, ProviderFault, RateLimited, RouterError, SqliteStorage
+from routewright import ProviderFault, RateLimited, RouterError, SqliteStorage
+from routewright.errors import IdempotencyKeyReused
 from routewright.testing.provider import Line, Pause
 from routewright.wire import Ask, Claim, Delta, Grant, LedgerRows, OutputDelta, RateLimits, Stands, Usage
 

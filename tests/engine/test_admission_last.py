@@ -13,17 +13,10 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from routewright import (
-    Ledger,
-    ProviderFault,
-    QuotaExhausted,
-    RouterError,
-    RouterTimeoutError,
-    StorageUnavailable,
-    UnsupportedWrite,
-)
+from routewright import Ledger, ProviderFault, RouterError
 from routewright._core.timestamps import timestamp
 from routewright._engine import trace_queue
+from routewright.errors import QuotaExhausted, RouterTimeoutError, StorageUnavailable, UnsupportedWrite
 from routewright.protocols import Facts
 from routewright.testing.provider import Pause
 from routewright.wire import Ask, Caller, OutputDelta, Purse, PutAccount, PutEvent, Short, Stands, TraceById, Write

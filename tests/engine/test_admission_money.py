@@ -21,14 +21,13 @@ from routewright import (
     Policy,
     Pricing,
     ProviderFault,
-    QuotaExhausted,
     RateLimited,
     Router,
     Settings,
     SqliteStorage,
-    UpstreamFailed,
 )
 from routewright._core.timestamps import timestamp
+from routewright.errors import QuotaExhausted, UpstreamFailed
 from routewright.testing import ScriptedProvider
 from routewright.testing.provider import Pause
 from routewright.wire import Ask, Delta, PolicyFallback, Stands, UpstreamCall, Usage

@@ -11,23 +11,12 @@ from typing import Any
 import anyio
 import pytest
 
-from routewright import (
-    Allow,
-    BlockedByPolicy,
-    DenyList,
-    MemoryStorage,
-    ProviderFault,
-    QuotaExhausted,
-    RateLimited,
-    Router,
-    RouterTimeoutError,
-    Settings,
-    UpstreamFailed,
-)
+from routewright import DenyList, MemoryStorage, ProviderFault, RateLimited, Router, Settings
+from routewright.errors import BlockedByPolicy, QuotaExhausted, RouterTimeoutError, UpstreamFailed
 from routewright.protocols import Facts, Guardrail
 from routewright.testing import FakeClock
 from routewright.testing.provider import Line, Pause
-from routewright.wire import Ask, Delta, Finish, PutTrace, RateLimits, Stage, TraceById, Usage
+from routewright.wire import Allow, Ask, Delta, Finish, PutTrace, RateLimits, Stage, TraceById, Usage
 
 from .behind import Behind
 from .test_admission import ACME, ANSWER, CAP, COST, Bank, account

@@ -8,8 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
-from routewright import QuotaExhausted, RateLimited
+from routewright import RateLimited
 from routewright._engine.request_input import Asked
+from routewright.errors import QuotaExhausted
 from routewright.protocols import Facts
 from routewright.testing.provider import Line, Pause
 from routewright.wire import Delta, Finish, RunLimit, Stands

@@ -10,9 +10,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from routewright import Router, UpstreamFailed
+from routewright import Router
 from routewright._engine.request_input import Asked
 from routewright._engine.steps import HostedProgress, begin
+from routewright.errors import UpstreamFailed
 from routewright.testing.provider import Pause
 from routewright.wire import Delta, OutputDelta
 

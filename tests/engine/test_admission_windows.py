@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from routewright import ProviderFault, RateLimited, UpstreamFailed
+from routewright import ProviderFault, RateLimited
+from routewright.errors import UpstreamFailed
 from routewright.wire import RateLimits
 
 from .test_admission import ANSWER, Bank, account

@@ -15,14 +15,10 @@ from routewright import (
     Agent,
     Caller,
     Catalogue,
-    IdempotencyKeyReused,
     MemoryStorage,
     Model,
-    NotFound,
-    PermissionDenied,
     Pricing,
     ProviderFault,
-    QuotaExhausted,
     RateLimited,
     RateLimits,
     Router,
@@ -30,6 +26,7 @@ from routewright import (
     SqliteStorage,
     ValidationFailed,
 )
+from routewright.errors import IdempotencyKeyReused, NotFound, PermissionDenied, QuotaExhausted
 from routewright.protocols import ToolContext, ToolFailed
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.tools import FunctionTool

@@ -19,7 +19,6 @@ from routewright import (
     Capture,
     MemoryStorage,
     Model,
-    NotFound,
     Pricing,
     RateLimits,
     Router,
@@ -27,6 +26,7 @@ from routewright import (
     SqliteStorage,
     ValidationFailed,
 )
+from routewright.errors import NotFound
 from routewright.protocols import Storage
 from routewright.tools import FunctionTool
 from routewright.wire import Account as TheAccount

@@ -11,8 +11,9 @@ from typing import Any, Self
 import anyio
 import pytest
 
-from routewright import ProviderFault, Router, RouterTimeoutError, Settings
+from routewright import ProviderFault, Router, Settings
 from routewright.backends.clock import SystemClock
+from routewright.errors import RouterTimeoutError
 from routewright.wire import Chunk, Delta, Finish, Model, UpstreamCall, Usage
 
 from .support import GOOD, SPARE

@@ -13,21 +13,11 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from routewright import (
-    Answer,
-    CallableProvider,
-    Catalogue,
-    ContentRefused,
-    Model,
-    ProviderFault,
-    Router,
-    RouterTimeoutError,
-    Settings,
-    UpstreamFailed,
-)
+from routewright import Answer, CallableProvider, Catalogue, Model, ProviderFault, Router, Settings
 from routewright._core.attempt import MAX_ANSWER_CHARS
 from routewright._engine.execute import LATE_S, YIELD_EVERY
 from routewright._engine.progress import FAREWELL_S
+from routewright.errors import ContentRefused, RouterTimeoutError, UpstreamFailed
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line, Script
 from routewright.wire import (

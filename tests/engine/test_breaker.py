@@ -13,7 +13,6 @@ import pytest
 from routewright import (
     Answer,
     Caller,
-    ContentRefused,
     MemoryStorage,
     Model,
     Policy,
@@ -21,10 +20,9 @@ from routewright import (
     ProviderFault,
     Router,
     RouterError,
-    RouterTimeoutError,
     Settings,
-    UpstreamFailed,
 )
+from routewright.errors import ContentRefused, RouterTimeoutError, UpstreamFailed
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import Delta, FallbackDict, Finish, ModelSpan, PolicyWeights, UpstreamCall, Usage
 

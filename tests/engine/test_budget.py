@@ -13,24 +13,23 @@ from typing import Any
 
 import pytest
 
-from routewright import (
-    Catalogue,
-    MemoryStorage,
-    Model,
-    Policy,
-    PriceChange,
-    PriceTier,
-    Pricing,
-    ProviderFault,
-    Router,
-    RouterError,
-    Settings,
-)
+from routewright import Catalogue, MemoryStorage, Model, Policy, Pricing, ProviderFault, Router, RouterError, Settings
 from routewright._core.money import MOST_USD_PER_1M
 from routewright._core.routing.constraints import Ask
 from routewright.errors import NoCandidates
 from routewright.testing import FakeClock, Pause
-from routewright.wire import Chunk, Delta, FaultKind, Finish, ModelSpan, PolicyFallback, UpstreamCall, Usage
+from routewright.wire import (
+    Chunk,
+    Delta,
+    FaultKind,
+    Finish,
+    ModelSpan,
+    PolicyFallback,
+    PriceChange,
+    PriceTier,
+    UpstreamCall,
+    Usage,
+)
 
 from .support import GOOD, House, said, traces_in
 

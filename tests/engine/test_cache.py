@@ -15,19 +15,17 @@ from msgspec.structs import replace
 
 from routewright import (
     MemoryStorage,
-    NotFound,
     PatternGuardrail,
     Policy,
     ProviderFault,
-    QuotaExhausted,
     RateLimited,
     Router,
     Settings,
-    StepDone,
-    UpstreamFailed,
     ValidationFailed,
 )
 from routewright.cache import CacheSettings, MemoryCache
+from routewright.errors import NotFound, QuotaExhausted, UpstreamFailed
+from routewright.router import StepDone
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import (
     CacheEntry,

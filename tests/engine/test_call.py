@@ -15,7 +15,6 @@ from routewright import (
     BudgetExceeded,
     Caller,
     Catalogue,
-    ContentRefused,
     MemoryStorage,
     Model,
     Pricing,
@@ -29,6 +28,7 @@ from routewright._core.call import Call
 from routewright._engine.request_input import Asked
 from routewright.backends.storage.tables.read import whole
 from routewright.backends.storage.tables.traces import rows_of_draft
+from routewright.errors import ContentRefused
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line
 from routewright.wire import (

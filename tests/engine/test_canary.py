@@ -15,33 +15,27 @@ from msgspec.structs import replace
 
 from routewright import (
     Answer,
-    BlockedByPolicy,
     BudgetExceeded,
     Catalogue,
     DenyList,
-    InternalError,
     MemoryStorage,
     Message,
     NoCandidates,
     PatternGuardrail,
     Policy,
-    PolicyFallback,
     ProviderFault,
     Router,
     RouteRequest,
     RouterError,
-    RouterTimeoutError,
     Settings,
     SqliteStorage,
-    StepCall,
-    StepDone,
-    StepWait,
     Trace,
-    UpstreamFailed,
     ValidationFailed,
 )
 from routewright._core.request.read import decode_request
+from routewright.errors import BlockedByPolicy, InternalError, RouterTimeoutError, UpstreamFailed
 from routewright.protocols import Storage
+from routewright.router import StepCall, StepDone, StepWait
 from routewright.testing import CELLS, Cell, FakeClock, Pause, ScriptedProvider
 from routewright.testing.faulty import Drip, Play, Repeat, Step
 from routewright.testing.faulty.scenarios import good
@@ -53,6 +47,7 @@ from routewright.wire import (
     Delta,
     Finish,
     OutputDelta,
+    PolicyFallback,
     RouteCompleted,
     Stage,
     ToolCallDelta,

@@ -12,7 +12,8 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from routewright import MemoryStorage, Model, ProviderFault, Router, Settings, SystemClock
+from routewright import MemoryStorage, Model, ProviderFault, Router, Settings
+from routewright.backends.clock import SystemClock
 from routewright.testing import Pause, ScriptedProvider
 from routewright.wire import Chunk, Delta, Finish, Usage
 

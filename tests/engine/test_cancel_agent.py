@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import anyio
 import pytest
 
-from routewright import Agent, Caller, MemoryStorage, RateLimits, Settings, StorageUnavailable
+from routewright import Agent, Caller, MemoryStorage, RateLimits, Settings
+from routewright.errors import StorageUnavailable
 from routewright.testing import FakeClock
 from routewright.wire import Events, LedgerRows, PutAccount, PutAgentState, Stands, Tool
 

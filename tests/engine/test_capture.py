@@ -18,13 +18,10 @@ import msgspec
 import pytest
 
 from routewright import (
-    BlockedByPolicy,
     BudgetExceeded,
     Capture,
-    Content,
     DenyList,
     Event,
-    InternalError,
     MemoryStorage,
     Message,
     Model,
@@ -35,18 +32,18 @@ from routewright import (
     RouterError,
     Settings,
     SqliteStorage,
-    StepCall,
-    StepDone,
     Trace,
     TraceStore,
-    UpstreamFailed,
 )
 from routewright._core.guardrails.capture import without_patterns
 from routewright._engine.capture import Captured, Capturing, redacting
 from routewright.backends.clock import SystemClock
+from routewright.errors import BlockedByPolicy, InternalError, UpstreamFailed
 from routewright.protocols import Storage
+from routewright.router import StepCall, StepDone
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import (
+    Content,
     Delta,
     Finish,
     FunctionCall,

@@ -16,8 +16,6 @@ from routewright import (
     Model,
     NoCandidates,
     Policy,
-    PolicyFallback,
-    PolicyWeights,
     Pricing,
     Router,
     ValidationFailed,
@@ -29,7 +27,17 @@ from routewright._core.routing.board import Boards
 from routewright._core.routing.pool import Pool
 from routewright._core.routing.what_if import check
 from routewright._core.selector import Known
-from routewright.wire import Availability, Capability, DecisionInput, Goal, ModelHealth, Strategy, TokenBounds
+from routewright.wire import (
+    Availability,
+    Capability,
+    DecisionInput,
+    Goal,
+    ModelHealth,
+    PolicyFallback,
+    PolicyWeights,
+    Strategy,
+    TokenBounds,
+)
 
 NAMES = ("alpha", "beta", "gamma")
 MODELS = {

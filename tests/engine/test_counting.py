@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from routewright import (
     CallableProvider,
     Catalogue,
-    InternalError,
     MemoryStorage,
     Model,
     NoCandidates,
@@ -25,6 +24,7 @@ from routewright import (
     Trace,
 )
 from routewright._core.tokens.estimate import MESSAGE_TOKENS, PRIMING_TOKENS
+from routewright.errors import InternalError
 
 from .support import traces_in
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
-from routewright import Console, Router, StorageUnavailable, open_storage
+from routewright import Console, Router, open_storage
+from routewright.errors import StorageUnavailable
 from routewright.testing.servers import PostgresServer
 from routewright.wire import Caller
 from tests.backends.databases import new_store

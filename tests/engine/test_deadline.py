@@ -9,14 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from routewright import (
-    ContentRefused,
-    MemoryStorage,
-    ProviderFault,
-    RouterError,
-    RouterTimeoutError,
-    UpstreamFailed,
-)
+from routewright import MemoryStorage, ProviderFault, RouterError
+from routewright.errors import ContentRefused, RouterTimeoutError, UpstreamFailed
 from routewright.testing import Pause
 from routewright.testing.provider import Line, Turn
 from routewright.wire import Delta, FaultKind, Finish, UpstreamCall, Usage

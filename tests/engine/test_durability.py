@@ -17,17 +17,16 @@ from routewright import (
     MemoryStorage,
     Model,
     NoCandidates,
-    NotFound,
     Retention,
     Router,
     Settings,
     SqliteStorage,
-    StorageUnavailable,
     TraceStore,
     ValidationFailed,
 )
 from routewright._engine import trace_queue
 from routewright._engine.retention import EVERY_S, KEPT_S
+from routewright.errors import NotFound, StorageUnavailable
 from routewright.protocols import Storage
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.clock import START

@@ -16,7 +16,6 @@ import pytest
 from routewright import (
     BudgetExceeded,
     Caller,
-    ContentRefused,
     Event,
     MemoryStorage,
     ProviderFault,
@@ -24,10 +23,10 @@ from routewright import (
     RouterError,
     Settings,
     Trace,
-    UpstreamFailed,
     ValidationFailed,
 )
 from routewright._engine import hooks as event_module
+from routewright.errors import ContentRefused, UpstreamFailed
 from routewright.testing import FakeClock, Pause
 from routewright.testing.provider import Turn
 from routewright.wire import BudgetRefused, Delta, ErrorBurst, FallbackTriggered, Finish, PutTrace, Write

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from routewright import BudgetExceeded, MemoryStorage, Policy, ProviderFault, Router, Settings, UpstreamFailed
+from routewright import BudgetExceeded, MemoryStorage, Policy, ProviderFault, Router, Settings
+from routewright.errors import UpstreamFailed
 from routewright.protocols import Storage
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import SYSTEM_ACCOUNT, Delta, ErrorBurst, Events, Finish, StoredEvent

@@ -8,17 +8,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from routewright import (
-    Pricing,
-    ProviderFault,
-    QuotaExhausted,
-    RouterTimeoutError,
-    SqliteStorage,
-    StorageUnavailable,
-    UpstreamFailed,
-)
+from routewright import Pricing, ProviderFault, SqliteStorage
 from routewright._engine.admission import OPEN_S
 from routewright._engine.storage import KNOWN_S
+from routewright.errors import QuotaExhausted, RouterTimeoutError, StorageUnavailable, UpstreamFailed
 from routewright.protocols import Facts
 from routewright.testing import ScriptedProvider
 from routewright.wire import Ask, Caller, PutAccount, PutTrace, UpstreamCall

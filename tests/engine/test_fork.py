@@ -145,7 +145,7 @@ def test_a_fork_while_token_tables_are_built_leaves_the_child_to_build_its_own()
 
 def test_traces_that_wait_at_a_fork_are_the_parents_to_write() -> None:
     code = """
-        from routewright import StorageUnavailable
+        from routewright.errors import StorageUnavailable
 
         class Away:
             async def apply(self, account, writes):
@@ -175,7 +175,7 @@ def test_traces_that_wait_at_a_fork_are_the_parents_to_write() -> None:
 def test_a_child_follows_a_file_of_policies_from_its_first_use_on() -> None:
     code = """
         import json, logging, os, tempfile
-        from routewright import PolicyFile
+        from routewright.policies import PolicyFile
 
         path = os.path.join(tempfile.mkdtemp(), "policies.json")
 
@@ -214,7 +214,9 @@ def test_a_child_follows_a_file_of_policies_from_its_first_use_on() -> None:
 def test_a_child_that_drops_its_copy_of_a_call_leaves_the_bill_to_the_parent(kind: str, tmp_path: Path) -> None:
     code = f"""
         import gc
-        from routewright import Account, Caller, Delta, Finish, SqliteStorage, StepDone, Usage
+        from routewright import Caller, Delta, Finish, SqliteStorage, Usage
+        from routewright.router import StepDone
+        from routewright.wire import Account
         from routewright.testing import ScriptedProvider
         from routewright.wire import LedgerRows, PutAccount, Stands
 
@@ -266,7 +268,9 @@ def test_a_child_that_drops_its_copy_of_a_call_leaves_the_bill_to_the_parent(kin
 
 def test_a_child_that_leaves_by_an_error_leaves_the_parents_call_alone(tmp_path: Path) -> None:
     code = f"""
-        from routewright import Account, Caller, Delta, Finish, SqliteStorage, StepDone, Usage
+        from routewright import Caller, Delta, Finish, SqliteStorage, Usage
+        from routewright.router import StepDone
+        from routewright.wire import Account
         from routewright.wire import LedgerRows, PutAccount, Stands
 
         ONE = Model(id="a/one", pricing_per_1m=Pricing(1.0, 4.0), context_window=100_000)

@@ -7,16 +7,8 @@ from typing import Any
 
 import pytest
 
-from routewright import (
-    Caller,
-    Console,
-    MemoryStorage,
-    NotFound,
-    Router,
-    Settings,
-    StorageUnavailable,
-    TraceStore,
-)
+from routewright import Caller, Console, MemoryStorage, Router, Settings, TraceStore
+from routewright.errors import NotFound, StorageUnavailable
 from routewright.testing import FakeClock
 from routewright.wire import PutTrace, Write, Written
 

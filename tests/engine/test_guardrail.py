@@ -13,20 +13,18 @@ import pytest
 from msgspec.structs import replace
 
 from routewright import (
-    BlockedByPolicy,
     DenyList,
-    InternalError,
     MemoryStorage,
     PatternGuardrail,
     Policy,
     ProviderFault,
     Router,
     RouterError,
-    RouterTimeoutError,
     Settings,
     ValidationFailed,
 )
 from routewright._engine.steps import StepCall, StepDone
+from routewright.errors import BlockedByPolicy, InternalError, RouterTimeoutError
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import (
     Allow,

@@ -14,13 +14,10 @@ from routewright import (
     CallableProvider,
     Caller,
     Catalogue,
-    InternalError,
     Limits,
-    MemoryCoordination,
     MemoryStorage,
     Message,
     Model,
-    NotFound,
     OpenAIProvider,
     Policy,
     Pricing,
@@ -28,13 +25,14 @@ from routewright import (
     RouteRequest,
     RouterError,
     Settings,
-    StorageUnavailable,
     Trace,
     TraceStore,
     ValidationFailed,
-    read_policies,
 )
+from routewright.backends.coordination.memory import MemoryCoordination
 from routewright.backends.transport import AutoTransport
+from routewright.errors import InternalError, NotFound, StorageUnavailable
+from routewright.policies import read_policies
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import UpstreamCall
 

@@ -13,20 +13,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from routewright import (
-    Answer,
-    BudgetExceeded,
-    ContentRefused,
-    Event,
-    Model,
-    Policy,
-    ProviderFault,
-    Router,
-    RouterTimeoutError,
-    Settings,
-    Trace,
-    UpstreamFailed,
-)
+from routewright import Answer, BudgetExceeded, Event, Model, Policy, ProviderFault, Router, Settings, Trace
+from routewright.errors import ContentRefused, RouterTimeoutError, UpstreamFailed
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line
 from routewright.wire import (

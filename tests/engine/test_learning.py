@@ -8,18 +8,8 @@ from typing import Any
 
 import pytest
 
-from routewright import (
-    Caller,
-    Catalogue,
-    MemoryStorage,
-    Policy,
-    Router,
-    Settings,
-    SqliteStorage,
-    StorageUnavailable,
-    ValidationFailed,
-)
-from routewright.errors import NotFound, ProviderFault
+from routewright import Caller, Catalogue, MemoryStorage, Policy, Router, Settings, SqliteStorage, ValidationFailed
+from routewright.errors import NotFound, ProviderFault, StorageUnavailable
 from routewright.learning import Learning
 from routewright.protocols import Storage
 from routewright.testing import FakeClock, ScriptedProvider

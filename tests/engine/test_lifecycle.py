@@ -197,7 +197,8 @@ asyncio.run(cells())
 def test_a_dropped_router_is_collected_with_its_thread(options: str) -> None:
     code = f"""
 import anyio, gc, threading, time, weakref
-from routewright import Account, Caller, MemoryStorage, RateLimits, Router
+from routewright import Caller, MemoryStorage, RateLimits, Router
+from routewright.wire import Account
 from routewright.wire import PutAccount
 storage = MemoryStorage()
 terms = Account(name="acme", created_at="2026-11-01T00:00:00.000Z", limits=RateLimits(concurrency=1))

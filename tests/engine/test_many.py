@@ -17,24 +17,22 @@ from routewright import (
     BudgetExceeded,
     Caller,
     Catalogue,
-    ContentRefused,
     MemoryStorage,
     Model,
     NoCandidates,
     Pricing,
     ProviderFault,
     Router,
-    RouterClosed,
     RouteRequest,
     RouterError,
     Settings,
-    UpstreamFailed,
     ValidationFailed,
 )
 from routewright._core.request.read import as_request
 from routewright._core.routing.constraints import Ask
 from routewright._core.tokens.estimate import VOCABULARIES, bounds_of
 from routewright.counting import Counter
+from routewright.errors import ContentRefused, RouterClosed, UpstreamFailed
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line, Script
 from routewright.wire import Budget, BudgetDict, Chunk, Delta, Finish, Message, ParamsDict, UpstreamCall, Usage

@@ -28,15 +28,14 @@ from routewright import (
     NoCandidates,
     ProviderFault,
     Router,
-    RouterTimeoutError,
     Settings,
     Tool,
     UpstreamCall,
-    UpstreamFailed,
     ValidationFailed,
 )
 from routewright._core.structured_output import Fit, Form, Unfit, expectations
 from routewright.backends.providers.sandbox import example_of
+from routewright.errors import RouterTimeoutError, UpstreamFailed
 from routewright.output import form_of
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line

@@ -10,18 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from routewright import (
-    Console,
-    InternalError,
-    MemoryStorage,
-    Pricing,
-    ProviderFault,
-    SqliteStorage,
-    StorageUnavailable,
-    UnsupportedWrite,
-    UpstreamFailed,
-)
+from routewright import Console, MemoryStorage, Pricing, ProviderFault, SqliteStorage
 from routewright._core.money import MOST_TOKENS
+from routewright.errors import InternalError, StorageUnavailable, UnsupportedWrite, UpstreamFailed
 from routewright.protocols import Facts
 from routewright.testing import ScriptedProvider
 from routewright.wire import Ask, Replay, Stands, Tokens, UpstreamCall, Usage

@@ -15,7 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from routewright import Event, Policy, PolicyFile, Router, RouterError, Settings, ValidationFailed
+from routewright import Event, Policy, Router, RouterError, Settings, ValidationFailed
+from routewright.policies import PolicyFile
 from routewright.testing import FakeClock
 from routewright.wire import PolicyChanged
 

@@ -15,20 +15,18 @@ from routewright import (
     Catalogue,
     Console,
     DenyList,
-    IdempotencyKeyReused,
-    InvalidJson,
     MemoryStorage,
     NoCandidates,
     RateLimited,
     RateLimits,
     Router,
-    RouterClosed,
     RouteRequest,
     Settings,
     ValidationFailed,
 )
 from routewright._core.request.read import shaped_request
 from routewright._core.request.rules import completed
+from routewright.errors import IdempotencyKeyReused, InvalidJson, RouterClosed
 from routewright.testing import FakeClock
 from routewright.wire import OutputDelta, RouteCompleted
 

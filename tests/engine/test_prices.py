@@ -21,8 +21,6 @@ from routewright import (
     MemoryStorage,
     Model,
     Policy,
-    PriceChange,
-    PriceTier,
     Pricing,
     ProviderFault,
     Router,
@@ -32,7 +30,18 @@ from routewright import (
 from routewright._engine.request_input import Asked
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Script
-from routewright.wire import Chunk, Delta, Finish, ModelSpan, PolicyFallback, ToolDelta, Trace, Usage
+from routewright.wire import (
+    Chunk,
+    Delta,
+    Finish,
+    ModelSpan,
+    PolicyFallback,
+    PriceChange,
+    PriceTier,
+    ToolDelta,
+    Trace,
+    Usage,
+)
 
 from .support import GOOD, SPARE, House, said, traces_in
 

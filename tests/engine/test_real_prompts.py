@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from routewright import Catalogue, OpenAIProvider, Router, UpstreamFailed
+from routewright import Catalogue, OpenAIProvider, Router
+from routewright.errors import UpstreamFailed
 from tests.backends.openai_server import USAGE, OpenAIServer, delta, events, of_json, whole
 
 DATA = Path(__file__).parent.parent / "data"

@@ -11,22 +11,11 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from routewright import (
-    Budget,
-    Catalogue,
-    Model,
-    NoCandidates,
-    Policy,
-    PriceTier,
-    Pricing,
-    QuotaExhausted,
-    Router,
-    RouterError,
-    Settings,
-)
+from routewright import Budget, Catalogue, Model, NoCandidates, Policy, Pricing, Router, RouterError, Settings
 from routewright._core.money import nanos_of
+from routewright.errors import QuotaExhausted
 from routewright.testing import ScriptedProvider
-from routewright.wire import Delta, Finish, PolicyFallback, Usage
+from routewright.wire import Delta, Finish, PolicyFallback, PriceTier, Usage
 
 from .test_admission import ACME, Bank, account
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from routewright import MemoryStorage, Retention, Router, Settings, SqliteStorage, StorageUnavailable
+from routewright import MemoryStorage, Retention, Router, Settings, SqliteStorage
 from routewright._engine.retention import EVERY_S
+from routewright.errors import StorageUnavailable
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.testing.storage import make_trace

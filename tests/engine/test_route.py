@@ -13,25 +13,20 @@ from routewright import (
     BudgetExceeded,
     CallableProvider,
     Caller,
-    ContentRefused,
     Fallback,
     MemoryStorage,
     Model,
-    NoProviders,
-    NotFound,
     Params,
     Policy,
-    PolicyFallback,
     Pricing,
     ProviderFault,
     Router,
     RouteRequest,
     RouterError,
-    RouterTimeoutError,
     UpstreamCall,
-    UpstreamFailed,
     ValidationFailed,
 )
+from routewright.errors import ContentRefused, NoProviders, NotFound, RouterTimeoutError, UpstreamFailed
 from routewright.testing import Pause
 from routewright.testing.provider import Line
 from routewright.wire import (
@@ -43,6 +38,7 @@ from routewright.wire import (
     Message,
     ModelSpan,
     ParamsDict,
+    PolicyFallback,
     ToolDelta,
     Usage,
 )

@@ -18,22 +18,18 @@ from routewright import (
     MemoryStorage,
     Model,
     NoCandidates,
-    NoProviders,
-    NotFound,
     OpenAIProvider,
     Policy,
-    PolicyFallback,
     Pricing,
     ProviderFault,
     Router,
-    RouterTimeoutError,
     Settings,
     UpstreamCall,
-    UpstreamFailed,
     ValidationFailed,
 )
 from routewright.backends.providers.environment import VENDORS
-from routewright.wire import Availability, Budget, DecisionSpan, Delta, Finish, Usage
+from routewright.errors import NoProviders, NotFound, RouterTimeoutError, UpstreamFailed
+from routewright.wire import Availability, Budget, DecisionSpan, Delta, Finish, PolicyFallback, Usage
 
 from .support import House, traces_in
 

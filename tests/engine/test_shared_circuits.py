@@ -11,8 +11,9 @@ import anyio
 import pytest
 from benchmarks.doubles import MODELS
 
-from routewright import CallableProvider, Catalogue, MemoryCoordination, Router, Settings, UpstreamCall
+from routewright import CallableProvider, Catalogue, Router, Settings, UpstreamCall
 from routewright._core.attempts.breaker import LONGEST_RETRY_AFTER_S
+from routewright.backends.coordination.memory import MemoryCoordination
 from routewright.backends.coordination.redis import RedisCoordination
 from routewright.backends.storage.postgres import PostgresStorage
 from routewright.errors import RouterError

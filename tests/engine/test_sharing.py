@@ -12,10 +12,10 @@ from typing import Any
 import anyio
 import pytest
 
-from routewright import BudgetExceeded, Catalogue, Router, Settings, SqliteStorage, StorageUnavailable
+from routewright import BudgetExceeded, Catalogue, Router, Settings, SqliteStorage
 from routewright._core.attempts.learned import EPOCH_S
 from routewright._core.routing.board import Board
-from routewright.errors import UnsupportedWrite
+from routewright.errors import StorageUnavailable, UnsupportedWrite
 from routewright.protocols import Storage
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import AddLearned, Delta, Finish, LearnedSince, UpstreamCall, Usage, Write, Written

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from routewright import Answer, Catalogue, ContentRefused, Model, Pricing, UpstreamFailed, Usage
+from routewright import Answer, Catalogue, Model, Pricing, Usage
+from routewright.errors import ContentRefused, UpstreamFailed
 from routewright.wire import ModelSpan, OutputDelta, RouteFallback, Trace
 
 from .matrix import ANSWER, GOOD, SPARE, Pair

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from routewright import MemoryStorage, Router, Settings, StorageUnavailable, UnsupportedWrite
+from routewright import MemoryStorage, Router, Settings
 from routewright._engine.retention import KEPT_S, REMEMBERED, RETRY_S, Snapshots
+from routewright.errors import StorageUnavailable, UnsupportedWrite
 from routewright.testing import FakeClock
 from routewright.wire import SYSTEM_ACCOUNT, HealthSnapshot, PutSnapshot, SnapshotById, Write, Written
 

@@ -19,33 +19,27 @@ from routewright import (
     Catalogue,
     Delta,
     Finish,
-    HostedProvider,
     MemoryStorage,
     Model,
     NoCandidates,
-    NoProviders,
     Policy,
     Pricing,
     ProviderFault,
     Router,
     RouterError,
-    RouterTimeoutError,
     Settings,
-    StepCall,
-    StepDone,
-    Steps,
-    StepWait,
-    ToolDelta,
     TraceStore,
-    UpstreamFailed,
     Usage,
     ValidationFailed,
 )
 from routewright._engine.classify import lasting
 from routewright._engine.steps import SHORTEST_S
+from routewright.backends.providers.callable import HostedProvider
+from routewright.errors import NoProviders, RouterTimeoutError, UpstreamFailed
+from routewright.router import StepCall, StepDone, Steps, StepWait
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line
-from routewright.wire import Chunk, ModelSpan, PolicyFallback, Trace
+from routewright.wire import Chunk, ModelSpan, PolicyFallback, ToolDelta, Trace
 
 from .support import GOOD, SPARE, House
 

@@ -9,19 +9,10 @@ from typing import Any
 import anyio
 import pytest
 
-from routewright import (
-    MemoryStorage,
-    Model,
-    NoCandidates,
-    Pricing,
-    ProviderFault,
-    Router,
-    RouterTimeoutError,
-    Settings,
-    UpstreamFailed,
-)
+from routewright import MemoryStorage, Model, NoCandidates, Pricing, ProviderFault, Router, Settings
 from routewright._engine.fleet import Fleet
 from routewright._engine.stream import Stream
+from routewright.errors import RouterTimeoutError, UpstreamFailed
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line, ScriptedCall
 from routewright.wire import (

@@ -9,19 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from routewright import (
-    Agent,
-    Fallback,
-    OpenAIProvider,
-    Policy,
-    Router,
-    RouterError,
-    RouterTimeoutError,
-    Settings,
-    UpstreamFailed,
-    ValidationFailed,
-)
-from routewright.errors import ProviderFault
+from routewright import Agent, Fallback, OpenAIProvider, Policy, Router, RouterError, Settings, ValidationFailed
+from routewright.errors import ProviderFault, RouterTimeoutError, UpstreamFailed
 from routewright.testing import FakeClock, FaultyTransport, Pause, ScriptedProvider
 from routewright.wire import FaultKind, Finish, ModelSpan, PolicyFallback, RouteRequest
 

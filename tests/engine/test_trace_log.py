@@ -18,23 +18,17 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from routewright import (
-    Caller,
-    InternalError,
-    MemoryStorage,
-    Model,
-    NotFound,
-    PreconditionFailed,
-    ProviderFault,
-    Router,
-    RouterClosed,
-    Settings,
-    StorageUnavailable,
-    UnsupportedWrite,
-    fork,
-)
+from routewright import Caller, MemoryStorage, Model, ProviderFault, Router, Settings, fork
 from routewright._engine import trace_log as trace_module
 from routewright._engine import trace_queue
+from routewright.errors import (
+    InternalError,
+    NotFound,
+    PreconditionFailed,
+    RouterClosed,
+    StorageUnavailable,
+    UnsupportedWrite,
+)
 from routewright.loop import Signal
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import (

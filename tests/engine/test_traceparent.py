@@ -12,19 +12,9 @@ import pytest
 from opentelemetry import trace as telemetry
 from opentelemetry.sdk.trace import TracerProvider
 
-from routewright import (
-    Answer,
-    Delta,
-    Finish,
-    Model,
-    Pricing,
-    Router,
-    Settings,
-    StepCall,
-    UpstreamCall,
-    ValidationFailed,
-)
+from routewright import Answer, Delta, Finish, Model, Pricing, Router, Settings, UpstreamCall, ValidationFailed
 from routewright._core.trace.ids import span_id_of
+from routewright.router import StepCall
 from routewright.wire import Chunk, Trace
 
 pytestmark = pytest.mark.anyio

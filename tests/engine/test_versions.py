@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from routewright import Event, MemoryStorage, Policy, Router, Settings, SqliteStorage, StorageUnavailable
-from routewright.errors import UnsupportedWrite
+from routewright import Event, MemoryStorage, Policy, Router, Settings, SqliteStorage
+from routewright.errors import StorageUnavailable, UnsupportedWrite
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.wire import PolicyVersions, Query, Write, Written

@@ -14,20 +14,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from routewright import (
-    InternalError,
-    MemoryStorage,
-    SignatureError,
-    SqliteStorage,
-    StandardWebhookSigner,
-    StorageUnavailable,
-    WebhookSigner,
-)
+from routewright import MemoryStorage, SqliteStorage, WebhookSigner
 from routewright._core.derive import derive, seal
 from routewright._core.webhooks.endpoint import rotated
 from routewright._engine.webhooks import IN_FLIGHT, LEASE_S, Dispatcher
+from routewright.errors import InternalError, SignatureError, StorageUnavailable
 from routewright.testing import FakeClock
 from routewright.testing.storage.samples import make_event
+from routewright.webhook import StandardWebhookSigner
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     ClaimDeliveries,

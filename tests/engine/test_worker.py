@@ -20,9 +20,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from routewright import RouterClosed
 from routewright._engine.worker import Job, Worker
 from routewright.backends.clock import SystemClock
+from routewright.errors import RouterClosed
 from routewright.testing.clock import FakeClock
 
 BACKENDS = ["asyncio", "trio"]
@@ -552,7 +552,7 @@ def assert_closed(worker: Worker, recorder: Recorder) -> None:
 
 PREAMBLE = """
     import os, sys, threading, time, anyio
-    from routewright import RouterClosed
+    from routewright.errors import RouterClosed
     from routewright._engine.worker import Job, Worker
     from routewright.backends.clock import SystemClock
 

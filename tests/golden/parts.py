@@ -10,8 +10,6 @@ from typing import Any
 import msgspec
 
 from routewright import (
-    Allow,
-    Block,
     Caller,
     Capture,
     Catalogue,
@@ -24,8 +22,6 @@ from routewright import (
     Policy,
     ProviderFault,
     RateLimits,
-    Redact,
-    Redaction,
     Router,
     Settings,
     UpstreamCall,
@@ -39,7 +35,7 @@ from routewright.backends.transport import TransportLimits
 from routewright.protocols import TraceDraft
 from routewright.testing import FakeClock, FaultyProvider, Pause, ScriptedProvider
 from routewright.testing.provider import Line
-from routewright.wire import Delta, Finish, Snapshot, ToolDelta, Usage, Verdict
+from routewright.wire import Allow, Block, Delta, Finish, Redact, Redaction, Snapshot, ToolDelta, Usage, Verdict
 
 from .dice import Data
 from .scripts import Script

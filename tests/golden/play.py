@@ -11,20 +11,8 @@ from typing import Any
 import anyio
 import msgspec
 
-from routewright import (
-    Answer,
-    Decision,
-    Event,
-    Ledger,
-    ProviderFault,
-    RouteRequest,
-    RouterError,
-    StepCall,
-    StepDone,
-    Steps,
-    StepWait,
-    UpstreamCall,
-)
+from routewright import Answer, Decision, Event, Ledger, ProviderFault, RouteRequest, RouterError, UpstreamCall
+from routewright.router import StepCall, StepDone, Steps, StepWait
 from routewright.testing.provider import Pause
 from routewright.wire import Chunk
 

@@ -19,7 +19,7 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
-from routewright import Catalogue, Model, Policy, PolicyWeights, PriceChange, PriceTier, Pricing, Router, RouterError
+from routewright import Catalogue, Model, Policy, Pricing, Router, RouterError
 from routewright.wire import (
     Availability,
     CatalogueSnapshot,
@@ -31,6 +31,9 @@ from routewright.wire import (
     ModelHealth,
     Need,
     PolicySnapshot,
+    PolicyWeights,
+    PriceChange,
+    PriceTier,
     Reason,
     Snapshot,
     Strategy,

@@ -12,9 +12,10 @@ import httpx2
 import msgspec
 import pytest
 
-from routewright import CallableProvider, Caller, Model, Pricing, ProviderFault, Router, UpstreamCall, UpstreamFailed
+from routewright import CallableProvider, Caller, Model, Pricing, ProviderFault, Router, UpstreamCall
 from routewright.backends.providers.openai import OpenAIProvider
 from routewright.backends.transport.connections import unconnected
+from routewright.errors import UpstreamFailed
 from routewright.server import create_app
 from routewright.testing import ScriptedProvider
 from routewright.wire import error_envelope

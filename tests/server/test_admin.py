@@ -15,23 +15,12 @@ import anyio
 import httpx2
 import pytest
 
-from routewright import (
-    MemoryStorage,
-    Model,
-    Policy,
-    Pricing,
-    Router,
-    Settings,
-    SqliteStorage,
-    StorageFull,
-    StorageUnavailable,
-    UnsupportedWrite,
-    ValidationFailed,
-)
+from routewright import MemoryStorage, Model, Policy, Pricing, Router, Settings, SqliteStorage, ValidationFailed
 from routewright._engine import readiness
 from routewright._engine.readiness import LEFT_S, WRITE_EVERY_S
 from routewright._engine.worker import Detached
 from routewright.backends import tokens
+from routewright.errors import StorageFull, StorageUnavailable, UnsupportedWrite
 from routewright.server import create_admin, create_app
 from routewright.server.metrics import Metrics
 from routewright.testing import FakeClock, ScriptedProvider

@@ -17,7 +17,8 @@ import anyio
 import httpx2
 import pytest
 
-from routewright import RateLimits, SqliteStorage, StorageUnavailable
+from routewright import RateLimits, SqliteStorage
+from routewright.errors import StorageUnavailable
 from routewright.wire import Events, LedgerRow, LedgerRows, Trace, Traces
 
 from .farm import WORKERS, Farm, farmed

@@ -12,12 +12,12 @@ import httpx2
 import msgspec
 import pytest
 
-from routewright import MemoryStorage, Model, Policy, PolicyGuardrail, RateLimits, Router
+from routewright import MemoryStorage, Model, Policy, RateLimits, Router
 from routewright.backends.clock import SystemClock
 from routewright.errors import NoCandidates, ProviderFault, StorageUnavailable
 from routewright.testing import ScriptedProvider
 from routewright.testing.provider import Pause, Turn
-from routewright.wire import Delta, Finish, Pricing, Scope, ToolDelta, UpstreamCall, Usage
+from routewright.wire import Delta, Finish, PolicyGuardrail, Pricing, Scope, ToolDelta, UpstreamCall, Usage
 
 from .serving import HELLO, Site, bearer
 

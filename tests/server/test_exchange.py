@@ -9,7 +9,8 @@ import anyio
 import msgspec
 import pytest
 
-from routewright import AuthenticationFailed, Caller, MemoryStorage, Router, Settings, ValidationFailed
+from routewright import Caller, MemoryStorage, Router, Settings, ValidationFailed
+from routewright.errors import AuthenticationFailed
 from routewright.server import HttpLimits, create_app
 from routewright.server.app import App
 from routewright.testing import FakeClock

@@ -13,8 +13,9 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from routewright import Caller, DenyList, OpenAIProvider, ProviderFault, Router, Settings, Trace, UpstreamFailed
+from routewright import Caller, DenyList, OpenAIProvider, ProviderFault, Router, Settings, Trace
 from routewright.backends.storage.memory import MemoryStorage
+from routewright.errors import UpstreamFailed
 from routewright.server import create_app
 from routewright.server.errors import Refusal, refused
 from routewright.server.metrics import FIGURES, MOST_MODELS, Metrics

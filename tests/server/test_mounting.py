@@ -14,7 +14,8 @@ from starlette.applications import Starlette
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.routing import Mount
 
-from routewright import AuthenticationFailed, Caller, OpenAIProvider, Router
+from routewright import Caller, OpenAIProvider, Router
+from routewright.errors import AuthenticationFailed
 from routewright.server import create_app
 from tests.local_servers import LocalServer, ollama
 

@@ -20,7 +20,8 @@ import httpx2
 import pytest
 import trustme
 
-from routewright import Console, SignatureError
+from routewright import Console
+from routewright.errors import SignatureError
 from routewright.webhook import verify_request
 from routewright.wire import EventType, WebhookEvent
 

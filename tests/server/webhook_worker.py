@@ -13,10 +13,11 @@ from typing import Any
 
 import uvicorn
 
-from routewright import Agent, Console, Model, PolicyFile, Pricing, ProviderFault, Router, Settings, SqliteStorage
+from routewright import Agent, Console, Model, Pricing, ProviderFault, Router, Settings, SqliteStorage
 from routewright._core.attempts import journal as alerts
 from routewright._engine.webhooks import Dispatcher
 from routewright.backends.clock import SystemClock
+from routewright.policies import PolicyFile
 from routewright.server import create_app
 from routewright.settings import WebhookSettings
 from routewright.testing import ScriptedProvider

@@ -14,10 +14,11 @@ from typing import Any, assert_never, get_args
 
 import msgspec
 
-from routewright import Router, Subscription
+from routewright import Router
 from routewright._core.request.problems import shown
 from routewright._core.trace.ids import parse_traceparent, span_id_of
 from routewright.errors import ValidationFailed
+from routewright.router import Subscription
 from routewright.wire import (
     CacheSpan,
     Content,

@@ -12,13 +12,13 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
-from routewright import Agent, Prepared, Stream
+from routewright import Agent, Stream
 from routewright._core.agent.request import sent_run
 from routewright._core.timestamps import span_of
 from routewright.agent import Run
 from routewright.arguments import Options
 from routewright.errors import Problem, ValidationFailed
-from routewright.router import Router
+from routewright.router import Prepared, Router
 from routewright.trace import TraceStore
 from routewright.wire import (
     Bucket,

@@ -12,9 +12,9 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from routewright import Prepared
 from routewright._core.request.problems import shown
 from routewright.errors import RateLimited, RouterError
+from routewright.router import Prepared
 from routewright.wire import (
     Caller,
     Model,

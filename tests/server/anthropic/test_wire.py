@@ -8,7 +8,8 @@ import httpx2
 import msgspec
 import pytest
 
-from routewright import AuthenticationFailed, Caller, Router
+from routewright import Caller, Router
+from routewright.errors import AuthenticationFailed
 from routewright.server import create_app
 from tests.server.serving import served
 

@@ -12,9 +12,9 @@ import pytest
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
-from routewright import CallableProvider, Delta, Finish, ToolDelta
+from routewright import CallableProvider, Delta, Finish
 from routewright.testing import ScriptedProvider
-from routewright.wire import UpstreamCall, Usage
+from routewright.wire import ToolDelta, UpstreamCall, Usage
 from tests.server.serving import PATIENCE_S, Site, bearer
 
 from .clients import CHAT, HI, ONE, TOOL, TWO, raw, sandbox, sdk, site_of

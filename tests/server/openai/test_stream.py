@@ -12,10 +12,10 @@ import httpx2
 import pytest
 from openai import APIError, AsyncOpenAI, InternalServerError
 
-from routewright import CallableProvider, Delta, Finish, ToolDelta
+from routewright import CallableProvider, Delta, Finish
 from routewright.errors import ProviderFault
 from routewright.testing import ScriptedProvider
-from routewright.wire import UpstreamCall, Usage
+from routewright.wire import ToolDelta, UpstreamCall, Usage
 from tests.server.serving import PATIENCE_S, Site
 
 from .clients import CHAT, HI, NO_RETRY, ONE, TOOL, TWO, raw, sandbox, sdk, sent, site_of
