@@ -200,7 +200,7 @@ policies = [*cheap, Policy(name="made", min_quality=0.5)]
         ),
         (
             "policies.py",
-            "from routewright import Policy, PolicyGuardrail\n\n"
+            "from routewright import Policy\nfrom routewright.wire import PolicyGuardrail\n\n"
             "guard = PolicyGuardrail(patterns=['mail'], action='block')\n"
             "policies = [Policy(name='p', guardrails=[guard])]\n",
             "policies.py: policies['p'].guardrails[0].patterns[0]: must be one of email, phone, card, iban, api_key, "
