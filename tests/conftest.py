@@ -23,17 +23,14 @@ ROOT = Path(__file__).parent
 SEAMS = (
     "backends/test_caches.py backends/test_callable.py backends/test_clock.py backends/test_coordination.py "
     "backends/test_discovery.py backends/test_embedders.py "
-    "backends/test_faults.py backends/test_http_provider.py backends/test_postgres_coordination.py "
-    "backends/test_postgres_faults.py "
-    "backends/test_proxies.py backends/test_redis*.py backends/test_storage.py "
+    "backends/test_faults.py backends/test_http_provider.py backends/test_proxies.py backends/test_storage.py "
     "backends/test_transport.py "
     "engine/test_admission*.py engine/test_agent.py engine/test_attempt.py engine/test_cancel*.py "
     "engine/test_chaos*.py "
     "engine/test_counting.py engine/test_deadline.py engine/test_discovery.py engine/test_durability.py "
     "engine/test_event.py engine/test_failing_parts.py engine/test_hedge.py engine/test_many.py "
-    "engine/test_request_input.py engine/test_route.py engine/test_shared_limits*.py "
-    "engine/test_stream.py engine/test_tool_calls.py engine/test_trace_log.py engine/test_webhooks.py "
-    "engine/test_worker.py test_threads.py"
+    "engine/test_request_input.py engine/test_route.py engine/test_stream.py engine/test_tool_calls.py "
+    "engine/test_trace_log.py engine/test_webhooks.py engine/test_worker.py test_threads.py"
 ).split()
 """Where the library waits. These tests run on trio, too; all others run on asyncio alone, but for ``--full``."""
 SERVERS = (

@@ -171,7 +171,7 @@ def test_no_policy_at_all_is_refused(none: Any) -> None:
 def test_a_file_without_policies_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "policies.toml"
     path.write_text("policies = []")
-    with pytest.raises(ValidationFailed, match=r"/policies.toml: there is no policy; write one"):
+    with pytest.raises(ValidationFailed, match=r"/policies.toml: there is no policy; write the policy to test"):
         situations(path)
 
 

@@ -191,7 +191,7 @@ async def test_models_are_listed_as_each_vendor_does() -> None:
 async def test_what_is_not_offered_is_said_in_the_vendors_envelope(path: str, kind: str) -> None:
     told = await ask(APP, scope_of("GET", path=path))
     assert (told.status, told.json["error"]["type"]) == (404, kind)
-    assert "does not offer" in told.json["error"]["message"]
+    assert "is not offered" in told.json["error"]["message"]
 
 
 # Thought.
