@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import anyio
 import pytest
@@ -15,6 +16,7 @@ from routewright.backends.clock import SystemClock
 from routewright.backends.coordination.redis import RedisCoordination
 from routewright.backends.storage.memory import MemoryStorage
 from routewright.errors import RateLimited
+from routewright.testing import FakeClock
 from routewright.testing.servers import RedisServer
 from routewright.testing.storage import make_ask, make_facts
 from routewright.testing.storage.samples import make_account
@@ -207,3 +209,31 @@ async def test_whatever_a_coordination_does_no_call_fails_or_hangs(
         with pytest.raises(RateLimited):
             await accounts.admit(make_ask("d", at=time.time()))
     assert "secret" not in caplog.text
+
+
+class Refusing:
+    """A coordination that fails, or refuses all calls."""
+
+    processes = PROCESSES
+    fails = True
+
+    async def take(self, takes: Takes) -> Taken:
+        if self.fails:
+            raise ConnectionError
+        raise RateLimited("full", detail={"retry_after_seconds": 1.0})
+
+    def end(self, taken: Taken, tokens: int | None, *, void: bool = False) -> None:
+        """Nothing was taken."""
+
+
+async def test_a_server_that_refuses_is_back() -> None:
+    clock, storage, coordination = FakeClock(), MemoryStorage(), Refusing()
+    accounts: Any = SharedLimits(storage.accounts, coordination, clock)  # type: ignore[arg-type]
+    await storage.apply("acme", [PutAccount(make_account(limits=RateLimits(requests_per_min=LIMIT)))])
+    assert isinstance(await accounts.admit(make_ask("c1", at=clock.time(), tokens=1)), Grant)
+    assert accounts.is_away
+    coordination.fails = False
+    await clock.advance(shared_limits.RETRY_S)
+    with pytest.raises(RateLimited, match="full"):
+        await accounts.admit(make_ask("c2", at=clock.time(), tokens=1))
+    assert not accounts.is_away
