@@ -100,6 +100,13 @@ def test_a_mistake_is_told_with_file_and_key(path: Path, text: str, said: str, c
     assert f"{path}{said}" in err
 
 
+@pytest.mark.parametrize("text", ["timeoutMs = 1", "[policies.budget]\nmaxCostUsd = 1", "timeout_ms = 'a'"])
+def test_keys_of_a_file_are_named_as_they_are_in_it(path: Path, text: str, capsys: Capture) -> None:
+    path.write_text(f"[[policies]]\nname = 'p'\n{text}\n")
+    assert check(path) == 2
+    assert "--" not in capsys.readouterr().err
+
+
 def test_with_a_key_only_its_models_count(path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MISTRAL_API_KEY", "none")
     assert check(path) == 3

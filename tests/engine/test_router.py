@@ -298,7 +298,7 @@ async def test_a_functions_error_is_told_by_its_kind_and_place_alone() -> None:
 
 @pytest.mark.anyio
 async def test_a_script_at_its_end_says_so() -> None:
-    with pytest.raises(UpstreamFailed, match="the script of 'good' is at its end after 0 calls"):
+    with pytest.raises(UpstreamFailed, match="the script of 'good' has no turn for call 1: add one"):
         await House([]).router.route("hi", goal="quality", fallback={"models": []})
 
 

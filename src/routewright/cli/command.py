@@ -125,6 +125,8 @@ _WORDS = {
     "pass Router(providers=[...]), or use Router.sandbox()": "or add --sandbox",
 }
 """Names in the library's messages about requests, and their options."""
+_OF_FILE = re.compile(r"\.(toml|json|py): ")
+"""Begins the path of a problem in a file."""
 _ARGUMENTS = {
     "filter": "FILTER",
     "limits": "--requests-per-min, --tokens-per-min, --concurrency",
@@ -309,13 +311,19 @@ def exit_code_of(code: str) -> int:
 
 
 def in_words(text: object, args: Namespace) -> str:
-    """A message with options instead of fields, except for fields of ``--request``."""
-    message = str(text)
+    """A message with options instead of fields, except for fields of ``--request`` and keys of files."""
+    lines = str(text).split("\n")
     if _is_of_request(args) and getattr(args, "request", None) is None:
-        for field, option in _WORDS.items():
-            message = message.replace(field, option)
+        lines = [line if _OF_FILE.search(line) else _with_options(line) for line in lines]
+    message = "\n".join(lines)
     is_option = getattr(args, "model", None) is not None  # overrides the models of a request
     return re.sub(r"^models\[\d+\]", "--model", message, flags=re.MULTILINE) if is_option else message
+
+
+def _with_options(line: str) -> str:
+    for field, option in _WORDS.items():
+        line = line.replace(field, option)
+    return line
 
 
 def _is_of_request(args: Namespace) -> bool:

@@ -67,7 +67,7 @@ class ScriptedProvider:
         turn = self._function(call) if self._function is not None else next(self._turns, None)
         if turn is None:
             turn = ProviderFault(
-                "request", f"the script of {self.name!r} is at its end after {len(self.calls) - 1} calls"
+                "request", f"the script of {self.name!r} has no turn for call {len(self.calls)}: add one"
             )
         if isinstance(turn, str):
             texts = [message.content for message in call.messages if isinstance(message.content, str)]
