@@ -123,7 +123,8 @@ def _rebuild(cls: type[RouterError], message: str, state: dict[str, Any]) -> Rou
 
 
 class ValidationFailed(RouterError, code="validation_failed", status=400, type="validation_error"):
-    """The input is invalid. ``problems`` lists what is wrong, each with path and hint; fixing them may reveal more."""
+    """The input is invalid. ``problems`` lists what is wrong, with path and hint. When these are fixed, others may
+    appear."""
 
     def __init__(self, message: str, *, problems: list[Problem] | None = None, **rest: Any) -> None:
         self.problems = problems or []
@@ -142,7 +143,7 @@ class ValidationFailed(RouterError, code="validation_failed", status=400, type="
 
 
 class InvalidJson(ValidationFailed, code="invalid_json"):
-    """The body is not one JSON text in UTF-8 (spec 1)."""
+    """The body is not a single JSON value in UTF-8 (spec 1)."""
 
 
 class MalformedRequest(RouterError, code="malformed_request", status=400, type="request_error"):
@@ -158,11 +159,11 @@ class CursorExpired(CursorInvalid, code="cursor_expired"):
 
 
 class AuthenticationFailed(RouterError, code="authentication_failed", status=401, type="authentication_error"):
-    """The key is missing, malformed, unknown, revoked, or of the other environment (spec 5)."""
+    """The key is missing, malformed, unknown, revoked, or for the other environment (spec 5)."""
 
 
 class SignatureError(AuthenticationFailed, code="signature_invalid"):
-    """A webhook's signature is not by a live secret, not for this body, or too old: answer 401."""
+    """The signature of a webhook is too old, or not made with a valid secret for this body. Answer with 401."""
 
 
 class InsufficientBalance(RouterError, code="insufficient_balance", status=402, type="billing_error"):
@@ -178,19 +179,19 @@ class PermissionDenied(RouterError, code="permission_denied", status=403, type="
 
 
 class BlockedByPolicy(RouterError, code="blocked_by_policy", status=403, type="permission_error"):
-    """A guardrail or policy of ours blocked the content."""
+    """A guardrail of the Router or of the policy blocked the content."""
 
 
 class ContentRefused(RouterError, code="content_refused", status=403, type="permission_error"):
-    """The provider's moderation refused the content; others were tried only if a policy says so."""
+    """The provider's moderation refused the content. Other providers are tried only if a policy says so."""
 
 
 class NotFound(RouterError, code="not_found", status=404, type="request_error"):
-    """No such object, or it belongs to another account."""
+    """There is no such object, or it belongs to another account."""
 
 
 class MethodNotAllowed(RouterError, code="method_not_allowed", status=405, type="request_error"):
-    """The address exists, the method does not."""
+    """The address exists, but does not accept this method."""
 
 
 class RequestTimedOut(RouterError, code="request_timeout", status=408, type="request_error", retryable=True):
@@ -212,11 +213,11 @@ class UnsupportedMediaType(RouterError, code="unsupported_media_type", status=41
 
 
 class HeadersTooLarge(RouterError, code="headers_too_large", status=431, type="request_error"):
-    """The request line and its headers are too long, or too many."""
+    """The request line or the headers are too long, or there are too many headers."""
 
 
 class NoCandidates(RouterError, code="router.no_candidates", status=422, type="constraint_error"):
-    """Constraints left no model. ``rejected_candidates`` and ``suggestion`` are in ``detail`` (spec 7)."""
+    """No model meets all constraints. ``rejected_candidates`` and ``suggestion`` are in ``detail`` (spec 7)."""
 
 
 class BudgetExceeded(NoCandidates, code="router.budget_exceeded"):
@@ -228,7 +229,8 @@ class NoProviders(NoCandidates):
 
 
 class RateLimited(RouterError, code="RATE_LIMITED", status=429, type="rate_limit_error", retryable=True):
-    """Too many requests or tokens in the window, no free slot, or too many request bodies in a worker."""
+    """Too many requests or tokens in a minute, too many calls at a time, or too many request bodies in a worker, or the
+    money is reserved by running calls."""
 
     def __init__(self, message: str, **rest: Any) -> None:
         super().__init__(message, **rest)
@@ -247,7 +249,7 @@ _HEADERS = {
 
 
 class InternalError(RouterError, retryable=True):
-    """An error in this library or in a part plugged into it."""
+    """Something failed in this library, or in a part that was plugged into it."""
 
 
 class StorageUnavailable(InternalError, code="storage_unavailable"):
@@ -255,7 +257,7 @@ class StorageUnavailable(InternalError, code="storage_unavailable"):
 
 
 class StorageFull(StorageUnavailable):
-    """The disk is full; nothing of the batch was written."""
+    """The disk is full, so nothing of this batch of writes was stored."""
 
 
 class StorageReadOnly(StorageUnavailable, retryable=False):
@@ -263,15 +265,16 @@ class StorageReadOnly(StorageUnavailable, retryable=False):
 
 
 class StorageCorrupt(StorageUnavailable, retryable=False):
-    """The file is not a store of this library, or is damaged."""
+    """The file is damaged, or is not a store of this library."""
 
 
 class StorageVersion(StorageUnavailable, retryable=False):
-    """The store is from a newer version, or from an older one and must be upgraded."""
+    """The store was made by a newer version, or by an older one and must be upgraded."""
 
 
 class PreconditionFailed(InternalError, retryable=False):
-    """The expectation of a write did not hold, so nothing of the batch was applied; ``index`` is its place."""
+    """A write expected something that was not the case, so nothing of its batch was stored. ``index`` is its place
+    there."""
 
     def __init__(self, message: str, *, index: int = 0, **rest: Any) -> None:
         super().__init__(message, **rest)
@@ -279,11 +282,11 @@ class PreconditionFailed(InternalError, retryable=False):
 
 
 class RouterClosed(InternalError, retryable=False):
-    """The Router was closed, or the interpreter exits: make a new Router."""
+    """The Router was closed, or the interpreter is exiting. Make a new Router."""
 
 
 class UnsupportedWrite(InternalError, retryable=False):
-    """The storage does not know this kind of write or query."""
+    """The storage does not support this kind of write or query."""
 
 
 class UpstreamFailed(RouterError, code="router.upstream_failed", status=502, type="upstream_error", retryable=True):

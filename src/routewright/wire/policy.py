@@ -47,26 +47,28 @@ class PolicyFallback(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     models: list[str] | None = None
     """The chain, in this order: ids and aliases of models that the policy allows; ``[]`` for none."""
     max_retries: float | None = None
-    """Further tries of one model."""
+    """How often one model is tried again after it failed."""
     on_partial: OnPartial | None = None
-    """What follows when a model fails within its answer."""
+    """What happens if a model fails in the middle of a streamed answer: the answer starts again from the beginning
+    (``restart``), or the stream ends with an error (``error``)."""
     on_refusal: Literal["fail", "fallback"] = "fail"
-    """``fallback``: ask the next model when a provider's moderation refuses."""
+    """What happens if a provider's moderation refuses the content: the call fails, or the next model is asked
+    (``fallback``)."""
     hedge: bool = False
-    """Ask the next model, too, where the first shows no life for longer than it usually takes."""
+    """Also call the next model if the first one has sent nothing for longer than it usually takes."""
 
 
 class PolicyWeights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What counts how much in the score, in per cent: whole numbers that make 100."""
+    """How much each part counts in the score, in per cent: whole numbers that add up to 100."""
 
     quality: float
-    """Of the answer, by the catalogue or your own prediction."""
+    """Weight of the answer's quality, as the catalogue or your own predictor gives it."""
     cost: float
-    """Expected, of the request."""
+    """Weight of the expected cost of the request."""
     latency: float
-    """Expected, to the whole answer."""
+    """Weight of the expected time until the answer is complete."""
     stability: float
-    """Share of calls that succeed."""
+    """Weight of the share of calls that succeed."""
 
 
 class PolicyGuardrail(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -75,11 +77,11 @@ class PolicyGuardrail(Struct, frozen=True, kw_only=True, omit_defaults=True, for
     patterns: list[PatternKind] | None = None
     """Kinds of data to look for."""
     deny: list[str] | None = None
-    """Words and phrases to look for, in any case."""
+    """Words and phrases to look for. Upper and lower case make no difference."""
     action: GuardrailAction
     """What is done with what is found."""
     stages: list[Stage] | None = None
-    """Default: input and output."""
+    """Where to look: in requests (``input``), in answers (``output``), or in both, which is the default."""
 
 
 Capability = Literal["image", "tools", "json", "reasoning"]
@@ -89,58 +91,58 @@ class PolicyMatch(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     """What the built-in predictor has to read in a prompt: all that is given here."""
 
     topic: str | None = None
-    """What the prompt is about: ``code``, ``math`` ..."""
+    """What the prompt is about, for example ``code`` or ``math``."""
     difficulty: str | None = None
-    """A comparison with a number from 0 to 1: ``>0.7``, ``<=0.3``."""
+    """How difficult the prompt is, as a comparison with a number from 0 to 1: ``>0.7``, ``<=0.3``."""
     novelty: str | None = None
-    """The same, of how much of the prompt the predictor does not know: ``>0.9``."""
+    """How much of the prompt is new to the predictor, as a comparison with a number from 0 to 1: ``>0.9``."""
     language: str | None = None
-    """Of the prompt, as ISO 639-1: ``de``."""
+    """The language of the prompt, as a code of ISO 639-1: ``de``."""
 
 
 class PolicyRules(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a policy can ask for. Limits and lists can only be narrowed by a request."""
 
     goal: Goal | None = None
-    """In the place of the request's."""
+    """Replaces the goal of the request."""
     strategy: Strategy | None = None
-    """In the place of the request's."""
+    """Replaces the strategy of the request."""
     weights: PolicyWeights | None = None
-    """In the place of goal and strategy, which must then be left out."""
+    """Replaces goal and strategy, which this policy must then leave out."""
     models: list[str] | None = None
-    """What is allowed: ids, aliases, globs (``openai/*``), ``provider:openai``, ``tag:eu``, ``capability:image``."""
+    """The allowed models: ids, aliases, globs (``openai/*``), ``provider:openai``, ``tag:eu``, ``capability:image``."""
     exclude: list[str] | None = None
-    """What of these is not, written in the same ways."""
+    """Models that are not allowed even if ``models`` names them, written in the same ways."""
     capabilities: list[Capability] | None = None
-    """Only models that can do all of these."""
+    """Allow only models that can do all of these."""
     regions: list[str] | None = None
-    """Only models known to be served from all of these."""
+    """Allow only models that are known to be served from all of these regions."""
     min_quality: float | None = None
-    """Only models of at least this quality, 0 to 1."""
+    """Allow only models of at least this quality."""
     max_latency_ms: float | None = None
-    """Only models whose whole answer is expected within this time."""
+    """Allow only models whose whole answer is expected within this time."""
     prefer: list[str] | None = None
-    """Ids and aliases of models that are tried first, in this order, after those that the request prefers."""
+    """Ids and aliases of models to try first, in this order. Models that the request prefers come before them."""
     fallback: PolicyFallback | None = None
-    """The chain, in the place of ours."""
+    """The models to try if the first one fails, and when to try them. Replaces the Router's own choice."""
     params: Params | None = None
-    """What a request is sent with that says nothing else; ``max_output_tokens`` is a limit. Of ``extra`` the request's
-    own fields hold."""
+    """Parameters for requests that do not set them themselves. ``max_output_tokens`` is also a limit: the smaller value
+    applies. Fields of ``extra`` are merged, and those of the request take precedence."""
     budget: Budget | None = None
     """The most that a request may use."""
     cache: bool | CacheOpts | None = None
     """Whether and how answers may come from the cache. A request may switch it off or tighten it."""
     timeout_ms: float | None = None
-    """For everything."""
+    """The most time that a request may take, with all retries and fallbacks."""
     guardrails: list[PolicyGuardrail] | None = None
-    """What is redacted or blocked, in this order: each sees what the one before has left."""
+    """What is redacted or blocked. Guardrails run in this order, each on the text that the one before has left."""
     explore_models: float | None = None
-    """Share of requests, up to 0.2, that try another good model first, so that you can learn from your own traffic. It
-    adds at most this share to what the policy's requests are expected to cost."""
+    """The share of requests, up to 0.2, that try another good model first, so that you can learn from your own traffic.
+    The expected cost of the policy's requests rises by at most this share."""
 
 
 class PolicyClass(PolicyRules, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Rules for the prompts that match: what it sets stands in the place of the policy's, the rest stays."""
+    """Rules for the prompts that match. What a class sets replaces the policy's value; the rest stays as it is."""
 
     match: PolicyMatch
     """Which prompts it is for."""
@@ -152,13 +154,14 @@ class Policy(PolicyRules, frozen=True, kw_only=True, omit_defaults=True, forbid_
     """Named rules. Goal and strategy override a request's; limits and lists can only be narrowed by it."""
 
     name: str
-    """How requests call it; without ``@``, which parts the name from the date in ``policy_version``."""
+    """The name by which requests refer to the policy. It must not contain ``@``, which separates name and date in
+    ``policy_version``."""
     id: str = ""
-    """The other way to call it. Default: ``pol_`` and 26 characters made from the name."""
+    """An id that requests can use instead of the name. Default: ``pol_`` and 26 characters made from the name."""
     created_at: str | None = None
     """RFC 3339. Default: when the storage first saw this content."""
     classes: list[PolicyClass] | None = None
-    """Other rules for some prompts: the first of these that matches."""
+    """Other rules for some prompts. The first class that matches a prompt applies."""
 
 
 class Learned(Struct, frozen=True, omit_defaults=True):
