@@ -137,7 +137,7 @@ def test_a_snapshots_id_is_made_from_its_content() -> None:
         ({"availability": Availability(regions="eu")}, "availability.regions: must be a list, got 'eu'"),  # type: ignore[arg-type]
         ({"disabled": "yes"}, "disabled: must be a bool, got 'yes'"),
         ({"provider_model_id": "x\n"}, "provider_model_id: must be 1 to 200 printable characters, got 'x\\n'"),
-        ({"display_name": "x\ud800"}, "display_name: holds half of a surrogate pair"),
+        ({"display_name": "x\ud800"}, "display_name: holds an unpaired surrogate"),
     ],
 )
 def test_a_model_that_cannot_be_reckoned_with_is_refused_by_its_field(fields: dict[str, Any], said: str) -> None:
@@ -337,7 +337,7 @@ def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
         ('{"models": [], "models": []}', "models.json: has the key 'models' twice; keep one of them"),
         (
             '{"aliases": {"fast": "\\ud800"}}',
-            "models.json: aliases.fast: holds half of a surrogate pair, which is no ch",
+            "models.json: aliases.fast: holds an unpaired surrogate, which is not a ch",
         ),
         (
             '{"models": [{"id": "a/x", "quality": NaN}]}',

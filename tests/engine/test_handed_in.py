@@ -382,16 +382,14 @@ def test_stream_is_another_method_and_no_argument() -> None:
     router = Router.sandbox()
     for ask in (router.decide, router.stream, router.blocking.route):
         assert refusal(lambda ask=ask: ask("hi", stream=True)) == (  # type: ignore[misc]
-            "stream: is not an argument; call router.stream(...), which gives the answer piece by piece"
+            "stream: is not an argument; call router.stream(...) to get the answer in chunks"
         )
 
 
 @pytest.mark.parametrize("make", [dict, RouteRequest])
 def test_a_request_to_be_streamed_is_not_answered_whole(make: Callable[..., Any]) -> None:
     router, asked = Router.sandbox(), make(messages=[Message("user", "hi")], stream=True)
-    said = (
-        "stream: is True, and this gives whole answers; call router.stream(...), which gives the answer piece by piece"
-    )
+    said = "stream: is True, but this call returns whole answers; call router.stream(...) to get the answer in chunks"
     assert refusal(lambda: router.blocking.route(asked)) == said
     assert [str(each) for each in router.blocking.route_many([asked])] == [said]
     with router.blocking.stream(asked) as stream:

@@ -122,8 +122,8 @@ def sent_run(body: bytes, idempotency_key: str | None) -> AgentRequest:
     request = run_of(decode(body))
     if idempotency_key is not None:
         if request.idempotency_key not in (None, idempotency_key):
-            said = f"is {shown(idempotency_key)}, and the body says {shown(request.idempotency_key)}"
-            raise ValidationFailed.of(Problem("Idempotency-Key", said, "send one of the two"))
+            problem = f"is {shown(idempotency_key)}, but the body says {shown(request.idempotency_key)}"
+            raise ValidationFailed.of(Problem("Idempotency-Key", problem, "send only one of the two"))
         request = replace(request, idempotency_key=idempotency_key)
     return checked_run(request)
 

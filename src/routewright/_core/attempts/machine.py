@@ -1,12 +1,12 @@
-"""Walks a plan: which attempt comes next, by the table of faults. It never calls anything.
+"""Walks a plan: decides which attempt comes next, by the table of faults. Does no I/O.
 
     next() -> Attempt ─── succeeded() ───────────────────────────> end
-                    └──── failed() ─┬─ its answer can be repaired ──> Attempt, same model, once: shown what is wrong
-                                    ├─ retryable, tries left ───────> [Wait] Attempt, same model
-                                    ├─ the chain may help ──────────> Attempt, next model that the budget pays for
-                                    └─ refused, late, nothing left ─> end
+                    └──── failed() ─┬─ answer can be repaired ────> Attempt, same model, once, with the error
+                                    ├─ retryable, tries left ─────> [Wait] Attempt, same model
+                                    ├─ another model may help ────> Attempt, next affordable model
+                                    └─ refused, late, exhausted ──> end
 
-A second attempt may run beside one that shows no life: ``hedge`` begins it, ``left`` ends the one that lost.
+A second attempt may run beside a silent one: ``hedge`` starts it, ``left`` ends the loser.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from .breaker import Circuits
 from .budgets import ExecutionLimits
 from .faults import FAULTS
 
-_REFUSED_ELSEWHERE = FAULTS[FaultKind.REFUSED]._replace(fall_back=True)  # where a policy lets a refusal fall back
-PAUSE_FACTOR = 3  # a pause is drawn from between the shortest and this many times the one before (decorrelated jitter)
+_REFUSED_ELSEWHERE = FAULTS[FaultKind.REFUSED]._replace(fall_back=True)  # if the policy falls back on refusals
+PAUSE_FACTOR = 3  # decorrelated jitter: a pause is at most this many times the previous one
 LEAST_SHARE = 0.01
-"""Share of ``timeout_ms`` that a further attempt needs at least, where that is less than the limits' ``least_s``."""
-FALLBACK_SHARE = 0.25  # share of ``timeout_ms`` that stays for the next member of the chain
+"""The least share of ``timeout_ms`` a further attempt needs, if smaller than the limits' ``least_s``."""
+FALLBACK_SHARE = 0.25  # share of ``timeout_ms`` reserved for the next model of the chain
 
 
 class End(StrEnum):
@@ -47,48 +47,48 @@ class End(StrEnum):
 
 
 _ENDS = {FaultKind.BLOCKED: End.BLOCKED, FaultKind.REFUSED: End.REFUSED}
-"""How it ends where nothing is left to try, by the last fault; all others fail."""
+"""How a request ends with nothing left to try, by its last fault; default ``FAILED``."""
 
 
 class Rules(NamedTuple):
-    """How one request is carried out."""
+    """How to execute one request."""
 
     limits: ExecutionLimits
     on_partial: OnPartial = "restart"
     on_refusal_fall_back: bool = False
     hedged: bool = False
     retries: Sequence[int | None] | None = None
-    """Further tries of each row's model, as its provider has it; None: as the decision's input says."""
+    """Retries per row, set by its provider; None: as in the decision's input."""
 
 
 class Traffic(Protocol):
-    """What stands between a plan and its models, for all requests together."""
+    """State shared by all requests: circuits and the retry budget."""
 
     @property
     def circuits(self) -> Circuits:
-        """Only rows among ``circuits.tripped`` have to ask."""
+        """Only rows in ``circuits.tripped`` need ``admits``."""
         ...
 
     def admits(self, row: int, now: float) -> bool | None:
-        """Whether a model may be called now; None: as a probe, which nobody else is then."""
+        """Whether a model may be called now. None: yes, as the only probe."""
         ...
 
     @property
     def is_whole(self) -> Sequence[bool]:
-        """Of each row, whether its model gives its answers whole, also where they are streamed."""
+        """Per row, True if the model sends whole answers even when streamed."""
         ...
 
     def due(self, row: int) -> float:
-        """When a model that is not admitted may be called again."""
+        """When a model with an open circuit may be called again."""
         ...
 
     def spares(self, now: float) -> bool:
-        """Whether one more second try, or hedge, is within the retry budget; if so, it is taken out."""
+        """True if the retry budget allows one more retry or hedge, which is then taken out."""
         ...
 
 
 class Wait(NamedTuple):
-    """Pause, then ask again."""
+    """Pause, then call ``next`` again."""
 
     seconds: float
 
@@ -100,50 +100,50 @@ class Attempts(Struct, eq=False):
     bounds: TokenBounds
     """Of the prompt."""
     budget: Room | None
-    """The call's own; None: it has none."""
+    """The call's own budget, if any."""
     room: Room | None
-    """What is left of it, or of what somebody vouches for (``cover``)."""
+    """The rest of the budget, or of the amount given to ``cover``."""
     deadline: float
     timeout_s: float
     whole: bool
-    """The answer is wanted whole, not as it comes."""
+    """The caller wants the whole answer, not a stream."""
     traffic: Traffic
     rules: Rules
     on_partial: OnPartial
-    """What a fault after content leads to."""
+    """The reaction to a fault after content was delivered."""
     running: list[Attempt] = []
-    """The present attempt, and behind it the hedge."""
+    """The current attempt, then its hedge."""
     end: End | None = None
-    """How it ended, once it has."""
+    """Set when the request has ended."""
     spent: Amount = Amount()
-    """What may be gone of the budget."""
+    """The most that may have been spent."""
     latest: float = 0.0
-    """When the attempt that began last must have shown life so that the next member of the chain has its share of the
-    time. The last member has until then, however long its silence."""
+    """The time by which the latest attempt must show a first token, to leave the next model its share of the time. For
+    the last model it is the deadline."""
     _number: int = 0
     _place: int = 0
     _tries: int = 0
     _pause_s: float = 0.0
     _longest_pause: float = 0.0
-    """Zero: before the first pause."""
+    """0 before the first pause."""
     _last: Attempt | None = None
-    """The attempt whose fault led to where it stands."""
+    """The attempt that failed last."""
     _beaten: frozenset[int] = frozenset()
-    """Places whose hedge failed while the attempt before it ran on: no use to ask them again."""
+    """Places of attempts that failed while another ran on; they are not tried again."""
     _forced: bool = False
-    """A model whose circuit is open was called, for want of another."""
+    """A model with an open circuit was called because there was no other."""
     _repair: TokenBounds | None = None
 
     def __repr__(self) -> str:
-        # no text, as the answer that is to be repaired: frames of errors hold this
+        # without texts, such as the answer to repair: tracebacks may show this
         return f"<{type(self).__name__} of {self.plan}: {self.end or 'under way'}>"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """What ``rich`` prints: no text either."""
+        """For ``rich``; without texts."""
         return [("plan", self.plan), ("end", self.end)]
 
     def next(self, now: float) -> Attempt | Wait | None:
-        """Say what to do at ``now`` (monotonic seconds); None at the end."""
+        """The next action at ``now`` (monotonic seconds); None at the end."""
         if self.end is not None:
             return None
         if now >= self.deadline or (self._last is not None and self._too_late(now)):
@@ -154,7 +154,7 @@ class Attempts(Struct, eq=False):
             return Wait(pause_s)
         kept_away: list[int] = []
         attempt = self._reach(now, kept_away)
-        if attempt is None and kept_away and not self._forced:  # circuits alone stand in the way
+        if attempt is None and kept_away and not self._forced:  # only open circuits are in the way
             self._forced = True
             self._place = min(kept_away, key=lambda place: self.traffic.due(self.plan.legs[place].row))
             cap = self.plan.given.max_output_tokens if self.room is None else self._affordable_cap(self.room)
@@ -164,7 +164,7 @@ class Attempts(Struct, eq=False):
         return attempt
 
     def succeeded(self, attempt: Attempt) -> None:
-        """Tell that an attempt brought a complete answer, whose usage is settled."""
+        """Record a complete answer. The attempt's usage is set."""
         self.running.remove(attempt)
         room, usage = self.room, attempt.usage
         if room is not None and usage is not None:
@@ -174,7 +174,7 @@ class Attempts(Struct, eq=False):
                 None if room.nanos is None else room.nanos - nanos,
                 None if room.tokens is None else room.tokens - tokens,
             )
-        if self.end is None:  # else the other of two was quicker
+        if self.end is None:  # else the other attempt was faster
             self.end = End.SUCCEEDED
 
     def failed(
@@ -189,16 +189,15 @@ class Attempts(Struct, eq=False):
         repair: TokenBounds | None = None,
         jitter: float = 0.0,
     ) -> None:
-        """Tell that an attempt ended in a fault, before its usage is estimated. ``touched``: the provider had begun to
-        answer, so it may bill. ``retry``: whether another try may help, if the provider said so; None: as its kind
-        says. ``repair``: what asking the same model to repair its answer would add to the prompt; None: it cannot be
-        repaired. ``jitter`` in [0, 1) lengthens pauses, lest callers retry in step."""
+        """Record a fault, before the attempt's usage is estimated. ``touched``: the provider had begun to answer, so it
+        may bill. ``retry``: the provider's word on whether a retry helps; None: by the kind. ``repair``: what a repair
+        request adds to the prompt; None: not repairable. ``jitter`` in [0, 1) spreads the retries of many callers."""
         self.running.remove(attempt)
         attempt.fault, rule = kind, FAULTS[kind]
         if kind is FaultKind.REFUSED and self.rules.on_refusal_fall_back:
             rule = _REFUSED_ELSEWHERE
         self._pay(attempt, broke_off=not attempt.counted and (touched or rule.billed))
-        if self.end is not None:  # by the other of two
+        if self.end is not None:  # the other attempt ended the request
             return
         self._last = attempt
         if rule.reason == "safety" and not rule.fall_back:
@@ -210,7 +209,7 @@ class Attempts(Struct, eq=False):
             self.end = End.TIMED_OUT
         elif attempt.delivered and self.on_partial == "error":
             self.end = self._failure
-        elif (  # once a model, and not in the time that is the next one's
+        elif (  # once per model, and not in the time reserved for the next one
             rule.repair
             and repair is not None
             and self._repair is None
@@ -225,14 +224,14 @@ class Attempts(Struct, eq=False):
             self.end = self._failure
 
     def left(self, attempt: Attempt, *, touched: bool) -> None:
-        """An attempt was left for another, or because all is over. Call it before its usage is estimated."""
+        """Record that an attempt was abandoned. Call it before its usage is estimated."""
         self.running.remove(attempt)
         self._pay(attempt, broke_off=touched)
         if self.running:
             self._go_on_with(self.running[0])
 
     def hedge(self, now: float) -> Attempt | None:
-        """An attempt at the next model beside a silent one, if the budget pays for both and second tries are few."""
+        """Start an attempt at the next model beside a silent one, if the budget and the retry budget allow it."""
         present, room = self.running[0], self.room
         if room is not None:
             self.room = room.without(*self._worst(present))
@@ -246,41 +245,41 @@ class Attempts(Struct, eq=False):
         return attempt
 
     def hedge_after_s(self, attempt: Attempt) -> float | None:
-        """After how long a silence another model is asked beside it; None where too little was observed to say."""
+        """Seconds of silence before a hedge; None for no hedge."""
         if not self.rules.hedged or self.is_last(attempt) or self._last is not None or attempt.hedge:
             return None
         usual_ms = attempt.leg.latency_p95_ms if self.whole else attempt.leg.ttft_p95_ms
         return None if usual_ms is None else usual_ms / 1000
 
     def is_last(self, attempt: Attempt) -> bool:
-        """Whether its model is the last of the chain."""
+        """True if its model is the last of the chain."""
         return attempt.place + 1 >= len(self.plan.legs)
 
     @property
     def next_leg(self) -> Leg | None:
-        """The model that is called next, if it may be; None: the chain is at its end."""
+        """The next model to try; None at the end of the chain."""
         return self.plan.legs[self._place] if self._place < len(self.plan.legs) else None
 
     def cover(self, nanos: int) -> None:
-        """Let all attempts together cost at most what somebody vouches for, where their budget is not smaller."""
+        """Limit the total cost of all attempts to ``nanos``, or to the call's budget if that is smaller."""
         budget = self.budget or Room(None, None)
         most = nanos if budget.nanos is None else min(nanos, budget.nanos)
         self.room = Room(most - self.spent.nanos, (self.room or budget).tokens)
 
     @property
     def _failure(self) -> End:
-        """How it ends where nothing is left to try."""
+        """The end of a request with nothing left to try."""
         last = self._last
         return End.FAILED if last is None or last.fault is None else _ENDS.get(last.fault, End.FAILED)
 
     def _too_late(self, now: float) -> bool:
-        """Whether a further attempt is left that would not have the time: upstream would only waste its work on it."""
+        """True if there are models left, but too little time for another attempt."""
         least_s = min(self.rules.limits.least_s, LEAST_SHARE * self.timeout_s)
         return now > self.deadline - least_s and self._place < len(self.plan.legs)
 
     def _reach(self, now: float, kept_away: list[int]) -> Attempt | None:
-        """An attempt at the first model, from the present place on, that the budget pays for and that may be called.
-        Places whose circuits are open are added to ``kept_away``."""
+        """Start an attempt at the first model, from the current place on, that is affordable and may be called. Adds
+        places with open circuits to ``kept_away``."""
         plan, tripped = self.plan, self.traffic.circuits.tripped
         legs, cap = plan.legs, plan.given.max_output_tokens
         while (place := self._place) < len(legs):
@@ -302,13 +301,13 @@ class Attempts(Struct, eq=False):
         return None
 
     def _affordable_cap(self, room: Room) -> int | None:
-        """Output tokens that the present model may be asked for. Raises ``RoomTooSmall``."""
+        """The output cap for the current model. Raises ``RoomTooSmall``."""
         if self._number == self._place == 0:
             return plan_output(self.plan, self.bounds, self.budget or room).cap
         return output_cap(self.plan.given, self.plan.legs[self._place], self._shown(self._repair), room)
 
     def _begin(self, now: float, cap: int | None, *, probe: bool = False) -> Attempt:
-        """Make the attempt at the present model, with its limits of time."""
+        """Start an attempt at the current model, with its time limits."""
         legs, place, deadline = self.plan.legs, self._place, self.deadline
         leg = legs[place]
         self._number = number = self._number + 1
@@ -334,12 +333,12 @@ class Attempts(Struct, eq=False):
         return attempt
 
     def _share(self, now: float) -> float:
-        """The deadline, less what stays for the next member of the chain."""
+        """The deadline, minus the time reserved for the next model."""
         left_s = self.timeout_s if self._place == 0 else self.deadline - now
         return max(now, self.deadline - FALLBACK_SHARE * left_s)
 
     def _may_retry(self, retry_after: float | None, now: float, jitter: float) -> bool:
-        """Set the pause before another try of the same model; False if moving on serves better."""
+        """Set the pause before a retry of the same model. False if the next model should be tried instead."""
         limits, own = self.rules.limits, self.rules.retries
         most = None if own is None else own[self.plan.legs[self._place].row]
         if most is None:
@@ -356,26 +355,26 @@ class Attempts(Struct, eq=False):
         return True
 
     def _move_on(self) -> None:
-        """Step to the next member that may help: after an overflow, none whose declared window is known to be too small
-        for the prompt. How many tokens the fault refused is not known: it may disprove the window of who raised it."""
+        """Step to the next model. After a context overflow, skip models whose declared window is certainly too small;
+        the fault does not say how many tokens were too many."""
         legs, last = self.plan.legs, self._last
         self._repair = None
         self._place += 1
         self._tries = 0
         self._longest_pause = 0.0
         if last is not None and last.fault is FaultKind.CONTEXT_OVERFLOW:
-            while self._place < len(legs):  # a prompt that is sure not to fit, as the model counts it
+            while self._place < len(legs):
                 window = legs[self._place].declared_window
                 if window is None or legs[self._place].length(self.bounds)[0] <= window:
                     break
                 self._place += 1
 
     def _go_on_with(self, running: Attempt) -> None:
-        """Stand where an attempt stands that runs on alone."""
+        """Return to the place of the attempt that runs on alone."""
         self._place, self._tries, self._repair = running.place, 1, running.repair
 
     def _pay(self, attempt: Attempt, *, broke_off: bool) -> None:
-        """Take what an attempt used out of the room; of one that broke off, the most that it can have been."""
+        """Deduct an attempt's usage from the room; if it broke off, the most it can have used."""
         if self.room is None:
             return
         usage, nanos, tokens = attempt.usage, 0, 0
@@ -388,12 +387,12 @@ class Attempts(Struct, eq=False):
         self.spent = self.spent.plus(Amount(nanos, tokens))
 
     def _worst(self, attempt: Attempt) -> tuple[int, int]:
-        """The most nano-dollars and tokens that an attempt can have used."""
+        """The most nano-dollars and tokens an attempt can have used."""
         leg = attempt.leg
         prices = leg.prices_held if leg.is_dialled else attempt.prices
         high, cap = leg.length(self._shown(attempt.repair))[1], attempt.cap or leg.max_output
         return call_nanos(dearest_at(prices, high), high, cap) if prices else 0, high + cap
 
     def _shown(self, repair: TokenBounds | None) -> TokenBounds:
-        """Bounds of what a model is shown: the prompt, and what it is to repair."""
+        """Token bounds of the prompt, including a repair request."""
         return self.bounds if repair is None else longer(self.bounds, repair)

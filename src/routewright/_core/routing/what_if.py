@@ -1,6 +1,5 @@
-"""What would be: the change that would put a model first, and what a policy's requests come to if a provider is lost.
-Every answer is found by deciding again with one thing changed, so what is said holds. Changes of two things at once are
-not sought."""
+"""What-if questions: the single change that makes a model win, and the effect of losing a provider on a policy. Answers
+are found by deciding again with one thing changed. Combinations of changes are not searched."""
 
 from __future__ import annotations
 
@@ -32,33 +31,33 @@ Lever = Literal["models", "prefer", "goal", "prices", "quality", "latency", "sta
 
 
 class Change(Struct, frozen=True):
-    """One thing that, changed alone, lets the model win."""
+    """A single change that makes the model win."""
 
     what: Lever
     said: str
     value: float | None = None
-    """The bound: a share of the present prices, a quality, seconds, a share of calls, milliseconds."""
+    """The bound, by ``what``: a share of the present prices, a quality, seconds, a share of calls, or milliseconds."""
 
 
 class WhyNot(Struct, frozen=True, kw_only=True):
-    """Why a model is not chosen for a request; ``str`` tells it in a few lines."""
+    """Why a model is not chosen for a request; ``str`` explains it in a few lines."""
 
     model: str
     chosen: str | None
-    """Who is; None: nobody fits."""
+    """The chosen model; None if no model fits."""
     place: int | None
-    """Its place among the models that fit; None: it is rejected."""
+    """The model's rank among those that fit; None if it is rejected."""
     fitting: int
     is_preferred: bool = False
-    """Who is chosen is so because the request or its policy prefers it."""
+    """The request or its policy prefers the chosen model."""
     rejected_by: tuple[Reason, ...] = ()
-    """All constraints that it fails, in their order."""
+    """All constraints the model fails, in order."""
     admission: str | None = None
-    """What would admit it; None: it fits, or nothing that can be asked for would help."""
+    """The change that admits the model; None if it fits, or no change helps."""
     wins_then: bool = False
-    """It is chosen once it is admitted."""
+    """The model is chosen once it is admitted."""
     changes: tuple[Change, ...] = ()
-    """Each alone would let it win; where it is rejected, after its admission."""
+    """Each makes the model win by itself; for a rejected model, after its admission."""
 
     def __str__(self) -> str:
         preferred = self.is_preferred
@@ -79,59 +78,59 @@ class WhyNot(Struct, frozen=True, kw_only=True):
 
 
 class ProviderLoss(Struct, frozen=True):
-    """What becomes of a policy's requests while one provider serves nothing."""
+    """The effect on a policy if one provider is unavailable."""
 
     provider: str
     model: str | None
-    """Who is chosen then; None: nobody fits, the policy breaks."""
+    """The model chosen instead; None if no model fits."""
 
 
 class ModelEnd(Struct, frozen=True):
-    """A model of the plan that its vendor gives up."""
+    """A model of the plan that its vendor retires."""
 
     model: str
     deprecated_at: str
 
 
 class PolicyCheck(Struct, frozen=True, kw_only=True):
-    """What routing one request under a policy comes to today."""
+    """The result of routing one request under a policy today."""
 
     policy: str
     id: str
     version: str
     policy_class: str = ""
-    """One of its classes, whatever the prompt; empty: the policy, as it is for the prompt."""
+    """The class that was checked, whatever the prompt; empty if the prompt decides."""
     allowed: int
     fitting: int = 0
     model: str | None = None
-    """Who is chosen; None: nobody fits."""
+    """The chosen model; None if no model fits."""
     chain: tuple[str, ...] = ()
     estimated_cost_usd: float | None = None
-    """Expected of the chosen model. None: its price is unknown."""
+    """The chosen model's expected cost; None if its price is unknown."""
     worst_cost_usd: float | None = None
-    """What a budget must hold for the chosen model."""
+    """The cost a budget must cover for the chosen model."""
     fallback_affordable: bool = True
-    """False: the budget pays for the chosen model's answer alone."""
+    """False if the budget pays only for the chosen model's answer."""
     problem: str | None = None
-    """Why nobody fits, and what to change."""
+    """Why no model fits, and what to change."""
     losses: tuple[ProviderLoss, ...] = ()
     ends: tuple[ModelEnd, ...] = ()
-    """Models of the plan that have a date from which they are served no longer, the soonest first."""
+    """Models of the plan with a retirement date, soonest first."""
 
     @property
     def servable(self) -> bool:
-        """Whether the request is served today."""
+        """True if the request can be served today."""
         return self.model is not None
 
     @property
     def breaks_without(self) -> list[str]:
-        """Providers whose loss leaves nobody."""
+        """Providers without which no model fits."""
         return [loss.provider for loss in self.losses if loss.model is None]
 
 
 def why_not(given: DecisionInput, board: Board, model: str, laid: Laid | None = None) -> WhyNot:
-    """Ask it of a model of the catalogue and an input whose tokens are counted. ``laid`` is the policy over it. Takes
-    about a tenth of a second: it decides some fifty times."""
+    """Explain why ``model`` is not chosen for an input with counted tokens. ``laid`` is the policy applied to it. Takes
+    about 0.1 s, since it decides some fifty times."""
     outlook = board.outlook
     row = outlook.pool.row[model]
     order, ask = board.order(given), Ask(given, outlook)
@@ -164,7 +163,7 @@ def _chosen(given: DecisionInput, board: Board) -> str | None:
 
 
 def _changes(given: DecisionInput, board: Board, row: int, laid: Laid | None) -> Iterator[Change]:
-    """Every lever by itself, the caller's own first."""
+    """Try each lever by itself, the caller's own first."""
     model = board.outlook.pool.models[row]
     others = tuple(each for each in given.prefer if each != model.id)
     if _chosen(replace(given, models=(model.id,), prefer=()), board) == model.id:
@@ -187,7 +186,7 @@ def _changes(given: DecisionInput, board: Board, row: int, laid: Laid | None) ->
 
 
 def _director(laid: Laid | None) -> str:
-    """Who says what matters: a policy that names any of it has the last word."""
+    """Who sets goal and strategy: the policy if it names any of them or weights, else the request."""
     policy = None if laid is None else laid.published.policy
     if policy is None or (policy.goal, policy.strategy, policy.weights) == (None, None, None):
         return "the request"
@@ -195,12 +194,12 @@ def _director(laid: Laid | None) -> str:
 
 
 def _changes_of_model(given: DecisionInput, board: Board, model: Model) -> Iterator[Change]:
-    """What of its own would have to be better, each by the smallest step that does."""
+    """The smallest improvement of each of the model's own figures that makes it win."""
     outlook, row = board.outlook, board.pool.row[model.id]
     listed = board.pool.models[row].pricing_per_1m
 
     def largest(most: int, world: Callable[[int], tuple[DecisionInput, Board]]) -> int | None:
-        """The largest number in whose world it wins, where smaller ones only help; None: it does not even with 0."""
+        """The largest number with which the model wins; smaller ones only help. None if it loses even with 0."""
         if most < 0 or _chosen(*world(0)) != model.id:
             return None
         losing = range(1, most + 1)
@@ -228,7 +227,7 @@ def _changes_of_model(given: DecisionInput, board: Board, model: Model) -> Itera
         parts = largest(PARTS - 1, cheaper)
         if parts is not None:
             price = _scaled(listed, parts)
-            # every digit: rounded up it would be too much
+            # all digits: rounded up, the model would lose
             usd_in, usd_out = (usd_text(round(usd * NANOS_PER_USD)) for usd in (price.input_usd, price.output_usd))
             said = f"its prices are at most {parts / 10:g} % of what they are: "
             said += f"${usd_in} in and ${usd_out} out per million tokens"
@@ -255,7 +254,7 @@ def _latency_ms(given: DecisionInput, board: Board, row: int) -> int:
 
 
 def check(given: DecisionInput, board: Board, laid: Laid) -> PolicyCheck:
-    """Check a policy by one request: its input with counted tokens, over which the policy was laid."""
+    """Check a policy with one request: an input with counted tokens and the policy applied."""
     snapshot, pool = laid.published, board.outlook.pool
     policy = snapshot.policy
     allowed = len(pool) if snapshot.models is None else len(snapshot.models)
@@ -277,7 +276,7 @@ def check(given: DecisionInput, board: Board, laid: Laid) -> PolicyCheck:
         worst_cost_usd=ask.worst_usd(first.row),
         fallback_affordable=decision.fallback_affordable,
         losses=tuple(
-            # the first choice stays while others are lost: no model's place depends on another
+            # losing another provider does not change the first choice: ranks are independent
             ProviderLoss(each, _chosen(given, _board_without(board, each)) if each == first.provider else first.id)
             for each in sorted({pool.provider[row] for row in rows})
         ),
@@ -286,7 +285,7 @@ def check(given: DecisionInput, board: Board, laid: Laid) -> PolicyCheck:
 
 
 def _board_without(board: Board, provider: str) -> Board:
-    """The board of a catalogue in which nothing of a provider is available."""
+    """The board without the models of a provider."""
 
     def lost(model: Model) -> Model:
         return replace(model, availability=Availability("unavailable", model.availability.regions))
@@ -295,7 +294,7 @@ def _board_without(board: Board, provider: str) -> Board:
 
 
 def _scaled(listed: Pricing, parts: int) -> Pricing:
-    """Prices lowered to so many thousandths."""
+    """Prices lowered to ``parts`` thousandths."""
 
     def lower(holder: Pricing | PriceTier) -> dict[str, float]:
         prices = {name: getattr(holder, name) for name in holder.__struct_fields__ if name.endswith("_usd")}
@@ -306,12 +305,12 @@ def _scaled(listed: Pricing, parts: int) -> Pricing:
 
 
 def _board_with(board: Board, changed: Model) -> Board:
-    """The board of a catalogue in which one model is another."""
+    """The board with one model changed."""
     return board.with_models(changed if model.id == changed.id else model for model in board.outlook.pool.models)
 
 
 def _board_in(board: Board, model: str, **seen: int) -> Board:
-    """The board of a health in which one model does otherwise."""
+    """The board with one model's health changed."""
     health = board.outlook.health.models
     changed = replace(health.get(model, ModelHealth()), **seen)
     return Boards(board.outlook.pool).of(health_snapshot({**health, model: changed}))
