@@ -152,7 +152,7 @@ def test_a_model_that_cannot_be_reckoned_with_is_refused_by_its_field(fields: di
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"quality": 1}, "models: id None names no provider and model; write it as 'provider/name', without spaces"),
+        ({"quality": 1}, "models: id None is not a provider and model; write it as 'provider/name', without spaces"),
         ({"id": "a/b\n"}, "models: id 'a/b\\n' names no"),
         ({"id": "a/b", "qualty": 1}, "models['a/b']: 'qualty' is not a field; did you mean 'quality'?"),
         ({"id": "a/b", "like": 5}, "models['a/b'].like: unknown model 5"),
@@ -167,7 +167,7 @@ def test_what_is_no_row_of_a_catalogue_is_told_what_one_is(row: Any, said: str) 
 
 def test_what_is_no_model_and_no_alias_is_refused() -> None:
     wrong: Any = Model(id="a/x")
-    with pytest.raises(ValidationFailed, match="models: Model is not a list of Model; put it into a list"):
+    with pytest.raises(ValidationFailed, match="models: Model is not a list of Model; put it in a list"):
         Catalogue(wrong)
     wrong = ["a/x"]
     with pytest.raises(ValidationFailed, match=r"models: 'a/x' is not a Model; pass Model\(id=...\)"):
@@ -292,9 +292,9 @@ def test_json_does_as_well(tmp_path: Path) -> None:
         ),
         (
             "[[models]]\nid = 'a/x'\nmodalities = []",
-            r"models.toml: models\['a/x'\].modalities: must hold 'text', got none",
+            r"models.toml: models\['a/x'\].modalities: must include 'text', got none",
         ),
-        ("[[models]]\nid = 'a/x'\nmodalities = ['image']", r"modalities: must hold 'text', got 'image'; every model"),
+        ("[[models]]\nid = 'a/x'\nmodalities = ['image']", r"modalities: must include 'text', got 'image'; add"),
         (
             "[[models]]\nid = 'a/x'\nregions = ['']",
             r"models\[0\].regions\[0\]: must be 1 to 200 printable characters, got ''",

@@ -752,7 +752,7 @@ def test_an_unknown_price_is_rejected_under_a_cost_budget_only() -> None:
     assert decision_of(simple(), board(pool)).candidates[0].cost_usd is None
     with pytest.raises(
         BudgetExceeded,
-        match=r"drop budget.max_cost_usd \(or set a price for the model: none is known\) to admit a/unpriced",
+        match=r"drop budget.max_cost_usd \(or give the model a price: none is known\) to admit a/unpriced",
     ):
         decision_of(simple(budget_nanos=10**12), board(pool))
 

@@ -257,7 +257,7 @@ def test_marks_are_priced_as_written_at_first() -> None:
 def test_no_audio_is_sent_for_money_where_its_price_is_unknown() -> None:
     hears = model("a/one", modalities=("text", "audio"))
     asked: dict[str, Any] = {"needs": int(Need.AUDIO), "budget_nanos": 10**9}
-    with pytest.raises(BudgetExceeded, match="set a price for the model"):
+    with pytest.raises(BudgetExceeded, match="give the model a price"):
         decided([hears], **asked)
     assert decided([hears], needs=int(Need.AUDIO)).model == "a/one"
     priced = replace(hears, pricing_per_1m=Pricing(1.0, 4.0, audio_input_usd=10.0))

@@ -86,7 +86,7 @@ def test_what_is_no_list_of_providers_is_told_how_to_be_one(providers: Any, said
     [
         ([wrong("mine/one")], "models: 'mine/one' is not a Model; pass Model(id=...)"),
         ([Model(id="mine/one", quality=wrong("high"))], "models['mine/one'].quality: must be a number, got 'high'"),
-        ([Model(id="mine")], "models: id 'mine' names no provider and model; write it as 'provider/name', without"),
+        ([Model(id="mine")], "models: id 'mine' is not a provider and model; write it as 'provider/name', without"),
     ],
 )
 def test_what_a_provider_declares_is_checked_like_a_file(models: list[Model], said: str) -> None:
@@ -416,10 +416,10 @@ def test_a_script_that_pauses_needs_a_clock() -> None:
 
 @pytest.mark.parametrize("made", MAKERS)
 def test_models_that_are_no_list_of_models_are_refused_where_they_are_given(made: Callable[[Any], object]) -> None:
-    assert refusal(lambda: made(MINE)) == "models: Model is not a list of Model; put it into a list"
-    assert refusal(lambda: made("mine/one")) == "models: 'mine/one' is not a list of Model; put it into a list"
+    assert refusal(lambda: made(MINE)) == "models: Model is not a list of Model; put it in a list"
+    assert refusal(lambda: made("mine/one")) == "models: 'mine/one' is not a list of Model; put it in a list"
     assert refusal(lambda: made(["mine/one"])) == "models: 'mine/one' is not a Model; pass Model(id=...)"
-    assert refusal(lambda: made([Model(id=wrong(5))])).startswith("models: id 5 names no provider and model; ")
+    assert refusal(lambda: made([Model(id=wrong(5))])).startswith("models: id 5 is not a provider and model; ")
 
 
 def test_a_file_is_named_by_its_path() -> None:

@@ -554,7 +554,7 @@ def _check_size(path: str, held: Tags, what: str) -> None:
     size = _size(held)
     if size > MAX_METADATA_BYTES:
         problem = f"takes {size} bytes as JSON{what}; at most {MAX_METADATA_BYTES} are allowed"
-        raise ValidationFailed.of(Problem(path, problem, "store long values elsewhere and put a reference here"))
+        raise ValidationFailed.of(Problem(path, problem, "keep long values elsewhere and put a reference here"))
 
 
 def _size(held: Tags) -> int:

@@ -179,8 +179,8 @@ def completed(request: RouteRequest) -> RouteRequest:
     if request.idempotency_key is not None:
         size = len(request.idempotency_key.encode())
         if not 1 <= size <= MAX_KEY_BYTES:
-            problem = f"takes {size} bytes in UTF-8, must take 1 to {MAX_KEY_BYTES}"
-            found.append(Problem("idempotency_key", problem, "hash a longer one"))
+            problem = f"is {size} bytes in UTF-8, must be 1 to {MAX_KEY_BYTES}"
+            found.append(Problem("idempotency_key", problem, "hash a longer key"))
     if request.models is not None:
         check_whitelist("models", request.models, found)
     if request.fallback is not None:
@@ -475,4 +475,4 @@ def check_metadata(metadata: dict[str, Any], found: Problems) -> None:
     size = len(encode(metadata))
     if size > MAX_METADATA_BYTES:
         problem = f"takes {size} bytes as JSON, at most {MAX_METADATA_BYTES} are allowed"
-        found.append(Problem("metadata", problem, "store long values elsewhere and put a reference here"))
+        found.append(Problem("metadata", problem, "keep long values elsewhere and put a reference here"))

@@ -275,7 +275,7 @@ class Search:
         if (cost := changed.budget_nanos) != given.budget_nanos:
             most = None if limits.max_cost_usd is None else budget_nanos(limits.max_cost_usd)
             also = most is not None and (cost is None or cost > most)
-            said = "drop budget.max_cost_usd (or set a price for the model: none is known)"
+            said = "drop budget.max_cost_usd (or give the model a price: none is known)"
             if cost is not None:
                 said = f"raise {BOTH['budget.max_cost_usd']} to {usd_text(cost)}"
             yield f"{said}{f', also in {by},' if also else ''}", also
