@@ -89,7 +89,7 @@ def test_an_unknown_like_names_the_nearest() -> None:
 
 
 def test_an_id_without_a_provider_is_refused() -> None:
-    with pytest.raises(ValidationFailed, match="'tuned' names no provider"):
+    with pytest.raises(ValidationFailed, match="'tuned' is not a provider"):
         Catalogue([Model(id="tuned")])
 
 
@@ -153,7 +153,7 @@ def test_a_model_that_cannot_be_reckoned_with_is_refused_by_its_field(fields: di
     ("row", "said"),
     [
         ({"quality": 1}, "models: id None is not a provider and model; write it as 'provider/name', without spaces"),
-        ({"id": "a/b\n"}, "models: id 'a/b\\n' names no"),
+        ({"id": "a/b\n"}, "models: id 'a/b\\n' is not a"),
         ({"id": "a/b", "qualty": 1}, "models['a/b']: 'qualty' is not a field; did you mean 'quality'?"),
         ({"id": "a/b", "like": 5}, "models['a/b'].like: unknown model 5"),
         (5, "models: 5 is not a row of a catalogue"),

@@ -161,7 +161,7 @@ class Circuits:
         credential = self._credentials.get(self._providers[row])
         if credential is not None:
             moved |= credential.succeeded(now, probe=probe)
-        return self._told(moved)
+        return self._retrip(moved)
 
     def answered(self, row: int, now: float, count: int) -> None:
         """Record answers of a model, none of them a probe's. Changes no circuit's state."""
@@ -185,20 +185,20 @@ class Circuits:
         if credential:
             refused = self._credentials.setdefault(self._providers[row], Circuit(self._limits))
             moved = refused.failed(now, probe=probe, retry_after=retry_after, at_once=True)
-            return self._told((probe and self._left(self._models.get(row), now)) or moved)
+            return self._retrip((probe and self._left(self._models.get(row), now)) or moved)
         circuit = self._models.get(row) or self._models.setdefault(row, Circuit(self._limits))
         moved = circuit.failed(now, probe=probe, retry_after=retry_after, alone=alone)
-        return self._told((probe and self._left(self._credentials.get(self._providers[row]), now)) or moved)
+        return self._retrip((probe and self._left(self._credentials.get(self._providers[row]), now)) or moved)
 
     def heard(self, row: int, now: float, seconds: float) -> bool:
         """Open a model's circuit because another process did; True if it changed."""
         circuit = self._models.get(row) or self._models.setdefault(row, Circuit(self._limits))
-        return self._told(circuit.heard(now, seconds))
+        return self._retrip(circuit.heard(now, seconds))
 
     def left(self, row: int, now: float) -> bool:
         """Record that a probe was abandoned; True if a circuit changed."""
         moved = [self._left(circuit, now) for circuit in self._of(row)]
-        return self._told(any(moved))
+        return self._retrip(any(moved))
 
     def kept_away(self, now: float) -> dict[int, float]:
         """Rows whose circuits refuse calls, with the time until when."""
@@ -211,7 +211,7 @@ class Circuits:
     def _left(self, circuit: Circuit | None, now: float) -> bool:
         return circuit is not None and circuit.left(now)
 
-    def _told(self, moved: bool) -> bool:
+    def _retrip(self, moved: bool) -> bool:
         if moved:
             self.tripped = frozenset(
                 row

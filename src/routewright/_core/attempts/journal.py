@@ -101,7 +101,7 @@ class Journal:
     """Collects answers and folds them into health, circuits and alerts. ``append`` is thread-safe; only one thread may
     ``fold`` at a time."""
 
-    __slots__ = ("_bursts", "_circuits", "_entries", "_heeded", "_retries", "health", "workloads")
+    __slots__ = ("_bursts", "_circuits", "_entries", "_reported", "_retries", "health", "workloads")
 
     def __init__(self, health: Health, circuits: Circuits, retries: RetryBudget, bursts: ErrorBursts) -> None:
         self.health = health
@@ -110,7 +110,7 @@ class Journal:
         self._retries = retries
         self._bursts = bursts
         self._entries: list[Entry] = []  # never replaced: another thread could append to the old list
-        self._heeded = 0  # entries already reported to the circuits
+        self._reported = 0  # entries already reported to the circuits
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -126,11 +126,11 @@ class Journal:
     def heed(self) -> int:
         """Report pending answers to the circuits only, as needed before booking a fault. Returns their number."""
         waiting = len(self._entries)
-        if waiting > self._heeded:
-            for run in _runs(self._entries[self._heeded : waiting], 1):
+        if waiting > self._reported:
+            for run in _runs(self._entries[self._reported : waiting], 1):
                 for row, answers in _by(_ROW, run).items():
                     self._circuits.answered(row, run[-1][1], len(answers))
-            self._heeded = waiting
+            self._reported = waiting
         return waiting
 
     def fold(self, outlook: Outlook) -> None:
@@ -138,7 +138,7 @@ class Journal:
         waiting = self.heed()
         entries = self._entries[:waiting]
         del self._entries[:waiting]
-        self._heeded = 0
+        self._reported = 0
         for run in _runs(entries, 1):
             now = run[-1][1]
             self._learn(run, now, outlook)

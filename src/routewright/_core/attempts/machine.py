@@ -128,7 +128,7 @@ class Attempts(Struct, eq=False):
     """0 before the first pause."""
     _last: Attempt | None = None
     """The attempt that failed last."""
-    _beaten: frozenset[int] = frozenset()
+    _given_up: frozenset[int] = frozenset()
     """Places of attempts that failed while another ran on; they are not tried again."""
     _forced: bool = False
     """A model with an open circuit was called because there was no other."""
@@ -203,7 +203,7 @@ class Attempts(Struct, eq=False):
         if rule.reason == "safety" and not rule.fall_back:
             self.end = End.REFUSED
         elif self.running:
-            self._beaten |= {attempt.place}
+            self._given_up |= {attempt.place}
             self._go_on_with(self.running[0])
         elif now >= self.deadline:
             self.end = End.TIMED_OUT
@@ -289,7 +289,7 @@ class Attempts(Struct, eq=False):
                 except RoomTooSmall:
                     self._move_on()
                     continue
-            if place not in self._beaten:
+            if place not in self._given_up:
                 row = legs[place].row
                 if row not in tripped:
                     return self._begin(now, cap)

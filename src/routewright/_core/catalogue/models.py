@@ -332,7 +332,7 @@ def model_called(
     aliases. ``provider`` restricts the search; None for all."""
     there = [[each for each in group if provider in (None, each.provider)] for group in groups]
     for known in there:
-        for fits in _WAYS:
+        for fits in _MATCHERS:
             found = {each.id for each in known if fits(name.removeprefix(_PREFIX), each)}
             if found:
                 return found.pop() if len(found) == 1 else None
@@ -344,18 +344,18 @@ def _is_exact(name: str, model: Named) -> bool:
     return name in (model.id, model.wire_name, f"{model.provider}/{model.wire_name}")
 
 
-def _is_dated(name: str, model: Named) -> bool:
+def _differs_by_date(name: str, model: Named) -> bool:
     """The names differ only by a date that one of them lacks."""
     theirs, ours = undated(name), undated(model.wire_name)
     return theirs == ours and (theirs == name or ours == model.wire_name)
 
 
-def _is_shown(name: str, model: Named) -> bool:
+def _is_display_name(name: str, model: Named) -> bool:
     """Matches the display name, ignoring case and punctuation."""
     return _bare(name) in (_bare(model.display_name), _bare(model.wire_name)) and _bare(name) != ""
 
 
-_WAYS: tuple[Callable[[str, Named], bool], ...] = (_is_exact, _is_dated, _is_shown)
+_MATCHERS: tuple[Callable[[str, Named], bool], ...] = (_is_exact, _differs_by_date, _is_display_name)
 
 
 def undated(name: str) -> str:

@@ -9,7 +9,7 @@ from decimal import Decimal
 from math import inf
 from numbers import Integral, Real
 from operator import attrgetter
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -25,7 +25,6 @@ from routewright.wire import (
     CacheOpts,
     Fallback,
     FilePart,
-    Goal,
     ImagePart,
     Message,
     NamedToolChoice,
@@ -34,7 +33,6 @@ from routewright.wire import (
     ReasoningBudget,
     Role,
     RouteRequest,
-    Strategy,
     TextPart,
     Tool,
 )
@@ -42,8 +40,6 @@ from routewright.wire import (
 from .json_scan import Flaw, beneath, finite, flaw_in, is_unicode, joined, no_json, quoted, scan
 from .problems import STEP, as_attribute, hint_for, problem_of, shown, unshaped
 from .rules import (
-    LONGEST_TIMEOUT_MS,
-    MAX_MESSAGES,
     MAX_METADATA_BYTES,
     NUMBERS,
     RETRIES,
@@ -55,8 +51,6 @@ from .rules import (
 
 T = TypeVar("T")
 Tags = Mapping[str, Any]  # JSON values by name, added to the metadata of every request made within a scope
-MISFITS = (msgspec.ValidationError, AttributeError, TypeError, UnicodeEncodeError, RecursionError)
-"""The exceptions ``msgspec.convert`` raises."""
 
 STREAMED = Problem(
     "stream", "is True, but this call returns whole answers", "call router.stream(...) to get the answer in chunks"
@@ -88,7 +82,6 @@ _REASONING_SAMPLING, _REASONING_BRIEF, _REASONING_TOKENS_BRIEF = map(int, list(N
 BRIEF_TOKENS = 1024  # the smallest reasoning budget of some models; their output cap must be larger
 _LEAST_TOP_P = 0.95  # some models refuse a lower top_p while they reason
 _PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
-_GOALS, _STRATEGIES = get_args(Goal), get_args(Strategy)
 _DECODER = Decoder(RouteRequest, float_hook=finite)
 
 
@@ -154,7 +147,7 @@ def sent_request(
     if isinstance(value, bytes):
         made = shaped_request(value)
         if not overrides:
-            return _plainly(made) or completed(made)
+            return completed(made)
     else:
         made = _request_of(value)
     key = overrides.get("idempotency_key")
@@ -167,7 +160,7 @@ def sent_request(
 def checked(request: RouteRequest) -> RouteRequest:
     """Check types and rules, and fill in goal and strategy. Idempotent. Structs are not validated when constructed, so
     their types are checked here. Raises ``ValidationFailed`` with up to ``MAX_PROBLEMS`` problems."""
-    return _plainly(request) or completed(request if _has_plain_types(request) else rebuilt(request, RouteRequest, ""))
+    return completed(request if _has_plain_types(request) else rebuilt(request, RouteRequest, ""))
 
 
 def as_budget(value: Budget | Mapping[str, Any]) -> Budget:
@@ -271,15 +264,9 @@ def _marks(request: RouteRequest) -> Iterator[CacheControl | None]:
             yield from (part.cache_control for part in message.content)
 
 
-class _Turns(msgspec.Struct):
-    """A list of messages. msgspec caches the type info of a struct but not of a bare list: this halves the time."""
-
-    messages: list[Message]
-
-
 def _request_of(value: object) -> RouteRequest:
     if type(value) is list:
-        return RouteRequest(_messages_of(value))
+        return RouteRequest(converted(value, list[Message], "messages"))
     if isinstance(value, str):
         return RouteRequest([Message("user", value)])
     if isinstance(value, RouteRequest):
@@ -287,16 +274,9 @@ def _request_of(value: object) -> RouteRequest:
     if isinstance(value, Mapping):
         return converted(value, RouteRequest, "")
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
-        return RouteRequest(_messages_of(list(value)))
+        return RouteRequest(converted(list(value), list[Message], "messages"))
     hint = "pass a string, a list of messages, a dict or a RouteRequest"
     raise ValidationFailed.of(Problem("", f"{shown(value)} is not a request", hint))
-
-
-def _messages_of(value: list[Any]) -> list[Message]:
-    try:
-        return msgspec.convert({"messages": value}, _Turns).messages
-    except MISFITS:
-        return converted(value, list[Message], "messages")  # accepts subclasses, or raises with the path
 
 
 def timeout_ms_of(seconds: object) -> int:
@@ -353,45 +333,6 @@ def _arguments(overrides: Mapping[str, Any]) -> dict[str, Any]:
         else converted(value, _SHAPES[name], name)
         for name, value in overrides.items()
     }
-
-
-def _plainly(request: Any) -> RouteRequest | None:
-    """Fast path of ``checked`` for plain text messages with few options. None for any other request."""
-    messages, timeout_ms = request.messages, request.timeout_ms
-    if (
-        type(messages) is not list
-        or not 0 < len(messages) <= MAX_MESSAGES
-        or request.models is not None
-        or request.fallback is not None
-        or request.budget is not None
-        or not (request.cache is None or type(request.cache) is bool)
-        or request.tools is not None
-        or request.tool_choice is not None
-        or request.params is not None
-        or request.metadata is not None
-        or request.idempotency_key is not None
-        or request.prefer is not None
-        or type(request.stream) is not bool
-        or not (request.goal is None or (type(request.goal) is str and request.goal in _GOALS))
-        or not (request.strategy is None or (type(request.strategy) is str and request.strategy in _STRATEGIES))
-        or not (request.policy_id is None or (request.policy_id and _is_ascii(request.policy_id)))
-        or not (timeout_ms is None or (type(timeout_ms) is int and 1 <= timeout_ms <= LONGEST_TIMEOUT_MS))
-        or not _are_plain(messages)
-    ):
-        return None
-    goal: Any = request.goal
-    strategy: Any = request.strategy or "balanced"
-    if goal is None:
-        goal = "quality" if strategy == "quality-first" else "cost"
-    return RouteRequest(
-        [*messages],
-        goal,
-        strategy,
-        request.policy_id,
-        cache=request.cache,
-        stream=request.stream,
-        timeout_ms=timeout_ms,
-    )
 
 
 def _are_plain(messages: list[Message]) -> bool:
@@ -460,7 +401,7 @@ def converted(value: object, shape: type[T], path: str) -> T:
         if type(value) is not list:
             msgspec.to_builtins(value)  # refuses objects that convert() would read by attribute, such as numpy scalars
         return msgspec.convert(value, shape)
-    except MISFITS:
+    except (msgspec.ValidationError, AttributeError, TypeError, UnicodeEncodeError, RecursionError):
         pass  # may still be valid: a subclass of a number, string or mapping
     return rebuilt(value, shape, path)
 

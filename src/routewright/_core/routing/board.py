@@ -116,7 +116,7 @@ class Boards:
 
     def dialled(self, dials: Dials) -> Boards:
         """The boards of the same catalogue for requests with these dials."""
-        if dials.tools and not self.pool.shy:
+        if dials.tools and not self.pool.tools_or_reasoning:
             dials = dials._replace(tools=False)
         if dials == self.pool.dials:
             return self

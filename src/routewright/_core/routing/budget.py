@@ -169,7 +169,7 @@ def plan_output(plan: Plan, tokens: TokenBounds, room: Room) -> OutputPlan:
     if room.nanos is None and room.tokens is None:
         return OutputPlan(given.max_output_tokens, True)
     if room.nanos is not None and room.tokens is None and not (tokens.counted or tokens.images):
-        high, (per_token, most, whole) = tokens.high, plan.ample or _ample(plan)
+        high, (per_token, most, whole) = tokens.high, plan.ample_output or _ample(plan)
         if high * per_token + most <= room.nanos * PICOS_PER_NANO and (whole.cap or 0) <= primary.window - high:
             return whole
     length = primary.length(tokens)
@@ -203,15 +203,15 @@ def _ample(plan: Plan) -> tuple[int, int, OutputPlan]:
         wanted = max(given.default_output_cap, primary.held)
     cap = max(1, min(wanted, primary.max_output))
     if not all(leg.prices_held for leg in plan.legs):
-        plan.ample = 0, 1 << 200, OutputPlan(cap, True)
-        return plan.ample
+        plan.ample_output = 0, 1 << 200, OutputPlan(cap, True)
+        return plan.ample_output
     price = dearest_at(primary.prices_held, 1 << 53)
     dearest = [(leg, dearest_at(leg.prices_held, 1 << 53)) for leg in chain]
     kept = max([each.input for _, each in dearest], default=0)
     held = max([_held(given, leg) * each.output for leg, each in dearest], default=0)
     most = cap * price.output + held + PICOS_PER_NANO
-    plan.ample = price.input + kept, most, OutputPlan(cap, True)
-    return plan.ample
+    plan.ample_output = price.input + kept, most, OutputPlan(cap, True)
+    return plan.ample_output
 
 
 def _smaller(own: int | None, room: int | None) -> int | None:

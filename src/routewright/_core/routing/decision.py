@@ -136,10 +136,10 @@ class Decision(PlainData):
         plan, counts = self._plan, self._rejections()
         if not plan.is_shared:
             return self._sentence()
-        told = plan.told
-        if told is None or told[0] is not counts:
-            told = plan.told = counts, self._sentence()
-        return told[1]
+        known = plan.told
+        if known is None or known[0] is not counts:
+            known = plan.told = counts, self._sentence()
+        return known[1]
 
     def _sentence(self) -> str:
         plan, given = self._plan, self.input
@@ -290,8 +290,8 @@ def explain(decision: Decision) -> str:
         warm = ", ".join(f"{each.model} ({each.tokens} tokens)" for each in decision.input.warm)
         lines.append(f"  expected in a vendor's cache: {warm}")
     lines += ["", f"fallbacks: {', then '.join(chain) or 'none'}"]
-    told = ("are {:.0%} as long as usual", "take {:.0%} of the usual time")
-    work = zip(told, decision.input.workload or (), strict=False)
+    phrases = ("are {:.0%} as long as usual", "take {:.0%} of the usual time")
+    work = zip(phrases, decision.input.workload or (), strict=False)
     if said := [how.format(2 ** (step / 4)) for how, step in work if step]:
         lines.append(f"this workload's answers {' and '.join(said)}")
     if read := reading_text(decision.reading, decision.instead_of):

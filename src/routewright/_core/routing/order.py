@@ -34,7 +34,6 @@ class Order:
         *,
         one_provider: bool,
         legs: dict[int, Leg],
-        tightest: tuple[int, int] | None = None,
     ) -> None:
         self.ranking = ranking
         self.eligible = eligible
@@ -44,7 +43,6 @@ class Order:
         self.of = of  # the key of each row
         self.one_provider = one_provider  # all rows belong to one provider
         self._legs = legs
-        self._tightest = tightest  # the least window room after the expected answer, and its row
 
     @classmethod
     def compiled(cls, ranking: Ranking, outlook: Outlook, eligible: Eligible, bar: Bar) -> Order:
@@ -62,14 +60,12 @@ class Order:
         """The order after some rows moved; None if it must be compiled again."""
         if self.bar.max_latency_ms is not None:
             return None  # rows may pass or fail the ceiling now
-        keys, of, legs, tightest = self.keys.copy(), self.of.copy(), self._legs.copy(), self._tightest
+        keys, of, legs = self.keys.copy(), self.of.copy(), self._legs.copy()
         for row in moved:
             legs.pop(row, None)
             before = of.get(row)
             if before is None:
                 continue
-            if tightest is not None:
-                tightest = None if row == tightest[1] else min(tightest, _room(outlook, row))
             if (after := self.ranking.key(outlook, row)) == before:
                 continue
             place = bisect_left(keys, before)
@@ -78,19 +74,14 @@ class Order:
             del keys[place]
             keys.insert(bisect_left(keys, after), after)
             of[row] = after
-        one_provider = self.one_provider
-        return Order(
-            self.ranking, self.eligible, self.bar, keys, of, one_provider=one_provider, legs=legs, tightest=tightest
-        )  # fmt: skip
+        return Order(self.ranking, self.eligible, self.bar, keys, of, one_provider=self.one_provider, legs=legs)
 
     def room(self, outlook: Outlook, cap: int | None) -> int:
         """Input tokens that fit every window beside the answer, ignoring rows that cannot write ``cap`` tokens."""
+        window, most = outlook.pool.window, outlook.pool.max_output
         if cap is not None:
-            window, most = outlook.pool.window, outlook.pool.max_output
             return min([window[row] for row in self.of if most[row] >= cap], default=cap) - cap
-        if self._tightest is None:
-            self._tightest = min([_room(outlook, row) for row in self.of])
-        return self._tightest[0]
+        return min([window[row] - outlook.output[row] for row in self.of])
 
     def among(self, pool: Pool, models: Iterable[str] | None) -> Iterable[Key]:
         """The keys of the whitelisted rows (None: all), best first."""
@@ -186,10 +177,6 @@ class WarmOrder(Order):
     def key(self, outlook: Outlook, row: int) -> Key:
         """As in ``Order``."""
         return self._warm.get(row) or self._order.key(outlook, row)
-
-
-def _room(outlook: Outlook, row: int) -> tuple[int, int]:
-    return outlook.pool.window[row] - outlook.output[row], row
 
 
 def _is_one(pool: Pool, rows: Iterable[int]) -> bool:

@@ -46,14 +46,9 @@ class Outlook:
         for name in ("output", "output_p90", "ttft_ms", "ttft_p95_ms", "latency_p95_ms", "us_per_token", "stability"):
             setattr(new, name, getattr(self, name).copy())
         new.open = {row: at for row, at in self.open.items() if row not in seen}
-        least, most = self._least_room, self._most_p90
         for row, figures in seen.items():
             new._expect(row, figures)
-            if least is not None:  # this row may have been the least
-                least = None if self._room(row) == self._least_room else min(least, new._room(row))
-            if most is not None:
-                most = None if self.output_p90[row] == self._most_p90 else max(most, new.output_p90[row])
-        new._columns, new._least_room, new._most_p90 = {}, least, most
+        new._columns, new._least_room, new._most_p90 = {}, None, None
         new.open = dict(sorted(new.open.items()))
         return new
 
@@ -134,6 +129,3 @@ class Outlook:
         """The most output tokens a row is expected to write within ``latency_ms``; negative if none."""
         left_ms = (latency_ms << 10) // RATIOS[work[1]] - self.ttft_ms[row]
         return -1 if left_ms < 0 else (left_ms * 1000 + 999) // max(1, self.us_per_token[row])
-
-    def _room(self, row: int) -> int:
-        return self.pool.window[row] - self.output[row]

@@ -102,9 +102,9 @@ class Plan:
     """The chosen model and its fallbacks. Immutable, apart from lazily computed fields."""
 
     __slots__ = (
-        "ample", "costs", "counts", "failed", "flat_to", "front", "given", "ids", "instead_of", "is_shared",
-        "is_swayed", "legs", "line", "max_high", "max_latency_ms", "p90", "passed_over", "reached", "rich", "shown",
-        "told", "walked", "watched", "worst_held", "worst_input", "worst_output",
+        "ample_counts", "ample_output", "best", "costs", "counts", "failed", "flat_to", "front", "given", "ids",
+        "instead_of", "is_shared", "is_swayed", "legs", "line", "max_high", "max_latency_ms", "p90", "passed_over",
+        "reached", "told", "walked", "watched", "worst_held", "worst_input", "worst_output",
     )  # fmt: skip
 
     def __init__(self, given: DecisionInput, legs: tuple[Leg, ...], front: tuple[Key, ...], ids: Sequence[str]) -> None:
@@ -112,7 +112,7 @@ class Plan:
         """The input. For a shared plan a template: tokens, ``timeout_ms``, budgets and ``health`` differ per call."""
         self.legs = legs  # the chosen model, then the chain
         self.front = front  # the keys of the best few that fit
-        self.ample: tuple[int, int, OutputPlan] | None = None
+        self.ample_output: tuple[int, int, OutputPlan] | None = None
         """Pico-dollars per input token, and fixed pico-dollars: a budget of their sum pays for this cap and the chain.
         Computed for the first call with a budget."""
         self.ids = ids  # of the pool's models, by row
@@ -134,7 +134,7 @@ class Plan:
         models of what a budget must cover."""
         self.told: tuple[Mapping[Reason, int] | None, str] | None = None
         """Cached rejection counts and reason text, shared by calls with the same counts."""
-        self.shown: list[Candidate] | None = None  # cached candidates of all covered calls
+        self.best: list[Candidate] | None = None  # cached candidates of all covered calls
         self.is_swayed: bool | None = None
         """Whether a reading of the prompt could change the plan. None until known; prompts are read meanwhile."""
         self.instead_of = ""
@@ -147,7 +147,7 @@ class Plan:
         self.costs: tuple[IntArray, IntArray, IntArray, BoolArray] | None = None
         """For each model that no other constraint rejects: pico-dollars per input token, pico-dollars and tokens of
         output a budget must cover, and whether its circuit is open. Only for shared plans."""
-        self.rich: tuple[int, int, Mapping[Reason, int]] | None = None
+        self.ample_counts: tuple[int, int, Mapping[Reason, int]] | None = None
         """Pico-dollars per input token, and fixed pico-dollars: with a budget of their sum these are the rejection
         counts. Computed for the first call with a budget."""
         self.p90: list[int] = []  # the output tokens of each row in ``costs``
@@ -182,19 +182,19 @@ class Plan:
             return self.counts
         if nanos is None or tokens is not None:
             return self._counted(high, nanos, tokens)
-        per_token, most, counts = self.rich or self._rich()
+        per_token, most, counts = self.ample_counts or self._count_ample()
         if high * per_token + most <= nanos * PICOS_PER_NANO:
             return counts
         return self._counted(high, nanos, None)
 
-    def _rich(self) -> tuple[int, int, Mapping[Reason, int]]:
+    def _count_ample(self) -> tuple[int, int, Mapping[Reason, int]]:
         assert self.costs is not None, "without them it covers no call with a budget"
         inputs, outputs = self.costs[0], self.costs[1]
         per_token, most = int(inputs.max(initial=0)), int(outputs[outputs < _UNLIMITED].max(initial=0))
         counts = self._counted(0, most // PICOS_PER_NANO + 1, None)
         assert self.counts is not None, "it is shared"
-        self.rich = per_token, most + PICOS_PER_NANO, self.counts if counts == self.counts else counts
-        return self.rich
+        self.ample_counts = per_token, most + PICOS_PER_NANO, self.counts if counts == self.counts else counts
+        return self.ample_counts
 
     def _counted(self, high: int, nanos: int | None, tokens: int | None) -> Mapping[Reason, int]:
         assert self.costs is not None, "without them it covers no call with a budget"
@@ -214,6 +214,6 @@ class Plan:
         """The best few candidates for a call with this timeout, the chosen one first."""
         if not self.is_shared:
             return [candidate(key, self.ids[key[-1]], timeout_ms) for key in self.front]
-        if self.shown is None:  # none of them is late
-            self.shown = [candidate(key, self.ids[key[-1]], timeout_ms) for key in self.front]
-        return self.shown
+        if self.best is None:  # none of them is late
+            self.best = [candidate(key, self.ids[key[-1]], timeout_ms) for key in self.front]
+        return self.best

@@ -125,7 +125,9 @@ class Pool:
             min(ANSWER_TOKENS + (max(THINKING_TOKENS, silent) if m.reasoning else 0), most, window // 2)
             for m, silent, most, window in zip(models, self.silent, self.max_output, self.window, strict=True)
         ]
-        self.shy = frozenset(row for row, m in enumerate(models) if m.reasoning and able[row] & _TOOLED == _SHY)
+        self.tools_or_reasoning = frozenset(
+            row for row, m in enumerate(models) if m.reasoning and able[row] & _TOOLS_BOTH == _TOOLS_ALONE
+        )
         """Rows that cannot combine tools and reasoning."""
         self.prices: list[Prices] = [self._prices(row, model) for row, model in enumerate(models)]
         self.held: list[Prices] = [*map(self._two_days, range(len(models)))] if self.dated else self.prices
@@ -181,7 +183,7 @@ class Pool:
         """Compute expected output and delays for the requested effort. With tools, models that cannot combine tools and
         reasoning do not reason."""
         dials = self.dials
-        self.quiet: frozenset[int] = self.shy if dials.tools else frozenset()
+        self.quiet: frozenset[int] = self.tools_or_reasoning if dials.tools else frozenset()
         """Rows sent a request not to reason, without the caller asking for it."""
         self.output: list[int] = self.usual_output
         self.delay_ms: list[int] = [0] * len(self)
@@ -287,7 +289,7 @@ _EVERY_FEATURE = sum(_FEATURE_BITS.values())
 _THINKING_BITS, _TOOLS_THINKING, _NOT_THINKING = map(int, (THINKING, Need.REASONING_TOOLS, Need.NO_REASONING))
 _MARKS = int(Need.CACHE_CONTROL)
 _BRIEF, _BRIEF_BOUND = map(int, (Need.REASONING_BRIEF, Need.REASONING_TOKENS_BRIEF))
-_TOOLED, _SHY = map(int, (Need.TOOLS | Need.REASONING_TOOLS, Need.TOOLS))
+_TOOLS_BOTH, _TOOLS_ALONE = map(int, (Need.TOOLS | Need.REASONING_TOOLS, Need.TOOLS))
 _TIER_BITS = {"flex": int(Need.FLEX), "priority": int(Need.PRIORITY)}
 _MODALITY_BITS = {
     "image": int(Need.IMAGE), "tool": int(Need.TOOLS), "audio": int(Need.AUDIO), "file": int(Need.FILE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
@@ -119,7 +119,8 @@ def refusal(given: DecisionInput, board: Board, eligible: Eligible, laid: Laid |
         ends = {row: f" since {pool.models[row].deprecated_at}" for row in rows if firsts[row] is Reason.DEPRECATED}
         said = ", ".join(f"{pool.ids[row]} {firsts[row]}{ends.get(row, '')}" for row in rows)
         unserved = _unserved(board, [row for row in rows if firsts[row] is Reason.PROVIDER_UNAVAILABLE])
-    way = min(search.ways(reasons), key=lambda way: way.effort, default=None)
+    ways = [way for row, why in enumerate(reasons) if (way := search.way(row, why)) is not None]
+    way = min(ways, key=lambda way: way.effort, default=None)
     if way is None:
         suggestion = f"no change of the request helps: {unserved or 'configure a provider or enable a model'}"
     else:
@@ -179,11 +180,6 @@ class Search:
         self.policy = self.published.policy
         self.by = f"policy {self.policy.name!r}" if self.policy.name else "the policy"
 
-    def ways(self, reasons: Iterable[set[Reason]]) -> list[Way]:
-        """The best way for each model that a change can admit. ``reasons``: all failed constraints of each row."""
-        found = [self.way(row, why) for row, why in enumerate(reasons)]
-        return [way for way in found if way is not None]
-
     def way(self, row: int, reasons: set[Reason]) -> Way | None:
         """The best way to admit one row; None if there is none."""
         if reasons & _FIXED or self.outlook.pool.disabled[row]:
@@ -194,7 +190,7 @@ class Search:
             # a new whitelist must include the preferred models and fallbacks
             models = tuple(dict.fromkeys((*(models or (*given.prefer, *(given.fallback or ()))), pool.ids[row])))
         served, needs = pool.models[row].availability.regions, given.needs & able
-        lost = _sensible(given.needs & ~able, ~able)
+        lost = _without_dependent(given.needs & ~able, ~able)
         if lost & (THINKING & ~Need.REASONING_TOKENS):
             needs &= ~int(Need.REASONING)  # the model excludes some combination with reasoning: give up reasoning
         if given.needs & ~able & (Need.JSON_OBJECT | Need.JSON_SCHEMA):
@@ -204,7 +200,7 @@ class Search:
             given,
             models=models,
             regions=tuple(region for region in given.regions if region in served),
-            needs=_sensible(needs, ~needs),
+            needs=_without_dependent(needs, ~needs),
             min_quality=None if floor is None else min(floor, quality),
         )
         named = _without(changed, given.needs & ~able)
@@ -256,7 +252,7 @@ class Search:
             dropped = [region for region in given.regions if region not in changed.regions]
             yield f"drop {', '.join(dropped)} from the regions of {by}", True
         undone = given.needs & ~changed.needs
-        for need in Need(_sensible(undone, undone)):
+        for need in Need(_without_dependent(undone, undone)):
             yield _NO_NEED[need], False
         if changed.min_quality != given.min_quality:
             yield f"lower min_quality of {by} to {quality_text(changed.min_quality or 0)}", True
@@ -319,10 +315,12 @@ def _without(given: DecisionInput, lost: int) -> DecisionInput:
         for each in given.tokens.images
         if (each.tokens and each.most) or not lost & (Need.FILE | Need.AUDIO if each.tokens else Need.IMAGE)
     )
-    return replace(given, needs=_sensible(given.needs & ~lost, lost), tokens=replace(given.tokens, images=kept))
+    return replace(
+        given, needs=_without_dependent(given.needs & ~lost, lost), tokens=replace(given.tokens, images=kept)
+    )
 
 
-def _sensible(needs: int, lost: int) -> int:
+def _without_dependent(needs: int, lost: int) -> int:
     """``needs`` without those that depend on a lost one, such as ``IMAGE_URL`` on ``IMAGE``."""
     for whole, part in _PARTS_OF_NEEDS.items():
         if lost & whole:
