@@ -11,7 +11,9 @@ Only faults of the provider are reported here. Callers pass the time.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from enum import StrEnum
+from functools import partial
 from math import inf
 
 from .budgets import ExecutionLimits, WindowedCount
@@ -136,9 +138,8 @@ class Circuits:
 
     def __init__(self, providers: list[str], limits: ExecutionLimits) -> None:
         self._providers = providers  # the provider's name of each row
-        self._limits = limits
-        self._models: dict[int, Circuit] = {}
-        self._credentials: dict[str, Circuit] = {}
+        self._models = defaultdict[int, Circuit](partial(Circuit, limits))
+        self._credentials = defaultdict[str, Circuit](partial(Circuit, limits))
         self.tripped: frozenset[int] = frozenset()  # rows with a circuit that is not closed
 
     def admits(self, row: int, now: float) -> bool:
@@ -154,22 +155,13 @@ class Circuits:
         """When a model may be called again."""
         return max((circuit.due for circuit in self._of(row)), default=-inf)
 
-    def succeeded(self, row: int, now: float, *, probe: bool) -> bool:
-        """Record an answer of a model; True if a circuit changed."""
-        circuit = self._models.get(row) or self._models.setdefault(row, Circuit(self._limits))
-        moved = circuit.succeeded(now, probe=probe)
+    def succeeded(self, row: int, now: float, *, probe: bool, count: int = 1) -> bool:
+        """Record one or more answers of a model; True if a circuit changed, which only a probe can do."""
+        moved = self._models[row].succeeded(now, probe=probe, count=count)
         credential = self._credentials.get(self._providers[row])
         if credential is not None:
-            moved |= credential.succeeded(now, probe=probe)
+            moved |= credential.succeeded(now, probe=probe, count=count)
         return self._retrip(moved)
-
-    def answered(self, row: int, now: float, count: int) -> None:
-        """Record answers of a model, none of them a probe's. Changes no circuit's state."""
-        circuit = self._models.get(row) or self._models.setdefault(row, Circuit(self._limits))
-        circuit.succeeded(now, probe=False, count=count)
-        credential = self._credentials.get(self._providers[row])
-        if credential is not None:
-            credential.succeeded(now, probe=False, count=count)
 
     def failed(
         self,
@@ -183,17 +175,15 @@ class Circuits:
     ) -> bool:
         """Record a fault of a model, or of its ``credential``; True if a circuit changed."""
         if credential:
-            refused = self._credentials.setdefault(self._providers[row], Circuit(self._limits))
+            refused = self._credentials[self._providers[row]]
             moved = refused.failed(now, probe=probe, retry_after=retry_after, at_once=True)
             return self._retrip((probe and self._left(self._models.get(row), now)) or moved)
-        circuit = self._models.get(row) or self._models.setdefault(row, Circuit(self._limits))
-        moved = circuit.failed(now, probe=probe, retry_after=retry_after, alone=alone)
+        moved = self._models[row].failed(now, probe=probe, retry_after=retry_after, alone=alone)
         return self._retrip((probe and self._left(self._credentials.get(self._providers[row]), now)) or moved)
 
     def heard(self, row: int, now: float, seconds: float) -> bool:
         """Open a model's circuit because another process did; True if it changed."""
-        circuit = self._models.get(row) or self._models.setdefault(row, Circuit(self._limits))
-        return self._retrip(circuit.heard(now, seconds))
+        return self._retrip(self._models[row].heard(now, seconds))
 
     def left(self, row: int, now: float) -> bool:
         """Record that a probe was abandoned; True if a circuit changed."""

@@ -129,7 +129,7 @@ class Journal:
         if waiting > self._reported:
             for run in _runs(self._entries[self._reported : waiting], 1):
                 for row, answers in _by(_ROW, run).items():
-                    self._circuits.answered(row, run[-1][1], len(answers))
+                    self._circuits.succeeded(row, run[-1][1], probe=False, count=len(answers))
             self._reported = waiting
         return waiting
 
