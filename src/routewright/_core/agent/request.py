@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from routewright._core.request.json_scan import decode, is_unicode, joined, quoted, scan
 from routewright._core.request.problems import did_you_mean, example, shown
-from routewright._core.request.read import converted
+from routewright._core.request.read import check_same_key, converted
 from routewright._core.request.rules import MAX_KEY_BYTES, MAX_PROBLEMS, check_metadata, check_numbers, check_tools
 from routewright._core.tokens.estimate import MESSAGE_TOKENS, estimate_text
 from routewright.errors import Problem, ValidationFailed
@@ -119,9 +119,7 @@ def sent_run(body: bytes, idempotency_key: str | None) -> AgentRequest:
     scan(body)
     request = run_of(decode(body))
     if idempotency_key is not None:
-        if request.idempotency_key not in (None, idempotency_key):
-            problem = f"is {shown(idempotency_key)}, but the body says {shown(request.idempotency_key)}"
-            raise ValidationFailed.of(Problem("Idempotency-Key", problem, "send only one of the two"))
+        check_same_key(idempotency_key, request.idempotency_key)
         request = replace(request, idempotency_key=idempotency_key)
     return checked_run(request)
 

@@ -150,11 +150,15 @@ def sent_request(
             return completed(made)
     else:
         made = _request_of(value)
-    key = overrides.get("idempotency_key")
-    if key is not None and made.idempotency_key not in (None, key):
-        problem = f"is {shown(key)}, but the body says {shown(made.idempotency_key)}"
-        raise ValidationFailed.of(Problem("Idempotency-Key", problem, "send only one of the two"))
+    check_same_key(overrides.get("idempotency_key"), made.idempotency_key)
     return checked(_overridden(made, overrides))
+
+
+def check_same_key(header: str | None, own: str | None) -> None:
+    """Raise ``ValidationFailed`` if the idempotency keys of header and body differ."""
+    if None not in (header, own) and header != own:
+        problem = f"is {shown(header)}, but the body says {shown(own)}"
+        raise ValidationFailed.of(Problem("Idempotency-Key", problem, "send only one of the two"))
 
 
 def checked(request: RouteRequest) -> RouteRequest:
