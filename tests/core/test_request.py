@@ -427,10 +427,10 @@ def test_limits_themselves_are_allowed() -> None:
         ({"timeout_ms": 0}, "timeout_ms: must be a whole number from 1 to 3600000, got 0"),
         ({"timeout_ms": 3_600_001}, "timeout_ms: must be a whole number from 1 to 3600000, got 3600001"),
         ({"timeout_ms": "5"}, "timeout_ms: must be a number, got '5'"),
-        ({"idempotency_key": ""}, "idempotency_key: is 0 bytes in UTF-8, must be 1 to 64; hash a longer key"),
+        ({"idempotency_key": ""}, "idempotency_key: takes 0 bytes in UTF-8, must take 1 to 64; hash a longer one"),
         (
             {"idempotency_key": "\u00e9" * 33},
-            "idempotency_key: is 66 bytes in UTF-8, must be 1 to 64; hash a longer key",
+            "idempotency_key: takes 66 bytes in UTF-8, must take 1 to 64; hash a longer one",
         ),
     ],
 )

@@ -47,7 +47,7 @@ HURRIED_MS = 5_000
 
 UNTOLD = re.compile(
     r"unknown (model|policy)"
-    r"|(?:takes|is) \d+ bytes|holds (?:half of a|an unpaired) surrogate|nests more than"
+    r"|takes \d+ bytes|holds (?:half of a|an unpaired) surrogate|nests more than"
     r"|is not a tool here|names .* twice"
     r"|is set by the router|may add costs that no budget|which uses up max_output_tokens"
     r"|which is not declared|is 'required', but there are no tools|declares .* again"

@@ -179,8 +179,8 @@ def completed(request: RouteRequest) -> RouteRequest:
     if request.idempotency_key is not None:
         size = len(request.idempotency_key.encode())
         if not 1 <= size <= MAX_KEY_BYTES:
-            problem = f"is {size} bytes in UTF-8, must be 1 to {MAX_KEY_BYTES}"
-            found.append(Problem("idempotency_key", problem, "hash a longer key"))
+            problem = f"takes {size} bytes in UTF-8, must take 1 to {MAX_KEY_BYTES}"
+            found.append(Problem("idempotency_key", problem, "hash a longer one"))
     if request.models is not None:
         check_whitelist("models", request.models, found)
     if request.fallback is not None:
