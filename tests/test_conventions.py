@@ -285,7 +285,7 @@ def test_what_has_no_signature_to_declare_is_refused_as_agents_refuse_it(tool: A
     ],
 )
 def test_a_function_where_no_function_goes_is_told_where_it_goes(asked: Any, options: dict[str, Any]) -> None:
-    with pytest.raises(ValidationFailed, match=r"; functions as route\(tools=\[...\]\), and the name of one"):
+    with pytest.raises(ValidationFailed, match=r"; pass functions as route\(tools=\[...\]\), and a function"):
         Router.sandbox().decide(asked, **options)
 
 

@@ -84,4 +84,6 @@ def test_what_does_not_predict_better_is_not_applied(tmp_path: Path, capsys: Cap
     assert code == 2, "none was applied"
     code, out, _ = run(capsys, "--store", str(path), "--account", "globex")
     assert code == 0
-    assert "0 traces teach something, and it takes 50: none of globex in production has a sketch, so far" in out
+    assert (
+        "only 0 traces have a score; at least 50 are needed: none of globex in production has a sketch, so far" in out
+    )

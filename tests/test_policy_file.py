@@ -226,7 +226,7 @@ policies = [*cheap, Policy(name="made", min_quality=0.5)]
         (
             "policies.toml",
             '[[policies]]\nname = "a"\nmodels = [\n "x",\n "x",\n]',
-            "policies.toml: policies['a'].models[1]: names 'x' again; name each model once",
+            "policies.toml: policies['a'].models[1]: lists 'x' again; list each model once",
         ),
         ("policies.toml", '[[policies]]\nname = "a"\nname = "b"\n', "policies.toml:3: is not TOML: Cannot overwrite"),
         ("policies.toml", '[[policies]]\nname = "a\n', "policies.toml:2: is not TOML: Illegal"),

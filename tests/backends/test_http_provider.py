@@ -948,7 +948,7 @@ def test_what_holds_no_keys_is_refused_and_none_is_shown(vendor: Vendor, given: 
         ({"name": 4921}, "name: must be a string, got int; name the provider"),
         (
             {"name": "a\x1b", "base_url": "http://x"},
-            "name: must be 1 to 200 printable characters, got 'a\\x1b'; take a short one, on one line",
+            "name: must be 1 to 200 printable characters, got 'a\\x1b'; use a short name on one line",
         ),
         ({"headers": "4921"}, 'headers: must be a mapping, got str; write {"x-org": "..."}'),
         ({"headers": {"x-org": 4921}}, "headers: 'x-org' must be a string, got int; leave out what has no value"),

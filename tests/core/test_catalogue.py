@@ -90,7 +90,7 @@ def test_an_unknown_like_names_the_nearest() -> None:
 
 
 def test_an_id_without_a_provider_is_refused() -> None:
-    with pytest.raises(ValidationFailed, match="'tuned' names no provider"):
+    with pytest.raises(ValidationFailed, match="'tuned' is not a provider"):
         Catalogue([Model(id="tuned")])
 
 
@@ -138,7 +138,7 @@ def test_a_snapshots_id_is_made_from_its_content() -> None:
         ({"availability": Availability(regions="eu")}, "availability.regions: must be a list, got 'eu'"),  # type: ignore[arg-type]
         ({"disabled": "yes"}, "disabled: must be a bool, got 'yes'"),
         ({"provider_model_id": "x\n"}, "provider_model_id: must be 1 to 200 printable characters, got 'x\\n'"),
-        ({"display_name": "x\ud800"}, "display_name: holds half of a surrogate pair"),
+        ({"display_name": "x\ud800"}, "display_name: holds an unpaired surrogate"),
     ],
 )
 def test_a_model_that_cannot_be_reckoned_with_is_refused_by_its_field(fields: dict[str, Any], said: str) -> None:
@@ -153,8 +153,8 @@ def test_a_model_that_cannot_be_reckoned_with_is_refused_by_its_field(fields: di
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"quality": 1}, "models: id None names no provider and model; write it as 'provider/name', without spaces"),
-        ({"id": "a/b\n"}, "models: id 'a/b\\n' names no"),
+        ({"quality": 1}, "models: id None is not a provider and model; write it as 'provider/name', without spaces"),
+        ({"id": "a/b\n"}, "models: id 'a/b\\n' is not a"),
         ({"id": "a/b", "qualty": 1}, "models['a/b']: 'qualty' is not a field; did you mean 'quality'?"),
         ({"id": "a/b", "like": 5}, "models['a/b'].like: unknown model 5"),
         (5, "models: 5 is not a row of a catalogue"),
@@ -168,7 +168,7 @@ def test_what_is_no_row_of_a_catalogue_is_told_what_one_is(row: Any, said: str) 
 
 def test_what_is_no_model_and_no_alias_is_refused() -> None:
     wrong: Any = Model(id="a/x")
-    with pytest.raises(ValidationFailed, match="models: Model is not a list of Model; put it into a list"):
+    with pytest.raises(ValidationFailed, match="models: Model is not a list of Model; put it in a list"):
         Catalogue(wrong)
     wrong = ["a/x"]
     with pytest.raises(ValidationFailed, match=r"models: 'a/x' is not a Model; pass Model\(id=...\)"):
@@ -293,9 +293,9 @@ def test_json_does_as_well(tmp_path: Path) -> None:
         ),
         (
             "[[models]]\nid = 'a/x'\nmodalities = []",
-            r"models.toml: models\['a/x'\].modalities: must hold 'text', got none",
+            r"models.toml: models\['a/x'\].modalities: must include 'text', got none",
         ),
-        ("[[models]]\nid = 'a/x'\nmodalities = ['image']", r"modalities: must hold 'text', got 'image'; every model"),
+        ("[[models]]\nid = 'a/x'\nmodalities = ['image']", r"modalities: must include 'text', got 'image'; add"),
         (
             "[[models]]\nid = 'a/x'\nregions = ['']",
             r"models\[0\].regions\[0\]: must be 1 to 200 printable characters, got ''",
@@ -338,7 +338,7 @@ def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
         ('{"models": [], "models": []}', "models.json: has the key 'models' twice; keep one of them"),
         (
             '{"aliases": {"fast": "\\ud800"}}',
-            "models.json: aliases.fast: holds half of a surrogate pair, which is no ch",
+            "models.json: aliases.fast: holds an unpaired surrogate, which is not a ch",
         ),
         (
             '{"models": [{"id": "a/x", "quality": NaN}]}',

@@ -711,9 +711,9 @@ KINDS = "email, phone, card, iban, api_key"
     [
         (PatternGuardrail, ["mail"], f"kinds[0]: must be one of {KINDS}, got 'mail'; did you mean 'email'?"),
         (PatternGuardrail, [["email"]], f"kinds[0]: must be one of {KINDS}, got a list"),
-        (PatternGuardrail, ["card", "card"], "kinds[1]: names 'card' again; name each once"),
+        (PatternGuardrail, ["card", "card"], "kinds[1]: lists 'card' again; list each once"),
         (DenyList, ["nightjar"], "phrases: 'nightjar' is no list; put it into one"),
-        (DenyList, [[]], "phrases: holds 0 phrases, must hold 1 to 10000"),
+        (DenyList, [[]], "phrases: has 0 phrases, must have 1 to 10000"),
         (DenyList, [[" "]], "phrases[0]: must be 1 to 200 printable characters, got ''"),
         (DenyList, [["a", 5]], "phrases[1]: must be a string, got 5"),
         (DenyList, [["a"], None], "action: must be one of redact, block, got None"),

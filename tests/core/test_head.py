@@ -116,9 +116,9 @@ def test_a_head_whose_grades_are_the_other_way_round_on_held_out_traces_is_refus
 
 def test_few_traces_teach_nothing() -> None:
     few = [each._replace(trace_id=f"tr_{place % (FEWEST - 1)}") for place, each in enumerate(planted(600, {"a": 1.0}))]
-    assert refusal_of(evaluate(few)) == f"{FEWEST - 1} traces teach something, and it takes {FEWEST}"
-    assert refusal_of(evaluate(few[:1])) == f"1 traces teach something, and it takes {FEWEST}"
-    assert refusal_of(evaluate([])) == f"0 traces teach something, and it takes {FEWEST}"
+    assert refusal_of(evaluate(few)) == f"only {FEWEST - 1} traces have a score; at least {FEWEST} are needed"
+    assert refusal_of(evaluate(few[:1])) == f"only 1 traces have a score; at least {FEWEST} are needed"
+    assert refusal_of(evaluate([])) == f"only 0 traces have a score; at least {FEWEST} are needed"
 
 
 def test_the_same_samples_make_the_same_head() -> None:

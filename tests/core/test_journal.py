@@ -114,15 +114,15 @@ def test_where_nobody_comes_to_fold_no_more_wait_than_fit() -> None:
 def test_what_is_appended_while_another_folds_waits_for_the_next() -> None:
     desk = Desk()
     desk.journal.append(entry(0, 1.0))
-    booked = desk.circuits.answered
+    booked = desk.circuits.succeeded
 
-    def meanwhile(row: int, now: float, count: int) -> None:
+    def meanwhile(row: int, now: float, *, probe: bool, count: int = 1) -> bool:
         desk.journal.append(entry(1, 2.0))
-        booked(row, now, count)
+        return booked(row, now, probe=probe, count=count)
 
-    desk.circuits.answered = meanwhile  # type: ignore[method-assign]
+    desk.circuits.succeeded = meanwhile  # type: ignore[method-assign]
     desk.journal.fold(OUTLOOK)
-    desk.circuits.answered = booked  # type: ignore[method-assign]
+    desk.circuits.succeeded = booked  # type: ignore[method-assign]
     assert len(desk.journal) == 1
     assert desk.health.figures(1, 2.0).ttft_ms is None
     desk.journal.fold(OUTLOOK)

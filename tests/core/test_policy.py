@@ -114,7 +114,7 @@ def weights(quality: float, cost: float, latency: float, stability: float) -> Po
             Policy(name="p", models=[]),
             "policies['p'].models: must name at least one model; leave it out to allow every model",
         ),
-        (Policy(name="p", models=["a", "a"]), "policies['p'].models[1]: names 'a' again; name each model once"),
+        (Policy(name="p", models=["a", "a"]), "policies['p'].models[1]: lists 'a' again; list each model once"),
         (Policy(name="p", regions=wrong("eu")), "policies['p'].regions: must be a list, got 'eu'"),
         (
             Policy(name="p", fallback=PolicyFallback(max_retries=6)),
@@ -164,7 +164,7 @@ def weights(quality: float, cost: float, latency: float, stability: float) -> Po
             Policy(name="p", weights=wrong({"quality": 100})),
             "policies['p'].weights.cost: is missing",
         ),
-        (Policy(name="p", exclude=["a", "a"]), "policies['p'].exclude[1]: names 'a' again; name each model once"),
+        (Policy(name="p", exclude=["a", "a"]), "policies['p'].exclude[1]: lists 'a' again; list each model once"),
         (
             Policy(name="p", models=["x" * 201]),
             f"policies['p'].models[0]: must be 1 to 200 printable characters, got '{'x' * 60}'...",
@@ -230,7 +230,7 @@ def test_a_policys_preference_is_published_by_ids_within_its_own_models() -> Non
         published(replace(written, prefer=["c/3"]))
     with pytest.raises(ValidationFailed, match=r"prefer\[0\]: 'b/\*' stands for several models, which have no order"):
         published(replace(written, prefer=["b/*"]))
-    with pytest.raises(ValidationFailed, match=r"prefer\[1\]: names 'b/2' again"):
+    with pytest.raises(ValidationFailed, match=r"prefer\[1\]: lists 'b/2' again"):
         checked_policy(replace(written, prefer=["b/2", "b/2"]), 0)
 
 

@@ -177,7 +177,7 @@ def test_what_was_written_to_a_cache_has_its_own_price() -> None:
         ([PriceChange("1.12.2026", Pricing(1.0, 1.0))], r"\[0\].starts: must be a date, got '1.12.2026'; write 'YYYY"),
         ([PriceChange("2026-12-01T00:00:00Z", Pricing(1.0, 1.0))], r"\[0\].starts: must be a date"),
         ([PriceChange("20261201", Pricing(1.0, 1.0))], r"\[0\].starts: must be a date"),
-        ([CHANGES[1], CHANGES[0]], r"\[1\].starts: must come after 2027-01-01, got '2026-12-01'; list the changes"),
+        ([CHANGES[1], CHANGES[0]], r"\[1\].starts: must come after 2027-01-01, got '2026-12-01'; sort the changes"),
         ([CHANGES[0], CHANGES[0]], r"\[1\].starts: must come after 2026-12-01, got '2026-12-01'"),
         (
             [PriceChange("2026-12-01", Pricing(-1.0, 1.0))],

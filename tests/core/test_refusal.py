@@ -325,7 +325,8 @@ def test_no_change_of_fewer_fields_admits_the_model(full: bool) -> None:
             case.given, board, case.laid or Laid(PolicySnapshot("", "", Policy(name="")), case.asked.models)
         )
         failed = failures(case.given, Ask(case.given, board.outlook), board.order(case.given).eligible)
-        for way in search.ways(set(reasons_of(row)) for row in failed):
+        found = (search.way(row, set(reasons_of(fails))) for row, fails in enumerate(failed))
+        for way in (way for way in found if way is not None):
             for looser in loosened(case, way):
                 if search.as_way(board.pool.row[way.model], looser).effort[:5] < way.effort[:5]:
                     closed = {model: replace(seen, open=False) for model, seen in case.health.items()}

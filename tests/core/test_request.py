@@ -216,7 +216,7 @@ def test_limits_themselves_are_allowed() -> None:
             {"messages": []},
             'messages: must hold at least one message; for example [{"role": "user", "content": "Hello"}]',
         ),
-        ({"messages": [HELLO] * 1_001}, "messages: holds 1001 messages, at most 1000 are allowed"),
+        ({"messages": [HELLO] * 1_001}, "messages: has 1001 messages, at most 1000 are allowed"),
         (
             {"messages": "my secret"},
             'messages: must be a list, got a string; for example [{"role": "user", "content": "Hello"}]',
@@ -233,11 +233,11 @@ def test_limits_themselves_are_allowed() -> None:
         ),
         (
             {"messages": [{"role": "user"}]},
-            "messages[0].content: is missing; only an assistant message with tool_calls may go without",
+            "messages[0].content: is missing; only an assistant message with tool_calls may omit it",
         ),
         (
             {"messages": [{"role": "assistant", "content": None}]},
-            "messages[0].content: is missing; only an assistant message with tool_calls may go without",
+            "messages[0].content: is missing; only an assistant message with tool_calls may omit it",
         ),
         ({"messages": [HELLO, {"role": "user", "content": []}]}, "messages[1].content: must hold at least one part"),
         (
@@ -263,19 +263,19 @@ def test_limits_themselves_are_allowed() -> None:
         ),
         (
             {"messages": [{**HELLO, "tool_call_id": "c"}]},
-            "messages[0].tool_call_id: has no place in a message of role 'user'; use 'tool'",
+            "messages[0].tool_call_id: is not allowed in a message with role 'user'; use 'tool'",
         ),
         (
             {"messages": [{**HELLO, "tool_calls": [CALL]}]},
-            "messages[0].tool_calls: has no place in a message of role 'user'; use 'assistant'",
+            "messages[0].tool_calls: is not allowed in a message with role 'user'; use 'assistant'",
         ),
         (
             {"messages": [{"role": "assistant", "content": "", "tool_calls": []}]},
-            "messages[0].tool_calls: must hold at least one call; leave it out where there is none",
+            "messages[0].tool_calls: must hold at least one call; leave it out if there is none",
         ),
         (
             {"messages": [{**HELLO, "tool_calls": []}]},
-            "messages[0].tool_calls: must hold at least one call; leave it out where there is none",
+            "messages[0].tool_calls: must hold at least one call; leave it out if there is none",
         ),
         ({"messages": [{**HELLO, "contents": 1}]}, "messages[0].contents: is not a field; did you mean 'content'?"),
         ({"messages": [{**HELLO, "name": ""}]}, "messages[0].name: must not be empty"),
@@ -290,11 +290,11 @@ def test_limits_themselves_are_allowed() -> None:
         ),
         ({"policy_id": ""}, "policy_id: must not be empty"),
         ({"models": []}, "models: must name at least one model; leave it out to allow every model"),
-        ({"models": ["a", "a"]}, "models[1]: names 'a' again; name each model once"),
+        ({"models": ["a", "a"]}, "models[1]: lists 'a' again; list each model once"),
         ({"models": [""]}, "models[0]: must not be empty"),
         ({"models": [5]}, "models[0]: must be a string, got 5"),
-        ({"fallback": {"models": ["a", "a"]}}, "fallback.models[1]: names 'a' again; name each model once"),
-        ({"prefer": ["a/x", "b/y", "a/x"]}, "prefer[2]: names 'a/x' again; name each model once"),
+        ({"fallback": {"models": ["a", "a"]}}, "fallback.models[1]: lists 'a' again; list each model once"),
+        ({"prefer": ["a/x", "b/y", "a/x"]}, "prefer[2]: lists 'a/x' again; list each model once"),
         ({"prefer": ["a/x", ""]}, "prefer[1]: must not be empty"),
         ({"prefer": ["a/x", 3]}, "prefer[1]: must be a string, got 3"),
         ({"prefer": 3}, "prefer: must be a string or a list, got 3"),
@@ -328,7 +328,7 @@ def test_limits_themselves_are_allowed() -> None:
         (
             {"cache": {"threshold": 1, "max_error": 0}},
             "cache: has both max_error and threshold; "
-            "give 'max_error' to have the threshold learned, 'threshold' to set it yourself",
+            "set 'max_error' to have the threshold learned, or 'threshold' to fix it",
         ),
         ({"stream": 1}, "stream: must be a bool, got 1"),
         (
@@ -390,7 +390,7 @@ def test_limits_themselves_are_allowed() -> None:
             {"params": {"seed": 0.5}},
             "params.seed: must be a whole number from -9007199254740991 to 9007199254740991, got 0.5",
         ),
-        ({"params": {"stop": ["a"] * 5}}, "params.stop: holds 5 strings, at most 4 are allowed"),
+        ({"params": {"stop": ["a"] * 5}}, "params.stop: has 5 strings, at most 4 are allowed"),
         ({"params": {"stop": ["a", ""]}}, "params.stop[1]: must not be empty"),
         ({"params": {"stop": ""}}, "params.stop: must not be empty"),
         (
@@ -404,7 +404,7 @@ def test_limits_themselves_are_allowed() -> None:
         ),
         (
             {"params": {"response_format": {"type": "json_schema"}}},
-            'params.response_format.json_schema: must be a dict, got None; give {"name": ..., "schema": {...}}',
+            'params.response_format.json_schema: must be a dict, got None; pass {"name": ..., "schema": {...}}',
         ),
         (
             {"params": {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}},
@@ -412,7 +412,7 @@ def test_limits_themselves_are_allowed() -> None:
         ),
         (
             {"params": {"response_format": {**SCHEMA, "type": "text"}}},
-            "params.response_format.json_schema: goes with type 'json_schema' only",
+            "params.response_format.json_schema: is only for type 'json_schema'",
         ),
         (
             {"params": {"response_format": {"type": "text", "schema": {}}}},
@@ -451,7 +451,7 @@ def test_a_refusal_names_place_value_and_remedy(fields: dict[str, Any], message:
         ("max_tokens", "'params.max_output_tokens' caps the answer, 'budget.maxTokens' the whole call"),
         ("model", "it is 'models' here, a list of ids"),
         ("prompt", "it is 'messages' here"),
-        ("system", 'give a message with the role "system"'),
+        ("system", 'pass a message with the role "system"'),
     ],
 )
 def test_an_unknown_name_gets_the_nearest_known_one(name: str, hint: str) -> None:
@@ -461,12 +461,12 @@ def test_an_unknown_name_gets_the_nearest_known_one(name: str, hint: str) -> Non
 
 
 def test_one_message_alone_is_told_to_go_into_a_list() -> None:
-    assert problems(HELLO) == [("role", "is not a field", "one message goes into a list of them")]
+    assert problems(HELLO) == [("role", "is not a field", "pass a list of messages")]
 
 
 def test_messages_cannot_be_a_keyword_argument() -> None:
     assert problems("Hello", messages=[HELLO]) == [
-        ("messages", "is given twice", "the messages are the first argument")
+        ("messages", "is given twice", "pass messages as the first argument only")
     ]
 
 
@@ -573,7 +573,7 @@ def test_a_struct_of_wrong_types_is_refused(request_: RouteRequest, path: str, p
         ({"budget": Params(seed=1)}, "budget.seed", "is not a field"),
         ({"params": Params(temperature=math.nan)}, "params.temperature", "nan is not JSON"),
         ({"models": "a/x"}, "models", "must be a list, got 'a/x'"),
-        ({"policy_id": "\ud800"}, "policy_id", "holds half of a surrogate pair, which is no character"),
+        ({"policy_id": "\ud800"}, "policy_id", "holds an unpaired surrogate, which is not a character"),
         ({"metadata": {"a": [math.nan]}}, "metadata.a[0]", "nan is not JSON"),
         ({"metadata": {1: 2}}, "metadata", "has a key that is not a string but int"),
         ({"metadata": {"at": datetime.date(2026, 1, 1)}}, "metadata.at", "date is not JSON"),
@@ -643,7 +643,7 @@ def test_a_mapping_that_fails_is_told_by_the_kind_of_its_fault() -> None:
             raise LookupError("canary")
 
     (problem,) = problems("Hello", budget=Lazy(maxCostUsd=1))
-    assert str(problem) == "budget: holds a value that fails with LookupError; pass plain dicts, strings and numbers"
+    assert str(problem) == "budget: holds a value that raised LookupError; pass plain dicts, strings and numbers"
 
 
 def test_half_a_surrogate_pair_is_refused_wherever_text_may_stand() -> None:

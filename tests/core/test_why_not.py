@@ -240,7 +240,7 @@ def test_a_model_whose_circuit_is_open_is_told_until_when() -> None:
     pool = [model_of("a/shaky", quality=0.9), model_of("b/steady", quality=0.3)]
     seen = pools.board(pool, {"a/shaky": ModelHealth(open=True, probe_at_ms=at)})
     told = why_not(simple(goal="quality"), seen, "a/shaky")
-    assert told.admission == "wait until 00:00:00 UTC, when its circuit lets a call through"
+    assert told.admission == "wait until 00:00:00 UTC, when its circuit allows a probe call"
     both = why_not(simple(goal="quality", models=("b/steady",)), seen, "a/shaky")
     assert both.admission is not None
-    assert both.admission.endswith(" and wait until 00:00:00 UTC, when its circuit lets a call through")
+    assert both.admission.endswith(" and wait until 00:00:00 UTC, when its circuit allows a probe call")

@@ -212,7 +212,7 @@ async def test_extra_fields_that_may_cost_are_refused_where_money_is_limited(whe
         console = Console(storage)
         await console.create_account("shop", monthly_limit_usd=5.0)
         options = {"caller": Caller("shop")}
-    with pytest.raises(ValidationFailed, match=r"params\.extra\.good\.web_search_options: may cost"):
+    with pytest.raises(ValidationFailed, match=r"params\.extra\.good\.web_search_options: may add costs"):
         await router.route("Hi", params={"extra": SEARCH}, **options)
     assert (await router.route("Hi", params={"extra": BIAS}, **options)).output == "Hi"
     assert len(provider.calls) == 1

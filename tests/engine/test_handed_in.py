@@ -84,7 +84,7 @@ def test_what_is_no_list_of_providers_is_told_how_to_be_one(providers: Any, said
     [
         ([wrong("mine/one")], "models: 'mine/one' is not a Model; pass Model(id=...)"),
         ([Model(id="mine/one", quality=wrong("high"))], "models['mine/one'].quality: must be a number, got 'high'"),
-        ([Model(id="mine")], "models: id 'mine' names no provider and model; write it as 'provider/name', without"),
+        ([Model(id="mine")], "models: id 'mine' is not a provider and model; write it as 'provider/name', without"),
     ],
 )
 def test_what_a_provider_declares_is_checked_like_a_file(models: list[Model], said: str) -> None:
@@ -381,16 +381,14 @@ def test_stream_is_another_method_and_no_argument() -> None:
     router = Router.sandbox()
     for ask in (router.decide, router.stream, router.blocking.route):
         assert refusal(lambda ask=ask: ask("hi", stream=True)) == (  # type: ignore[misc]
-            "stream: is not an argument; call router.stream(...), which gives the answer piece by piece"
+            "stream: is not an argument; call router.stream(...) to get the answer in chunks"
         )
 
 
 @pytest.mark.parametrize("make", [dict, RouteRequest])
 def test_a_request_to_be_streamed_is_not_answered_whole(make: Callable[..., Any]) -> None:
     router, asked = Router.sandbox(), make(messages=[Message("user", "hi")], stream=True)
-    said = (
-        "stream: is True, and this gives whole answers; call router.stream(...), which gives the answer piece by piece"
-    )
+    said = "stream: is True, but this call returns whole answers; call router.stream(...) to get the answer in chunks"
     assert refusal(lambda: router.blocking.route(asked)) == said
     assert [str(each) for each in router.blocking.route_many([asked])] == [said]
     with router.blocking.stream(asked) as stream:
@@ -417,10 +415,10 @@ def test_a_script_that_pauses_needs_a_clock() -> None:
 
 @pytest.mark.parametrize("made", MAKERS)
 def test_models_that_are_no_list_of_models_are_refused_where_they_are_given(made: Callable[[Any], object]) -> None:
-    assert refusal(lambda: made(MINE)) == "models: Model is not a list of Model; put it into a list"
-    assert refusal(lambda: made("mine/one")) == "models: 'mine/one' is not a list of Model; put it into a list"
+    assert refusal(lambda: made(MINE)) == "models: Model is not a list of Model; put it in a list"
+    assert refusal(lambda: made("mine/one")) == "models: 'mine/one' is not a list of Model; put it in a list"
     assert refusal(lambda: made(["mine/one"])) == "models: 'mine/one' is not a Model; pass Model(id=...)"
-    assert refusal(lambda: made([Model(id=wrong(5))])).startswith("models: id 5 names no provider and model; ")
+    assert refusal(lambda: made([Model(id=wrong(5))])).startswith("models: id 5 is not a provider and model; ")
 
 
 def test_a_file_is_named_by_its_path() -> None:

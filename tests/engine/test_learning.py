@@ -137,8 +137,8 @@ async def test_deletion_removes_sketches_and_heads(place: str) -> None:
         assert choice(router) == "good/one"
         report = await store.learn()
         assert report.samples == {}
-        assert report.refusal == "0 traces teach something, and it takes 50"
-        with pytest.raises(ValidationFailed, match="0 traces teach something"):
+        assert report.refusal == "only 0 traces have a score; at least 50 are needed"
+        with pytest.raises(ValidationFailed, match="only 0 traces have a score"):
             await store.apply_head(report)
 
 

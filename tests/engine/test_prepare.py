@@ -128,7 +128,7 @@ def test_an_idempotency_key_stands_beside_the_same_one_alone() -> None:
     assert router.prepare(BODY, idempotency_key="a").request.idempotency_key == "a"
     assert router.prepare(body(idempotency_key="a"), idempotency_key="a").request.idempotency_key == "a"
     for request in (body(idempotency_key="b"), RouteRequest([], idempotency_key="b")):
-        with pytest.raises(ValidationFailed, match="send one of the two"):
+        with pytest.raises(ValidationFailed, match="send only one of the two"):
             router.prepare(request, idempotency_key="a")
 
 

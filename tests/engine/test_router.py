@@ -259,7 +259,7 @@ def test_an_alias_may_stand_for_a_model_that_a_provider_declares_but_not_be_its_
     named = Catalogue(aliases={"fast": "mine/one"})
     assert Router(providers=[provider], catalogue=named).decide("hi", models=["fast"]).model == "mine/one"
     taken = Catalogue(aliases={"mine/one": "openai/gpt-4.1"})
-    with pytest.raises(ValidationFailed, match=r"aliases\['mine/one'\]: is the id of a model; take another name"):
+    with pytest.raises(ValidationFailed, match=r"aliases\['mine/one'\]: is the id of a model; use another name"):
         Router(providers=[provider], catalogue=taken).decide("hi")
 
 

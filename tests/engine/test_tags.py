@@ -130,11 +130,13 @@ def test_too_long_tags_are_refused_at_once_and_the_error_says_which_part_is_to_b
     with pytest.raises(ValidationFailed, match=r"^tags: takes 17008 bytes as JSON; at most 16384"):
         router.tags(a="x" * 17_000)
     with router.tags(a="x" * 10_000):
-        with pytest.raises(ValidationFailed, match=r"^tags: takes 18015 bytes .* around them, which take 10008"):
+        with pytest.raises(
+            ValidationFailed, match=r"^tags: takes 18015 bytes .* together with the outer tags, which take 10008"
+        ):
             router.tags(b="x" * 8_000).__enter__()
         assert metadata(router, {"metadata": {"b": 1}})
         for size, path in ((7_000, "tags"), (12_000, "metadata")):
-            said = rf"^{path}: takes \d+ bytes .* together: {size + 8} the request's own metadata, 10008 the tags"
+            said = rf"^{path}: takes \d+ bytes .* together: {size + 8} for the request's metadata, 10008 for the tags"
             with pytest.raises(ValidationFailed, match=said):
                 router.decide("hi", metadata={"b": "x" * size})
         assert metadata(router, {"metadata": {"a": "x" * 16_000}}) == {"a": "x" * 16_000}

@@ -60,12 +60,12 @@ def test_they_are_fields_of_the_request_by_other_names() -> None:
 @pytest.mark.parametrize(
     ("request_", "options", "said"),
     [
-        (HELLO, {"timeout": 5, "timeout_ms": 4_000}, "timeout: is 5 s, and timeout_ms is 4000; give one of the two"),
-        ({**HELLO, "timeout_ms": 4_000}, {"timeout": 5}, "timeout: is 5 s, and timeout_ms is 4000"),
-        (HELLO, {"max_retries": 1, "fallback": {"maxRetries": 2}}, "is 1, and fallback.maxRetries is 2"),
-        ({**HELLO, "fallback": {"maxRetries": 2}}, {"max_retries": 1}, "is 1, and fallback.maxRetries is 2"),
-        (HELLO, {"timeout": 0}, "timeout: must be a number from 0.001 to 3600, got 0; it is in seconds"),
-        (HELLO, {"timeout": 60_000}, "got 60000; it is in seconds, and timeout_ms in milliseconds"),
+        (HELLO, {"timeout": 5, "timeout_ms": 4_000}, "timeout: is 5 s, but timeout_ms is 4000; pass only one of them"),
+        ({**HELLO, "timeout_ms": 4_000}, {"timeout": 5}, "timeout: is 5 s, but timeout_ms is 4000"),
+        (HELLO, {"max_retries": 1, "fallback": {"maxRetries": 2}}, "is 1, but fallback.maxRetries is 2"),
+        ({**HELLO, "fallback": {"maxRetries": 2}}, {"max_retries": 1}, "is 1, but fallback.maxRetries is 2"),
+        (HELLO, {"timeout": 0}, "timeout: must be a number from 0.001 to 3600, got 0; timeout is in seconds"),
+        (HELLO, {"timeout": 60_000}, "got 60000; timeout is in seconds, timeout_ms in milliseconds"),
         (HELLO, {"timeout": float("nan")}, "timeout: must be"),
         (HELLO, {"timeout": True}, "timeout: must be"),
         (HELLO, {"timeout": object()}, "timeout: must be"),

@@ -162,7 +162,7 @@ def test_a_mistake_in_a_hosts_own_code_is_the_cause_in_process_and_told_nowhere_
     router = Router(providers=[provider])
     error = failed(router, Caller())
     assert type(error.__cause__) is kind
-    assert error.message.endswith(f"; fix the provider: {kind.__name__} is a mistake in its code")
+    assert error.message.endswith(f"; fix the provider: {kind.__name__} is a bug in its code")
     trace = router.blocking.trace(error.trace_id or "")
     app = create_app(router, authenticate=lambda scope: Caller())
     with served(app) as url:

@@ -47,11 +47,11 @@ HURRIED_MS = 5_000
 
 UNTOLD = re.compile(
     r"unknown (model|policy)"
-    r"|takes \d+ bytes|holds half of a surrogate|nests more than"
+    r"|takes \d+ bytes|holds (?:half of a|an unpaired) surrogate|nests more than"
     r"|is not a tool here|names .* twice"
-    r"|is set by the router|may cost what no budget|which leaves nothing of max_output_tokens"
+    r"|is set by the router|may add costs that no budget|which uses up max_output_tokens"
     r"|which is not declared|is 'required', but there are no tools|declares .* again"
-    r"|is .*, and the body says"
+    r"|is .*, (?:and|but) the body says"
     r"|unknown key|is no term|cannot be compared|is compared with|it is one of|has no value|write true or false"
     r"|the value of .* is|the quotes of|the cursor is"
     r"|after .*, the (end_date|to)|days up to|over \d+ days|must be a date|YYYY-MM-DD|write a timestamp|a year from 1"

@@ -342,7 +342,7 @@ def test_names_of_ignored_fields_are_bounded_and_no_keys() -> None:
         ({"tool_choice": {"type": "some"}}, "tool_choice.type: must be one of auto, any, tool, none, got 'some'"),
         (
             {"thinking": {"type": "enabled", "budget_tokens": 1000}},
-            "thinking.budget_tokens: is 1000, which leaves nothing of max_tokens=100",
+            "thinking.budget_tokens: is 1000, which uses up max_tokens=100",
         ),
         (
             {"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "wether"}},

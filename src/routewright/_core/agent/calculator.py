@@ -1,4 +1,4 @@
-"""Calculates an expression in exact decimals (contract 10), with a parser bounded in length, depth and digits.
+"""Evaluates an expression in exact decimals (contract 10). Length, depth and digits are bounded.
 
 expression  = term (("+" | "-") term)*
 term        = unary (("*" | "/" | "//" | "%") unary)*
@@ -29,11 +29,11 @@ _GUARD = 15  # extra digits for sine and cosine
 
 
 class CalculatorError(Exception):
-    """The error of an expression, in words for its author."""
+    """An error in an expression, worded for its author."""
 
 
 def calculate(expression: str) -> str:
-    """The value of an expression as text. Raises ``CalculatorError``. Takes some milliseconds at most."""
+    """The value of an expression as text. Raises ``CalculatorError``. Takes a few milliseconds at most."""
     if len(expression) > MOST_CHARACTERS:
         raise CalculatorError(f"write an expression of at most {MOST_CHARACTERS} characters")
     context = decimal.Context(
@@ -50,7 +50,7 @@ def calculate(expression: str) -> str:
         except decimal.Overflow:
             raise CalculatorError(f"the result has an exponent above {MOST_EXPONENT}") from None
         except decimal.InvalidOperation:
-            raise CalculatorError("that has no value in decimals, or one with too many digits") from None
+            raise CalculatorError("the result is undefined, or has too many digits") from None
         return _text(value, is_exact=not local.flags[decimal.Inexact])
 
 
@@ -78,7 +78,7 @@ def _tokens(expression: str) -> list[str]:
 
 
 class _Parser:
-    """Reads and calculates in one pass."""
+    """Parses and evaluates in one pass."""
 
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens
@@ -91,7 +91,7 @@ class _Parser:
             raise CalculatorError("the expression is empty")
         found = self._sum()
         if self._place < len(self._tokens):
-            raise CalculatorError(f"{self._tokens[self._place]!r} is not expected there")
+            raise CalculatorError(f"unexpected {self._tokens[self._place]!r}")
         return found
 
     def _peek(self) -> str:
@@ -123,7 +123,7 @@ class _Parser:
                 case "/":
                     found /= other
                 case "//":
-                    with decimal.localcontext(prec=2 * DIGITS):  # enough for the product of a quotient of all digits
+                    with decimal.localcontext(prec=2 * DIGITS):  # for a full-precision quotient times the divisor
                         quotient = (found - _remainder(found, other)) / other
                     found = +quotient
                 case _:
@@ -158,9 +158,9 @@ class _Parser:
         function = _FUNCTIONS.get(token)
         if function is None:
             if not token:
-                raise CalculatorError("the expression ends too early")
+                raise CalculatorError("the expression is incomplete")
             known = ", ".join([*_FUNCTIONS, *_CONSTANTS])
-            raise CalculatorError(f"{token!r} is not known; known are {known}")
+            raise CalculatorError(f"{token!r} is not known; known: {known}")
         self._expect("(")
         arguments: list[Decimal] = []
         if self._peek() != ")":
@@ -176,7 +176,7 @@ class _Parser:
 
 
 def _remainder(value: Decimal, by: Decimal) -> Decimal:
-    """Exact, with the sign of ``by``, as Python's ``%`` has it for integers."""
+    """The exact remainder, with the sign of ``by``, like Python's ``%`` for integers."""
     if not by:
         raise decimal.DivisionByZero
     if abs(value) < abs(by):
@@ -195,7 +195,7 @@ def _integer(value: Decimal) -> tuple[int, int]:
 
 def _whole(value: Decimal, most: int, what: str) -> int:
     if value != value.to_integral_value() or not 0 <= value <= most:
-        raise CalculatorError(f"{what} has to be a whole number from 0 to {most}")
+        raise CalculatorError(f"{what} must be a whole number from 0 to {most}")
     return int(value)
 
 
@@ -208,7 +208,7 @@ def _round(value: Decimal, digits: Decimal = Decimal(0)) -> Decimal:
 
 
 def _sine(value: Decimal, shift: int = 0) -> Decimal:
-    """Sine, or cosine with ``shift`` 1, by its series about the nearest quarter turn."""
+    """Sine, or cosine with ``shift`` 1, by its series around the nearest quarter turn."""
     if abs(value) > Decimal(10) ** 30:
         raise CalculatorError("the angle is above 10^30")
     with decimal.localcontext(prec=DIGITS + 30 + _GUARD):
@@ -248,4 +248,4 @@ _FUNCTIONS: dict[str, tuple[int, int, Callable[..., Decimal]]] = {
     "tan": (1, 1, lambda value: _sine(value) / _sine(value, 1)),
     "factorial": (1, 1, _factorial),
 }
-"""The fewest and the most arguments, and the function of them."""
+"""By name: the fewest and most arguments, and the function."""

@@ -1,18 +1,18 @@
-"""What an agent run does next: call a model, run tools, or end (contract 10). Pure: the engine performs it.
+"""Decides what an agent run does next: call a model, run tools, or end (contract 10). The engine performs it.
 
-    state      told                             next state
+    state      event                            next state
     ---------  -------------------------------  -------------------------------------------
     asking     answer without tool calls        completed
     asking     answer with tool calls           calling
-    asking     a fault that may pass, once      asking, the same step again
+    asking     first retryable fault of a step  asking, the same step again
     asking     any other fault                  failed
-    asking     the money does not suffice       budget_exceeded
-    asking     the step limit is reached        partial: max_steps_reached
-    calling    the results of all calls         asking
-    calling    some calls are the client's      partial: tool_calls_pending
-    any        ended by its caller              failed
+    asking     budget used up                   budget_exceeded
+    asking     step limit reached               partial: max_steps_reached
+    calling    results of all calls             asking
+    calling    calls left to the client         partial: tool_calls_pending
+    any        cancelled, or an exception       failed
 
-A run is in exactly one state. ``resume`` leaves ``tool_calls_pending``; no other state that ends a run is left.
+``resume`` continues a run from ``tool_calls_pending``; the other end states are final.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from routewright.wire import (
 )
 
 NOT_RUN = "not run: the run may take {} steps, and this call would have been one more"
-"""The observation of a parallel call beyond the step limit."""
+"""The result shown to the model for a parallel call beyond the step limit."""
 _object = json.Decoder(dict[str, Any]).decode
-REPEATS = 3  # the same calls, or only failing calls, so many times in a row: there is no progress
+REPEATS = 3  # this many rounds of the same calls, or failed calls, count as no progress
 
 
 class CallModel(Struct, frozen=True):
@@ -51,11 +51,11 @@ class CallModel(Struct, frozen=True):
     number: int
     messages: Sequence[Message]
     escalate: bool = False
-    """The run makes no progress: ask a stronger model."""
+    """Use a stronger model, since the run makes no progress."""
 
 
 class RunTools(Struct, frozen=True):
-    """Run tools, side by side; the first is step ``number``."""
+    """Run tools concurrently; the first is step ``number``."""
 
     number: int
     calls: Sequence[ToolCall]
@@ -69,7 +69,7 @@ class Ended(Struct, frozen=True):
 
 
 class Observation(Struct, frozen=True):
-    """The result of a tool call, as the model is shown it."""
+    """The result of a tool call, as shown to the model."""
 
     call_id: str
     text: str
@@ -81,20 +81,20 @@ class AgentRun:
     def __init__(
         self, state: Checkpoint, max_steps: int, client_tools: Collection[str] = (), *, escalates: bool
     ) -> None:
-        """``client_tools``: tools that only the client runs, or approves."""
+        """``client_tools``: tools that the client runs or must approve."""
         self.state = state
         self.max_steps = max_steps
         self.ended: Ended | None = None
-        self.error: RouterError | None = None  # why it is ``failed`` or ``budget_exceeded``
+        self.error: RouterError | None = None  # the cause of ``failed`` or ``budget_exceeded``
         self.output = ""
         self._client_tools = client_tools
         self._escalates = escalates
         self._retried = False
-        self._tried_nanos = 0  # what earlier tries of the step cost
+        self._tried_nanos = 0  # cost of earlier tries of the step
 
     @property
     def tries(self) -> int:
-        """How often the step was tried before."""
+        """The number of failed tries of the current step."""
         return int(self._retried)
 
     @property
@@ -123,8 +123,8 @@ class AgentRun:
         return CallModel(used + 1, state.messages, self._escalates and self._is_stuck)
 
     def answered(self, response: RouteResponse, start_ms: float, duration_ms: float, nanos: int) -> None:
-        """The model has answered; ``nanos`` is what it cost."""
-        found: dict[str, ToolCall] = {}  # with an id each: some models leave it out, or repeat it
+        """Record a model's answer, which cost ``nanos``."""
+        found: dict[str, ToolCall] = {}  # by id; some models omit or repeat ids
         for place, call in enumerate(response.tool_calls or []):
             id = call.id if call.id and call.id not in found else f"call_{len(self.state.steps)}_{place}"
             found[id] = call if id == call.id else replace(call, id=id)
@@ -154,7 +154,7 @@ class AgentRun:
     def failed(
         self, error: RouterError, start_ms: float, duration_ms: float, nanos: int, *, is_budget: bool = False
     ) -> None:
-        """The model call failed at a cost of ``nanos``. A first fault that may pass is tried again."""
+        """Record a failed model call, which cost ``nanos``. The first retryable fault of a step is retried."""
         if is_budget:
             self.state.spent_nanos += nanos
             self.error = error
@@ -171,7 +171,7 @@ class AgentRun:
             self._end("failed")
 
     def observed(self, results: Sequence[tuple[Step, Observation]], start_ms: float) -> None:
-        """The tools of the last ``RunTools`` have ended, well or not."""
+        """Record the results of the last ``RunTools``, failed or not."""
         state = self.state
         there = {call.id: call for call in state.pending}
         for step, observation in results:
@@ -182,7 +182,7 @@ class AgentRun:
         state.pending = list(there.values())
 
     def resume(self, results: Mapping[str, str], approved: Collection[str], start_ms: float) -> None:
-        """Go on with the client's results, by call id, and the ``approved`` calls. Others stay pending."""
+        """Continue with the client's results, by call id, and the ``approved`` calls. Others stay pending."""
         state, left = self.state, list[ToolCall]()
         for call in state.pending:
             if call.id not in results:
@@ -204,19 +204,19 @@ class AgentRun:
         state.pending, state.approved, state.status = left, [*approved], "running"
 
     def give_up(self, error: RouterError | None) -> None:
-        """End a run that was cancelled or raised, perhaps when it was over but for its records."""
+        """End a run that was cancelled or raised an exception. It may already have ended."""
         self.error = self.error or error
         if self.ended is None:
             self._end("failed")
 
     def summary(self, latency_ms: float) -> RunSummary:
-        """The run in figures."""
+        """The totals of the run."""
         steps, tools = self.state.steps, dict.fromkeys(step.tool for step in self.state.steps if step.tool is not None)
         return RunSummary(len(steps), usd(self.state.spent_nanos), latency_ms, [*tools])
 
     @property
     def _is_stuck(self) -> bool:
-        """The last rounds asked for the same, or the last tools all failed."""
+        """True if the last rounds made the same calls, or the last tools all failed."""
         rounds = [message.tool_calls for message in self.state.messages if message.tool_calls][-REPEATS:]
         called = {frozenset((call.function.name, call.function.arguments) for call in calls) for calls in rounds}
         tools = [step for step in self.state.steps if step.tool is not None][-REPEATS:]
@@ -224,7 +224,7 @@ class AgentRun:
         return (len(rounds) == REPEATS and len(called) == 1) or fails
 
     def _add_step(self, output: dict[str, Any], start_ms: float, duration_ms: float, nanos: int, **more: Any) -> None:
-        """Add the step of a model call, which cost what all its tries did."""
+        """Add the step of a model call, with the cost of all its tries."""
         state = self.state
         step = Step(
             number=len(state.steps) + 1,
@@ -249,7 +249,7 @@ class AgentRun:
 
 
 def arguments_shown(call: FunctionCall) -> dict[str, Any]:
-    """Arguments as a step shows them. Text that is not a JSON object, or nests too deep, is under ``text``."""
+    """Arguments as shown in a step. Text that is not a JSON object, or nests too deeply, goes under ``text``."""
     try:
         shown = _object(call.arguments or "{}")
     except (MsgspecError, RecursionError):

@@ -1,4 +1,4 @@
-"""An agent run as the storage keeps it: its trace, which names the traces of its model calls."""
+"""An agent run as stored: a trace that refers to the traces of its model calls."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from routewright.wire import (
 
 
 class RunRecord(Struct, eq=False):
-    """A run that has ended (``protocols.TraceDraft``). Its model calls are counted and billed by themselves."""
+    """A finished run (``protocols.TraceDraft``). Its model calls are counted and billed separately."""
 
     wordless: Trace
     captured: Any = None
-    """The arguments and results of its tools (``words_of``), redacted when they are first read."""
+    """The arguments and results of its tools (``words_of``), redacted on first read."""
     rollup_keys: tuple[str, ...] = ()
     deadline: float = 0.0
     text_bytes: int = 0
 
     line = None
-    """It is stored as its trace."""
+    """None: the whole trace is stored."""
     rows: Sequence[LedgerRow] = ()
     ledger_rows: Sequence[LedgerRow] = ()
     snapshot_ids = None
@@ -49,7 +49,7 @@ class RunRecord(Struct, eq=False):
     cost_nanos = charged_nanos = 0
 
     def void(self, is_void: bool) -> None:
-        """Nothing: it is charged nothing."""
+        """Does nothing: a run has no charge of its own."""
 
     @property
     def id(self) -> str:
@@ -58,12 +58,12 @@ class RunRecord(Struct, eq=False):
 
     @property
     def caller(self) -> Caller:
-        """Whose run it was."""
+        """The account, environment and key of the run."""
         return Caller(self.wordless.account, self.environment, self.wordless.key_id)
 
     @property
     def environment(self) -> Environment:
-        """Where it was made."""
+        """The environment of the run."""
         return self.wordless.environment
 
     @property
@@ -73,12 +73,12 @@ class RunRecord(Struct, eq=False):
 
     @property
     def key(self) -> str:
-        """Its trace's key."""
+        """The key of its trace."""
         return self.wordless.key
 
     @property
     def trace(self) -> Trace:
-        """Its trace. Each reader gets one of its own."""
+        """A new copy of its trace."""
         made = self.wordless.copy()
         words = None if self.captured is None else self.captured.content.messages
         if words is None:
@@ -94,12 +94,12 @@ class RunRecord(Struct, eq=False):
 
     @property
     def counted(self) -> Counted:
-        """That there was a run, and how it ended: its calls are counted by themselves."""
+        """The roll-up counts of the run itself, without its calls."""
         return counted_of(self.wordless)
 
 
 def words_of(state: Checkpoint) -> list[Message]:
-    """The arguments and the result of each tool call, in turn."""
+    """The arguments and result of each tool call, alternating."""
     tools = [step for step in state.steps if step.tool is not None]
     return [Message("tool", json.encode(each).decode()) for step in tools for each in (step.input, step.output)]
 
@@ -112,7 +112,7 @@ def run_trace(
     duration_ms: float,
     error: str | None,
 ) -> Trace:
-    """The trace of a run, without words. ``request``: that of its model calls, if there were any."""
+    """The trace of a run, without texts. ``request``: of its model calls, if there were any."""
     tokens = [step.tokens for step in state.steps if step.tokens is not None]
     children = [step.trace_id for step in state.steps if step.trace_id is not None] + state.failed_tries
     return Trace(
@@ -135,13 +135,13 @@ def run_trace(
         ),
         metadata=state.request.metadata or {},
         error=error,
-        children=sorted(children),  # ids are in the order of time
+        children=sorted(children),  # ids sort by time
         spans=_spans(state),
     )
 
 
 def _spans(state: Checkpoint) -> list[Span]:
-    """Each step, and what it did below it."""
+    """A span per step, with its tool call or model call below it."""
     found: list[Span] = []
     for step in state.steps:
         status = "error" if "error" in step.output else "ok"

@@ -1,8 +1,6 @@
-"""The request of an agent's step: arguments of tool calls checked against the first level of their schema, and a
-history cut to fit the context window.
+"""Checks requests of agent runs and arguments of tool calls, and cuts a run's history to the context window.
 
-Cuts are large and rare, so that the prompt keeps its beginning for many steps and vendors' prompt caches stay
-warm.
+Cuts are large and rare, so that the prompt keeps its prefix for many steps and vendors' prompt caches stay warm.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from msgspec.structs import replace
 
 from routewright._core.request.json_scan import decode, is_unicode, joined, quoted, scan
 from routewright._core.request.problems import did_you_mean, example, shown
-from routewright._core.request.read import converted
+from routewright._core.request.read import check_same_key, converted
 from routewright._core.request.rules import MAX_KEY_BYTES, MAX_PROBLEMS, check_metadata, check_numbers, check_tools
 from routewright._core.tokens.estimate import MESSAGE_TOKENS, estimate_text
 from routewright.errors import Problem, ValidationFailed
@@ -33,7 +31,7 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
 
 
 def misfits(arguments: Mapping[str, Any], schema: Mapping[str, Any] | None) -> list[str]:
-    """What is wrong with arguments, in words for the model; empty if nothing is."""
+    """Errors in arguments by the first level of their schema, worded for the model."""
     schema = schema or {}
     properties, required = schema.get("properties"), schema.get("required")
     known: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
@@ -43,7 +41,7 @@ def misfits(arguments: Mapping[str, Any], schema: Mapping[str, Any] | None) -> l
         wanted = wanted if isinstance(wanted, Mapping) else {}
         kinds, choices = [*map(str, _listed(wanted.get("type")))], _listed(wanted.get("enum"))
         if name not in known and schema.get("additionalProperties") is False:
-            found.append(f"{name} is not known; known are {', '.join(known)}")
+            found.append(f"{name} is not known; known: {', '.join(known)}")
         elif kinds and not any(kind not in _KINDS or _KINDS[kind](value) for kind in kinds):
             told = [f"{'an' if kind[:1] in 'aeiou' else 'a'} {kind}" for kind in kinds]
             found.append(f"{name} must be {' or '.join(told)}")
@@ -60,21 +58,21 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-FULL = 0.8  # a history that fills more of the window is cut ...
-KEPT = 0.5  # ... to this part of it
-NEWEST = 4  # messages at the end that are never cut
+FULL = 0.8  # a history above this share of the window is cut ...
+KEPT = 0.5  # ... to this share
+NEWEST = 4  # the last messages, which are never cut
 CUT = "[left out: {} characters of an earlier result]"
 
 
 def tokens_of(message: Message) -> int:
-    """About how many tokens a message takes."""
+    """Estimated tokens of a message."""
     text = message.content if isinstance(message.content, str) else ""
     calls = "".join(call.function.arguments for call in message.tool_calls or ())
     return MESSAGE_TOKENS + estimate_text(text + calls)
 
 
 def fitted(messages: Sequence[Message], window: int) -> list[Message]:
-    """A copy cut to a window. System messages, the user's last message and the newest messages stay."""
+    """The messages cut to fit a window. Keeps system messages, the last user message and the newest messages."""
     kept, sizes = list(messages), [tokens_of(message) for message in messages]
     total, most = sum(sizes), int(window * KEPT)
     if total <= window * FULL:
@@ -88,7 +86,7 @@ def fitted(messages: Sequence[Message], window: int) -> list[Message]:
     task = max((place for place, message in enumerate(kept) if message.role == "user"), default=-1)
     while total > most and place < len(kept) - NEWEST:
         end = place + 1
-        while end < len(kept) and kept[end].role == "tool":  # an answer goes with its results
+        while end < len(kept) and kept[end].role == "tool":  # tool results go with their message
             end += 1
         if kept[place].role == "system" or place == task:
             place = end
@@ -103,9 +101,9 @@ def fitted(messages: Sequence[Message], window: int) -> list[Message]:
 
 MOST_TASK = 1_000_000  # characters
 BLANK = " \t\n\r"
-"""JSON's own white space: a task of nothing else is refused. Each regex dialect has another idea of ``\\s``."""
+"""JSON's white space, of which a task must not only consist. Regex dialects disagree about ``\\s``."""
 _FIELDS = AgentRequest.__struct_fields__
-_MEANT = {  # fields of other interfaces, and what they are in the request of a run
+_MEANT = {  # hints for fields of other APIs
     "goal": "it is 'model_strategy.goal' here",
     "strategy": "it is 'model_strategy.strategy' here",
     "stream": "it is 'stream_steps' here",
@@ -117,19 +115,17 @@ _MEANT = {  # fields of other interfaces, and what they are in the request of a 
 
 
 def sent_run(body: bytes, idempotency_key: str | None) -> AgentRequest:
-    """Make the request of a JSON body and the key of its header. Raises ``InvalidJson`` and ``ValidationFailed``."""
+    """Decode and check a body, with the header's idempotency key. Raises ``InvalidJson`` and ``ValidationFailed``."""
     scan(body)
     request = run_of(decode(body))
     if idempotency_key is not None:
-        if request.idempotency_key not in (None, idempotency_key):
-            said = f"is {shown(idempotency_key)}, and the body says {shown(request.idempotency_key)}"
-            raise ValidationFailed.of(Problem("Idempotency-Key", said, "send one of the two"))
+        check_same_key(idempotency_key, request.idempotency_key)
         request = replace(request, idempotency_key=idempotency_key)
     return checked_run(request)
 
 
 def run_of(document: object) -> AgentRequest:
-    """Make the request of plain values, right in its types. Raises ``ValidationFailed``."""
+    """Convert plain values to a request and check its types. Raises ``ValidationFailed``."""
     if isinstance(document, dict):
         unknown = [name for name in document if name not in _FIELDS][:MAX_PROBLEMS]
         if unknown:
@@ -141,7 +137,7 @@ def run_of(document: object) -> AgentRequest:
 
 
 def checked_run(request: AgentRequest) -> AgentRequest:
-    """Raise ``ValidationFailed`` for what breaks a rule."""
+    """Check the rules. Raises ``ValidationFailed``."""
     found: list[Problem] = []
     task: Any = request.task
     if not isinstance(task, str) or not task.strip(BLANK) or len(task) > MOST_TASK or not is_unicode(task):
@@ -158,7 +154,7 @@ def checked_run(request: AgentRequest) -> AgentRequest:
         check_metadata(request.metadata, found)
     key = request.idempotency_key
     if key is not None and not (is_unicode(key) and 1 <= len(key.encode()) <= MAX_KEY_BYTES):
-        found.append(Problem("idempotency_key", f"must take 1 to {MAX_KEY_BYTES} bytes in UTF-8", "hash a longer one"))
+        found.append(Problem("idempotency_key", f"must be 1 to {MAX_KEY_BYTES} bytes in UTF-8", "hash a longer key"))
     if found:
         raise ValidationFailed.of(*found[:MAX_PROBLEMS])
     return request

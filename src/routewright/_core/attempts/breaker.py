@@ -1,30 +1,32 @@
-"""When is a model left alone, and when is it tried again? One circuit a model and one a credential (contract 4).
+"""Circuit breakers, one per model and one per credential (contract 4).
 
-    CLOSED     fault that trips ──> OPEN          success ──> CLOSED, and the row of faults begins anew
-               Retry-After that nobody waits out, or another process left it alone ──> OPEN until then
-    OPEN       ask, once due ─────> HALF_OPEN     fault, late success ──> OPEN, at most due later
-    HALF_OPEN  probe succeeds ────> CLOSED        probe fails ──> OPEN, for longer      probe is left ──> OPEN, due now
-               probe is lost ─────> HALF_OPEN, with another in its place
+    CLOSED     fault that trips ──> OPEN          success ──> CLOSED, consecutive faults reset
+               long Retry-After, or another process opened its circuit ──> OPEN until then
+    OPEN       call, once due ────> HALF_OPEN     fault, late success ──> OPEN, perhaps due later
+    HALF_OPEN  probe succeeds ────> CLOSED        probe fails ──> OPEN, for longer   probe abandoned ──> OPEN, due now
+               probe is lost ─────> HALF_OPEN, with a new probe
 
-Only faults that are the provider's are told here. Nothing here asks what time it is.
+Only faults of the provider are reported here. Callers pass the time.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from enum import StrEnum
+from functools import partial
 from math import inf
 
 from .budgets import ExecutionLimits, WindowedCount
 
-WINDOW_S = 30  # whole seconds over which the share of faults is taken, the present one included
-WINDOW_LEAST = 20  # calls in them below which their share says nothing
+WINDOW_S = 30  # seconds over which the share of faults is computed, the current one included
+WINDOW_LEAST = 20  # calls in the window needed for a share
 WINDOW_SHARE = 0.5
-LONGER = 1.5  # how many times as long a circuit stays open after a probe that failed
+LONGER = 1.5  # factor of the open time after a failed probe
 LONGEST_RETRY_AFTER_S = 300.0
 
 
 class State(StrEnum):
-    """Of a circuit."""
+    """The state of a circuit."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -33,32 +35,32 @@ class State(StrEnum):
 
 
 class Circuit:
-    """One circuit. Times in monotonic seconds. Every method that may move it says whether it did."""
+    """One circuit. Times are monotonic seconds. Methods that may change its state return True if they did."""
 
     __slots__ = ("_asked_until", "_calls", "_in_a_row", "_limits", "_open_s", "_probed_at", "due", "state")
 
     def __init__(self, limits: ExecutionLimits) -> None:
         self._limits = limits
         self.state: State
-        self.due: float  # when a circuit that is not closed lets a call through
+        self.due: float  # when a circuit that is not closed admits a call
         self._open_s: float
         self._probed_at: float
-        self._asked_until: float  # the latest Retry-After heard since it opened: what is shorter never takes its place
+        self._asked_until: float  # the latest Retry-After since it opened; a shorter one does not replace it
         self._close()
 
     def admits(self, now: float) -> bool:
-        """Whether a call may go. One that goes to a circuit which is not closed is its probe, and must be told of."""
+        """True if a call may be made. A call admitted by a circuit that is not closed is its probe; report its end."""
         if self.state is State.CLOSED:
             return True
         if now < self.due:
             return False
         self.state = State.HALF_OPEN
         self._probed_at = now
-        self.due = now + self._limits.longest_open_s  # of a probe that is lost, another takes the place
+        self.due = now + self._limits.longest_open_s  # a lost probe is replaced then
         return True
 
     def succeeded(self, now: float, *, probe: bool, count: int = 1) -> bool:
-        """One or more answers came. While the circuit is open only a probe's counts: others began before it."""
+        """Record answers. In a circuit that is not closed only a probe's counts: other calls began before it opened."""
         if self.state is State.CLOSED:
             self._in_a_row = 0
             self._calls.add(int(now), count=count)
@@ -76,8 +78,8 @@ class Circuit:
         at_once: bool = False,
         alone: bool = False,
     ) -> bool:
-        """A fault of the provider's came. ``at_once``: it leaves no doubt, so that there need not be more of them.
-        ``alone``: nobody waits the Retry-After out, so that it holds for every call."""
+        """Record a fault. ``at_once``: it opens the circuit by itself. ``alone``: the Retry-After is too long to wait
+        for, so it applies to all calls."""
         asked_until = now + min(retry_after or 0.0, LONGEST_RETRY_AFTER_S)
         if self.state is State.CLOSED:
             self._in_a_row += 1
@@ -93,7 +95,7 @@ class Circuit:
         self._asked_until = max(self._asked_until, asked_until)
         if self.state is State.HALF_OPEN and probe:
             self._open_s = min(self._open_s * LONGER, self._limits.longest_open_s)
-            # from the probe's beginning, lest one that hung for its whole time keep calls away for the sum of both
+            # counted from the probe's start, so that a hanging probe does not add its own time
             self._open(self._probed_at, self._open_s)
             return True
         later = asked_until > self.due
@@ -101,21 +103,21 @@ class Circuit:
         return later
 
     def heard(self, now: float, seconds: float) -> bool:
-        """Another process opened its own, for so long. This one probes by itself then."""
+        """Open because another process did, for this long. Then this process probes by itself."""
         if self.state is not State.CLOSED:
             return False
         self._open(now, min(seconds, LONGEST_RETRY_AFTER_S))
         return True
 
     def left(self, now: float) -> bool:
-        """The probe said nothing: its caller left. Another may go at once."""
+        """Record that the probe was abandoned. Another may start at once."""
         if self.state is not State.HALF_OPEN:
             return False
         self._open(now, 0.0)
         return True
 
     def keeps_away(self, now: float) -> bool:
-        """Whether calls are kept away for the present."""
+        """True if calls are refused now."""
         return self.state is not State.CLOSED and now < self.due
 
     def _open(self, now: float, seconds: float) -> None:
@@ -131,17 +133,17 @@ class Circuit:
 
 
 class Circuits:
-    """The circuits of all models and of their providers' credentials. To be used under a lock, but for ``tripped``."""
+    """The circuits of all models and their providers' credentials. Use it under a lock; ``tripped`` may be read
+    without."""
 
     def __init__(self, providers: list[str], limits: ExecutionLimits) -> None:
-        self._providers = providers  # of each row of the pool, by name
-        self._limits = limits
-        self._models: dict[int, Circuit] = {}
-        self._credentials: dict[str, Circuit] = {}
+        self._providers = providers  # the provider's name of each row
+        self._models = defaultdict[int, Circuit](partial(Circuit, limits))
+        self._credentials = defaultdict[str, Circuit](partial(Circuit, limits))
         self.tripped: frozenset[int] = frozenset()  # rows with a circuit that is not closed
 
     def admits(self, row: int, now: float) -> bool:
-        """Whether a call of a model may go, its own circuit and its credential's asked. Which then is a probe."""
+        """True if both the model's and the credential's circuits admit a call. A row in ``tripped`` is then probed."""
         circuits = self._of(row)
         if any(circuit.keeps_away(now) for circuit in circuits):
             return False
@@ -153,22 +155,13 @@ class Circuits:
         """When a model may be called again."""
         return max((circuit.due for circuit in self._of(row)), default=-inf)
 
-    def succeeded(self, row: int, now: float, *, probe: bool) -> bool:
-        """Say that a model answered; True if a circuit moved."""
-        circuit = self._models.get(row) or self._models.setdefault(row, Circuit(self._limits))
-        moved = circuit.succeeded(now, probe=probe)
+    def succeeded(self, row: int, now: float, *, probe: bool, count: int = 1) -> bool:
+        """Record one or more answers of a model; True if a circuit changed, which only a probe can do."""
+        moved = self._models[row].succeeded(now, probe=probe, count=count)
         credential = self._credentials.get(self._providers[row])
         if credential is not None:
-            moved |= credential.succeeded(now, probe=probe)
-        return self._told(moved)
-
-    def answered(self, row: int, now: float, count: int) -> None:
-        """Say that a model answered so often, no probe among the calls: no circuit moves by that."""
-        circuit = self._models.get(row) or self._models.setdefault(row, Circuit(self._limits))
-        circuit.succeeded(now, probe=False, count=count)
-        credential = self._credentials.get(self._providers[row])
-        if credential is not None:
-            credential.succeeded(now, probe=False, count=count)
+            moved |= credential.succeeded(now, probe=probe, count=count)
+        return self._retrip(moved)
 
     def failed(
         self,
@@ -180,27 +173,25 @@ class Circuits:
         credential: bool = False,
         alone: bool = False,
     ) -> bool:
-        """Say that a model failed by its provider's fault, or by its ``credential``; True if a circuit moved."""
+        """Record a fault of a model, or of its ``credential``; True if a circuit changed."""
         if credential:
-            refused = self._credentials.setdefault(self._providers[row], Circuit(self._limits))
+            refused = self._credentials[self._providers[row]]
             moved = refused.failed(now, probe=probe, retry_after=retry_after, at_once=True)
-            return self._told((probe and self._left(self._models.get(row), now)) or moved)
-        circuit = self._models.get(row) or self._models.setdefault(row, Circuit(self._limits))
-        moved = circuit.failed(now, probe=probe, retry_after=retry_after, alone=alone)
-        return self._told((probe and self._left(self._credentials.get(self._providers[row]), now)) or moved)
+            return self._retrip((probe and self._left(self._models.get(row), now)) or moved)
+        moved = self._models[row].failed(now, probe=probe, retry_after=retry_after, alone=alone)
+        return self._retrip((probe and self._left(self._credentials.get(self._providers[row]), now)) or moved)
 
     def heard(self, row: int, now: float, seconds: float) -> bool:
-        """Say that another process leaves a model alone; True if a circuit moved."""
-        circuit = self._models.get(row) or self._models.setdefault(row, Circuit(self._limits))
-        return self._told(circuit.heard(now, seconds))
+        """Open a model's circuit because another process did; True if it changed."""
+        return self._retrip(self._models[row].heard(now, seconds))
 
     def left(self, row: int, now: float) -> bool:
-        """Say that a probe was left without a word on the provider; True if a circuit moved."""
+        """Record that a probe was abandoned; True if a circuit changed."""
         moved = [self._left(circuit, now) for circuit in self._of(row)]
-        return self._told(any(moved))
+        return self._retrip(any(moved))
 
     def kept_away(self, now: float) -> dict[int, float]:
-        """Rows that calls are kept away from, with the time until then."""
+        """Rows whose circuits refuse calls, with the time until when."""
         return {row: self.due(row) for row in sorted(self.tripped) if any(c.keeps_away(now) for c in self._of(row))}
 
     def _of(self, row: int) -> list[Circuit]:
@@ -210,7 +201,7 @@ class Circuits:
     def _left(self, circuit: Circuit | None, now: float) -> bool:
         return circuit is not None and circuit.left(now)
 
-    def _told(self, moved: bool) -> bool:
+    def _retrip(self, moved: bool) -> bool:
         if moved:
             self.tripped = frozenset(
                 row

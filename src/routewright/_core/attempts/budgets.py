@@ -1,6 +1,4 @@
-"""Limits of attempts, and the budget of second tries: how long, how often, and when a model is left alone
-(contract 4).
-"""
+"""Execution limits: timeouts, retries, circuit breaking (contract 4), and the counters behind them."""
 
 from __future__ import annotations
 
@@ -14,39 +12,37 @@ from routewright.errors import Problem, ValidationFailed
 
 
 class ExecutionLimits(Struct, frozen=True, kw_only=True):
-    """Limits of carrying a request out. Times in seconds. They are the contract's; tests against real servers take
-    shorter ones.
+    """Limits on executing a request. Times in seconds. The defaults are the contract's.
 
     router = Router(settings=Settings(execution=ExecutionLimits(first_token_s=2.0, idle_s=3.0)))
     """
 
     first_token_s: float = 10.0
-    """The least time that a model has until its first token; where it usually takes longer, four times that."""
+    """The least time allowed for the first token; four times a model's usual time if that is longer."""
     idle_s: float = 10.0
-    """The longest silence within a stream."""
+    """The longest pause within a stream."""
     slow_s: float = 30.0
-    """A stream is left that has been so slow for so long ..."""
+    """The period over which a stream's throughput is measured."""
     slow_share: float = 0.1
-    """... as to bring less than this share of what its model usually does. Only while another model can take over."""
+    """A stream below this share of its model's usual throughput is abandoned, if another model can take over."""
     least_s: float = 0.05
-    """A retry or fallback that would have less time than this is not begun; of a ``timeout_ms`` below five seconds,
-    less than a hundredth of it."""
+    """The least time left for starting a retry or fallback; a hundredth of a ``timeout_ms`` below five seconds."""
     retry_after_s: float = 5.0
-    """The longest Retry-After that is waited out; a longer one moves on."""
+    """The longest Retry-After to wait for; after a longer one the next model is tried."""
     backoff_s: float = 0.1
-    """The shortest pause before the same model is tried again; the longest first one is three times that."""
+    """The shortest pause before a retry of the same model; the first pause is at most three times that."""
     longest_backoff_s: float = 2.0
-    """The longest pause; without chance they grow to it."""
+    """The longest pause before a retry."""
     retry_share: float = 0.2
-    """Second tries of a model, and hedges, over the last ten seconds: at most this share of the requests ..."""
+    """Retries and hedges allowed over the last ten seconds, as a share of the requests, plus ``retries_per_s``."""
     retries_per_s: float = 10.0
-    """... and so many a second besides."""
+    """Retries and hedges allowed per second in addition to ``retry_share``."""
     open_after: int = 5
-    """Faults in a row after which a model is called no more for a while (its circuit opens)."""
+    """Consecutive faults after which a model's circuit opens: it is not called for a while."""
     open_s: float = 10.0
-    """For how long, at first. Then one call probes it."""
+    """Seconds a circuit stays open at first, before one call probes the model."""
     longest_open_s: float = 15.0
-    """For how long at most, when probe after probe fails; a Retry-After may make it longer, up to five minutes."""
+    """The most seconds a circuit stays open after failed probes; a Retry-After may extend it up to five minutes."""
 
     def __post_init__(self) -> None:
         problems = [
@@ -59,20 +55,20 @@ class ExecutionLimits(Struct, frozen=True, kw_only=True):
 
 
 def _hint(name: str, value: object) -> str:
-    """What a limit has to be; empty where it is that."""
+    """A hint if the value of a limit is invalid, else empty."""
     if name == "open_after":
-        return "" if type(value) is int and value >= 1 else "take a whole number of at least 1"
+        return "" if type(value) is int and value >= 1 else "use a whole number of at least 1"
     number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < inf
-    return "" if number else "take a finite number, 0 or more"
+    return "" if number else "use a finite number, 0 or more"
 
 
 WINDOW_S = 10
-PARTS = 10  # of a second: time is counted in them, the present one included
-CHARACTERS = 4  # of a token, roughly: the guard is an order of magnitude wide
+PARTS = 10  # steps per second, the current one included
+CHARACTERS = 4  # per token; a rough value suffices for ``slow_share``
 
 
 class WindowedCount:
-    """How often something happened in the last ``length`` steps, and how often badly. Steps never go back."""
+    """Counts events, and bad ones among them, over the last ``length`` steps. Steps never decrease."""
 
     __slots__ = ("_length", "_steps", "bad", "total")
 
@@ -82,7 +78,7 @@ class WindowedCount:
         self.total = self.bad = 0
 
     def add(self, step: int, bad: int = 0, count: int = 1) -> None:
-        """Count one, or several; ``bad``: how many of them."""
+        """Count ``count`` events, ``bad`` of them bad."""
         steps = self._steps
         if not steps or steps[-1][0] < step:
             self.move_to(step)
@@ -94,7 +90,7 @@ class WindowedCount:
         self.bad += bad
 
     def move_to(self, step: int) -> None:
-        """Forget what happened before the window that ends with a step."""
+        """Drop events before the window that ends with ``step``."""
         steps = self._steps
         while steps and steps[0][0] <= step - self._length:
             _, total, bad = steps.popleft()
@@ -103,7 +99,7 @@ class WindowedCount:
 
 
 class RetryBudget:
-    """Counts requests and second tries: in ten seconds no more of these than the share and the floor allow."""
+    """Limits retries and hedges over ten seconds to a share of the requests plus a floor."""
 
     __slots__ = ("_floor", "_requests", "_retries", "_share")
 
@@ -111,14 +107,14 @@ class RetryBudget:
         self._share = limits.retry_share
         self._floor = limits.retries_per_s * WINDOW_S
         self._requests = WindowedCount(WINDOW_S * PARTS)
-        self._retries = WindowedCount(WINDOW_S * PARTS + 1)  # the part that is half gone counts against them
+        self._retries = WindowedCount(WINDOW_S * PARTS + 1)  # includes the partial oldest step
 
     def asked(self, now: float, count: int = 1) -> None:
-        """Requests made their first calls."""
+        """Count requests by their first attempts."""
         self._requests.add(int(now * PARTS), count=count)
 
     def take(self, now: float) -> bool:
-        """Whether one more second try is within the budget; if so, it is taken out."""
+        """Take one retry out of the budget; False if it is used up."""
         part = int(now * PARTS)
         self._requests.move_to(part)
         self._retries.move_to(part)
@@ -129,20 +125,20 @@ class RetryBudget:
 
 
 class Pace(Struct, eq=False):
-    """The pace of one answer. Times in monotonic seconds; of those who read, only their waiting counts."""
+    """Measures the throughput of one stream. Only time spent waiting for the provider counts."""
 
     limits: ExecutionLimits
     us_per_token: int
-    """That the model usually takes."""
+    """The model's usual speed."""
     begun: bool = False
-    """Content has come; the time until then is the first token's."""
+    """Content has arrived; the time before it does not count."""
     brought: int = 0
     waited_s: float = 0.0
     is_slow: bool = False
-    """Over the last stretch it brought next to nothing."""
+    """The last ``slow_s`` seconds were below ``slow_share`` of the usual throughput."""
 
     def chunk(self, characters: int, waited_s: float) -> None:
-        """A chunk came after so long: of content, or without any, as a sign of life, which does not count."""
+        """Record a chunk that came after ``waited_s`` of waiting. Chunks without content do not count."""
         if characters == 0:
             return
         if not self.begun:

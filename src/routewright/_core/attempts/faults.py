@@ -1,6 +1,6 @@
-"""What a fault means, and how one is known: three tables, of which the reference in the documentation is made.
-``SIGNS`` lead from what was seen (a status, a vendor's code or words) to a kind of fault, ``FAULTS`` from there to what
-is done about it. ``ENDINGS`` say what a finish reason means: an answer that ended well, or a fault."""
+"""Classifies provider errors, by three tables that the documentation's reference is made from. ``SIGNS`` map a status,
+a vendor's code or words to a kind of fault, ``FAULTS`` map the kind to the reaction. ``ENDINGS`` map a finish reason to
+a normal end or a fault."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from routewright.wire import FallbackReason, FaultKind
 
 
 class Rule(NamedTuple):
-    """What one kind of fault means."""
+    """The reaction to one kind of fault."""
 
     retry: bool
-    """Another try of the same model may help."""
+    """A retry of the same model may help."""
     fall_back: bool
     """Another model may help."""
     blames: bool
     """It counts against the provider's health."""
     billed: bool = False
-    """It comes once the provider has begun to answer, even if no chunk could be read; others may come before."""
+    """The provider had begun to answer, so it may bill, even if no chunk could be read."""
     repair: bool = False
-    """The same model may mend its answer, if it is shown what is wrong with it."""
+    """The same model may repair its answer if it is shown the error."""
     opens_credential: bool = False
-    """It says nothing of the model, and all of the credential that it was called with."""
+    """It concerns the credential, not the model."""
     reason: FallbackReason = "upstream_5xx"
-    """Its word in events (spec 6.3)."""
+    """The reason in events (spec 6.3)."""
 
 
 FAULTS: dict[FaultKind, Rule] = {
@@ -49,22 +49,22 @@ FAULTS: dict[FaultKind, Rule] = {
 }
 
 Place = Literal["status", "code", "text", "code at last", "status at last"]
-"""Where a sign is looked for. What stands first in this list is believed first."""
+"""The part of an error that a sign is matched against."""
 
 
 class Sign(NamedTuple):
-    """What one thing that was seen is a sign of."""
+    """One row of the table from errors to kinds of fault."""
 
     place: Place
     what: str
-    """A status, a vendor's code in lower case, or a pattern of its words."""
+    """A status, a vendor's code in lower case, or a regular expression for the message."""
     kind: FaultKind
     whose: str = ""
-    """Who says so; empty where most do."""
+    """The vendors that use it; empty if most do."""
 
 
-SIGNS: tuple[Sign, ...] = (  # what stands higher is believed first
-    # codes that say more than their status
+SIGNS: tuple[Sign, ...] = (  # higher rows take precedence
+    # codes that are more specific than their status
     Sign("code", "insufficient_quota", FaultKind.AUTH, "OpenAI, with 429: out of credit"),
     Sign("code", "billing_hard_limit_reached", FaultKind.AUTH, "OpenAI"),
     Sign("code", "access_terminated", FaultKind.AUTH),
@@ -75,7 +75,7 @@ SIGNS: tuple[Sign, ...] = (  # what stands higher is believed first
     Sign("code", "billing_not_active", FaultKind.AUTH, "OpenAI, with 429: nobody pays"),
     Sign("code", "openrouter_in_flight_budget", FaultKind.RATE_LIMITED, "OpenRouter, with 402: other calls hold it"),
     Sign("code", "exceed_context_size_error", FaultKind.CONTEXT_OVERFLOW, "llama.cpp, at times with 500"),
-    # words that say more than their status, where it is below 500
+    # messages that are more specific than their status, if it is below 500
     Sign(
         "text",
         r"used all available credits|reached its monthly spending limit|reaching the monthly spending limit",
@@ -88,7 +88,7 @@ SIGNS: tuple[Sign, ...] = (  # what stands higher is believed first
         FaultKind.REQUEST,
         "Groq, with 413, and OpenAI, with 429: more at once than a minute's limit",
     ),
-    # statuses that mean one thing
+    # statuses with one meaning
     Sign("status", "401", FaultKind.AUTH),
     Sign("status", "402", FaultKind.AUTH, "out of credit: this key does not get served, another may"),
     Sign("status", "408", FaultKind.TIMEOUT),
@@ -96,7 +96,7 @@ SIGNS: tuple[Sign, ...] = (  # what stands higher is believed first
     Sign("status", "424", FaultKind.SERVER, "Hugging Face: what it depends on failed"),
     Sign("status", "429", FaultKind.RATE_LIMITED),
     Sign("status", "499", FaultKind.SERVER, "Google and Cohere: cancelled, and not by us"),
-    # codes, where the status leaves it open
+    # codes, if the status is ambiguous
     Sign("code", "context_length_exceeded", FaultKind.CONTEXT_OVERFLOW, "OpenAI and many others"),
     Sign("code", "string_above_max_length", FaultKind.CONTEXT_OVERFLOW, "OpenAI"),
     Sign("code", "request_too_large", FaultKind.CONTEXT_OVERFLOW, "Anthropic"),
@@ -142,7 +142,7 @@ SIGNS: tuple[Sign, ...] = (  # what stands higher is believed first
     Sign("code", "base_resp.1024", FaultKind.SERVER),
     Sign("code", "base_resp.1026", FaultKind.REFUSED),
     Sign("code", "base_resp.1027", FaultKind.REFUSED),
-    # words, where the code leaves it open
+    # messages, if the code is ambiguous
     Sign(
         "text",
         r"content (management )?polic|usage (polic|guideline)|content exists risk|content[ _]filter|moderation"
@@ -170,11 +170,11 @@ SIGNS: tuple[Sign, ...] = (  # what stands higher is believed first
         r"|model\b.{0,80}\b(not found|not exist|does not exist|not a valid|not supported in|decommissioned)",
         FaultKind.MODEL_NOT_FOUND,
     ),
-    # codes that say little, where the words say nothing
+    # vague codes, if the message says nothing
     Sign("code at last", "api_error", FaultKind.SERVER, "Anthropic; Ollama's word for a model that is not there, too"),
     Sign("code at last", "server_error", FaultKind.SERVER),
     Sign("code at last", "base_resp.2013", FaultKind.REQUEST, "MiniMax, too long a prompt among others"),
-    # statuses, where nothing was said
+    # statuses, if there is nothing else
     Sign("status at last", "403", FaultKind.AUTH),
     Sign("status at last", "413", FaultKind.CONTEXT_OVERFLOW),
     Sign("status at last", "498", FaultKind.RATE_LIMITED, "Groq: over capacity"),
@@ -184,18 +184,18 @@ FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "other"
 
 
 class Ending(NamedTuple):
-    """What a finish reason means."""
+    """The meaning of a finish reason."""
 
     word: str
     """In lower case."""
     means: FinishReason | FaultKind
     whose: str = ""
-    """Who says so; empty where many do."""
+    """The vendors that use it; empty if many do."""
 
 
 _CUT = FaultKind.TRUNCATED
 
-ENDINGS: tuple[Ending, ...] = (  # What vendors say of an answer's end. Any other word is delivered as ``other``.
+ENDINGS: tuple[Ending, ...] = (  # any other word is delivered as ``other``
     Ending("stop", "stop"),
     Ending("end_turn", "stop", "Anthropic, Amazon"),
     Ending("stop_sequence", "stop", "Anthropic, Cohere, Hugging Face"),
@@ -273,14 +273,14 @@ ENDINGS: tuple[Ending, ...] = (  # What vendors say of an answer's end. Any othe
     Ending("malformed_tool_use", FaultKind.MALFORMED, "Amazon"),
 )
 ENDING = re.compile(r"[A-Za-z][\w.:-]{0,63}")
-"""A finish reason that may be shown where nobody knows it: a word, and no text."""
+"""Matches an unknown finish reason that is safe to show: one word, no text."""
 _ENDINGS: dict[str, FinishReason | FaultKind] = {ending.word: ending.means for ending in ENDINGS} | {"other": "other"}
 
 _MISTAKES = (TypeError, AttributeError, NameError, LookupError, ImportError, AssertionError, NotImplementedError)
-"""Exceptions that come again however often one tries."""
+"""Exceptions that a retry does not avoid."""
 
 _FIRST = SIGNS[: next(n for n, sign in enumerate(SIGNS) if sign.place == "status")]
-"""They are believed before the status."""
+"""The signs that take precedence over the status."""
 _BY = {place: {sign.what: sign.kind for sign in SIGNS if sign.place == place} for place in get_args(Place)}
 _CODES = _BY["code"] | _BY["code at last"]
 _FIRST_CODES = {sign.what for sign in _FIRST if sign.place == "code"}
@@ -295,17 +295,17 @@ _TEXTS, _FIRST_TEXTS = _patterns(SIGNS), _patterns(_FIRST)
 
 
 def ending_of(word: str) -> FinishReason | FaultKind | None:
-    """What a finish reason means; None: nobody knows. Google adds details behind a colon."""
+    """The meaning of a finish reason; None if unknown. Google adds details after a colon."""
     return _ENDINGS.get(word.partition(":")[0].strip().lower())
 
 
 def hint_of(error: BaseException) -> str:
-    """What to do about an exception of a host's own code, where that is one of a mistake in it."""
-    return f"fix the provider: {type(error).__name__} is a mistake in its code" if isinstance(error, _MISTAKES) else ""
+    """A hint for an exception from a custom provider's code; empty if it does not indicate a bug."""
+    return f"fix the provider: {type(error).__name__} is a bug in its code" if isinstance(error, _MISTAKES) else ""
 
 
 def raised_in(error: BaseException) -> str:
-    """What was raised and where; not what it says, which may be a prompt or a key."""
+    """The type and place of an exception, without its message, which may contain a prompt or key."""
     name, place = type(error).__name__, error.__traceback__
     if place is None:
         return name
@@ -316,12 +316,12 @@ def raised_in(error: BaseException) -> str:
 
 
 def is_known(code: str) -> bool:
-    """Whether a vendor's code, in lower case, is a sign of something."""
+    """True if a vendor's code (in lower case) is in ``SIGNS``."""
     return code in _CODES
 
 
 def kind_of_status(status: int, code: str, text: str) -> FaultKind:
-    """What an HTTP answer with a status other than 200 is a sign of. ``code`` in lower case; ``text``: its words."""
+    """Classify an HTTP answer with a status other than 200. ``code`` in lower case; ``text``: its message."""
     if code in _FIRST_CODES:
         return _BY["code"][code]
     if status >= 500:
@@ -338,7 +338,7 @@ def kind_of_status(status: int, code: str, text: str) -> FaultKind:
 
 
 def kind_of_words(code: str, text: str) -> FaultKind | None:
-    """What an error without a status is a sign of; None if it says nothing that is known."""
+    """Classify an error without a status; None if unknown."""
     return _BY["code"].get(code) or _kind_of_text(text, _TEXTS) or _BY["code at last"].get(code)
 
 

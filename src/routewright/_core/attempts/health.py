@@ -1,4 +1,4 @@
-"""The health of models: what attempts taught in this process and, through the store, in others."""
+"""The health of models, learned from attempts of this process and, through the store, of others."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from routewright.wire import HealthSnapshot, Learned, LearnedModel, ModelHealth
 
 from .learned import EPOCH_S, HALF_LIFE_S, SUMS, Entry, Quantiles, known_in
 
-PRIOR_GOOD, PRIOR_BAD = 19.0, 1.0  # what is believed of a model that was never called: one failure in twenty
-PRIOR_ANSWERS = 5.0  # how many answers the prior length, speed and time to the first token are worth
-PRIOR_SPEED_TOKENS = 2_000.0  # how many tokens the prior speed is worth
-DEVIATIONS = 1.0  # standard deviations from the mean share of successes down to the bound that is scored
+PRIOR_GOOD, PRIOR_BAD = 19.0, 1.0  # prior of a model's success rate: one failure in twenty
+PRIOR_ANSWERS = 5.0  # weight of the prior length and time to the first token, in answers
+PRIOR_SPEED_TOKENS = 2_000.0  # weight of the prior speed, in tokens
+DEVIATIONS = 1.0  # the scored success rate is this many standard deviations below the mean
 P90_DEVIATIONS = 1.28
 LEAST_SEEN = 4.5
-"""Observations below which there is no 95th percentile to speak of: five, some of which may have faded a little."""
+"""The least weight of observations for a 95th percentile: five that have faded a little."""
 ERROR = 0.05  # relative error of the times
-_MOST_HALF_LIVES = 64  # after so many the sums are brought down to their present measure
-_SPEED_STEPS = 16  # to an octave: speeds are given in such steps
-LOOK_EVERY_S = 10.0  # a model that was called is looked at this often for what fading alone has moved
-LOOKS = 32  # models that are looked at for that in one publication, but all after a pause of ``LOOK_EVERY_S``
-FADED = 0.02  # a model of which so little is left is taken for one that was never called
+_MOST_HALF_LIVES = 64  # after this many, sums are rescaled
+_SPEED_STEPS = 16  # steps per octave in which speeds are published
+LOOK_EVERY_S = 10.0  # how often a model's figures are checked for changes by fading
+LOOKS = 32  # models checked for fading in one publication; all of them after a pause of ``LOOK_EVERY_S``
+FADED = 0.02  # a model with less weight than this counts as never called
 
 OCTAVE_STEP = 2 ** (1 / 8)
 STEPS: dict[str, float | None] = {
@@ -43,11 +43,12 @@ STEPS: dict[str, float | None] = {
     "open": None,
     "probe_at_ms": None,
 }
-"""By how much each figure may differ from the published one: a hundredth, a factor, or nothing."""
+"""By how much each figure may differ from the published one: absolutely (stability), by a factor, or not (None)."""
 
 
 class Sums:
-    """Sums over the attempts at one model. What comes later weighs more, which is how the earlier fades."""
+    """Weighted sums over the attempts at one model. Later attempts get exponentially larger weights, so older ones
+    fade."""
 
     __slots__ = ("first", "origin", "whole", *SUMS)
 
@@ -59,7 +60,7 @@ class Sums:
         self.whole = Quantiles(ERROR)
 
     def weight(self, now: float) -> float:
-        """What counts one at ``now``, in the sums' own measure."""
+        """The weight of an observation at ``now``. May rescale the sums."""
         half_lives = (now - self.origin) / HALF_LIFE_S
         if half_lives > _MOST_HALF_LIVES:
             self._rescale(2.0**-half_lives)
@@ -68,7 +69,7 @@ class Sums:
 
     @classmethod
     def of(cls, learned: Learned) -> Sums:
-        """Sums that others made. Their time is Unix seconds."""
+        """Sums from the store. Their time is in Unix seconds."""
         sums = cls(learned.at)
         for name in SUMS:
             setattr(sums, name, getattr(learned, name))
@@ -77,7 +78,7 @@ class Sums:
         return sums
 
     def learned(self, now: float, at: float) -> Learned:
-        """The sums as they are ``now``, which is ``at`` in Unix seconds."""
+        """The sums rescaled to ``now``, which is ``at`` in Unix seconds."""
         factor = 1 / self.weight(now)
         self._rescale(factor)
         self.origin = now
@@ -92,36 +93,36 @@ class Sums:
 
 
 class Health:
-    """What attempts at the models of a pool showed, by row. To be used under a lock."""
+    """The health of a pool's models, by row. Use it under a lock."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._sums: dict[int, Sums] = {}
         self._published: dict[int, ModelHealth] = {}
         self._closed: frozenset[int] = frozenset()
-        self._news: set[int] = set()  # rows of which something was seen since the last publication
-        self._looks: deque[tuple[float, int]] = deque()  # when each row is to be looked at next, the soonest first
+        self._news: set[int] = set()  # rows with observations since the last publication
+        self._looks: deque[tuple[float, int]] = deque()  # the next check of each row for fading, soonest first
 
     def learn_from(self, other: Health, rows: Mapping[int, int], now: float) -> None:
-        """Take over what another one knows. ``rows``: those of its pool, by the rows of the same models in this one."""
+        """Copy another pool's knowledge. ``rows`` maps this pool's rows to the other's."""
         self._sums = {row: other._sums[theirs] for row, theirs in rows.items() if theirs in other._sums}
         self._looks.extend((now + LOOK_EVERY_S, row) for row in self._sums)
         self._news.update(self._sums)
 
     def failed(self, row: int, now: float) -> None:
-        """An attempt failed by the provider's fault. ``now`` in monotonic seconds."""
+        """Record a failure that is the provider's fault. ``now`` in monotonic seconds."""
         known = self._known(row, now)
-        weight = known.weight(now)  # first: it may bring the sums down
+        weight = known.weight(now)  # may rescale the sums: compute it first
         known.bad += weight
 
     def answered(
         self, row: int, now: float, answers: Sequence[Entry], outlook: Outlook, unusual: float = 0.0, late: float = 0.0
     ) -> None:
-        """Attempts at one model brought answers, all at about the same time: they are weighed alike. Of an answer whose
-        first token's time is not known it is taken to have come as the model's usually do, at another pace.
-        ``unusual``: tokens of their lengths that are due to the work; ``late``: octaves of their times."""
+        """Record answers of one model that came at about the same time. An unknown time of the first token is estimated
+        from the model's usual ratio. ``unusual``: tokens of the answers' lengths caused by the workload. ``late``: sum
+        of octaves of their times caused by it."""
         known = self._known(row, now)
-        weight = known.weight(now)  # first: it may bring the sums down
+        weight = known.weight(now)  # may rescale the sums: compute it first
         usual_ms, usual_us = outlook.ttft_ms[row], outlook.us_per_token[row] / 1000
         whole, first, buckets = known.whole.weights, known.first.weights, known.whole.buckets
         answered = length = squared = tokens = 0
@@ -154,8 +155,8 @@ class Health:
         known.unusual += weight * unusual
 
     def publish(self, now: float, closed: Mapping[int, int]) -> dict[int, ModelHealth]:
-        """The rows that moved, with their figures as they are now, which count as published from now on. ``closed``:
-        rows that a breaker keeps calls away from, with the Unix millisecond of their next probe."""
+        """The rows whose figures moved by a step, with the new figures, which are then the published ones. ``closed``:
+        rows with an open circuit, with the Unix millisecond of their next probe."""
         rows = self._news | self._due(now) | closed.keys() | self._closed
         self._news, self._closed = set(), frozenset(closed)
         moved = {}
@@ -168,7 +169,7 @@ class Health:
         return moved
 
     def figures(self, row: int, now: float) -> ModelHealth:
-        """What is known of a model at a time, whatever was published of it."""
+        """A model's current figures, published or not."""
         known = self._sums.get(row)
         return UNKNOWN if known is None else figures_of(known, known.weight(now), self._pool, row)
 
@@ -184,7 +185,7 @@ class Health:
         return known
 
     def _due(self, now: float) -> set[int]:
-        """Rows to be looked at for what fading has moved. What is as good as gone is forgotten."""
+        """Rows to check for fading. Drops rows that have faded away."""
         due, looks = set[int](), self._looks
         paused = bool(looks) and looks[0][0] <= now - LOOK_EVERY_S
         most = len(looks) if paused else LOOKS
@@ -200,7 +201,7 @@ class Health:
 
 
 def is_moved(before: ModelHealth, now: ModelHealth) -> bool:
-    """Whether a figure has left its published value by a step. One that comes or goes always has."""
+    """True if a figure differs from its published value by a step, or appeared or disappeared."""
     for name, step in STEPS.items():
         old, new = getattr(before, name), getattr(now, name)
         if old == new:
@@ -213,12 +214,12 @@ def is_moved(before: ModelHealth, now: ModelHealth) -> bool:
 
 
 def health_snapshot(models: Mapping[str, ModelHealth]) -> HealthSnapshot:
-    """Put models' health under an id made from the content: the sum of a digest of each model."""
+    """A snapshot of models' health. Its id is the sum of a digest per model, so it can be updated incrementally."""
     return health_after(HealthSnapshot(_id(0), {}), models)
 
 
 def health_after(before: HealthSnapshot, moved: Mapping[str, ModelHealth]) -> HealthSnapshot:
-    """The snapshot in which some models' health is another. Its id is that of ``health_snapshot``."""
+    """The snapshot with some models' health replaced. Its id equals that of ``health_snapshot``."""
     total = int(before.id.removeprefix("hea_"), 16)
     for model, health in moved.items():
         if (old := before.models.get(model)) is not None:
@@ -238,7 +239,7 @@ def _digest(model: str, health: ModelHealth) -> int:
 
 
 def figures_of(seen: Sums, weight: float, pool: Pool, row: int) -> ModelHealth:
-    """What the sums say at a time when one counts ``weight``."""
+    """A model's figures from its sums. ``weight``: of an observation at the present time."""
     good = PRIOR_GOOD + seen.good / weight
     tries = good + PRIOR_BAD + seen.bad / weight
     share = good / tries
@@ -246,7 +247,7 @@ def figures_of(seen: Sums, weight: float, pool: Pool, row: int) -> ModelHealth:
     prior = pool.output[row]
     answers = PRIOR_ANSWERS + seen.answers / weight
     mean = (PRIOR_ANSWERS * prior + seen.length / weight) / answers
-    # The prior's spread is as wide as its mean, which puts its 90th percentile at about 2.3 times the mean.
+    # the prior's standard deviation equals its mean, so its 90th percentile is about 2.3 times the mean
     squared = (PRIOR_ANSWERS * 2 * prior**2 + seen.length_squared / weight) / answers
     usual = mean - seen.unusual / weight / answers
     length, p90 = round(usual), round(mean + P90_DEVIATIONS * sqrt(max(0.0, squared - mean * mean)))
@@ -267,24 +268,24 @@ def figures_of(seen: Sums, weight: float, pool: Pool, row: int) -> ModelHealth:
 
 
 def _speed(seen: Sums, weight: float, prior: int, late: float) -> int:
-    """Microseconds a token, in steps."""
+    """Microseconds per token, rounded to a step."""
     us = (PRIOR_SPEED_TOKENS * prior + seen.us / late / weight) / (PRIOR_SPEED_TOKENS + seen.tokens / weight)
     return max(1, round(2 ** (round(log2(max(us, 1.0)) * _SPEED_STEPS) / _SPEED_STEPS)))
 
 
 class SharedHealth(Health):
-    """What attempts of all processes of a store showed. Those of this one are collected until they are taken, and count
-    once they come back from the storage. What is published in an epoch follows from what is known in it alone, so that
-    it is the same in every process."""
+    """Health shared by all processes of a store. Observations of this process are collected until ``take``, and count
+    once they are read back from the store. What an epoch publishes depends only on what is stored for it, so all
+    processes publish the same."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool)
-        self.epoch = -1  # of which this is the knowledge
+        self.epoch = -1  # of ``_learned``
         self._learned: dict[int, Learned] = {}
-        self._looked_at: dict[int, float] = {}  # for when the figures of each row were computed
+        self._looked_at: dict[int, float] = {}  # the time that each row's figures were computed for
 
     def take(self, now: float, at: float) -> dict[str, Learned]:
-        """What was collected, by model, ``now`` being ``at`` in Unix seconds."""
+        """Remove and return what was collected, by model. ``now`` is ``at`` in Unix seconds."""
         taken = {self._pool.ids[row]: sums.learned(now, at) for row, sums in self._sums.items()}
         self.forget()
         return taken
@@ -294,7 +295,7 @@ class SharedHealth(Health):
         self._sums.clear()
 
     def know(self, rows: Sequence[LearnedModel], epoch: int) -> None:
-        """Go by what is known in an epoch; ``rows`` were added to since the epoch before."""
+        """Move to an epoch. ``rows``: the models changed since the previous one."""
         self.epoch = epoch
         for each in rows:
             row = self._pool.row.get(each.model)
@@ -303,7 +304,7 @@ class SharedHealth(Health):
                 self._looked_at.pop(row, None)
 
     def figures(self, row: int, now: float) -> ModelHealth:
-        """What is known of a model in this epoch, in steps."""
+        """A model's figures in this epoch, rounded to steps."""
         if row not in self._learned:
             return UNKNOWN
         sums = Sums.of(self._learned[row])
@@ -319,20 +320,20 @@ class SharedHealth(Health):
         return self._sums.setdefault(row, Sums(now))
 
     def _due(self, now: float) -> set[int]:
-        """Rows that were added to, and those that faded for a while."""
+        """Rows that changed, and those to check for fading."""
         look_at = {row: self._look_at(row) for row in self._learned}
         due = {row for row, at in look_at.items() if self._looked_at.get(row) != at}
         self._looked_at = look_at
         return due
 
     def _look_at(self, row: int) -> float:
-        """For when a row's figures are computed: a whole number of looks after it was added to."""
+        """The time to compute a row's figures for: its last change plus a whole number of ``LOOK_EVERY_S``."""
         at = self._learned[row].at
         return at + max(0.0, self.epoch * EPOCH_S - at) // LOOK_EVERY_S * LOOK_EVERY_S
 
 
 def in_steps(figures: ModelHealth) -> ModelHealth:
-    """The figures rounded to their steps, so that small differences make no news."""
+    """The figures rounded to their steps, so that small changes are not published."""
     rounded: dict[str, int] = {}
     for name, step in STEPS.items():
         value = getattr(figures, name)

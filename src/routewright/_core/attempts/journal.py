@@ -1,4 +1,4 @@
-"""Observations of attempts in order, and alerts when too many of an account's calls fail (spec 6.1)."""
+"""The journal of attempts, and alerts for error bursts and low cache hit rates (spec 6.1)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .budgets import PARTS, RetryBudget, WindowedCount
 from .health import Health
 from .learned import Entry, Workloads
 
-WINDOW_S = 300  # seconds over which the share of errors is taken
-_STEP_S = 5  # the window moves by so many at a time
-BURST_RATE = 0.05  # a share of errors above this is a burst
-LEAST_REQUESTS = 20  # fewer say nothing
+WINDOW_S = 300  # seconds over which the error rate is computed
+_STEP_S = 5  # the window moves in steps of this many seconds
+BURST_RATE = 0.05  # a higher error rate is a burst
+LEAST_REQUESTS = 20  # requests in a window needed for an alert
 HITS_WINDOW_S = 3600
-LEAST_LOOKUPS = 100  # look-ups of the response cache in a window; fewer say nothing
-MOST_COUNTED = 10_000  # accounts that are counted at once; of more, the one that was quiet for longest is forgotten
+LEAST_LOOKUPS = 100  # look-ups of the response cache in a window needed for an alert
+MOST_COUNTED = 10_000  # accounts counted at once; the least recently used is dropped
 
 
 class _Account:
@@ -31,18 +31,18 @@ class _Account:
     __slots__ = ("calls", "quiet_until")
 
     def __init__(self) -> None:
-        self.calls = WindowedCount(WINDOW_S // _STEP_S + 1)  # all of the window, whatever part of a step has passed
-        self.quiet_until = 0.0  # of a burst that was told of until then nothing more is said
+        self.calls = WindowedCount(WINDOW_S // _STEP_S + 1)  # one more step, since the latest is partial
+        self.quiet_until = 0.0  # no further alert before this time
 
 
 class ErrorBursts:
-    """Watches the calls of all accounts. To be used under a lock."""
+    """Watches the error rate of each account. Use it under a lock."""
 
     def __init__(self) -> None:
         self._accounts: OrderedDict[Hashable, _Account] = OrderedDict()
 
     def ended(self, whose: Hashable, now: float, *, error: bool) -> ErrorBurst | None:
-        """Count a call that ended, with a 5xx or otherwise. Gives a burst when it begins. ``now`` in seconds."""
+        """Count a finished call. ``error``: a 5xx. Returns a burst when it begins. ``now`` in seconds."""
         account = self._account(whose)
         account.calls.add(int(now // _STEP_S), bad=error)
         requests, errors = account.calls.total, account.calls.bad
@@ -52,7 +52,7 @@ class ErrorBursts:
         return ErrorBurst(WINDOW_S, requests, errors, round(errors / requests, 4))
 
     def answered(self, whose: Hashable, now: float, count: int) -> None:
-        """Count calls that ended with an answer, which never begin a burst."""
+        """Count successful calls, which never begin a burst."""
         self._account(whose).calls.add(int(now // _STEP_S), count=count)
 
     def _account(self, whose: Hashable) -> _Account:
@@ -67,23 +67,23 @@ class ErrorBursts:
 
 
 class LowHits:
-    """Counts the hits of the response cache, by account and hour. To be used under a lock."""
+    """Counts the hits of the response cache by account and hour. Use it under a lock."""
 
     def __init__(self, below: float) -> None:
-        """``below``: the share of hits under which there are too few."""
+        """``below``: the hit rate below which an alert is raised."""
         self._below = below
         self._hours: dict[Hashable, tuple[float, int, int]] = {}
-        """When the hour of an account ends, its look-ups, and its hits."""
+        """By account: when its hour ends, look-ups, and hits."""
 
     def looked(self, whose: Hashable, now: float, *, is_hit: bool) -> CacheEvicted | None:
-        """Count a look-up. Returns the event if the hour that is over had too few hits. ``now`` in seconds."""
+        """Count a look-up. Returns an event if the hour just ended had too few hits. ``now`` in seconds."""
         told = None
         ends_at, lookups, hits = self._hours.get(whose) or (0.0, 0, 0)
         if now >= ends_at:
             if lookups >= LEAST_LOOKUPS and hits < self._below * lookups:
                 told = CacheEvicted(HITS_WINDOW_S, round(hits / lookups, 4), self._below)
             ends_at, lookups, hits = now + HITS_WINDOW_S, 0, 0
-            self._hours.pop(whose, None)  # so that those who were quiet for longest come first
+            self._hours.pop(whose, None)  # keeps the oldest first
             if len(self._hours) >= MOST_COUNTED:
                 del self._hours[next(iter(self._hours))]
         self._hours[whose] = ends_at, lookups + 1, hits + is_hit
@@ -92,15 +92,16 @@ class LowHits:
 
 T = TypeVar("T")
 
-FOLDED_AT = 64  # who appends this many books them
-MOST_WAITING = 10_000  # where nobody comes to book them, what is more is not taken
+FOLDED_AT = 64  # entries after which the appender folds
+MOST_WAITING = 10_000  # further entries are dropped
 _ROW, _WHOSE = itemgetter(0), itemgetter(6)
 
 
 class Journal:
-    """``append`` may be called by anybody at any time, ``fold`` by one thread at a time."""
+    """Collects answers and folds them into health, circuits and alerts. ``append`` is thread-safe; only one thread may
+    ``fold`` at a time."""
 
-    __slots__ = ("_bursts", "_circuits", "_entries", "_heeded", "_retries", "health", "workloads")
+    __slots__ = ("_bursts", "_circuits", "_entries", "_reported", "_retries", "health", "workloads")
 
     def __init__(self, health: Health, circuits: Circuits, retries: RetryBudget, bursts: ErrorBursts) -> None:
         self.health = health
@@ -108,14 +109,14 @@ class Journal:
         self._circuits = circuits
         self._retries = retries
         self._bursts = bursts
-        self._entries: list[Entry] = []  # one list for ever: nobody appends to one that was folded already
-        self._heeded = 0  # how many of them the circuits know
+        self._entries: list[Entry] = []  # never replaced: another thread could append to the old list
+        self._reported = 0  # entries already reported to the circuits
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def append(self, entry: Entry) -> bool:
-        """Note an answer; True if it is time to fold."""
+        """Add an answer; True if it is time to fold."""
         entries = self._entries
         waiting = len(entries)
         if waiting < MOST_WAITING:
@@ -123,28 +124,28 @@ class Journal:
         return waiting >= FOLDED_AT - 1
 
     def heed(self) -> int:
-        """Tell the circuits alone of what waits: all that the booking of a fault needs. Returns how many wait."""
+        """Report pending answers to the circuits only, as needed before booking a fault. Returns their number."""
         waiting = len(self._entries)
-        if waiting > self._heeded:
-            for run in _runs(self._entries[self._heeded : waiting], 1):
+        if waiting > self._reported:
+            for run in _runs(self._entries[self._reported : waiting], 1):
                 for row, answers in _by(_ROW, run).items():
-                    self._circuits.answered(row, run[-1][1], len(answers))
-            self._heeded = waiting
+                    self._circuits.succeeded(row, run[-1][1], probe=False, count=len(answers))
+            self._reported = waiting
         return waiting
 
     def fold(self, outlook: Outlook) -> None:
-        """Book what waits. To health, answers of the same second are of one time; all else is exact."""
+        """Book pending answers. Health treats answers of one second as simultaneous; all else is exact."""
         waiting = self.heed()
         entries = self._entries[:waiting]
         del self._entries[:waiting]
-        self._heeded = 0
+        self._reported = 0
         for run in _runs(entries, 1):
             now = run[-1][1]
             self._learn(run, now, outlook)
             self._count(run, now)
 
     def probed(self, entry: Entry, outlook: Outlook) -> bool:
-        """Book the answer of a probe at once, after all that waits; True if a circuit moved."""
+        """Book the answer of a probe at once, after the pending ones; True if a circuit changed."""
         self.fold(outlook)
         row, now = entry[:2]
         self._learn([entry], now, outlook)
@@ -165,11 +166,11 @@ class Journal:
             self._retries.asked(asked[-1][1], len(asked))
         for whose, answers in _by(_WHOSE, run).items():
             if whose is not None:
-                self._bursts.answered(whose[:2], now, len(answers))  # of its account and environment
+                self._bursts.answered(whose[:2], now, len(answers))  # by account and environment
 
 
 def _by(name: Callable[[Entry], T], run: list[Entry]) -> dict[T, list[Entry]]:
-    """Parted by a name that each entry has; often all have one."""
+    """Group entries by a key. Fast if all have the same."""
     names = [*map(name, run)]
     if names.count(names[0]) == len(run):
         return {names[0]: run}
@@ -180,7 +181,7 @@ def _by(name: Callable[[Entry], T], run: list[Entry]) -> dict[T, list[Entry]]:
 
 
 def _runs(entries: list[Entry], parts: int) -> list[list[Entry]]:
-    """Parted by parts of a second; under load all are of one."""
+    """Split entries by time, in fractions (1 / ``parts``) of a second. Fast if all fall into one."""
 
     def part(entry: Entry) -> int:
         return int(entry[1] * parts)

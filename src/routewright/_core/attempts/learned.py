@@ -1,5 +1,5 @@
-"""Quantiles of what comes one by one, within a known relative error, in little memory: counts in buckets whose bounds
-grow by a constant factor."""
+"""What attempts teach, in mergeable form: streaming quantiles, the sums shared through the store, and the effect of
+workloads on the length and time of answers."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from routewright.wire import Learned, LearnedModel, Usage
 
 
 class Quantiles:
-    """Weighted values above zero; smaller ones count as 1. Buckets lie ``error`` around their middle."""
+    """Quantiles of weighted values, within a relative ``error``: weights in buckets of exponentially growing
+    width. Values below 1 count as 1."""
 
     __slots__ = ("_ratio", "buckets", "weights")
 
     def __init__(self, error: float) -> None:
         self._ratio = (1 + error) / (1 - error)
         self.buckets = 1 / log(self._ratio)
-        """To an e-fold: the bucket of a value above 1 is ``ceil(log(value) * buckets)``, else 0."""
+        """Buckets per factor of e: the bucket of a value above 1 is ``ceil(log(value) * buckets)``, else 0."""
         self.weights: defaultdict[int, float] = defaultdict(float)
-        """Of each bucket. A value is counted by adding its weight."""
+        """By bucket. Add a value's weight here to count it."""
 
     @property
     def total(self) -> float:
-        """Of all weights."""
+        """The sum of all weights."""
         return sum(self.weights.values())
 
     def at(self, share: float, more: float | None = None, weight: float = 0.0) -> float:
-        """The value below which a share of the weight lies, as if ``more`` had been counted with ``weight``, too."""
+        """The quantile of ``share``, as if ``more`` had been counted with ``weight``, too."""
         weights: dict[int, float] = self.weights
         if more is not None:
             bucket = self.bucket(more)
@@ -45,7 +46,7 @@ class Quantiles:
         return self._middle(max(weights, default=0))
 
     def scale(self, factor: float) -> None:
-        """Multiply every weight; what is next to nothing is forgotten."""
+        """Multiply all weights, dropping negligible ones."""
         scaled = {bucket: new for bucket, weight in self.weights.items() if (new := weight * factor) > 1e-9}
         self.weights = defaultdict(float, scaled)
 
@@ -58,17 +59,17 @@ class Quantiles:
 
 
 EPOCH_S = 2.0
-HALF_LIFE_S = 300.0  # after this long an observation counts half
+HALF_LIFE_S = 300.0  # of an observation's weight
 SUMS = ("good", "bad", "answers", "length", "length_squared", "unusual", "late", "tokens", "us")
 
 
 def epoch_at(at: float) -> int:
-    """The epoch of a time in Unix seconds."""
+    """The epoch at a time in Unix seconds."""
     return int(at // EPOCH_S)
 
 
 def plus(one: Learned, other: Learned) -> Learned:
-    """Both together, at the later of their times."""
+    """The sum of both, at the later of their times."""
     at = max(one.at, other.at)
     mine, its = (0.5 ** ((at - each.at) / HALF_LIFE_S) for each in (one, other))
     sums = {name: getattr(one, name) * mine + getattr(other, name) * its for name in SUMS}
@@ -78,7 +79,7 @@ def plus(one: Learned, other: Learned) -> Learned:
 
 
 def added(model: str, row: LearnedModel | None, more: Learned) -> LearnedModel:
-    """What is kept of a model when more is added. What comes late counts in the epoch in which it comes."""
+    """A model's stored row after adding observations. Late ones count in the row's current epoch."""
     epoch, nothing = epoch_at(more.at), Learned(more.at)
     if row is None:
         return LearnedModel(model, epoch, nothing, more)
@@ -88,44 +89,42 @@ def added(model: str, row: LearnedModel | None, more: Learned) -> LearnedModel:
 
 
 def known_in(row: LearnedModel, epoch: int) -> Learned:
-    """What is known of a model in an epoch."""
+    """The observations of a model that count in an epoch."""
     return row.settled if row.epoch >= epoch else plus(row.settled, row.pending)
 
 
 def _together(one: dict[int, float], mine: float, other: dict[int, float], its: float) -> dict[int, float]:
-    """The weights of both; what is next to nothing is forgotten."""
+    """The sum of two weighted histograms, without negligible weights."""
     both = {bucket: weight * mine for bucket, weight in one.items()}
     for bucket, weight in other.items():
         both[bucket] = both.get(bucket, 0.0) + weight * its
     return {bucket: weight for bucket, weight in both.items() if weight > 1e-6}
 
 
-WORK_HALF_LIFE_S = (
-    3_600.0  # After this long an observation counts half. Work changes more slowly than the models' pace.
-)
-MOST_WORKLOADS = 2_048  # the one that was quiet for longest is forgotten
-MOST_RATIO = 32.0  # what is further from what was expected counts as this far
-LEAVES_AT = 0.7  # steps from the published one at which another is published: plans are compiled for each
-_MOST_HALF_LIVES = 512  # after so many the sums are brought down to their present measure
-_FADED = 1e-300  # weight below which nothing is left of what was seen
-MOST_VALUE_CHARS = 128  # of a metadata value; the rest of it does not count
+WORK_HALF_LIFE_S = 3_600.0  # workloads change more slowly than the models' speed
+MOST_WORKLOADS = 2_048  # the least recently used is dropped
+MOST_RATIO = 32.0  # larger ratios of observed to expected count as this
+LEAVES_AT = 0.7  # steps from the published value at which a new one is published: each needs its own plans
+_MOST_HALF_LIVES = 512  # after this many, sums are rescaled
+_FADED = 1e-300  # a smaller weight counts as none
+MOST_VALUE_CHARS = 128  # longer metadata values are cut
 
 Whose = tuple[str | None, ...]
-"""A workload: account, environment, policy, and the values of the metadata keys that the settings name."""
+"""A workload: account, environment, policy, and the values of the metadata keys named in the settings."""
 Entry = tuple[int, float, float, float | None, Usage, bool, Whose | None, bool]
-"""An answer as the journal holds it: the row of its model, when it ended (monotonic seconds), how long it took in
-seconds, and its first token, where that is known; its usage; whether its length says something, since the model ended
-it by itself and its usage is known; whose call it answered; whether it was the first attempt of a request."""
+"""An answer in the journal: the row of its model; when it ended (monotonic seconds); seconds it took; seconds to its
+first token, if known; its usage; whether its length is representative (the model ended it, and its usage is known); its
+workload; whether it was the first attempt of a request."""
 
 
 def values_of(metadata: Mapping[str, Any], keys: Sequence[str]) -> tuple[str | None, ...]:
-    """What metadata says under the keys that make a workload. What is no scalar says nothing."""
+    """The metadata values that identify a workload; None for missing and non-scalar values."""
     texts = [text_of(metadata.get(key)) for key in keys]
     return tuple([text and text[:MOST_VALUE_CHARS] for text in texts])
 
 
 class _Part:
-    """The part of a workload in one respect."""
+    """The effect of one workload on length or time."""
 
     __slots__ = ("octaves", "step", "sums")
 
@@ -133,21 +132,21 @@ class _Part:
         self.octaves = 0.0
         self.step = 0  # published: quarter octaves
         self.sums: dict[str, list[float]] = {}
-        """By model: weight, weighed ratios, and the weight and octaves that the model's own sums have of these."""
+        """By model: weight, weighted ratios, and the weight and octaves already contained in the model's own sums."""
 
 
 class _Split:
-    """One respect in which answers differ by workload and by model."""
+    """Splits differences in length or time into a part per workload and a part per model."""
 
     def __init__(self, of_workload: float, of_model: float) -> None:
-        """How many observations it counts that a workload, or a model, is as usual."""
+        """The weights of the priors, in observations: that a workload, or a model, is as usual."""
         self._of_workload = of_workload
         self._of_model = of_model
         self.sums: dict[str, list[float]] = {}
-        """Of each model, over all workloads: weight, and weighed octaves without the workloads' parts."""
+        """By model, over all workloads: weight, and weighted octaves without the workloads' parts."""
 
     def learn(self, part: _Part, model: str, count: int, total: float, weight: float) -> None:
-        """Observations of one model in one workload: their number, and the sum of their ratios."""
+        """Learn from observations of one model in one workload. ``total``: the sum of their ratios."""
         models, sums = self.sums, part.sums.setdefault(model, [0.0, 0.0, 0.0, 0.0])
         models.setdefault(model, [0.0, 0.0])
         sums[0] += count * weight
@@ -170,25 +169,24 @@ class _Split:
 
 
 class Workloads:
-    """The parts of workloads. To be used under a lock, but for ``steps``."""
+    """The effects of workloads. Use it under a lock; ``steps`` may be read without."""
 
     def __init__(self) -> None:
         self.steps: dict[Whose, tuple[int, int]] = {}
-        """By how many quarter octaves answers are longer, and take more time, where that is not as usual."""
+        """Quarter octaves by which a workload's answers are longer and slower than usual, if not (0, 0)."""
         self._splits = _Split(0.5, 16.0), _Split(8.0, 4.0)
-        # lengths differ by the work above all, and what the first answers leave to the model counts for all accounts;
-        # times differ by the model first, which may be slow just now
+        # lengths depend mostly on the workload, times mostly on the model, which may be slow at the moment
         self._parts: dict[Whose, tuple[_Part, _Part]] = {}
         self._origin: float | None = None
 
     def answered(self, row: int, now: float, answers: Sequence[Entry], pool: Pool) -> tuple[float, float]:
-        """Learn from answers of one model to one workload. Returns what of them is the work's: how many of their tokens
-        usual work would not have made, and the octaves of their times, added up."""
+        """Learn from answers of one model to one workload. Returns the workload's part: the tokens beyond a usual
+        workload's, and the sum of octaves of their times."""
         whose, weight = answers[0][6], self._weight(now)
         if whose is None:
             return 0.0, 0.0
         length, time = parts = self._parts.pop(whose, None) or (_Part(), _Part())
-        self._parts[whose] = parts  # the last, which is forgotten last
+        self._parts[whose] = parts  # moved to the end: least recently used first
         if len(self._parts) > MOST_WORKLOADS:
             first = next(iter(self._parts))
             del self._parts[first]
@@ -212,7 +210,7 @@ class Workloads:
         return tokens - tokens / 2.0**length.octaves, time.octaves * len(answers)
 
     def _weight(self, now: float) -> float:
-        """What counts one at ``now``, in the sums' own measure."""
+        """The weight of an observation at ``now``. May rescale the sums."""
         if self._origin is None:
             self._origin = now
         half_lives = (now - self._origin) / WORK_HALF_LIFE_S

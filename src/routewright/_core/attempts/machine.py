@@ -1,12 +1,12 @@
-"""The state machine of fallback: chooses the next attempt of a plan by the table of faults. It calls nothing.
+"""Walks a plan: decides which attempt comes next, by the table of faults. Does no I/O.
 
     next() -> Attempt ─── succeeded() ───────────────────────────> end
-                    └──── failed() ─┬─ its answer can be repaired ──> Attempt, same model, once, with the errors
-                                    ├─ retryable, tries left ───────> [Wait] Attempt, same model
-                                    ├─ the chain may help ──────────> Attempt, next affordable model
-                                    └─ refused, late, nothing left ─> end
+                    └──── failed() ─┬─ answer can be repaired ────> Attempt, same model, once, with the error
+                                    ├─ retryable, tries left ─────> [Wait] Attempt, same model
+                                    ├─ another model may help ────> Attempt, next affordable model
+                                    └─ refused, late, exhausted ──> end
 
-``hedge`` begins a second attempt beside a silent one; ``left`` ends the slower of the two.
+A second attempt may run beside a silent one: ``hedge`` starts it, ``left`` ends the loser.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from .breaker import Circuits
 from .budgets import ExecutionLimits
 from .faults import FAULTS
 
-_REFUSED_ELSEWHERE = FAULTS[FaultKind.REFUSED]._replace(fall_back=True)  # for policies that let a refusal fall back
-PAUSE_FACTOR = 3  # a pause is at most this many times the one before (decorrelated jitter)
+_REFUSED_ELSEWHERE = FAULTS[FaultKind.REFUSED]._replace(fall_back=True)  # if the policy falls back on refusals
+PAUSE_FACTOR = 3  # decorrelated jitter: a pause is at most this many times the previous one
 LEAST_SHARE = 0.01
-"""Least time for another attempt, as a share of ``timeout_ms``; the limits' ``least_s`` if that is less."""
-FALLBACK_SHARE = 0.25  # share of ``timeout_ms`` kept for the next model of the chain
+"""The least share of ``timeout_ms`` a further attempt needs, if smaller than the limits' ``least_s``."""
+FALLBACK_SHARE = 0.25  # share of ``timeout_ms`` reserved for the next model of the chain
 
 
 class End(StrEnum):
@@ -47,18 +47,18 @@ class End(StrEnum):
 
 
 _ENDS = {FaultKind.BLOCKED: End.BLOCKED, FaultKind.REFUSED: End.REFUSED}
-"""The end by the last fault if nothing is left to try; ``FAILED`` for other faults."""
+"""How a request ends with nothing left to try, by its last fault; default ``FAILED``."""
 
 
 class Rules(NamedTuple):
-    """Execution options of one request."""
+    """How to execute one request."""
 
     limits: ExecutionLimits
     on_partial: OnPartial = "restart"
     on_refusal_fall_back: bool = False
     hedged: bool = False
     retries: Sequence[int | None] | None = None
-    """Retries per row, as set by its provider. None: as in the decision's input."""
+    """Retries per row, set by its provider; None: as in the decision's input."""
 
 
 class Traffic(Protocol):
@@ -75,15 +75,15 @@ class Traffic(Protocol):
 
     @property
     def is_whole(self) -> Sequence[bool]:
-        """Per row, whether the model sends whole answers even if streamed."""
+        """Per row, True if the model sends whole answers even when streamed."""
         ...
 
     def due(self, row: int) -> float:
-        """When a model that is not admitted may be called again."""
+        """When a model with an open circuit may be called again."""
         ...
 
     def spares(self, now: float) -> bool:
-        """Take one retry or hedge from the retry budget. False: the budget is used up."""
+        """True if the retry budget allows one more retry or hedge, which is then taken out."""
         ...
 
 
@@ -102,48 +102,48 @@ class Attempts(Struct, eq=False):
     budget: Room | None
     """The call's own budget, if any."""
     room: Room | None
-    """The rest of the budget, or of the amount set by ``cover``."""
+    """The rest of the budget, or of the amount given to ``cover``."""
     deadline: float
     timeout_s: float
     whole: bool
-    """The answer is not streamed."""
+    """The caller wants the whole answer, not a stream."""
     traffic: Traffic
     rules: Rules
     on_partial: OnPartial
-    """What to do on a fault after content was delivered."""
+    """The reaction to a fault after content was delivered."""
     running: list[Attempt] = []
-    """The current attempt, followed by its hedge."""
+    """The current attempt, then its hedge."""
     end: End | None = None
     """Set when the request has ended."""
     spent: Amount = Amount()
-    """Upper bound of what was spent from the budget."""
+    """The most that may have been spent."""
     latest: float = 0.0
-    """Latest time for a sign of life of the newest attempt that leaves the next model its share of the time. The last
-    model of the chain has until the deadline."""
+    """The time by which the latest attempt must show a first token, to leave the next model its share of the time. For
+    the last model it is the deadline."""
     _number: int = 0
     _place: int = 0
     _tries: int = 0
     _pause_s: float = 0.0
     _longest_pause: float = 0.0
-    """Zero: before the first pause."""
+    """0 before the first pause."""
     _last: Attempt | None = None
-    """The last attempt that failed and led to the current place."""
-    _beaten: frozenset[int] = frozenset()
-    """Places whose hedge failed while the earlier attempt went on. They are not tried again."""
+    """The attempt that failed last."""
+    _given_up: frozenset[int] = frozenset()
+    """Places of attempts that failed while another ran on; they are not tried again."""
     _forced: bool = False
-    """A model with an open circuit was called, since no other was left."""
+    """A model with an open circuit was called because there was no other."""
     _repair: TokenBounds | None = None
 
     def __repr__(self) -> str:
-        # no text, such as an answer to repair: tracebacks may show this
+        # without texts, such as the answer to repair: tracebacks may show this
         return f"<{type(self).__name__} of {self.plan}: {self.end or 'under way'}>"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Fields for ``rich``; no text either."""
+        """For ``rich``; without texts."""
         return [("plan", self.plan), ("end", self.end)]
 
     def next(self, now: float) -> Attempt | Wait | None:
-        """The next action at ``now`` (monotonic seconds). None: the request has ended."""
+        """The next action at ``now`` (monotonic seconds); None at the end."""
         if self.end is not None:
             return None
         if now >= self.deadline or (self._last is not None and self._too_late(now)):
@@ -154,7 +154,7 @@ class Attempts(Struct, eq=False):
             return Wait(pause_s)
         kept_away: list[int] = []
         attempt = self._reach(now, kept_away)
-        if attempt is None and kept_away and not self._forced:  # only circuits prevent a call
+        if attempt is None and kept_away and not self._forced:  # only open circuits are in the way
             self._forced = True
             self._place = min(kept_away, key=lambda place: self.traffic.due(self.plan.legs[place].row))
             cap = self.plan.given.max_output_tokens if self.room is None else self._affordable_cap(self.room)
@@ -164,7 +164,7 @@ class Attempts(Struct, eq=False):
         return attempt
 
     def succeeded(self, attempt: Attempt) -> None:
-        """Record a complete answer. Call it after the usage is settled."""
+        """Record a complete answer. The attempt's usage is set."""
         self.running.remove(attempt)
         room, usage = self.room, attempt.usage
         if room is not None and usage is not None:
@@ -174,7 +174,7 @@ class Attempts(Struct, eq=False):
                 None if room.nanos is None else room.nanos - nanos,
                 None if room.tokens is None else room.tokens - tokens,
             )
-        if self.end is None:  # else the parallel attempt was faster
+        if self.end is None:  # else the other attempt was faster
             self.end = End.SUCCEEDED
 
     def failed(
@@ -189,28 +189,27 @@ class Attempts(Struct, eq=False):
         repair: TokenBounds | None = None,
         jitter: float = 0.0,
     ) -> None:
-        """Record a fault. Call it before the usage is estimated. ``touched``: the provider had begun to answer, so it
-        may bill. ``retry``: the provider's word on whether a retry helps; None: decided by the kind of fault.
-        ``repair``: tokens that a repair of the answer adds to the prompt; None: it cannot be repaired. ``jitter`` in
-        [0, 1) lengthens pauses, so that callers do not retry in step."""
+        """Record a fault, before the attempt's usage is estimated. ``touched``: the provider had begun to answer, so it
+        may bill. ``retry``: the provider's word on whether a retry helps; None: by the kind. ``repair``: what a repair
+        request adds to the prompt; None: not repairable. ``jitter`` in [0, 1) spreads the retries of many callers."""
         self.running.remove(attempt)
         attempt.fault, rule = kind, FAULTS[kind]
         if kind is FaultKind.REFUSED and self.rules.on_refusal_fall_back:
             rule = _REFUSED_ELSEWHERE
         self._pay(attempt, broke_off=not attempt.counted and (touched or rule.billed))
-        if self.end is not None:  # the parallel attempt ended it
+        if self.end is not None:  # the other attempt ended the request
             return
         self._last = attempt
         if rule.reason == "safety" and not rule.fall_back:
             self.end = End.REFUSED
         elif self.running:
-            self._beaten |= {attempt.place}
+            self._given_up |= {attempt.place}
             self._go_on_with(self.running[0])
         elif now >= self.deadline:
             self.end = End.TIMED_OUT
         elif attempt.delivered and self.on_partial == "error":
             self.end = self._failure
-        elif (  # once per model, and not in the time kept for the next model
+        elif (  # once per model, and not in the time reserved for the next one
             rule.repair
             and repair is not None
             and self._repair is None
@@ -225,14 +224,14 @@ class Attempts(Struct, eq=False):
             self.end = self._failure
 
     def left(self, attempt: Attempt, *, touched: bool) -> None:
-        """Record a cancelled attempt. Call it before the usage is estimated."""
+        """Record that an attempt was abandoned. Call it before its usage is estimated."""
         self.running.remove(attempt)
         self._pay(attempt, broke_off=touched)
         if self.running:
             self._go_on_with(self.running[0])
 
     def hedge(self, now: float) -> Attempt | None:
-        """Begin an attempt at the next model beside a silent one, if budget and retry budget allow."""
+        """Start an attempt at the next model beside a silent one, if the budget and the retry budget allow it."""
         present, room = self.running[0], self.room
         if room is not None:
             self.room = room.without(*self._worst(present))
@@ -246,41 +245,41 @@ class Attempts(Struct, eq=False):
         return attempt
 
     def hedge_after_s(self, attempt: Attempt) -> float | None:
-        """Silence in seconds after which to hedge. None: no hedge, or too few observations."""
+        """Seconds of silence before a hedge; None for no hedge."""
         if not self.rules.hedged or self.is_last(attempt) or self._last is not None or attempt.hedge:
             return None
         usual_ms = attempt.leg.latency_p95_ms if self.whole else attempt.leg.ttft_p95_ms
         return None if usual_ms is None else usual_ms / 1000
 
     def is_last(self, attempt: Attempt) -> bool:
-        """Whether its model is the last of the chain."""
+        """True if its model is the last of the chain."""
         return attempt.place + 1 >= len(self.plan.legs)
 
     @property
     def next_leg(self) -> Leg | None:
-        """The model to call next. None: the chain is exhausted."""
+        """The next model to try; None at the end of the chain."""
         return self.plan.legs[self._place] if self._place < len(self.plan.legs) else None
 
     def cover(self, nanos: int) -> None:
-        """Limit the cost of all attempts to ``nanos``, unless their budget is smaller."""
+        """Limit the total cost of all attempts to ``nanos``, or to the call's budget if that is smaller."""
         budget = self.budget or Room(None, None)
         most = nanos if budget.nanos is None else min(nanos, budget.nanos)
         self.room = Room(most - self.spent.nanos, (self.room or budget).tokens)
 
     @property
     def _failure(self) -> End:
-        """The end if nothing is left to try."""
+        """The end of a request with nothing left to try."""
         last = self._last
         return End.FAILED if last is None or last.fault is None else _ENDS.get(last.fault, End.FAILED)
 
     def _too_late(self, now: float) -> bool:
-        """Whether another attempt is left but too little time for it. Starting it would only waste upstream work."""
+        """True if there are models left, but too little time for another attempt."""
         least_s = min(self.rules.limits.least_s, LEAST_SHARE * self.timeout_s)
         return now > self.deadline - least_s and self._place < len(self.plan.legs)
 
     def _reach(self, now: float, kept_away: list[int]) -> Attempt | None:
-        """Begin an attempt at the next model that is affordable and admitted. Places with open circuits are added to
-        ``kept_away``."""
+        """Start an attempt at the first model, from the current place on, that is affordable and may be called. Adds
+        places with open circuits to ``kept_away``."""
         plan, tripped = self.plan, self.traffic.circuits.tripped
         legs, cap = plan.legs, plan.given.max_output_tokens
         while (place := self._place) < len(legs):
@@ -290,7 +289,7 @@ class Attempts(Struct, eq=False):
                 except RoomTooSmall:
                     self._move_on()
                     continue
-            if place not in self._beaten:
+            if place not in self._given_up:
                 row = legs[place].row
                 if row not in tripped:
                     return self._begin(now, cap)
@@ -302,13 +301,13 @@ class Attempts(Struct, eq=False):
         return None
 
     def _affordable_cap(self, room: Room) -> int | None:
-        """Output cap that the budget allows the current model. Raises ``RoomTooSmall``."""
+        """The output cap for the current model. Raises ``RoomTooSmall``."""
         if self._number == self._place == 0:
             return plan_output(self.plan, self.bounds, self.budget or room).cap
         return output_cap(self.plan.given, self.plan.legs[self._place], self._shown(self._repair), room)
 
     def _begin(self, now: float, cap: int | None, *, probe: bool = False) -> Attempt:
-        """Create the attempt at the current model with its time limits."""
+        """Start an attempt at the current model, with its time limits."""
         legs, place, deadline = self.plan.legs, self._place, self.deadline
         leg = legs[place]
         self._number = number = self._number + 1
@@ -334,12 +333,12 @@ class Attempts(Struct, eq=False):
         return attempt
 
     def _share(self, now: float) -> float:
-        """The deadline minus the time kept for the next model of the chain."""
+        """The deadline, minus the time reserved for the next model."""
         left_s = self.timeout_s if self._place == 0 else self.deadline - now
         return max(now, self.deadline - FALLBACK_SHARE * left_s)
 
     def _may_retry(self, retry_after: float | None, now: float, jitter: float) -> bool:
-        """Set the pause before a retry of the same model. False: move on instead."""
+        """Set the pause before a retry of the same model. False if the next model should be tried instead."""
         limits, own = self.rules.limits, self.rules.retries
         most = None if own is None else own[self.plan.legs[self._place].row]
         if most is None:
@@ -356,15 +355,15 @@ class Attempts(Struct, eq=False):
         return True
 
     def _move_on(self) -> None:
-        """Go to the next model. After a context overflow, skip models whose declared window is certainly too small for
-        the prompt. The failed model's declared window proves nothing: it may be wrong."""
+        """Step to the next model. After a context overflow, skip models whose declared window is certainly too small;
+        the fault does not say how many tokens were too many."""
         legs, last = self.plan.legs, self._last
         self._repair = None
         self._place += 1
         self._tries = 0
         self._longest_pause = 0.0
         if last is not None and last.fault is FaultKind.CONTEXT_OVERFLOW:
-            while self._place < len(legs):  # a prompt that is sure not to fit, as the model counts it
+            while self._place < len(legs):
                 window = legs[self._place].declared_window
                 if window is None or legs[self._place].length(self.bounds)[0] <= window:
                     break
@@ -375,7 +374,7 @@ class Attempts(Struct, eq=False):
         self._place, self._tries, self._repair = running.place, 1, running.repair
 
     def _pay(self, attempt: Attempt, *, broke_off: bool) -> None:
-        """Subtract an attempt's usage from the room; for one that broke off, the most it can have used."""
+        """Deduct an attempt's usage from the room; if it broke off, the most it can have used."""
         if self.room is None:
             return
         usage, nanos, tokens = attempt.usage, 0, 0
@@ -388,12 +387,12 @@ class Attempts(Struct, eq=False):
         self.spent = self.spent.plus(Amount(nanos, tokens))
 
     def _worst(self, attempt: Attempt) -> tuple[int, int]:
-        """Greatest possible nano-dollars and tokens of an attempt."""
+        """The most nano-dollars and tokens an attempt can have used."""
         leg = attempt.leg
         prices = leg.prices_held if leg.is_dialled else attempt.prices
         high, cap = leg.length(self._shown(attempt.repair))[1], attempt.cap or leg.max_output
         return call_nanos(dearest_at(prices, high), high, cap) if prices else 0, high + cap
 
     def _shown(self, repair: TokenBounds | None) -> TokenBounds:
-        """Token bounds of the prompt, including an answer to repair."""
+        """Token bounds of the prompt, including a repair request."""
         return self.bounds if repair is None else longer(self.bounds, repair)

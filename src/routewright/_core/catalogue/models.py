@@ -1,4 +1,4 @@
-"""The models of a catalogue, and which one a provider means by a name. Nothing is guessed."""
+"""The models of a catalogue, and the lookup of models by providers' names. Ambiguous names find nothing."""
 
 from __future__ import annotations
 
@@ -21,39 +21,38 @@ from routewright._core.routing.quality import DEFAULT_QUALITY
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Availability, CatalogueSnapshot, Model, PriceChange, PriceTier, Pricing, ServicePrice
 
-_BORROWED = (  # Fields that a model takes from the one it is ``like`` if it gives none. Never the price.
+_BORROWED = (  # fields a model copies from the one it is ``like``, if they are not set; never the price
     "context_window modalities max_output_tokens structured_output unsupported reasoning tokenizer quality ttft_s "
     "tokens_per_s"
 ).split()
-_DEFAULTS = {  # values of fields that nobody gives
+_DEFAULTS = {  # for fields that are not set
     "modalities": ("text",),
     "structured_output": False,
     "reasoning": False,
     "free_tier": False,
     "disabled": False,
 }
-NO_FILES = ("xai", "zai")  # whose chat completions take no documents in a message, whatever their models read otherwise
+NO_FILES = ("xai", "zai")  # providers whose chat completions take no documents, even for models that can read them
 _EMPTY = Model(id="")
 _IN_FILES = {"prices": "it is 'pricing_per_1m' here, a Pricing", "regions": "it is 'availability' here"}
-"""Fields of files that have another name here."""
+"""Hints for fields of catalogue files that have another name here."""
 _FIELDS = Model.__struct_fields__
 _PACKING = frozenset("instruct it latest gguf mlx awq gptq".split())
-"""Words in names that say how a model is packed, or that it is for chat."""
+"""Words in names for a model's packaging, or for chat tuning."""
 _QUANTISED = re.compile(r"[-:_.](ud-)?(i?q\d\w*|fp\d+|bf16|f16|int\d+|\d+bit|mxfp4|nvfp4)$")
 
-PER_OCTAVE = 0.1  # the distance of twice the price, where 1 is that between the worst quality and the best
-_FREE = 0.001  # dollars per million tokens, so that a price of nothing has a logarithm
+PER_OCTAVE = 0.1  # distance of a doubled price; the distance between worst and best quality is 1
+_FREE = 0.001  # dollars per million tokens, assumed for a price of 0 to take its logarithm
 
 
 def overlay(base: Sequence[Model], added: Iterable[Mapping[str, Any]]) -> tuple[Model, ...]:
-    """Put rows over a catalogue, each with its ``id`` and the fields it gives; new ids are appended. A known model
-    keeps the fields that the new row leaves out; a new one borrows them from the model it is ``like``. Raises
-    ``ValidationFailed`` for anything but a row, an id without a provider, an unknown ``like``, and a field that breaks
-    its rule."""
+    """Merge rows into a catalogue. Each row has an ``id`` and some fields; new ids are appended. Missing fields keep
+    their value in a known model, and are copied from the ``like`` model in a new one. Raises ``ValidationFailed`` for
+    anything but a row, an id without a provider, an unknown ``like``, and an invalid field."""
     models = {model.id: model for model in base}
     for row in added:
         if not isinstance(row, Mapping):
-            hint = "give each the id and the fields of Model that it gives"
+            hint = "pass the id and some fields of Model"
             raise ValidationFailed.at("models", f"{shown(row)} is not a row of a catalogue", hint)
         model_id = _checked_id(row.get("id"))
         for key in row:
@@ -68,7 +67,7 @@ def overlay(base: Sequence[Model], added: Iterable[Mapping[str, Any]]) -> tuple[
             model = Model(**(names | _lent(fields, models) | dict(fields)))
         elif fields.get("pricing_per_1m") is None:
             model = replace(known, **fields)
-        else:  # a price of one's own ends a vendor's free offer, and the changes that were to come
+        else:  # the user's own price replaces a free offer and announced price changes
             model = replace(known, **{"free_tier": False, "price_changes": None, **fields})
         model = replace(model, **{name: value for name, value in _DEFAULTS.items() if getattr(model, name) is None})
         if model != known:
@@ -79,7 +78,7 @@ def overlay(base: Sequence[Model], added: Iterable[Mapping[str, Any]]) -> tuple[
 def models_of(given: object) -> tuple[Model, ...]:
     """Check a list of models. Raises ``ValidationFailed``."""
     if isinstance(given, str | Model) or not isinstance(given, Iterable):
-        hint = "put it into a list" if given is not None else "leave it out, or pass [Model(id=...)]"
+        hint = "put it in a list" if given is not None else "leave it out, or pass [Model(id=...)]"
         raise ValidationFailed.at("models", f"{shown(given)} is not a list of Model", hint)
     models = tuple(given)
     for model in models:
@@ -88,15 +87,15 @@ def models_of(given: object) -> tuple[Model, ...]:
 
 
 def given_fields(model: Model) -> dict[str, Any]:
-    """The fields that a model gives. Raises ``ValidationFailed`` for anything but a model."""
+    """The fields that are set in a model. Raises ``ValidationFailed`` for anything but a model."""
     _checked_kind(model)
     fields = {name: getattr(model, name) for name in _FIELDS}
     return {name: value for name, value in fields.items() if name == "id" or value != getattr(_EMPTY, name)}
 
 
 def under_catalogue(found: Sequence[Model], known: Sequence[Model]) -> tuple[Model, ...]:
-    """What a server says of its models, under what a catalogue says of the same ids. The quality of a model that the
-    catalogue knows from elsewhere is the least that it has there; its speed is not taken, since it is the host's."""
+    """The models a server lists, overlaid with the catalogue's rows of the same ids. A model that the catalogue knows
+    from other hosts gets the lowest quality it has there, but not its speed, which depends on the host."""
     rows = {model.id: model for model in known}
     quality: dict[str, float] = {}
     for model in known:
@@ -112,13 +111,13 @@ def under_catalogue(found: Sequence[Model], known: Sequence[Model]) -> tuple[Mod
 
 
 def _plain_name(model_id: str) -> str:
-    """What remains of a name without its host, its publisher, signs, and words on how it is packed."""
+    """A model's name without host, publisher, punctuation and packaging words."""
     name = _QUANTISED.sub("", model_id.rpartition("/")[2].lower())
     return "".join(word for word in re.split(r"[^a-z0-9]+", name) if word not in _PACKING)
 
 
 def unavailable(models: Sequence[Model], served: frozenset[str]) -> tuple[Model, ...]:
-    """Mark the models that no configured provider serves."""
+    """The models, with those that no configured provider serves marked as unavailable."""
     return tuple(
         model
         if model.id in served
@@ -128,35 +127,35 @@ def unavailable(models: Sequence[Model], served: frozenset[str]) -> tuple[Model,
 
 
 def snapshot(models: Sequence[Model], as_of: str) -> CatalogueSnapshot:
-    """Freeze a catalogue under an id made from its content."""
+    """Freeze a catalogue under an id derived from its content."""
     content = CatalogueSnapshot("", as_of, tuple(models))
     return replace(content, id="cat_" + content_id(content))
 
 
 def content_id(content: object) -> str:
-    """26 characters made of a value's content."""
+    """A digest of a value, 26 hex digits."""
     return blake2b(msgspec.json.encode(content, order="deterministic"), digest_size=13).hexdigest()
 
 
 def check_aliases(aliases: Mapping[str, str], known: Mapping[str, int]) -> None:
-    """Refuse an alias of an unknown model, and one that is a model's id. Raises ``ValidationFailed`` naming both."""
+    """Raise ``ValidationFailed`` for an alias of an unknown model, or one that is a model's id."""
     for alias, target in aliases.items():
         path = f"aliases[{quoted(alias)}]"
         if alias in known:
-            raise ValidationFailed.at(path, "is the id of a model", "take another name")
+            raise ValidationFailed.at(path, "is the id of a model", "use another name")
         if target not in known:
             hint = did_you_mean(target, known) or "Router.models() lists the known ids"
             raise ValidationFailed.at(path, f"stands for the unknown model {quoted(target)}", hint)
 
 
 def resolve(names: Iterable[str], aliases: Mapping[str, str], known: Mapping[str, int], path: str) -> list[str]:
-    """Turn names and aliases into model ids. Raises ``ValidationFailed`` naming the nearest known id."""
+    """Turn names and aliases into model ids. Raises ``ValidationFailed`` with the closest known id."""
     ids = [resolve_one(name, aliases, known, f"{path}[{place}]") for place, name in enumerate(names)]
     return list(dict.fromkeys(ids))
 
 
 def resolve_one(name: str, aliases: Mapping[str, str], known: Mapping[str, int], path: str) -> str:
-    """Turn a name or alias into a model id. Raises ``ValidationFailed`` naming the nearest known id."""
+    """Turn a name or alias into a model id. Raises ``ValidationFailed`` with the closest known id."""
     model_id = aliases.get(name, name)
     if model_id not in known:
         hint = did_you_mean(name, [*known, *aliases]) or "Router.models() lists the known ids"
@@ -172,20 +171,19 @@ def resolve_within(
     path: str,
     called: str,
 ) -> list[str]:
-    """Resolve a list that stands beside a whitelist of ids. Raises ``ValidationFailed`` also for a list that leaves the
-    whitelist, naming both."""
+    """Like ``resolve``, but all models must be in ``allowed``, if given. Raises ``ValidationFailed``."""
     asked = resolve(names, aliases, known, path)
     inside = {*(asked if allowed is None else allowed)}
     outside = [model for model in asked if model not in inside]
     if outside:
-        hint = f"add it to 'models', or take it out of '{path}'"
+        hint = f"add it to 'models', or remove it from '{path}'"
         problem = f"{listed(outside)} of {called} {listed(asked)} is outside the whitelist {listed(allowed or ())}"
         raise ValidationFailed.at(path, problem, hint)
     return asked
 
 
 def _checked(model: Model) -> Model:
-    """Check the types of a model, and its fields by their rules. Raises ``ValidationFailed`` naming the field."""
+    """Check a model's types and rules. Raises ``ValidationFailed`` with the field's path."""
     path = f"models[{quoted(model.id)}]"
     model = rebuilt(model, Model, path)
     found: Problems = []
@@ -201,8 +199,8 @@ def _checked(model: Model) -> Model:
     for place, tag in enumerate(model.tags or ()):
         check_text(f"{path}.tags[{place}]", tag, found)
     if model.modalities is not None and "text" not in model.modalities:
-        problem = f"must hold 'text', got {listed(model.modalities) or 'none'}"
-        found.append(Problem(f"{path}.modalities", problem, "every model takes text"))
+        problem = f"must include 'text', got {listed(model.modalities) or 'none'}"
+        found.append(Problem(f"{path}.modalities", problem, "add 'text'"))
     if model.deprecated_at is not None:
         check_date(f"{path}.deprecated_at", model.deprecated_at, found)
     if found:
@@ -219,13 +217,13 @@ def _check_pricing(path: str, pricing: Pricing, found: Problems) -> None:
 
 
 def _check_changes(path: str, changes: Sequence[PriceChange], found: Problems) -> None:
-    """Check that the days of price changes rise, and their numbers."""
+    """Check the numbers of price changes, and that their days are increasing."""
     before = ""
     for place, change in enumerate(changes):
         check_day(f"{path}[{place}].starts", change.starts, found)
         if change.starts <= before:
             problem = f"must come after {before}, got {quoted(change.starts)}"
-            found.append(Problem(f"{path}[{place}].starts", problem, "list the changes by their days, one a day"))
+            found.append(Problem(f"{path}[{place}].starts", problem, "sort the changes by day, at most one per day"))
         before = change.starts
         _check_pricing(f"{path}[{place}].pricing_per_1m", change.pricing_per_1m, found)
 
@@ -239,37 +237,37 @@ def _checked_kind(model: object) -> Model:
 def _checked_id(model_id: object) -> str:
     if not isinstance(model_id, str) or not MODEL_ID.fullmatch(model_id):
         hint = "write it as 'provider/name', without spaces"
-        raise ValidationFailed.at("models", f"id {shown(model_id)} names no provider and model", hint)
+        raise ValidationFailed.at("models", f"id {shown(model_id)} is not a provider and model", hint)
     check_names({f"models[{quoted(model_id)}].id": model_id})
     return model_id
 
 
 def _lent(fields: Mapping[str, Any], models: Mapping[str, Model]) -> dict[str, Any]:
-    """The fields that a new model takes from the one it is ``like``."""
+    """The fields that a new model copies from the one it is ``like``."""
     like = fields.get("like")
     if like is None:
         return {}
     if not isinstance(like, str) or like not in models:
-        hint = did_you_mean(like, models) or "name a model of the catalogue"
+        hint = did_you_mean(like, models) or "use the id of a model in the catalogue"
         path = f"models[{quoted(fields['id'])}].like"
         raise ValidationFailed.at(path, f"unknown model {shown(like)}", hint)
     return {name: getattr(models[like], name) for name in _BORROWED}
 
 
 class Deprecation(Struct, frozen=True):
-    """A model that its vendor ends."""
+    """A model that its vendor retires."""
 
     model: str
     ends: str
-    """The day from which it is not served, ``YYYY-MM-DD``."""
+    """The first day without the model, ``YYYY-MM-DD``."""
     days_left: int
-    """0 or less: it has ended."""
+    """0 or less once it is retired."""
     replacement: str | None
-    """The nearest of its provider's models that stays longer and can do the same; None: there is none."""
+    """The most similar model of the provider that stays longer and has the same abilities; None if there is none."""
 
 
 def deprecations(models: Sequence[Model], today: date, within_days: int | None = None) -> tuple[Deprecation, ...]:
-    """Models that end within some days of today, and those that have ended, the soonest first."""
+    """Models that are retired or will be within ``within_days`` of today (None: ever), soonest first."""
     found: list[Deprecation] = []
     for model in models:
         if model.deprecated_at is not None and not model.disabled:
@@ -296,19 +294,19 @@ def _distance(model: Model, other: Model) -> float:
 
 
 def _place(model: Model) -> tuple[float, float]:
-    """Quality, and the price of three tokens in and one out on a log scale."""
+    """Quality, and the log2 of the price of a mix of three input tokens to one output token."""
     quality, price = DEFAULT_QUALITY if model.quality is None else model.quality, model.pricing_per_1m
     return quality, 0.0 if price is None else log2(max(_FREE, 0.75 * price.input_usd + 0.25 * price.output_usd))
 
 
 _DATE = re.compile(r"[-@](?:\d{4}-\d{2}-\d{2}|\d{8}|latest)$")
-"""What providers put behind a name for one state of a model, or for the newest."""
-_PREFIX = "models/"  # what Google puts before names
+"""The suffix of a dated version of a model, or of the newest."""
+_PREFIX = "models/"  # Google's prefix of names
 _SIGNS = re.compile(r"[^a-z0-9]+")
 
 
 class Named(NamedTuple):
-    """What one model goes by."""
+    """The names of one model."""
 
     id: str
     provider: str
@@ -317,12 +315,12 @@ class Named(NamedTuple):
 
 
 def named(model: Model) -> Named:
-    """What a model of the catalogue goes by."""
+    """The names of a model in the catalogue."""
     return Named(model.id, model.provider, model.provider_model_id, model.display_name)
 
 
 def named_by_id(model_id: str) -> Named:
-    """What a model goes by of which the catalogue knows nothing."""
+    """The names of a model that is not in the catalogue."""
     provider, _, name = model_id.partition("/")
     return Named(model_id, provider, name, name)
 
@@ -330,11 +328,11 @@ def named_by_id(model_id: str) -> Named:
 def model_called(
     name: str, groups: Sequence[Iterable[Named]], provider: str | None, aliases: Mapping[str, str]
 ) -> str | None:
-    """The id of the model that a provider calls by a name; None: none is, or several may be. It is looked for in one
-    group after the other, at last among the aliases. ``provider``: whose name it is; None: nobody said."""
+    """The id of the model with a provider's name; None if none or several match. Searches the groups in order, then the
+    aliases. ``provider`` restricts the search; None for all."""
     there = [[each for each in group if provider in (None, each.provider)] for group in groups]
     for known in there:
-        for fits in _WAYS:
+        for fits in _MATCHERS:
             found = {each.id for each in known if fits(name.removeprefix(_PREFIX), each)}
             if found:
                 return found.pop() if len(found) == 1 else None
@@ -346,22 +344,22 @@ def _is_exact(name: str, model: Named) -> bool:
     return name in (model.id, model.wire_name, f"{model.provider}/{model.wire_name}")
 
 
-def _is_dated(name: str, model: Named) -> bool:
-    """The names differ only in that one carries a date."""
+def _differs_by_date(name: str, model: Named) -> bool:
+    """The names differ only by a date that one of them lacks."""
     theirs, ours = undated(name), undated(model.wire_name)
     return theirs == ours and (theirs == name or ours == model.wire_name)
 
 
-def _is_shown(name: str, model: Named) -> bool:
-    """It equals the display name or wire name, ignoring case and separators."""
+def _is_display_name(name: str, model: Named) -> bool:
+    """Matches the display name, ignoring case and punctuation."""
     return _bare(name) in (_bare(model.display_name), _bare(model.wire_name)) and _bare(name) != ""
 
 
-_WAYS: tuple[Callable[[str, Named], bool], ...] = (_is_exact, _is_dated, _is_shown)
+_MATCHERS: tuple[Callable[[str, Named], bool], ...] = (_is_exact, _differs_by_date, _is_display_name)
 
 
 def undated(name: str) -> str:
-    """A name without its date."""
+    """A name without its date suffix."""
     return _DATE.sub("", name)
 
 

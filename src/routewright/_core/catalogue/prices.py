@@ -1,4 +1,4 @@
-"""Prices of models, and how vendors keep prompts that they were sent."""
+"""Prices of models, and the rules of vendors' prompt caches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from routewright.wire import CostPart, Model, Pricing, ServicePrice, Usage
 
 
 class Price(NamedTuple):
-    """Pico-dollars a token, for inputs longer than ``above``."""
+    """Pico-dollars per token, for inputs longer than ``above``."""
 
     above: int
     input: int
@@ -19,32 +19,32 @@ class Price(NamedTuple):
     cached: int
     """Input read from the vendor's cache."""
     written: int
-    """Input written to the cache, which some vendors charge for unasked."""
+    """Input written to the cache, which some vendors charge for even without a request."""
     reasoning: int
     """Output spent on reasoning before the answer."""
     audio: int | None = None
-    """Recordings. None: as other input."""
+    """Audio input. None: same as ``input``."""
     written_hour: int | None = None
-    """Input written to the cache for an hour. None: ``hour_price``."""
+    """Input cached for an hour. None: see ``hour_price``."""
 
 
 _DEAREST = MOST_USD_PER_1M * PICOS_PER_USD_1M
 _FLEX_AS_BATCHES = ("openai", "azure", "google")
-"""Providers whose flex tier costs what a batch does, by their price lists."""
-_FLEX_AS_EVER = ("groq",)  # providers whose flex tier costs what other calls do
+"""Providers whose flex tier has batch prices, by their price lists."""
+_FLEX_AS_EVER = ("groq",)  # providers whose flex tier has standard prices
 COST_PARTS: tuple[CostPart, ...] = get_args(CostPart)
 
-Prices = tuple[Price, ...]  # the prices of a model, for the longest inputs first; empty if unknown
+Prices = tuple[Price, ...]  # of a model, longest inputs first; empty if unknown
 
 
 def pricing_on(model: Model, day: str) -> Pricing | None:
-    """The list prices of a day (``YYYY-MM-DD``): those of the last change that has begun."""
+    """The list prices on a day (``YYYY-MM-DD``), after all price changes begun by then."""
     begun = [change.pricing_per_1m for change in model.price_changes or () if change.starts <= day]
     return begun[-1] if begun else model.pricing_per_1m
 
 
 def prices_of(listed: Pricing | None) -> Prices:
-    """Turn list prices into prices a token."""
+    """Turn list prices into prices per token."""
     if listed is None:
         return ()
     full, output = price_picos(listed.input_usd), price_picos(listed.output_usd)
@@ -54,7 +54,7 @@ def prices_of(listed: Pricing | None) -> Prices:
     )
     base = Price(-1, full, output, cached, written, _or(listed.reasoning_usd, output), audio, hour)
     tiers: list[Price] = []
-    for tier in listed.tiers:  # what a tier leaves open changes in proportion to the prices it gives
+    for tier in listed.tiers:  # prices missing from a tier scale with its listed ones
         full, output = price_picos(tier.input_usd), price_picos(tier.output_usd)
         cached = _or(tier.cached_input_usd, _scaled(base.cached, full, base.input))
         written = _or(tier.cache_write_usd, _scaled(base.written, full, base.input))
@@ -65,14 +65,14 @@ def prices_of(listed: Pricing | None) -> Prices:
 
 
 def batch_prices_of(listed: Pricing | None) -> Prices:
-    """The prices of calls in a batch; those that are not listed are in proportion to those of other calls."""
+    """Batch prices. Unlisted ones scale with the standard prices; empty if none is listed."""
     if listed is None or listed.batch_input_usd is None or listed.batch_output_usd is None:
         return ()
     return _in_proportion(listed, price_picos(listed.batch_input_usd), price_picos(listed.batch_output_usd))
 
 
 def service_prices_of(listed: Pricing, service: ServicePrice) -> Prices:
-    """The prices of a service tier; those that are not listed are in proportion to those of other calls."""
+    """The prices of a service tier. Unlisted ones scale with the standard prices."""
     prices = _in_proportion(listed, price_picos(service.input_usd), price_picos(service.output_usd))
     base, known = prices[-1], (service.cached_input_usd, service.cache_write_usd)
     cached, written = (None if usd is None else price_picos(usd) for usd in known)
@@ -86,7 +86,7 @@ def service_prices_of(listed: Pricing, service: ServicePrice) -> Prices:
 
 
 def tier_prices(provider: str, listed: Pricing | None, tier: str) -> Prices:
-    """The prices of a service tier: nothing if they are unknown."""
+    """The prices of a service tier; empty if unknown."""
     if listed is None or tier in ("", "default") or (tier == "flex" and provider in _FLEX_AS_EVER):
         return prices_of(listed)
     for each in listed.service_tiers:
@@ -96,7 +96,7 @@ def tier_prices(provider: str, listed: Pricing | None, tier: str) -> Prices:
 
 
 def _in_proportion(listed: Pricing, full: int, output: int) -> Prices:
-    """All prices, if those of input and output were these."""
+    """All prices scaled so that input costs ``full`` and output ``output``."""
     prices = prices_of(listed)
     base = prices[-1]
     return tuple(
@@ -118,20 +118,20 @@ def _or(usd_per_1m: float | None, picos: int) -> int:
 
 
 def _scaled(picos: int, part: int, whole: int) -> int:
-    """The price times ``part / whole``, rounded up, at most the dearest allowed; unchanged if ``whole`` is 0."""
+    """The price times ``part / whole``, rounded up, at most the highest allowed; unchanged if ``whole`` is 0."""
     return min(-(-picos * part // whole), _DEAREST) if whole else picos
 
 
 def price_at(prices: Prices, input_tokens: int) -> Price:
-    """Pick the price that holds for an input of this length."""
+    """The price for an input of this length."""
     if len(prices) == 1:
         return prices[0]
     return next(price for price in prices if input_tokens > price.above)
 
 
 def dearest_at(prices: Prices, input_tokens: int) -> Price:
-    """The most that tokens of inputs up to this length can cost: neither is a longer tier always dearer, nor a fresh
-    token dearer than one read from a cache or written to it. Takes the prices of several days, too."""
+    """The highest prices for inputs up to this length. Considers all tiers, and cached and uncached tokens, since none
+    is always the most expensive. ``prices`` may cover several days."""
     reached = [price for price in prices if input_tokens > price.above]
     given = max(max(price.input, price.cached, price.written) for price in reached)
     made = max(max(price.output, price.reasoning) for price in reached)
@@ -139,7 +139,7 @@ def dearest_at(prices: Prices, input_tokens: int) -> Price:
 
 
 def cheapest_within(prices: Prices, low: int, high: int) -> Price:
-    """The least that tokens of an input between two lengths can cost."""
+    """The lowest prices for an input between two lengths."""
     least = price_at(prices, low).above
     reached = [price for price in prices if least <= price.above < high]
     given = min(min(price.input, price.cached, price.written) for price in reached)
@@ -148,19 +148,19 @@ def cheapest_within(prices: Prices, low: int, high: int) -> Price:
 
 
 def call_nanos(price: Price, input_tokens: int, output_tokens: int) -> int:
-    """Cost of a call without cached input, rounded up to a nano-dollar."""
+    """Cost of a call without cached input, rounded up to nano-dollars."""
     return nanos(input_tokens * price.input + output_tokens * price.output)
 
 
 def hour_price(price: Price) -> int:
-    """The price of a token cached for an hour: 1.6 times that for five minutes where none is listed."""
+    """The price of a token cached for an hour; if unlisted, 1.6 times the five-minute price."""
     if price.written_hour is not None:
         return price.written_hour
     return -(-price.written * 8 // 5) if price.written > price.input else price.written
 
 
 def charges(price: Price, usage: Usage) -> tuple[tuple[int, int], ...]:
-    """The parts of a usage that are priced apart, in the order of ``COST_PARTS``: tokens, and pico-dollars each."""
+    """Tokens and pico-dollars per token of each part of a usage, in the order of ``COST_PARTS``."""
     return (
         (usage.input - usage.cached - usage.written - usage.audio, price.input),
         (usage.cached, price.cached),
@@ -173,17 +173,17 @@ def charges(price: Price, usage: Usage) -> tuple[tuple[int, int], ...]:
 
 
 def usage_nanos(prices: Prices, usage: Usage) -> int:
-    """Cost of an attempt from its usage, rounded up once; 0 if no price is known."""
+    """Cost of an attempt, rounded up once; 0 if no price is known."""
     if not prices:
         return 0
     price = prices[0] if len(prices) == 1 else price_at(prices, usage.input)
-    if not (usage.cached or usage.written or usage.reasoning or usage.audio):  # the same, quicker
+    if not (usage.cached or usage.written or usage.reasoning or usage.audio):  # fast path
         return -(-(usage.input * price.input + usage.output * price.output) // PICOS_PER_NANO)
     return nanos(sum([tokens * picos for tokens, picos in charges(price, usage)]))
 
 
 def saved_nanos(prices: Prices, usage: Usage) -> int:
-    """What input from the vendor's cache cost less than other input, rounded down."""
+    """The saving of input read from the vendor's cache over other input, rounded down."""
     if not prices:
         return 0
     price = price_at(prices, usage.input)
@@ -191,8 +191,8 @@ def saved_nanos(prices: Prices, usage: Usage) -> int:
 
 
 def range_nanos(prices: Prices, inputs: tuple[int, int], outputs: tuple[int, int]) -> tuple[int, int]:
-    """The least and the most that a call can cost whose tokens are only bounded, rounded outwards."""
-    if len(prices) == 1:  # the same, quicker
+    """The least and most a call can cost, from bounds on its tokens. Rounded outwards."""
+    if len(prices) == 1:  # fast path
         (one,) = prices
         picos = inputs[0] * min(one.input, one.cached, one.written) + outputs[0] * min(one.output, one.reasoning)
         most = inputs[1] * max(one.input, one.cached, one.written) + outputs[1] * max(one.output, one.reasoning)
@@ -203,14 +203,14 @@ def range_nanos(prices: Prices, inputs: tuple[int, int], outputs: tuple[int, int
 
 
 def adds_up(usage: Usage) -> bool:
-    """True if the parts of a usage are no more than the whole, and none is negative."""
+    """True if no part of a usage is negative or exceeds the whole."""
     fresh, said = usage.input - usage.cached - usage.written - usage.audio, usage.output - usage.reasoning
     briefly = usage.written - usage.written_hour
     return min(usage.cached, usage.written_hour, briefly, usage.audio, usage.reasoning, fresh, said) >= 0
 
 
 def affordable_output(price: Price, input_tokens: int, room_nanos: int) -> int:
-    """How many output tokens the room buys after the input; negative if it does not even pay for the input."""
+    """Output tokens the room pays for after the input; negative if it does not cover the input."""
     room_picos = room_nanos * PICOS_PER_NANO - input_tokens * price.input
     if room_picos < 0:
         return -1
@@ -218,14 +218,14 @@ def affordable_output(price: Price, input_tokens: int, room_nanos: int) -> int:
 
 
 class PromptCache(NamedTuple):
-    """How a vendor keeps the beginnings of prompts to one model."""
+    """How a vendor caches prompt prefixes for a model."""
 
     lifetime_s: float = 300.0
-    """From their last use."""
+    """Since the last use."""
     minimum: int = 1_024
-    """Tokens. No shorter beginning is kept."""
+    """The shortest cached prefix, in tokens."""
     by_marks: bool = False
-    """It keeps what requests mark (``cache_control``), and finds it for those with marks; others do so unasked."""
+    """Only requests with ``cache_control`` marks write and read the cache; otherwise it is automatic."""
 
 
 HOUR_S = 3_600.0
@@ -245,13 +245,13 @@ _TABLE: dict[str, tuple[tuple[str, PromptCache | None], ...]] = {
     "deepseek": (("", PromptCache(2 * HOUR_S)),),
     # console.groq.com/docs/prompt-caching: "expires after 2 hours without use"
     "groq": (("", PromptCache(2 * HOUR_S)),),
-    # docs.mistral.ai/studio-api/conversations/advanced/prompt-caching: for a ``prompt_cache_key``, which is not sent
+    # docs.mistral.ai/studio-api/conversations/advanced/prompt-caching: needs a ``prompt_cache_key``, which is not sent
     "mistral": (("", None),),
 }
-"""By the provider that serves, then by a pattern of the model's name. Others keep prompts unasked, for a while."""
+"""By provider, then by a pattern of the model's id. Other providers are assumed to cache automatically."""
 
 
 @lru_cache(1_024)
 def prompt_cache_of(provider: str, model: str) -> PromptCache | None:
-    """What is known of a model, by its id; None: nothing is kept. Whether it has a price for that is not asked."""
+    """The prompt cache of a model, by its id; None if nothing is cached. Does not check for a cache price."""
     return next(cache for name, cache in _TABLE.get(provider, (("", _AUTOMATIC),)) if re.search(name, model))

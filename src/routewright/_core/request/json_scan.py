@@ -1,6 +1,6 @@
-"""Refuses a body that is not one strict JSON text before it is decoded (contract 2), and checks values from callers.
-The fast path proves a body sound at C speed. Anything else goes to the standard library's parser, which has the last
-word and can say where the fault is."""
+"""Rejects bodies that are not strict JSON before they are decoded (contract 2), and checks callers' values.
+The fast path proves a body valid at C speed. Other bodies go to the standard library's parser, which decides and
+reports the place of the error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from msgspec.json import Decoder, encode
 
 from routewright.errors import InvalidJson, Problem, ValidationFailed
 
-MAX_DEPTH = 64  # how many arrays and objects may stand inside each other
+MAX_DEPTH = 64  # of nested arrays and objects
 
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 _SOUND = frozenset((bool, type(None)))
@@ -23,20 +23,20 @@ _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
 
 def finite(text: str) -> float:
-    """Read a number that is not plain digits. Decoders need 20 microseconds of their own for some, such as 1e300.
-    Raises ``ValueError`` for a number that no float holds."""
+    """Parse a JSON number with a fraction or exponent. msgspec takes 20 µs for some, such as 1e300. Raises
+    ``ValueError`` on overflow."""
     number = float(text)
     if math.isinf(number):
-        raise ValueError("Number out of range")  # as msgspec has it
+        raise ValueError("Number out of range")  # msgspec's own words
     return number
 
 
-decode = Decoder(float_hook=finite).decode  # Read JSON without a shape. Raises ``msgspec.DecodeError``.
+decode = Decoder(float_hook=finite).decode  # JSON to plain values; raises msgspec.DecodeError
 _SKIP = Decoder(Raw).decode
 
 
 class Flaw:
-    """Why a value is refused. In a parsed tree it stands in the place of the value."""
+    """Why a value is rejected. Replaces the value in a parsed tree."""
 
     __slots__ = ("error", "hint", "problem")
 
@@ -46,21 +46,20 @@ class Flaw:
         self.error = error
 
 
-_SURROGATE = Flaw("holds half of a surrogate pair, which is no character", "send the whole character, or leave it out")
+_SURROGATE = Flaw("holds an unpaired surrogate, which is not a character", "send the whole character, or leave it out")
 _TOO_DEEP = Flaw(f"nests more than {MAX_DEPTH} arrays and objects", "flatten it")
 
 
 def no_json(value: object) -> Flaw:
-    """The flaw of a value that JSON has no form for."""
-    more = "; functions as route(tools=[...]), and the name of one as tool_choice" if callable(value) else ""
+    """The flaw of a value that JSON cannot express."""
+    more = "; pass functions as route(tools=[...]), and a function's name as tool_choice" if callable(value) else ""
     return Flaw(f"{type(value).__name__} is not JSON", f"pass strings, numbers, bools, None, lists and dicts{more}")
 
 
 def scan(body: bytes) -> None:
-    """Refuse a body that is not strict JSON. Costs about as much as decoding it twice. Raises ``InvalidJson`` for an
+    """Reject a body that is not strict JSON. Takes about as long as decoding it twice. Raises ``InvalidJson`` for an
     empty body, a BOM, bytes that are not UTF-8, bad syntax, NaN and Infinity; ``ValidationFailed`` for a repeated key
-    in an object, half a surrogate pair, and nesting over ``MAX_DEPTH``. Numbers may be of any size: whether one fits
-    its field is the decoder's question."""
+    in an object, an unpaired surrogate, and nesting over ``MAX_DEPTH``. Does not check the size of numbers."""
     try:
         tree = decode(body)
         again = encode(tree)
@@ -68,9 +67,9 @@ def scan(body: bytes) -> None:
         pass
     else:
         has_all_keys = again == body
-        if not has_all_keys:  # of a key that comes twice only one is left in ``again``, so a colon is missing there
+        if not has_all_keys:  # ``again`` has each repeated key once, so fewer colons
             colons = body.count(b":")
-            if b"\\" in body and b"\\u003" in body:  # escaped colons; one that only looks so errs on the slow side
+            if b"\\" in body and b"\\u003" in body:  # escaped colons; a false match only costs time
                 colons += body.count(b"\\u003a") + body.count(b"\\u003A")
             has_all_keys = again.count(b":") == colons
         if has_all_keys and (body.count(b"[") + body.count(b"{") <= MAX_DEPTH or not nests_deeper(tree, MAX_DEPTH)):
@@ -79,7 +78,7 @@ def scan(body: bytes) -> None:
 
 
 def nests_deeper(tree: object, depth: int) -> bool:
-    """Say whether plain values have more than ``depth`` dicts and lists inside each other. Never recurses."""
+    """True if dicts and lists are nested more than ``depth`` levels. Does not recurse."""
     level: list[Any] = [[tree]]
     for _ in range(depth + 1):
         level = [
@@ -94,12 +93,12 @@ def nests_deeper(tree: object, depth: int) -> bool:
 
 
 def is_shallow(raw: str, tree: object) -> bool:
-    """Say whether what was read from ``raw`` nests no deeper than ``MAX_DEPTH``. Few brackets cannot."""
+    """True if ``tree``, decoded from ``raw``, nests at most ``MAX_DEPTH`` levels."""
     return raw.count("[") + raw.count("{") <= MAX_DEPTH or not nests_deeper(tree, MAX_DEPTH)
 
 
 def flaw_in(value: object, depth: int = MAX_DEPTH) -> tuple[str, Flaw] | None:
-    """Find the first thing in a value that JSON cannot express, and its path; None if there is none."""
+    """The path and flaw of the first part of a value that JSON cannot express; None if all is valid."""
     if not isinstance(value, (dict, list, tuple)):
         flaw = _flaw_of(value)
         return None if flaw is None else ("", flaw)
@@ -112,7 +111,7 @@ def flaw_in(value: object, depth: int = MAX_DEPTH) -> tuple[str, Flaw] | None:
                 return "", Flaw(f"has a key that is not a string but {type(key).__name__}", "make every key a string")
         elif not is_unicode(key):
             return joined("", key), _SURROGATE
-        if child.isascii() if type(child) is str else type(child) in _SOUND:  # as most are
+        if child.isascii() if type(child) is str else type(child) in _SOUND:  # the common case
             continue
         found = flaw_in(child, depth - 1)
         if found is not None:
@@ -121,16 +120,16 @@ def flaw_in(value: object, depth: int = MAX_DEPTH) -> tuple[str, Flaw] | None:
 
 
 def object_in(text: str) -> Raw | None:
-    """A text that is one JSON object, unparsed; None for any other text."""
+    """The text as ``Raw`` if it is a JSON object, else None."""
     try:
         _SKIP(text)
-    except (MsgspecError, UnicodeError, RecursionError):  # what was raised may hold the text
+    except (MsgspecError, UnicodeError, RecursionError):
         return None
     return Raw(text.encode()) if text.lstrip().startswith("{") else None
 
 
 def is_unicode(text: str) -> bool:
-    """True if the text has no half of a surrogate pair, so that it can be encoded. Free for ASCII."""
+    """True if the text has no unpaired surrogates, so that it can be encoded."""
     if text.isascii():
         return True
     try:
@@ -141,7 +140,7 @@ def is_unicode(text: str) -> bool:
 
 
 def joined(path: str, key: str | int) -> str:
-    """Append a key or an index to a path; keys that are not plain words are quoted and cut."""
+    """Append a key or index to a path. Keys that are not plain words are quoted and cut."""
     if isinstance(key, int):
         return f"{path}[{key}]"
     if _PLAIN_KEY.fullmatch(key):
@@ -150,12 +149,12 @@ def joined(path: str, key: str | int) -> str:
 
 
 def beneath(path: str, inner: str) -> str:
-    """Put a path under another."""
+    """Append a relative path to a path."""
     return f"{path}.{inner}" if path and inner and not inner.startswith("[") else path + inner
 
 
 def quoted(text: str) -> str:
-    """Show a text in quotes, escaped, and cut at 60 characters."""
+    """The text quoted, escaped, and cut at 60 characters."""
     return repr(text) if len(text) <= 60 else f"{text[:60]!r}..."
 
 
@@ -174,7 +173,7 @@ def _flaw_of(value: object) -> Flaw | None:
 
 
 def _judge(body: bytes) -> None:
-    """Refuse what is wrong with a body, naming its place; return if nothing is."""
+    """Raise for the first error in a body, with its place. Returns if there is none."""
     if not body.strip():
         raise InvalidJson.at("", "the body is empty", "send one JSON object")
     if body.startswith(_BOMS):
@@ -198,10 +197,10 @@ def _judge(body: bytes) -> None:
         refused = InvalidJson, Problem("", problem, "send one JSON object, with keys and texts in double quotes")
     except RecursionError:
         refused = ValidationFailed, Problem("", _TOO_DEEP.problem, _TOO_DEEP.hint)
-    if refused is not None:  # raised behind the ``except``, and held by no name here: its frames hold the body
+    if refused is not None:  # raised outside ``except``: the caught error's frames hold the body
         raise refused[0].of(refused[1])
     try:
-        encode(tree)  # which refuses a ``Flaw`` and half a surrogate pair at C speed
+        encode(tree)  # fails on a ``Flaw`` or unpaired surrogate, at C speed
         is_sound = not nests_deeper(tree, MAX_DEPTH)
     except (TypeError, UnicodeError, RecursionError):
         is_sound = False

@@ -1,5 +1,5 @@
-"""Makes a ``Problem`` with path, value and remedy from msgspec's errors and from wrong values. Words are Python's
-(``None``, ``True``, ``a list``); ``in_json`` makes them those of JSON for HTTP and files."""
+"""Turns msgspec errors and wrong values into a ``Problem`` with path, value and hint. Texts use Python's words
+(``None``, ``True``, ``a list``); ``in_json`` translates them to JSON's for HTTP and files."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from routewright.wire import (
 
 from .json_scan import beneath, decode, joined, quoted
 
-Problems = list[Problem]  # problems found so far; every rule appends to it
+Problems = list[Problem]  # found so far; every rule appends to it
 
-EXACT = 2**53 - 1  # beyond it a whole number may change silently on its way through JSON
+EXACT = 2**53 - 1  # larger whole numbers may be rounded when they pass through JSON
 
 _FORMAT = "params.response_format"
 
@@ -48,14 +48,14 @@ _ROOTS: dict[str, type[msgspec.Struct]] = {"": RouteRequest, "model_strategy": M
 
 
 class Places(NamedTuple):
-    """What is known of places, which are paths without their indices."""
+    """The known fields and choices by place. A place is a path without indices."""
 
     fields: dict[str, tuple[str, ...]]
     choices: dict[str, tuple[str, ...]]
     """Allowed words."""
 
     def note(self, place: str, kind: Any) -> None:
-        """Add what a type may hold at a place, and at those inside it."""
+        """Add the fields and choices of a type at a place, recursively."""
         origin, args = get_origin(kind), get_args(kind)
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             known, config = self.fields.get(place, ()), kind.__struct_config__
@@ -76,22 +76,22 @@ class Places(NamedTuple):
 
 @lru_cache
 def known_places() -> Places:
-    """The fields and words of requests and policies. Made on the first mistake: it takes milliseconds."""
+    """The places of requests and policies. Built on the first error, since it takes milliseconds."""
     made = Places({**_FIELDS}, {**_CHOICES})
     for place, kind in _ROOTS.items():
         made.note(place, kind)
     return made
 
 
-MEANT = {  # fields of other interfaces, and what they are here: of the top and ``params``, and others with their place
+MEANT = {  # hints for fields of other APIs: bare names at the top and in ``params``, else with their place
     "max_tokens": "'params.max_output_tokens' caps the answer, 'budget.maxTokens' the whole call",
     "max_completion_tokens": "it is 'params.max_output_tokens' here",
     "model": "it is 'models' here, a list of ids",
-    "role": "one message goes into a list of them",
-    "content": "one message goes into a list of them",
+    "role": "pass a list of messages",
+    "content": "pass a list of messages",
     "prompt": "it is 'messages' here",
     "input": "it is 'messages' here",
-    "system": 'give a message with the role "system"',
+    "system": 'pass a message with the role "system"',
     **dict.fromkeys(
         (
             *("top_k", "n", "logprobs", "top_logprobs", "logit_bias", "presence_penalty", "frequency_penalty"),
@@ -100,12 +100,12 @@ MEANT = {  # fields of other interfaces, and what they are here: of the top and 
         "send it to one provider, as 'params.extra': {\"<provider>\": {...}}",
     ),
     **dict.fromkeys(("reasoning_effort", "thinking", "effort"), "it is 'params.reasoning' here"),
-    "stream_options": "usage is always told; leave it out",
+    "stream_options": "leave it out; usage is always reported",
     "params.reasoning.effort": "write reasoning: 'high'",
     "tool_choice.name": 'write {"type": "function", "function": {"name": ...}}, or the name alone',
 }
 
-_EXAMPLES = {  # a value for a place, or for the last name of one
+_EXAMPLES = {  # by the last name of a place
     "messages": '[{"role": "user", "content": "Hello"}]',
     "models": '["openai/gpt-4.1"]',
     "prefer": '"openai/gpt-4.1"',
@@ -132,33 +132,33 @@ _EXAMPLES = {  # a value for a place, or for the last name of one
     "max_steps": "8",
 }
 
-_GROUPS = ("cache", "fallback", "budget", "params", "")  # where two of them have a field, the last is meant
+_GROUPS = ("cache", "fallback", "budget", "params", "")  # if two have the same field, the last wins
 _WORDS = {"str": "a string", "int": "a number", "float": "a number", "bool": "a bool", "null": "None"}
 _WORDS |= {"array": "a list", "list": "a list", "tuple": "a tuple", "object": "a dict", "dict": "a dict"}
 _SAMPLES = {"a string": '"text"', "a number": "1", "a bool": "True or False", "a list": "[]", "a dict": "{}"}
 """A value of each kind."""
 _JSON = {"None": "null", "True": "true", "False": "false", "a dict": "an object", "a list": "an array"}
 _JSON |= {"a tuple": "an array", "a bool": "a boolean", "dicts": "objects"}
-ATTRIBUTES = {  # fields that JSON and dicts spell in another way than structs
+ATTRIBUTES = {  # fields whose wire spelling differs from the attribute, by wire spelling
     f"{place}.{field.encode_name}": f"{place}.{field.name}"
     for place, kind in (("budget", Budget), ("fallback", Fallback))
     for field in fields(kind)
     if field.encode_name != field.name
 }
 BOTH = {attr: f"{attr} ({spelled.rpartition('.')[2]} in a dict)" for spelled, attr in ATTRIBUTES.items()}
-"""What such fields are called where it is not known whether a dict or a struct was passed, by their attributes."""
-_JSON |= {BOTH[attribute]: spelled for spelled, attribute in ATTRIBUTES.items()}  # before what they begin with
+"""How messages name such a field if the caller may have passed a dict or a struct, by attribute."""
+_JSON |= {BOTH[attribute]: spelled for spelled, attribute in ATTRIBUTES.items()}  # before their own prefixes
 _JSON |= {attribute: spelled for spelled, attribute in ATTRIBUTES.items()}
 _QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _PYTHON = re.compile(rf"(?<!\w)(?:{_QUOTED}|{'|'.join(map(re.escape, _JSON))})(?!\w)")
-"""A word of ``_JSON``, or a text in quotes."""
+"""Matches a word of ``_JSON``, or a quoted text."""
 _BETWEEN = re.compile(r"[\W_]+")
-_CLOSE = 0.75  # how much alike a misspelt word and a known one are at least, from 0 to 1
-_LONGEST_WORD = 100  # comparing is quadratic
-_MOST_COMPARED = 500  # and names beyond these cost an error more time than its hint is worth
+_CLOSE = 0.75  # the least similarity of a misspelt and a known word, 0 to 1
+_LONGEST_WORD = 100  # comparing takes quadratic time
+_MOST_COMPARED = 500  # bounds the time spent on a hint
 _UNSEEN = object()
 
-_SAID = (".content", ".text", ".arguments")  # ends of the paths of a message's texts
+_SAID = (".content", ".text", ".arguments")  # path suffixes of a message's texts
 
 _INDEX = re.compile(r"\[[^\[\]]*\]")
 STEP = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
@@ -168,7 +168,7 @@ _EXPECTED = re.compile(r"Expected `(.*?)`(?:, got `(.*)`)?")
 
 
 def problem_of(error: msgspec.ValidationError, source: object, prefix: str) -> Problem:
-    """Translate the decoder's error. ``source`` is what it read, ``prefix`` the path at which that stands."""
+    """Translate a msgspec error. ``source`` is the decoded value, ``prefix`` its path."""
     what, _, where = str(error).rpartition(" - at ")
     if not where.startswith(("`$", "`key` in `$")):
         what, where = str(error), "`$`"
@@ -191,10 +191,9 @@ def problem_of(error: msgspec.ValidationError, source: object, prefix: str) -> P
         return no_choice(path, value)
     expected = _EXPECTED.fullmatch(what)
     if expected is None:
-        return Problem(path, what[:1].lower() + what[1:], example(place) or "take another value")
+        return Problem(path, what[:1].lower() + what[1:], example(place) or "use another value")
     words = [*dict.fromkeys(_WORDS.get(word, word) for word in expected[1].split(" | ") if word != "null")]
-    # no text where a message or the whole request is expected, and no number where the text of a message is: errors
-    # end up in logs
+    # errors are logged: never show what stands in the place of a message or its text
     hidden = str | int | float if path.endswith(_SAID) else str
     got, kind = shown(value), expected[2]
     if value is _UNSEEN or (isinstance(value, hidden) and (not path or path.startswith("messages"))):
@@ -204,31 +203,31 @@ def problem_of(error: msgspec.ValidationError, source: object, prefix: str) -> P
 
 
 def as_attribute(problem: Problem, prefix: str = "") -> Problem:
-    """The problem of a struct, with its path spelled in attributes. ``prefix``: what stands before the path."""
+    """The problem with its path in attribute names, for structs. ``prefix`` precedes the path inside the request."""
     inner = problem.path.removeprefix(prefix)
     return problem._replace(path=prefix + ATTRIBUTES[inner]) if inner in ATTRIBUTES else problem
 
 
 def unshaped(body: bytes) -> object:
-    """Decode without a shape, to show values in errors."""
+    """Decode to plain values, which errors show."""
     try:
         return decode(body)
-    except msgspec.DecodeError:  # a number that nothing can hold
+    except msgspec.DecodeError:  # a number out of range
         return _UNSEEN
 
 
 def no_choice(path: str, value: object, choices: Sequence[str] | None = None) -> Problem:
-    """The problem of a value that is none of the choices. None: those of its place."""
+    """The problem of a value outside ``choices``; by default those of its place."""
     choices = known_places().choices[_INDEX.sub("[]", path)] if choices is None else choices
     if len(choices) == 1:
-        return Problem(path, f"must be {choices[0]!r}, got {shown(value)}", "there is no other")
-    meant = "max" if value == "xhigh" else value  # as vendors call it
+        return Problem(path, f"must be {choices[0]!r}, got {shown(value)}", "it is the only choice")
+    meant = "max" if value == "xhigh" else value  # the name some vendors use
     hint = did_you_mean(meant, choices) or f"for example {choices[0]!r}"
     return Problem(path, f"must be one of {', '.join(choices)}, got {shown(value)}", hint)
 
 
 def hint_for(name: str, place: str, known: Sequence[str] | None = None) -> str:
-    """Guess what an unknown field was meant to be. ``known``: the fields of its place, if not all."""
+    """A hint for an unknown field. ``known`` defaults to the fields of its place."""
     if meant := MEANT.get(name if place in ("", "params") else f"{place}.{name}"):
         return meant
     known = known_places().fields.get(place, ()) if known is None else known
@@ -237,14 +236,14 @@ def hint_for(name: str, place: str, known: Sequence[str] | None = None) -> str:
     others = {each: joined(group, each) for group in _GROUPS if group != place for each in known_places().fields[group]}
     if spelled := _respelled(name, others):
         return f"it is {others[spelled]!r} here"
-    near = nearest(name, others)  # told without quotes, in which doors would take it for a value
+    near = nearest(name, others)  # not quoted, or ``in_json`` would take it for a value
     rest = f"known: {', '.join(known)}" if known else "leave it out"
     return did_you_mean(name, known) or (f"did you mean {others[near]}?" if near else rest)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known name that a misspelt one most likely means; None if none is close. Of ids of models only what follows
-    the provider is compared, since providers make strangers alike; those of the same provider go first."""
+    """The known name closest to a misspelt one; None if none is close. Model ids are compared without their provider,
+    which would make different models look alike; ids of the same provider win."""
     low = word.lower()
     if len(word) > _LONGEST_WORD or not (tail := _tail(low)):
         return None
@@ -255,7 +254,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
         tails = dict(islice(((each, names) for each, names in tails.items() if each[:1] == tail[:1]), _MOST_COMPARED))
     close, provider = get_close_matches(tail, tails, n=len(tails) or 1, cutoff=_CLOSE), f"{low.partition('/')[0]}/"
     close = sorted(close, key=lambda each: not any(name.lower().startswith(provider) for name in tails[each]))[:1]
-    if not close:  # letters that changed places, or words too many or too few
+    if not close:  # swapped letters, or added or missing words
         words = {*_BETWEEN.split(tail)}
         split = {each: {*_BETWEEN.split(each)} for each in tails}
         close = [each for each, own in split.items() if own <= words or words <= own or sorted(each) == sorted(tail)]
@@ -268,18 +267,18 @@ def _tail(name: str) -> str:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """A hint with the nearest known name; empty if none is close."""
+    """A hint with the closest known name; empty if none is close."""
     near = nearest(word, known) if isinstance(word, str) else None
     return f"did you mean {near!r}?" if near else ""
 
 
 def one_of(word: object, known: Sequence[str]) -> str:
-    """A hint with all known words, and the nearest first."""
+    """A hint with the closest word, then all known words."""
     return f"{did_you_mean(word, known)} one of {', '.join(known)}".lstrip()
 
 
 def example(place: str, sample: str = "") -> str:
-    """A hint with a value for a place: ``sample`` if none is known; empty without one."""
+    """A hint with an example value for a place, else ``sample``; empty if both are missing."""
     if choices := known_places().choices.get(place):
         return f"one of {', '.join(choices)}"
     name = place.rpartition(".")[2]
@@ -290,7 +289,7 @@ def example(place: str, sample: str = "") -> str:
 
 
 def shown(value: object) -> str:
-    """A value in Python's words, in short: strings cut, lists and dicts only named."""
+    """A short form of a value in Python's words: strings are cut, lists and dicts only named."""
     if value is None or isinstance(value, bool):
         return str(value)
     if isinstance(value, str):
@@ -304,17 +303,17 @@ def shown(value: object) -> str:
 
 
 def in_json(text: str) -> str:
-    """Python's words in a text, and the fields that have two spellings, as JSON has them. Texts in quotes stay."""
+    """Replace Python's words and attribute names by JSON's. Quoted texts stay unchanged."""
     return _PYTHON.sub(lambda found: _JSON.get(found[0], found[0]), text)
 
 
 def problem_in_json(problem: Problem) -> Problem:
-    """The same in JSON's words."""
+    """The problem in JSON's words."""
     return Problem(problem.path, in_json(problem.problem), in_json(problem.hint))
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names in quotes, the first ten of them."""
+    """The first ten names, quoted, and how many more there are."""
     return ", ".join(map(quoted, names[:10])) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 

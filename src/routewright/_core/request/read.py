@@ -1,4 +1,5 @@
-"""Makes one checked, completed ``RouteRequest`` of whatever a caller passes: types first, rules second."""
+"""Builds a checked ``RouteRequest`` from what a caller passes: types first, then rules. Optional fields get their
+defaults."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from decimal import Decimal
 from math import inf
 from numbers import Integral, Real
 from operator import attrgetter
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -24,7 +25,6 @@ from routewright.wire import (
     CacheOpts,
     Fallback,
     FilePart,
-    Goal,
     ImagePart,
     Message,
     NamedToolChoice,
@@ -33,7 +33,6 @@ from routewright.wire import (
     ReasoningBudget,
     Role,
     RouteRequest,
-    Strategy,
     TextPart,
     Tool,
 )
@@ -41,8 +40,6 @@ from routewright.wire import (
 from .json_scan import Flaw, beneath, finite, flaw_in, is_unicode, joined, no_json, quoted, scan
 from .problems import STEP, as_attribute, hint_for, problem_of, shown, unshaped
 from .rules import (
-    LONGEST_TIMEOUT_MS,
-    MAX_MESSAGES,
     MAX_METADATA_BYTES,
     NUMBERS,
     RETRIES,
@@ -53,12 +50,10 @@ from .rules import (
 )
 
 T = TypeVar("T")
-Tags = Mapping[str, Any]  # JSON by name, which a program adds to the metadata of all its requests for a while
-MISFITS = (msgspec.ValidationError, AttributeError, TypeError, UnicodeEncodeError, RecursionError)
-"""What ``msgspec.convert`` raises."""
+Tags = Mapping[str, Any]  # JSON values by name, added to the metadata of every request made within a scope
 
 STREAMED = Problem(
-    "stream", "is True, and this gives whole answers", "call router.stream(...), which gives the answer piece by piece"
+    "stream", "is True, but this call returns whole answers", "call router.stream(...) to get the answer in chunks"
 )
 _NO_JSON = (Flaw, bytes, bytearray, memoryview, datetime, date, time, timedelta, UUID, Decimal)
 _NUMBERS = frozenset((int, float, type(None)))
@@ -84,20 +79,19 @@ _TOOL_CHOICE, _IMAGE_URL, _JSON_OBJECT, _JSON_SCHEMA, _AUDIO, _FILE, _FILE_URL =
 _SERIAL_TOOLS, _REASONING, _NO_REASONING, _REASONING_TOKENS = map(int, list(Need)[14:18])
 _FLEX, _PRIORITY, _VERBOSITY, _CACHE_CONTROL, _REASONING_TOOLS, _REASONING_TOOL_CHOICE = map(int, list(Need)[18:24])
 _REASONING_SAMPLING, _REASONING_BRIEF, _REASONING_TOKENS_BRIEF = map(int, list(Need)[24:])
-BRIEF_TOKENS = 1024  # some models do not think in fewer, and need a larger output cap
-_LEAST_TOP_P = 0.95  # some models that think take none below
+BRIEF_TOKENS = 1024  # the smallest reasoning budget of some models; their output cap must be larger
+_LEAST_TOP_P = 0.95  # some models refuse a lower top_p while they reason
 _PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
-_GOALS, _STRATEGIES = get_args(Goal), get_args(Strategy)
 _DECODER = Decoder(RouteRequest, float_hook=finite)
 
 
 def decode_request(body: bytes) -> RouteRequest:
-    """Read the body of ``POST /v1/route``. Raises ``InvalidJson`` and ``ValidationFailed``."""
+    """Decode and check the body of ``POST /v1/route``. Raises ``InvalidJson`` and ``ValidationFailed``."""
     return completed(shaped_request(body))
 
 
 def shaped_request(body: bytes) -> RouteRequest:
-    """Read such a body as far as its types; the rules are left to ``completed``."""
+    """Decode the body and check its types, but not the rules of ``completed``."""
     scan(body)
     try:
         return _DECODER.decode(body)
@@ -109,9 +103,8 @@ def as_request(
     value: str | Sequence[Message | Mapping[str, Any]] | Mapping[str, Any] | RouteRequest,
     overrides: Mapping[str, Any],
 ) -> RouteRequest:
-    """Make one request of the four things a caller may pass, with keyword arguments on top. Dicts are in wire spelling;
-    structs may stand wherever a dict may. Raises ``ValidationFailed``, which spells the fields of structs as their
-    attributes."""
+    """Build a request from what a caller passed. Overrides replace its fields. Dicts use the wire spelling; a struct is
+    accepted wherever a dict is. Raises ``ValidationFailed``; paths into structs use attribute names."""
     try:
         return checked(_overridden(_request_of(value), overrides))
     except ValidationFailed as error:
@@ -124,7 +117,7 @@ def as_request(
 
 
 def plain_turns(value: object) -> tuple[list[Message], str] | None:
-    """The messages of a text or of short role and text dicts, and their text. None for anything else."""
+    """The messages and their concatenated text, for a short string or list of plain role/content dicts; else None."""
     if type(value) is str:
         messages, texts = [Message("user", value)], [value]
     elif type(value) is list:
@@ -149,30 +142,33 @@ def sent_request(
     value: bytes | str | Sequence[Message | Mapping[str, Any]] | Mapping[str, Any] | RouteRequest,
     overrides: Mapping[str, Any],
 ) -> RouteRequest:
-    """Make a request of what a server was sent: bytes are the JSON of a whole request, and an idempotency key given
-    beside the request's own must equal it. Raises ``InvalidJson`` and ``ValidationFailed``."""
+    """Build a request from what a server received. Bytes are the JSON of a whole request. An idempotency key in the
+    overrides must equal the request's own. Raises ``InvalidJson`` and ``ValidationFailed``."""
     if isinstance(value, bytes):
         made = shaped_request(value)
         if not overrides:
-            return _plainly(made) or completed(made)
+            return completed(made)
     else:
         made = _request_of(value)
-    key = overrides.get("idempotency_key")
-    if key is not None and made.idempotency_key not in (None, key):
-        said = f"is {shown(key)}, and the body says {shown(made.idempotency_key)}"
-        raise ValidationFailed.of(Problem("Idempotency-Key", said, "send one of the two"))
+    check_same_key(overrides.get("idempotency_key"), made.idempotency_key)
     return checked(_overridden(made, overrides))
 
 
+def check_same_key(header: str | None, own: str | None) -> None:
+    """Raise ``ValidationFailed`` if the idempotency keys of header and body differ."""
+    if None not in (header, own) and header != own:
+        problem = f"is {shown(header)}, but the body says {shown(own)}"
+        raise ValidationFailed.of(Problem("Idempotency-Key", problem, "send only one of the two"))
+
+
 def checked(request: RouteRequest) -> RouteRequest:
-    """Check a request by every rule, and fill in goal and strategy. Checking it again changes nothing. Structs check
-    nothing when they are made, so types are checked as well. Raises ``ValidationFailed`` with up to ``MAX_PROBLEMS``
-    problems. Takes a few microseconds for a prompt and some scalars."""
-    return _plainly(request) or completed(request if _has_plain_types(request) else rebuilt(request, RouteRequest, ""))
+    """Check types and rules, and fill in goal and strategy. Idempotent. Structs are not validated when constructed, so
+    their types are checked here. Raises ``ValidationFailed`` with up to ``MAX_PROBLEMS`` problems."""
+    return completed(request if _has_plain_types(request) else rebuilt(request, RouteRequest, ""))
 
 
 def as_budget(value: Budget | Mapping[str, Any]) -> Budget:
-    """Make a budget of a dict in wire spelling or a struct. Raises ``ValidationFailed``."""
+    """Build a budget from a struct or a dict in wire spelling. Raises ``ValidationFailed``."""
     budget, found = rebuilt(value, Budget, "budget"), list[Problem]()
     check_numbers(Budget, "budget.", budget, found)
     if found:
@@ -181,7 +177,7 @@ def as_budget(value: Budget | Mapping[str, Any]) -> Budget:
 
 
 def prompt_of(request: RouteRequest) -> str:
-    """The text of the last turn of the user; empty if there is none."""
+    """The text of the last user message; empty if there is none."""
     for message in reversed(request.messages):
         if message.role == "user":
             content = message.content or ""
@@ -192,7 +188,7 @@ def prompt_of(request: RouteRequest) -> str:
 
 
 def needs_of(request: RouteRequest) -> int:
-    """The abilities that a checked request needs of a model, as bits of ``Need``."""
+    """The abilities a checked request needs from a model, as bits of ``Need``."""
     needs = _TOOLS if request.tools else 0
     for part in (part for m in request.messages if type(m.content) is list for part in m.content):
         if isinstance(part, ImagePart):
@@ -206,7 +202,7 @@ def needs_of(request: RouteRequest) -> int:
     params = request.params
     if params is None:
         return needs
-    if params.temperature not in (None, 1):  # 1 and 1 are what every model samples with anyway
+    if params.temperature not in (None, 1):  # every model's default temperature and top_p is 1
         needs |= _TEMPERATURE
     if params.top_p not in (None, 1):
         needs |= _TOP_P
@@ -227,7 +223,7 @@ def needs_of(request: RouteRequest) -> int:
 
 
 def _thinking_needs(params: Params, asked: str | ReasoningBudget, needs: int) -> int:
-    """The abilities that thinking as it is asked for needs, beside the request's other needs."""
+    """The abilities needed for the requested reasoning, given the request's other needs."""
     cap, made, brief = params.max_output_tokens, _REASONING, _REASONING_BRIEF
     if isinstance(asked, ReasoningBudget):
         made, brief = _REASONING | _REASONING_TOKENS, _REASONING_TOKENS_BRIEF
@@ -245,7 +241,7 @@ def _thinking_needs(params: Params, asked: str | ReasoningBudget, needs: int) ->
 
 
 def wishes_of(request: RouteRequest) -> int:
-    """What a checked request asks of the vendor that no model is left out for, as bits of ``Need``."""
+    """Requested vendor features that do not exclude a model without them, as bits of ``Need``."""
     wishes, params = 0, request.params
     if any(each is not None for each in _marks(request)):
         wishes = _CACHE_CONTROL
@@ -260,7 +256,7 @@ def wishes_of(request: RouteRequest) -> int:
 
 
 def keeps_an_hour(request: RouteRequest) -> bool:
-    """True if a mark asks the vendor's cache to keep the prompt for an hour."""
+    """True if a ``cache_control`` asks the vendor to cache the prompt for an hour."""
     return any(each is not None and each.ttl == "1h" for each in _marks(request))
 
 
@@ -272,15 +268,9 @@ def _marks(request: RouteRequest) -> Iterator[CacheControl | None]:
             yield from (part.cache_control for part in message.content)
 
 
-class _Turns(msgspec.Struct):
-    """A list of messages. Converts in half the time of a bare list, whose type msgspec reads anew each time."""
-
-    messages: list[Message]
-
-
 def _request_of(value: object) -> RouteRequest:
     if type(value) is list:
-        return RouteRequest(_messages_of(value))
+        return RouteRequest(converted(value, list[Message], "messages"))
     if isinstance(value, str):
         return RouteRequest([Message("user", value)])
     if isinstance(value, RouteRequest):
@@ -288,26 +278,19 @@ def _request_of(value: object) -> RouteRequest:
     if isinstance(value, Mapping):
         return converted(value, RouteRequest, "")
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
-        return RouteRequest(_messages_of(list(value)))
+        return RouteRequest(converted(list(value), list[Message], "messages"))
     hint = "pass a string, a list of messages, a dict or a RouteRequest"
     raise ValidationFailed.of(Problem("", f"{shown(value)} is not a request", hint))
 
 
-def _messages_of(value: list[Any]) -> list[Message]:
-    try:
-        return msgspec.convert({"messages": value}, _Turns).messages
-    except MISFITS:
-        return converted(value, list[Message], "messages")  # which says where, or knows it after all
-
-
 def timeout_ms_of(seconds: object) -> int:
     """The argument ``timeout`` in milliseconds. Raises ``ValidationFailed``."""
-    return round(_number("timeout", seconds, TIMEOUT_S, "it is in seconds, and timeout_ms in milliseconds") * 1000)
+    return round(_number("timeout", seconds, TIMEOUT_S, "timeout is in seconds, timeout_ms in milliseconds") * 1000)
 
 
 def checked_retries(retries: object) -> int:
     """The argument ``max_retries``. Raises ``ValidationFailed``."""
-    return int(_number("max_retries", retries, RETRIES, "further tries of one model; then the chain follows"))
+    return int(_number("max_retries", retries, RETRIES, "retries of one model before the next model is tried"))
 
 
 def _number(name: str, value: object, allowed: Range, hint: str) -> float:
@@ -317,7 +300,7 @@ def _number(name: str, value: object, allowed: Range, hint: str) -> float:
 
 
 def _overridden(made: RouteRequest, overrides: Mapping[str, Any]) -> RouteRequest:
-    """The request with arguments over its fields. ``timeout`` and ``max_retries`` must agree with these."""
+    """The request with fields replaced by arguments. ``timeout`` and ``max_retries`` must agree with its own."""
     if not overrides:
         return made
     given = _arguments(overrides)
@@ -337,13 +320,13 @@ def _overridden(made: RouteRequest, overrides: Mapping[str, Any]) -> RouteReques
 
 def _check_agrees(name: str, given: object, field: str, value: object, meant: int) -> None:
     if value is not None and value != meant:
-        raise ValidationFailed.of(Problem(name, f"is {given}, and {field} is {shown(value)}", "give one of the two"))
+        raise ValidationFailed.of(Problem(name, f"is {given}, but {field} is {shown(value)}", "pass only one of them"))
 
 
 def _arguments(overrides: Mapping[str, Any]) -> dict[str, Any]:
     for name in overrides:
         if name == "messages":
-            raise ValidationFailed.of(Problem(name, "is given twice", "the messages are the first argument"))
+            raise ValidationFailed.of(Problem(name, "is given twice", "pass messages as the first argument only"))
         if name == "stream":
             raise ValidationFailed.of(STREAMED._replace(problem="is not an argument"))
         if name not in _ARGUMENTS:
@@ -356,47 +339,8 @@ def _arguments(overrides: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _plainly(request: Any) -> RouteRequest | None:
-    """Complete a request of plain turns with few options. None for any other, which takes a closer look."""
-    messages, timeout_ms = request.messages, request.timeout_ms
-    if (
-        type(messages) is not list
-        or not 0 < len(messages) <= MAX_MESSAGES
-        or request.models is not None
-        or request.fallback is not None
-        or request.budget is not None
-        or not (request.cache is None or type(request.cache) is bool)
-        or request.tools is not None
-        or request.tool_choice is not None
-        or request.params is not None
-        or request.metadata is not None
-        or request.idempotency_key is not None
-        or request.prefer is not None
-        or type(request.stream) is not bool
-        or not (request.goal is None or (type(request.goal) is str and request.goal in _GOALS))
-        or not (request.strategy is None or (type(request.strategy) is str and request.strategy in _STRATEGIES))
-        or not (request.policy_id is None or (request.policy_id and _is_ascii(request.policy_id)))
-        or not (timeout_ms is None or (type(timeout_ms) is int and 1 <= timeout_ms <= LONGEST_TIMEOUT_MS))
-        or not _are_plain(messages)
-    ):
-        return None
-    goal: Any = request.goal
-    strategy: Any = request.strategy or "balanced"
-    if goal is None:
-        goal = "quality" if strategy == "quality-first" else "cost"
-    return RouteRequest(
-        [*messages],
-        goal,
-        strategy,
-        request.policy_id,
-        cache=request.cache,
-        stream=request.stream,
-        timeout_ms=timeout_ms,
-    )
-
-
 def _are_plain(messages: list[Message]) -> bool:
-    """True if all are turns of plain text, as most are."""
+    """True if all messages are plain text."""
     for message in messages:
         if (
             type(message) is not Message
@@ -413,7 +357,7 @@ def _are_plain(messages: list[Message]) -> bool:
 
 
 def _has_plain_types(request: Any) -> bool:
-    """True if all types are right, as far as that can be told quickly; for others ``rebuilt`` has the last word."""
+    """True if the types are certainly right. False means undecided: ``rebuilt`` checks them in full."""
     budget, fallback, params = request.budget, request.fallback, request.params
     return (
         request.tools is None
@@ -456,28 +400,28 @@ def _is_ascii(value: object) -> bool:
 
 
 def converted(value: object, shape: type[T], path: str) -> T:
-    """Make the shape of plain values, or of what stands for some. Raises ``ValidationFailed`` naming the place."""
+    """Convert a value to ``shape``, accepting subclasses of plain types. Raises ``ValidationFailed`` with the path."""
     try:
-        if type(value) is not list:  # the structs in lists have fields that must be there
-            msgspec.to_builtins(value)  # refuses what only looks like a mapping and would convert: a number of numpy's
+        if type(value) is not list:
+            msgspec.to_builtins(value)  # refuses objects that convert() would read by attribute, such as numpy scalars
         return msgspec.convert(value, shape)
-    except MISFITS:
-        pass  # perhaps only since a number, string or mapping is of a class of its own
+    except (msgspec.ValidationError, AttributeError, TypeError, UnicodeEncodeError, RecursionError):
+        pass  # may still be valid: a subclass of a number, string or mapping
     return rebuilt(value, shape, path)
 
 
 def rebuilt(value: object, shape: type[T], path: str) -> T:
-    """Take a struct apart and put it together again: that checks all types, and shares nothing with the caller.
-    ``path`` is where it stands. Raises ``ValidationFailed``."""
+    """Convert a struct to plain values and back, which checks all types and copies everything. ``path`` is its place in
+    errors. Raises ``ValidationFailed``."""
     try:
         tree: object = msgspec.to_builtins(value, builtin_types=_NO_JSON, enc_hook=_stand_in)
     except RecursionError:
-        problem = "nests too deep to be read, or holds a value that contains itself"
+        problem = "is nested too deeply, or contains itself"
         raise ValidationFailed.of(Problem(path, problem, "flatten it")) from None
     except TypeError as error:  # a struct as a key
-        raise ValidationFailed.at(path, f"holds what is not JSON: {error}", "make every key a string") from None
-    except Exception as error:  # of a class of the caller's
-        problem = f"holds a value that fails with {type(error).__name__}"
+        raise ValidationFailed.at(path, f"is not JSON: {error}", "make every key a string") from None
+    except Exception as error:  # raised by a class of the caller
+        problem = f"holds a value that raised {type(error).__name__}"
         raise ValidationFailed.of(Problem(path, problem, "pass plain dicts, strings and numbers")) from error
     found = flaw_in(tree)
     if found is not None:
@@ -487,17 +431,17 @@ def rebuilt(value: object, shape: type[T], path: str) -> T:
     except msgspec.ValidationError as misfit:
         return _without_nulls(tree, shape, path, misfit)
     except UnicodeEncodeError as misfit:
-        wrong = Problem(path, f"holds half of a surrogate pair: {quoted(misfit.object)}", "send valid Unicode")
+        wrong = Problem(path, f"holds an unpaired surrogate: {quoted(misfit.object)}", "send valid Unicode")
     raise ValidationFailed.of(wrong)
 
 
 def _without_nulls(tree: Any, shape: type[T], path: str, misfit: msgspec.ValidationError) -> T:
-    """Make the shape of values in which some fields are None that may only be left out: None means the same. Raises
-    ``ValidationFailed``, with the first other ``misfit``."""
+    """Convert again without fields that are None but may only be absent: None means the same. Raises
+    ``ValidationFailed`` for the first other ``misfit``."""
     while True:
         what, _, where = str(misfit).rpartition(" - at ")
         *outer, last = [name for name, _ in STEP.findall(where.strip("`"))] or [""]
-        holders = [tree]  # all objects at such a place
+        holders = [tree]  # all objects at this place
         for name in outer:
             if name:
                 holders = [held.get(name) for held in holders if isinstance(held, dict)]
@@ -515,7 +459,7 @@ def _without_nulls(tree: Any, shape: type[T], path: str, misfit: msgspec.Validat
 
 
 def _stand_in(value: object) -> object:
-    """A plain value for one of a subclass, of numpy or of a mapping; for any other what ``flaw_in`` reports."""
+    """The plain value of a subclass, numpy scalar or mapping; for any other object a ``Flaw``."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, Integral):
@@ -526,28 +470,28 @@ def _stand_in(value: object) -> object:
 
 
 def checked_tags(given: Tags) -> Tags:
-    """Copy tags. Raises ``ValidationFailed`` for values that are not JSON, or too long."""
+    """A checked copy of tags. Raises ``ValidationFailed`` if they are not JSON or too large."""
     mine: dict[str, Any] = rebuilt(given, dict[str, Any], "tags")
     _check_size("tags", mine, "")
     return mine
 
 
 def joined_tags(outer: Tags, inner: Tags) -> Tags:
-    """Both; under one name the inner one holds. Raises ``ValidationFailed`` if they are too long together."""
+    """Outer and inner tags merged; inner ones win. Raises ``ValidationFailed`` if the result is too large."""
     if not outer:
         return inner
     both = {**outer, **inner}
-    _check_size("tags", both, f" together with those around them, which take {_size(outer)}")
+    _check_size("tags", both, f" together with the outer tags, which take {_size(outer)}")
     return both
 
 
 def tagged(request: RouteRequest, tags: Tags) -> RouteRequest:
-    """The request with tags added below its own metadata. Raises ``ValidationFailed`` if it gets too long."""
+    """The request with tags added to its metadata, which wins. Raises ``ValidationFailed`` if that is too large."""
     own = request.metadata or {}
     both = {**tags, **own}
     if own:
         path = "metadata" if _size(own) >= _size(tags) else "tags"
-        _check_size(path, both, f" together: {_size(own)} the request's own metadata, {_size(tags)} the tags around it")
+        _check_size(path, both, f" together: {_size(own)} for the request's metadata, {_size(tags)} for the tags")
     return replace(request, metadata=both)
 
 

@@ -1,5 +1,5 @@
-"""What each field of a request may hold, over values whose types are right. Policies and catalogues share the rules.
-Whether model and policy ids exist is the catalogue's question."""
+"""Checks the values of request fields whose types are already checked. Policies and catalogues share the rules.
+Does not check whether models and policies exist."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ MAX_MESSAGES = 1_000
 MAX_STOPS = 4
 MAX_METADATA_BYTES = 16 * 1024
 MAX_KEY_BYTES = 64
-MAX_NAME_CHARS = 200  # the longest name of a provider, model, alias, policy or region
-MAX_PHRASES = 10_000  # how many a deny-list holds, each as long as a name may be
+MAX_NAME_CHARS = 200  # of the name of a provider, model, alias, policy or region
+MAX_PHRASES = 10_000  # in a deny-list, each up to MAX_NAME_CHARS
 A_NAME = f"1 to {MAX_NAME_CHARS} printable characters"
-MAX_PROBLEMS = 20  # how many problems one error lists
+MAX_PROBLEMS = 20  # listed in one error
 
 TOOL_MODES = ("auto", "none", "required")
 MODEL_ID = re.compile(r"[^/\s\x00-\x1f\x7f]+/[^\s\x00-\x1f\x7f]+")
 FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 IMAGE_SCHEMES = ("https://", "http://", "data:image/")
 FILE_SCHEMES = ("data:application/pdf;base64,", "https://")
-_CAPS = frozenset(  # what bounds an answer, in any vendor's words: set by us at any depth
+_CAPS = frozenset(  # vendor fields that cap the answer: set by the router at any depth
     "max_tokens max_completion_tokens max_output_tokens maxOutputTokens max_new_tokens num_predict n best_of "
     "candidateCount candidate_count".split()
 )
@@ -66,7 +66,7 @@ _SET_BY_US = _CAPS | frozenset(
     "model models messages input prompt contents system systemInstruction system_instruction instructions stream "
     "stream_options tools tool_choice toolConfig tool_config functions function_call".split()
 )
-COST_NOTHING = frozenset(  # fields of vendors that change no cost
+COST_NOTHING = frozenset(  # vendor fields that do not change the cost
     "frequency_penalty keep_alive labels logit_bias logprobs metadata min_p presence_penalty "
     "prompt_cache_key prompt_cache_retention repetition_penalty safety_identifier safety_settings safetySettings store "
     "top_a top_k top_logprobs user".split()
@@ -74,7 +74,7 @@ COST_NOTHING = frozenset(  # fields of vendors that change no cost
 
 
 class Range(NamedTuple):
-    """The numbers that a field takes. ``above``: the lower bound itself is excluded."""
+    """The numbers a field accepts. ``above``: the lower bound is excluded."""
 
     low: float
     high: float = float_info.max
@@ -82,14 +82,14 @@ class Range(NamedTuple):
     above: bool = False
 
     def admits(self, value: float) -> bool:
-        """True for a number in the range; NaN and infinities never are."""
+        """True if the number is in the range. False for NaN and infinities."""
         if not self.low <= value <= self.high or (self.above and value == self.low):
             return False
         return not self.whole or value % 1 == 0
 
     @property
     def sample(self) -> str:
-        """A number that is admitted."""
+        """A number in the range."""
         return f"{self.low if self.low > 0 and not self.above else min(self.high, max(self.low + 1, 1)):g}"
 
     def __str__(self) -> str:
@@ -147,7 +147,7 @@ NUMBERS: dict[type[msgspec.Struct], dict[str, Range]] = {
         **{name: _USD_PER_1M for name in PriceTier.__struct_fields__ if name.endswith("_usd")},
     },
 }
-"""The range of every number of the interface, in files and structs alike."""
+"""The range of every number in requests, policies and catalogues."""
 
 _NUMBERS = {
     kind: tuple((f.name, f.encode_name, ranges[f.name]) for f in fields(kind) if f.name in ranges)
@@ -156,7 +156,7 @@ _NUMBERS = {
 
 
 def check_numbers(kind: type[msgspec.Struct], prefix: str, holder: object, found: Problems) -> None:
-    """Check the numbers of a struct of some ``kind``."""
+    """Check the numeric fields of ``holder`` against the ranges of ``kind``."""
     for name, wire_name, allowed in _NUMBERS[kind]:
         value = getattr(holder, name)
         if value is not None and not allowed.admits(value):
@@ -165,7 +165,7 @@ def check_numbers(kind: type[msgspec.Struct], prefix: str, holder: object, found
 
 
 def completed(request: RouteRequest) -> RouteRequest:
-    """Check a request by every rule, and fill in goal and strategy. Raises ``ValidationFailed``."""
+    """Check all rules, and fill in goal and strategy. Raises ``ValidationFailed``."""
     found: Problems = []
     _check_messages(request.messages, found)
     if request.goal is not None and request.goal not in get_args(Goal):
@@ -206,7 +206,7 @@ def completed(request: RouteRequest) -> RouteRequest:
         request,
         goal=request.goal or ("quality" if strategy == "quality-first" else "cost"),
         strategy=strategy,
-        messages=[*request.messages],  # the caller may go on with a list of theirs
+        messages=[*request.messages],  # the caller may change their list later
         tools=request.tools or None,
         prefer=prefer,
     )
@@ -218,9 +218,9 @@ def is_name(text: str) -> bool:
 
 
 def check_text(path: str, text: str, found: Problems) -> None:
-    """Refuse a name that is blank, too long or not printable."""
+    """Report a name that is blank, too long or not printable."""
     if not is_name(text):
-        found.append(Problem(path, f"must be {A_NAME}, got {quoted(text)}", "take a short one, on one line"))
+        found.append(Problem(path, f"must be {A_NAME}, got {quoted(text)}", "use a short name on one line"))
 
 
 def check_names(names: Mapping[str, str]) -> None:
@@ -241,18 +241,18 @@ def is_date(text: str) -> bool:
 
 
 def check_date(path: str, text: str, found: Problems) -> None:
-    """Refuse anything but a date or a timestamp."""
+    """Report a text that is not a date or timestamp."""
     if not is_date(text):
         found.append(Problem(path, f"must be a date, got {quoted(text)}", "write YYYY-MM-DD, or a timestamp"))
 
 
 def is_day(text: str) -> bool:
-    """True for ``YYYY-MM-DD``, in which texts are in the order of time."""
+    """True for ``YYYY-MM-DD``, which sorts as text."""
     return len(text) == len("YYYY-MM-DD") and is_date(text)
 
 
 def check_day(path: str, text: str, found: Problems) -> None:
-    """Refuse anything but ``YYYY-MM-DD``."""
+    """Report a text that is not ``YYYY-MM-DD``."""
     if not is_day(text):
         found.append(Problem(path, f"must be a date, got {quoted(text)}", "write 'YYYY-MM-DD'"))
 
@@ -265,7 +265,7 @@ def _check_messages(messages: list[Message], found: Problems) -> None:
     if not messages:
         found.append(Problem("messages", "must hold at least one message", example("messages")))
     elif len(messages) > MAX_MESSAGES:
-        problem = f"holds {len(messages)} messages, at most {MAX_MESSAGES} are allowed"
+        problem = f"has {len(messages)} messages, at most {MAX_MESSAGES} are allowed"
         found.append(Problem("messages", problem, "drop the oldest"))
     else:
         for index, message in enumerate(messages):
@@ -277,27 +277,25 @@ def _check_messages(messages: list[Message], found: Problems) -> None:
 def _check_message(path: str, message: Message, found: Problems) -> None:
     content, calls, role = message.content, message.tool_calls, message.role
     if content is None and not (role == "assistant" and calls):
-        hint = "only an assistant message with tool_calls may go without"
+        hint = "only an assistant message with tool_calls may omit it"
         found.append(Problem(f"{path}.content", "is missing", hint))
     if isinstance(content, list):
         if not content:
             found.append(Problem(f"{path}.content", "must hold at least one part", "send a text instead"))
         for index, part in enumerate(content):
             if isinstance(part, ImagePart) and not part.image_url.url[:11].lower().startswith(IMAGE_SCHEMES):
-                problem = "must begin with https://, http:// or data:image/"  # the image itself is not to be in logs
-                hint = "give an address of the image, or the image itself as a data: URL"
+                problem = "must begin with https://, http:// or data:image/"  # hides the image: errors are logged
+                hint = "pass the URL of the image, or the image itself as a data: URL"
                 found.append(Problem(f"{path}.content[{index}].image_url.url", problem, hint))
             elif isinstance(part, FilePart) and not part.file.file_data[:28].lower().startswith(FILE_SCHEMES):
                 problem = f"must begin with {' or '.join(FILE_SCHEMES)}"
-                hint = "send a PDF as base64 or its address; of other files send the text"
+                hint = "send a PDF as base64 or by URL; send other files as text"
                 found.append(Problem(f"{path}.content[{index}].file.file_data", problem, hint))
             elif isinstance(part, AudioPart) and not part.input_audio.data:
                 found.append(_empty(f"{path}.content[{index}].input_audio.data"))
     if calls is not None:
         if not calls:
-            found.append(
-                Problem(f"{path}.tool_calls", "must hold at least one call", "leave it out where there is none")
-            )
+            found.append(Problem(f"{path}.tool_calls", "must hold at least one call", "leave it out if there is none"))
         elif role != "assistant":
             found.append(Problem(f"{path}.tool_calls", _no_place(role), "use 'assistant'"))
         for index, call in enumerate(calls):
@@ -317,7 +315,7 @@ def _check_message(path: str, message: Message, found: Problems) -> None:
 
 
 def _no_place(role: str) -> str:
-    return f"has no place in a message of role {role!r}"
+    return f"is not allowed in a message with role {role!r}"
 
 
 def check_whitelist(path: str, models: list[str] | None, found: Problems) -> None:
@@ -328,7 +326,7 @@ def check_whitelist(path: str, models: list[str] | None, found: Problems) -> Non
 
 
 def check_ids(path: str, ids: list[str], found: Problems) -> None:
-    """Refuse ids that are empty or named twice."""
+    """Report ids that are empty or listed twice."""
     seen: set[str] = set()
     for index, model in enumerate(ids):
         if len(found) >= MAX_PROBLEMS:
@@ -336,25 +334,25 @@ def check_ids(path: str, ids: list[str], found: Problems) -> None:
         if not model:
             found.append(_empty(f"{path}[{index}]"))
         if model in seen:
-            found.append(Problem(f"{path}[{index}]", f"names {quoted(model)} again", "name each model once"))
+            found.append(Problem(f"{path}[{index}]", f"lists {quoted(model)} again", "list each model once"))
         seen.add(model)
 
 
 def check_choice(path: str, words: Sequence[object], known: Sequence[str], found: Problems) -> None:
-    """Refuse a choice that is empty, names an unknown word, or names one twice."""
+    """Report a list that is empty or has unknown or repeated words."""
     if not words:
         found.append(Problem(path, "must name at least one", f"one of {', '.join(known)}"))
     for index, word in enumerate(words):
         if word not in known:
             found.append(no_choice(f"{path}[{index}]", word, known))
         elif word in words[:index]:
-            found.append(Problem(f"{path}[{index}]", f"names {shown(word)} again", "name each once"))
+            found.append(Problem(f"{path}[{index}]", f"lists {shown(word)} again", "list each once"))
 
 
 def check_phrases(path: str, phrases: Sequence[object], found: Problems) -> None:
     """Check a deny-list."""
     if not 1 <= len(phrases) <= MAX_PHRASES:
-        found.append(Problem(path, f"holds {len(phrases)} phrases, must hold 1 to {MAX_PHRASES}", "split a longer one"))
+        found.append(Problem(path, f"has {len(phrases)} phrases, must have 1 to {MAX_PHRASES}", "split a longer list"))
     for index, phrase in enumerate(phrases):
         if len(found) >= MAX_PROBLEMS:
             return
@@ -365,12 +363,12 @@ def check_phrases(path: str, phrases: Sequence[object], found: Problems) -> None
 
 
 def check_cache(path: str, cache: CacheOpts, found: Problems) -> None:
-    """Check the options of a cache: their ranges, and no more than one bound."""
+    """Check the ranges of cache options, and that ``max_error`` and ``threshold`` are not both set."""
     check_numbers(CacheOpts, f"{path}.", cache, found)
     if cache.namespace == "":
         found.append(_empty(f"{path}.namespace"))
     if cache.max_error is not None and cache.threshold is not None:
-        hint = "give 'max_error' to have the threshold learned, 'threshold' to set it yourself"
+        hint = "set 'max_error' to have the threshold learned, or 'threshold' to fix it"
         found.append(Problem(path, "has both max_error and threshold", hint))
 
 
@@ -404,7 +402,7 @@ def _check_declared(path: str, name: str, declared: dict[str, None], found: Prob
     known = f"declared: {listed([*declared])}" if declared else "there are no tools"
     problem = f"names the tool {quoted(name)}, which is not declared ({known})"
     modes = TOOL_MODES if path == "tool_choice" else ()
-    other = f"name one, or take {', '.join(map(repr, TOOL_MODES))}" if modes else "declare it in 'tools'"
+    other = f"name a declared tool, or use {', '.join(map(repr, TOOL_MODES))}" if modes else "declare it in 'tools'"
     found.append(Problem(path, problem, did_you_mean(name, (*declared, *modes)) or other))
 
 
@@ -419,8 +417,8 @@ def check_params(params: Params, found: Problems) -> None:
     check_numbers(Params, "params.", params, found)
     stops = params.stop if isinstance(params.stop, list) else [params.stop]
     if len(stops) > MAX_STOPS:
-        problem = f"holds {len(stops)} strings, at most {MAX_STOPS} are allowed"
-        found.append(Problem("params.stop", problem, "keep the likeliest"))
+        problem = f"has {len(stops)} strings, at most {MAX_STOPS} are allowed"
+        found.append(Problem("params.stop", problem, "keep the most likely ones"))
     if "" in stops:
         found.append(_empty("params.stop" if params.stop == "" else f"params.stop[{stops.index('')}]"))
     if params.response_format is not None:
@@ -429,22 +427,23 @@ def check_params(params: Params, found: Problems) -> None:
         check_numbers(ReasoningBudget, "params.reasoning.", params.reasoning, found)
         cap = params.max_output_tokens
         if cap is not None and params.reasoning.max_tokens >= cap:
-            said = f"is {params.reasoning.max_tokens:g}, which leaves nothing of max_output_tokens={cap:g}"
-            found.append(Problem("params.reasoning.max_tokens", said, "thinking counts as output: allow more of that"))
+            problem = f"is {params.reasoning.max_tokens:g}, which uses up max_output_tokens={cap:g}"
+            hint = "reasoning counts as output: raise max_output_tokens"
+            found.append(Problem("params.reasoning.max_tokens", problem, hint))
     for provider, own in (params.extra or {}).items():
         for key in (*own, *(inner for value in own.values() if isinstance(value, dict) for inner in value)):
             if key in (_SET_BY_US if key in own else _CAPS):
-                hint = "leave it out; the request's own fields and 'params' say it"
+                hint = "leave it out; use the request's own fields and 'params'"
                 found.append(Problem(f"params.extra.{provider}.{key}", "is set by the router", hint))
 
 
 def check_costs_nothing(params: Params | None) -> None:
-    """Refuse fields of vendors that may cost more than is reckoned with. Raises ``ValidationFailed``."""
+    """Raise ``ValidationFailed`` for vendor fields whose cost cannot be estimated."""
     for provider, own in () if params is None or params.extra is None else params.extra.items():
         for key in own:
             if key not in COST_NOTHING:
-                hint = f"where money is limited only these pass: {', '.join(sorted(COST_NOTHING))}"
-                problem = "may cost what no budget reckons with"
+                hint = f"under a limit on cost only these are allowed: {', '.join(sorted(COST_NOTHING))}"
+                problem = "may add costs that no budget accounts for"
                 raise ValidationFailed.of(Problem(f"params.extra.{provider}.{key}", problem, hint))
 
 
@@ -454,9 +453,9 @@ def _check_format(path: str, form: dict[str, Any], found: Problems) -> None:
     if kind not in FORMATS:
         found.append(no_choice(f"{path}.type", kind))
     elif kind != "json_schema" and inner is not None:
-        found.append(Problem(path_in, "goes with type 'json_schema' only", "set that type, or leave it out"))
+        found.append(Problem(path_in, "is only for type 'json_schema'", "set that type, or leave it out"))
     elif kind == "json_schema" and not isinstance(inner, dict):
-        found.append(Problem(path_in, f"must be a dict, got {shown(inner)}", 'give {"name": ..., "schema": {...}}'))
+        found.append(Problem(path_in, f"must be a dict, got {shown(inner)}", 'pass {"name": ..., "schema": {...}}'))
     elif isinstance(inner, dict):
         _check_fields(path_in, inner, found)
         _check_function_name(f"{path_in}.name", inner.get("name"), found)
@@ -472,7 +471,7 @@ def _check_fields(place: str, value: dict[str, Any], found: Problems) -> None:
 
 
 def check_metadata(metadata: dict[str, Any], found: Problems) -> None:
-    """Refuse metadata that is too long."""
+    """Report metadata that is too large."""
     size = len(encode(metadata))
     if size > MAX_METADATA_BYTES:
         problem = f"takes {size} bytes as JSON, at most {MAX_METADATA_BYTES} are allowed"

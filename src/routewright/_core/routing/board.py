@@ -1,6 +1,5 @@
-"""Compiled snapshots and the orders that follow from them: what one request's decision shares with all others. A board
-is never changed. Where health moved, another takes its place, whose orders follow those before by the rows that moved.
-Nothing here knows a request's own numbers."""
+"""Compiled snapshots and their orders, which all decisions share. A board is immutable. When health changes, a new
+board replaces it and updates the earlier orders by the rows that moved. Nothing here depends on a request's numbers."""
 
 from __future__ import annotations
 
@@ -21,26 +20,27 @@ from .pool import Pool
 from .scale import size_class
 from .scoring import WEIGHTS, Columns, Ranking, RequestClass, Weights
 
-PLANS_KEPT = 512  # compiled plans that the boards of one lineage remember at most
-_KEPT = 512  # orders that they remember, fewer where ...
-_KEPT_ROWS = 1 << 17  # ... they have many rows: some 300 bytes each
+PLANS_KEPT = 512  # compiled plans cached per lineage
+_KEPT = 512  # orders cached per lineage ...
+_KEPT_ROWS = 1 << 17  # ... and rows in all of them, about 300 bytes each
 CHANGES_KEPT = 64
 BOARDS_KEPT = 4
-DIALLED_KEPT = 16  # sets of dials whose pools are remembered
+DIALLED_KEPT = 16  # sets of dials whose pools are cached
 
 OrderKey = tuple[
     tuple[int, int, int, int], int, int | None, Workload, int, str, tuple[str, ...], bool, int | None, int | None,
     tuple[int, ...] | None,
 ]  # fmt: skip
-"""A ``RequestClass``, a ``Kind`` and a ``Bar`` in one, which is quicker to look up, and the qualities that follow from
-a reading of the prompt."""
+"""A ``RequestClass``, a ``Kind`` and a ``Bar`` in one flat tuple, which hashes faster, and the qualities predicted from
+the prompt."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
 class Kept(dict[K, V | None]):
-    """The values used last, at most ``most``: ``kept[key]`` is None for others. Needs no lock."""
+    """An approximate LRU cache of at most ``most`` values; ``kept[key]`` is None on a miss. Thread-safe without a
+    lock."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Kept(dict[K, V | None]):
         return found
 
     def put(self, key: K, value: V) -> None:
-        """Keep a value, and forget those that were not used for longest."""
+        """Store a value, dropping the least recently used ones."""
         if len(self) >= self._half:
             self._old = dict(self)
             self.clear()
@@ -62,48 +62,48 @@ class Kept(dict[K, V | None]):
 
 
 class Moved(NamedTuple):
-    """What differs between a board and one before it."""
+    """The difference between a board and an earlier one."""
 
     rows: frozenset[int]
     circuits: bool
-    """A circuit opened or closed, or the time of its probe is another."""
+    """A circuit opened or closed, or its probe time changed."""
 
 
 class Dated(NamedTuple, Generic[V]):
-    """A value and the version of the board that it was last true of."""
+    """A value and the latest board version it is known to hold for."""
 
     version: int
     value: V
 
 
 class Lineage:
-    """What boards that follow each other share: each value with the version that it is of."""
+    """Caches shared by successive boards."""
 
     def __init__(self, rows: int) -> None:
         self.latest = 0
-        """The version of the latest board: of two that follow one, the second begins a lineage of its own."""
+        """The version of the latest board. A second successor of the same board starts a new lineage."""
         self.orders: Kept[OrderKey, Dated[Order]] = Kept(min(_KEPT, _KEPT_ROWS // max(1, rows) + 1))
         self.plans: Kept[Hashable, Dated[Plan | None]] = Kept(PLANS_KEPT)
 
 
 class Boards:
-    """The boards of one catalogue: the last few that were asked for. Safe to share."""
+    """Makes and caches the boards of one catalogue. Safe to share."""
 
     def __init__(
         self, pool: Pool, aliases: Mapping[str, str] | None = None, variables: Mapping[str, str] | None = None
     ) -> None:
         self.pool = pool
-        self.aliases = aliases or {}  # short names of models, which policies may use
+        self.aliases = aliases or {}  # of models; policies may use them
         self.variables = variables or {}
-        """What the environment would have to hold for a provider to be there, by its name."""
+        """The environment variable that enables each unavailable provider, by its name."""
         self._latest: tuple[Board, ...] = ()
         self._eligible: Kept[Kind, Eligible] = Kept(_KEPT)
         self._dialled: Kept[Dials, Boards] = Kept(DIALLED_KEPT)
         self._follows: tuple[Board, Board] | None = None
-        """Of boards for dials: the latest, and the plain one that it has the health of."""
+        """For boards with dials: the latest one, and the plain board of the same health."""
 
     def of(self, health: HealthSnapshot) -> Board:
-        """The board of one health; compiled anew, in a millisecond or so, if it is none of the last few."""
+        """The board of a health snapshot. Compiled in about a millisecond if it is not one of the last few."""
         for board in self._latest:
             if board.outlook.health.id == health.id:
                 return board
@@ -116,7 +116,7 @@ class Boards:
 
     def dialled(self, dials: Dials) -> Boards:
         """The boards of the same catalogue for requests with these dials."""
-        if dials.tools and not self.pool.shy:
+        if dials.tools and not self.pool.tools_or_reasoning:
             dials = dials._replace(tools=False)
         if dials == self.pool.dials:
             return self
@@ -128,7 +128,7 @@ class Boards:
         return found
 
     def after(self, plain: Board) -> Board:
-        """The board for these dials at the health of a plain one, made from the one before where not much moved."""
+        """The board for these dials at the health of a plain board, derived from the previous one if possible."""
         follows = self._follows
         if follows is not None and follows[1] is plain:
             return follows[0]
@@ -144,7 +144,7 @@ class Boards:
         return board
 
     def eligible(self, kind: Kind) -> Eligible:
-        """Answers to the catalogue's own questions for one kind of request."""
+        """The catalogue's constraints, checked for one kind of request."""
         found = self._eligible[kind]
         if found is None:
             found = Eligible.of(self.pool, kind)
@@ -153,7 +153,7 @@ class Boards:
 
 
 class Board:
-    """The orders of one catalogue and health, computed as they are needed. Safe to share."""
+    """The orders of one catalogue and health, computed on demand. Safe to share."""
 
     def __init__(
         self,
@@ -163,15 +163,15 @@ class Board:
         version: int = 0,
         changes: tuple[Moved, ...] = (),
     ) -> None:
-        self.boards = boards  # where it, and those of other times, can be had again
+        self.boards = boards
         self.outlook = outlook
         self.pool = outlook.pool
-        self.snapshots = outlook.pool.snapshot, outlook.health  # those that decisions by it name
+        self.snapshots = outlook.pool.snapshot, outlook.health
         self.lineage = lineage or Lineage(len(outlook.pool))
-        self.version = version  # boards of a lineage are numbered
-        self.changes = changes  # what moved from each of those before it to the next, the latest last
+        self.version = version  # counts the boards of a lineage
+        self.changes = changes  # from each earlier board to the next, the latest last
         self.ids: tuple[str, str, str | None] = (outlook.pool.snapshot.id, outlook.health.id, None)
-        """Of the catalogue and health, and of no policy."""
+        """Ids of the catalogue, health and policy snapshots; a board has no policy."""
         self._columns: dict[RequestClass, tuple[Columns, dict[int, Leg]]] = {}
 
     @property
@@ -180,12 +180,12 @@ class Board:
         return self.outlook.health.id
 
     def dialled(self, dials: Dials) -> Board:
-        """The board for requests with these dials; from a plain board only, or its own."""
+        """The board for requests with these dials. Call it on a plain board."""
         boards = self.boards.dialled(dials)
         return self if boards is self.boards else boards.after(self)
 
     def moved(self, health: HealthSnapshot, seen: Mapping[int, ModelHealth]) -> Board:
-        """The board of a health that differs from this one's in some rows alone."""
+        """The board of a health that differs from this board's only in the rows of ``seen``."""
         outlook = self.outlook.moved(health, seen)
         change = Moved(frozenset(seen), outlook.open != self.outlook.open)
         if self.lineage.latest != self.version:
@@ -195,7 +195,7 @@ class Board:
         return self.boards.keep(Board(self.boards, outlook, self.lineage, version, changes))
 
     def since(self, version: int) -> Moved | None:
-        """What moved since an earlier version; None: nobody knows any more."""
+        """What moved since an earlier version; None if that is no longer known."""
         gap = self.version - version
         if not 0 <= gap <= len(self.changes):
             return None
@@ -205,13 +205,13 @@ class Board:
         return Moved(frozenset().union(*[each.rows for each in changes]), any(each.circuits for each in changes))
 
     def with_models(self, models: Iterable[Model]) -> Board:
-        """The board of other models at the same health, for questions of what would be."""
+        """A board of other models at the same health, for what-if questions."""
         before = self.outlook.pool
         pool = Pool(snapshot(tuple(models), before.snapshot.as_of), before.as_of)
         return Boards(pool.dialled(before.dials), self.boards.aliases).of(self.outlook.health)
 
     def order(self, given: DecisionInput) -> Order:
-        """The order that serves an input, shared by its class unless it brings own qualities or a warm prompt."""
+        """The order for an input. Inputs of one class share it, unless they have own qualities or a warm prompt."""
         if given.warm:
             return WarmOrder(self.order(replace(given, warm=())), self.outlook, given)
         cap = given.max_output_tokens

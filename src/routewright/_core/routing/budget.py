@@ -1,5 +1,4 @@
-"""What a budget still buys: the output cap of the next call, what is kept back for a fallback, and how many calls share
-one."""
+"""Budget arithmetic: the output cap of the next call, the reserve for a fallback, and one budget for many calls."""
 
 from __future__ import annotations
 
@@ -17,43 +16,43 @@ from .plan import Leg, OutputPlan, Plan
 
 
 class RoomTooSmall(Exception):
-    """What is left of the budget does not pay for a call."""
+    """The rest of the budget does not pay for a call."""
 
 
 class Amount(NamedTuple):
-    """What was used, or may be."""
+    """Money and tokens used or reserved."""
 
     nanos: int = 0
     tokens: int = 0
 
     def plus(self, other: Amount) -> Amount:
-        """Both together."""
+        """The sum."""
         return Amount(self.nanos + other.nanos, self.tokens + other.tokens)
 
     def without(self, other: Amount) -> Amount:
-        """What this has beyond the other; negative where that is more."""
+        """The difference, which may be negative."""
         return Amount(self.nanos - other.nanos, self.tokens - other.tokens)
 
 
 class Room(NamedTuple):
-    """What is left of a budget. None: no limit."""
+    """The rest of a budget. None means no limit."""
 
     nanos: int | None
     tokens: int | None
 
     def holds(self, amount: Amount) -> bool:
-        """Whether there is so much of it."""
+        """True if the amount fits."""
         return self.most(amount) == amount
 
     def most(self, amount: Amount) -> Amount:
-        """Of an amount what there is room for."""
+        """The part of an amount that fits."""
         return Amount(
             amount.nanos if self.nanos is None else max(0, min(self.nanos, amount.nanos)),
             amount.tokens if self.tokens is None else max(0, min(self.tokens, amount.tokens)),
         )
 
     def without(self, nanos: int, tokens: int) -> Room:
-        """The room once something was spent or kept back."""
+        """The room left after spending or reserving this much."""
         return Room(
             None if self.nanos is None else self.nanos - nanos,
             None if self.tokens is None else self.tokens - tokens,
@@ -61,19 +60,19 @@ class Room(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What one call may use of the budget."""
+    """The part of a shared budget reserved for one call."""
 
     number: int
     room: Room
 
 
 class SharedBudget:
-    """One budget for many calls: what is spent and what is reserved never come to more than it.
+    """One budget for many calls. Spent plus reserved never exceeds the limit.
 
-        reserve(worst) ─┬─ Share ── settle(it, used), or release(it)
-                        └─ None: others hold what it needs; ask again when one of them has settled
+        reserve(worst) ─┬─ Share ── settle(share, used), or release(share)
+                        └─ None: other calls hold the rest; try again after one of them settles
 
-    A call that uses more than it reserved is booked in full, and nothing is left for others.
+    A call that uses more than it reserved is booked in full.
     """
 
     def __init__(self, limit: Room) -> None:
@@ -85,11 +84,11 @@ class SharedBudget:
 
     @property
     def left(self) -> Room:
-        """What is not spent; some of it may be reserved."""
+        """The unspent room, including what is reserved."""
         return self.limit.without(*self.spent)
 
     def reserve(self, worst: Amount) -> Share | None:
-        """Put aside the most that a call may use; where nobody else holds any, of a larger amount all there is."""
+        """Reserve the most a call may use. If no other call holds a share, a larger amount gets all that is left."""
         free = self.left.without(*self.reserved)
         if self._held and not free.holds(worst):
             return None
@@ -101,17 +100,17 @@ class SharedBudget:
         return Share(self._number, room)
 
     def settle(self, share: Share, used: Amount) -> None:
-        """Book what a call has used. Raises ``KeyError`` for one that was settled before."""
+        """Book what a call used. Raises ``KeyError`` if the share was already settled."""
         self.release(share)
         self.spent = self.spent.plus(used)
 
     def release(self, share: Share) -> None:
-        """Give back what a call reserved, since it used none of it."""
+        """Return an unused share."""
         self.reserved = self.reserved.without(self._held.pop(share.number))
 
 
 def room_of(budget: Budget) -> Room:
-    """The room of a checked budget of which nothing is spent."""
+    """The room of an unspent, checked budget."""
     return Room(
         None if budget.max_cost_usd is None else budget_nanos(budget.max_cost_usd),
         None if budget.max_tokens is None else int(budget.max_tokens),
@@ -119,12 +118,12 @@ def room_of(budget: Budget) -> Room:
 
 
 def own_room(given: DecisionInput) -> Room:
-    """The room that an input's own budget leaves."""
+    """The room of an input's own budget."""
     return Room(given.budget_nanos, given.budget_tokens)
 
 
 def within(given: DecisionInput, room: Room) -> DecisionInput:
-    """The input under a budget from outside, where its own is not smaller."""
+    """The input with its budget reduced to a shared one's room."""
     return replace(
         given,
         budget_nanos=_smaller(given.budget_nanos, room.nanos),
@@ -133,18 +132,18 @@ def within(given: DecisionInput, room: Room) -> DecisionInput:
 
 
 def worst_of_call(leg: Leg, tokens: TokenBounds, cap: int) -> Amount:
-    """The most that one call of a priced model can use."""
+    """The most one call of a priced model can use."""
     high = leg.length(tokens)[1]
     return Amount(call_nanos(leg.worst_price(high), high, cap), high + cap)
 
 
 def worst_wanted(given: DecisionInput, leg: Leg, tokens: TokenBounds) -> Amount:
-    """The most that one call of a priced model can use that no budget keeps short."""
+    """The most one call of a priced model can use without a budget."""
     return worst_of_call(leg, tokens, _capped(given, leg, leg.length(tokens), 1 << 53))
 
 
 def worst_of_plan(plan: Plan, tokens: TokenBounds, room: Room, tries: int) -> Amount:
-    """The most that a plan under a budget can use, if every one of its models is called so often."""
+    """The most a plan can use within ``room`` if each of its models is called ``tries`` times."""
     worst = Amount()
     for leg in plan.legs:
         once = worst_wanted(plan.given, leg, tokens)
@@ -153,8 +152,8 @@ def worst_of_plan(plan: Plan, tokens: TokenBounds, room: Room, tries: int) -> Am
 
 
 def output_cap(given: DecisionInput, leg: Leg, tokens: TokenBounds, room: Room) -> int | None:
-    """Output tokens to ask a model for at most; None: no cap is sent. ``given``: a plan's, perhaps a template. Raises
-    ``RoomTooSmall`` if the room does not cover the output asked for, or else the 90th percentile expected."""
+    """The output cap to send to a model; None for no cap. Raises ``RoomTooSmall`` if the room does not cover the
+    requested output, or the expected 90th percentile."""
     if room.nanos is None and room.tokens is None:
         return given.max_output_tokens
     length = leg.length(tokens)
@@ -165,12 +164,12 @@ def output_cap(given: DecisionInput, leg: Leg, tokens: TokenBounds, room: Room) 
 
 
 def plan_output(plan: Plan, tokens: TokenBounds, room: Room) -> OutputPlan:
-    """Cap a primary that fits so that the cheapest fallback stays affordable where the budget allows."""
+    """Cap the primary's output so that the cheapest fallback stays affordable, if the budget allows."""
     given, (primary, *chain) = plan.given, plan.legs
     if room.nanos is None and room.tokens is None:
         return OutputPlan(given.max_output_tokens, True)
     if room.nanos is not None and room.tokens is None and not (tokens.counted or tokens.images):
-        high, (per_token, most, whole) = tokens.high, plan.ample or _ample(plan)
+        high, (per_token, most, whole) = tokens.high, plan.ample_output or _ample(plan)
         if high * per_token + most <= room.nanos * PICOS_PER_NANO and (whole.cap or 0) <= primary.window - high:
             return whole
     length = primary.length(tokens)
@@ -183,9 +182,9 @@ def plan_output(plan: Plan, tokens: TokenBounds, room: Room) -> OutputPlan:
 
 
 def worst_of_start(plan: Plan, tokens: TokenBounds, room: Room, calls: int = 1) -> int:
-    """The most that the first calls of a plan under a budget can cost that are made at once, in nano-dollars."""
+    """The most the first ``calls`` calls of a plan, made at once, can cost within ``room``, in nano-dollars."""
     cap, leg = plan_output(plan, tokens, room).cap, plan.legs[0]
-    assert cap is not None, "where money is limited a cap is sent"
+    assert cap is not None, "a limit on cost implies a cap"
     price = leg.dearest
     if price is None or tokens.counted or tokens.images:
         first = worst_of_call(leg, tokens, cap).nanos
@@ -204,15 +203,15 @@ def _ample(plan: Plan) -> tuple[int, int, OutputPlan]:
         wanted = max(given.default_output_cap, primary.held)
     cap = max(1, min(wanted, primary.max_output))
     if not all(leg.prices_held for leg in plan.legs):
-        plan.ample = 0, 1 << 200, OutputPlan(cap, True)
-        return plan.ample
+        plan.ample_output = 0, 1 << 200, OutputPlan(cap, True)
+        return plan.ample_output
     price = dearest_at(primary.prices_held, 1 << 53)
     dearest = [(leg, dearest_at(leg.prices_held, 1 << 53)) for leg in chain]
     kept = max([each.input for _, each in dearest], default=0)
     held = max([_held(given, leg) * each.output for leg, each in dearest], default=0)
     most = cap * price.output + held + PICOS_PER_NANO
-    plan.ample = price.input + kept, most, OutputPlan(cap, True)
-    return plan.ample
+    plan.ample_output = price.input + kept, most, OutputPlan(cap, True)
+    return plan.ample_output
 
 
 def _smaller(own: int | None, room: int | None) -> int | None:
@@ -222,12 +221,12 @@ def _smaller(own: int | None, room: int | None) -> int | None:
 
 
 def _held(given: DecisionInput, leg: Leg) -> int:
-    """Output tokens for which a budget must have room: what was asked for, else the 90th percentile."""
+    """Output tokens a budget must cover: the requested cap, else the 90th percentile."""
     return leg.held if given.max_output_tokens is None else given.max_output_tokens
 
 
 def _affordable(leg: Leg, high: int, nanos: int | None, tokens: int | None) -> int:
-    """Output tokens that a room pays for beside an input; negative if not even that fits."""
+    """Output tokens the room pays for beside the input; negative if it does not cover the input."""
     affordable = 1 << 53 if tokens is None else tokens - high
     if nanos is None:
         return affordable
@@ -242,7 +241,7 @@ def _capped(given: DecisionInput, leg: Leg, length: Length, affordable: int) -> 
 
 
 def _without_cheapest(given: DecisionInput, chain: Sequence[Leg], tokens: TokenBounds, room: Room) -> Room:
-    """The room that is left when one member of the chain is kept affordable."""
+    """The room left after reserving for the cheapest member of the chain."""
     fewest = least = 1 << 200
     for leg in chain:
         high, held = leg.length(tokens)[1], _held(given, leg)

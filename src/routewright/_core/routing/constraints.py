@@ -1,9 +1,8 @@
-"""Which models a request may use at all, and why not the others: one question each, in the order of ``Reason``.
+"""Which models a request may use, and why not the others: one constraint per ``Reason``, in its order.
 
-A question about the catalogue is answered once per kind of request (``Eligible``), one about a policy's floor and
-ceiling once per order (``Bar``). Those about this request's own numbers are asked row by row while a decision walks
-down its order (``Ask.fits``), and for the whole pool when somebody reads the table (``failures``). Both say the same; a
-property test holds them to it.
+Constraints of the catalogue are checked once per kind of request (``Eligible``), a policy's floor and ceiling once per
+order (``Bar``). The request's own numbers are checked row by row while a decision walks its order (``Ask.fits``), and
+for the whole pool when a table is read (``failures``). A property test checks that both agree.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from .pool import THINKING, Pool
 from .scale import BoolArray, IntArray
 
 REASONS: tuple[Reason, ...] = tuple(Reason)
-PASSES = len(REASONS)  # stands for "fails none" where columns stand for reasons
+PASSES = len(REASONS)  # the column of a row that fails no constraint
 _COLUMN = {reason: column for column, reason in enumerate(REASONS)}
 _CONTEXT, _BUDGET_TOKENS, _BUDGET_COST = map(REASONS.index, (Reason.CONTEXT, Reason.BUDGET_TOKENS, Reason.BUDGET_COST))
 _NEEDS = (
@@ -36,17 +35,17 @@ _NEEDS = (
 
 
 class Kind(NamedTuple):
-    """What the catalogue's own questions depend on."""
+    """The inputs of the catalogue's constraints."""
 
     needs: int
     as_of: str
     regions: tuple[str, ...]
     named: bool
-    """The caller named models; then free-tier ones among them count."""
+    """The caller named models, so free-tier models are allowed."""
 
 
 class Bar(NamedTuple):
-    """What a policy asks of the numbers that rank a model."""
+    """A policy's limits on quality and latency."""
 
     min_quality: int | None
     """Millionths."""
@@ -57,23 +56,23 @@ NO_BAR = Bar(None, None)
 
 
 class CountTokens(Exception):
-    """The bounds cannot settle the matter: count the input exactly and decide again."""
+    """The token bounds leave the decision open: count the input exactly and decide again."""
 
 
 class Eligible:
-    """Answers of a pool to the questions that need no numbers of the request."""
+    """Results of the constraints that do not depend on the request's numbers, for all rows of a pool."""
 
     def __init__(self, failed: BoolArray) -> None:
         self.failed = failed
         self.passed: BoolArray = np.logical_not(failed.any(axis=1))
         self.first: IntArray = np.where(self.passed, PASSES, failed.argmax(axis=1))
-        """As ``first_failures``, of these questions alone."""
+        """Like ``first_failures``, for these constraints only."""
         self.firsts: list[int] = self.first.tolist()
         self.counts = count_reasons(self.first)
 
     @classmethod
     def of(cls, pool: Pool, kind: Kind) -> Eligible:
-        """Ask the catalogue's own questions."""
+        """Check the catalogue's constraints."""
         failed = np.zeros((len(pool), len(REASONS)), dtype=np.bool_)  # (n, 15), columns follow REASONS
         failed[:, _COLUMN[Reason.DISABLED]] = pool.disabled | (pool.free_tier & (not kind.named))
         failed[:, _COLUMN[Reason.DEPRECATED]] = pool.deprecated <= date.fromisoformat(kind.as_of).toordinal()
@@ -87,7 +86,7 @@ class Eligible:
         return cls(failed)
 
     def above(self, bar: Bar, quality: IntArray, latency_ms: IntArray) -> Eligible:
-        """Ask for a bar, too. ``quality`` in millionths and ``latency_ms`` have shape (n,)."""
+        """Add the constraints of a bar. ``quality`` in millionths and ``latency_ms`` have shape (n,)."""
         failed = self.failed.copy()
         if bar.min_quality is not None:
             failed[:, _COLUMN[Reason.QUALITY_FLOOR]] = quality < bar.min_quality
@@ -97,7 +96,7 @@ class Eligible:
 
 
 class Ask:
-    """The numbers of one request that a model must fit, made ready to be compared with."""
+    """Checks models against the numbers of one request: context window and budgets."""
 
     __slots__ = (
         "_lengths", "bounds", "budget_nanos", "budget_picos", "budget_tokens", "counted", "failed", "limited",
@@ -115,12 +114,12 @@ class Ask:
         self.text = text
         self.counted = text.counted
         self.bounds: Length = text.low, text.high, text.high
-        self.vary = text.counted or bool(text.images)  # not all models count the input alike, as far as is known
-        self.failed: dict[int, int] = {}  # rows that were asked and do not fit, with the column of the question
+        self.vary = text.counted or bool(text.images)  # the length of the input depends on the model
+        self.failed: dict[int, int] = {}  # rows that failed ``fits``, with the column of the constraint
         self._lengths: dict[int, Length] = {}
 
     def input(self, row: int) -> Length:
-        """The input as a row counts it."""
+        """The length of the input for a row."""
         if not self.vary:
             return self.bounds
         pool = self.outlook.pool
@@ -132,7 +131,7 @@ class Ask:
         return found
 
     def fits(self, row: int) -> bool:
-        """Ask the context and budget questions of one row. Raises ``CountTokens`` where the bounds leave it open."""
+        """Check context and budget for one row. Raises ``CountTokens`` if the bounds leave it open."""
         low, high, filling = self.bounds
         if self.vary:
             low, high, filling = self.input(row)
@@ -146,16 +145,16 @@ class Ask:
 
     @property
     def is_open(self) -> bool:
-        """A count would say more of the input's length."""
+        """True if counting tokens would narrow the bounds."""
         return not self.counted and self.text.low < self.text.high
 
     def may_fit(self, row: int) -> bool:
-        """Ask the same questions of one row at its shortest input."""
+        """Like ``fits``, at the shortest input the bounds allow."""
         low = self.input(row)[0]
         return self._failure(row, low, low) == PASSES
 
     def failure(self, row: int) -> int:
-        """The column of the first of these questions that one row fails at its longest input, else ``PASSES``."""
+        """The column of the first constraint a row fails at its longest input, else ``PASSES``."""
         _, high, filling = self.input(row)
         return self._failure(row, high, filling)
 
@@ -180,8 +179,8 @@ class Ask:
         return PASSES if input_tokens * price.input + held * price.output <= self.budget_picos else _BUDGET_COST
 
     def fits_all(self) -> bool:
-        """Whether no row can fail a question of this request's own, as is the rule."""
-        outlook, longest = self.outlook, self.text.high  # no count of the text is above its bound
+        """True if certainly no row fails; the common case."""
+        outlook, longest = self.outlook, self.text.high
         if self.text.images:
             longest = max([high for _, high, _ in self.lengths])
         if longest > outlook.least_room(self.output):
@@ -193,18 +192,18 @@ class Ask:
         return self.budget_picos is None or outlook.costs_at_most(longest, self.output, self.budget_picos)
 
     def worst_picos(self, row: int, input_tokens: int) -> int:
-        """The most that the longest input and held output can cost; beyond every budget if unpriced."""
+        """The most the longest input and held output can cost; above every budget if unpriced."""
         price = self.outlook.pool.dearest(row, input_tokens)
         return input_tokens * price.input + self.held_output(row) * price.output
 
     def worst_usd(self, row: int) -> float | None:
-        """What a budget must hold for a row, in dollars; None where its price is unknown."""
+        """The dollars a budget must cover for a row; None if its price is unknown."""
         if not self.outlook.pool.held[row]:
             return None
         return usd(nanos(self.worst_picos(row, self.high(row))))
 
     def affordable_at_best(self) -> BoolArray:
-        """Rows that a budget does not rule out at the shortest input. Shape (n,)."""
+        """Rows the budgets can pay for at the shortest input. Shape (n,)."""
         pool, low, held = self.outlook.pool, self.text.low, self.outlook.held_output(self.output)
         kept = np.ones(len(pool), dtype=np.bool_)
         if self.budget_tokens is not None:
@@ -214,30 +213,30 @@ class Ask:
         return kept
 
     def held_output(self, row: int) -> int:
-        """Output tokens for which a budget must have room: what was asked for, else the 90th percentile."""
+        """Output tokens a budget must cover: the requested cap, else the 90th percentile."""
         return self.outlook.output_p90[row] if self.output is None else self.output
 
     def room(self, row: int) -> int:
-        """Output tokens for which a row's window has room beside the input; negative if not even that fits."""
+        """Output tokens left in a row's window after the input; negative if the input does not fit."""
         return self.outlook.pool.window[row] - self.input(row)[2]
 
     def high(self, row: int) -> int:
-        """Most input tokens that this request can have as a row counts them."""
+        """The most input tokens for a row."""
         return self.input(row)[1]
 
     @property
     def lengths(self) -> list[Length]:
-        """One for each of the pool's measures."""
+        """The input's length by each of the pool's measures."""
         measures = range(len(self.outlook.pool.measures))
         return [self._measured(measure) for measure in measures] if self.vary else [self.bounds] * len(measures)
 
 
 def failures(given: DecisionInput, ask: Ask, eligible: Eligible) -> BoolArray:
-    """Answer all questions for all rows: shape (n, 15), True where a model fails. Columns follow ``REASONS``."""
+    """All constraints for all rows: shape (n, 15), True where a model fails. Columns follow ``REASONS``."""
     failed = eligible.failed.copy()
     for reason, fails in _own_failures(given, ask):
         failed[:, _COLUMN[reason]] = fails
-    if given.prefer:  # which names a free offer
+    if given.prefer:  # naming a free-tier model allows it
         pool = ask.outlook.pool
         rows = [pool.row[model] for model in given.prefer if model in pool.row]
         failed[rows, _COLUMN[Reason.DISABLED]] = pool.disabled[rows]
@@ -245,7 +244,7 @@ def failures(given: DecisionInput, ask: Ask, eligible: Eligible) -> BoolArray:
 
 
 def first_failures(given: DecisionInput, ask: Ask, eligible: Eligible) -> IntArray:
-    """The column of the first question that each row fails, ``PASSES`` where it fails none. Shape (n,)."""
+    """The column of the first constraint each row fails, or ``PASSES``. Shape (n,)."""
     if given.prefer:
         failed = failures(given, ask, eligible)
         return np.where(failed.any(axis=1), failed.argmax(axis=1), PASSES)
@@ -256,7 +255,7 @@ def first_failures(given: DecisionInput, ask: Ask, eligible: Eligible) -> IntArr
 
 
 def _own_failures(given: DecisionInput, ask: Ask) -> Iterator[tuple[Reason, BoolArray]]:
-    """The questions of this request's own, answered for all rows: those that any row may fail."""
+    """The request's own constraints for all rows, without those that no row can fail."""
     outlook = ask.outlook
     pool = outlook.pool
     if given.models is not None:
@@ -291,11 +290,11 @@ def _over_budget(ask: Ask, high: IntArray, budget_picos: int) -> BoolArray:
 
 
 def named_reasons(first: IntArray) -> list[Reason | None]:
-    """The reason for each row's rejection; None where it passes."""
+    """The reason each row is rejected for; None where it passes."""
     return [None if column == PASSES else REASONS[column] for column in first.tolist()]
 
 
 def count_reasons(first: IntArray) -> dict[Reason, int]:
-    """How many models each question removed, counting each model at the first that it fails."""
+    """How many models each constraint rejects; each model counts at its first failure."""
     counts = np.bincount(first, minlength=PASSES).tolist()
     return {reason: count for reason, count in zip(REASONS, counts, strict=False) if count}

@@ -1,4 +1,4 @@
-"""Decides: ``request -> constraints -> scores -> plan``, a plain function of values. ``decide`` tells the story."""
+"""Decides: ``request -> constraints -> scores -> plan``, a pure function of values. Read ``decide`` first."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from .scoring import Key
 
 CHAIN_LENGTH = 3  # fallbacks besides the primary model
 FRONT = 1 + CHAIN_LENGTH
-WALKED_FIRST = 24  # rows that are asked one by one before arithmetic over the whole pool pays
+WALKED_FIRST = 24  # rows to check one by one; after these, arithmetic over the whole pool is faster
 _LEAST_TOKENS = 1
 _FOR_EVER_MS = 1 << 53
-UNPRICED = 1 << 62  # stands for pico-dollars beyond every budget
+UNPRICED = 1 << 62  # pico-dollars above every budget
 _CIRCUIT_OPEN = REASONS.index(Reason.CIRCUIT_OPEN)
 
 
 def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan:
-    """Choose. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds leave that open, or what
-    would fit. ``laid``, the policy that is already in the input, is only read to say what a refusal is due to."""
+    """Choose the models and their order. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds
+    leave that open. ``laid``, the policy already applied to the input, only explains a refusal."""
     outlook, order, ask = board.outlook, board.order(given), Ask(given, board.outlook)
     pool, closed = outlook.pool, outlook.open
     provider, front, home = pool.provider, list[Key](), None
-    satisfied = order.one_provider  # one is of another provider than the best, or none can be
+    satisfied = order.one_provider  # a second provider is found, or there is none
     wanted = FRONT + len(given.prefer)
     for key in fitting(given, board, order, ask):
         home = home or provider[key[-1]]
@@ -50,11 +50,11 @@ def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan
             front.append(key)
         if satisfied and len(front) >= wanted:
             break
-    if not front and closed:  # circuits alone may stand in the way: probe the one that is due soonest
+    if not front and closed:  # only open circuits are in the way: probe the one due soonest
         shut = [key for key in _keys(given, board, order) if key[-1] in closed and ask.fits(key[-1])]
         front = [min(shut, key=lambda key: closed[key[-1]])] if shut else []
     if not front:
-        if ask.is_open:  # a refusal names sums, which bounds would make too large
+        if ask.is_open:  # a refusal quotes costs, which the bounds overstate
             raise CountTokens
         raise refusal(given, board, order.eligible, laid)
 
@@ -64,7 +64,7 @@ def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan
     if given.fallback is not None:  # the caller's chain, in the caller's order
         named = [row for row in _named(given.fallback, given, board, order) if row not in lead]
         chain = [row for row in named if row not in closed and ask.fits(row)]
-    elif chain:  # the next best, the first of them from another provider where none before is
+    elif chain:  # the next best; the first from another provider, unless the lead has one
         apart = tried_first > 1 and any(provider[row] != home for row in lead)
         first = next((at for at, row in enumerate(chain) if apart or provider[row] != home), 0)
         chain = [chain.pop(first), *chain][:CHAIN_LENGTH]
@@ -79,14 +79,14 @@ def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan
     if given.reading is not None and given.quality is not None:
         try:
             blind = decide(replace(given, reading=None, quality=None), board).legs[0].id
-        except CountTokens:  # it meets other models first
+        except CountTokens:  # its order differs
             return plan
         plan.instead_of = blind if blind != plan.legs[0].id else ""
     return plan
 
 
 def fitting(given: DecisionInput, board: Board, order: Order, ask: Ask) -> Iterator[Key]:
-    """The keys of the rows that fit with no open circuit, preferred ones first. Raises ``CountTokens``."""
+    """Keys of the rows that fit and have no open circuit, preferred ones first. Raises ``CountTokens``."""
     closed, pool = board.outlook.open, board.pool
     if ask.fits_all():
         ranked = walk(order.among(pool, given.models), closed, given.timeout_ms, None)
@@ -100,14 +100,14 @@ def fitting(given: DecisionInput, board: Board, order: Order, ask: Ask) -> Itera
 
 
 def _preferred(given: DecisionInput, board: Board, order: Order) -> list[Key]:
-    """The keys of the preferred rows that neither a snapshot nor the whitelist rules out, in the caller's order."""
+    """Keys of the preferred rows allowed by catalogue and whitelist, in the caller's order."""
     allowed = {*(given.prefer if given.models is None else given.models)}
     inside = [model for model in given.prefer if model in allowed]
     return [order.key(board.outlook, row) for row in _named(inside, given, board, order)]
 
 
 def _named(models: Iterable[str], given: DecisionInput, board: Board, order: Order) -> list[int]:
-    """The rows of models that a caller names, in that order, that no snapshot rules out: free offers among them."""
+    """Rows of the models a caller names, in that order, if the catalogue allows them. Includes free-tier models."""
     kind, row_of = Kind(given.needs, given.as_of, given.regions, named=True), board.pool.row
     able = board.boards.eligible(kind).passed
     rows = dict.fromkeys(row_of[model] for model in models if model in row_of)
@@ -115,7 +115,7 @@ def _named(models: Iterable[str], given: DecisionInput, board: Board, order: Ord
 
 
 def _keys(given: DecisionInput, board: Board, order: Order) -> Iterable[Key]:
-    """The keys of the rows that neither a snapshot nor the whitelist rules out; those preferred may come twice."""
+    """Keys of the rows allowed by catalogue and whitelist. Preferred rows may come twice."""
     ranked = order.among(board.pool, given.models)
     return itertools.chain(_preferred(given, board, order), ranked) if given.prefer else ranked
 
@@ -123,7 +123,7 @@ def _keys(given: DecisionInput, board: Board, order: Order) -> Iterable[Key]:
 def walk(
     keys: Iterable[Key], closed: Container[int], timeout_ms: int, fits: Callable[[int], bool] | None
 ) -> Iterator[Key]:
-    """What fits of some keys (``fits`` None: all). Those expected to be late come last, the fastest of them first."""
+    """The keys that fit (``fits`` None: all). Those expected to exceed the timeout come last, fastest first."""
     late = []
     for key in keys:
         if key[-1] in closed:
@@ -137,7 +137,7 @@ def walk(
 
 
 def _askable(given: DecisionInput, order: Order, ask: Ask) -> Iterable[Key]:
-    """The keys that no snapshot or whitelist rules out; beyond the first few, without the clearly unaffordable."""
+    """Keys allowed by catalogue and whitelist; after the first few, without the clearly unaffordable."""
     keys = order.among(ask.outlook.pool, given.models)
     if not ask.limited or given.models is not None:
         return keys
@@ -147,15 +147,15 @@ def _askable(given: DecisionInput, order: Order, ask: Ask) -> Iterable[Key]:
 def _affordable(keys: Iterable[Key], ask: Ask) -> Iterator[Key]:
     rest = iter(keys)
     yield from itertools.islice(rest, WALKED_FIRST)
-    if (further := next(rest, None)) is not None:  # the first few brought no plan
+    if (further := next(rest, None)) is not None:
         able = ask.affordable_at_best().tolist()
         yield from (key for key in (further, *rest) if able[key[-1]])
 
 
 def compiled(board: Board, key: Hashable, make_given: Callable[[], DecisionInput]) -> Plan | None:
-    """The plan that a class of requests shares, for calls that it ``covers``; None: there is none, decide each. ``key``
-    names all that the class's inputs have in common, never what a client may choose at will. ``make_given`` gives one
-    of the inputs; its tokens (but for the estimate), time, budgets and health do not matter."""
+    """The plan shared by a class of requests, for the calls it ``covers``; None if each must be decided. ``key`` has
+    everything the inputs of the class have in common, but no free choice of a client. ``make_given`` returns one of the
+    inputs; of its tokens only the estimate matters, and its time, budgets and health do not."""
     found = board.lineage.plans[key]
     if found is not None and found.version == board.version:
         return found.value
@@ -168,7 +168,7 @@ def compiled(board: Board, key: Hashable, make_given: Callable[[], DecisionInput
 
 
 def _compile(given: DecisionInput, board: Board) -> Plan | None:
-    """Decide for the least that a class can ask for, and say up to where the plan holds for more."""
+    """Decide for the smallest request of a class, and compute the bounds up to which the plan holds."""
     tokens = TokenBounds(_LEAST_TOKENS, _LEAST_TOKENS, given.tokens.estimate)
     given = replace(given, tokens=tokens, timeout_ms=_FOR_EVER_MS, budget_nanos=None, budget_tokens=None)
     outlook, order, ask = board.outlook, board.order(given), Ask(given, board.outlook)
@@ -180,7 +180,7 @@ def _compile(given: DecisionInput, board: Board) -> Plan | None:
     lists = given.models is not None or given.fallback is not None
     own = given.own_quality is not None or (lists and given.policy is None) or given.prefer
     if plan.legs[0].row in outlook.open or own:
-        return None  # a probe, or what clients choose at will
+        return None  # a probe, or a client's free choice
     keys = [*order.among(pool, given.models)]
     front = [pool.provider[key[-1]] for key in plan.front]
     if len(front) >= FRONT and (order.one_provider or len({*front}) > 1):
@@ -194,7 +194,7 @@ def _compile(given: DecisionInput, board: Board) -> Plan | None:
         order.room(outlook, cap), *[leg.window - (leg.output if cap is None else cap) for leg in plan.legs]
     )
     if plan.max_high < 0:
-        return None  # it would cover no prompt
+        return None  # covers no prompt
     plan.max_latency_ms = max(key[3] for key in keys if key[-1] not in outlook.open)
     prices = [pool.dearest(row, plan.max_high) for row in asked]
     plan.worst_held = max(outlook.output_p90[row] for row in asked) if cap is None else cap
@@ -216,7 +216,7 @@ def _compile(given: DecisionInput, board: Board) -> Plan | None:
 
 
 def _holds(plan: Plan, version: int, board: Board) -> bool:
-    """Whether a plan of an earlier board would be made again: nothing it rests on moved, shrank or rose."""
+    """True if the plan of an earlier board still holds: nothing it depends on has moved."""
     moved, outlook = board.since(version), board.outlook
     if moved is None or moved.circuits or not moved.rows.isdisjoint(plan.watched):
         return False
@@ -229,26 +229,26 @@ def _holds(plan: Plan, version: int, board: Board) -> bool:
         if cap is None and window[row] - outlook.output[row] < plan.max_high:
             return False
         if cap is None and outlook.output_p90[row] != plan.p90[row]:
-            return False  # in what its budgets have to hold
+            return False  # budgets would have to cover another amount
     return True
 
 
 def pays_for_any(given: DecisionInput, board: Board) -> bool:
-    """Whether a budget pays, at first sight, for any model that may be asked."""
+    """False if the budget certainly pays for none of the allowed models."""
     ask = Ask(given, board.outlook)
     return bool((ask.affordable_at_best() & board.pool.priced)[_rows(given, board)].any())
 
 
 def least_nanos(given: DecisionInput, board: Board) -> int | None:
-    """The least budget with which a model fits, whatever the input's own; None: none has a price that fits otherwise.
-    Exact once the tokens are counted; else enough."""
+    """The smallest budget with which a model fits, ignoring the input's own; None if no priced model fits. Exact once
+    the tokens are counted; before that an upper bound."""
     pool, ask = board.pool, Ask(replace(given, budget_nanos=None), board.outlook)
     rows = [row for row in _rows(given, board).tolist() if pool.held[row] and ask.failure(row) == PASSES]
     return min((nanos(ask.worst_picos(row, ask.high(row))) for row in rows), default=None)
 
 
 def countable(given: DecisionInput, board: Board) -> Sequence[Vocabulary]:
-    """The vocabularies in which a count can matter: the first alone if all models that may fit use it."""
+    """The vocabularies to count tokens in: only the first if all models that may fit use it."""
     pool, first, order, ask = board.pool, VOCABULARIES[0], board.order(given), Ask(given, board.outlook)
     keys = itertools.chain(_preferred(given, board, order), _askable(given, order, ask))
     found = {pool.measures[pool.measure[key[-1]]].tokenizer for key in keys if ask.may_fit(key[-1])}
@@ -256,5 +256,5 @@ def countable(given: DecisionInput, board: Board) -> Sequence[Vocabulary]:
 
 
 def _rows(given: DecisionInput, board: Board) -> IntArray:
-    """The rows that no snapshot rules out, of the whitelist if there is one. Shape (k,)."""
+    """Rows allowed by catalogue and whitelist. Shape (k,)."""
     return np.array([key[-1] for key in _keys(given, board, board.order(given))], dtype=np.int64)

@@ -1,5 +1,5 @@
-"""A decision as callers see it: which model, which ones follow, and why, in one sentence or in a table. It holds a few
-values and nothing large; what explains the choice is worked out from snapshots when it is read."""
+"""A decision as callers see it: the model, its fallbacks, and the reason as a sentence or a table. It is small;
+explanations are computed from the snapshots when they are read."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ from .scoring import SCORE, UNKNOWN_COST, Weights, candidate
 
 SHOWN = 6  # candidates in the table
 NAMED = 3
-FEW = 64  # rows that are asked one by one before arithmetic over the whole pool pays
+FEW = 64  # rows to check one by one; beyond these, arithmetic over the whole pool is faster
 _FIRST_FIELDS = DecisionInput.__struct_fields__.index("prefer")
-"""Fields that decisions had from the beginning; the later ones count in a digest only where they say something."""
+"""Later fields enter a digest only if they are set, which keeps the digests of older decisions."""
 _WHITELIST, _CIRCUIT_OPEN = REASONS.index(Reason.WHITELIST), REASONS.index(Reason.CIRCUIT_OPEN)
 
 
 def decision_of(given: DecisionInput, board: Board) -> Decision:
-    """Choose. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds leave it open."""
+    """Decide one input. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds leave it open."""
     return Decision(decide(given, board), given, board)
 
 
 class Decision(PlainData):
-    """Which model serves a request, which ones follow if it fails, and why.
+    """The model that serves a request, its fallbacks, and the reasons.
 
-    Plain facts cost nothing; ``candidates``, ``rejected``, ``reason`` and ``digest`` are worked out when they are read,
-    and all of them for ``to_dict`` and ``to_json``.
+    ``candidates``, ``rejected``, ``reason`` and ``digest`` are computed when they are read; ``to_dict`` and ``to_json``
+    compute all of them.
     """
 
     __slots__ = ("_best", "_boards", "_counts", "_health", "_output", "_plan", "input")
     _shape = Decided
 
     def __init__(self, plan: Plan, given: DecisionInput, board: Board | None) -> None:
-        """``given``: the input of this very request; a plan may serve several. Without its board only what a trace
-        keeps can be read."""
-        self.input = given  # all that it was made from, without text: a ``DecisionInput``
+        """``given``: the input of this request; a plan may serve several. Without a board, only the facts that a trace
+        keeps are available."""
+        self.input = given  # everything the decision was made from, without text
         self._plan = plan
         self._boards = None if board is None else board.boards
         self._health = None if board is None else board.outlook.health
@@ -63,7 +63,7 @@ class Decision(PlainData):
         return f"<Decision {self.model}, then {', '.join(self.chain) or 'nothing'}>"
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
+        """The table that notebooks show."""
         from routewright.contrib.notebook import decision_html  # which nothing else needs
 
         return decision_html(self)
@@ -84,12 +84,12 @@ class Decision(PlainData):
 
     @property
     def output_cap(self) -> int | None:
-        """Output tokens the chosen model is asked for at most; None: its own limit."""
+        """The output cap sent to the chosen model; None for the model's own limit."""
         return self.output.cap
 
     @property
     def fallback_affordable(self) -> bool:
-        """False: the budget pays for the chosen model's answer alone."""
+        """False if the budget pays only for the chosen model's answer."""
         return self.output.fallback_affordable
 
     @property
@@ -99,12 +99,12 @@ class Decision(PlainData):
 
     @property
     def front(self) -> list[Candidate]:
-        """The best few that passed, the chosen one first, without the whole walk."""
+        """The best few candidates, the chosen one first. Cheap."""
         return self._shown().copy()
 
     @property
     def candidates(self) -> list[Candidate]:
-        """Every model that passed: those preferred, then the others, best first. Costs a walk over the whole pool."""
+        """All models that passed: preferred ones, then the others, best first. Walks the whole pool."""
         given, board = self.input, self._snapshots
         order, pool, first = board.order(given), board.pool, self._first_failures(board).tolist()
         keys = order.among(pool, given.models)
@@ -116,7 +116,7 @@ class Decision(PlainData):
 
     @property
     def rejected(self) -> list[Rejection]:
-        """Every model that a constraint removed, with the first one that did. Costs a walk over the whole pool."""
+        """All rejected models, with the first constraint each failed. Walks the whole pool."""
         board = self._snapshots
         ids, ask = board.pool.ids, Ask(self.input, board.outlook)
         return [
@@ -127,19 +127,19 @@ class Decision(PlainData):
 
     @property
     def rejected_counts(self) -> dict[Reason, int]:
-        """How many models each constraint removed, in the order of the constraints."""
+        """How many models each constraint rejected, in the order of the constraints."""
         return dict(self._rejections())
 
     @property
     def reason(self) -> str:
-        """One sentence from the decision's own numbers (contract 2)."""
+        """The decision in one sentence, with its numbers (contract 2)."""
         plan, counts = self._plan, self._rejections()
         if not plan.is_shared:
             return self._sentence()
-        told = plan.told
-        if told is None or told[0] is not counts:
-            told = plan.told = counts, self._sentence()
-        return told[1]
+        known = plan.told
+        if known is None or known[0] is not counts:
+            known = plan.told = counts, self._sentence()
+        return known[1]
 
     def _sentence(self) -> str:
         plan, given = self._plan, self.input
@@ -161,7 +161,7 @@ class Decision(PlainData):
             second = plan.front[1]
             sentence += f"; runner-up {plan.ids[second[-1]]} {-second[0] / SCORE:.2f}"
         counts = dict(self._rejections())
-        asked = len(plan.ids) - counts.pop(Reason.WHITELIST, 0)  # others were not asked for
+        asked = len(plan.ids) - counts.pop(Reason.WHITELIST, 0)
         if counts:
             listed = ", ".join([f"{count} " + reason for reason, count in counts.items()])
             sentence += f"; {sum(counts.values())} of {asked} rejected ({listed})"
@@ -172,12 +172,12 @@ class Decision(PlainData):
 
     @property
     def digest(self) -> str:
-        """Fingerprint of input and plan: equal digests are equal decisions."""
+        """Fingerprint of input and plan. Equal digests mean equal decisions."""
         return digest_of(self.input, self._plan.models, self.output, -self._plan.front[0][0])
 
     @property
     def token_count(self) -> Literal["bounds", "estimated", "exact"]:
-        """Whether bounds settled the input's tokens, or a count, exact only in the chosen model's vocabulary."""
+        """How the input's tokens are known. ``exact``: counted in the chosen model's own vocabulary."""
         tokens = self.input.tokens
         if not tokens.counted:
             return "bounds"
@@ -186,19 +186,19 @@ class Decision(PlainData):
 
     @property
     def output(self) -> OutputPlan:
-        """What the chosen model is asked for at most, and what that leaves of the budget."""
+        """The chosen model's output cap, and whether a fallback stays affordable."""
         if self._output is None:
             self._output = plan_output(self._plan, self.input.tokens, own_room(self.input))
         return self._output
 
     @property
     def reading(self) -> Reading | None:
-        """What was read in the prompt; None: nothing that could change the choice."""
+        """What the predictor read in the prompt; None if the prompt was not read."""
         return self.input.reading
 
     @property
     def instead_of(self) -> str | None:
-        """The model that would have been chosen without that, if it is another."""
+        """The model that would have been chosen without the reading, if it differs."""
         return self._plan.instead_of or None
 
     def _shown(self) -> list[Candidate]:
@@ -215,7 +215,7 @@ class Decision(PlainData):
         return self._counts
 
     def _counted(self, board: Board) -> Mapping[Reason, int]:
-        """Count the first failures: row by row where a whitelist leaves few rows to ask, else by columns."""
+        """Count first failures: row by row for a short whitelist, else by columns."""
         given, failed, outlook, pool = self.input, self._plan.failed, board.outlook, board.pool
         if given.models is None or len(given.models) > FEW or given.prefer:
             return count_reasons(self._first_failures(board))
@@ -232,7 +232,7 @@ class Decision(PlainData):
         return {reason: count for reason, count in zip(REASONS, counts, strict=False) if count}
 
     def _first_failures(self, board: Board) -> IntArray:
-        """As ``first_failures``, but that a probe passes, though its circuit is open."""
+        """Like ``first_failures``, but a probed model passes although its circuit is open."""
         ask, eligible, chosen = Ask(self.input, board.outlook), board.order(self.input).eligible, self._plan.legs[0].row
         first = first_failures(self.input, ask, eligible)
         if first[chosen] != PASSES:
@@ -241,21 +241,21 @@ class Decision(PlainData):
 
     @property
     def _snapshots(self) -> Board:
-        assert self._boards is not None, "the table of a decision is worked out from its snapshots"
-        assert self._health is not None, "as its boards"
+        assert self._boards is not None, "explaining a decision needs its snapshots"
+        assert self._health is not None
         return self._boards.of(self._health)
 
 
 def digest_of(given: DecisionInput, models: list[str], output: OutputPlan, score: int) -> str:
-    """Fingerprint of a decision's input and of its plan: the models in order, the output cap, the first one's score."""
-    every_field = astuple(given)  # which ones an encoder leaves out is no matter of their values alone
+    """Fingerprint of a decision's input and plan: the models in order, the output cap, the first one's score."""
+    every_field = astuple(given)
     while len(every_field) > _FIRST_FIELDS and not every_field[-1]:
         every_field = every_field[:-1]
     return blake2b(msgspec.json.encode([every_field, [*models, *output, score]]), digest_size=16).hexdigest()
 
 
 def reading_text(reading: Reading | None, instead_of: str | None) -> str:
-    """What was read in the prompt, and what that changed; empty where nothing was read."""
+    """The reading of the prompt and its effect, in words; empty if it was not read."""
     if reading is None:
         return ""
     said = f"topic {reading.topic}, difficulty {reading.difficulty:.2f}, novelty {reading.novelty:.2f}"
@@ -269,7 +269,7 @@ def reading_text(reading: Reading | None, instead_of: str | None) -> str:
 
 
 def explain(decision: Decision) -> str:
-    """The table of one decision, some twenty lines of plain text."""
+    """A decision as a table of about twenty lines of plain text."""
     shown, chain = decision.candidates[:SHOWN], decision.chain
     roles = {model: f"fallback {number}" for number, model in enumerate(chain, 1)}
     roles |= {candidate.model: "runner-up" for candidate in decision.front[1:2]} | {decision.model: "chosen"}
@@ -290,8 +290,8 @@ def explain(decision: Decision) -> str:
         warm = ", ".join(f"{each.model} ({each.tokens} tokens)" for each in decision.input.warm)
         lines.append(f"  expected in a vendor's cache: {warm}")
     lines += ["", f"fallbacks: {', then '.join(chain) or 'none'}"]
-    told = ("are {:.0%} as long as usual", "take {:.0%} of the usual time")
-    work = zip(told, decision.input.workload or (), strict=False)
+    phrases = ("are {:.0%} as long as usual", "take {:.0%} of the usual time")
+    work = zip(phrases, decision.input.workload or (), strict=False)
     if said := [how.format(2 ** (step / 4)) for how, step in work if step]:
         lines.append(f"this workload's answers {' and '.join(said)}")
     if read := reading_text(decision.reading, decision.instead_of):

@@ -1,6 +1,5 @@
-"""What a request asks of a vendor that moves cost, length and time: effort, service tier, marks for its cache, audio. A
-pool is made for plain requests, and once more for each set of dials that is asked for: effort changes how long a model
-is expected to think, a tier and marks change what its tokens cost. All else of a decision stays as it is."""
+"""Request options that change a model's cost, length or time: effort, service tier, cache marks, audio. Each set of
+these dials in use has a pool of its own: effort changes the expected reasoning, tiers and marks change prices."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ from routewright._core.money import MOST_TOKENS
 from routewright.wire import DecisionInput, Effort, Need, Pricing, Usage
 
 EFFORT_PERCENT: dict[Effort, int] = {"none": 0, "minimal": 10, "low": 35, "medium": 100, "high": 250, "max": 500}
-"""Tokens thought, in per cent of what the model thinks when nobody asks for an effort."""
-WISHES = {  # what a request calls the wishes that no model is left out for
+"""Reasoning tokens per effort, in per cent of the model's default."""
+WISHES = {  # the request fields of the wishes: features that do not exclude a model without them
     Need.FLEX: "service_tier",
     Need.PRIORITY: "service_tier",
     Need.VERBOSITY: "verbosity",
@@ -26,34 +25,34 @@ _TOOLS, _AUDIO, _FLEX, _PRIORITY, _MARKS = map(
 
 
 class Dials(NamedTuple):
-    """One set of dials. There are few: a bound on thinking is rounded up to a power of two."""
+    """One set of dials. ``thinking_tokens`` is rounded up to a power of two, to keep the sets few."""
 
     effort: Effort | None = None
     thinking_tokens: int | None = None
     tier: str = ""
     """``flex`` or ``priority``."""
     marks: bool = False
-    """Marks ask the vendor's cache to keep a part of the prompt ..."""
+    """``cache_control`` marks are set."""
     hour: bool = False
-    """... for an hour."""
+    """A mark asks for an hour."""
     audio: bool = False
     tools: bool = False
-    """Tools are given, and nobody asks for an effort: models that take none while they think are kept from it."""
+    """There are tools and no effort: models that cannot combine tools and reasoning do not reason."""
 
     def thought(self, usual: int) -> int:
-        """Tokens that a model is expected to think that thinks ``usual`` of its own accord."""
+        """Expected reasoning tokens of a model whose default is ``usual``."""
         if self.thinking_tokens is not None:
             return min(self.thinking_tokens, max(usual, self.thinking_tokens // 2))
         return usual if self.effort is None else usual * EFFORT_PERCENT[self.effort] // 100
 
     def as_usual(self, usage: Usage) -> Usage:
-        """The usage that the model would have had if nobody had asked for an effort, as far as that can be told."""
+        """Estimates the usage the model would have had without a requested effort."""
         percent = 100 if self.effort is None else EFFORT_PERCENT[self.effort]
         thought = usage.reasoning * 100 // percent if percent else 0
         return replace(usage, output=min(usage.output - usage.reasoning + thought, MOST_TOKENS), reasoning=thought)
 
     def held(self, listed: Pricing | None, prices: Prices) -> Prices:
-        """The prices for which a budget needs room."""
+        """The prices a budget must cover."""
         if self.audio and (listed is None or listed.audio_input_usd is None):
             return ()
         return tuple(map(self._dearest, prices)) if self.hour or self.audio else prices
@@ -69,7 +68,7 @@ PLAIN = Dials()
 
 
 class Asks(NamedTuple):
-    """What a request asks of a model beside text. Requests that ask for the same are of one class."""
+    """What a request requires of a model beyond text. Part of the key of its class."""
 
     needs: int = 0
     """Bits of ``Need``."""
@@ -80,13 +79,13 @@ class Asks(NamedTuple):
     hour_cache: bool = False
 
     def ignored_by(self, able: int) -> list[str]:
-        """Wishes that a model's vendor has no field for, by what requests call them."""
+        """Request fields that a model's vendor does not support and ignores."""
         ignored = self.wishes & ~able
         return [param for need, param in WISHES.items() if ignored & need] if ignored else []
 
 
 def dials_of(given: DecisionInput | Asks) -> Dials:
-    """Those that cost, length and time of a decision follow."""
+    """The dials of a request."""
     needs, wishes, effort, bound = given.needs, given.wishes, given.effort, given.thinking_tokens
     if not (wishes or effort or bound or needs & (_AUDIO | _TOOLS)):
         return PLAIN

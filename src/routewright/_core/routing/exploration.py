@@ -1,6 +1,6 @@
-"""Tries another good model now and then, so that traffic can teach how good it is. Bounded in money. Each request of a
-policy that explores earns its share of what it is expected to cost; what an explored model is expected to cost beyond
-the best one is paid from that. So exploring adds at most this share to the expected cost."""
+"""Sometimes tries another good model, to learn its quality from traffic. The extra cost is bounded: each request of an
+exploring policy earns a share of its expected cost, and exploring spends from these earnings what the other model is
+expected to cost more. So it adds at most this share to the expected cost."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from .scoring import UNKNOWN_COST, Key
 
 
 class Draw(NamedTuple):
-    """Which model is tried first."""
+    """The model to try first."""
 
     key: Key
     propensity: int
-    """Millionths of chance with which it was to be drawn."""
+    """The probability of this draw, in millionths."""
     explored: bool
 
 
 class Exploration:
-    """What one policy has earned and not spent."""
+    """The exploration budget of one policy."""
 
     earned_nanos = 0.0
 
     def draw(self, front: Sequence[Key], share: float, chance: float) -> Draw:
-        """Draw one of ``front``, best first. ``share``: of requests that explore; ``chance``: uniform in [0, 1)."""
+        """Draw one of ``front``, best first. ``share``: of requests to explore. ``chance``: uniform in [0, 1)."""
         best, *others = front
         if best[2] == UNKNOWN_COST:
             return Draw(best, MICRO, explored=False)

@@ -1,7 +1,6 @@
-"""Learns from an account's own traffic how much better or worse models do there than the built-in predictor says. A
-head moves the quality of a model on the logit scale: by an offset, and by a weight for each number of the prompt's
-sketch, all shrunk towards 0. What tells sources apart (users complain, judges are kind) is fitted beside them, for the
-predictor alone as well as for a head, and takes no part in decisions."""
+"""Learns from an account's traffic how models' quality differs from the built-in predictor's. A head moves a model's
+quality on the logit scale, by an offset and a weight for each number of the prompt's sketch, all shrunk towards 0. The
+bias of each source of scores (users complain, judges are kind) is fitted as well, but not used in decisions."""
 
 from __future__ import annotations
 
@@ -18,27 +17,27 @@ from routewright.wire.storage import JUDGE
 from .predict import TOPICS
 from .quality import MICRO
 
-HEADS = "heads"  # id of the state that keeps the heads of an account and environment (``PutAgentState``)
+HEADS = "heads"  # id of the stored state with the heads of an account and environment (``PutAgentState``)
 FOLDS = 5
-FEWEST = 50  # traces without which nothing is learned
-SURE = 1.645  # standard errors by which a head has to be better on held-out traces: 95 %, one-sided
+FEWEST = 50  # traces needed to learn
+SURE = 1.645  # standard errors by which a head must be better on held-out traces: 95 %, one-sided
 MOST_SAMPLES = 10_000
 SOURCES = {"feedback": 1.0, JUDGE: 0.5, "structured": 0.25, "answer": 0.1}
-"""What a sample counts by who says it: a user, a judge, the type that an answer has to fit, or how an answer ended."""
+"""The weight of a sample by its source: user feedback, a judge, a structured answer's validity, or an answer's end."""
 _POOR = frozenset({FaultKind.INVALID_OUTPUT, FaultKind.REFUSED, FaultKind.BLOCKED})
-_CUT = 0.25  # score of an answer that its own limit of tokens cut
-_STEPS = 12  # of Newton's method, none longer than a logit
+_CUT = 0.25  # score of an answer cut at the model's own token limit
+_STEPS = 12  # iterations of Newton's method, each of at most one logit
 _RIDGES = 0.01, 4.0, 16.0
-"""Of sources, offsets and weights: 1 / variance of the prior. That of sources is wide, so that what all answers have in
-common is theirs, and lifts no model above those that were not used."""
+"""1 / variance of the priors of sources, offsets and weights. Sources have a wide prior: they absorb what all answers
+have in common, which then does not favour the models in use."""
 _SCALE, _MOST, _STEP = 127, 3.0, 8
-"""Of a sketch's numbers; of a move, in logits; steps a logit, so that many prompts share a column of qualities."""
+"""Scale of sketch numbers; largest move in logits; steps per logit, so that prompts share quality columns."""
 
 Floats = NDArray[np.float64]
 
 
 class Sample(NamedTuple):
-    """How well one model did in one call."""
+    """The score of one model in one call."""
 
     trace_id: str
     model: str
@@ -47,11 +46,11 @@ class Sample(NamedTuple):
     score: float
     sketch: tuple[int, ...]
     shipped: float
-    """0..1, as the built-in predictor says; 0.5 for a source that it says nothing of."""
+    """The built-in predictor's quality, 0..1; 0.5 for sources other than feedback."""
 
 
 def heads_in(body: bytes | None) -> tuple[Head, ...]:
-    """The heads that a state keeps, the one that holds first; none if a version wrote it that keeps others."""
+    """The heads in a stored state, the active one first; none if another version's format cannot be read."""
     try:
         return () if body is None else json.decode(body, type=tuple[Head, ...])
     except MsgspecError:
@@ -59,20 +58,20 @@ def heads_in(body: bytes | None) -> tuple[Head, ...]:
 
 
 def sketch_of(reading: Reading) -> tuple[int, ...]:
-    """The few numbers of a prompt by which heads learn: topic, difficulty and novelty."""
+    """The features of a prompt that heads use: topic, difficulty and novelty."""
     topics = (_SCALE * (topic == reading.topic) for topic in TOPICS)
     return *topics, round(_SCALE * (2 * reading.difficulty - 1)), round(_SCALE * reading.novelty)
 
 
 def steps_of(head: Head, sketch: Sequence[int]) -> tuple[int, ...]:
-    """By how many eighths of a logit a head moves each of its models for a prompt."""
+    """The move of each of a head's models for a prompt, in eighths of a logit."""
     said = [(0, _SCALE), *((place, number) for place, number in enumerate(sketch, 1) if number)]
     moves = [sum([move[place] * number for place, number in said]) / _SCALE for move in head.models.values()]
     return tuple([round(max(-_MOST, min(_MOST, move)) * _STEP) for move in moves])
 
 
 def moved(quality: Sequence[int], rows: Mapping[str, int], head: Head, steps: Sequence[int]) -> tuple[int, ...]:
-    """The column of qualities, in millionths, that a head makes of the predictor's. Other models keep theirs."""
+    """The predictor's qualities (millionths) after a head's moves. Models without a move keep theirs."""
     column = [*quality]
     for model, step in zip(head.models, steps, strict=True):
         if step and model in rows:
@@ -82,7 +81,7 @@ def moved(quality: Sequence[int], rows: Mapping[str, int], head: Head, steps: Se
 
 
 def samples_of(trace: Trace, feedback: PutFeedback | None, shipped: Mapping[str, float]) -> list[Sample]:
-    """One sample for each model tried, by feedback or how the attempt ended. ``shipped``: the predictor's."""
+    """One sample per model tried, from feedback or the attempt's end. ``shipped``: the predictor's qualities."""
     given = trace.decision_input
     if given is None or given.reading is None or not given.reading.sketch or trace.cache_hit:
         return []
@@ -99,7 +98,7 @@ def samples_of(trace: Trace, feedback: PutFeedback | None, shipped: Mapping[str,
 
 
 def _ended(span: ModelSpan, *, is_capped: bool) -> float | None:
-    """The score of an attempt by its end. None: it says nothing, as outages, time-outs and rate limits do."""
+    """The score of an attempt by its end. None if it tells nothing about quality, as with outages or rate limits."""
     if span.error in _POOR or span.finish_reason == "content_filter":
         return 0.0
     if span.error is not None:
@@ -110,14 +109,14 @@ def _ended(span: ModelSpan, *, is_capped: bool) -> float | None:
 
 
 def fit(samples: Sequence[Sample]) -> dict[str, tuple[float, ...]]:
-    """For each model its offset and the weights of a sketch's numbers, in logits."""
+    """Per model, the offset and the weights of the sketch's numbers, in logits."""
     x, ridge, models = _design(samples)
     moves = _fitted(x, ridge, *_outcomes(samples))[len(SOURCES) :].reshape(len(models), -1).round(4)
     return {model: tuple(move) for model, move in zip(models, moves.tolist(), strict=True)}
 
 
 def evaluate(samples: Sequence[Sample]) -> HeadFigures:
-    """Predict each trace from the others, by a head and by the predictor alone. Too few are only counted."""
+    """Cross-validate a head against the predictor alone. With fewer than ``FEWEST`` traces, only counts them."""
     ids, trace = np.unique([each.trace_id for each in samples], return_inverse=True)
     if len(ids) < FEWEST:
         return HeadFigures(len(ids), 0.0, 0.0, 0.0)
@@ -135,9 +134,9 @@ def evaluate(samples: Sequence[Sample]) -> HeadFigures:
 
 
 def refusal_of(figures: HeadFigures) -> str:
-    """Why a head is not taken; empty if it is better on traces that it was not fitted to."""
+    """Why a head is rejected; empty if it is better on held-out traces."""
     if figures.traces < FEWEST:
-        return f"{figures.traces} traces teach something, and it takes {FEWEST}"
+        return f"only {figures.traces} traces have a score; at least {FEWEST} are needed"
     if figures.gain > SURE * figures.gain_error:
         return ""
     return (
@@ -148,7 +147,7 @@ def refusal_of(figures: HeadFigures) -> str:
 
 
 def _design(samples: Sequence[Sample]) -> tuple[Floats, Floats, list[str]]:
-    """One row a sample: a column for each source, then a block for each model; their ridges; the models."""
+    """The design matrix (a row per sample; a column per source, then a block per model), its ridges, the models."""
     sources, models, width = [*SOURCES], sorted({each.model for each in samples}), 1 + len(samples[0].sketch)
     x = np.zeros((len(samples), len(sources) + width * len(models)))
     for row, each in enumerate(samples):
@@ -160,13 +159,13 @@ def _design(samples: Sequence[Sample]) -> tuple[Floats, Floats, list[str]]:
 
 
 def _outcomes(samples: Sequence[Sample]) -> tuple[Floats, Floats, Floats]:
-    """Of each sample its score, what it counts, and the logits of the built-in predictor."""
+    """The score, weight, and built-in predictor's logit of each sample."""
     score, weight, base = np.array([(each.score, SOURCES[each.source], _logit(each.shipped)) for each in samples]).T
     return score, weight, base
 
 
 def _fitted(x: Floats, ridge: Floats, score: Floats, weight: Floats, base: Floats) -> Floats:
-    """What each column moves, by Newton's method."""
+    """The coefficients of a weighted ridge logistic regression, by Newton's method."""
     found: Floats = np.zeros(len(ridge))
     for _ in range(_STEPS):
         share = _shares(base + x @ found)

@@ -1,4 +1,4 @@
-"""Turns a request into the input of a decision: everything that counts, and no text."""
+"""Turns a request into the input of a decision: everything the decision depends on, and no text."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from .predict import LARGEST_CELL, Predictor
 from .quality import MICRO, micro, on_grid
 from .scale import IntArray
 
-RULES = 2  # version of the scoring rules, in every ``DecisionInput``: other rules cannot replay it
+RULES = 2  # version of the scoring rules, kept in every ``DecisionInput``: replay needs the same rules
 
 
 class Defaults(NamedTuple):
-    """What holds for requests that name none, under policies that name none."""
+    """Values for requests and policies that set none."""
 
     output_cap: int
     timeout_ms: int = 60_000
@@ -42,7 +42,7 @@ class Defaults(NamedTuple):
 
 
 def asked_of(request: RouteRequest) -> Asks:
-    """What a checked request asks for."""
+    """What a checked request requires beyond text."""
     needs, wishes, params = needs_of(request), wishes_of(request), request.params
     hour = bool(wishes) and keeps_an_hour(request)
     if params is None:
@@ -54,8 +54,8 @@ def asked_of(request: RouteRequest) -> Asks:
 
 
 def with_ids(request: RouteRequest, aliases: Mapping[str, str], known: Mapping[str, int]) -> RouteRequest:
-    """Put ids in the place of aliases. Raises ``ValidationFailed`` for a model that the catalogue does not know, and
-    for one of the chain or of those preferred that is outside the whitelist."""
+    """Replace aliases by model ids. Raises ``ValidationFailed`` for an unknown model, and for a fallback or preferred
+    model outside the whitelist."""
     fallback, prefer, models = request.fallback, request.prefer, request.models
     if models is not None:
         models = resolve(models, aliases, known, "models")
@@ -82,9 +82,8 @@ def input_of(
     reading: Reading | None = None,
     quality: tuple[int, ...] | None = None,
 ) -> DecisionInput:
-    """Make the input from a checked request that names ids and that its policy has been laid over. ``asks``: as
-    ``asked_of`` says; None for plain text. ``warm``: what is expected to be in vendors' caches. ``quality``: what
-    follows from the ``reading``."""
+    """Build the input from a checked request with model ids and its policy applied. ``asks``: from ``asked_of``; None
+    for plain text. ``warm``: prefixes expected in vendors' caches. ``quality``: predicted from the ``reading``."""
     budget, fallback = request.budget, request.fallback
     chain = None if fallback is None else fallback.models
     retries = None if fallback is None else fallback.max_retries
@@ -117,7 +116,7 @@ def input_of(
 
 
 def _own_rules(policy: Policy) -> dict[str, Any]:
-    """What a policy alone can ask for."""
+    """The fields that only a policy can set."""
     weights, quality, latency = policy.weights, policy.min_quality, policy.max_latency_ms
     return {
         "regions": tuple(policy.regions or ()),
@@ -128,13 +127,13 @@ def _own_rules(policy: Policy) -> dict[str, Any]:
 
 
 def quality_column(qualities: Iterable[float]) -> tuple[int, ...]:
-    """A predictor's qualities as the decision keeps them, in millionths. What is no number counts as nothing."""
+    """A predictor's qualities in millionths; NaN becomes 0."""
     return tuple(0 if quality != quality else micro(float(quality)) for quality in qualities)
 
 
 def predicted_column(predictor: Predictor, cell: tuple[int, ...], pool: Pool) -> IntArray:
-    """What the built-in predictor says of a cell, in millionths. Shape (n,). It is told the steps that priors stand on:
-    models that cannot be told apart move alike, and stay in the order of their priors."""
+    """The built-in predictor's qualities for a cell, in millionths. Shape (n,). It gets priors rounded to the grid:
+    models on the same step move alike and keep the order of their priors."""
     steps = on_grid(pool.quality)
     models = [replace(model, quality=step / MICRO) for model, step in zip(pool.models, steps.tolist(), strict=True)]
     column = predictor.column(cell, models)
@@ -146,6 +145,6 @@ def predicted_column(predictor: Predictor, cell: tuple[int, ...], pool: Pool) ->
 
 
 def quality_spans(predictor: Predictor, pool: Pool) -> list[tuple[int, ...]]:
-    """The grid steps of each model: by its prior, then at the corners of the predictor's grid."""
+    """Per model, the grid steps of its prior and of its quality at the corners of the predictor's grid."""
     ends = [predicted_column(predictor, cell, pool) for cell in product(*[(-most, most) for most in LARGEST_CELL])]
     return [*map(tuple, (on_grid(np.array([pool.quality, *ends])) // 100).T.tolist())]

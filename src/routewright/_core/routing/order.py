@@ -1,4 +1,4 @@
-"""The eligible rows of one class of request, best first. Never changed: where health moved, another order follows."""
+"""The eligible rows of a class of requests, best first. Immutable: ``follow`` makes the order for a new health."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .scoring import Columns, Key, Ranking
 
 
 class Order:
-    """Shared by the requests of a class and reading; ``OwnOrder`` is for a request with its own qualities."""
+    """The order shared by all requests of a class and reading."""
 
     _quality: Sequence[int] | None = None
-    """The request's own. Without them a policy's floor holds of the catalogue's, whatever was read in a prompt."""
+    """The request's own qualities. Without them a policy's floor applies to the catalogue's, whatever the reading."""
 
     def __init__(
         self,
@@ -34,21 +34,19 @@ class Order:
         *,
         one_provider: bool,
         legs: dict[int, Leg],
-        tightest: tuple[int, int] | None = None,
     ) -> None:
         self.ranking = ranking
         self.eligible = eligible
-        """Answers to the questions that need no numbers of the request; all rows of the order passed."""
+        """Results of the constraints that do not depend on the request's numbers; all rows of the order passed."""
         self.bar = bar
         self.keys = keys  # sorted: the best row first
         self.of = of  # the key of each row
         self.one_provider = one_provider  # all rows belong to one provider
         self._legs = legs
-        self._tightest = tightest  # the least room of a window beside the expected answer, and whose it is
 
     @classmethod
     def compiled(cls, ranking: Ranking, outlook: Outlook, eligible: Eligible, bar: Bar) -> Order:
-        """Put all rows in order at once."""
+        """Sort all rows."""
         pool, columns = outlook.pool, Columns(outlook, ranking.cls)
         if bar != NO_BAR:
             eligible = eligible.above(bar, pool.quality, columns.latency_ms)
@@ -59,17 +57,15 @@ class Order:
         return cls(ranking, eligible, bar, keys, of, one_provider=one_provider, legs={})
 
     def follow(self, outlook: Outlook, moved: Iterable[int]) -> Order | None:
-        """The order of an outlook in which only some rows moved; None where it has to be compiled anew."""
+        """The order after some rows moved; None if it must be compiled again."""
         if self.bar.max_latency_ms is not None:
-            return None  # rows may come and go
-        keys, of, legs, tightest = self.keys.copy(), self.of.copy(), self._legs.copy(), self._tightest
+            return None  # rows may pass or fail the ceiling now
+        keys, of, legs = self.keys.copy(), self.of.copy(), self._legs.copy()
         for row in moved:
             legs.pop(row, None)
             before = of.get(row)
             if before is None:
                 continue
-            if tightest is not None:
-                tightest = None if row == tightest[1] else min(tightest, _room(outlook, row))
             if (after := self.ranking.key(outlook, row)) == before:
                 continue
             place = bisect_left(keys, before)
@@ -78,22 +74,17 @@ class Order:
             del keys[place]
             keys.insert(bisect_left(keys, after), after)
             of[row] = after
-        one_provider = self.one_provider
-        return Order(
-            self.ranking, self.eligible, self.bar, keys, of, one_provider=one_provider, legs=legs, tightest=tightest
-        )  # fmt: skip
+        return Order(self.ranking, self.eligible, self.bar, keys, of, one_provider=self.one_provider, legs=legs)
 
     def room(self, outlook: Outlook, cap: int | None) -> int:
-        """Input tokens for which every row's window has room beside its answer, if it can write one so long at all."""
+        """Input tokens that fit every window beside the answer, ignoring rows that cannot write ``cap`` tokens."""
+        window, most = outlook.pool.window, outlook.pool.max_output
         if cap is not None:
-            window, most = outlook.pool.window, outlook.pool.max_output
             return min([window[row] for row in self.of if most[row] >= cap], default=cap) - cap
-        if self._tightest is None:
-            self._tightest = min([_room(outlook, row) for row in self.of])
-        return self._tightest[0]
+        return min([window[row] - outlook.output[row] for row in self.of])
 
     def among(self, pool: Pool, models: Iterable[str] | None) -> Iterable[Key]:
-        """The keys of a whitelist's rows, or of all, best first."""
+        """The keys of the whitelisted rows (None: all), best first."""
         if models is None:
             return self.keys
         wanted = self.of.keys() & {*map(pool.row.get, models)}
@@ -104,7 +95,7 @@ class Order:
         return self.of.get(row) or self.ranking.key(outlook, row)
 
     def clears(self, outlook: Outlook, row: int) -> bool:
-        """Whether a row is good and quick enough, be it eligible or not."""
+        """True if a row passes the policy's floor and ceiling, eligible or not."""
         floor, ceiling = self.bar
         if floor is None and ceiling is None:
             return True
@@ -120,7 +111,7 @@ class Order:
         return len({spans[row] for row, score in rest.items() if score + weight * max(spans[row]) >= surely}) > 1
 
     def legs(self, outlook: Outlook, rows: Iterable[int]) -> tuple[Leg, ...]:
-        """What a plan needs of some rows, in their order."""
+        """The legs of some rows, in their order."""
         made, legs = self._legs, []
         for row in rows:
             leg = made.get(row)
@@ -131,7 +122,7 @@ class Order:
 
 
 class OwnOrder(Order):
-    """The order of one request that brings a quality for each row. Keys are made as they are asked for."""
+    """The order of one request with a quality of its own for each row. Keys are made on demand."""
 
     def __init__(
         self,
@@ -167,7 +158,7 @@ class OwnOrder(Order):
 
 
 class WarmOrder(Order):
-    """Another order, in which models cost less that have a part of one request's prompt in their vendors' caches."""
+    """An order in which models with a part of the prompt in their vendor's cache cost less."""
 
     def __init__(self, order: Order, outlook: Outlook, given: DecisionInput) -> None:
         self.__dict__.update(order.__dict__)
@@ -188,12 +179,8 @@ class WarmOrder(Order):
         return self._warm.get(row) or self._order.key(outlook, row)
 
 
-def _room(outlook: Outlook, row: int) -> tuple[int, int]:
-    return outlook.pool.window[row] - outlook.output[row], row
-
-
 def _is_one(pool: Pool, rows: Iterable[int]) -> bool:
-    """Whether all rows belong to one provider."""
+    """True if all rows belong to one provider."""
     providers = (pool.provider[row] for row in rows)
     first = next(providers, None)
     return all(each == first for each in providers)

@@ -1,4 +1,4 @@
-"""What is to be expected of each model now: the pool's priors, replaced by what recent attempts showed."""
+"""The expected figures of each model now: the pool's priors, updated by recent attempts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .pool import Pool, p90_of
 from .scale import RATIOS, IntArray, scaled
 
 UNKNOWN = ModelHealth()
-Workload = tuple[int, int]  # quarter octaves by which answers of the work are longer, and take more time, than usual
+Workload = tuple[int, int]  # quarter octaves by which a workload's answers are longer and slower than usual
 USUAL: Workload = (0, 0)
 
 
 class Outlook:
-    """Pool and health together. Lists follow the pool's rows; none is changed once the outlook is made."""
+    """Pool and health together. Lists follow the pool's rows. Immutable."""
 
     def __init__(self, pool: Pool, health: HealthSnapshot) -> None:
         self.pool = pool
         self.health = health
-        self.output: list[int] = pool.output.copy()  # expected length of an answer in tokens, thinking included
+        self.output: list[int] = pool.output.copy()  # expected tokens of an answer, reasoning included
         self.output_p90: list[int] = pool.output_p90.copy()
         self.ttft_ms: list[int] = pool.ttft_ms.copy()
         self.ttft_p95_ms: list[int | None] = [None] * len(pool)
@@ -31,7 +31,7 @@ class Outlook:
         self.us_per_token: list[int] = pool.us_per_token.copy()
         self.stability: list[int] = [UNKNOWN.stability] * len(pool)
         self.open: dict[int, int] = {}
-        """Rows that a breaker keeps calls away from, with the Unix millisecond of their next probe."""
+        """Rows with an open circuit, with the Unix millisecond of their next probe."""
         self._columns: dict[str, IntArray] = {}
         self._least_room: int | None = None
         self._most_p90: int | None = None
@@ -40,28 +40,23 @@ class Outlook:
             self._expect(row, seen[row])
 
     def moved(self, health: HealthSnapshot, seen: Mapping[int, ModelHealth]) -> Outlook:
-        """The outlook of a health that differs in some rows alone."""
+        """The outlook of a health that differs only in the rows of ``seen``."""
         new = Outlook.__new__(Outlook)
         new.pool, new.health = self.pool, health
         for name in ("output", "output_p90", "ttft_ms", "ttft_p95_ms", "latency_p95_ms", "us_per_token", "stability"):
             setattr(new, name, getattr(self, name).copy())
         new.open = {row: at for row, at in self.open.items() if row not in seen}
-        least, most = self._least_room, self._most_p90
         for row, figures in seen.items():
             new._expect(row, figures)
-            if least is not None:  # the least may go with its row
-                least = None if self._room(row) == self._least_room else min(least, new._room(row))
-            if most is not None:
-                most = None if self.output_p90[row] == self._most_p90 else max(most, new.output_p90[row])
-        new._columns, new._least_room, new._most_p90 = {}, least, most
+        new._columns, new._least_room, new._most_p90 = {}, None, None
         new.open = dict(sorted(new.open.items()))
         return new
 
     def _expect(self, row: int, seen: ModelHealth) -> None:
-        """Take a row's figures from what was seen of it."""
+        """Set a row's figures from its health."""
         pool, output, p90 = self.pool, seen.output_tokens, seen.output_p90
         ttft_ms, ttft_p95_ms, latency_p95_ms = seen.ttft_ms, seen.ttft_p95_ms, seen.latency_p95_ms
-        if pool.usual_output is not pool.output:  # what was seen is of calls that asked for no effort
+        if pool.usual_output is not pool.output:  # health describes calls without a requested effort
             now, usual, delay_ms = pool.output[row], pool.usual_output[row], pool.delay_ms[row]
             output = None if output is None else output * now // usual
             p90 = None if p90 is None else p90 * now // usual
@@ -80,14 +75,14 @@ class Outlook:
             self.open[row] = seen.probe_at_ms or 0
 
     def column(self, name: str) -> IntArray:
-        """One of the lists of whole numbers as an array. Shape (n,)."""
+        """One of the integer lists as an array. Shape (n,)."""
         found = self._columns.get(name)
         if found is None:
             found = self._columns[name] = np.array(getattr(self, name), dtype=np.int64)
         return found
 
     def expected_output(self, cap: int | None, work: Workload = USUAL) -> IntArray:
-        """Expected tokens of an answer that may be ``cap`` long. Shape (n,)."""
+        """Expected tokens of an answer capped at ``cap``. Shape (n,)."""
         output = scaled(self.column("output"), work[0])
         return output if cap is None else np.minimum(output, cap)
 
@@ -96,7 +91,7 @@ class Outlook:
         return self.column("output_p90") if cap is None else np.full(len(self.pool), cap, dtype=np.int64)
 
     def least_room(self, cap: int | None) -> int:
-        """Input tokens for which every window has room beside its answer; negative if an answer is too long."""
+        """Input tokens that fit every window beside the answer; negative if an answer alone is too long."""
         pool = self.pool
         if cap is not None:
             return pool.least_window - cap if cap <= pool.least_max_output else -1
@@ -106,34 +101,31 @@ class Outlook:
 
     @property
     def most_p90(self) -> int:
-        """The longest answer that a budget has to hold."""
+        """The largest 90th percentile of all rows, in tokens."""
         if self._most_p90 is None:
             self._most_p90 = max(self.output_p90, default=0)
         return self._most_p90
 
     def costs_at_most(self, input_tokens: int, cap: int | None, picos: int) -> bool:
-        """Whether so many pico-dollars pay for this input and its answer by whichever model, at first sight."""
+        """True if ``picos`` certainly pay for this input and its answer with any model."""
         if self.pool.top is None:
             return False
         top_input, top_output = self.pool.top
         return input_tokens * top_input + (self.most_p90 if cap is None else cap) * top_output <= picos
 
     def latency_ms(self, cap: int | None, work: Workload = USUAL) -> IntArray:
-        """Expected time to the whole answer, shape (n,). Silent thinking is part of the time to the first token."""
+        """Expected time to the whole answer, shape (n,). Silent reasoning counts in the time to the first token."""
         visible = scaled(np.maximum(0, self.column("output") - np.array(self.pool.silent, dtype=np.int64)), work[0])
         streamed = visible if cap is None else np.minimum(visible, cap)
         return scaled(self.column("ttft_ms") + self.column("us_per_token") * streamed // 1000, work[1])
 
     def expected_ms(self, row: int, cap: int | None, work: Workload = USUAL) -> int:
-        """As ``latency_ms``, of one row."""
+        """``latency_ms`` of one row."""
         visible = scaled(max(0, self.output[row] - self.pool.silent[row]), work[0])
         streamed = visible if cap is None else min(visible, cap)
         return scaled(self.ttft_ms[row] + self.us_per_token[row] * streamed // 1000, work[1])
 
     def output_within(self, row: int, latency_ms: int, work: Workload = USUAL) -> int:
-        """The longest answer that a row is expected to have written by then; negative if it writes none."""
+        """The most output tokens a row is expected to write within ``latency_ms``; negative if none."""
         left_ms = (latency_ms << 10) // RATIOS[work[1]] - self.ttft_ms[row]
         return -1 if left_ms < 0 else (left_ms * 1000 + 999) // max(1, self.us_per_token[row])
-
-    def _room(self, row: int) -> int:
-        return self.pool.window[row] - self.output[row]

@@ -1,5 +1,5 @@
-"""What a decision comes to: which models to call, in order, and the numbers that calling them needs. A plan refers to
-no board, pool or provider, so it may be kept with a trace and shared between requests and threads."""
+"""The result of a decision: the models to call, in order, and the numbers needed to call them. A plan refers to no
+board, pool or provider, so a trace can keep it, and requests and threads can share it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .scoring import Key, candidate
 
 _UNLIMITED = 1 << 62
 _LAST = Reason.BUDGET_TOKENS, Reason.BUDGET_COST, Reason.CIRCUIT_OPEN
-PATIENCE = 4  # times that what is usual may take
+PATIENCE = 4  # multiple of the usual time before an attempt is given up
 
 
 class Leg:
-    """One model of a plan: its names, prices and numbers."""
+    """One model of a plan, with its prices and numbers."""
 
     __slots__ = (
         "able", "dearest", "declared_window", "expected_ms", "flat", "held", "id", "is_dialled", "latency_p95_ms",
@@ -33,48 +33,48 @@ class Leg:
     )  # fmt: skip
 
     def __init__(self, outlook: Outlook, row: int, cap: int | None) -> None:
-        """``cap``: output tokens that stand for the request's class."""
+        """``cap``: the output cap of the request's class."""
         pool = outlook.pool
         self.row = row
         self.id = pool.ids[row]
         self.provider = pool.provider[row]
         self.prices: Prices = pool.prices[row]  # of the plan's day
         self.flat: Price | None = self.prices[0] if len(self.prices) == 1 else None
-        self.prices_held: Prices = pool.held[row]  # what a budget has to hold: the prices of the day and of the next
+        self.prices_held: Prices = pool.held[row]  # the prices a budget must cover: of this day and the next
         self.is_dialled = bool(pool.dials.tier or pool.dials.hour or pool.dials.audio)
-        """The request's dials may make its tokens dearer than ``prices`` says."""
+        """The request's dials may raise the cost above ``prices``."""
         self.dearest: Price | None = pool.flat_dearest[row]
-        """The worst of them at any length; None where the length decides."""
+        """The highest of ``prices_held``; None if it depends on the input's length."""
         self.max_output = pool.max_output[row]
         self.window = pool.window[row]
-        self.declared_window = pool.models[row].context_window  # None where ``window`` is only taken for it
+        self.declared_window = pool.models[row].context_window  # None if ``window`` is the default
         self.measure: Measure = pool.measures[pool.measure[row]]  # how the model counts its input
         self.able = int(pool.able[row])  # bits of ``Need`` that it serves
         self.reasoning = bool(pool.models[row].reasoning)
         self.output = outlook.output[row]  # expected length of an answer in tokens
-        self.held = outlook.output_p90[row]  # its 90th percentile, which a budget has to hold
+        self.held = outlook.output_p90[row]  # its 90th percentile, which a budget must cover
         self.expected_ms = outlook.expected_ms(row, cap)  # expected time to the whole answer
         self.ttft_ms = outlook.ttft_ms[row]
         self.ttft_p95_ms = outlook.ttft_p95_ms[row]
         self.latency_p95_ms = outlook.latency_p95_ms[row]
         self.us_per_token = outlook.us_per_token[row]
         self.patience_s = PATIENCE * (self.ttft_p95_ms or self.ttft_ms) / 1000
-        """How long the model may be silent at first, by what was observed or else is to be expected."""
+        """How long to wait for the first token, from observed or expected times."""
         usual_ms = PATIENCE * (self.latency_p95_ms or self.expected_ms)
         self.whole_patience_s = max(usual_ms, self.expected_ms) / 1000
-        """The same before a whole answer: not less than that takes, which may be longer than those observed."""
+        """How long to wait for a whole answer; at least the expected time, which may exceed the observed ones."""
 
     def __repr__(self) -> str:
         return f"<Leg {self.id}>"
 
     def length(self, tokens: TokenBounds) -> Length:
-        """The input as the model counts it: the fewest tokens, the most, and what is taken to fill its window."""
+        """The input's length for the model: fewest tokens, most tokens, and tokens that fill its window."""
         if tokens.counted or tokens.images:
             return within_window(length(tokens, self.measure), self.declared_window)
         return tokens.low, tokens.high, tokens.high
 
     def worst_price(self, input_tokens: int) -> Price:
-        """The most a token of such an input can cost, today or tomorrow; beyond every budget if unpriced."""
+        """The most a token of such an input can cost, today or tomorrow; above every budget if unpriced."""
         return self.dearest or dearest_at(self.prices_held, input_tokens)
 
 
@@ -83,7 +83,7 @@ _NONE: frozenset[int] = frozenset()
 
 
 class NamedLeg(Leg):
-    """A model that is not asked: it made an answer that comes from the cache. Only its names are known."""
+    """The model of a cached answer. Only its names are known."""
 
     __slots__ = ()
 
@@ -92,66 +92,66 @@ class NamedLeg(Leg):
 
 
 class OutputPlan(NamedTuple):
-    """Cap for the primary's output, and whether the budget then still pays for a fallback."""
+    """The cap of the primary's output, and whether the budget still pays for a fallback."""
 
     cap: int | None
     fallback_affordable: bool
 
 
 class Plan:
-    """The chosen model and those that follow it. Never changed once it is made."""
+    """The chosen model and its fallbacks. Immutable, apart from lazily computed fields."""
 
     __slots__ = (
-        "ample", "costs", "counts", "failed", "flat_to", "front", "given", "ids", "instead_of", "is_shared",
-        "is_swayed", "legs", "line", "max_high", "max_latency_ms", "p90", "passed_over", "reached", "rich", "shown",
-        "told", "walked", "watched", "worst_held", "worst_input", "worst_output",
+        "ample_counts", "ample_output", "best", "costs", "counts", "failed", "flat_to", "front", "given", "ids",
+        "instead_of", "is_shared", "is_swayed", "legs", "line", "max_high", "max_latency_ms", "p90", "passed_over",
+        "reached", "told", "walked", "watched", "worst_held", "worst_input", "worst_output",
     )  # fmt: skip
 
     def __init__(self, given: DecisionInput, legs: tuple[Leg, ...], front: tuple[Key, ...], ids: Sequence[str]) -> None:
         self.given = given
-        """Its input. A shared plan's is a template: tokens, ``timeout_ms``, budgets, ``health`` are each call's own."""
+        """The input. For a shared plan a template: tokens, ``timeout_ms``, budgets and ``health`` differ per call."""
         self.legs = legs  # the chosen model, then the chain
         self.front = front  # the keys of the best few that fit
-        self.ample: tuple[int, int, OutputPlan] | None = None
-        """Pico-dollars a token of input, and pico-dollars: a budget of so much pays for this cap, and the chain. None
-        until a call with a budget asks."""
-        self.ids = ids  # of all models that were asked, by row
+        self.ample_output: tuple[int, int, OutputPlan] | None = None
+        """Pico-dollars per input token, and fixed pico-dollars: a budget of their sum pays for this cap and the chain.
+        Computed for the first call with a budget."""
+        self.ids = ids  # of the pool's models, by row
         self.failed: Mapping[int, int] = {}
-        """Rows that were walked over and did not fit the request's own numbers, with the column of ``REASONS``."""
+        """Rows that were checked and did not fit the request's own numbers, with the column of ``REASONS``."""
         self.passed_over: tuple[tuple[str, Reason | None], ...] = ()
-        """Models that were preferred and not taken, each with the first constraint that it fails."""
+        """Preferred models that were rejected, each with the first constraint it failed."""
         self.is_shared = False  # it may serve other calls of its class (``covers``)
         self.max_high = -1
-        """Up to so many input tokens (``TokenBounds.high``) every model that was walked over fits that ever does, and
-        so does every model of the pool: the counts of rejections are the same."""
-        self.max_latency_ms = 0  # with so much time none of the walked is late
-        self.walked = 0  # places of the order that were looked at, those with open circuits counted
+        """Up to this many input tokens (``TokenBounds.high``) every model of the pool that fits the smallest input
+        fits, so the rejections are the same."""
+        self.max_latency_ms = 0  # with this timeout no walked model is late
+        self.walked = 0  # number of places of the order walked, including open circuits
         self.watched: frozenset[int] = _NONE
-        """Rows that the plan rests on: those at the places walked over, and the chain's."""
-        self.reached: Key | None = None  # the key of the last place that was looked at; None: all were
+        """Rows the plan depends on: the walked ones and the chain's."""
+        self.reached: Key | None = None  # the key of the last walked place; None if all were walked
         self.worst_input = self.worst_output = self.worst_held = 0
-        """Pico-dollars a token of input, pico-dollars of output, and tokens of output: no walked model needs more of a
-        budget."""
+        """Pico-dollars per input token, pico-dollars of output, and tokens of output: upper bounds over all walked
+        models of what a budget must cover."""
         self.told: tuple[Mapping[Reason, int] | None, str] | None = None
-        """The reason that one of its calls has worked out, and the counts in it: the same for all with these counts."""
-        self.shown: list[Candidate] | None = None  # the best few, for all calls that it covers
+        """Cached rejection counts and reason text, shared by calls with the same counts."""
+        self.best: list[Candidate] | None = None  # cached candidates of all covered calls
         self.is_swayed: bool | None = None
-        """A reading of the prompt could change it. None until somebody has looked: prompts are read meanwhile."""
+        """Whether a reading of the prompt could change the plan. None until known; prompts are read meanwhile."""
         self.instead_of = ""
-        """The model that the catalogue's qualities alone would have chosen, where a reading changed that."""
+        """The model chosen by the catalogue's qualities alone, if a reading changed the choice."""
         self.line: tuple[Any, bool] | None = None
-        """The ``ChoiceLine`` of one of its calls: its candidates are those of all calls that it covers. True: so is all
-        of it, for those without a budget."""
+        """The ``ChoiceLine`` of one call; its candidates hold for all covered calls. True: all of it holds for covered
+        calls without a budget."""
         self.counts: Mapping[Reason, int] | None = None
-        """How many models each constraint rejected, for calls that are covered and have no budget."""
+        """How many models each constraint rejected, for covered calls without a budget."""
         self.costs: tuple[IntArray, IntArray, IntArray, BoolArray] | None = None
-        """Of each model that no other constraint rejects: pico-dollars a token of input, pico-dollars and tokens of
-        output that a budget has to hold, and whether its circuit is open. None of a plan that is not shared."""
-        self.rich: tuple[int, int, Mapping[Reason, int]] | None = None
-        """Pico-dollars a token of input, and pico-dollars: for a budget of so much the counts of rejections are these.
-        None until a call with a budget asks."""
-        self.p90: list[int] = []  # what each row's answer was held to need, as ``costs`` has it
-        self.flat_to = -1  # up to so many input tokens none of those has a price of another tier
+        """For each model that no other constraint rejects: pico-dollars per input token, pico-dollars and tokens of
+        output a budget must cover, and whether its circuit is open. Only for shared plans."""
+        self.ample_counts: tuple[int, int, Mapping[Reason, int]] | None = None
+        """Pico-dollars per input token, and fixed pico-dollars: with a budget of their sum these are the rejection
+        counts. Computed for the first call with a budget."""
+        self.p90: list[int] = []  # the output tokens of each row in ``costs``
+        self.flat_to = -1  # up to this many input tokens no price of another tier applies
 
     def __repr__(self) -> str:
         return f"<Plan {', then '.join(self.models)}>"
@@ -164,7 +164,7 @@ class Plan:
     def covers(
         self, tokens: TokenBounds, timeout_ms: int, budget_nanos: int | None = None, budget_tokens: int | None = None
     ) -> bool:
-        """Whether a call of the plan's class would be decided alike. False where that is not sure."""
+        """True if a call of the plan's class is certainly decided the same way."""
         high = tokens.high
         if high > self.max_high or timeout_ms < self.max_latency_ms or tokens.counted or tokens.images:
             return False
@@ -177,24 +177,24 @@ class Plan:
         return budget_nanos is None or high * self.worst_input + self.worst_output <= budget_nanos * PICOS_PER_NANO
 
     def rejections(self, high: int, nanos: int | None, tokens: int | None) -> Mapping[Reason, int] | None:
-        """How many models each constraint rejected of a call with this budget; None: not counted yet."""
+        """How many models each constraint rejects for a call with this budget; None if not counted yet."""
         if self.counts is None or not self.is_shared or (nanos is None and tokens is None):
             return self.counts
         if nanos is None or tokens is not None:
             return self._counted(high, nanos, tokens)
-        per_token, most, counts = self.rich or self._rich()
+        per_token, most, counts = self.ample_counts or self._count_ample()
         if high * per_token + most <= nanos * PICOS_PER_NANO:
             return counts
         return self._counted(high, nanos, None)
 
-    def _rich(self) -> tuple[int, int, Mapping[Reason, int]]:
+    def _count_ample(self) -> tuple[int, int, Mapping[Reason, int]]:
         assert self.costs is not None, "without them it covers no call with a budget"
         inputs, outputs = self.costs[0], self.costs[1]
         per_token, most = int(inputs.max(initial=0)), int(outputs[outputs < _UNLIMITED].max(initial=0))
         counts = self._counted(0, most // PICOS_PER_NANO + 1, None)
         assert self.counts is not None, "it is shared"
-        self.rich = per_token, most + PICOS_PER_NANO, self.counts if counts == self.counts else counts
-        return self.rich
+        self.ample_counts = per_token, most + PICOS_PER_NANO, self.counts if counts == self.counts else counts
+        return self.ample_counts
 
     def _counted(self, high: int, nanos: int | None, tokens: int | None) -> Mapping[Reason, int]:
         assert self.costs is not None, "without them it covers no call with a budget"
@@ -211,9 +211,9 @@ class Plan:
         return found
 
     def candidates(self, timeout_ms: int) -> list[Candidate]:
-        """The best few that fit, the chosen one first, of a call that has so much time."""
+        """The best few candidates for a call with this timeout, the chosen one first."""
         if not self.is_shared:
             return [candidate(key, self.ids[key[-1]], timeout_ms) for key in self.front]
-        if self.shown is None:  # none of them is late
-            self.shown = [candidate(key, self.ids[key[-1]], timeout_ms) for key in self.front]
-        return self.shown
+        if self.best is None:  # none of them is late
+            self.best = [candidate(key, self.ids[key[-1]], timeout_ms) for key in self.front]
+        return self.best

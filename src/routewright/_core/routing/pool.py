@@ -1,4 +1,4 @@
-"""The catalogue as columns: what a decision reads of each model, compiled once a snapshot."""
+"""The catalogue as columns, compiled once per snapshot: all figures of a model that decisions read."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ DEFAULT_WINDOW = 8_192
 DEFAULT_TTFT_S = 1.0
 DEFAULT_TOKENS_PER_S = 100.0
 
-ANSWER_TOKENS = 400  # visible length of an answer until a model's own was learned
-THINKING_TOKENS = 1_000  # what a reasoning model thinks at least, until its own length was learned
+ANSWER_TOKENS = 400  # prior of an answer's visible length
+THINKING_TOKENS = 1_000  # prior of the least reasoning of a reasoning model
 P90_PERCENT = 250  # the 90th percentile of an answer's length, in per cent of the mean
-LEAST_P90 = 256  # no expected output is taken to be shorter where a budget has to hold it (contract 3)
+LEAST_P90 = 256  # the least output a budget must cover (contract 3)
 
 _OTHERWISE = {"parallel_tool_calls": Need.SERIAL_TOOLS, "reasoning_none": Need.NO_REASONING}
-FEATURES: dict[Feature, Need] = {  # what a model is able to unless it is said to lack it
+FEATURES: dict[Feature, Need] = {  # a model has these unless the catalogue lists them as unsupported
     feature: _OTHERWISE.get(feature) or Need[feature.upper()] for feature in get_args(Feature)
 }
 THINKING = Need(sum(need for feature, need in FEATURES.items() if feature.startswith("reasoning")) - Need.NO_REASONING)
-"""What only models that reason are able to."""
+"""Abilities only reasoning models have."""
 
 _UNPRICED = Price(-1, 0, 0, 0, 0, 0)
 _UNKNOWN = Price(-1, *[10**30] * 5)
@@ -47,7 +47,7 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(cls, prices: list[Price]) -> Columns:
-        """Make the columns of one price per model."""
+        """Columns from one price per model."""
         return cls(
             np.array([price.input for price in prices], dtype=np.int64),
             np.array([price.output for price in prices], dtype=np.int64),
@@ -55,8 +55,8 @@ class Columns(NamedTuple):
 
 
 class Worst(NamedTuple):
-    """The most that a token of one model costs: ``steps`` up to each length at which that changes, the longest inputs
-    first, ``flat`` at any length, if it is one, and ``short`` below ``first_tier``, which is -1 where there is none."""
+    """The highest token prices of one model. ``steps``: by input length, longest first. ``flat``: the price if there is
+    only one. ``short``: the price below ``first_tier``, which is -1 without tiers."""
 
     steps: Prices
     flat: Price | None
@@ -65,7 +65,7 @@ class Worst(NamedTuple):
 
     @classmethod
     def of(cls, prices: Prices) -> Worst:
-        """Find it in all prices that may hold."""
+        """The maximum of all prices that may apply."""
         above = sorted({price.above for price in prices}, reverse=True)
         steps = tuple(dearest_at(prices, tokens + 1)._replace(above=tokens) for tokens in above) or (_UNKNOWN,)
         flat = steps[0] if len(steps) == 1 else None
@@ -74,13 +74,13 @@ class Worst(NamedTuple):
 
 
 class Pool:
-    """All models of a snapshot at a day's prices. Lists and arrays follow the snapshot's order."""
+    """All models of a snapshot at the prices of a day. Lists and arrays follow the snapshot's order."""
 
     def __init__(self, snapshot: CatalogueSnapshot, as_of: str) -> None:
         self.snapshot = snapshot
         self.as_of = as_of
-        self.dials = PLAIN  # what requests ask for that it is made for
-        self.dated = any(model.price_changes for model in snapshot.models)  # another day may have other prices
+        self.dials = PLAIN  # of the requests it serves
+        self.dated = any(model.price_changes for model in snapshot.models)  # prices depend on the day
         models = tuple(_priced_on(model, as_of) for model in snapshot.models)
         self.models: tuple[Model, ...] = models
         self.ids: list[str] = [m.id for m in models]
@@ -97,8 +97,8 @@ class Pool:
         self.least_window = min(self.window, default=0)
         self.least_max_output = min(self.max_output, default=0)
         found = [measure_of(m.id, m.tokenizer) for m in models]
-        self.measures: tuple[Measure, ...] = tuple(dict.fromkeys(found))  # how the models count their input
-        self.measure: list[int] = [self.measures.index(measure) for measure in found]  # which of these each model does
+        self.measures: tuple[Measure, ...] = tuple(dict.fromkeys(found))  # the ways models count their input
+        self.measure: list[int] = [self.measures.index(measure) for measure in found]  # index of each model's measure
         self.measured = np.array(self.measure, dtype=np.int64)
 
         self.quality = np.array([micro(DEFAULT_QUALITY if m.quality is None else m.quality) for m in models], np.int64)
@@ -112,27 +112,29 @@ class Pool:
         self.disabled = np.array([m.disabled for m in models], dtype=np.bool_)
         self.free_tier = np.array([m.free_tier for m in models], dtype=np.bool_)
         self.unavailable = np.array([m.availability.status == "unavailable" for m in models], dtype=np.bool_)
-        self.id_rank = np.argsort(np.argsort(np.array(self.ids, dtype=np.str_)))  # place in alphabetical order
+        self.id_rank = np.argsort(np.argsort(np.array(self.ids, dtype=np.str_)))  # alphabetical rank
         self.id_ranks: list[int] = self.id_rank.tolist()
 
         ttft_s = [m.ttft_s or DEFAULT_TTFT_S for m in models]
         speed = [m.tokens_per_s or DEFAULT_TOKENS_PER_S for m in models]
         self.ttft_ms: list[int] = [round(s * 1000) for s in ttft_s]
         self.us_per_token: list[int] = [round(1e6 / s) for s in speed]
-        # Thinking that happens before the first token is seen as a long wait; its tokens are billed all the same.
+        # Silent reasoning shows as a long wait for the first token; its tokens are billed.
         self.silent: list[int] = [
             round(max(0.0, t - DEFAULT_TTFT_S) * s) if m.reasoning else 0
             for m, t, s in zip(models, ttft_s, speed, strict=True)
         ]
-        self.usual_output: list[int] = [  # expected of requests that ask for no effort
+        self.usual_output: list[int] = [  # expected output tokens without a requested effort
             min(ANSWER_TOKENS + (max(THINKING_TOKENS, silent) if m.reasoning else 0), most, window // 2)
             for m, silent, most, window in zip(models, self.silent, self.max_output, self.window, strict=True)
         ]
-        self.shy = frozenset(row for row, m in enumerate(models) if m.reasoning and able[row] & _TOOLED == _SHY)
-        """Rows that take tools only while they do not think."""
+        self.tools_or_reasoning = frozenset(
+            row for row, m in enumerate(models) if m.reasoning and able[row] & _TOOLS_BOTH == _TOOLS_ALONE
+        )
+        """Rows that cannot combine tools and reasoning."""
         self.prices: list[Prices] = [self._prices(row, model) for row, model in enumerate(models)]
         self.held: list[Prices] = [*map(self._two_days, range(len(models)))] if self.dated else self.prices
-        """What a budget has to hold: the prices of the day and of the next."""
+        """The prices a budget must cover: of this day and the next."""
         self._worsts = [Worst.of(prices) for prices in self.held]
         self._tabulate()
         self._think()
@@ -141,7 +143,7 @@ class Pool:
         return len(self.models)
 
     def dialled(self, dials: Dials) -> Pool:
-        """The pool for requests with these dials, made of the plain one. What they do not move is shared."""
+        """The pool for requests with these dials, derived from the plain one. Unchanged columns are shared."""
         pool = Pool.__new__(Pool)
         pool.__dict__.update(self.__dict__, dials=dials)
         if dials.tier or dials.marks or dials.hour or dials.audio:
@@ -166,29 +168,29 @@ class Pool:
         )
         worst = self._worsts
         self.flat_dearest = [each.flat for each in worst]
-        """The worst that a token can cost at any length; None where the length decides."""
+        """The highest token price; None if it depends on the input's length."""
         self.worst = Columns.of([each.short for each in worst])
-        """The most that a token costs in short inputs: a fresh one is not always the dearest."""
+        """The highest token prices for short inputs: uncached input is not always the most expensive."""
         tiered = [row for row, each in enumerate(worst) if each.first_tier >= 0]
-        self.tiered = np.array(tiered, dtype=np.int64)  # Rows whose price depends on the input's length. Shape (k,).
+        self.tiered = np.array(tiered, dtype=np.int64)  # rows whose price depends on the input's length, shape (k,)
         self.first_tier = np.array([worst[row].first_tier for row in tiered], dtype=np.int64)
-        """Input tokens above which their price changes. Shape (k,)."""
+        """The input tokens above which their price changes. Shape (k,)."""
         self.priced = np.array([*map(bool, self.held)], dtype=np.bool_)
         self.top: tuple[int, int] | None = None
-        """The dearest token of input and of output that any model has; None where the price of one is unknown."""
+        """The highest input and output token prices of all models; None if a model has no price."""
         if self.priced.all():
             most = [each.steps[0] for each in worst]
             self.top = max((each.input for each in most), default=0), max((each.output for each in most), default=0)
 
     def _think(self) -> None:
-        """Expect models to think as much as is asked for. Those that take no tools while they think do not where tools
-        are given."""
+        """Compute expected output and delays for the requested effort. With tools, models that cannot combine tools and
+        reasoning do not reason."""
         dials = self.dials
-        self.quiet: frozenset[int] = self.shy if dials.tools else frozenset()
-        """Rows that are told not to think, though nobody asks for that."""
+        self.quiet: frozenset[int] = self.tools_or_reasoning if dials.tools else frozenset()
+        """Rows sent a request not to reason, without the caller asking for it."""
         self.output: list[int] = self.usual_output
         self.delay_ms: list[int] = [0] * len(self)
-        """How much later the first token comes for the effort that is asked for; negative: sooner."""
+        """How much later the first token comes with this effort; may be negative."""
         if dials.effort is not None or dials.thinking_tokens is not None or self.quiet:
             self.output, self.silent, self.ttft_ms = self.output.copy(), self.silent.copy(), self.ttft_ms.copy()
             for row, model in enumerate(self.models):
@@ -203,46 +205,46 @@ class Pool:
         if dials.thinking_tokens is not None:
             brief = _BRIEF_BOUND
         self.least_p90 = [LEAST_P90 if able & brief == brief else BRIEF_TOKENS + 1 for able in self._ables]
-        """The least output that a budget has to hold: some models take no smaller cap while they think."""
-        self.output_p90: list[int] = [  # output tokens that a budget has to hold until a model's own was learned
+        """The least output a budget must cover: some models refuse a smaller cap while they reason."""
+        self.output_p90: list[int] = [  # prior of the output tokens a budget must cover
             p90_of(*each) for each in zip(self.output, self.max_output, self.least_p90, strict=True)
         ]
 
     def holds(self, day: str) -> bool:
-        """Whether its prices are those of a day."""
+        """True if the pool's prices apply on a day."""
         return not self.dated or day == self.as_of
 
     def prices_on(self, row: int, day: str | None) -> Prices:
-        """What a model costs on a day; None: the pool's own."""
+        """A model's prices on a day; None for the pool's own day."""
         if day is None or self.holds(day):
             return self.prices[row]
         return self._prices(row, _priced_on(self.snapshot.models[row], day))
 
     def _prices(self, row: int, model: Model) -> Prices:
-        """A vendor without the tier ignores it; of one that has it, nothing is known where no price of it is."""
+        """Prices in the dials' tier. A vendor without tiers ignores it; a tier without a listed price is unpriced."""
         return tier_prices(model.provider, model.pricing_per_1m, self.dials.tier if self._has_tier(row) else "")
 
     def _has_tier(self, row: int) -> bool:
         return bool(self._ables[row] & _TIER_BITS.get(self.dials.tier, 0))
 
     def prices_served(self, row: int, tier: str, day: str) -> Prices:
-        """What a model costs on a day in the tier in which a vendor says that it served a call."""
+        """A model's prices on a day, in the tier the vendor reports having used."""
         model = _priced_on(self.snapshot.models[row], day)
         return tier_prices(model.provider, model.pricing_per_1m, tier) or self.prices_on(row, day)
 
     def dearest(self, row: int, input_tokens: int) -> Price:
-        """The worst that such inputs can cost a token, today or tomorrow; beyond every budget if unpriced."""
+        """The highest token prices for such an input, today or tomorrow; above every budget if unpriced."""
         return self.flat_dearest[row] or price_at(self._worsts[row].steps, input_tokens)
 
     def _two_days(self, row: int) -> Prices:
-        """The prices of the day and of the next; none where the day's are unknown."""
+        """The prices of this day and the next; empty if unpriced."""
         prices = self.prices[row]
         if not (self.dated and prices):
             return prices
         return prices + self.prices_on(row, (date.fromisoformat(self.as_of) + timedelta(days=1)).isoformat())
 
     def expected(self, row: int, price: Price) -> Price:
-        """What inputs are expected to cost: to write a marked prompt to the vendor's cache, at first."""
+        """The expected prices: a marked prompt is first written to the vendor's cache."""
         marked = self.dials.marks and self._ables[row] & _MARKS
         return price._replace(input=price.written) if marked and price.written > price.input else price
 
@@ -264,7 +266,7 @@ class Pool:
 
 
 def p90_of(mean: int, most: int, least: int) -> int:
-    """The 90th percentile of an answer's length as it usually is for a mean, as far as the model can write it."""
+    """The assumed 90th percentile of an answer's length for a mean, within ``least`` and the model's ``most``."""
     return min(max(least, mean * P90_PERCENT // 100), most)
 
 
@@ -276,11 +278,11 @@ def _abilities(model: Model) -> int:
     able = _EVERY_FEATURE
     for feature in model.unsupported or ():
         able &= ~_FEATURE_BITS[feature]
-    if not model.reasoning:  # and so does as asked where it is not to think
+    if not model.reasoning:  # trivially supports "no reasoning"
         able = able & ~_THINKING_BITS | _NOT_THINKING
     for modality in model.modalities or ():
         able |= _MODALITY_BITS.get(modality, 0)
-    if not able & (_TOOLS_THINKING | _NOT_THINKING):  # then no tools at all
+    if not able & (_TOOLS_THINKING | _NOT_THINKING):  # always reasons, and no tools while reasoning
         able &= ~_MODALITY_BITS["tool"]
     return able | int(Need.JSON) if model.structured_output else able
 
@@ -290,7 +292,7 @@ _EVERY_FEATURE = sum(_FEATURE_BITS.values())
 _THINKING_BITS, _TOOLS_THINKING, _NOT_THINKING = map(int, (THINKING, Need.REASONING_TOOLS, Need.NO_REASONING))
 _MARKS = int(Need.CACHE_CONTROL)
 _BRIEF, _BRIEF_BOUND = map(int, (Need.REASONING_BRIEF, Need.REASONING_TOKENS_BRIEF))
-_TOOLED, _SHY = map(int, (Need.TOOLS | Need.REASONING_TOOLS, Need.TOOLS))
+_TOOLS_BOTH, _TOOLS_ALONE = map(int, (Need.TOOLS | Need.REASONING_TOOLS, Need.TOOLS))
 _TIER_BITS = {"flex": int(Need.FLEX), "priority": int(Need.PRIORITY)}
 _MODALITY_BITS = {
     "image": int(Need.IMAGE), "tool": int(Need.TOOLS), "audio": int(Need.AUDIO), "file": int(Need.FILE)

@@ -1,7 +1,7 @@
-"""Reads a prompt: how hard it is, what it is about, and how much of it training knew. It never calls a model. Its words
-say how likely it is of each domain that training knew. From that, and from what it looks like, follow two coordinates:
-by how much all models do better than usual, and by how much the abler ones gain on the others. Each model has a slope
-along each. Both coordinates are shrunk by novelty and rounded to a small grid."""
+"""Predicts each model's quality on a prompt from its text, without calling a model. The words give a probability for
+each domain seen in training. From these and the surface of the text follow two coordinates: ease (how much better all
+models do than usual) and spread (how much stronger models gain over weaker ones). Each model has a slope along each.
+Both coordinates are shrunk by novelty and rounded to a small grid."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ Ints: TypeAlias = "NDArray[np.int64]"
 TOPICS = (
     "math", "science", "medicine", "law", "humanities", "social", "business", "code", "support", "chat", "other",
 )  # fmt: skip
-"""What a prompt can be about. ``support`` are questions of customers, ``chat`` is what people ask an assistant."""
-_SURE = 0.35  # so probable a topic must be
+"""The topics of prompts. ``support``: customers' questions. ``chat``: questions to an assistant."""
+_SURE = 0.35  # the least probability of a reported topic
 COORDINATES = 2
-LARGEST_CELL = (12, 8)  # steps to either side, of each coordinate
-_LONGEST_TEXT = 4_000  # characters that are read: of a longer text the first half and the last half of as many
-_LETTERS = bytes(  # from a byte to that of its word: letters in lower case, each digit a 0, all else a space
+LARGEST_CELL = (12, 8)  # steps to either side of each coordinate
+_LONGEST_TEXT = 4_000  # characters read; of a longer text, half from its beginning and half from its end
+_LETTERS = bytes(  # translates bytes: letters to lower case, digits to 0, all else to a space
     48 if byte in b"0123456789" else byte if byte in b"_" or byte > 127 or chr(byte).isalpha() else 32
     for byte in (bytes(range(256)).lower())
 )
 _CHOICE = re.compile(r"^\(?[A-J][.):] *(.*)$", re.MULTILINE)
-_CUE = "answer:"  # at the end it tells nothing but where a text is from
+_CUE = "answer:"  # at the end of a text, an artefact of benchmarks
 _CODE = (
     "```", "SELECT ", " FROM ", "\ndef ", "\nclass ", "\nimport ", "#include", "print(", "){", ") {", ";\n", "):\n",
     "=>", "==", "!=", "->", "::", "</",
 )  # fmt: skip
-"""Marks of programs."""
+"""Character sequences typical of code."""
 _CODE_WORDS = dict.fromkeys(
     b"css cuda django dockerfile graphql html javascript kotlin mysql numpy pandas php postgres pytest python pytorch "
     b"regex sql stacktrace traceback typescript".split(), 2
@@ -50,14 +50,14 @@ _CODE_WORDS = dict.fromkeys(
     b"function golang haskell import int java json linux loop null nullpointerexception parser println quicksort react "
     b"recursion recursive refactor return rust script string struct swift var void".split(), 1
 )  # fmt: skip
-"""Words about programs, and what each counts beside a mark of one. Of two in all a text is about code."""
+"""Words about programming, and their weight; a ``_CODE`` match weighs 1. A text with a total of 2 is about code."""
 _CLASSES = (
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", b"0123456789", b"+*/=<>^%", b"$", b"\\", b"?", b"_", b"\n", b",;:", b".!", b"()[]",
     b"{}", b"\"'`", bytes(range(128, 256)),
 )  # fmt: skip
-"""Kinds of bytes that are counted."""
+"""Classes of bytes to count."""
 _BYTES = np.array([[byte in kind for kind in _CLASSES] for byte in range(256)], np.float32)  # (256, kinds)
-SURFACE = 8 + 2 * len(_CLASSES)  # numbers that say what a text looks like
+SURFACE = 8 + 2 * len(_CLASSES)  # number of surface features
 
 _SCRIPTS = (
     ("ja", re.compile(r"[\u3040-\u30ff]")), ("zh", re.compile(r"[\u4e00-\u9fff]")),
@@ -66,7 +66,7 @@ _SCRIPTS = (
     ("bn", re.compile(r"[\u0980-\u09ff]")), ("el", re.compile(r"[\u0370-\u03ff]")),
     ("he", re.compile(r"[\u0590-\u05ff]")), ("th", re.compile(r"[\u0e00-\u0e7f]")),
 )  # fmt: skip
-"""Scripts that one language is mostly written in. Japanese comes first, since it is written with Chinese signs, too."""
+"""Scripts that identify a language. Japanese comes before Chinese, whose characters it shares."""
 _FREQUENT = {  # the most frequent words of languages in Latin script
     language: frozenset(words.encode().split())
     for language, words in {
@@ -84,11 +84,11 @@ _FREQUENT = {  # the most frequent words of languages in Latin script
         "sv": "och är det en ett att inte som på med för hur vad jag av till den har kan om från min",
     }.items()
 }
-LANGUAGES = (*_FREQUENT, *(language for language, _ in _SCRIPTS))  # those that are told apart, as ISO 639-1
+LANGUAGES = (*_FREQUENT, *(language for language, _ in _SCRIPTS))  # ISO 639-1
 
 
 def seen(text: str) -> tuple[list[bytes], set[bytes], Floats]:
-    """The lower-case words of a text, digits as 0; the distinct ones; and ``SURFACE`` numbers on its look."""
+    """The lower-case words of a text, with digits as 0; the distinct words; and its ``SURFACE`` features."""
     half = _LONGEST_TEXT // 2
     text = (text if len(text) <= _LONGEST_TEXT else f"{text[:half]}\n{text[-half:]}").rstrip()
     if text[-len(_CUE) :].lower() == _CUE:
@@ -111,26 +111,26 @@ def seen(text: str) -> tuple[list[bytes], set[bytes], Floats]:
 
 
 class Vocabulary:
-    """Words, and pairs of them, in one row of numbers: first the words from 1, then the pairs. 0: unknown."""
+    """Numbers words and pairs of words: the words from 1, then the pairs. 0 is unknown."""
 
     def __init__(self, words: Sequence[bytes], pairs: NDArray[Any]) -> None:
-        """``pairs`` has two words a row, as numbers."""
+        """``pairs`` has two word numbers per row."""
         self._words = {word: at for at, word in enumerate(words, 1)}
         self._size = len(words) + 1
-        self._keys: Ints = pairs[:, 0].astype(np.int64) * self._size + pairs[:, 1]  # rising
+        self._keys: Ints = pairs[:, 0].astype(np.int64) * self._size + pairs[:, 1]  # sorted
 
     def find(self, words: list[bytes]) -> tuple[Ints, Ints]:
-        """The numbers of the words of a text, in order, and those of its pairs, in any."""
+        """The numbers of a text's words, in order, and of its pairs, unordered."""
         ids = np.fromiter(map(self._words.get, words, repeat(0)), np.int64, len(words))
         keys = ids[:-1] * self._size + ids[1:]
-        keys.sort()  # to find those that follow each other is twice as fast
+        keys.sort()  # halves the time of searchsorted
         at = self._keys.searchsorted(keys)
         at[self._keys.take(at, mode="clip") != keys] = -self._size
         return ids, at + self._size
 
 
 def language_of(text: str, words: set[bytes]) -> str:
-    """The language of most of a text by its script, else by frequent words; empty where neither tells."""
+    """The main language of a text by its script, else by frequent words; empty if unclear."""
     if not text.isascii():
         for language, script in _SCRIPTS:
             if 4 * len(script.findall(text[:400])) > min(len(text), 400):
@@ -138,7 +138,7 @@ def language_of(text: str, words: set[bytes]) -> str:
     most, found = 0, ""
     for language, frequent in _FREQUENT.items():
         count = len(words & frequent)
-        if count > most:  # of two the first, so English before others
+        if count > most:  # English wins ties
             most, found = count, language
         if 4 * most > len(words):
             break
@@ -146,21 +146,21 @@ def language_of(text: str, words: set[bytes]) -> str:
 
 
 def looks(surface: Floats, arrays: Mapping[str, NDArray[Any]]) -> Floats:
-    """The surface of one text or of many, in standard deviations of training's, at most four."""
+    """Surface features of one or more texts, standardised by training's and clipped at four deviations."""
     apart: Floats = (surface - arrays["surface_mean"]) / arrays["surface_scale"]
     return np.minimum(np.maximum(apart, -4), 4)
 
 
 def strangeness(known: NDArray[np.bool_]) -> float:
-    """The share of pairs of words in a text, 0..1, that are not known."""
+    """The share of unknown word pairs in a text, 0..1."""
     return 1 - float(np.add.reduce(known)) / (len(known) + 1)
 
 
 class Predictor:
-    """The built-in predictor. It reads prompts, and says what a reading means for each model of a pool."""
+    """The built-in predictor: reads prompts, and predicts each model's quality from a reading."""
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Unpack weights of ``benchmarks/train_predictor.py``."""
+        """Unpack the weights made by ``benchmarks/train_predictor.py``."""
         digest = sha256(repr((TOPICS, _CODE, _CODE_WORDS)).encode())
         for name in sorted(arrays):
             digest.update(arrays[name].tobytes())
@@ -183,16 +183,16 @@ class Predictor:
         self._by_prior: list[float] = arrays["by_prior"].tolist()
 
     def read(self, text: str, embedding: NDArray[Any] | None = None) -> Reading:
-        """Read a prompt. Any text will do. ``embedding`` is not used: it told nothing that the words do not."""
+        """Read a prompt. ``embedding`` is ignored: it adds nothing to the words."""
         words, distinct, surface = seen(text)
         ids, pairs = self._vocabulary.find(words)
         said = np.zeros(len(self._rarity), np.bool_)
-        said[ids] = said[pairs] = True  # row 0, of what is unknown, says nothing
+        said[ids] = said[pairs] = True  # row 0, the unknown, has no evidence
         rows = said.nonzero()[0]
         rarity = self._rarity[rows]
         scores = rarity @ self._evidence[rows].astype(np.float32)
         scores *= self._evidence_scale / math.sqrt(rarity @ rarity + 1e-9)
-        belief = np.exp(scores - np.maximum.reduce(scores))  # how likely it is of each domain
+        belief = np.exp(scores - np.maximum.reduce(scores))  # probability of each domain
         belief /= np.add.reduce(belief)
         low, high = self._novelty
         novelty = min(max((strangeness(self._labelled[pairs]) - low) / (high - low), 0.0), 1.0)
@@ -220,9 +220,9 @@ class Predictor:
         )
 
     def column(self, cell: tuple[int, ...], models: Sequence[Model]) -> tuple[int, ...] | None:
-        """The quality of each model in millionths, which depends on that model alone. None: the priors stand. The
-        log-odds of the prior are moved along the model's slopes. A model that training did not know has those that its
-        prior makes likely; of two such models the one with the better prior never gets less."""
+        """The quality of each model in millionths; None if the priors stay. Moves the log-odds of the prior along the
+        model's slopes. A model unknown to training gets slopes from its prior; among those, the order of priors is
+        kept. A model's quality does not depend on the other models."""
         if not any(cell):
             return None
         ease, spread = (step * size for step, size in zip(cell, self._steps, strict=True))

@@ -1,6 +1,6 @@
-"""The quality grid: models that cannot be told apart stand on the same step. Priors carry an error of about 0.36
-standard deviations (their own and the mismatch between benchmarks and a task), so steps are that wide on the latent
-scale. Seen on 0..1 they are wide in the middle and narrow at the top."""
+"""The quality grid: models of indistinguishable quality share a step. Priors have an error of about 0.36 standard
+deviations (their own, and the mismatch between benchmarks and a task), so steps have that width on the latent scale.
+On 0..1 they are wide in the middle and narrow at the top."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from .scale import IntArray
 
-MICRO = 1_000_000  # quality is kept in millionths
-DEFAULT_QUALITY = 0.3  # of a model of which nobody knows it
+MICRO = 1_000_000  # qualities are integers in millionths
+DEFAULT_QUALITY = 0.3  # of a model with unknown quality
 
 # standard normal CDF at (k + 1/2) * 0.36 and at k * 0.36, in millionths, for k = -8 .. 5
 EDGES = np.array(
@@ -30,7 +30,7 @@ _LEVELS: list[int] = LEVELS.tolist()
 
 
 def level_of(quality: int) -> int:
-    """As ``on_grid``, of one quality."""
+    """``on_grid`` of one quality."""
     return _LEVELS[bisect_right(_EDGES, quality)]
 
 
@@ -45,5 +45,5 @@ def micro(quality: float) -> int:
 
 
 def quality_text(quality: int) -> str:
-    """Write millionths as the number that they come from: ``0.42``."""
+    """Millionths as a decimal, such as ``0.42``."""
     return f"{quality / MICRO:.6f}".rstrip("0").rstrip(".")

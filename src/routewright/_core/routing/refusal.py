@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
@@ -26,15 +26,15 @@ from .pool import THINKING, THINKING_TOKENS, Pool
 from .quality import quality_text
 from .scale import BoolArray, class_size, size_class
 
-LEAST_INPUT = PRIMING_TOKENS + MESSAGE_TOKENS + 1  # no prompt is shorter
-LEAST_OUTPUT = 16  # no shorter answer is suggested: it would be none
-USUAL_OUTPUT = 4_096  # an output that is taken to be wanted where none is named, to say how much of it is lost
-NAMED = 4  # a whitelist of up to so many models is told model by model
+LEAST_INPUT = PRIMING_TOKENS + MESSAGE_TOKENS + 1  # tokens of the shortest prompt
+LEAST_OUTPUT = 16  # the shortest answer worth suggesting
+USUAL_OUTPUT = 4_096  # assumed where a request sets no output cap, to measure how much a lower cap loses
+NAMED = 4  # for whitelists up to this length the message lists each model
 
 _NO_POLICY = PolicySnapshot("", "", Policy(name=""))
-_FIXED = {Reason.DEPRECATED, Reason.PROVIDER_UNAVAILABLE}  # reasons that no change of the request removes
+_FIXED = {Reason.DEPRECATED, Reason.PROVIDER_UNAVAILABLE}  # no change of the request removes these
 _BUDGET = {Reason.BUDGET_COST, Reason.BUDGET_TOKENS}
-_PARTS_OF_NEEDS = {  # needs that make no sense without another
+_PARTS_OF_NEEDS = {  # needs that are dropped with another
     Need.IMAGE: Need.IMAGE_URL,
     Need.FILE: Need.FILE_URL,
     Need.TOOLS: Need.TOOL_CHOICE | Need.SERIAL_TOOLS | Need.REASONING_TOOLS | Need.REASONING_TOOL_CHOICE,
@@ -58,58 +58,58 @@ _NO_NEED = {
     Need.SERIAL_TOOLS: "drop params.parallel_tool_calls",
     Need.REASONING: "drop params.reasoning",
     Need.NO_REASONING: "drop params.reasoning",
-    Need.REASONING_TOKENS: "give params.reasoning a word instead of max_tokens",
+    Need.REASONING_TOKENS: "set params.reasoning to an effort instead of max_tokens",
 }
 _MILLION = 10**6
 _MOST_MS = int(NUMBERS[Policy]["max_latency_ms"].high)
 
 
 class Effort(NamedTuple):
-    """Size of a change; the smallest is suggested."""
+    """The size of a change, compared field by field. The smallest change is suggested."""
 
     open_circuit: bool
     of_policy: bool
-    """The policy must change as well."""
+    """The policy must change, too."""
     free_offer: bool
-    """A free model must be named."""
+    """The request must name a free-tier model."""
     named: bool
-    """Any model must be named."""
+    """The request must name the model."""
     changes: int
     needs: int
     """Number of abilities given up."""
     quality: int
     late_ms: int
     lost: int
-    """Millionths cut from input and output."""
+    """Millionths of the input plus millionths of the output."""
     tokens: int
-    """Tokens added to the budget."""
+    """Added to the token budget."""
     picos: int
-    """Cost that the budget must cover."""
+    """The cost the budget must cover."""
     row: int
 
     @property
     def is_least(self) -> bool:
-        """No change for the same model can be smaller."""
+        """True if no other change for the same model is smaller."""
         return self.changes <= 1 and not (self.of_policy or self.needs or self.lost)
 
 
 class Way(NamedTuple):
-    """A change of a request, and of its policy, that admits one model."""
+    """A change of request and policy that admits one model."""
 
     model: str
     given: DecisionInput
     words: tuple[str, ...]
-    """One phrase per thing to change."""
+    """One phrase per change."""
     effort: Effort
 
 
 def refusal(given: DecisionInput, board: Board, eligible: Eligible, laid: Laid | None) -> NoCandidates:
-    """The error for a request that no model fits. ``laid``: the policy applied to it."""
+    """The error for a request that no model fits. ``laid`` is the policy already applied to it."""
     outlook, search = board.outlook, Search(given, board, laid)
     ask, pool = Ask(given, outlook), outlook.pool
     firsts = named_reasons(first := first_failures(given, ask, eligible))
     reasons = [set(reasons_of(row)) for row in failures(given, ask, eligible)]
-    asked = given.models or search.asked  # a policy may allow none of those that the request names
+    asked = given.models or search.asked  # the policy may exclude all models of the request
     rows = [pool.row[model] for model in (pool.ids if asked is None else asked) if model in pool.row]
     counts, unserved = count_reasons(first[rows]), ""
     said = ", ".join(f"{count} {reason}" for reason, count in counts.items()) or "none"
@@ -119,7 +119,8 @@ def refusal(given: DecisionInput, board: Board, eligible: Eligible, laid: Laid |
         ends = {row: f" since {pool.models[row].deprecated_at}" for row in rows if firsts[row] is Reason.DEPRECATED}
         said = ", ".join(f"{pool.ids[row]} {firsts[row]}{ends.get(row, '')}" for row in rows)
         unserved = _unserved(board, [row for row in rows if firsts[row] is Reason.PROVIDER_UNAVAILABLE])
-    way = min(search.ways(reasons), key=lambda way: way.effort, default=None)
+    ways = [way for row, why in enumerate(reasons) if (way := search.way(row, why)) is not None]
+    way = min(ways, key=lambda way: way.effort, default=None)
     if way is None:
         suggestion = f"no change of the request helps: {unserved or 'configure a provider or enable a model'}"
     else:
@@ -138,7 +139,7 @@ def refusal(given: DecisionInput, board: Board, eligible: Eligible, laid: Laid |
 
 
 def _unserved(board: Board, rows: list[int]) -> str:
-    """Advice on the environment variables that would enable the providers of some rows. Empty: none is known."""
+    """A hint to set the environment variables of these rows' providers; empty if none is known."""
     providers = dict.fromkeys(board.pool.models[row].provider for row in rows)
     found = {name: board.boards.variables[name] for name in providers if name in board.boards.variables}
     if not found:
@@ -149,7 +150,7 @@ def _unserved(board: Board, rows: list[int]) -> str:
 def admission(
     given: DecisionInput, board: Board, row: int, reasons: set[Reason], laid: Laid | None
 ) -> tuple[DecisionInput, str] | None:
-    """The changed input that admits a row, and the change in words. None: no change does."""
+    """The changed input that admits one row, and the change in words. None if no change does."""
     way = Search(given, board, laid).way(row, reasons)
     if way is None:
         return None
@@ -158,17 +159,18 @@ def admission(
     if probe_at_ms is not None:
         at = datetime.fromtimestamp(probe_at_ms / 1000, UTC).strftime("%H:%M:%S UTC")
         said = f"{said} and " if said else ""
-        said += f"wait until {at}, when its circuit lets a call through"
+        said += f"wait until {at}, when its circuit allows a probe call"
     return way.given, said
 
 
 def reasons_of(row: BoolArray) -> list[Reason]:
-    """The constraints that a row of ``failures`` fails, in order."""
+    """The constraints that fail in one row of ``failures``, in order."""
     return [reason for reason, fails in zip(REASONS, row.tolist(), strict=True) if fails]
 
 
 class Search:
-    """Finds changes that get a request served: adapts the input step by step, then compares it with the original."""
+    """Searches for the smallest change of a request that a model can serve. Builds inputs that fit, then compares
+    their ``Effort``."""
 
     def __init__(self, given: DecisionInput, board: Board, laid: Laid | None) -> None:
         self.given = given
@@ -178,32 +180,27 @@ class Search:
         self.policy = self.published.policy
         self.by = f"policy {self.policy.name!r}" if self.policy.name else "the policy"
 
-    def ways(self, reasons: Iterable[set[Reason]]) -> list[Way]:
-        """The best change for each model that can be admitted. ``reasons``: failed constraints per row."""
-        found = [self.way(row, why) for row, why in enumerate(reasons)]
-        return [way for way in found if way is not None]
-
     def way(self, row: int, reasons: set[Reason]) -> Way | None:
-        """The best change for a row, if any admits it."""
+        """The best way to admit one row; None if there is none."""
         if reasons & _FIXED or self.outlook.pool.disabled[row]:
             return None
         given, pool = self.given, self.outlook.pool
         models, floor, able = given.models, given.min_quality, int(pool.able[row])
-        if reasons & {Reason.WHITELIST, Reason.DISABLED}:  # a free offer has to be named
-            # those preferred and the fallbacks have to be on a whitelist, too
+        if reasons & {Reason.WHITELIST, Reason.DISABLED}:  # a free-tier model must be named
+            # a new whitelist must include the preferred models and fallbacks
             models = tuple(dict.fromkeys((*(models or (*given.prefer, *(given.fallback or ()))), pool.ids[row])))
         served, needs = pool.models[row].availability.regions, given.needs & able
-        lost = _sensible(given.needs & ~able, ~able)
+        lost = _without_dependent(given.needs & ~able, ~able)
         if lost & (THINKING & ~Need.REASONING_TOKENS):
-            needs &= ~int(Need.REASONING)  # of what it does not take beside thinking, thinking is the least
+            needs &= ~int(Need.REASONING)  # the model excludes some combination with reasoning: give up reasoning
         if given.needs & ~able & (Need.JSON_OBJECT | Need.JSON_SCHEMA):
-            needs &= ~int(Need.JSON)  # JSON of another kind is no substitute
+            needs &= ~int(Need.JSON)  # one JSON format does not replace the other
         quality = int(pool.quality[row]) if given.own_quality is None else given.own_quality[row]
         changed = replace(
             given,
             models=models,
             regions=tuple(region for region in given.regions if region in served),
-            needs=_sensible(needs, ~needs),
+            needs=_without_dependent(needs, ~needs),
             min_quality=None if floor is None else min(floor, quality),
         )
         named = _without(changed, given.needs & ~able)
@@ -218,7 +215,7 @@ class Search:
         return min(found, key=lambda way: way.effort, default=None)
 
     def as_way(self, row: int, changed: DecisionInput) -> Way:
-        """The change to an input, in words, with its effort."""
+        """The way that a changed input stands for, with its words and effort."""
         given, outlook = self.given, self.outlook
         pool, ask, named = outlook.pool, Ask(changed, outlook), changed.models != given.models
         words = [*self._words(row, changed)]
@@ -247,7 +244,7 @@ class Search:
         return Way(pool.ids[row], changed, tuple(said for said, _ in words), effort)
 
     def _words(self, row: int, changed: DecisionInput) -> Iterator[tuple[str, bool]]:
-        """Advice per changed field, and whether the policy must change."""
+        """For each changed field, the phrase and whether the policy must change."""
         given, by, limits = self.given, self.by, self.policy.budget or Budget()
         if changed.models != given.models:
             yield from self._naming(row, changed)
@@ -255,7 +252,7 @@ class Search:
             dropped = [region for region in given.regions if region not in changed.regions]
             yield f"drop {', '.join(dropped)} from the regions of {by}", True
         undone = given.needs & ~changed.needs
-        for need in Need(_sensible(undone, undone)):
+        for need in Need(_without_dependent(undone, undone)):
             yield _NO_NEED[need], False
         if changed.min_quality != given.min_quality:
             yield f"lower min_quality of {by} to {quality_text(changed.min_quality or 0)}", True
@@ -280,12 +277,12 @@ class Search:
             yield f"{said}{f', also in {by},' if also else ''}", also
 
     def _present(self, row: int, changed: DecisionInput) -> int:
-        """Input tokens in a row's window before the change, without the images that it drops."""
+        """Input tokens that fill a row's window now, without the attachments the change drops."""
         given = _without(self.given, self.given.needs & ~changed.needs)
         return Ask(given, self.outlook).input(row)[2]
 
     def _naming(self, row: int, changed: DecisionInput) -> Iterator[tuple[str, bool]]:
-        """Where to name the model, in request or policy, and what else in the policy excludes it."""
+        """The changes that select the model: naming it in the request or policy, and dropping policy exclusions."""
         model, policy, by, known = self.outlook.pool.models[row], self.policy, self.by, self.known
         if self.given.models is None:
             yield f"set 'models' to {list(changed.models or ())}", False
@@ -295,7 +292,7 @@ class Search:
             return
         excluding, missing = picking(policy.exclude or (), model, known), lacking(policy, model)
         picked, unpicked = picking(policy.models or (), model, known), policy.models is not None
-        if model.free_tier:  # is picked by its name alone, wherever there is a choice
+        if model.free_tier:  # picked only by its name, not by a pattern
             picked = [word for word in picked if known.named(word) is not None]
             others = len(policy.exclude or ()) > len(excluding) or len(policy.capabilities or ()) > len(missing)
             unpicked |= others or self.asked is None
@@ -309,7 +306,7 @@ class Search:
 
 
 def _without(given: DecisionInput, lost: int) -> DecisionInput:
-    """The input without images, files or audio, as far as ``lost`` has them."""
+    """The input without the images, files or audio whose needs are in ``lost``."""
     lost &= Need.IMAGE | Need.FILE | Need.AUDIO
     if not lost:
         return given
@@ -318,11 +315,13 @@ def _without(given: DecisionInput, lost: int) -> DecisionInput:
         for each in given.tokens.images
         if (each.tokens and each.most) or not lost & (Need.FILE | Need.AUDIO if each.tokens else Need.IMAGE)
     )
-    return replace(given, needs=_sensible(given.needs & ~lost, lost), tokens=replace(given.tokens, images=kept))
+    return replace(
+        given, needs=_without_dependent(given.needs & ~lost, lost), tokens=replace(given.tokens, images=kept)
+    )
 
 
-def _sensible(needs: int, lost: int) -> int:
-    """Needs without those that depend on a lost one, such as a tool choice without tools."""
+def _without_dependent(needs: int, lost: int) -> int:
+    """``needs`` without those that depend on a lost one, such as ``IMAGE_URL`` on ``IMAGE``."""
     for whole, part in _PARTS_OF_NEEDS.items():
         if lost & whole:
             needs &= ~int(part)
@@ -330,7 +329,7 @@ def _sensible(needs: int, lost: int) -> int:
 
 
 def _fit_window(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[DecisionInput]:
-    """Inputs that fit the window: unchanged, or with less output, a shorter input, or both."""
+    """The input itself if it fits the window; else variants with less output, shorter input, or both."""
     pool, asked = outlook.pool, given.max_output_tokens
     room, window, most = Ask(given, outlook).room(row), pool.window[row], pool.max_output[row]
     wanted = outlook.output[row] if asked is None else asked
@@ -354,7 +353,7 @@ def _fit_window(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[De
 
 
 def _cut(given: DecisionInput, outlook: Outlook, row: int, tokens: int, figure: Literal[1, 2]) -> DecisionInput | None:
-    """The input cut to ``tokens``, measured by a ``figure`` of its ``Length``. None: no text would remain."""
+    """The input cut to ``tokens``, measured by this field of its ``Length``; None if no text would be left."""
     measure, text = outlook.pool.measures[outlook.pool.measure[row]], replace(given.tokens, images=())
     whole = length(text, measure)[figure]
     part = tokens - (length(given.tokens, measure)[figure] - whole)
@@ -366,7 +365,7 @@ def _cut(given: DecisionInput, outlook: Outlook, row: int, tokens: int, figure: 
 
 
 def _affordable_input(given: DecisionInput, outlook: Outlook, row: int) -> int:
-    """Most input tokens that budgets cover besides the output."""
+    """The most input tokens the budgets cover beside the output."""
     ask = Ask(given, outlook)
     most = ask.high(row)
     if given.budget_tokens is not None:
@@ -377,7 +376,7 @@ def _affordable_input(given: DecisionInput, outlook: Outlook, row: int) -> int:
 
 
 def _fit_limits(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[DecisionInput]:
-    """Inputs within limits: raised limits, or less output or input and raised limits where that is not enough."""
+    """Variants that fit the budgets and latency limit: raised limits, or less output or input, then raised limits."""
     raised = _raised(given, outlook, row)
     yield raised
     if raised is given:
@@ -400,13 +399,13 @@ def _fit_limits(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[De
 
 
 def least_output(pool: Pool, row: int) -> int:
-    """The shortest output suggested to meet a limit. It leaves room for text after the model's reasoning."""
+    """The smallest output cap to suggest; a reasoning model needs room for its reasoning as well."""
     thinks = pool.models[row].reasoning and row not in pool.quiet
     return LEAST_OUTPUT + (pool.dials.thought(THINKING_TOKENS) if thinks else 0)
 
 
 def _raised(given: DecisionInput, outlook: Outlook, row: int) -> DecisionInput:
-    """The input with limits raised as far as the model needs."""
+    """The input with its limits raised to what the model needs."""
     ask, cap, ceiling = Ask(given, outlook), given.max_output_tokens, given.max_latency_ms
     high = ask.high(row)
     tokens, worst = high + ask.held_output(row), nanos(ask.worst_picos(row, high))

@@ -1,4 +1,4 @@
-"""Whole-number logarithms: the same on every machine, which floats' are not. Scores are made of these."""
+"""Integer logarithms, from which scores are computed. Unlike floats', they are the same on every machine."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
 
-STEPS = 64  # steps an octave of ``log2_steps``
-MOST_STEPS = 12  # quarter octaves by which a figure is scaled at most
+STEPS = 64  # steps per octave of ``log2_steps``
+MOST_STEPS = 12  # the largest scaling, in quarter octaves
 RATIOS = {step: isqrt(isqrt(1 << (40 + step))) for step in range(-MOST_STEPS, MOST_STEPS + 1)}
 """``2 ** (step / 4)`` in 1024ths, rounded down."""
-SIZE_STEPS = 4  # size classes an octave
+SIZE_STEPS = 4  # size classes per octave
 
 
 def _thresholds() -> NDArray[np.float64]:
-    """Mantissas in [0.5, 1) at which a further step begins; a 64th root is six square roots."""
+    """Mantissas in [0.5, 1) at which each step begins. Six square roots make a 64th root."""
     roots = []
     for step in range(STEPS):
         root = 1 << (step + 52 * STEPS)
@@ -42,7 +42,7 @@ def log2_steps(values: IntArray) -> IntArray:
 
 
 def log2_step(value: int) -> int:
-    """As ``log2_steps``, of one number."""
+    """``log2_steps`` of one number."""
     mantissa, exponent = frexp(value if value > 1 else 1)
     return (exponent - 1) * STEPS + bisect_right(_EDGES, mantissa) - 1
 
@@ -51,7 +51,7 @@ T = TypeVar("T", int, IntArray)
 
 
 def scaled(value: T, step: int) -> T:
-    """A number, or several, as many quarter octaves larger, rounded up."""
+    """The value scaled up by ``step`` quarter octaves, rounded up."""
     return (value * RATIOS[step] + 1023) >> 10
 
 
@@ -60,9 +60,9 @@ def size_class(tokens: int) -> int:
     return (tokens**SIZE_STEPS).bit_length() - 1 if tokens > 1 else 0
 
 
-SIZE_CLASSES = tuple(map(size_class, range(1_024)))  # those of the commonest counts, looked up
+SIZE_CLASSES = tuple(map(size_class, range(1_024)))  # a lookup table for common counts
 
 
 def class_size(size: int) -> int:
-    """The token count that stands for a size class: its lower edge, rounded down."""
+    """The lower edge of a size class in tokens, rounded down."""
     return isqrt(isqrt(1 << size))

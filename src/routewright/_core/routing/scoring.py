@@ -1,4 +1,4 @@
-"""Scores of candidates (spec 3), and the part of a prompt that vendors still have in their caches."""
+"""Scores of candidates (spec 3), and the prompt prefixes expected in vendors' caches."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .quality import MICRO, level_of, on_grid
 from .scale import IntArray, class_size, log2_step, log2_steps, scaled
 
 TERM = 10_000  # a utility of 1
-SCORE = 100 * TERM  # a score of 1: weights are per cent
+SCORE = 100 * TERM  # a score of 1; weights are per cent
 
 Key = tuple[int, int, int, int, int, int, int]
-"""The place of a row: ``(-score, -quality, nanos, late_ms, -stability, place of the id in the alphabet, row)``. The
-smallest is the best. A model of unknown price has ``UNKNOWN_COST`` for its nano-dollars."""
+"""The sort key of a row: ``(-score, -quality, nanos, late_ms, -stability, alphabetical rank of the id, row)``. Smallest
+is best. ``nanos`` is ``UNKNOWN_COST`` for a model without a price."""
 
 
 class Weights(NamedTuple):
@@ -58,9 +58,9 @@ WEIGHTS: dict[Strategy, dict[Goal, Weights]] = {
     },
 }
 
-# Utility 1 and 0 of the two logarithmic scales; beyond them it stays there, so a price of nothing wins nothing more.
-CHEAP_NANOS, DEAR_NANOS = 10_000, 1_000_000_000  # $0.00001 and $1 a request
-QUICK_MS, SLOW_MS = 2_000, 64_000  # nobody waits below two seconds, everybody has left after a minute
+# The ends (utility 1 and 0) of the two logarithmic scales; utility is constant beyond them.
+CHEAP_NANOS, DEAR_NANOS = 10_000, 1_000_000_000  # $0.00001 and $1 per request
+QUICK_MS, SLOW_MS = 2_000, 64_000  # two seconds feel immediate; after a minute users are gone
 SHAKY, STEADY = 500, 1_000  # thousandths of attempts that succeed
 
 UNKNOWN_COST = 1 << 62
@@ -68,23 +68,23 @@ _MICRO_BITS = 20
 
 
 class RequestClass(NamedTuple):
-    """What a row's place depends on besides the snapshots. Requests of one class share one order."""
+    """What a row's key depends on besides the snapshots. Requests of one class share one order."""
 
     weights: Weights
     input_size: int
-    """Size class of the input, a quarter octave wide."""
+    """Size class of the input in quarter octaves."""
     output_cap: int | None
     """Size class of ``max_output_tokens``; None without one."""
     work: Workload = USUAL
 
     @property
     def cap(self) -> int | None:
-        """The output tokens that stand for the cap's class."""
+        """The output cap that represents the class."""
         return None if self.output_cap is None else class_size(self.output_cap)
 
 
 class Ranking:
-    """How rows stand in one class of request. ``predicted``: qualities, in millionths, that replace the pool's."""
+    """Computes row keys for one class of request. ``predicted``: qualities in millionths, instead of the pool's."""
 
     __slots__ = ("_cap", "_levels", "_size", "_weights", "cls", "predicted")
 
@@ -99,7 +99,7 @@ class Ranking:
         self._cap = cls.cap
 
     def key(self, outlook: Outlook, row: int) -> Key:
-        """The place of one row."""
+        """The key of one row."""
         pool, cap, size = outlook.pool, self._cap, self._size
         work = self.cls.work
         output = scaled(outlook.output[row], work[0])
@@ -120,7 +120,7 @@ class Ranking:
         return -score, -qualities[row], nanos, late_ms, -stability, pool.id_ranks[row], row
 
     def warmed(self, key: Key, outlook: Outlook, cached: int, tokens: int) -> Key:
-        """The place of a row of whose input its vendor has so many tokens in its cache: only the cost is lower."""
+        """The key with the cost lowered for ``cached`` of ``tokens`` input tokens in the vendor's cache."""
         row, before, size, pool = key[-1], key[2], min(self._size, MOST_TOKENS), outlook.pool
         if not pool.prices[row]:
             return key
@@ -132,7 +132,7 @@ class Ranking:
 
 
 class Columns:
-    """What the keys of a class are made of, one entry per row of the pool, but for the quality."""
+    """All parts of a class's keys except the quality, one entry per row of the pool."""
 
     def __init__(self, outlook: Outlook, cls: RequestClass) -> None:
         pool, cap, weights = outlook.pool, cls.cap, cls.weights
@@ -154,12 +154,12 @@ class Columns:
         self._tie: IntArray | None = None
 
     def keys(self, quality: IntArray, rows: IntArray) -> list[Key]:
-        """The keys of some rows, best first, by qualities (millionths) of shape (n,)."""
+        """The keys of some rows, best first. ``quality`` in millionths, shape (n,)."""
         keys = list(zip((-self._score(quality)).tolist(), (-quality).tolist(), *self._raw, strict=True))
         return sorted([keys[row] for row in rows.tolist()])
 
     def ranked(self, quality: IntArray) -> tuple[IntArray, list[int]]:
-        """All rows, best first, and the score of each row: quicker than all keys, where an order serves one request."""
+        """All rows, best first, and the score of each row. Faster than ``keys``, for orders that serve one request."""
         if self._tie is None:
             worst_first = np.lexsort((self._id_rank, -self._stability, self.latency_ms, self._raw_cost))[::-1]
             self._tie = np.empty(len(quality), dtype=np.int64)
@@ -177,7 +177,7 @@ class Columns:
 
 
 def candidate(key: Key, model: str, timeout_ms: int) -> Candidate:
-    """The numbers of a model, which its key holds."""
+    """A candidate from its key."""
     score, quality, nanos, late_ms, stability, _, _ = key
     unpriced = nanos == UNKNOWN_COST
     return Candidate(
@@ -201,13 +201,13 @@ _DEAR, _CHEAP, _SLOW, _QUICK = map(log2_step, (DEAR_NANOS, CHEAP_NANOS, SLOW_MS,
 
 
 def _utility(value: int, worst: int, best: int) -> int:
-    """TERM at the step ``best`` and below, 0 at ``worst`` and above, straight on a logarithmic scale in between."""
+    """TERM at or below step ``best``, 0 at or above ``worst``, linear in the logarithm in between."""
     step = log2_step(value)
     return 0 if step > worst else TERM if step < best else (worst - step) * TERM // (worst - best)
 
 
 def _utilities(values: IntArray, worst: int, best: int) -> IntArray:
-    """As ``_utility``, of an array."""
+    """``_utility`` of an array."""
     utilities: IntArray = (worst - np.clip(log2_steps(values), best, worst)) * TERM // (worst - best)
     return utilities
 
@@ -217,31 +217,31 @@ def _steadiness(stability: int) -> int:
 
 
 LEAST_TOKENS, MOST_BYTES = 1_024, 4 << 20
-"""Of prompts that are looked at, images included: vendors keep no shorter ones, and longer ones take milliseconds to
-hash."""
+"""Limits of the prompts considered, images included: vendors do not cache shorter ones, and hashing longer ones takes
+milliseconds."""
 PREFIXES_KEPT = 8_192
-_PRIOR = 2.0, 2.0  # of a model that was not called yet: what came of so many calls, as ``Prefixes`` counts them
-_FADE = 0.9  # what an earlier call counts beside the one after it
+_PRIOR = 2.0, 2.0  # cached share and calls assumed for a model without calls, as in ``Prefixes``
+_FADE = 0.9  # the weight of a call relative to the next one
 
 
 class Sent(NamedTuple):
-    """The beginning of a prompt that a model was sent."""
+    """A prompt prefix that was sent to a model."""
 
     digest: bytes
     model: str
     tokens: int
     until: float
-    """Unix seconds: its vendor keeps it until then at least."""
+    """Unix seconds until which the vendor keeps it."""
     by_marks: bool
 
 
 class Prompt:
-    """The places in a prompt at which a beginning may end: behind the tools (0), and behind each message."""
+    """The prefixes of a prompt: ending after the tools (place 0), and after each message."""
 
     __slots__ = ("digests", "known", "marks", "sizes", "turn", "usual")
 
     def __init__(self, request: RouteRequest, account: str, *, repeats: bool) -> None:
-        """``account``: no other finds it. ``repeats``: the vendor is asked to keep all of it."""
+        """``account``: prefixes are private to it. ``repeats``: the vendor is asked to cache the whole prompt."""
         tools, params, messages = request.tools or [], request.params or Params(), request.messages
         options = params.response_format, params.reasoning, params.parallel_tool_calls
         marks, last = [0] if any(tool.cache_control for tool in tools) else [], len(messages)
@@ -255,7 +255,7 @@ class Prompt:
             if type(parts) is list:
                 if any(part.cache_control for part in parts):
                     marks.append(place)
-                parts = [replace(part, cache_control=None) for part in parts]  # marks move on from turn to turn
+                parts = [replace(part, cache_control=None) for part in parts]  # marks move from turn to turn
                 one = parts[0] if len(parts) == 1 else None
                 message = replace(message, content=one.text if isinstance(one, TextPart) else parts)
             data = msgpack.encode(message)
@@ -267,25 +267,26 @@ class Prompt:
                 break
         self.digests = digests
         self.sizes = sizes
-        self.marks = marks or ([last] if repeats else [])  # up to where vendors keep it that are asked to
+        self.marks = marks or ([last] if repeats else [])  # ends of the prefixes a vendor is asked to cache
         system = next((place for place, each in enumerate(messages) if each.role not in ("system", "developer")), last)
         self.usual = {system, last - 1, last}
-        """Up to where others do, as far as the next prompt may begin alike: its end may be another question."""
+        """Ends of the prefixes that automatic caches keep and a later prompt is likely to share."""
         self.turn = max((place for place, each in enumerate(messages) if each.role == "assistant"), default=0)
-        """Where the prompt of the last turn ended."""
-        self.known: dict[str, tuple[int, Sent]] = {}  # the longest beginning that each model was sent, with its place
+        """The end of the previous turn's prompt."""
+        self.known: dict[str, tuple[int, Sent]] = {}  # the longest prefix sent to each model, with its place
 
 
 class Prefixes:
-    """What models were sent lately, and how far that is believed. Of two threads that write, one may be forgotten."""
+    """Prefixes recently sent to models, and how reliably each model's cache hits. Of concurrent writes one may be
+    lost."""
 
     def __init__(self) -> None:
         self._sent: OrderedDict[bytes, tuple[Sent, ...]] = OrderedDict()
         self._came: dict[str, tuple[float, float]] = {}
-        """By model: how much came of what was expected, a call 1 at most; and of how many calls."""
+        """By model: the sum of cached shares (at most 1 per call), and the number of calls; both fade."""
 
     def find(self, prompt: Prompt, now: float) -> tuple[WarmPrefix, ...]:
-        """What is expected to be in caches of a prompt: of each model the longest beginning."""
+        """The longest prefix of a prompt expected in each model's cache."""
         for place in range(len(prompt.digests) - 1, -1, -1):
             for sent in self._sent.get(prompt.digests[place], ()):
                 if sent.until > now and (prompt.marks or not sent.by_marks):
@@ -294,7 +295,7 @@ class Prefixes:
         return tuple(WarmPrefix(sent.model, int(sent.tokens * came / calls)) for sent, came, calls in found)
 
     def answered(self, prompt: Prompt, model: str, cache: PromptCache, usage: Usage, at: float) -> Sent | None:
-        """Learn from the cached tokens a vendor reports. Returns the longest beginning of the prompt that it keeps."""
+        """Learn from the cached tokens a vendor reports. Returns the longest prefix it now keeps."""
         longest, places = None, {*(prompt.marks if cache.by_marks else prompt.usual)}
         if model in prompt.known:
             place, sent = prompt.known[model]
@@ -309,7 +310,7 @@ class Prefixes:
         return longest
 
     def put(self, sent: Sent, now: float) -> None:
-        """Remember one beginning, in place of what was known of it."""
+        """Store a prefix, replacing an earlier entry of the same model."""
         others = [each for each in self._sent.pop(sent.digest, ()) if each.model != sent.model and each.until > now]
         self._sent[sent.digest] = (*others, sent)
         if len(self._sent) > PREFIXES_KEPT:

@@ -1,5 +1,5 @@
-"""What-if questions: which change would make a model win, and what a policy does without a provider. Each answer comes
-from deciding again with one thing changed, so it is exact. Combinations of changes are not searched."""
+"""What-if questions: the single change that makes a model win, and the effect of losing a provider on a policy. Answers
+are found by deciding again with one thing changed. Combinations of changes are not searched."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ class Change(Struct, frozen=True):
     what: Lever
     said: str
     value: float | None = None
-    """The required value: a share of current prices, a quality, seconds, a share of calls, or milliseconds."""
+    """The bound, by ``what``: a share of the present prices, a quality, seconds, a share of calls, or milliseconds."""
 
 
 class WhyNot(Struct, frozen=True, kw_only=True):
-    """Why a model is not chosen for a request; ``str`` gives a short explanation."""
+    """Why a model is not chosen for a request; ``str`` explains it in a few lines."""
 
     model: str
     chosen: str | None
-    """The chosen model. None: no model fits."""
+    """The chosen model; None if no model fits."""
     place: int | None
-    """Its rank among the models that fit, from 1. None: it is rejected."""
+    """The model's rank among those that fit; None if it is rejected."""
     fitting: int
     is_preferred: bool = False
-    """The chosen model won because the request or its policy prefers it."""
+    """The request or its policy prefers the chosen model."""
     rejected_by: tuple[Reason, ...] = ()
-    """All constraints that it fails, in their order."""
+    """All constraints the model fails, in order."""
     admission: str | None = None
-    """Change that would admit it. None: it fits, or no change of the request helps."""
+    """The change that admits the model; None if it fits, or no change helps."""
     wins_then: bool = False
-    """Once admitted, it is chosen."""
+    """The model is chosen once it is admitted."""
     changes: tuple[Change, ...] = ()
-    """Each would make it win by itself; for a rejected model, once it is admitted."""
+    """Each makes the model win by itself; for a rejected model, after its admission."""
 
     def __str__(self) -> str:
         preferred = self.is_preferred
@@ -78,39 +78,39 @@ class WhyNot(Struct, frozen=True, kw_only=True):
 
 
 class ProviderLoss(Struct, frozen=True):
-    """The choice under a policy while one provider is unavailable."""
+    """The effect on a policy if one provider is unavailable."""
 
     provider: str
     model: str | None
-    """The model chosen then. None: no model fits."""
+    """The model chosen instead; None if no model fits."""
 
 
 class ModelEnd(Struct, frozen=True):
-    """A model of the plan with a retirement date."""
+    """A model of the plan that its vendor retires."""
 
     model: str
     deprecated_at: str
 
 
 class PolicyCheck(Struct, frozen=True, kw_only=True):
-    """Result of routing one request under a policy today."""
+    """The result of routing one request under a policy today."""
 
     policy: str
     id: str
     version: str
     policy_class: str = ""
-    """The class that was checked, regardless of the prompt. Empty: the prompt decides."""
+    """The class that was checked, whatever the prompt; empty if the prompt decides."""
     allowed: int
     fitting: int = 0
     model: str | None = None
-    """The chosen model. None: no model fits."""
+    """The chosen model; None if no model fits."""
     chain: tuple[str, ...] = ()
     estimated_cost_usd: float | None = None
-    """Expected cost of the chosen model. None: its price is unknown."""
+    """The chosen model's expected cost; None if its price is unknown."""
     worst_cost_usd: float | None = None
-    """Budget that the chosen model needs."""
+    """The cost a budget must cover for the chosen model."""
     fallback_affordable: bool = True
-    """False: the budget pays only for the chosen model's answer, not for a fallback."""
+    """False if the budget pays only for the chosen model's answer."""
     problem: str | None = None
     """Why no model fits, and what to change."""
     losses: tuple[ProviderLoss, ...] = ()
@@ -119,7 +119,7 @@ class PolicyCheck(Struct, frozen=True, kw_only=True):
 
     @property
     def servable(self) -> bool:
-        """Whether the request is served today."""
+        """True if the request can be served today."""
         return self.model is not None
 
     @property
@@ -129,8 +129,8 @@ class PolicyCheck(Struct, frozen=True, kw_only=True):
 
 
 def why_not(given: DecisionInput, board: Board, model: str, laid: Laid | None = None) -> WhyNot:
-    """Explain why a model is not chosen. The tokens of ``given`` must be counted; ``laid`` is the policy applied. Takes
-    about 0.1 s, for some fifty decisions."""
+    """Explain why ``model`` is not chosen for an input with counted tokens. ``laid`` is the policy applied to it. Takes
+    about 0.1 s, since it decides some fifty times."""
     outlook = board.outlook
     row = outlook.pool.row[model]
     order, ask = board.order(given), Ask(given, outlook)
@@ -163,7 +163,7 @@ def _chosen(given: DecisionInput, board: Board) -> str | None:
 
 
 def _changes(given: DecisionInput, board: Board, row: int, laid: Laid | None) -> Iterator[Change]:
-    """Each single change that makes the model win, those of the request first."""
+    """Try each lever by itself, the caller's own first."""
     model = board.outlook.pool.models[row]
     others = tuple(each for each in given.prefer if each != model.id)
     if _chosen(replace(given, models=(model.id,), prefer=()), board) == model.id:
@@ -186,7 +186,7 @@ def _changes(given: DecisionInput, board: Board, row: int, laid: Laid | None) ->
 
 
 def _director(laid: Laid | None) -> str:
-    """What sets goal and strategy: the policy, if it names any of them, else the request."""
+    """Who sets goal and strategy: the policy if it names any of them or weights, else the request."""
     policy = None if laid is None else laid.published.policy
     if policy is None or (policy.goal, policy.strategy, policy.weights) == (None, None, None):
         return "the request"
@@ -194,12 +194,12 @@ def _director(laid: Laid | None) -> str:
 
 
 def _changes_of_model(given: DecisionInput, board: Board, model: Model) -> Iterator[Change]:
-    """The smallest sufficient improvement of each of the model's own figures."""
+    """The smallest improvement of each of the model's own figures that makes it win."""
     outlook, row = board.outlook, board.pool.row[model.id]
     listed = board.pool.models[row].pricing_per_1m
 
     def largest(most: int, world: Callable[[int], tuple[DecisionInput, Board]]) -> int | None:
-        """The largest number with which the model wins, by bisection. None: it loses even with 0."""
+        """The largest number with which the model wins; smaller ones only help. None if it loses even with 0."""
         if most < 0 or _chosen(*world(0)) != model.id:
             return None
         losing = range(1, most + 1)
@@ -227,7 +227,7 @@ def _changes_of_model(given: DecisionInput, board: Board, model: Model) -> Itera
         parts = largest(PARTS - 1, cheaper)
         if parts is not None:
             price = _scaled(listed, parts)
-            # all digits: a price rounded up would be too high
+            # all digits: rounded up, the model would lose
             usd_in, usd_out = (usd_text(round(usd * NANOS_PER_USD)) for usd in (price.input_usd, price.output_usd))
             said = f"its prices are at most {parts / 10:g} % of what they are: "
             said += f"${usd_in} in and ${usd_out} out per million tokens"
@@ -254,7 +254,7 @@ def _latency_ms(given: DecisionInput, board: Board, row: int) -> int:
 
 
 def check(given: DecisionInput, board: Board, laid: Laid) -> PolicyCheck:
-    """Route one request under a policy. ``given``: its input under the policy, with counted tokens."""
+    """Check a policy with one request: an input with counted tokens and the policy applied."""
     snapshot, pool = laid.published, board.outlook.pool
     policy = snapshot.policy
     allowed = len(pool) if snapshot.models is None else len(snapshot.models)
@@ -276,7 +276,7 @@ def check(given: DecisionInput, board: Board, laid: Laid) -> PolicyCheck:
         worst_cost_usd=ask.worst_usd(first.row),
         fallback_affordable=decision.fallback_affordable,
         losses=tuple(
-            # the first choice stays while others are lost: no model's place depends on another
+            # losing another provider does not change the first choice: ranks are independent
             ProviderLoss(each, _chosen(given, _board_without(board, each)) if each == first.provider else first.id)
             for each in sorted({pool.provider[row] for row in rows})
         ),
@@ -285,7 +285,7 @@ def check(given: DecisionInput, board: Board, laid: Laid) -> PolicyCheck:
 
 
 def _board_without(board: Board, provider: str) -> Board:
-    """The board if a provider's models are unavailable."""
+    """The board without the models of a provider."""
 
     def lost(model: Model) -> Model:
         return replace(model, availability=Availability("unavailable", model.availability.regions))
@@ -294,7 +294,7 @@ def _board_without(board: Board, provider: str) -> Board:
 
 
 def _scaled(listed: Pricing, parts: int) -> Pricing:
-    """Prices scaled to ``parts`` thousandths."""
+    """Prices lowered to ``parts`` thousandths."""
 
     def lower(holder: Pricing | PriceTier) -> dict[str, float]:
         prices = {name: getattr(holder, name) for name in holder.__struct_fields__ if name.endswith("_usd")}
@@ -305,12 +305,12 @@ def _scaled(listed: Pricing, parts: int) -> Pricing:
 
 
 def _board_with(board: Board, changed: Model) -> Board:
-    """The board with one model replaced."""
+    """The board with one model changed."""
     return board.with_models(changed if model.id == changed.id else model for model in board.outlook.pool.models)
 
 
 def _board_in(board: Board, model: str, **seen: int) -> Board:
-    """The board with changed health figures of one model."""
+    """The board with one model's health changed."""
     health = board.outlook.health.models
     changed = replace(health.get(model, ModelHealth()), **seen)
     return Boards(board.outlook.pool).of(health_snapshot({**health, model: changed}))

@@ -1,6 +1,5 @@
-"""The length of a prompt in tokens: bounds and an estimate without counting, and what an exact count means to a model.
-Never tokenises: exact counts come from a ``TokenCounter``. Figures are tokens of the whole prompt: its texts and what
-the chat format, tool declarations and images add to them."""
+"""The length of a prompt in tokens: bounds and an estimate without counting, and the length for a model. Exact counts
+come from a ``TokenCounter``. All figures cover the whole prompt: texts, chat format, tool declarations and images."""
 
 from __future__ import annotations
 
@@ -21,24 +20,24 @@ from .images import UNBOUNDED, Rule, estimate_of, filling_of, images_of, rule_of
 
 Vocabulary = Literal["o200k_base", "cl100k_base"]
 
-VOCABULARIES: tuple[Vocabulary, ...] = ("o200k_base", "cl100k_base")  # the vocabularies that can be counted
+VOCABULARIES: tuple[Vocabulary, ...] = ("o200k_base", "cl100k_base")  # those a counter supports
 
 
 class Margin(NamedTuple):
-    """How many tokens a vendor's vocabulary may need, from the larger count of the two that can be counted."""
+    """How many tokens another vocabulary may need, relative to the larger of the two counts."""
 
     percent: int
-    """Of that count, at most."""
+    """The most tokens, in per cent of the count."""
     quarters: int
-    """Of a token for each byte that is not packed everywhere (``_unpacked``)."""
+    """Quarters of a token added for each byte that some vocabularies do not merge (``_unpacked``)."""
     window: int
-    """Percentage of that count for prose and code in use today: overflowing a window costs no money and falls back to a
-    larger one, while ``percent`` would leave much of every window unused."""
+    """Tokens of usual prose and code, in per cent of the count. Used for windows: an overflow costs nothing and falls
+    back to a larger window, while ``percent`` would leave much of every window unused."""
 
 
-# Each holds for every kind of text in the tests, and is at least 3 % above the worst of them: 1.00 for Qwen and Llama,
-# 1.22 for Mistral's later vocabulary and 1.99 for its first, 1.29 for DeepSeek, 1.34 for Gemini, 1.52 for Claude up to
-# 4.6, 2.74 from 4.7 on. The first marker found in an id holds; a model without one may need as much as any of these.
+# Each is at least 3 % above the worst text in the tests: 1.00 for Qwen and Llama, 1.22 for Mistral's later vocabulary
+# and 1.99 for its first, 1.29 for DeepSeek, 1.34 for Gemini, 1.52 for Claude up to 4.6, 2.74 from 4.7 on. The first
+# marker found in a model's id applies.
 MARGINS: tuple[tuple[str, Margin], ...] = (
     *((f"claude-{name}", Margin(160, 1, 134)) for name in ("3", "haiku-4", "sonnet-4", "opus-4-5", "opus-4-6")),
     ("claude", Margin(290, 3, 180)),
@@ -49,7 +48,7 @@ MARGINS: tuple[tuple[str, Margin], ...] = (
     ("gemma", Margin(140, 4, 120)),
     *((f"{name}stral", Margin(206, 4, 134)) for name in ("mi", "mini", "code", "pix", "magi", "dev")),
 )
-ANY_MARGIN = Margin(290, 4, 134)  # for vendors whose vocabulary was not measured
+ANY_MARGIN = Margin(290, 4, 134)  # for unmeasured vocabularies: the worst of all
 
 
 class Measure(NamedTuple):
@@ -61,41 +60,40 @@ class Measure(NamedTuple):
 
 
 Length = tuple[int, int, int]
-"""The input as a model counts it: the fewest and the most tokens, and those for which a window needs room. A plain
-tuple, since every decision makes several."""
+"""The input's length for a model: the fewest tokens, the most, and those to reserve in its window. A plain tuple for
+speed."""
 
-# What the chat format adds, from the published counting rules of the o200k and cl100k models, on the upper side.
+# Tokens of the chat format: upper values of the published counting rules of the o200k and cl100k models.
 PRIMING_TOKENS = 3
 MESSAGE_TOKENS = 4
 NAME_TOKENS = 1
 TOOL_CALL_TOKENS = 8
-TOOL_TOKENS = 12  # around one declaration, whose own length is that of its JSON
+TOOL_TOKENS = 12  # per declaration, in addition to its JSON
 SHOWN_TOKENS = 24
-"""Around the images of a tool's result, beside the id of its call, where they are shown in a message of their own."""
+"""Per tool result with images, which are sent in a message of their own, in addition to the id of the call."""
 
-LONGEST_TOKEN = 128  # bytes of the longest token in both tables, a run of spaces
+LONGEST_TOKEN = 128  # bytes of the longest token in both vocabularies, a run of spaces
 LONG_PROMPT = 8_192
-"""Bytes from which the lower bound also counts words; a shorter prompt fits nearly everywhere by its upper bound."""
+"""Bytes from which the lower bound also counts words; shorter prompts fit nearly everywhere by their upper bound."""
 
-WHOLE_CHARACTERS = 1 << 18  # of a longer text a sample of this length is looked at: the event loop waits meanwhile
+WHOLE_CHARACTERS = 1 << 18  # of a longer text only a sample of this length is scanned, to keep the event loop free
 SLICES = 64
 UNBROKEN_CHARACTERS = 1 << 17
-"""A text with twice as many characters in one piece, which nothing cuts before pairs are merged, is not counted: that
-takes seconds a megabyte."""
+"""A text with a single pre-token of twice this many characters is not counted: it would take seconds per megabyte."""
 ENCODED_CHARACTERS = 1 << 19
-"""Of a longer text that is not all ASCII the bytes are not counted, but bounded by ``MOST_BYTES`` a character."""
+"""A longer text that is not ASCII is not encoded: its bytes are bounded by ``MOST_BYTES`` per character."""
 MOST_BYTES = 4
 
-# The estimate is a sum of weights. Frequent small ASCII letters, the bulk of most texts, are taken out in one pass, and
-# so are most later bytes of UTF-8; of what is left each byte is replaced by its weight. Weights were fitted by least
-# squares to some 2,600 texts in 37 languages and 25 formats, none of which is in the table of the documentation.
+# The estimate is a sum of weights per byte. One pass removes the frequent lower-case ASCII letters and most UTF-8
+# continuation bytes, and replaces each other byte by its weight. The weights were fitted by least squares to some 2,600
+# texts in 37 languages and 25 formats, none of which is in the documentation's table.
 LETTER_WEIGHT = 156  # thousandths of an o200k token
 UNIT = 25  # of ``WEIGHTS``, in thousandths of a token
 RULE, DIGIT = 24, 49
-WEIGHTS: Mapping[int, Iterable[int]] = {  # what weighs the same stands together
-    8: b'"#/;_`{}',  # mostly in one token with a neighbour
+WEIGHTS: Mapping[int, Iterable[int]] = {  # bytes by weight
+    8: b'"#/;_`{}',  # mostly share a token with a neighbour
     10: b" ABCDEFGHIJKLMNOPQRSTUVWXYZ\xb8\xb9",  # the last two are second bytes of Thai
-    23: b"bfjkqvwxz",  # the rarer letters: also mark languages with longer tokens than English
+    23: b"bfjkqvwxz",  # rarer letters, frequent in languages with more tokens per word than English
     RULE: b"-=",
     26: b"\t\n",
     48: b"$:?",
@@ -111,7 +109,7 @@ WEIGHTS: Mapping[int, Iterable[int]] = {  # what weighs the same stands together
     80: range(0xF0, 0xF8),  # emoji
 }
 REST_WEIGHT = 25  # of other ASCII punctuation, in units
-# What a run takes off the weight of its characters, in thousandths.
+# Corrections for runs of characters, in thousandths of a token.
 DIGITS, DIGITS_WEIGHT = bytes([DIGIT]) * 2, -1_175
 RULES, RULES_WEIGHT = bytes([RULE]) * 4, -2_375
 SPACES, SPACES_WEIGHT = b" " * 8, -1_825
@@ -125,7 +123,7 @@ def _table(kinds: Mapping[bytes, Iterable[int]], rest: bytes) -> bytes:
 _SINGLE = b"0123456789\t\n\r" + bytes(range(0x80, 0x100))
 _LETTERS = b"acdeghilmnoprstuy\r" + bytes({*range(0x80, 0xC0)} - {0xB8, 0xB9})
 _WEIGHTS = _table({bytes([weight]): members for weight, members in WEIGHTS.items()}, rest=bytes([REST_WEIGHT]))
-_SUMMED = 65_520 // max(_WEIGHTS)  # so many weights are below the modulus of Adler-32 together
+_SUMMED = 65_520 // max(_WEIGHTS)  # the sum of this many weights is below the modulus of Adler-32
 # C2, E1, E2 and E3 also begin spaces, of which several can be in one token.
 _WORD_LEADS = {*range(0xC3, 0xF8)} - {0xE1, 0xE2, 0xE3}
 _WORDS = _table(
@@ -133,7 +131,7 @@ _WORDS = _table(
 )
 
 
-# Letters of any script, and whatever may join them; symbols; spaces. Digits are cut in threes.
+# Pre-tokens of unlimited length: letters and what may join them; symbols; spaces. Digits are split in threes.
 _PUNCTUATION = r"!-/:-@\[-`{-~\u2000-\u206f\u3000-\u303f\uff00-\uff65"
 _LONG_PIECE = re.compile(
     rf"[^\s\d{_PUNCTUATION}]{{{UNBROKEN_CHARACTERS // 2},}}|[^\w\s]{{{UNBROKEN_CHARACTERS // 2},}}"
@@ -142,7 +140,7 @@ _LONG_PIECE = re.compile(
 
 
 def prompt_texts(request: RouteRequest) -> list[str]:
-    """List what is counted as text: contents, names, tool calls; declarations and an answer's schema as JSON."""
+    """All texts that count: contents, names, tool calls; tool declarations and the response schema as JSON."""
     texts: list[str] = []
     for message in request.messages:
         if isinstance(message.content, str):
@@ -161,7 +159,7 @@ def prompt_texts(request: RouteRequest) -> list[str]:
 
 
 def overhead(request: RouteRequest) -> int:
-    """Tokens that the chat format and tool declarations add to ``prompt_texts``; images are not in it."""
+    """Tokens of the chat format and tool declarations, beyond ``prompt_texts`` and images."""
     tokens = PRIMING_TOKENS + MESSAGE_TOKENS * len(request.messages)
     for message in request.messages:
         if message.name is not None:
@@ -176,11 +174,11 @@ def overhead(request: RouteRequest) -> int:
 
 
 def bounds_of(request: RouteRequest) -> TokenBounds:
-    """Bound the prompt's length without counting: microseconds for a short prompt, a millisecond or two for any.
+    """Bound the prompt's length without counting. Takes microseconds for short prompts, at most 1 to 2 ms.
 
-    ``high``: no token of a byte-level vocabulary is shorter than a byte, so a text has at most as many tokens as UTF-8
-    bytes. The same is true of other vendors' vocabularies that fall back to bytes and do not rewrite the text first.
-    ``low``: no token of the two tables is longer than ``LONGEST_TOKEN`` or begins two words; others cut at spaces too.
+    ``high``: a text has at most as many tokens as UTF-8 bytes, since no token is shorter than a byte. This holds for
+    all vocabularies that fall back to bytes and do not rewrite the text. ``low``: no token is longer than
+    ``LONGEST_TOKEN`` or begins two words.
     """
     messages, texts, parts = request.messages, list[str](), False
     if request.tools is None and request.params is None:
@@ -191,7 +189,7 @@ def bounds_of(request: RouteRequest) -> TokenBounds:
             if message.reasoning is not None:
                 break
             texts.append(content)
-    if len(texts) == len(messages):  # turns of text, as most are
+    if len(texts) == len(messages):  # only plain text, the common case
         around = PRIMING_TOKENS + MESSAGE_TOKENS * len(texts)
     else:
         texts, around = prompt_texts(request), overhead(request)
@@ -209,7 +207,7 @@ def bounds_of(request: RouteRequest) -> TokenBounds:
 
 
 def bounds_of_text(text: str, around: int) -> TokenBounds:
-    """The same of a prompt that is all text, up to ``WHOLE_CHARACTERS`` of it; the chat format adds ``around``."""
+    """``bounds_of`` for a plain text of up to ``WHOLE_CHARACTERS``. ``around``: tokens of the chat format."""
     data = text.encode("utf-8", "surrogatepass")
     high = len(data)
     low = -(-high // LONGEST_TOKEN)
@@ -220,12 +218,12 @@ def bounds_of_text(text: str, around: int) -> TokenBounds:
 
 
 def estimate_text(text: str) -> int:
-    """Guess the o200k tokens of a text from the kinds of characters in it; within 15 % on most prose, code and JSON."""
+    """Estimate the o200k tokens of a text from its characters; within 15 % on most prose, code and JSON."""
     return estimate(len(text), _utf8(text))
 
 
 def text_range(text: str) -> tuple[int, int]:
-    """The fewest and the most tokens of a text, in any vocabulary that falls back to bytes."""
+    """The fewest and most tokens of a text in any vocabulary that falls back to bytes."""
     size = len(_utf8(text))
     return -(-size // LONGEST_TOKEN), size
 
@@ -235,15 +233,15 @@ def count_request(
 ) -> TokenBounds:
     """Count the text exactly and narrow its bounds. Long prompts take milliseconds: call it off the event loop.
 
-    ``o200k`` and ``cl100k`` are the counts. Where both are asked for, ``high`` comes down to what other vendors'
-    vocabularies are taken to need at most. ``estimate`` stays, so that counting never moves a score; and all stays
-    where a text has no spaces for so long that counting would take seconds. Raises ``ValueError`` for what is no count.
+    Sets ``o200k`` and ``cl100k``. With both, ``high`` drops to the most that other vocabularies need. ``estimate`` does
+    not change, so that counting never changes a score. A text that would take seconds to count keeps its bounds. Raises
+    ``ValueError`` if the counter returns anything but a count.
     """
     texts, around = prompt_texts(request), overhead(request)
     if any(map(_is_unbroken, texts)):
         return replace(bounds, counted=True)
     counts = {
-        # A counter that is wrong must not break a budget: no vocabulary leaves the bounds.
+        # clamp to the bounds: a wrong counter must not break a budget
         encoding: min(max(around + sum(_count(counter, text, encoding) for text in texts), bounds.low), bounds.high)
         for encoding in encodings
     }
@@ -257,7 +255,7 @@ def count_request(
 
 
 def longer(bounds: TokenBounds, more: TokenBounds) -> TokenBounds:
-    """The bounds of a prompt to which a text was added; counts become the most that it can have."""
+    """The bounds after adding a text. Exact counts become upper bounds."""
     return replace(
         bounds,
         low=bounds.low + more.low,
@@ -270,14 +268,14 @@ def longer(bounds: TokenBounds, more: TokenBounds) -> TokenBounds:
 
 @lru_cache(maxsize=4_096)
 def measure_of(model: str, tokenizer: Vocabulary | None) -> Measure:
-    """How a model counts, from its id and the vocabulary in the catalogue."""
+    """A model's measure, from its id and its vocabulary in the catalogue."""
     name = model.lower()
     margin = next((margin for marker, margin in MARGINS if marker in name), ANY_MARGIN)
     return Measure(tokenizer, margin, rule_of(name))
 
 
 def length(bounds: TokenBounds, measure: Measure) -> Length:
-    """The input as a model counts it: its text exact or bounded, and its images."""
+    """The input's length for a model: its text, exact or bounded, plus its images."""
     tokenizer, margin, rules = measure
     o200k, cl100k, high = bounds.o200k, bounds.cl100k, bounds.high
     count = None if tokenizer is None else cl100k if tokenizer == "cl100k_base" else o200k
@@ -288,7 +286,7 @@ def length(bounds: TokenBounds, measure: Measure) -> Length:
     else:
         larger = o200k if o200k > cl100k else cl100k
         percent, quarters, window = margin
-        most = -(-percent * larger // 100) + -(-quarters * bounds.single // 4)  # as in ``_most``, without the call
+        most = -(-percent * larger // 100) + -(-quarters * bounds.single // 4)  # ``_most``, inlined for speed
         most = most if most < high else high
         filling = -(-window * larger // 100)
         text = bounds.low, most, filling if filling < most else most
@@ -299,7 +297,7 @@ def length(bounds: TokenBounds, measure: Measure) -> Length:
 
 
 def within_window(found: Length, window: int | None) -> Length:
-    """The length of an input whose files nobody looked into: its model's declared window bounds what is paid for."""
+    """The length with unbounded attachments limited by the model's declared window."""
     low, most, filling = found
     return (low, max(window, filling), filling) if most >= UNBOUNDED and window is not None else found
 
@@ -309,7 +307,7 @@ def _most(margin: Margin, count: int, single: int) -> int:
 
 
 def _is_unbroken(text: str) -> bool:
-    """True if one piece of the text is too long, without a look at most of it."""
+    """True if a pre-token of the text is too long to count. Scans little of the text."""
     for at in range(0, len(text) - UNBROKEN_CHARACTERS + 1, UNBROKEN_CHARACTERS):
         part = text[at : at + UNBROKEN_CHARACTERS]
         if len(part.split(None, 1)) < 2 and _LONG_PIECE.search(part):
@@ -321,12 +319,12 @@ def _count(counter: TokenCounter, text: str, encoding: Vocabulary) -> int:
     tokens: Any = counter.count(text, encoding)
     if not isinstance(tokens, int) or tokens < 0:
         said = f"{counter!r} counted {tokens!r} tokens in {encoding}"
-        raise ValueError(f"{said}; TokenCounter.count must return a whole number from 0 up")
+        raise ValueError(f"{said}; TokenCounter.count must return a whole number, 0 or more")
     return int(tokens)
 
 
 def _unpacked(data: bytes) -> int:
-    """Count bytes that a vocabulary may leave single: digits, tabs, line breaks, non-ASCII, repetitions."""
+    """Count bytes that a vocabulary may not merge: digits, tabs, line breaks, non-ASCII, repetitions."""
     packed = np.frombuffer(data.translate(None, _SINGLE), dtype=np.uint8)
     return len(data) - len(packed) + int(np.count_nonzero(packed[1:] == packed[:-1]))
 
@@ -336,12 +334,12 @@ def _json(value: Any) -> str:
 
 
 def _utf8(text: str) -> bytes:
-    # A lone surrogate becomes three bytes, as does the U+FFFD that a tokeniser puts in its place.
+    # a lone surrogate becomes three bytes, like the U+FFFD that tokenisers replace it by
     return text.encode("utf-8", "surrogatepass")
 
 
 def _sampled(texts: Sequence[str], characters: int) -> tuple[int, int, int]:
-    """Bounds and estimate of a text too long to look at every character: that would hold up the event loop."""
+    """Bounds and estimate of a text too long to scan on the event loop."""
     if all(map(str.isascii, texts)):
         high = characters
     elif characters > ENCODED_CHARACTERS:
@@ -355,7 +353,7 @@ def _sampled(texts: Sequence[str], characters: int) -> tuple[int, int, int]:
 
 
 def _sample(texts: Iterable[str], step: int) -> str:
-    """Slices at even distances, joined by a character that begins no word."""
+    """Evenly spaced slices of the texts, joined by a character that begins no word."""
     slices: list[str] = []
     start = at = 0
     for text in texts:
@@ -367,13 +365,13 @@ def _sample(texts: Iterable[str], step: int) -> str:
 
 
 def estimate(characters: int, data: bytes) -> int:
-    """``estimate_text`` of so many characters, whose UTF-8 is ``data``."""
+    """``estimate_text`` of a text with this many characters and UTF-8 ``data``."""
     marks = data.translate(_WEIGHTS, _LETTERS)
-    # begun at 0, the lower half of this checksum is the sum of the bytes, many times faster than ``sum``
+    # started at 0, the lower half of Adler-32 is the sum of the bytes, many times faster than ``sum``
     units = adler32(marks, 0) & 0xFFFF if len(marks) <= _SUMMED else _sum(marks)
     total = LETTER_WEIGHT * (characters - len(marks)) + UNIT * units
     total += DIGITS_WEIGHT * marks.count(DIGITS) + RULES_WEIGHT * marks.count(RULES)
-    total += SPACES_WEIGHT * data.count(SPACES)  # not of the marks, where words no longer part the spaces
+    total += SPACES_WEIGHT * data.count(SPACES)  # in ``data``: ``marks`` lacks the words between spaces
     tokens = -(-total // 1_000)
     return tokens if tokens < len(data) else len(data)
 

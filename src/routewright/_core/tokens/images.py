@@ -1,5 +1,5 @@
-"""The size of an image, from its first bytes, and its cost in tokens, by the formulas that vendors publish. Never
-fetches, and never decodes more than a head."""
+"""The size of an image, from its first bytes, and its tokens, by vendors' published formulas. Never fetches an image,
+and decodes only its header."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from routewright.wire import AudioPart, FilePart, ImagePart, Images, Message
 Range = tuple[int, int]  # the fewest and the most tokens
 
 HEAD_CHARACTERS = 1 << 17
-"""Of a ``data:`` URL, four for three bytes: in a JPEG, a camera's previews come before the size."""
-FIRST_CHARACTERS = 64  # enough for the size in all formats but JPEG
-ESTIMATE = 1_000  # tokens of an image of unknown size, in scores
+"""Base64 characters decoded for a JPEG, whose size comes after a camera's previews."""
+FIRST_CHARACTERS = 64  # base64 characters that contain the size in all other formats
+ESTIMATE = 1_000  # tokens of an image of unknown size, for scores
 LEAST = 1
 ASSUMED = (2_048, 2_048)
-"""Size of an unknown image where a window has to hold it: what overflows a window costs no money."""
-UNBOUNDED = 1 << 40  # tokens of a file or recording that is not looked into: a model's window alone bounds them
+"""Size of an unknown image for window checks: overflowing a window costs no money."""
+UNBOUNDED = 1 << 40  # the most tokens of a file or recording: only a model's window bounds them
 PAGE_CHARACTERS, PAGE_TOKENS, SOME_PAGES = 80_000, 2_000, 5
-"""Of a PDF, as a guess: base64 of a page, tokens of a page, pages where only an address is known."""
+"""Estimates for a PDF: base64 characters per page, tokens per page, and pages if only its URL is known."""
 AUDIO_CHARACTERS = {"wav": 1_300, "mp3": 650}
-"""Base64 of a token of sound, as a guess: 16 kHz mono, 128 kbit/s, 32 tokens a second."""
+"""Estimated base64 characters per token of audio: 16 kHz mono, 128 kbit/s, 32 tokens per second."""
 THOUGHT_BYTES = 4
 MOST_SIDE = 65_535
 MOST_SIZES = 64
-"""Of one prompt: further images count as of unknown size, since each size costs a run of every vendor's formula."""
+"""Distinct sizes per prompt; further images count as unknown, since each size runs every vendor's formula."""
 MOST_SEGMENTS = 1_000  # of a JPEG before its frame; cameras write a few dozen
 
 
 class Patches(NamedTuple):
-    """A token for each square, up to ``most``: larger images are scaled down first."""
+    """A token per square, up to ``most``; larger images are scaled down first."""
 
     side: int
     most: int
     most_high: int | None = None
-    """With ``detail: high`` or ``low``, if less."""
+    """``most`` with ``detail: high`` or ``low``."""
     percent: int = 100
-    """Tokens that a hundred squares cost."""
+    """Tokens per hundred squares."""
     edge: int = MOST_SIDE
-    """The longest side, in pixels, before it is scaled down."""
+    """Pixels to which the longest side is scaled down."""
     least: int = 1
-    """Squares that a smaller image is scaled up to."""
+    """Squares to which a smaller image is scaled up."""
     added: int = 0
     per_row: int = 0
-    """Further tokens for each row of squares."""
+    """Further tokens per row of squares."""
 
     def tokens(self, width: int, height: int, detail: str) -> Range:
         """Fewest and most tokens of an image."""
@@ -62,16 +62,16 @@ class Patches(NamedTuple):
         rows, columns = -(-height // self.side), -(-width // self.side)
         fitted = rows * columns <= most
         squares = max(rows * columns, self.least) if fitted else most
-        if not fitted:  # the shape stays
+        if not fitted:  # scaling keeps the aspect ratio
             rows = isqrt(most * height // max(width, 1)) + 1
         high = -(-squares * self.percent // 100) + self.per_row * rows + self.added
-        # How scaled sizes are rounded is not said, nor always the same.
+        # vendors do not publish how they round scaled sizes
         low = rows * columns * self.percent * 9 // 1_000 if fitted else squares * self.percent * 3 // 400
         return max(low, 1), high
 
 
 class Tiles(NamedTuple):
-    """Tokens for each square of the scaled image, and some for a look at the whole."""
+    """Tokens per square of the scaled image, plus a base for the whole."""
 
     base: int
     tile: int
@@ -90,7 +90,7 @@ class Tiles(NamedTuple):
 
 
 class Crops(NamedTuple):
-    """Tokens for each crop, whose size follows the shorter side of the image."""
+    """Tokens per crop, whose size depends on the shorter side of the image."""
 
     tile: int
 
@@ -106,7 +106,7 @@ class Crops(NamedTuple):
 
 
 class Squares(NamedTuple):
-    """Tokens for each square, up to ``most``, and for one more look at the whole."""
+    """Tokens per square, up to ``most`` squares, plus one for the whole."""
 
     side: int
     tile: int
@@ -119,7 +119,7 @@ class Squares(NamedTuple):
 
 
 class Flat(NamedTuple):
-    """Any size costs about the same."""
+    """A range of tokens for any size."""
 
     low: int
     high: int
@@ -135,7 +135,7 @@ Rule = Patches | Tiles | Crops | Squares | Flat
 # from GPT-5.6 on no more scaling, and a refusal beyond 30,000 patches), Anthropic's "Vision" (28 pixels; 5 % more than
 # it says, as an earlier formula did), Google's "Understand and count tokens" and "Media resolution", xAI's "Image
 # understanding", Cohere's "Image inputs", DeepSeek's "Vision", Alibaba's "Visual understanding" and the processors of
-# Qwen, Kimi and mistral-common. The first marker that is in an id holds.
+# Qwen, Kimi and mistral-common. The first marker found in a model's id applies.
 RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
     ("gpt-4o-mini", (Tiles(2_833, 5_667),)),
     ("gpt-4.1-mini", (Patches(32, 1_536, percent=162),)),
@@ -173,19 +173,19 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
     ),
 )
 ANY_RULE: tuple[Rule, ...] = tuple(dict.fromkeys(chain.from_iterable(rules for _, rules in RULES)))
-"""For a vendor who publishes none: all rules of the others."""
-_LARGEST = ((5_568, 5_568), (768, 2_048), (385, 3_072))  # sizes that reach the most of every rule
+"""For other vendors: all rules, of which the extremes count."""
+_LARGEST = ((5_568, 5_568), (768, 2_048), (385, 3_072))  # sizes that reach the maximum of every rule
 _MEDIAN = Patches(28, 1_568, edge=1_568)
 
 
 def rule_of(model: str) -> tuple[Rule, ...]:
-    """The rules by which a model may count an image, from its id."""
+    """The rules that may apply to a model, from its id."""
     name = model.lower()
     return next((rules for marker, rules in RULES if marker in name), ANY_RULE)
 
 
 def tokens_of(images: Iterable[Images], rules: tuple[Rule, ...]) -> Range:
-    """Fewest and most tokens of all images together."""
+    """The fewest and most tokens of all images together."""
     low = high = 0
     for image in images:
         if image.tokens:
@@ -199,7 +199,7 @@ def tokens_of(images: Iterable[Images], rules: tuple[Rule, ...]) -> Range:
 
 
 def filling_of(images: Iterable[Images], rules: tuple[Rule, ...]) -> int:
-    """Tokens of all images for which a window needs room."""
+    """Tokens of all images to reserve in a window."""
     total = 0
     for image in images:
         if image.tokens:
@@ -211,7 +211,7 @@ def filling_of(images: Iterable[Images], rules: tuple[Rule, ...]) -> int:
 
 
 def estimate_of(images: Iterable[Images]) -> int:
-    """Tokens of all images by a rule in the middle, for scores."""
+    """Estimated tokens of all images, by a median rule, for scores."""
     total = 0
     for each in images:
         size = each.tokens or ESTIMATE
@@ -222,7 +222,7 @@ def estimate_of(images: Iterable[Images]) -> int:
 
 
 def images_of(messages: Iterable[Message]) -> tuple[Images, ...]:
-    """The images of a prompt, equal ones together, in the order in which they first come, and what else is no text."""
+    """The images, files, audio and reasoning of a prompt. Equal ones are counted together, in order of appearance."""
     found: dict[Images, int] = {}
     thought = 0
     for message in messages:
@@ -250,7 +250,7 @@ def images_of(messages: Iterable[Message]) -> tuple[Images, ...]:
 
 
 def size_of(url: str) -> tuple[int, int] | None:
-    """Width and height of the PNG, JPEG, GIF or WebP in a ``data:`` URL; None if its head does not tell."""
+    """Width and height of the PNG, JPEG, GIF or WebP in a ``data:`` URL; None if unknown."""
     if not url.startswith("data:"):
         return None
     start = url.find(",", 0, 256) + 1
@@ -288,17 +288,17 @@ def _of_head(head: bytes) -> tuple[int, int] | None:
 
 
 def _of_jpeg(head: bytes) -> tuple[int, int] | None:
-    """Walk from segment to segment up to the frame, which tells the size."""
+    """Walk the segments of a JPEG to its frame header, which has the size."""
     at = 2
     for _ in range(MOST_SEGMENTS):
         if at + 9 > len(head) or head[at] != 0xFF:
             break
         kind = head[at + 1]
-        if kind == 0xFF:  # a filler
+        if kind == 0xFF:  # padding
             at += 1
         elif 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
             return int.from_bytes(head[at + 7 : at + 9], "big"), int.from_bytes(head[at + 5 : at + 7], "big")
-        elif kind == 0x01 or 0xD0 <= kind <= 0xD7:  # without a length
+        elif kind == 0x01 or 0xD0 <= kind <= 0xD7:  # segments without a length
             at += 2
         else:
             at += 2 + max(int.from_bytes(head[at + 2 : at + 4], "big"), 2)
