@@ -1,5 +1,5 @@
-"""What was paid and billed, and what is set aside for calls that run (contract 7). All money in nano-dollars. *Cost* is
-what was paid upstream, *charge* what is billed to the account."""
+"""Ledger rows, balances, reservations and statements (contract 7). Amounts are in nano-dollars. *Cost* is paid to the
+provider, *charge* is billed to the account."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from .plain import Struct
 from .response import Tokens
 
 Level = Literal["agent_run", "key", "account", "month"]
-"""Whose money: a call is reserved for at all levels that apply, or at none. Below them is the request's own budget."""
+"""A level with a money limit. A call reserves at all levels that apply, or at none."""
 RowKind = Literal["attempt", "expired", "credit", "correction"]
 
 
 class LedgerRow(Struct, frozen=True, kw_only=True, gc=False):
-    """One line of an account's ledger. ``request_id`` and ``attempt`` name it. Never changed; one alone ever goes, that
-    of a reservation that ``expired``, where its call settles after all."""
+    """One line of an account's ledger, identified by ``request_id`` and ``attempt``. Rows never change. Only an
+    ``expired`` row can disappear, if its call settles after all."""
 
     request_id: str
-    """Of the call: its trace's id. Of credit: its own."""
+    """Trace id of the call, or id of the credit."""
     attempt: int
-    """1, 2 ... within the call; 0: of no attempt; -1, -2 ...: corrections."""
+    """1, 2 ... within the call; 0 for rows without an attempt; -1, -2 ... for corrections."""
     kind: RowKind = "attempt"
-    """``attempt``: a call of one model. ``expired``: a reservation whose owner is gone, so that nobody knows what it
-    came to. ``credit``: money that came in. ``correction``: by how much another row was wrong."""
+    """``attempt``: a call of one model. ``expired``: a reservation whose process is gone, so its true cost is unknown.
+    ``credit``: money added. ``correction``: the error of another row."""
     at: str
-    """RFC 3339, UTC, milliseconds: when its call was admitted, whose month pays for all its attempts."""
+    """RFC 3339, UTC, milliseconds: admission of the call. All its attempts are charged to that month."""
     key_id: str | None = None
     model: str = ""
     provider: str = ""
@@ -38,38 +38,37 @@ class LedgerRow(Struct, frozen=True, kw_only=True, gc=False):
     charge_nanos: int = 0
     credit_nanos: int = 0
     cost_range_nanos: tuple[int, int] | None = None
-    """The least and the most that it can have cost, where the provider did not tell. Of a correction: what it adds to
-    each."""
+    """Lowest and highest possible cost, if the provider did not report usage. For a correction: the change of each."""
     overrun_nanos: int = 0
-    """By how much its call came to more than was reserved for it, of charge, or of cost in an agent run: the provider
-    ignored the cap, or the reservation was over. Said in its last row."""
+    """Charge (in an agent run, cost) of the call beyond its reservation, because the provider ignored the cap or the
+    reservation had expired. Set in the call's last row."""
     note: str = ""
 
 
 class RunLimit(Struct, frozen=True, gc=False):
-    """The budget of an agent run, in cost."""
+    """Cost limit of an agent run."""
 
     id: str
     limit_nanos: int
 
 
 class Purse(Struct, frozen=True, gc=False):
-    """Money of one level. A call is admitted only if ``spent_nanos + reserved_nanos`` stays within ``limit_nanos``."""
+    """Money at one level. A call is admitted only if ``spent_nanos + reserved_nanos`` stays within ``limit_nanos``."""
 
     level: Level
-    """``account`` is its balance, ``month`` what it may be charged in one."""
+    """``account`` is the balance, ``month`` the monthly limit."""
     name: str
     """``account``, ``month:2026-11``, ``key:<id>``, ``key:<id>:2026-11``, ``run:<id>``."""
     limit_nanos: int | None
-    """Of a balance: all the credit that was given. None: there is no limit."""
+    """For a balance: total credit. None: no limit."""
     spent_nanos: int = 0
-    """Above the limit where that was lowered, credit was taken back, or a provider billed beyond the cap."""
+    """Can exceed the limit if the limit was lowered, credit was withdrawn, or a provider billed beyond the cap."""
     reserved_nanos: int = 0
-    """What calls that run may still come to."""
+    """Reserved for running calls."""
 
     @property
     def left_nanos(self) -> int | None:
-        """What is not spent; some of it may be reserved. None: there is no limit."""
+        """Not spent; part of it may be reserved. None: no limit."""
         return None if self.limit_nanos is None else self.limit_nanos - self.spent_nanos
 
     @property
@@ -94,23 +93,23 @@ class Purse(Struct, frozen=True, gc=False):
 
     @property
     def percent(self) -> float | None:
-        """How much of the limit is spent. None: there is no limit, or it is nothing."""
+        """Percent of the limit spent. None: no limit, or a limit of 0."""
         return 100 * self.spent_nanos / self.limit_nanos if self.limit_nanos else None
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """How an account and one of its keys stand."""
+    """Money of an account and one of its keys."""
 
     account: Account | None
-    """None: nobody set it up, so it is unlimited."""
+    """None: not set up, so unlimited."""
     key: Key | None
-    """None: there is no such key, or none was asked for."""
+    """None: no such key, or none requested."""
     purses: tuple[Purse, ...]
-    """The request is inside the run, that in the key, the account and the month: of each that applies."""
+    """Those that apply, in the order run, key, account, month."""
 
 
 class AddCredit(Struct, frozen=True, tag=True):
-    """Add to the balance of the account, or take from it. Of an id that was there before nothing is done."""
+    """Add to the account's balance, or withdraw from it. Does nothing if the id exists."""
 
     id: str
     nanos: int
@@ -120,42 +119,42 @@ class AddCredit(Struct, frozen=True, tag=True):
 
 
 class Correct(Struct, frozen=True, kw_only=True, tag=True):
-    """Book a correction of a call, and charge it to the purses of its month. Fails the batch with
-    ``PreconditionFailed`` where the call's rows have changed since they were read."""
+    """Book a correction of a call and charge it to the call's month. Fails the batch with ``PreconditionFailed`` if the
+    call's rows have changed since they were read."""
 
     row: LedgerRow
     after: int
-    """How many rows the call has."""
+    """Number of rows that the call has."""
     event_ids: tuple[str, ...] = ()
-    """Three, for thresholds of the month that are crossed by it."""
+    """Three ids, for events of monthly thresholds that it crosses."""
     durability: Durability = "committed"
 
 
 class Stands(Struct, frozen=True, tag=True):
-    """The ``Standing`` of the account: of one of its keys, and of an agent run."""
+    """The ``Standing`` of the account, of one of its keys, and of an agent run."""
 
     at: str
-    """RFC 3339: says which month is asked for."""
+    """RFC 3339; selects the month."""
     key_id: str | None = None
     run: RunLimit | None = None
 
 
 class LedgerSums(Struct, frozen=True, tag=True):
-    """A list of ``LedgerSum`` of some days, both ends included, ``YYYY-MM-DD``."""
+    """``LedgerSum`` records of a range of days ``YYYY-MM-DD``, both ends included."""
 
     first: str
     last: str
 
 
 class LedgerSumsOfAll(Struct, frozen=True, tag=True):
-    """The same over all accounts: what a provider bills is what all of them used. Asked under ``SYSTEM_ACCOUNT``."""
+    """The same over all accounts, to compare with providers' bills. Queried under ``SYSTEM_ACCOUNT``."""
 
     first: str
     last: str
 
 
 class LedgerSum(Struct, frozen=True):
-    """What all rows of a kind of one model on one day came to."""
+    """Sum of all rows of one kind, model and day."""
 
     day: str
     provider: str
@@ -167,12 +166,12 @@ class LedgerSum(Struct, frozen=True):
     charge_nanos: int
     credit_nanos: int
     least_nanos: int
-    """Of ``cost_nanos``, where providers did not tell all."""
+    """Lowest possible ``cost_nanos``, if providers did not report all usage."""
     most_nanos: int
 
 
 class LedgerRows(Struct, frozen=True, tag=True):
-    """The account's rows, newest first; the key of one is its ``at``, ``request_id`` and ``attempt``."""
+    """The account's rows, newest first. The key of a row is ``at``, ``request_id`` and ``attempt``."""
 
     since: str | None = None
     until: str | None = None
@@ -180,41 +179,40 @@ class LedgerRows(Struct, frozen=True, tag=True):
 
 
 class KeyStanding(msgspec.Struct, frozen=True):
-    """How a key stands."""
+    """Money of a key."""
 
     key: Key
-    """Its terms."""
+    """Its settings."""
     total: Purse
-    """What was ever charged for its calls, and its budget, if it has one."""
+    """All charges for its calls, and its budget, if any."""
     month: Purse
-    """What was charged this month, and its limit, if there is one."""
+    """Charges of this month, and the monthly limit, if any."""
 
 
 class AccountStanding(msgspec.Struct, frozen=True):
-    """How an account stands in a calendar month."""
+    """Money of an account in a calendar month."""
 
     account: Account
-    """Its terms."""
+    """Its settings."""
     balance: Purse | None
-    """Its credit as the limit, and what was charged since it was set up; ``left_nanos`` is the balance. None: it is not
-    prepaid."""
+    """Total credit as the limit, total charges as spent; ``left_nanos`` is the balance. None: not prepaid."""
     month: Purse
-    """What was charged this month, and its limit, if there is one."""
+    """Charges of this month, and the monthly limit, if any."""
     keys: tuple[KeyStanding, ...]
-    """Those that have budgets."""
+    """Keys with a budget or monthly limit."""
 
 
 class Credit(Struct, frozen=True):
-    """Credit that was given, or taken back."""
+    """Credit that was added or withdrawn."""
 
     id: str
-    """Yours, or ``cr_...``. It is also the ``request_id`` of its row in the ledger."""
+    """Your id, or ``cr_...``. Also the ``request_id`` of its ledger row."""
     nanos: int
-    """Below 0: it was taken back."""
+    """Negative: withdrawn."""
     created: bool
-    """False: that was done before."""
+    """False: it was already booked earlier."""
     balance_nanos: int | None
-    """As it is now. None: the account is not prepaid; the credit counts once it is."""
+    """Current balance. None: the account is not prepaid; the credit counts once it is."""
 
     @property
     def usd(self) -> float:
@@ -231,18 +229,18 @@ StatementBy = Literal["model", "day"]
 
 
 class StatementLine(Struct, frozen=True, kw_only=True):
-    """What one model came to."""
+    """Charges for one model."""
 
     day: str | None
-    """``YYYY-MM-DD``. None: over the whole month."""
+    """``YYYY-MM-DD``. None: the whole month."""
     provider: str
     model: str
     rows: int
-    """Attempts; of corrections, how many."""
+    """Number of attempts, or of corrections."""
     tokens: Tokens
-    """Of corrections, what was added or taken away; so with what follows."""
+    """For corrections, this and all amounts are changes."""
     cost_nanos: int
-    """Paid upstream."""
+    """Paid to the provider."""
     cost_usd: float
     charged_nanos: int
     """Billed to the account."""
@@ -250,7 +248,7 @@ class StatementLine(Struct, frozen=True, kw_only=True):
 
 
 class CreditLine(Struct, frozen=True, kw_only=True):
-    """What came in on one day, or was taken back."""
+    """Credit added or withdrawn on one day."""
 
     day: str
     rows: int
@@ -259,11 +257,11 @@ class CreditLine(Struct, frozen=True, kw_only=True):
 
 
 class UncertainLine(Struct, frozen=True, kw_only=True):
-    """Between what the cost of a model's calls lies, where the provider did not tell all."""
+    """Range of the cost of a model's calls, if the provider did not report all usage."""
 
     provider: str
     model: str
-    """Empty: of calls whose process ended before they did, whichever model they had called."""
+    """Empty: calls of any model whose process ended before they did."""
     least_nanos: int
     least_usd: float
     most_nanos: int
@@ -271,7 +269,7 @@ class UncertainLine(Struct, frozen=True, kw_only=True):
 
 
 class StatementTotals(Struct, frozen=True, kw_only=True):
-    """The sums of all lines: charges and corrections together."""
+    """Totals of all lines, corrections included."""
 
     attempts: int
     corrections: int
@@ -281,32 +279,31 @@ class StatementTotals(Struct, frozen=True, kw_only=True):
     charged_nanos: int
     charged_usd: float
     corrected_nanos: int
-    """What of ``charged_nanos`` are corrections."""
+    """Part of ``charged_nanos`` that comes from corrections."""
     corrected_usd: float
     credited_nanos: int
     credited_usd: float
     least_nanos: int
-    """Of ``cost_nanos``, where providers did not tell all."""
+    """Lowest possible ``cost_nanos``, if providers did not report all usage."""
     least_usd: float
     most_nanos: int
     most_usd: float
 
 
 class Statement(Struct, frozen=True, kw_only=True):
-    """What an account was charged in a month of UTC, and for what. ``opening + credited - charged = closing``, to the
-    nano-dollar."""
+    """Charges of an account in a calendar month (UTC). ``opening + credited - charged = closing``, exactly."""
 
     account: str
     month: str
     """``YYYY-MM``."""
     by: StatementBy
     opening_nanos: int | None
-    """The balance as the month began. None: the account pays from none."""
+    """Balance at the start of the month. None: not prepaid."""
     opening_usd: float | None
     charges: list[StatementLine]
-    """The most charged first; by day in the order of days."""
+    """Largest charge first; if by day, in order of days."""
     corrections: list[StatementLine]
-    """In the month of the calls that they are about, whenever they were made."""
+    """Listed in the month of the corrected calls, whenever they were made."""
     credits: list[CreditLine]
     uncertain: list[UncertainLine]
     totals: StatementTotals

@@ -1,4 +1,4 @@
-"""Policies, and what attempts and an account's traffic taught of models."""
+"""Policies, and statistics of models learned from attempts and traffic."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .account import Durability
 from .plain import Struct
 from .request import Budget, CacheOpts, Goal, OnPartial, Params, Strategy
 
-Stage = Literal["input", "output"]  # where a text is checked: on its way to a model, or on its way back
+Stage = Literal["input", "output"]  # a text is checked on its way to a model, or from it
 GuardrailAction = Literal["redact", "block"]
 PatternKind = Literal["email", "phone", "card", "iban", "api_key"]
 
@@ -18,7 +18,7 @@ class Allow(Struct, frozen=True):
 
 
 class Redaction(Struct, frozen=True):
-    """What stands from ``start`` up to ``end``, in characters, is replaced by a word."""
+    """Replaces the characters from ``start`` up to ``end``, exclusive."""
 
     start: int
     end: int
@@ -27,7 +27,7 @@ class Redaction(Struct, frozen=True):
 
 
 class Redact(Struct, frozen=True):
-    """The text may pass without these parts. They stand in its order and do not overlap."""
+    """The text may pass with these parts replaced. They are in order and do not overlap."""
 
     parts: tuple[Redaction, ...]
 
@@ -42,42 +42,42 @@ Verdict = Allow | Redact | Block
 
 
 class PolicyFallback(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A policy's chain. ``on_refusal="fallback"`` asks another provider when one refuses the content."""
+    """A policy's fallback chain. ``on_refusal="fallback"`` tries the next model if a provider refuses the content."""
 
     models: list[str] | None = None
-    """The chain, in this order: ids and aliases of models that the policy allows; ``[]`` for none."""
+    """Ids or aliases of models to try, in order; the policy must allow them. ``[]`` disables fallback."""
     max_retries: float | None = None
-    """Further tries of one model."""
+    """Retries of the same model."""
     on_partial: OnPartial | None = None
-    """What follows when a model fails within its answer."""
+    """What to do if a model fails during its answer."""
     on_refusal: Literal["fail", "fallback"] = "fail"
-    """``fallback``: ask the next model when a provider's moderation refuses."""
+    """``fallback``: try the next model if a provider's moderation refuses."""
     hedge: bool = False
-    """Ask the next model, too, where the first shows no life for longer than it usually takes."""
+    """True: also start the next model if the first one takes unusually long to respond."""
 
 
 class PolicyWeights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What counts how much in the score, in per cent: whole numbers that make 100."""
+    """Weights of the score in percent: integers that add up to 100."""
 
     quality: float
-    """Of the answer, by the catalogue or your own prediction."""
+    """Quality of the answer, from the catalogue or a predictor."""
     cost: float
-    """Expected, of the request."""
+    """Expected cost of the request."""
     latency: float
-    """Expected, to the whole answer."""
+    """Expected time to the complete answer."""
     stability: float
     """Share of calls that succeed."""
 
 
 class PolicyGuardrail(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a policy redacts or blocks: kinds of data, words, or both."""
+    """Redacts or blocks kinds of data, words, or both."""
 
     patterns: list[PatternKind] | None = None
     """Kinds of data to look for."""
     deny: list[str] | None = None
-    """Words and phrases to look for, in any case."""
+    """Words and phrases to look for. Case does not matter."""
     action: GuardrailAction
-    """What is done with what is found."""
+    """What to do with matches."""
     stages: list[Stage] | None = None
     """Default: input and output."""
 
@@ -86,158 +86,158 @@ Capability = Literal["image", "tools", "json", "reasoning"]
 
 
 class PolicyMatch(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What the built-in predictor has to read in a prompt: all that is given here."""
+    """Conditions on the built-in predictor's reading of a prompt. All must hold."""
 
     topic: str | None = None
-    """What the prompt is about: ``code``, ``math`` ..."""
+    """Topic of the prompt: ``code``, ``math`` ..."""
     difficulty: str | None = None
     """A comparison with a number from 0 to 1: ``>0.7``, ``<=0.3``."""
     novelty: str | None = None
-    """The same, of how much of the prompt the predictor does not know: ``>0.9``."""
+    """A comparison likewise: how unfamiliar the prompt is to the predictor, ``>0.9``."""
     language: str | None = None
-    """Of the prompt, as ISO 639-1: ``de``."""
+    """Language of the prompt as ISO 639-1: ``de``."""
 
 
 class PolicyRules(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a policy can ask for. Limits and lists can only be narrowed by a request."""
+    """Rules of a policy. A request can only narrow its limits and lists."""
 
     goal: Goal | None = None
-    """In the place of the request's."""
+    """Overrides the request's."""
     strategy: Strategy | None = None
-    """In the place of the request's."""
+    """Overrides the request's."""
     weights: PolicyWeights | None = None
-    """In the place of goal and strategy, which must then be left out."""
+    """Replaces ``goal`` and ``strategy``, which must be left out."""
     models: list[str] | None = None
-    """What is allowed: ids, aliases, globs (``openai/*``), ``provider:openai``, ``tag:eu``, ``capability:image``."""
+    """Allowed models: ids, aliases, globs (``openai/*``), ``provider:openai``, ``tag:eu``, ``capability:image``."""
     exclude: list[str] | None = None
-    """What of these is not, written in the same ways."""
+    """Excluded models, in the same notation."""
     capabilities: list[Capability] | None = None
-    """Only models that can do all of these."""
+    """Only models with all of these capabilities."""
     regions: list[str] | None = None
-    """Only models known to be served from all of these."""
+    """Only models known to be available in all of these regions."""
     min_quality: float | None = None
-    """Only models of at least this quality, 0 to 1."""
+    """Only models with at least this quality, 0 to 1."""
     max_latency_ms: float | None = None
-    """Only models whose whole answer is expected within this time."""
+    """Only models whose complete answer is expected within this time."""
     prefer: list[str] | None = None
-    """Ids and aliases of models that are tried first, in this order, after those that the request prefers."""
+    """Ids or aliases of models to try first, in order, after those that the request prefers."""
     fallback: PolicyFallback | None = None
-    """The chain, in the place of ours."""
+    """Replaces the default fallback chain."""
     params: Params | None = None
-    """What a request is sent with that says nothing else; ``max_output_tokens`` is a limit. Of ``extra`` the request's
-    own fields hold."""
+    """Defaults for the request's parameters. ``max_output_tokens`` is an upper limit. ``extra`` is merged; the
+    request's fields take precedence."""
     budget: Budget | None = None
-    """The most that a request may use."""
+    """Upper limit of a request's budget."""
     cache: bool | CacheOpts | None = None
-    """Whether and how answers may come from the cache. A request may switch it off or tighten it."""
+    """Whether and how answers may come from the cache. A request may turn it off or tighten it."""
     timeout_ms: float | None = None
-    """For everything."""
+    """Time limit for the whole call."""
     guardrails: list[PolicyGuardrail] | None = None
-    """What is redacted or blocked, in this order: each sees what the one before has left."""
+    """Guardrails, applied in order; each sees the text as redacted by the previous ones."""
     explore_models: float | None = None
-    """Share of requests, up to 0.2, that try another good model first, so that you can learn from your own traffic. It
-    adds at most this share to what the policy's requests are expected to cost."""
+    """Share of requests, up to 0.2, that try another good model first, to learn from your traffic. The expected cost of
+    the policy's requests rises by at most this share."""
 
 
 class PolicyClass(PolicyRules, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Rules for the prompts that match: what it sets stands in the place of the policy's, the rest stays."""
+    """Rules for matching prompts. Fields that are set override the policy's."""
 
     match: PolicyMatch
-    """Which prompts it is for."""
+    """Prompts that the class applies to."""
     name: str = ""
-    """What ``explain`` calls it. Default: what it matches."""
+    """Name in ``explain``. Default: its conditions."""
 
 
 class Policy(PolicyRules, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Named rules. Goal and strategy override a request's; limits and lists can only be narrowed by it."""
+    """Named rules. Goal and strategy override the request's; a request can only narrow limits and lists."""
 
     name: str
-    """How requests call it; without ``@``, which parts the name from the date in ``policy_version``."""
+    """Name that requests use. May not contain ``@``, which separates name and date in ``policy_version``."""
     id: str = ""
-    """The other way to call it. Default: ``pol_`` and 26 characters made from the name."""
+    """Id that requests can use instead. Default: ``pol_`` and 26 characters derived from the name."""
     created_at: str | None = None
-    """RFC 3339. Default: when the storage first saw this content."""
+    """RFC 3339. Default: the time when this content was first stored."""
     classes: list[PolicyClass] | None = None
-    """Other rules for some prompts: the first of these that matches."""
+    """Rules for particular prompts. The first class that matches applies."""
 
 
 class Learned(Struct, frozen=True, omit_defaults=True):
-    """Sums over the attempts at one model. Each attempt counts one at its time, and half after every half-life."""
+    """Decaying sums over the attempts at one model. An attempt's weight halves with every half-life."""
 
     at: float
-    """Unix seconds for which the sums hold."""
+    """Unix seconds at which the sums are valid."""
     good: float = 0.0
     bad: float = 0.0
     answers: float = 0.0
-    """Those whose length says something."""
+    """Answers with a representative length."""
     length: float = 0.0
     length_squared: float = 0.0
     unusual: float = 0.0
-    """Of the length, what would not be there had the work been as usual; negative: what is missing."""
+    """Part of ``length`` due to unusual work; negative if answers were shorter."""
     late: float = 0.0
-    """Octaves by which the work, not the model, made answers slower."""
+    """Slowdown due to the work instead of the model, in octaves."""
     tokens: float = 0.0
-    """That were written after the first one, in ``us`` microseconds."""
+    """Tokens after the first one, written in ``us`` microseconds."""
     us: float = 0.0
     first: dict[int, float] = {}
-    """Times to the first token: weights by bucket (``_core/attempts/quantile.py``)."""
+    """Histogram of times to the first token: weight by bucket (``_core/attempts/quantile.py``)."""
     whole: dict[int, float] = {}
 
 
 class LearnedModel(Struct, frozen=True):
-    """What all processes learned of one model."""
+    """Sums of all processes for one model."""
 
     model: str
     epoch: int
-    """In which something was added last."""
+    """Epoch of the last addition."""
     settled: Learned
-    """What was added before that epoch."""
+    """Sums added before that epoch."""
     pending: Learned
-    """What was added in it."""
+    """Sums added in that epoch."""
 
 
 class AddLearned(Struct, frozen=True, tag=True):
-    """Add to what is known of models, each under its id. Said under ``SYSTEM_ACCOUNT``."""
+    """Add to the sums of models, by model id. Applied under ``SYSTEM_ACCOUNT``."""
 
     fleet: str
-    """Whose attempts they were: ``production``, ``sandbox`` or ``hosted``."""
+    """Source of the attempts: ``production``, ``sandbox`` or ``hosted``."""
     models: dict[str, Learned]
     expect: None = None
     durability: Durability = "buffered"
 
 
 class LearnedSince(Struct, frozen=True, tag=True):
-    """A list of the ``LearnedModel`` of a fleet that were added to in an epoch or later, by model. Asked under
-    ``SYSTEM_ACCOUNT``. A ``LocalStorage`` answers at once, or raises."""
+    """``LearnedModel`` records of a fleet changed in an epoch or later, by model. Queried under ``SYSTEM_ACCOUNT``. A
+    ``LocalStorage`` answers without waiting, or raises."""
 
     fleet: str
     epoch: int
 
 
 class HeadFigures(Struct, frozen=True):
-    """How well a head predicts traces that it was not fitted to, beside the built-in predictor alone."""
+    """Accuracy of a head on held-out traces, compared with the built-in predictor alone."""
 
     traces: int
     shipped_log_loss: float
     log_loss: float
     gain_error: float
-    """The standard error of the gain, over traces."""
+    """Standard error of ``gain``, over traces."""
 
     @property
     def gain(self) -> float:
-        """By how much the log-loss of the head is lower."""
+        """Reduction of the log-loss by the head."""
         return self.shipped_log_loss - self.log_loss
 
 
 class Head(Struct, frozen=True, kw_only=True):
-    """How much better or worse models do in an account's traffic than the built-in predictor says."""
+    """Corrections of the built-in predictor, fitted to an account's traffic."""
 
     id: str
-    """Made of the content, as of a snapshot; ``Reading.predictor`` names it behind a ``+``."""
+    """Derived from the content. ``Reading.predictor`` names it after a ``+``."""
     made_at: float
     """Unix seconds."""
     predictor: str
-    """Id of the weights that it corrects. It says nothing beside others."""
+    """Id of the weights that it corrects; it is not used with others."""
     models: dict[str, tuple[float, ...]]
-    """By model an offset, then a weight for each number of a sketch, in logits."""
+    """Per model an offset, then a weight per number of a sketch, in logits."""
     figures: HeadFigures

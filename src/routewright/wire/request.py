@@ -1,4 +1,4 @@
-"""The request, its messages and options, and the dicts that options may be."""
+"""The route request, its messages and options, and typed dicts for the options."""
 
 from __future__ import annotations
 
@@ -63,27 +63,27 @@ Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
 class CacheControl(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Asks the vendor to keep the prompt up to here in its own cache. A wish: vendors without such marks get none."""
+    """Asks the vendor to cache the prompt up to this point. Ignored for vendors without cache marks."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
-    """How long, counted from the last use. Default: the vendor's, mostly five minutes."""
+    """Time to live after the last use. Default: the vendor's, usually five minutes."""
 
 
 class TextPart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="text"):
-    """A run of text inside a message."""
+    """Text inside a message."""
 
     text: str
     cache_control: CacheControl | None = None
 
 
 class ImageUrl(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Where an image is: an ``https:`` address or a ``data:`` URL. Passed on to the provider, never fetched here."""
+    """An image's URL. It is passed on to the provider and never fetched here."""
 
     url: str
     """Begins with ``https://``, ``http://`` or ``data:image/``."""
     detail: Literal["auto", "low", "high"] | None = None
-    """How closely the model looks."""
+    """The resolution at which the model reads the image."""
 
 
 class ImagePart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="image_url"):
@@ -111,12 +111,12 @@ class AudioPart(
 
 
 class FileData(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A PDF document: its bytes, or an address that is passed on to the provider, never fetched here."""
+    """A PDF document: its bytes, or a URL that is passed on to the provider and never fetched here."""
 
     file_data: str
     """Begins with ``data:application/pdf;base64,`` or ``https://``."""
     filename: str | None = None
-    """What the model is told that it is called."""
+    """File name that the model sees."""
 
 
 class FilePart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="file"):
@@ -130,7 +130,7 @@ Part = TextPart | ImagePart | AudioPart | FilePart
 
 
 def text_of(part: Part) -> str:
-    """The text of a part; of another the data or address that it stands for."""
+    """The text of a text part; the data or URL of any other part."""
     match part:
         case TextPart():
             return part.text
@@ -143,14 +143,14 @@ def text_of(part: Part) -> str:
 
 
 class FunctionCall(Struct, frozen=True, forbid_unknown_fields=True):
-    """The function a model wants called; ``arguments`` is JSON text as the model wrote it."""
+    """The function that a model calls. ``arguments`` is JSON text as the model wrote it."""
 
     name: str
     arguments: str
 
 
 class ToolCall(Struct, frozen=True, forbid_unknown_fields=True):
-    """One call that a model asks for."""
+    """A tool call requested by a model."""
 
     id: str
     function: FunctionCall
@@ -158,67 +158,68 @@ class ToolCall(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Reasoning(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a model thought, in the form in which its vendor wants it back in the next turn of a tool loop.
+    """A model's reasoning, in the form its vendor expects back in the next turn of a tool loop.
 
-    Copy it unchanged from a response into the assistant message. Only the provider that made it is sent it.
+    Copy it unchanged from a response into the assistant message. It is sent only to the provider that made it.
     """
 
     provider: str
-    """Name of the provider whose model thought it."""
+    """Provider of the model that produced it."""
     items: list[dict[str, Any]]
     """The vendor's own items, signatures included."""
     text: str | None = None
-    """The readable part, if the vendor gives any. Not sent back."""
+    """The readable part, if the vendor provides one. Not sent back."""
 
 
 class Message(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One turn of a chat. ``content`` is null only where an assistant turn carries tool calls."""
+    """One turn of a chat."""
 
     role: Role
     content: str | list[Part] | None = None
-    """A text or parts. None, or nothing, beside ``tool_calls`` alone."""
+    """Text or parts. May be null or left out only in an assistant turn with ``tool_calls``."""
     tool_calls: list[ToolCall] | None = None
-    """Of the role ``assistant``: what it wanted called."""
+    """Role ``assistant`` only: the calls that the model requested."""
     tool_call_id: str | None = None
-    """Of the role ``tool``: the ``id`` of the call that it answers."""
+    """Role ``tool`` only: ``id`` of the call that this message answers."""
     name: str | None = None
-    """Who speaks."""
+    """Name of the speaker."""
     reasoning: Reasoning | None = None
-    """Of the role ``assistant``: what the model thought, as its response gave it."""
+    """Role ``assistant`` only: the ``reasoning`` of the model's response, unchanged."""
 
 
 class FunctionSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A function that a model may call; ``parameters`` is a JSON schema object."""
+    """A function that a model may call."""
 
     name: str
     description: str | None = None
-    """For the model."""
+    """Tells the model what the function does."""
     parameters: dict[str, Any] | None = None
-    """A JSON schema of an object."""
+    """JSON Schema of type ``object``."""
     strict: bool | None = None
-    """Whether arguments are held to the schema by the letter."""
+    """True: arguments must match the schema exactly."""
 
 
 class Tool(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A tool declaration, nested (``function``) or flat (``name`` ...). Read it through ``function_spec``."""
+    """A tool declaration, nested (``function``) or flat (``name``, ``description`` ...). ``function_spec`` reads
+    both."""
 
     type: Literal["function"] = "function"
     function: FunctionSpec | None = None
-    """The nested form: then the others are left out."""
+    """Nested form; leave out the flat fields."""
     name: str | None = None
-    """This and the next three: the flat form."""
+    """Flat form, with ``description``, ``parameters`` and ``strict``."""
     description: str | None = None
-    """For the model."""
+    """Tells the model what the function does."""
     parameters: dict[str, Any] | None = None
-    """A JSON schema of an object."""
+    """JSON Schema of type ``object``."""
     strict: bool | None = None
-    """Whether arguments are held to the schema by the letter."""
+    """True: arguments must match the schema exactly."""
     cache_control: CacheControl | None = None
-    """Keep all tools up to this one in the vendor's cache."""
+    """Asks the vendor to cache all tools up to this one."""
 
     @property
     def function_spec(self) -> FunctionSpec:
-        """The declaration in its one inner shape, however it was written."""
+        """The declaration in its nested form, whichever form was given."""
         if self.function is not None:
             return self.function
         return FunctionSpec(self.name or "", self.description, self.parameters, self.strict)
@@ -246,115 +247,117 @@ Verbosity = Literal["low", "medium", "high"]
 
 
 class Fallback(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Replaces the default chain. ``models=[]`` means no fallback; ``max_retries`` are further tries of one model."""
+    """Replaces the default fallback chain. ``models=[]`` disables fallback."""
 
     models: list[str] | None = None
-    """The chain, in this order. Default: the next best that fit."""
+    """Models to try, in order. Default: the next best models that fit."""
     max_retries: float | None = field(default=None, name="maxRetries")
-    """Further tries of the same model on a fault that may pass. Default: 1."""
+    """Retries of the same model after a transient fault. Default: 1."""
     on_partial: OnPartial | None = None
-    """What follows where a stream breaks: ``restart`` gives the next model's answer from its start."""
+    """What to do if a stream breaks: ``restart`` streams the next model's answer from the beginning, ``error``
+    fails."""
 
 
 class Budget(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A promise over all attempts of a call: US dollars, and tokens (input and output together)."""
+    """Hard limit on the cost and tokens of all attempts of a call together."""
 
     max_cost_usd: float | None = field(default=None, name="maxCostUsd")
-    """US dollars."""
+    """Limit in US dollars."""
     max_tokens: float | None = field(default=None, name="maxTokens")
-    """Input and output together."""
+    """Limit on input and output tokens together."""
 
 
 class CacheOpts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How a call may be answered from the cache: ``max_error`` or ``threshold``, not both; ``ttl_seconds``."""
+    """How a call may be answered from the cache. Give ``max_error`` or ``threshold``, not both."""
 
     mode: Literal["semantic", "exact"] = "semantic"
-    """``exact``: only the same request again."""
+    """``exact`` matches only an identical request; ``semantic`` also matches similar questions."""
     max_error: float | None = None
-    """Share of all requests that may get a wrong cached answer. Default: 0.01. The mode ``exact`` ignores it."""
+    """Highest share of all requests that may get a wrong cached answer. Default: 0.01. Ignored in mode ``exact``."""
     threshold: float | None = None
-    """Similarity from which on an answer is taken. The mode ``exact`` ignores it."""
+    """Lowest similarity at which a cached answer is used. Ignored in mode ``exact``."""
     ttl_seconds: float = 3600
-    """So long an answer is kept."""
+    """How long an answer is kept."""
     explore: float = 0.02
-    """Share of the hits that are answered live all the same, to see whether they were right."""
+    """Share of hits that are answered live anyway, to measure how often cached answers are right."""
     namespace: str | None = None
-    """Keeps entries apart."""
+    """Requests share cached answers only within a namespace."""
 
 
 class ReasoningBudget(Struct, frozen=True, forbid_unknown_fields=True):
-    """A bound on what a model thinks before it answers."""
+    """A limit on a model's reasoning tokens."""
 
     max_tokens: float
-    """Tokens. Models whose vendor takes no such bound are left out."""
+    """Models whose vendor does not support such a limit are excluded."""
 
 
 class Params(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Sampling parameters that are passed on to the model."""
 
     temperature: float | None = None
-    """How much chance there is in the answer."""
+    """Sampling temperature."""
     top_p: float | None = None
-    """Only the likeliest words, up to this share."""
+    """Nucleus sampling: sample from the most likely tokens up to this probability mass."""
     max_output_tokens: float | None = None
-    """The longest answer, thinking included."""
+    """Limit on output tokens, reasoning included."""
     stop: str | list[str] | None = None
-    """What ends the answer, and is not in it."""
+    """Sequences at which the answer stops; they are not part of it."""
     seed: float | None = None
-    """For answers that are alike where the rest is."""
+    """Makes sampling repeatable, as far as the vendor supports it."""
     response_format: dict[str, Any] | None = None
-    """``text``, ``json_object``, or ``json_schema`` with a schema."""
+    """Type ``text``, ``json_object``, or ``json_schema`` with a schema."""
     reasoning: Effort | ReasoningBudget | None = None
-    """How much the model thinks before it answers. Models that cannot do as asked are left out."""
+    """Reasoning effort, or a limit in tokens. Models that do not support it are excluded."""
     parallel_tool_calls: bool | None = None
-    """False: at most one tool call an answer, by models that can promise it."""
+    """False: at most one tool call per answer. Models that cannot guarantee this are excluded."""
     service_tier: ServiceTier | None = None
-    """How the vendor schedules and prices the call. A wish: ignored, and named, where the vendor has no such tier."""
+    """Vendor's scheduling and price tier. If the vendor has no such tier, it is ignored and listed in
+    ``ignored_params``."""
     verbosity: Verbosity | None = None
-    """How long answers are. A wish, too."""
+    """Length of answers. Ignored and listed likewise where it is not supported."""
     extra: dict[str, dict[str, Any]] | None = None
-    """Fields of one vendor, by the name of the provider: sent as they are, to that provider alone."""
+    """Vendor-specific fields by provider name, sent unchanged to that provider only."""
 
 
 class RouteRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Body of ``POST /v1/route`` and the one shape behind everything ``Router.route`` accepts (spec 2.1)."""
+    """Body of ``POST /v1/route``; all inputs of ``Router.route`` are converted to it (spec 2.1)."""
 
     messages: list[Message]
     """The chat, at most 1,000 messages."""
     goal: Goal | None = None
-    """What matters most. Default: ``cost``; ``quality`` with the strategy ``quality-first``."""
+    """What to optimize for. Default: ``cost``, or ``quality`` with the strategy ``quality-first``."""
     strategy: Strategy | None = None
-    """How goals are weighed. Default: ``balanced``."""
+    """How quality, cost, latency and stability are weighted. Default: ``balanced``."""
     policy_id: str | None = None
-    """Id or name of a policy, whose goal and strategy hold in the place of those here."""
+    """Id or name of a policy. Its goal and strategy override those of the request."""
     models: list[str] | None = None
-    """Only these models, by ids or aliases. Default: all that can be called."""
+    """Ids or aliases of the models to choose from. Default: all available models."""
     fallback: Fallback | None = None
-    """In the place of the default chain."""
+    """Replaces the default fallback chain."""
     budget: Budget | None = None
-    """A hard limit over all attempts."""
+    """Hard limit over all attempts."""
     cache: bool | CacheOpts | None = None
-    """Whether the answer may come from the cache. Default: no."""
+    """True, or options: the answer may come from the cache. Default: false."""
     stream: bool = False
     """Over HTTP: answer with server-sent events."""
     tools: list[Tool] | None = None
-    """Functions that the model may call, each of another name."""
+    """Functions that the model may call. Names must be unique."""
     tool_choice: str | NamedToolChoice | None = None
-    """``auto``, ``none``, ``required``, the name of a declared tool, or the common object that names one."""
+    """``auto``, ``none``, ``required``, or a declared tool by its name or as an object."""
     params: Params | None = None
-    """Passed on to the model."""
+    """Sampling parameters passed on to the model."""
     metadata: dict[str, Any] | None = None
-    """Tags, kept in the trace: any JSON of at most 16 KiB."""
+    """Tags kept in the trace: any JSON object up to 16 KiB."""
     timeout_ms: float | None = None
-    """For everything: choice, tries, pauses, fallbacks, the stream. Default: 60,000."""
+    """Time limit for the whole call: decision, attempts, retries, fallbacks and stream. Default: 60,000."""
     idempotency_key: str | None = None
-    """At most 64 bytes in UTF-8: under one key the same call is made and billed once in 24 hours."""
+    """At most 64 bytes in UTF-8. Repeating a request with the same key within 24 hours makes and bills it only once."""
     prefer: str | list[str] | None = None
-    """Models that are tried first, in this order, where they pass every constraint: an id, an alias, or a list."""
+    """Ids or aliases of models to try first, in order, if they pass every constraint."""
 
     @classmethod
     def _made_of(cls, value: Any, source: Any) -> Any:
-        """As the Router reads it: null is absent, and problems have hints, in the words of HTTP."""
+        """Convert as the Router does: null counts as absent. Raises ``ValueError`` with every problem and its hint."""
         from routewright._core.request.problems import problem_in_json
         from routewright._core.request.read import converted
 

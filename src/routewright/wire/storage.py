@@ -1,6 +1,7 @@
-"""The kinds of write and query a storage knows. A new feature adds a kind here, never a method there (contract 1). A
-batch of writes is applied whole or not at all. A write whose ``expect`` does not hold fails the batch with
-``PreconditionFailed``, which names the write. Writes, queries and scans are tagged, so msgspec reads what it wrote."""
+"""Writes, queries and scans of a storage. A new feature adds a kind here instead of a method there (contract 1).
+
+A batch of writes is applied completely or not at all. A write whose ``expect`` does not hold fails the batch with
+``PreconditionFailed``, which names the write. All kinds are tagged, so that msgspec can decode them."""
 
 from __future__ import annotations
 
@@ -28,57 +29,57 @@ from .webhook import (
 
 
 class DeleteResults(Struct, frozen=True, tag=True):
-    """Remove the results of all idempotency keys of the account, its agent states, events and deliveries."""
+    """Remove the account's idempotency results, agent states, events and deliveries."""
 
     environment: Environment | None = None
-    """None: of either."""
+    """None: either."""
     durability: Durability = "committed"
 
 
-FilterKey = str  # A name of the filter's grammar: ``status``, or ``metadata.team``.
+FilterKey = str  # a field of the filter grammar: ``status``, or ``metadata.team``
 FilterOp = Literal["=", "!=", ">=", "<=", ">", "<"]
 
 
 class Term(Struct, frozen=True):
-    """One condition on a trace. ``!=`` keeps exactly what ``=`` leaves out."""
+    """One condition on a trace. ``!=`` is the exact complement of ``=``."""
 
     key: FilterKey
     op: FilterOp
     value: str | float | bool
-    """Of the key's kind: a number for ``cost_usd`` and ``duration_ms``, true or false for flags, else a text. Of
-    ``metadata`` it is a text for ``=`` and ``!=``, and a number for the others."""
+    """A number for ``cost_usd`` and ``duration_ms``, a bool for flags, else a string. For ``metadata``: a string with
+    ``=`` and ``!=``, else a number."""
 
 
 class Selection(Struct, frozen=True, kw_only=True):
-    """Traces of an account: those for which everything holds that is said."""
+    """Selects traces of an account that match all given fields."""
 
     environment: Environment | None = None
-    """None: of either."""
+    """None: either."""
     since: str | None = None
-    """Created then or later, in the form of ``Trace.created_at``."""
+    """Created at this time or later, in the format of ``Trace.created_at``."""
     until: str | None = None
-    """Created before then."""
+    """Created before this time."""
     terms: tuple[Term, ...] = ()
 
 
 class PutTrace(Struct, frozen=True, tag=True):
-    """Keep a trace, in place of an earlier one of the same id, and count it in the roll-ups in place of that. Feedback
-    stays. One of the other environment keeps its place: then this fails the batch with ``PreconditionFailed``."""
+    """Create or replace a trace and its counts in the roll-ups. Feedback stays. Fails the batch with
+    ``PreconditionFailed`` if the other environment has a trace with this id."""
 
     trace: Trace
     expect: Expect | None = None
     rollup_keys: tuple[str, ...] = ()
-    """Metadata that usage can be grouped by, besides ``tenant`` and ``workflow``."""
+    """Metadata keys that usage can be grouped by, besides ``tenant`` and ``workflow``."""
     rows: tuple[LedgerRow, ...] = ()
-    """What its attempts cost, to be booked with it. A storage without accounts keeps none."""
+    """Ledger rows of its attempts, booked in the same batch. A storage without accounts ignores them."""
     durability: Durability = "buffered"
 
 
-JUDGE = "judge"  # comment of feedback that a judge gave
+JUDGE = "judge"  # comment of feedback from a judge
 
 
 class PutFeedback(Struct, frozen=True, tag=True):
-    """Keep what a user thought of an answer, 0..1, in place of what was said before."""
+    """Create or replace a user's rating of an answer, 0 to 1."""
 
     trace_id: str
     score: float
@@ -86,17 +87,17 @@ class PutFeedback(Struct, frozen=True, tag=True):
     at: float
     """Unix seconds."""
     expect: Expect | None = None
-    """Speaks of the trace, which is there only if it is of ``environment``."""
+    """Refers to the trace. A trace of another ``environment`` counts as absent."""
     environment: Environment | None = None
-    """None: of either."""
+    """None: either."""
     durability: Durability = "buffered"
 
 
 class PutSnapshot(Struct, frozen=True, tag=True):
-    """Keep a snapshot; its id is made from its content, so keeping it twice is keeping it once. Said under
+    """Store a snapshot. Its id is derived from its content, so storing it twice has no effect. Applied under
     ``SYSTEM_ACCOUNT``.
 
-    It goes when no trace names it any more, but not within a day after it was last put.
+    It is removed when no trace refers to it, but not within a day after it was last put.
     """
 
     snapshot: Snapshot
@@ -107,49 +108,49 @@ class PutSnapshot(Struct, frozen=True, tag=True):
 
 
 class PutPolicyVersion(Struct, frozen=True, tag=True):
-    """Give the content of a policy a version, unless it has one: the next free label of its name and day. Said under
-    ``SYSTEM_ACCOUNT``. Versions are never removed, so that no label ever names two contents."""
+    """Assign a version to the content of a policy, unless it has one: the next free label of its name and day. Applied
+    under ``SYSTEM_ACCOUNT``. Versions are never removed, so a label never refers to two contents."""
 
     content: str
-    """A hash of all that the policy says, its name included."""
+    """Hash of the whole policy, its name included."""
     name: str
     created_at: str
-    """Its date is the day of the label."""
+    """Its date goes into the label."""
     expect: None = None
     durability: Durability = "committed"
 
 
 class PolicyVersions(Struct, frozen=True, tag=True):
-    """A list of the ``PolicyVersion`` of those contents that have one. Asked under ``SYSTEM_ACCOUNT``."""
+    """``PolicyVersion`` records of the contents that have one. Queried under ``SYSTEM_ACCOUNT``."""
 
     contents: tuple[str, ...]
 
 
 class PolicyVersion(Struct, frozen=True):
-    """How a content of a policy is called."""
+    """Version label of a policy's content."""
 
     content: str
     label: str
-    """``<policy_name>@<YYYY-MM-DD>``, with ``.2`` ... for further ones of a day."""
+    """``<policy_name>@<YYYY-MM-DD>``; later versions of the same day end in ``.2``, ``.3`` ..."""
     created_at: str
 
 
 class DeleteTraces(Selection, frozen=True, tag=True):
-    """Remove traces, oldest first, with their feedback, and take them out of the roll-ups. Alone in its batch."""
+    """Remove traces, oldest first, with their feedback and their counts in the roll-ups. Must be alone in its batch."""
 
     id: str | None = None
-    """Only this one."""
+    """Only the trace with this id."""
     limit: int = 500
-    """At most so many, so that no batch takes long; ``Written.count`` says how many it were. Below 1: none."""
+    """Most traces to remove, so that no batch takes long; ``Written.count`` is the number removed. Below 1: none."""
     expect: None = None
     durability: Durability = "committed"
 
 
 class SetRetention(Struct, frozen=True, tag=True):
-    """Say how long traces are kept before ``sweep`` removes them. Roll-ups stay. Said under ``SYSTEM_ACCOUNT``."""
+    """Set how long traces are kept before ``sweep`` removes them. Roll-ups stay. Applied under ``SYSTEM_ACCOUNT``."""
 
     production_s: float | None = None
-    """None: for ever."""
+    """None: forever."""
     sandbox_s: float | None = None
     expect: None = None
     durability: Durability = "committed"
@@ -181,15 +182,15 @@ Write = (
 
 
 class Written(Struct, frozen=True):
-    """Result of one write; ``created`` is False where something of that id was there before."""
+    """Result of one write. ``created`` is False if the id existed before."""
 
     created: bool
     count: int = 1
-    """How many things it was about."""
+    """Number of records affected."""
     events: tuple[StoredEvent, ...] = ()
-    """What it led to, kept in the same batch."""
+    """Events that it caused, stored in the same batch."""
     claimed: Claimed | None = None
-    """Of ``ClaimDeliveries``; None: the storage has no endpoints."""
+    """Result of ``ClaimDeliveries``. None: the storage has no endpoints."""
 
 
 class TraceById(Struct, frozen=True, tag=True):
@@ -197,7 +198,7 @@ class TraceById(Struct, frozen=True, tag=True):
 
     id: str
     environment: Environment | None = None
-    """Only a trace of this one; None: of either."""
+    """Only a trace of this environment. None: either."""
 
 
 class FeedbackByTrace(Struct, frozen=True, tag=True):
@@ -205,41 +206,40 @@ class FeedbackByTrace(Struct, frozen=True, tag=True):
 
     trace_id: str
     environment: Environment | None = None
-    """Only of a trace of this one; None: of either, even of one that is not there."""
+    """Only for a trace of this environment. None: either, even if the trace does not exist."""
 
 
 class SnapshotById(Struct, frozen=True, tag=True):
-    """One snapshot, or None. Asked under ``SYSTEM_ACCOUNT``."""
+    """One snapshot, or None. Queried under ``SYSTEM_ACCOUNT``."""
 
     id: str
 
 
 class CurrentRetention(Struct, frozen=True, tag=True):
-    """The ``SetRetention`` that holds. Asked under ``SYSTEM_ACCOUNT``."""
+    """The current ``SetRetention``. Queried under ``SYSTEM_ACCOUNT``."""
 
 
 class RollupKeys(Struct, frozen=True, tag=True):
-    """A list of the metadata that the account's usage was ever counted by, in order, ``tenant`` and ``workflow``
-    aside."""
+    """All metadata keys that the account's usage was counted by, sorted, without ``tenant`` and ``workflow``."""
 
 
 class _Days(Struct, frozen=True, kw_only=True):
-    """Counts of some days, both ends included, ``YYYY-MM-DD``."""
+    """Counts of a range of days ``YYYY-MM-DD``, both ends included."""
 
     first: str
     last: str
     environment: Environment | None = None
-    """None: of both."""
+    """None: both."""
 
 
 class UsageCounts(_Days, frozen=True, tag=True):
-    """A ``GroupedUsage``: what each of the largest groups used a day, or an hour, and what all traces did."""
+    """A ``GroupedUsage``: usage of the largest groups and of all traces, per day or hour."""
 
     group_by: str
     """``model``, ``tenant``, ``workflow`` or ``metadata.<key>``."""
     hourly: bool = False
     groups: int = 100
-    """How many groups, by requests over all the days, then by name."""
+    """Number of groups: those with the most requests over all days, then by name."""
 
 
 class UsageCount(Struct, frozen=True):
@@ -248,7 +248,7 @@ class UsageCount(Struct, frozen=True):
     start: str
     """``YYYY-MM-DD``, or ``YYYY-MM-DDTHH``."""
     group: str | None
-    """Empty: of traces without a model. None: of all groups that are not among the largest, or of all traces."""
+    """Empty: traces without a model. None: all smaller groups together, or all traces."""
     requests: int
     errors: int
     cost_nanos: int
@@ -259,46 +259,46 @@ class UsageCount(Struct, frozen=True):
 
 
 class GroupedUsage(Struct, frozen=True):
-    """The answer to ``UsageCounts``, all parts of the same moment."""
+    """Result of ``UsageCounts``, read in one transaction."""
 
     groups: list[UsageCount]
     all: list[UsageCount]
-    """Of all traces, those without a group included."""
+    """All traces, including those without a group."""
     runs: dict[str, int] = {}
-    """Agent runs by the status they ended with."""
+    """Number of agent runs by final status."""
 
 
 class CacheCounts(_Days, frozen=True, tag=True):
-    """A list of ``CacheCount``: look-ups in the cache by how old the entry was."""
+    """``CacheCount`` records: cache look-ups by age of the entry."""
 
 
 class CacheCount(Struct, frozen=True):
     """One row of ``CacheCounts``."""
 
     age: str
-    """Seconds that the entry was at most old, ``older``, or ``miss``."""
+    """Upper bound of the entry's age in seconds, ``older``, or ``miss``."""
     lookups: int
     saved_nanos: int
 
 
 class FallbackCounts(_Days, frozen=True, tag=True):
-    """A list of ``FallbackCount``."""
+    """``FallbackCount`` records."""
 
 
 class FallbackCount(Struct, frozen=True):
     """One row of ``FallbackCounts``."""
 
     kind: str
-    """``request``: those that called a model, and those of them that a fallback served; ``reason``: of these;
-    ``model``: attempts, and successful ones; or ``run``: agent runs, and completed ones."""
+    """``request``: requests that called a model, and those served by a fallback; ``reason``: fallbacks by reason;
+    ``model``: attempts, and successful ones; ``run``: agent runs, and completed ones."""
     name: str
-    """The reason, the model, the status of runs, or empty."""
+    """Reason, model, status of runs, or empty."""
     total: int
     counted: int
 
 
 class LatencyCounts(_Days, frozen=True, tag=True):
-    """A list of ``LatencyCount``."""
+    """``LatencyCount`` records."""
 
 
 class LatencyCount(Struct, frozen=True):
@@ -307,7 +307,7 @@ class LatencyCount(Struct, frozen=True):
     model: str
     strategy: str
     buckets: dict[int, int]
-    """Requests by the bucket of their latency (``_core/analytics/rollup.py``)."""
+    """Number of requests by latency bucket (``_core/analytics/rollup.py``)."""
 
 
 Query = (
@@ -335,15 +335,15 @@ Query = (
 
 
 class TraceItems(Selection, frozen=True, tag=True):
-    """The account's traces without their spans, newest first; the key of an item is its ``key``."""
+    """The account's traces without their spans, newest first, keyed by ``key``."""
 
 
 class Traces(Selection, frozen=True, tag=True):
-    """The same, whole."""
+    """The account's complete traces, newest first, keyed by ``key``."""
 
 
 class Events(Struct, frozen=True, tag=True):
-    """The account's events, newest first; the key of one is its id."""
+    """The account's events, newest first, keyed by id."""
 
 
 Scan = TraceItems | Traces | LedgerRows | Events | Deliveries

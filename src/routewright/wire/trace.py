@@ -1,4 +1,4 @@
-"""Traces: what a call did, without its text (spec 2.6, contract 9). Encoded, every field is there, empty ones too."""
+"""Traces: what a call did, without its text (spec 2.6, contract 9). Empty fields are encoded too."""
 
 from __future__ import annotations
 
@@ -18,47 +18,47 @@ from .response import Tokens
 
 TraceKind = Literal["route", "agent"]
 TraceStatus = Literal["running", "completed", "partial", "failed", "budget_exceeded", "cancelled"]
-FAILED: Collection[TraceStatus] = ("failed", "budget_exceeded")  # how a request ends in an error
+FAILED: Collection[TraceStatus] = ("failed", "budget_exceeded")  # the request ended in an error
 SpanStatus = Literal["ok", "error", "cancelled"]
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
 class _Span(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What all spans share. Times are milliseconds from the start of the trace."""
+    """Fields of every span."""
 
     id: int
-    """1, 2 ... in the order of their beginnings."""
+    """1, 2 ... by start time."""
     parent_id: int | None = None
-    """The span that it belongs to, as a guardrail's to the answer that it checked."""
+    """Enclosing span; for a guardrail, the span of the answer that it checked."""
     name: str
-    """What it is about: the model, the guardrail, or the kind of span."""
+    """The model, the guardrail, or the kind of span."""
     start_ms: float
-    """From the start of the trace."""
+    """Milliseconds from the start of the trace."""
     duration_ms: float = 0.0
     status: SpanStatus = "ok"
     """``ok``, ``error`` or ``cancelled``."""
 
     @property
     def type(self) -> str:
-        """What kind of span it is, as on the wire."""
+        """Kind of span, as on the wire."""
         return str(self.__struct_config__.tag)
 
 
 class DecisionSpan(_Span, frozen=True, tag="decision"):
-    """The choice: the best few, and how many each constraint rejected."""
+    """The decision: the best candidates, and the number of rejections by reason."""
 
     candidates: list[Candidate]
-    """The best few, best first."""
+    """The best candidates, best first."""
     rejected: dict[str, int]
-    """Models by the reason that kept them out."""
+    """Number of rejected models by reason."""
     digest: str
-    """Of the decision: taken again, it is the same."""
+    """Digest of the decision; a replay has the same digest."""
     token_count: Literal["bounds", "estimated", "exact"] = "bounds"
-    """What is known of the input's tokens, in the vocabulary of the chosen model."""
+    """How precisely input tokens are known in the chosen model's vocabulary."""
     reading: Reading | None = None
-    """What was read in the prompt, where that could change the choice."""
+    """The predictor's reading of the prompt, if it could change the choice."""
     instead_of: str | None = None
-    """The model that would have been chosen without it, if it is another."""
+    """The model that would have been chosen without the reading, if different."""
 
 
 class CacheSpan(_Span, frozen=True, tag="cache"):
@@ -66,30 +66,30 @@ class CacheSpan(_Span, frozen=True, tag="cache"):
 
     hit: bool
     mode: Literal["exact", "semantic"] | None = None
-    """How the entry was found; of a miss, how one was looked for."""
+    """How the entry was found; for a miss, how it was looked up."""
     similarity: float | None = None
-    """Of the entry's question and this one, 0 to 1; of a miss, that of the nearest entry."""
+    """Similarity of the entry's question to this one, 0 to 1; for a miss, that of the nearest entry."""
     age_s: float | None = None
-    """Of the entry."""
+    """Age of the entry in seconds."""
     saved_usd: float | None = None
-    """What its answer had cost."""
+    """Original cost of the cached answer."""
     entry_trace_id: str | None = None
-    """The call that made it."""
+    """Trace of the call that created the entry."""
     compared: list[str] = []
-    """Guards that found something to compare in the two questions, and no difference."""
+    """Guards that compared something in the two questions and found no difference."""
     refused_by: str | None = None
-    """The guard that found a difference between the nearest entry's question and this one."""
+    """The guard that found a difference from the nearest entry's question."""
     risk: float | None = None
-    """Estimated chance that the entry's answer is wrong here, at its upper confidence bound."""
+    """Upper confidence bound of the probability that the cached answer is wrong for this request."""
     max_error: float | None = None
-    """The bound that was asked for."""
+    """The requested limit on wrong answers."""
     explored: bool = False
-    """It would have been a hit, and was answered live to check the bound."""
+    """True: the call was a hit but was answered live, to check the error rate."""
     features: list[float] = []
-    """What the risk was estimated from: how the entry and its neighbours are like the question."""
+    """Inputs of the risk estimate: similarity of the entry and its neighbours to the question."""
     namespace: str | None = None
     key: str | None = None
-    """Digest of the request, by which its entry can be removed."""
+    """Digest of the request; its entry can be removed by this key."""
 
 
 class ModelSpan(_Span, frozen=True, tag="model"):
@@ -98,38 +98,38 @@ class ModelSpan(_Span, frozen=True, tag="model"):
     model: str
     provider: str
     attempt: int
-    """1, 2 ... over all models of the call."""
+    """1, 2 ... across all models of the call."""
     latency_ms: float
-    """Of the whole attempt. Of an answer of the sandbox it is what the model usually takes."""
+    """Duration of the attempt. In the sandbox, the model's usual latency."""
     ttft_ms: float | None = None
-    """Until the first that came of its answer."""
+    """Time until the first part of the answer."""
     tokens: Tokens | None = None
-    """What it used, as the provider said or as estimated."""
+    """Tokens used, reported by the provider or estimated."""
     usage_estimated: bool = False
-    """The provider sent no usage: tokens and cost were estimated from the text."""
+    """True: the provider sent no usage, so tokens and cost are estimated from the text."""
     cost_usd: float = 0.0
-    """At this model's prices."""
+    """Cost at this model's prices."""
     cost_range_usd: tuple[float, float] | None = None
-    """The least and the most that it can have cost, where usage was estimated."""
+    """Lowest and highest possible cost, if usage was estimated."""
     finish_reason: str | None = None
-    """Why its answer ended, in the vendor's word where nobody knows it; None of one that did not."""
+    """Why the answer ended; unknown reasons are kept in the vendor's words. None: it did not finish."""
     error: str | None = None
-    """The kind of fault that it ended in."""
+    """Kind of fault, if the attempt failed."""
     repair: bool = False
-    """The model was shown its last answer, which did not fit the ``output_type``, and what is wrong with it."""
+    """True: a retry that shows the model its previous answer and why it does not match ``output_type``."""
     hedge: bool = False
-    """It ran beside an attempt that showed no life. Of the two the slower one was left: its status is ``cancelled``."""
+    """True: it ran in parallel with an attempt that was slow to respond. The slower of the two is ``cancelled``."""
     probe: bool = False
-    """The model had been left alone for its faults; this was to show whether it is well again."""
+    """True: a probe of a model whose circuit was open."""
     saved_usd: float | UnsetType = UNSET
-    """What the vendor's cache saved: ``tokens.cached`` at the full price, less what they cost. Left out if nothing."""
+    """Saved by the vendor's cache: ``tokens.cached`` at the full price minus their cost. Left out if zero."""
 
 
 class FallbackSpan(_Span, frozen=True, tag="fallback"):
-    """A move to the next model of the chain."""
+    """A switch to the next model of the chain."""
 
     used: bool
-    """The model that it led to brought the answer."""
+    """True: ``to_model`` gave the final answer."""
     from_model: str
     to_model: str
     reason: str
@@ -137,26 +137,26 @@ class FallbackSpan(_Span, frozen=True, tag="fallback"):
 
 
 class GuardrailSpan(_Span, frozen=True, tag="guardrail"):
-    """What a rule of a guardrail, whose name the span has, found; never the text itself."""
+    """A match of a guardrail rule, never the matched text. The span's name is the guardrail's."""
 
     rule: str
-    """Which of its rules found something."""
+    """The rule that matched."""
     stage: Stage
     """``input`` or ``output``."""
     action: GuardrailAction
     """``redact`` or ``block``."""
     count: int = 1
-    """How often."""
+    """Number of matches."""
 
 
 class StepSpan(_Span, frozen=True, tag="step"):
-    """One step of an agent run, whose action is its name."""
+    """One step of an agent run. The span's name is the step's action."""
 
     number: int
 
 
 class SubTraceSpan(_Span, frozen=True, tag="sub_trace"):
-    """A call with a trace of its own, such as the model call of an agent's step."""
+    """A call with its own trace, such as the model call of an agent step."""
 
     trace_id: str
     model: str | None = None
@@ -173,63 +173,62 @@ class ToolSpan(_Span, frozen=True, tag="tool"):
     output: dict[str, Any]
     """The size of the result or error."""
     still_running: bool = False
-    """Its time was over, and what it does could not be stopped."""
+    """True: the tool timed out and could not be stopped."""
 
 
 Span = DecisionSpan | CacheSpan | ModelSpan | FallbackSpan | GuardrailSpan | StepSpan | SubTraceSpan | ToolSpan
 
 
 class Content(Struct, frozen=True, kw_only=True):
-    """What was said in a call, as the redactor left it. In a trace only where ``Settings.capture`` is set."""
+    """Prompt and answer of a call, after redaction. Present only with ``Settings.capture``."""
 
     messages: list[Message] | None = None
-    """The prompt, behind the guardrails; None: it is not captured."""
+    """The prompt after the guardrails. None: not captured."""
     output: str | None = None
-    """The answer; None: there was none, or it is not captured."""
+    """The answer. None: there was none, or it is not captured."""
     tool_calls: list[ToolCall] | None = None
 
 
 class TraceItem(Struct, frozen=True, kw_only=True):
-    """A trace as lists show it: without its spans."""
+    """A trace without its spans, as lists show it."""
 
     id: str
     kind: TraceKind = "route"
     status: TraceStatus
     created_at: str
-    """RFC 3339, UTC, milliseconds: ``2026-11-22T09:30:00.000Z``. In this one form texts stand in the order of time."""
+    """RFC 3339, UTC, milliseconds: ``2026-11-22T09:30:00.000Z``. These strings sort by time."""
     duration_ms: float
     environment: Environment
     account: str
     key_id: str | None = None
     policy_id: str | None = None
     policy_version: str = ""
-    """Of this and the next two: empty where no Router chose the model."""
+    """Like ``goal`` and ``strategy``, empty if no Router chose the model."""
     goal: str = ""
     strategy: str = ""
     selected_model: str | None = None
-    """The model that served the request; None: none did, though a call that was left may have cost something."""
+    """The model that served the request. None: none did; an abandoned attempt may still have a cost."""
     fallback_used: bool = False
     cache_hit: bool = False
     cost_usd: float = 0.0
     cost_range_usd: tuple[float, float] | None = None
-    """The least and the most that it can have cost, where usage was estimated."""
+    """Lowest and highest possible cost, if usage was estimated."""
     charged_usd: float = 0.0
     tokens: Tokens = Tokens()
-    """Of the answer that was given. What other attempts used is in their spans."""
+    """Tokens of the final answer. Those of other attempts are in their spans."""
     metadata: dict[str, Any] = {}
     error: str | None = None
-    """The error's code."""
+    """Error code."""
     compromised: bool = False
     decision_input: DecisionInput | None = None
     traceparent: str | None = None
-    """Where it was called from, in the trace of a whole system (W3C Trace Context); None: nobody said."""
+    """W3C Trace Context of the caller, if given."""
     children: list[str] = []
     """Ids of sub-traces."""
 
     @property
     def model(self) -> str | None:
-        """The model that filters and usage take it for: ``selected_model``, else of a whole trace the last that was
-        tried."""
+        """The model used by filters and usage: ``selected_model``; a ``Trace`` without one has its last attempt's."""
         return self.selected_model
 
     @property
@@ -240,19 +239,19 @@ class TraceItem(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """Where it stands among the traces of its account: newest first is by falling keys."""
+        """Sort key among the account's traces; descending order is newest first."""
         return f"{self.created_at}{self.id}"
 
 
 class Trace(TraceItem, frozen=True, kw_only=True):
-    """One call from its request to its answer. Prompt and answer are in it only where their capture is turned on."""
+    """One call from request to answer. It contains prompt and answer only if capture is turned on."""
 
     spans: list[Span] = []
     content: Content | None = None
 
     @property
     def model(self) -> str | None:
-        """The model that served, else the last that was tried."""
+        """The model that served the request, else the last one tried."""
         if self.selected_model is not None:
             return self.selected_model
         return next((span.model for span in reversed(self.spans) if isinstance(span, ModelSpan)), None)
@@ -263,24 +262,24 @@ class Trace(TraceItem, frozen=True, kw_only=True):
         return TraceItem(**{name: getattr(self, name) for name in TraceItem.__struct_fields__})
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
-        from routewright.contrib.notebook import trace_html  # which nothing else needs
+        """HTML for notebooks."""
+        from routewright.contrib.notebook import trace_html  # used only here
 
         return trace_html(self)
 
     def copy(self) -> Trace:
-        """The same trace, of which nothing that can be changed is shared with this one."""
+        """A copy that shares no list or dict with this trace."""
         return copied(self)
 
 
 class Counted(Struct, frozen=True, kw_only=True, gc=False):
-    """What the analytics count of a trace (``counted_of``)."""
+    """What analytics count of one trace (see ``counted_of``)."""
 
     environment: Environment
     created_at: str
     is_error: bool
     model: str
-    """The one that served, else the last that was tried; empty: none."""
+    """The model that served, else the last one tried; empty if none."""
     cost_nanos: int
     charged_nanos: int
     tokens: Tokens
@@ -288,20 +287,20 @@ class Counted(Struct, frozen=True, kw_only=True, gc=False):
     was_tried: bool
     """A model was called."""
     ended: Sequence[tuple[str, bool]]
-    """Each attempt that was not cancelled: its model, and whether that answered. Of an agent run its status, and
-    whether that is ``completed``."""
+    """Model and success of each attempt that was not cancelled. For an agent run: its status, and whether that is
+    ``completed``."""
     fallback: str | None = None
-    """Why, if a fallback served it."""
+    """Reason for the fallback, if one served the request."""
     latency: tuple[str, str, float] | None = None
-    """If a model answered: which, by what strategy, after how many milliseconds."""
+    """Model, strategy and milliseconds, if a model answered."""
     kind: TraceKind = "route"
-    """An agent run is counted as a run only: its model calls are counted by themselves."""
+    """An agent run counts only as a run; its model calls are counted separately."""
     lookups: Sequence[tuple[float | None, int]] = []
-    """Each look into the cache: the age of what was found in seconds, None if nothing was, and nano-dollars saved."""
+    """Cache look-ups: age of the hit in seconds (None: a miss), and nano-dollars saved."""
 
 
 def copied(value: _T) -> _T:
-    """The same struct, whose lists and dicts are its own."""
+    """A copy that shares no list or dict with ``value``."""
     mine: _T = _own(value)
     return mine
 
