@@ -196,7 +196,7 @@ def test_a_key_is_looked_at_before_limits_and_money() -> None:
 def test_who_waited_for_a_key_for_too_long_may_ask_again() -> None:
     found = Wait(b"key", None).give_up()
     assert isinstance(found, RouterTimeoutError)
-    assert "ask again with it" in str(found)
+    assert "retry with the same key" in str(found)
 
 
 # What is left

@@ -52,8 +52,8 @@ UNTOLD = re.compile(
     r"|is set by the router|may cost what no budget|which leaves nothing of max_output_tokens"
     r"|which is not declared|is 'required', but there are no tools|declares .* again"
     r"|is .*, and the body says"
-    r"|unknown key|is no term|cannot be compared|is compared with|it is one of|has no value|write true or false"
-    r"|the value of .* is|the quotes of|the cursor is"
+    r"|unknown key|is not a term|cannot be compared|is compared with|it is one of|has no value|write true or false"
+    r"|the value of .* is|the quotes of|the cursor (is|does)"
     r"|after .*, the (end_date|to)|days up to|over \d+ days|must be a date|YYYY-MM-DD|write a timestamp|a year from 1"
     r"|is outside|none of|group_by: is|more than 32 terms",
     re.DOTALL,

@@ -1,4 +1,4 @@
-"""One call of one model: what it was asked with, what came of it, and what it cost. Times on the monotonic scale."""
+"""``Attempt``: one call of one model, its answer and its cost. Times are monotonic."""
 
 from __future__ import annotations
 
@@ -32,102 +32,102 @@ from .routing.plan import Leg
 from .tokens.estimate import LONGEST_TOKEN, MESSAGE_TOKENS, TOOL_CALL_TOKENS, estimate, text_range
 
 MAX_ANSWER_CHARS = 32 << 20
-"""Longest answer that is taken; a piece of a tool call counts ``PIECE_CHARS`` besides its own."""
+"""Limit on the length of an answer. Each piece of a tool call counts ``PIECE_CHARS`` extra."""
 PIECE_CHARS = 64
 MAX_REASON_CHARS = 200  # of a finish reason
-_COMMON = ("stop", "tool_calls", "length", "content_filter")  # finish reasons that need no look at the table
+_COMMON = ("stop", "tool_calls", "length", "content_filter")  # finish reasons that need no table look-up
 
 
 class Rare:
-    """What few structs of a kind have: a default of the class until it is set, and then no field."""
+    """Fields that few structs set: class defaults, stored in ``__dict__`` once set."""
 
     __slots__ = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A pickle has what is no field, too."""
+        """Pickle ``__dict__`` as well."""
         return (*super().__reduce__(), self.__dict__)
 
     def __copy__(self) -> Self:
-        """So has a copy."""
+        """Copy ``__dict__`` as well."""
         copied: Self = super().__copy__()  # type: ignore[misc]  # the stubs of msgspec leave it out
         copied.__dict__.update(self.__dict__)
         return copied
 
 
 class _Rare(Rare):
-    """What few attempts have."""
+    """Fields that few attempts need."""
 
     __slots__ = ()
 
     place = 0
-    """In the plan: 0 is the chosen model, 1 the first fallback."""
+    """Position in the plan: 0 is the chosen model, 1 the first fallback."""
     after: Attempt | None = None
-    """The attempt whose fault led here; None for the first, and for a hedge."""
+    """The attempt whose fault led to this one. None for the first attempt and for a hedge."""
     budget_capped = False
-    """An answer cut at the cap was cut by the budget."""
+    """True: the budget determines the cap."""
     repair: TokenBounds | None = None
-    """The model repairs its answer: that, and what is wrong with it, make the prompt longer by so much."""
+    """Set if the model repairs its answer: size of the previous answer and problem report in the prompt."""
     probe = False
-    """The model's circuit is not closed: this call shows whether it may be."""
+    """True: probes a model whose circuit is not closed."""
     hedge = False
-    """It runs beside another."""
+    """True: runs in parallel with another attempt."""
     delivered = False
-    """Content had reached the caller; of a plain call none does before the end."""
+    """True: content has reached the caller. Without streaming that happens only at the end."""
     fault: FaultKind | None = None
     fault_text = ""
     fault_public = ""
-    """The same without addresses, where it names any."""
+    """``fault_text`` without addresses, if it contains any."""
     hint = ""
-    """What to do about the fault, where its provider knows."""
+    """What to do about the fault, if known."""
     thoughts: list[Thought] | None = None
-    """What the model thought, in order; None: nothing that was shown."""
+    """The model's visible reasoning, in order."""
     pieces: dict[int, ToolPieces] | None = None
     thought_characters = 0
     usage_estimated = False
     unsure: tuple[int, ...] | None = None
-    """Where the provider did not say the usage, or not as its last word: what ``cost_range_nanos`` needs."""
+    """Input of ``cost_range_nanos`` if the provider did not report final usage."""
     unslept_ms = 0.0
-    """In the sandbox, the time that the model would have taken."""
+    """In the sandbox: the model's usual latency."""
     screen: Any = None
-    """The guardrails its answer passes; None where there are none."""
+    """Guardrails applied to its answer, if any."""
     hits: Sequence[Hit] = ()
     finish_word: str | None = None
-    """The vendor's own word, where the reason is ``other``."""
+    """The vendor's own word, if the reason is ``other``."""
     prices_of_day: Prices | None = None
-    """Of the day on which it began, where prices depend on it."""
+    """Prices of the day on which it began, if they depend on the day."""
 
 
 class Attempt(_Rare, Struct, dict=True, eq=False):
-    """One call of one model. The machine makes it; whoever performs it fills in what happens."""
+    """One call of one model. The fallback machine creates it, the engine records what happens."""
 
     number: int
     leg: Leg
     cap: int | None
-    """Output tokens the model is asked for at most; None: its own limit."""
+    """Output token limit. None: the model's own."""
     patience_s: float = 0.0
-    """How long the model may take to show life: longer silence is its own fault."""
+    """Time until the first response, after which the attempt counts as the model's fault."""
     due_at: float = 0.0
-    """When it must have shown life if it begins at once."""
+    """Deadline of the first response if it begins at once."""
     started_at: float = 0.0
     ended_at: float = 0.0
     first_at: float | None = None
     text: list[str] = []
     characters: int = 0
     counted_at: int = -1
-    """How many characters had come when the usage did."""
+    """``characters`` when usage arrived."""
     usage: Usage | None = None
     finish_reason: str | None = None
-    """In the common words, or ``budget``."""
+    """A common finish reason, or ``budget``."""
     cost_nanos: int = 0
     server: str | None = None
-    """The provider's name, where the catalogue has another for the model."""
+    """Name of the provider, if it differs from the catalogue's."""
 
     def __repr__(self) -> str:
-        # no text: a repr ends up in logs
+        # leaves out the text, because reprs end up in logs
         return f"<Attempt {self.number} of {self.model}: {self.fault or self.finish_reason or 'under way'}>"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """What ``rich`` prints: no text either."""
+        """Representation for ``rich``, also without text."""
         return [("number", self.number), ("model", self.model)]
 
     @property
@@ -142,12 +142,12 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
 
     @property
     def status(self) -> SpanStatus:
-        """How it ended: without a fault and an answer it was left."""
+        """How it ended. Without fault or finish reason it was cancelled."""
         return "error" if self.fault is not None else "cancelled" if self.finish_reason is None else "ok"
 
     @property
     def restart(self) -> bool:
-        """It voids what was delivered so far."""
+        """True: it discards what was delivered so far."""
         return self.after is not None and self.after.delivered
 
     @property
@@ -157,7 +157,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
 
     @property
     def answer(self) -> str:
-        """The text as the caller may have it."""
+        """The text after guardrails."""
         return self.output if self.screen is None else str(self.screen.output)
 
     @property
@@ -170,7 +170,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
 
     @property
     def answer_calls(self) -> list[ToolCall] | None:
-        """The tool calls as the caller may have them."""
+        """The tool calls after guardrails."""
         if self.screen is None:
             return self.tool_calls
         calls: list[ToolCall] | None = self.screen.calls
@@ -178,23 +178,23 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
 
     @property
     def produced(self) -> bool:
-        """Something came that costs; a fault or a farewell before that costs nothing."""
+        """True: something billable arrived. A fault or cancellation before that costs nothing."""
         return self.characters > 0 or self.usage is not None
 
     @property
     def counted(self) -> bool:
-        """The usage is final: the answer has ended, and none of it came after the usage did."""
+        """True: usage is final. The answer has ended, and nothing followed the usage."""
         return self.usage is not None and self.finish_reason is not None and self.counted_at == self.characters
 
     @property
     def prices(self) -> Prices:
-        """Of the day on which it began."""
+        """Prices of the day on which it began."""
         return self.leg.prices if self.prices_of_day is None else self.prices_of_day
 
     def take(self, chunk: Any) -> Delta | ToolDelta | Finish | None:
-        """Add a chunk; give it back if the caller is to have it. After the end nothing counts but usage. Raises
-        ``ProviderFault("malformed")`` for what is no sound chunk, an answer that is too long, and a tool call without a
-        name; and the fault that its finish reason stands for."""
+        """Add a chunk, and return it if it is for the caller. After the end only usage counts. Raises
+        ``ProviderFault("malformed")`` for an invalid chunk, an answer that is too long, or a tool call without a name,
+        and the fault that a finish reason stands for."""
         if isinstance(chunk, Delta):
             text = chunk.text
             if not ((type(text) is str and text.isascii()) or _is_text(text)):
@@ -211,7 +211,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
             if not ([*map(type, counts)] == _SEVEN_INTS and max(counts) <= MOST_TOKENS and type(tier) is str):
                 raise self._malformed(chunk)
             if adds_up(chunk):
-                self.usage = chunk  # else it is no usage, and is estimated
+                self.usage = chunk  # inconsistent usage is ignored and estimated instead
                 self.counted_at = self.characters
             return None
         if isinstance(chunk, Finish):
@@ -243,8 +243,8 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         return chunk
 
     def settle(self, bounds: TokenBounds) -> Usage:
-        """Price it by its usage and the day on which it began. Where the provider sent no usage, or not as its last
-        word, the text that came is counted too. ``bounds``: of the prompt."""
+        """Compute the cost from usage and prices of the day. Without final usage the received text is counted too.
+        ``bounds`` are the prompt's."""
         usage = self.usage
         if usage is None or self.finish_reason is None or self.counted_at != self.characters:
             usage = self._estimate(bounds, usage)
@@ -253,12 +253,12 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         return usage
 
     def doubt(self) -> None:
-        """Note that it may be billed for all that it can have made, though nothing of that came."""
+        """Note that the provider may bill output that never arrived."""
         self.unsure = ()
 
     def cost_range_nanos(self, bounds: TokenBounds) -> tuple[int, int] | None:
-        """The least and the most that it can have cost, where the provider did not say, by the bounds of the prompt and
-        of what came. An answer that broke off may go on where nobody sees it, and so may what was thought."""
+        """Lowest and highest possible cost without final usage, from the bounds of the prompt and the received output.
+        A broken-off answer, or hidden reasoning, may have continued at the vendor."""
         unsure, usage, leg, prices = self.unsure, self.usage, self.leg, self.prices
         if unsure is None or not prices:
             return None
@@ -276,7 +276,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         return range_nanos(prices, inputs, outputs)
 
     def _estimate(self, bounds: TokenBounds, told: Usage | None) -> Usage:
-        """Make up the usage that the provider did not send."""
+        """Estimate the usage that the provider did not send."""
         output, names = "".join(self.text), 0
         if self.pieces is not None:
             output += "".join("".join(call.arguments) for call in self.pieces.values())
@@ -299,7 +299,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         return told
 
     def _think(self, thought: Thought) -> None:
-        """Keep a thought, whose length counts as that of the answer does."""
+        """Add reasoning. It has the same limit as the answer."""
         self.thought_characters += len(thought.text) if thought.item is None else len(json.encode(thought.item))
         if self.thought_characters > MAX_ANSWER_CHARS:
             raise self._too_long()
@@ -307,8 +307,8 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         self.thoughts.append(thought)
 
     def reasoning(self, since: int = 0) -> Reasoning | None:
-        """What was thought from the thought of this number on, for the caller and the vendor's next turn. Withheld
-        where guardrails look at answers, since thoughts repeat what they take out of those."""
+        """Reasoning from the item at index ``since`` on. None if guardrails check answers, because reasoning repeats
+        what they redact."""
         thoughts = (self.thoughts or ())[since:]
         if not thoughts or self.screen is not None:
             return None
@@ -317,7 +317,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         return Reasoning(self.provider, items, text or None)
 
     def _read_ending(self, word: str) -> FinishReason:
-        """The common word for a vendor's finish reason. Raises ``ProviderFault`` where it stands for a fault."""
+        """Map a vendor's finish reason to a common one. Raises ``ProviderFault`` if it stands for a fault."""
         means = ending_of(word) if word else FaultKind.TRUNCATED
         if isinstance(means, FaultKind):
             how = f"broke off with {word.partition(':')[0]!r}" if word else "ended the answer without a finish reason"
@@ -346,7 +346,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
 
 
 class ToolPieces:
-    """One tool call as it comes."""
+    """A tool call while it arrives."""
 
     __slots__ = ("arguments", "id", "name")
 
@@ -355,15 +355,15 @@ class ToolPieces:
         self.arguments: list[str] = []
 
 
-NO_TEXT: Any = ()  # takes no more
+NO_TEXT: Any = ()  # replaces text that was dropped
 _SEVEN_INTS = [int] * 7
 
 
-# Chunks come from strangers' code and go to clients. The structs take any value, so what they hold is checked here.
+# Chunks come from third-party code and go to clients. Structs do not check their fields, so they are checked here.
 
 
 def _is_text(text: object) -> bool:
-    """Whether it is a text that can be written as UTF-8: half of a surrogate pair cannot."""
+    """True for a string without lone surrogates."""
     if not isinstance(text, str):
         return False
     if text.isascii():
@@ -376,7 +376,7 @@ def _is_text(text: object) -> bool:
 
 
 def _named(chunk: object) -> str:
-    """What an unsound chunk is, without a word of it."""
+    """Describes an invalid chunk without its text."""
     name = type(chunk).__name__
     if isinstance(chunk, Usage):
         return f"a {name} whose counts are not whole numbers up to {MOST_TOKENS:,}"

@@ -1,6 +1,7 @@
-"""One request from the door to the storage: who asks, what was decided, what was tried, how it ended. A ``Call`` is
-data that the engine fills in. Its trace, spans, ledger rows, response and events are computed from it when somebody
-reads them. Of what was said it holds nothing, unless it is captured."""
+"""``Call``: the record of one request, its decision, attempts and outcome, filled in by the engine.
+
+Trace, spans, ledger rows, response and events are computed from it on demand. After the end it holds no text unless
+content is captured."""
 
 from __future__ import annotations
 
@@ -35,7 +36,6 @@ from routewright.wire import (
     ToolCall,
     Trace,
     TraceStatus,
-    Usage,
     WarmPrefix,
     WindowState,
 )
@@ -69,70 +69,70 @@ from .trace.compact import (
 )
 from .trace.ids import TraceParent
 
-BEST_KEPT = 5  # candidates in a trace; replay gives the whole table
+BEST_KEPT = 5  # candidates in a trace; a replay gives all of them
 
 
 class _Rare(Rare):
-    """What few calls have."""
+    """Fields that few calls need."""
 
     __slots__ = ()
 
     policy: PolicySnapshot | None = None
     laid: Laid | None = None
-    """The policy over the request, while it works with that."""
+    """The policy applied to the request, until the call ends."""
     hold: Any = None
-    """What it took of limits and money, until it has ended; None: nothing limits its caller."""
+    """Its hold on limits and money, until it ends. None: nothing limits its caller."""
     asks: Asks | None = None
-    """What it asks of a model beside text; None: nothing."""
+    """Model abilities that it needs besides text. None: none."""
     repeats = False
-    """Its prompt will be sent again, with more behind it."""
+    """True: the prompt will be sent again with more messages."""
     workload_values: tuple[str | None, ...] = ()
-    """What its metadata says of the workload that it belongs to."""
+    """Metadata values that identify its workload."""
     workload: tuple[int, int] | None = None
-    """By how many quarter octaves that one's answers are longer, and take more time, than usual."""
+    """How much longer, and slower, the workload's answers are than usual, in quarter octaves."""
     prompt: Prompt | None = None
-    """Hashes of its prompt, while that may be in vendors' caches."""
+    """Hashes of its prompt, to look for in vendors' caches."""
     warm: tuple[WarmPrefix, ...] = ()
-    """What is expected to be in these."""
+    """Prefixes expected in vendors' caches."""
     has_lists = False
-    """It names models, so that its decision is no class's."""
+    """True: the request names models, so it shares no plan with its class."""
     budget: Room | None = None
     own_given: DecisionInput | None = None
-    """The decision's input where it is no class's; None: it is made of the plan's when somebody reads it."""
+    """The decision's input if it differs from the class's. None: ``given`` derives it from the plan's."""
     reading: Reading | None = None
-    """What was read in its prompt; None: nothing yet, or nothing that could matter."""
+    """The predictor's reading of the prompt. None: not read yet, or irrelevant."""
     quality: tuple[int, ...] | None = None
-    """The qualities that follow from that, where they are not the catalogue's."""
+    """Qualities predicted by ``reading``, if they differ from the catalogue's."""
     explores = True
-    """A policy may try another model first; not where the decision alone is asked for, which earns nothing."""
+    """True: the policy may explore. False if only a decision is requested."""
     draw: Draw | None = None
-    """The model that is tried first under a policy that explores."""
+    """The model chosen by the policy's exploration."""
     asks_cache = False
     lookup: Any = None
     looked: LookLine | None = None
     metadata_json: bytes | None = None
-    """As it was when the call was made, whatever became of the caller's object."""
+    """Encoded at the start, because callers may change their object."""
     rollup_keys: tuple[str, ...] = ()
-    """Metadata that usage is counted by."""
+    """Metadata keys that usage is counted by."""
     windows: Sequence[WindowState] = ()
-    """Its rate limits when it was admitted."""
+    """Rate limits at its admission."""
     traceparent: TraceParent | None = None
     is_guarded = False
-    """Its request is past the guardrails."""
+    """True: the request has passed the guardrails."""
     hits: Sequence[Hit] = ()
     used = Amount()
-    """What may be gone of its budget, if it has one: known once it has ended."""
+    """Highest possible use of its budget, if any. Set at the end."""
     created_text: str | None = None
-    error_code: str | None = None  # an error itself holds on to the frames it passed
+    error_code: str | None = None  # not the error itself, which would keep its frames alive
     captured: Any = None
-    """What was said, if it is captured: as it was until it is redacted, when it is first read."""
+    """Captured content, if any. Redacted when first read."""
     text_bytes = 0
     is_booked = False
-    """Its cost is settled apart from its trace."""
+    """True: its cost is settled separately from its trace."""
     waited_s = 0.0
-    """How long its answer waited for the storage, which its trace cannot know."""
+    """How long its answer waited for the storage; not in the trace."""
     is_void = False
-    """Another call was answered and billed in its place."""
+    """True: another call was answered and billed instead."""
 
 
 class Call(_Rare, Struct, dict=True, eq=False):
@@ -141,13 +141,13 @@ class Call(_Rare, Struct, dict=True, eq=False):
     id: str
     caller: Caller
     request: RouteRequest
-    """As its policy lets it be; with ``board`` and ``fleet``, what it works with until it has ended."""
+    """The request after its policy. Dropped at the end, like ``board`` and ``fleet``."""
     bounds: TokenBounds
     board: Board
-    """The snapshots it keeps to."""
+    """Snapshots used for the whole call."""
     fleet: Any
     snapshot_ids: tuple[str, str, str | None]
-    """Of the catalogue, health and policy that the decision was made from."""
+    """Ids of the catalogue, health and policy snapshots of the decision."""
     policy_version: str
     timeout_ms: int
     created_at: float
@@ -161,11 +161,11 @@ class Call(_Rare, Struct, dict=True, eq=False):
     status: TraceStatus = "running"
 
     def __repr__(self) -> str:
-        # no text: a repr ends up in logs
+        # leaves out the text, because reprs end up in logs
         return f"<Call {self.id}: {self.status}, {len(self.attempts)} attempts>"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """What ``rich`` prints: no text either."""
+        """Representation for ``rich``, also without text."""
         return [("id", self.id), ("status", self.status)]
 
     @property
@@ -175,18 +175,18 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     @property
     def deadline(self) -> float:
-        """When its time is over, on the monotonic scale."""
+        """Monotonic seconds at which its time is over."""
         return self.started_at + self.timeout_ms / 1000
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Tags of its request."""
+        """Tags of the request."""
         metadata: dict[str, Any] = {} if self.metadata_json is None else json.decode(self.metadata_json)
         return metadata
 
     @property
     def given(self) -> DecisionInput:
-        """The decision's input, with all that was found out for it."""
+        """The decision's input, readings included."""
         given, plan, budget = self.own_given, self.plan, self.budget
         if given is not None:
             return given
@@ -214,40 +214,40 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     @property
     def decision(self) -> Decision | None:
-        """What was decided; None: nothing was."""
+        """The decision, if one was made."""
         return None if self.plan is None else Decision(self.plan, self.given, None)
 
     @property
     def created(self) -> str:
-        """When it was made, as RFC 3339."""
+        """Time of the call, RFC 3339."""
         if self.created_text is None:
             self.created_text = timestamp(self.created_at)
         return self.created_text
 
     @property
     def key(self) -> str:
-        """Its trace's key."""
+        """Sort key of its trace."""
         return self.created + self.id
 
     @property
     def environment(self) -> Environment:
-        """Where it was made."""
+        """The caller's environment."""
         return self.caller.environment
 
     @property
     def cost_nanos(self) -> int:
-        """Paid upstream, over all attempts."""
+        """Cost of all attempts."""
         attempts = self.attempts
         return attempts[0].cost_nanos if len(attempts) == 1 else sum([attempt.cost_nanos for attempt in attempts])
 
     @property
     def fell_back(self) -> bool:
-        """Another model than the chosen one served the request."""
+        """True: a fallback served the request."""
         return self.served is not None and self.served.place > 0
 
     @property
     def charged_nanos(self) -> int:
-        """Billed: the cost of an answer, or of what was made when the caller left after content was delivered."""
+        """Billed: the cost of an answer, or the cost so far if the caller left after content was delivered."""
         if self.caller.environment == "sandbox" or self.is_void:
             return 0
         if self.served is not None:
@@ -257,7 +257,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     @property
     def latency_ms(self) -> float:
-        """The whole call at the router. In the sandbox the model's usual time is shown, not slept."""
+        """Duration of the call. In the sandbox it includes the model's usual latency without waiting for it."""
         milliseconds = (self.ended_at - self.started_at) * 1000
         for attempt in self.attempts:
             milliseconds += attempt.unslept_ms
@@ -265,15 +265,16 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     @property
     def tokens(self) -> Tokens:
-        """Of the attempt that served the request."""
-        return (None if self.served is None else _tokens_of(self.served.usage)) or Tokens()
+        """Tokens of the attempt that served the request."""
+        usage = None if self.served is None else self.served.usage
+        return Tokens() if usage is None else Tokens(usage.input, usage.output, usage.cached)
 
     def void(self, is_void: bool) -> None:
-        """Charge nothing, since another call was answered and billed in its place; or, tried again, what it cost."""
+        """Set whether another call was answered and billed instead, so that this one charges nothing."""
         self.is_void = is_void
 
     def end(self, error: RouterError | None, at: float) -> None:
-        """Note how it ended, and drop what it worked with. Without answer and error the caller left."""
+        """Record the outcome and drop working data. Neither an answer nor an error means that the caller left."""
         self.ended_at = at
         self.request = self.fleet = self.board = None  # type: ignore[assignment]
         if self.prompt is not None:
@@ -284,7 +285,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
             self.lookup = None
             if self.served is not None and not self.attempts:  # a hit
                 self.served.text, self.served.screen, self.served.pieces = NO_TEXT, None, None
-        for attempt in self.attempts:  # traces hold no text, and the times only mattered while it ran
+        for attempt in self.attempts:
             attempt.text = NO_TEXT
             if attempt.thoughts is not None:
                 attempt.thoughts = None
@@ -300,16 +301,16 @@ class Call(_Rare, Struct, dict=True, eq=False):
         if error is not None:
             self.error_code = error.code
 
-    # What the ledger, the storage and the world are told of it.
+    # Results for the ledger, the storage and listeners
 
     @property
     def rows(self) -> list[LedgerRow]:
-        """What is to be booked with its trace (``TraceDraft``)."""
+        """Ledger rows to book with its trace (``TraceDraft``)."""
         return [] if self.is_booked else self.ledger_rows
 
     @property
     def ledger_rows(self) -> list[LedgerRow]:
-        """One row an attempt that may have cost anything; none in the sandbox."""
+        """One row per attempt that may have a cost; none in the sandbox."""
         caller, rows = self.caller, list[LedgerRow]()
         if caller.environment == "sandbox":
             return rows
@@ -336,7 +337,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     @property
     def line(self) -> CallLine:
-        """What is stored of its trace, but for its content."""
+        """The stored form of its trace, without content."""
         caller, served, given, cost = self.caller, self.served, self.given, self.cost_nanos
         usage = None if served is None else served.usage
         line = CallLine(
@@ -421,30 +422,30 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     @property
     def trace(self) -> Trace:
-        """The trace (spec 2.6, contract 9). Each reader gets one of its own."""
+        """The trace (spec 2.6, contract 9), newly built for each reader."""
         return trace_of(self.line, None if self.captured is None else self.captured.content)
 
     @property
     def wordless(self) -> Trace:
-        """The trace without what was captured, so that no redactor has to be asked."""
+        """The trace without captured content, so it needs no redactor."""
         return trace_of(self.line)
 
     @property
     def spans(self) -> list[Span]:
-        """What it did, in order."""
+        """Spans of the trace, in order."""
         return spans_of(self.line)
 
     @property
     def counted(self) -> Counted:
-        """What the analytics count of its trace."""
+        """What analytics count of its trace."""
         served, attempts, given, looked = self.served, self.attempts, self.own_given, self.looked
-        is_hit = looked is not None and looked.hit
+        is_hit, usage = looked is not None and looked.hit, None if served is None else served.usage
         if given is None:
             assert self.plan is not None, "its plan is one of a class of requests"
             given = self.plan.given
         ended, reason = list[tuple[str, bool]](), None
         for each in attempts:
-            if each.fault is not None or each.finish_reason is not None:  # else it was left
+            if each.fault is not None or each.finish_reason is not None:  # else it was cancelled
                 ended.append((each.leg.id, each.fault is None))
         if self.fell_back:
             replaced = map(self._replaced_by, attempts)
@@ -457,7 +458,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
             model=served.leg.id if served is not None else attempts[-1].leg.id if attempts else "",
             cost_nanos=cost,
             charged_nanos=self.charged_nanos if cost else 0,
-            tokens=(None if served is None else _tokens_of(served.usage)) or Tokens(),
+            tokens=Tokens() if usage is None else Tokens(usage.input, usage.output, usage.cached),
             metadata={} if self.metadata_json is None else self.metadata,
             was_tried=bool(attempts),
             ended=ended,
@@ -467,7 +468,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
         )
 
     def _replaced_by(self, attempt: Attempt) -> tuple[str | None, Attempt | None]:
-        """The model that an attempt was a fallback for, None if for none, and the attempt at that, if it was called."""
+        """The model that an attempt replaced, if it was a fallback, and the previous attempt, if any."""
         first, plan = self.attempts[0], self.plan
         before = attempt.after or (None if attempt is first else first)
         model = before.model if before is not None else attempt.model if plan is None else plan.legs[0].id
@@ -477,10 +478,10 @@ class Call(_Rare, Struct, dict=True, eq=False):
     def response(
         self, output: str, tool_calls: list[ToolCall] | None, reasoning: Reasoning | None = None
     ) -> RouteResponse:
-        """The route response (spec 2.2) of a call that was served."""
+        """The route response (spec 2.2) of a served call."""
         plan, served = self.plan, self.served
-        assert plan is not None, "only what was decided can be served"
-        assert served is not None, "there is an answer"
+        assert plan is not None
+        assert served is not None
         usage, (primary, *chain) = served.usage, map(ID, plan.legs)
         told, budget = plan.told, self.budget
         counts = plan.counts if budget is None else plan.rejections(self.bounds.high, budget.nanos, budget.tokens)
@@ -518,7 +519,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
         )
 
     def events(self, error: RouterError | None, budget: Budget | None) -> list[PushedEvent]:
-        """What it caused that is pushed (spec 6.1). ``budget``: the request's."""
+        """Events to push (spec 6.1). ``budget`` is the request's."""
         if isinstance(error, BudgetExceeded):
             return [BudgetRefused(self.id, error.detail["rejected_candidates"], budget, self.metadata)]
         plan, served = self.plan, self.served
@@ -531,16 +532,13 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
 
 def _reason_after(before: Attempt | None) -> FallbackReason:
-    """Why another model was called after an attempt, or in place of one that was not made because of faults before."""
+    """Reason for the fallback after an attempt. None: the model was skipped because of earlier faults."""
     if before is None:
         return "upstream_5xx"
-    return "timeout" if before.fault is None else FAULTS[before.fault].reason  # a hedge was quicker
+    # without a fault, a hedge was faster
+    return "timeout" if before.fault is None else FAULTS[before.fault].reason
 
 
 def _hit_reason(looked: LookLine) -> str:
     near = "" if looked.similarity is None else f", similarity {looked.similarity:.3f}"
     return f"from the cache ({looked.mode}, {looked.age_s:.0f} s old{near})"
-
-
-def _tokens_of(usage: Usage | None) -> Tokens | None:
-    return None if usage is None else Tokens(usage.input, usage.output, usage.cached)

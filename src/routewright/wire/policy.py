@@ -180,7 +180,7 @@ class Learned(Struct, frozen=True, omit_defaults=True):
     """Tokens after the first one, written in ``us`` microseconds."""
     us: float = 0.0
     first: dict[int, float] = {}
-    """Histogram of times to the first token: weight by bucket (``_core/attempts/quantile.py``)."""
+    """Histogram of times to the first token: weight by bucket number."""
     whole: dict[int, float] = {}
 
 

@@ -307,7 +307,7 @@ class LatencyCount(Struct, frozen=True):
     model: str
     strategy: str
     buckets: dict[int, int]
-    """Number of requests by latency bucket (``_core/analytics/rollup.py``)."""
+    """Number of requests by bucket of the latency. Buckets are logarithmic, within 1 %."""
 
 
 Query = (

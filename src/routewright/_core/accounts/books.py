@@ -1,5 +1,5 @@
-"""What a storage in memory keeps of one account besides its traces: its terms and keys, the rows of its ledger, the
-answers under its idempotency keys, its events. One thread at a time."""
+"""In-memory data of one account except traces: terms, keys, ledger rows, idempotency results, events. Not
+thread-safe."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ from .ledger import key_of, summed
 from .state import Expired, Kept
 
 T = TypeVar("T")
-INCIDENTS = 100  # so many are kept, the newest
-WEEK_S = 7 * 24 * 3600.0  # how long events are kept, and when they were last told
+INCIDENTS = 100  # the newest are kept
+WEEK_S = 7 * 24 * 3600.0  # how long events, and the times of their ``once`` keys, are kept
 BOOKED = PutAccount | PutKey | RevokeKey | DeleteResults | PutIncident | PutEvent | PutAgentState
-"""The kinds of write that ``Books`` take."""
-MONEY = PutAccount | PutKey | RevokeKey | AddCredit | Correct  # the kinds of write that change what callers may take
+"""Writes that ``Books.put`` accepts."""
+MONEY = PutAccount | PutKey | RevokeKey | AddCredit | Correct  # writes that change limits or money of callers
 
 
 class Books:
-    """Those of one account. Of rows, events and answers the newest ``newest`` are kept, and all sums."""
+    """Data of one account. Keeps the ``newest`` latest rows, events and answers, and the sums of all rows."""
 
     def __init__(self, newest: int, emitted: Callable[[StoredEvent], object] = bool) -> None:
         """``emitted`` is called with each new event."""
@@ -65,21 +65,21 @@ class Books:
         self._expired: OrderedDict[str, Expired] = OrderedDict()
         self._sums: dict[tuple[str, str, str, RowKind], LedgerSum] = {}
         self._kept: OrderedDict[bytes, tuple[Environment, float, Kept]] = OrderedDict()
-        """With the Unix time until which it is kept."""
+        """With environment and expiry in Unix seconds."""
         self._events: OrderedDict[str, StoredEvent] = OrderedDict()
         self._told: dict[str, tuple[float, float]] = {}
-        """When each ``once`` was told last, and from when on it may be forgotten."""
-        self.thresholds: dict[str, int] = {}  # the highest that was told of, by the month and its limit
+        """By ``once``: Unix seconds of the last event, and when to forget it."""
+        self.thresholds: dict[str, int] = {}  # highest threshold with an event, by month and limit
         self._incidents: dict[str, Incident] = {}
         self._states: OrderedDict[tuple[Environment, str], PutAgentState] = OrderedDict()
 
     @property
     def is_set_up(self) -> bool:
-        """True if something is in them that must not be forgotten for want of room."""
+        """True if the account must not be evicted: it has terms or keys."""
         return self.account is not None or bool(self._keys)
 
     def put(self, write: BOOKED) -> Written:
-        """Apply one write that was checked."""
+        """Apply one checked write."""
         match write:
             case PutAccount(account):
                 created, self.account = self.account is None, account
@@ -125,7 +125,7 @@ class Books:
                 return self._put_state(write)
 
     def answer(self, query: object) -> Any:
-        """Answer a query. Raises ``UnsupportedWrite`` for one that is not about these things."""
+        """Answer a query. Raises ``UnsupportedWrite`` for other kinds."""
         match query:
             case Keys():
                 return sorted(self._keys.values(), key=lambda key: (key.created_at, key.id))
@@ -138,18 +138,18 @@ class Books:
         raise UnsupportedWrite(f"no query {type(query).__name__} is known")
 
     def scan(self, query: LedgerRows | Events, after: str | None, limit: int) -> list[Any]:
-        """Up to ``limit`` rows or events, newest first, from just behind the key ``after``."""
+        """Up to ``limit`` rows or events after the key ``after``, newest first."""
         if isinstance(query, Events):
             return _page(self._events.values(), lambda event: event.id, after, limit)
         return _page([row for row in self._rows.values() if _is_asked(row, query)], key_of, after, limit)
 
     def revoked_since(self, key_id: str | None) -> str | None:
-        """When a key was revoked, if it was."""
+        """Time when a key was revoked, if it was."""
         key = None if key_id is None else self._keys.get(key_id)
         return None if key is None else key.revoked_at
 
     def sweep(self, at: float) -> int:
-        """Forget answers and events that are past their time (Unix seconds), and say how many."""
+        """Remove answers, events and agent states that expired by ``at`` (Unix seconds). Returns their number."""
         old = [claim for claim, (_, until, _) in self._kept.items() if until <= at]
         for claim in old:
             del self._kept[claim]
@@ -164,19 +164,19 @@ class Books:
         return len(old) + len(told) + len(over)
 
     def incident(self, incident_id: str) -> Incident | None:
-        """An incident, if it was put."""
+        """An incident, if it exists."""
         return self._incidents.get(incident_id)
 
     def key(self, key_id: str) -> Key | None:
-        """One of its keys."""
+        """A key of the account."""
         return self._keys.get(key_id)
 
     def attempts(self, call: str) -> set[int]:
-        """The numbers of the rows of a call."""
+        """``attempt`` numbers of a call's rows."""
         return {attempt for request_id, attempt in self._rows if request_id == call}
 
     def book(self, row: LedgerRow, purses: Sequence[str] = ()) -> bool:
-        """Keep a row. False: it was there."""
+        """Store a row. False: it exists."""
         name = row.request_id, row.attempt
         if name in self._rows:
             return False
@@ -189,7 +189,7 @@ class Books:
         return True
 
     def unbook(self, request_id: str) -> Expired | None:
-        """Forget the row that says of a call that nobody knows what it came to. None: there is none."""
+        """Remove a call's ``expired`` row. None: there is none."""
         row = self._rows.get((request_id, 0))
         if row is None or row.kind != "expired":
             return None
@@ -198,19 +198,16 @@ class Books:
         return self._expired.pop(request_id)
 
     def kept(self, claim: bytes, now: float) -> Kept | None:
-        """The answer that is kept under an idempotency key."""
+        """The stored answer of an idempotency key."""
         found = self._kept.get(claim)
         return None if found is None or found[1] <= now else found[2]
 
     def keep(self, claim: bytes, environment: Environment, until: float, kept: Kept) -> None:
-        """Keep an answer."""
-        self._kept[claim] = environment, until, kept
-        self._kept.move_to_end(claim)
-        if len(self._kept) > self._newest:
-            self._kept.popitem(last=False)
+        """Store an answer."""
+        _put(self._kept, claim, (environment, until, kept), self._newest)
 
     def emit(self, event: StoredEvent) -> None:
-        """Keep an event."""
+        """Store an event and call ``emitted``."""
         _put(self._events, event.id, event, self._newest)
         self._emitted(event)
 
@@ -243,12 +240,12 @@ class Books:
 
 
 def is_quiet(last: float, write: PutEvent) -> bool:
-    """True if an event comes too soon after the last of its ``once``."""
+    """True if an event comes too soon after the last one with its ``once``."""
     return write.at < last + write.quiet_s
 
 
 def forgotten_at(write: PutEvent) -> float:
-    """From when on nobody need know that an event was told."""
+    """Unix seconds after which the time of an event's ``once`` may be forgotten."""
     return write.at + max(write.quiet_s, WEEK_S)
 
 
