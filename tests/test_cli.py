@@ -591,7 +591,7 @@ def test_a_word_in_a_policy_file_that_picks_no_model_is_named_with_its_line(tmp_
     policies.write_text('[[policies]]\nname = "ours"\nmodels = ["opnai/*"]\n')
     for argv in (["decide", "--policies", str(policies), "Hello"], ["policies", "check", str(policies)]):
         assert main([*argv, "--sandbox"]) == 2
-        assert "policies.toml: policies['ours'].models[0]: 'opnai/*' picks no model" in capsys.readouterr().err
+        assert "policies.toml: policies['ours'].models[0]: 'opnai/*' matches no model" in capsys.readouterr().err
 
 
 # models

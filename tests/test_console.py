@@ -202,7 +202,7 @@ async def test_why_the_default_account_has_no_terms_is_said(console: Console) ->
 
 
 async def test_enterprise_has_the_limits_of_its_contract_or_is_refused(console: Console) -> None:
-    missing = "limits: are missing: those of the plan 'enterprise' are as its contract says; pass RateLimits(requests_p"
+    missing = "limits: are missing: the plan 'enterprise' has none of its own; pass RateLimits(requests_p"
     for limits in (None, RateLimits()):
         assert (await said(console.create_account("acme", plan="enterprise", limits=limits))).startswith(missing)
     await console.create_account("acme", plan="enterprise", limits=LIMITS)
@@ -229,7 +229,10 @@ async def test_enterprise_has_the_limits_of_its_contract_or_is_refused(console: 
         ({"monthly_limit_usd": -0.01}, "monthly_limit_usd: is -0.01; take a number"),
         ({"monthly_limit_usd": "5"}, "monthly_limit_usd: is '5'; take a number"),
         ({"monthly_limit_usd": 1e10}, "monthly_limit_usd: is 10000000000; take a number"),
-        ({"monthly_limit_usd": 1e-12}, "monthly_limit_usd: is less than a nano-dollar; take more, or 0 for nothing at"),
+        (
+            {"monthly_limit_usd": 1e-12},
+            "monthly_limit_usd: is less than a nano-dollar; use a larger amount, or 0 to al",
+        ),
         ({"monthly_limit_usd": np.float64(nan)}, "monthly_limit_usd: is nan; take a number"),
         ({"monthly_limit_usd": np.float32(-1)}, "monthly_limit_usd: is float32; take a number"),
         ({"monthly_limit_usd": np.True_}, "monthly_limit_usd: is "),
@@ -335,7 +338,7 @@ async def test_credit_of_an_account_that_is_not_prepaid_counts_once_it_is(consol
         (1, {"note": 7}, "note: must be 0 to 200 printable characters, got 7"),
         (1, {"note": "x" * 201}, "note: must be"),
         (1, {"id": ""}, "id: must be 1 to 200 printable characters"),
-        (1, {"id": "tr_1"}, "id: is 'tr_1', as calls are called"),
+        (1, {"id": "tr_1"}, "id: is 'tr_1', which looks like a trace id"),
     ],
     ids=str,
 )
@@ -495,7 +498,7 @@ async def test_a_revoked_key_stays_so_and_marks_what_it_did(
         ({"scopes": [7]}, "scopes: is 7; take 'route'"),
         ({"scopes": {"route"}}, "scopes: is set; pass a list"),
         ({"budget_usd": -1}, "budget_usd: is -1; take"),
-        ({"budget_usd": 9e-10}, "budget_usd: is less than a nano-dollar; take more, or 0 for nothing at all"),
+        ({"budget_usd": 9e-10}, "budget_usd: is less than a nano-dollar; use a larger amount, or 0 to allow nothing"),
         ({"monthly_limit_usd": nan}, "monthly_limit_usd: is nan; take"),
         ({"limits": 60}, "limits: is 60; pass RateLimits("),
     ],
@@ -575,8 +578,8 @@ async def test_an_incident_is_kept_with_its_event_and_ends_once(
     [
         ({"title": ""}, "title: must be 1 to 200 printable characters"),
         ({"severity": "huge"}, "severity: is 'huge'; take 'minor', 'major', 'critical'"),
-        ({"status_url": "status.example"}, "status_url: is 'status.example'; begin it with https://"),
-        ({"status_url": "javascript:alert(1)"}, "status_url: is 'javascript:alert(1)'; begin it with https://"),
+        ({"status_url": "status.example"}, "status_url: is 'status.example'; start it with https://"),
+        ({"status_url": "javascript:alert(1)"}, "status_url: is 'javascript:alert(1)'; start it with https://"),
         ({"status_url": 7}, "status_url: must be 1 to 2000 printable characters, got 7"),
     ],
     ids=str,

@@ -192,11 +192,11 @@ def test_show_says_how_an_account_stands(acme: str, capsys: Capture) -> None:
         (["accounts", "show", "umbra"], "no account 'umbra'"),
         (["accounts", "change", "umbra", "--plan", "pro"], "no account 'umbra'"),
         (["accounts", "credit", "acme", "nan"], "USD: is nan; take a number from 0 to 1000000000, in dollars"),
-        (["accounts", "credit", "acme", "0"], "USD: is less than a nano-dollar; give some"),
+        (["accounts", "credit", "acme", "0"], "USD: is less than a nano-dollar; use a larger amount"),
         (["accounts", "change", "acme", "--monthly-limit", "-1"], "--monthly-limit: is -1; take a number from 0"),
         (["accounts", "change", "acme", "--plan", "enterprise"],
-         "--requests-per-min, --tokens-per-min, --concurrency: are missing: those of the plan 'enterprise' are as its "
-         "contract says; give at least one of them"),
+         "--requests-per-min, --tokens-per-min, --concurrency: are missing: the plan 'enterprise' has none of its own; "
+         "give one of them at least"),
         (["accounts", "change", "acme", "--concurrency", "-1"],
          "--requests-per-min, --tokens-per-min, --concurrency: has concurrency=-1; take a whole number of at least 0"),
         (["keys", "create", "umbra", "--name", "x"], "no account 'umbra'"),
@@ -216,7 +216,7 @@ def test_show_says_how_an_account_stands(acme: str, capsys: Capture) -> None:
         (["keys", "revoke", "acme", "key_1", "--yes"], "no key 'key_1'"),
         (["incidents", "resolve", "inc_1"], "no incident 'inc_1'"),
         (["incidents", "open", "", "--severity", "minor"], "TITLE: must be 1 to 200 printable characters"),
-        (["incidents", "open", "x", "--status-url", "x"], "--status-url: is 'x'; begin it with https://"),
+        (["incidents", "open", "x", "--status-url", "x"], "--status-url: is 'x'; start it with https://"),
     ],
     ids=lambda given: " ".join(given) if isinstance(given, list) else "",
 )  # fmt: skip

@@ -87,7 +87,7 @@ def test_as_json_it_is_one_object(path: Path, capsys: Capture) -> None:
         ('[[policies]]\nname = "x"\nmodells = []\n', ": policies[0].modells: unknown key; did you mean 'models'?"),
         (
             '[[policies]]\nname = "x"\n\nmodels = [\n  "openai/gpt-4.1",\n  "provider:mistrall",\n]\n',
-            ": policies['x'].models[1]: 'provider:mistrall' picks no model; did you mean 'provider:mistral'?",
+            ": policies['x'].models[1]: 'provider:mistrall' matches no model; did you mean 'provider:mistral'?",
         ),
         ("[[policies]\n", ":1: is not TOML"),
     ],

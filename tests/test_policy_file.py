@@ -185,7 +185,8 @@ policies = [*cheap, Policy(name="made", min_quality=0.5)]
         (
             "policies.toml",
             '[[policies]]\nname = "a"\n\n[[policies.guardrails]]\naction = "block"\n',
-            "policies.toml: policies['a'].guardrails[0]: looks for nothing; give 'patterns', 'deny' or both",
+            "policies.toml: policies['a'].guardrails[0]: has neither 'patterns' nor 'deny'; "
+            "set 'patterns', 'deny' or both",
         ),
         (
             "policies.toml",
@@ -209,7 +210,7 @@ policies = [*cheap, Policy(name="made", min_quality=0.5)]
         (
             "policies.toml",
             '[[policies]]\nname = "a"\n[policies.weights]\nquality = 50\ncost = 50\nlatency = 1\nstability = 0',
-            "policies.toml: policies['a'].weights: make 101 per cent together; make them 100",
+            "policies.toml: policies['a'].weights: add up to 101 percent; make them add up to 100",
         ),
         (
             "policies.toml",

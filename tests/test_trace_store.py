@@ -398,7 +398,7 @@ async def test_a_cursor_holds_for_one_query_of_one_account(store: TraceStore, ot
     await fill(store)
     await fill(store, [replace(trace, account="acme") for trace in chance_traces()])
     mine, its = await a_cursor(store), await a_cursor(store, **other)
-    with pytest.raises(CursorInvalid, match="not one of this query"):
+    with pytest.raises(CursorInvalid, match="does not belong to this query"):
         await store.query(**other, cursor=mine)
     with pytest.raises(CursorInvalid):
         await store.query(cursor=its)
@@ -418,7 +418,7 @@ async def test_a_cursor_lives_24_hours(store: TraceStore, clock: FakeClock) -> N
     await clock.advance(DAY_S)
     assert (await store.query(cursor=cursor)).data
     await clock.advance(1.0)
-    with pytest.raises(CursorExpired, match="older than 24 hours: begin again without one"):
+    with pytest.raises(CursorExpired, match="older than 24 hours: start again without a cursor"):
         await store.query(cursor=cursor)
 
 

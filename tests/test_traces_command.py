@@ -130,11 +130,11 @@ def test_no_other_account_is_named_where_the_one_has_traces(capsys: Capture) -> 
     ("argv", "said"),
     [
         (["polcy_id=x"], "FILTER[0]: unknown key 'polcy_id'; did you mean 'policy_id'?"),
-        (["status"], "FILTER[0]: 'status' is no term"),
+        (["status"], "FILTER[0]: 'status' is not a term"),
         (["--since", "soon"], "--since: is 'soon'; write a timestamp as 2026-11-22T09:30:00Z, or how long ago, as 30m"),
         (["--limit", "0"], "--limit: must be a whole number from 1 to 200, got 0"),
         (["--account", ""], "--account: must be 1 to 200 printable characters"),
-        (["--cursor", "x"], "the cursor is not one of this query"),
+        (["--cursor", "x"], "the cursor does not belong to this query"),
     ],
 )
 @pytest.mark.usefixtures("store")

@@ -324,7 +324,7 @@ def test_a_verified_body_that_is_no_event_is_refused(body: bytes, sign: Callable
 
 def test_what_does_not_verify_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(msgspec.json, "decode", None)
-    with pytest.raises(SignatureError, match="no signature fits"):
+    with pytest.raises(SignatureError, match="no signature matches"):
         verify_request(BODY, dict(signed(BODY, NOW, OTHER)), SECRET, now=NOW)
 
 

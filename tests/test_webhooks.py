@@ -222,7 +222,7 @@ async def test_a_rotated_secret_signs_beside_the_one_before_it(house: House) -> 
     [
         ({"url": "http://hooks.example.com"}, "url"),
         ({"url": "https://127.0.0.1/in"}, "url"),
-        ({"events": []}, "events: are none"),
+        ({"events": []}, "events: is empty"),
         ({"events": ["router.fallback_trigered"]}, "router.fallback_triggered"),
         ({"environment": "test"}, "environment: is 'test'"),
         ({"profile": "svix"}, "profile: is 'svix'"),

@@ -45,7 +45,7 @@ def test_one_is_not_told_as_many() -> None:
 @pytest.mark.parametrize("limit", LIMITS)
 def test_a_limit_of_nothing_is_not_to_be_waited_for(limit: str) -> None:
     said = refused(**{limit: 0})
-    assert str(said).endswith(", which lets nothing in: it has to be raised first")
+    assert str(said).endswith(", which refuses every call: raise it first")
     assert str(said).startswith("the account is limited to 0 ")
 
 

@@ -422,9 +422,9 @@ def test_policies_come_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[[policies]]\nname = 'a@b'", r"policies.toml: policies\['a@b'\].name: holds an '@'"),
+        ("[[policies]]\nname = 'a@b'", r"policies.toml: policies\['a@b'\].name: contains '@'"),
         ("[[policies]]\nname = ' '", r"policies.toml: policies\[0\].name: must be 1 to 200 printable"),
-        ("[[policies]]\nname = 'a'\n[[policies]]\nname = 'a'", r"policies.toml: policies\[1\]: 'a' stands twice"),
+        ("[[policies]]\nname = 'a'\n[[policies]]\nname = 'a'", r"policies.toml: policies\[1\]: 'a' is used twice"),
         ("[[policies]]\nname = 'a'\nmodels = []", r"policies.toml: policies\['a'\].models: must name at least"),
         (
             "[[policies]]\nname = 'a'\nregions = ['']",

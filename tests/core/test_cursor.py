@@ -198,9 +198,9 @@ def test_an_old_cursor_of_another_query_is_not_said_to_be_old() -> None:
 
 def test_the_errors_say_what_to_do_and_nothing_of_what_the_cursor_holds() -> None:
     cursor = seal(AFTER, ASKED, SECRET, NOW)
-    with pytest.raises(CursorInvalid, match="pass next_cursor as it came, with the same filter") as other:
+    with pytest.raises(CursorInvalid, match="pass next_cursor unchanged with the same filter") as other:
         unseal(cursor, "other", [SECRET], NOW)
-    with pytest.raises(CursorExpired, match="older than 24 hours: begin again without one") as old:
+    with pytest.raises(CursorExpired, match="older than 24 hours: start again without a cursor") as old:
         unseal(cursor, ASKED, [SECRET], NOW + 1e6)
     for caught in (other, old):
         assert cursor not in str(caught.value)

@@ -201,18 +201,18 @@ def test_metadata_may_have_any_name_without_operators_commas_and_quotes(key: str
         ("kind=agent,status=", 1, "'status' has no value", 'write ""'),
         ("status= ,kind=agent", 0, "'status' has no value", 'write ""'),
         ("environment=live", 0, "environment is 'live'", "'production', 'sandbox'"),
-        ("environment==sandbox", 0, "the value of 'environment' is '=sandbox'", "put it in quotes"),
+        ("environment==sandbox", 0, "the value of 'environment' is '=sandbox'", "put the value in quotes"),
         ('status=""', 0, "status is ''", "'running'"),
-        ("status", 0, "'status' is no term", "operators are = != >= <= > <"),
-        ("status!failed", 0, "'status!failed' is no term", "write key=value"),
-        ("status~failed", 0, "'status~failed' is no term", "write key=value"),
-        ("status: failed", 0, "'status: failed' is no term", "write key=value"),
-        ('"status"=failed', 0, "is no term", "write key=value"),
-        (" ", 0, "'' is no term", "write key=value"),
-        (",", 0, "'' is no term", "write key=value"),
-        ("status=failed,", 1, "'' is no term", "write key=value"),
-        (",status=failed", 0, "'' is no term", "write key=value"),
-        ("kind=agent,,status=failed", 1, "'' is no term", "write key=value"),
+        ("status", 0, "'status' is not a term", "operators are = != >= <= > <"),
+        ("status!failed", 0, "'status!failed' is not a term", "write key=value"),
+        ("status~failed", 0, "'status~failed' is not a term", "write key=value"),
+        ("status: failed", 0, "'status: failed' is not a term", "write key=value"),
+        ('"status"=failed', 0, "is not a term", "write key=value"),
+        (" ", 0, "'' is not a term", "write key=value"),
+        (",", 0, "'' is not a term", "write key=value"),
+        ("status=failed,", 1, "'' is not a term", "write key=value"),
+        (",status=failed", 0, "'' is not a term", "write key=value"),
+        ("kind=agent,,status=failed", 1, "'' is not a term", "write key=value"),
         ("status=failed kind=agent", 0, "status is 'failed kind=agent'", "'failed'"),
         ("status=failed&kind=agent", 0, "status is 'failed&kind=agent'", "'failed'"),
         ('metadata.a="b', 0, "the quotes of '\"b' are not closed", r"write \" for a quote"),
@@ -240,7 +240,7 @@ def test_an_unknown_key_is_answered_with_all_that_there_are() -> None:
 
 @pytest.mark.parametrize("given_", [None, 7, b"status=failed", ["status=failed"], {"status": "failed"}, True])
 def test_a_filter_is_a_text(given_: Any) -> None:
-    with pytest.raises(ValidationFailed, match="filter: must be a text, got"):
+    with pytest.raises(ValidationFailed, match="filter: must be a string, got"):
         parse_filter(given_)
 
 
@@ -651,7 +651,7 @@ def test_four_kilobytes_of_the_worst_take_a_millisecond_at_most_and_time_grows_w
 
 @pytest.mark.parametrize("text", ["metadata.team==search", "cost_usd>==1", "status=!failed", "metadata.n=<5"])
 def test_a_value_that_looks_like_an_operator_has_to_be_quoted(text: str) -> None:
-    with pytest.raises(ValidationFailed, match=r"filter\[0\]: the value of '.*' is '.*'; put it in quotes"):
+    with pytest.raises(ValidationFailed, match=r"filter\[0\]: the value of '.*' is '.*'; put the value in quotes"):
         parse_filter(text)
 
 

@@ -57,11 +57,11 @@ DENIED = ["nightjar", "Project Nightjar", "Große Straße", "C++", "夜鹰", "a 
 
 
 def left_of(guardrail: Ruled, text: str) -> str:
-    return redacted(text, parts_of(guardrail.verdict(text), len(text)))
+    return redacted(text, parts_of(guardrail.check(text, "input"), len(text)))
 
 
 def found_by(guardrail: Ruled, text: str) -> list[str]:
-    return [text[part.start : part.end] for part in parts_of(guardrail.verdict(text), len(text))]
+    return [text[part.start : part.end] for part in parts_of(guardrail.check(text, "input"), len(text))]
 
 
 def pieces_of(text: str, cuts: Sequence[int]) -> list[str]:
@@ -302,7 +302,7 @@ def test_nothing_of_what_is_redacted_or_blocked_goes_out_before_it_is_known(full
 
 def redacting(guardrail: Ruled, text: str) -> Verdict:
     """What the same rules would redact."""
-    return Ruled("r", guardrail._rules, "redact", ["output"]).verdict(text)
+    return Ruled("r", guardrail._rules, "redact", ["output"]).check(text, "input")
 
 
 @pytest.mark.parametrize("kind", PATTERNS)
@@ -669,7 +669,7 @@ EVERYTHING = [PatternGuardrail(), DenyList(DENIED, "redact")]
 def seconds(guardrails: Sequence[Ruled], text: str) -> float:
     began = time.process_time()
     for guardrail in guardrails:
-        guardrail.verdict(text)
+        guardrail.check(text, "input")
     return time.process_time() - began
 
 
@@ -758,5 +758,5 @@ def test_a_policy_gives_its_guardrails_in_order() -> None:
     assert (first.action, second.action, third.action) == ("redact", "redact", "block")
     assert [sorted(first.stages), sorted(third.stages)] == [["input"], ["input", "output"]]
     assert left_of(first, "anna@example.com 4111111111111111 +49 30 123456") == "[email] [card] +49 30 123456"
-    assert third.verdict("Owl!") == Block("deny_list")
+    assert third.check("Owl!", "input") == Block("deny_list")
     assert guardrails_of(Policy(name="p")) == ()

@@ -73,7 +73,7 @@ def test_publishing_fills_what_a_policy_leaves_open() -> None:
     ],
 )
 def test_no_two_policies_answer_to_one_key(pair: tuple[Policy, Policy]) -> None:
-    with pytest.raises(ValidationFailed, match="stands twice"):
+    with pytest.raises(ValidationFailed, match="is used twice"):
         published(*pair)
 
 
@@ -93,7 +93,7 @@ def weights(quality: float, cost: float, latency: float, stability: float) -> Po
         (Policy(name="a\0"), "policies['a\\x00'].name: must be 1 to 200 printable characters, got 'a\\x00'"),
         (
             Policy(name="a@b"),
-            "policies['a@b'].name: holds an '@', which parts off the date of a version; use another sign",
+            "policies['a@b'].name: contains '@', which separates name and date in policy_version; remove it",
         ),
         (Policy(name=wrong(5)), "policies[3].name: must be a string, got 5"),
         (Policy(name="p", id="a\n"), "policies['p'].id: must be 1 to 200 printable characters, got 'a\\n'"),
@@ -148,7 +148,7 @@ def weights(quality: float, cost: float, latency: float, stability: float) -> Po
         (Policy(name="p", timeout_ms=wrong("5")), "policies['p'].timeout_ms: must be a number, got '5'"),
         (
             Policy(name="p", weights=weights(40, 30, 20, 11)),
-            "policies['p'].weights: make 101 per cent together; make them 100",
+            "policies['p'].weights: add up to 101 percent; make them add up to 100",
         ),
         (
             Policy(name="p", weights=weights(99.5, 0.5, 0, 0)),
@@ -157,7 +157,7 @@ def weights(quality: float, cost: float, latency: float, stability: float) -> Po
         ),
         (
             Policy(name="p", weights=weights(25, 25, 25, 25), goal="cost", strategy="balanced"),
-            "policies['p'].weights: stand beside goal and strategy; they stand in the place of goal and strategy: "
+            "policies['p'].weights: cannot be combined with goal and strategy; weights replace goal and strategy; "
             "keep one or the other",
         ),
         (
@@ -171,7 +171,7 @@ def weights(quality: float, cost: float, latency: float, stability: float) -> Po
         ),
         (
             Policy(name="p", exclude=["capability:images"]),
-            "policies['p'].exclude[0]: 'capability:images' picks no model: capabilities are image, tools, json, "
+            "policies['p'].exclude[0]: 'capability:images' matches no model; capabilities are image, tools, json, "
             "reasoning; did you mean 'image'?",
         ),
         (
@@ -228,7 +228,7 @@ def test_a_policys_preference_is_published_by_ids_within_its_own_models() -> Non
     said = r"policies\['p'\].prefer: 'c/3' is outside the whitelist \(prefer: 'c/3'; models: 'a/1', 'b/2'\)"
     with pytest.raises(ValidationFailed, match=said):
         published(replace(written, prefer=["c/3"]))
-    with pytest.raises(ValidationFailed, match=r"prefer\[0\]: 'b/\*' stands for several models, which have no order"):
+    with pytest.raises(ValidationFailed, match=r"prefer\[0\]: 'b/\*' can match several models, which have no order"):
         published(replace(written, prefer=["b/*"]))
     with pytest.raises(ValidationFailed, match=r"prefer\[1\]: lists 'b/2' again"):
         checked_policy(replace(written, prefer=["b/2", "b/2"]), 0)

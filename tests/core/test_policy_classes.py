@@ -110,18 +110,18 @@ def classed(**fields: Any) -> Policy:
         *(
             (
                 classed(difficulty=wrong),
-                f".match.difficulty: {wrong!r} is no comparison with a number from 0 to 1; write '>0.7' or '<=0.3'",
+                f".match.difficulty: {wrong!r} is not a comparison with a number from 0 to 1; write '>0.7' or '<=0.3'",
             )
             for wrong in ("0.7", ">1.5", "=0.7", "> 0.7 ", ">.7", "hard", "")
         ),
         (
             classed(novelty="new"),
-            ".match.novelty: 'new' is no comparison with a number from 0 to 1; write '>0.7' or '<=0.3'",
+            ".match.novelty: 'new' is not a comparison with a number from 0 to 1; write '>0.7' or '<=0.3'",
         ),
         (
             classed(),
-            ".match: matches every prompt; give topic, difficulty, novelty or language; what holds for all prompts "
-            "stands in the policy itself",
+            ".match: matches every prompt; set topic, difficulty, novelty or language; put rules for all prompts "
+            "into the policy itself",
         ),
         (classed(topic="code", min_quality=2), ".min_quality: must be a number from 0 to 1, got 2; for example 1"),
         (

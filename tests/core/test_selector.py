@@ -83,19 +83,19 @@ def test_every_capability_that_is_asked_for_must_hold() -> None:
         (Policy(name="p", models=["eu"]), "policies['p'].models[0]: unknown model 'eu'; did you mean 'tag:eu'?"),
         (
             Policy(name="p", exclude=["opnai/*"]),
-            "policies['p'].exclude[0]: 'opnai/*' picks no model; did you mean 'openai/*'?",
+            "policies['p'].exclude[0]: 'opnai/*' matches no model; did you mean 'openai/*'?",
         ),
         (
             Policy(name="p", models=["provider:opnai"]),
-            "policies['p'].models[0]: 'provider:opnai' picks no model; did you mean 'provider:openai'?",
+            "policies['p'].models[0]: 'provider:opnai' matches no model; did you mean 'provider:openai'?",
         ),
         (
             Policy(name="p", models=["tag:mars"]),
-            "policies['p'].models[0]: 'tag:mars' picks no model; known tags: 'eu', 'cheap'",
+            "policies['p'].models[0]: 'tag:mars' matches no model; known tags: 'eu', 'cheap'",
         ),
         (
             Policy(name="p", models=["capability:vision"]),
-            "policies['p'].models[0]: 'capability:vision' picks no model; "
+            "policies['p'].models[0]: 'capability:vision' matches no model; "
             "known capabilities: 'image', 'tools', 'json', 'reasoning'",
         ),
         (
@@ -104,17 +104,17 @@ def test_every_capability_that_is_asked_for_must_hold() -> None:
         ),
         (
             Policy(name="p", models=["zai/*"]),
-            "policies['p'].models[0]: 'zai/*' picks free offers alone ('zai/free'); name each of them by its id",
+            "policies['p'].models[0]: 'zai/*' matches only free offers ('zai/free'); name each of them by its id",
         ),
         (
             Policy(name="p", models=["house/*"], capabilities=["image", "json"]),
-            "policies['p']: allows no model: of 1 that are picked, none of them has all of 'image', 'json'; "
-            "widen 'models', or narrow what stands against it",
+            "policies['p']: allows no model: of 1 that match 'models', none has all of 'image', 'json'; "
+            "widen 'models', or relax 'exclude' and 'capabilities'",
         ),
         (
             Policy(name="p", models=["house/*"], exclude=["*/one"]),
-            "policies['p']: allows no model: of 1 that are picked, 'exclude' takes all away; "
-            "widen 'models', or narrow what stands against it",
+            "policies['p']: allows no model: of 1 that match 'models', 'exclude' removes all; "
+            "widen 'models', or relax 'exclude' and 'capabilities'",
         ),
         (
             Policy(name="p", exclude=["short"], fallback=PolicyFallback(models=["short"])),
@@ -124,7 +124,7 @@ def test_every_capability_that_is_asked_for_must_hold() -> None:
         ),
         (
             Policy(name="p", fallback=PolicyFallback(models=["openai/*"])),
-            "policies['p'].fallback.models[0]: 'openai/*' stands for several models, which have no order; "
+            "policies['p'].fallback.models[0]: 'openai/*' can match several models, which have no order; "
             "name each of them by its id",
         ),
     ],
@@ -136,7 +136,7 @@ def test_words_that_pick_nothing_are_refused_naming_the_nearest_that_would(polic
 
 
 def test_without_any_tag_the_hint_says_how_to_give_one() -> None:
-    with pytest.raises(ValidationFailed, match="'tag:eu' picks no model; give models 'tags' in a catalogue file"):
+    with pytest.raises(ValidationFailed, match="'tag:eu' matches no model; give models 'tags' in a catalogue file"):
         publish([Policy(name="p", models=["tag:eu"])], "2026-11-21", Known([Model(id="a/1")], {}))
 
 

@@ -44,16 +44,17 @@ def test_a_balance_below_zero_is_told_as_it_is() -> None:
 def test_where_no_model_has_a_price_that_is_what_to_mend() -> None:
     error = without_money(Purse("month", "month:2026-11", 10**9), None)
     assert str(error) == (
-        "this month has $1 left of its $1, and no model that could answer has a price, so that none can be paid for; "
-        "give one its price"
+        "this month has $1 left of its $1, and no model that could answer has a known price; add a price to one"
     )
     assert error.detail["needed_usd"] is None
 
 
 @pytest.mark.parametrize(
     ("timeout_ms", "said"),
-    [(5_000, "went on for timeout_ms=5000"), (None, "steps() does not wait for them")],
+    [(5_000, "did not end within timeout_ms=5000"), (None, "steps() does not wait for them")],
 )
 def test_who_waits_for_others_in_vain_hears_for_how_long(timeout_ms: Any, said: str) -> None:
     error = held_by_others(Purse("key", "key:key_1", 10**9), timeout_ms)
-    assert str(error) == (f"calls that run hold what the key has left, and {said}; try again, or run fewer at a time")
+    assert str(error) == (
+        f"running calls have reserved all that the key has left, and {said}; retry, or run fewer calls at a time"
+    )

@@ -555,7 +555,7 @@ async def test_a_call_that_its_host_makes_does_not_wait_for_what_others_hold() -
     bank = await Bank(terms=[account(monthly_nanos=700_000)]).open()
     with bank.router.steps("hi", caller=ACME, params=CAP) as steps:
         steps.next()
-        said = r"calls that run hold what this month has left, and steps\(\) does not wait for them; try again, or"
+        said = r"running calls have reserved all that this month has left, and steps\(\) does not wait for them; retry"
         with pytest.raises(RateLimited, match=said) as caught:
             bank.router.steps("hi", caller=ACME, params=CAP)
         assert caught.value.detail == {

@@ -211,7 +211,7 @@ async def test_who_waits_in_vain_for_money_that_others_hold_is_told_so_by_a_file
             while not storage.accounts._writer.desk.state.holds:  # noqa: ASYNC110  # another thread takes it
                 await anyio.sleep(0.001)
             for timeout_ms in (100, 400):
-                with pytest.raises(RateLimited, match="calls that run hold") as refused:
+                with pytest.raises(RateLimited, match="running calls have reserved") as refused:
                     await ask(timeout_ms=timeout_ms)
                 assert refused.value.detail["limit_of"] == "money"
             ends.set()

@@ -239,7 +239,7 @@ def test_the_clients_own_values_stay_as_they_were() -> None:
     for said in (
         "openai/params.seed fails",
         "since policy 'budget' allows none",
-        "the idempotency key 'idempotency_key' was used with another request",
+        "the idempotency key 'idempotency_key' was used with a different request",
         "the models of a budget",
         "x.params.seed",
         "see http://a/timeout_ms",

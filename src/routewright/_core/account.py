@@ -1,4 +1,4 @@
-"""Accounts, keys and plans, and what a caller is told of its rate limits (spec 8, contract 7)."""
+"""Accounts, API keys and plans, and rate limit headers and errors (spec 8, contract 7)."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ PLANS: dict[PlanName, RateLimits] = {
     "free": RateLimits(requests_per_min=60, tokens_per_min=60_000, concurrency=5),
     "pro": RateLimits(requests_per_min=600, tokens_per_min=600_000, concurrency=25),
     "team": RateLimits(requests_per_min=3_000, tokens_per_min=3_000_000, concurrency=100),
-    "enterprise": RateLimits(),  # as its contract says: Account.limits
+    "enterprise": RateLimits(),  # by contract, in Account.limits
     "unlimited": RateLimits(),
 }
 PREFIXES: dict[Environment, str] = {"production": "sk_live_", "sandbox": "sk_test_"}
-RANDOM_BYTES = 24  # of a key: 192 bits
+RANDOM_BYTES = 24  # 192 bits
 SHOWN = 12
-COMPROMISED_FOR = timedelta(hours=24)  # so long before it was revoked a key may have been in other hands (spec 5.4)
+COMPROMISED_FOR = timedelta(hours=24)  # before revocation (spec 5.4)
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-_LENGTH = 33  # of 62 letters, for 192 bits
+_LENGTH = 33  # characters of base 62 for 192 bits
 _KEY = re.compile(rf"sk_(?:live|test)_[0-9A-Za-z]{{{_LENGTH}}}", re.ASCII)
 _KEY_ID = re.compile(f"key_{AFTER_PREFIX}")
 _KEY_IN_TEXT = re.compile(r"sk_(?:live|test)_[0-9A-Za-z]{8}")
@@ -53,14 +53,14 @@ _UNKNOWN = "the API key is unknown or was revoked: create one with Console.creat
 
 
 class Told(NamedTuple):
-    """A key as a caller sent it."""
+    """A key as sent by a caller."""
 
     key: str
     environment: Environment
 
 
 def limits_of(account: Account | None) -> RateLimits:
-    """The rate limits of an account: its plan's, but for those of its own."""
+    """Rate limits of an account: its own, else those of its plan."""
     if account is None:
         return PLANS["unlimited"]
     plan, own = PLANS[account.plan], account.limits
@@ -74,7 +74,7 @@ def limits_of(account: Account | None) -> RateLimits:
 
 
 def new_key(environment: Environment, chance: bytes) -> str:
-    """A key of ``RANDOM_BYTES`` random bytes."""
+    """Format ``RANDOM_BYTES`` random bytes as a key."""
     number, letters = int.from_bytes(chance), []
     for _ in range(_LENGTH):
         number, rest = divmod(number, len(_LETTERS))
@@ -88,7 +88,7 @@ def digest_of(key: str, pepper: bytes) -> str:
 
 
 class Pepper:
-    """What keys are digested with. It shows itself to nobody."""
+    """The secret for key digests."""
 
     __slots__ = ("_mark", "_secret")
 
@@ -97,26 +97,26 @@ class Pepper:
         self._mark = mac(secret, b"mark")[:_MARK_BYTES].hex() + ":"
 
     def digest(self, key: str) -> str:
-        """What is kept of a key, and what it is found by. It begins with a mark of the pepper."""
+        """Digest of a key, for storage and look-up. It starts with an identifier of the pepper."""
         return self._mark + digest_of(key, self._secret)
 
     def made(self, digest: str) -> bool:
-        """Whether a digest was made with it."""
+        """True if a digest was made with this pepper."""
         return digest.startswith(self._mark)
 
 
 def holds_key(text: str) -> bool:
-    """Whether a text that is to be kept or shown holds a key."""
+    """True if a text contains an API key."""
     return _KEY_IN_TEXT.search(text) is not None
 
 
 def without_keys(text: str) -> str:
-    """A text that may be shown: of keys in it there is left what kind they are of."""
+    """Replace API keys in a text by their prefix and ``***``."""
     return _KEYS_IN_TEXT.sub(r"\1***", text)
 
 
 def told_key(authorization: object, environment: Environment | None) -> Told:
-    """The key in an ``Authorization`` header, of an environment (None: both). Raises ``AuthenticationFailed``."""
+    """The key in an ``Authorization`` header for an environment (None: both). Raises ``AuthenticationFailed``."""
     if not isinstance(authorization, str) or not authorization.strip():
         raise AuthenticationFailed(_MISSING)
     found = _BEARER.fullmatch(authorization) if len(authorization) <= _LONGEST else None
@@ -133,45 +133,45 @@ def told_key(authorization: object, environment: Environment | None) -> Told:
 
 
 def unknown_key() -> AuthenticationFailed:
-    """What is raised for a key that is unknown, and just so for one that was revoked."""
+    """The error for an unknown or revoked key."""
     return AuthenticationFailed(_UNKNOWN)
 
 
 def stray_key(key_id: str) -> AuthenticationFailed:
-    """What is raised for a key that a Console made, but not in the storage where the call is to be paid."""
-    said = f"the API key {key_id} is not in this Router's storage, which cannot tell what limits it"
+    """The error for a key that a Console created in another storage."""
+    said = f"the API key {key_id} is not in this Router's storage, so its limits are unknown"
     return AuthenticationFailed(f"{said}: give the Router the storage of its Console")
 
 
 def is_made(key_id: str) -> bool:
-    """Whether an id is of a key that a Console made, not of a host's own."""
+    """True for the id of a key created by a Console."""
     return _KEY_ID.fullmatch(key_id) is not None
 
 
 def is_compromised(created_at: str, revoked_at: str) -> bool:
-    """Whether a call that a key made is among those that another may have made with it."""
+    """True for calls of a revoked key that somebody else may have made."""
     return created_at >= compromised_from(revoked_at)
 
 
 def compromised_from(revoked_at: str) -> str:
-    """The moment from which on calls of a revoked key are compromised, as a timestamp."""
+    """Timestamp from which calls of a revoked key count as compromised."""
     return moment("revoked_at", datetime.fromisoformat(revoked_at) - COMPROMISED_FOR)
 
 
 def is_live(key: Key) -> bool:
-    """Whether it was not revoked."""
+    """True unless the key is revoked."""
     return key.revoked_at is None
 
 
-UNLIMITED = 2**53 - 1  # what is left where there is no limit
-AWAY_S = 5  # when to ask again where a process has no part of a limit: nobody knows when they count together again
-OUTPUT_TOKENS = 256  # of a call that names no cap, until it is known what it came to
+UNLIMITED = 2**53 - 1  # remaining requests without a limit
+AWAY_S = 5  # retry delay if a process has no share of a limit while the coordination is away
+OUTPUT_TOKENS = 256  # assumed for a call without a cap, until its usage is known
 _NOUNS: dict[Resource, tuple[str, str]] = {
     "requests": ("request", "a minute"),
     "tokens": ("token", "a minute"),
     "slots": ("call", "at a time"),
 }
-_LIMIT_OF: dict[Resource, str] = {  # what a limit is called in ``RateLimits``
+_LIMIT_OF: dict[Resource, str] = {  # field of ``RateLimits``
     "requests": "requests_per_min",
     "tokens": "tokens_per_min",
     "slots": "concurrency",
@@ -179,7 +179,7 @@ _LIMIT_OF: dict[Resource, str] = {  # what a limit is called in ``RateLimits``
 
 
 def usage_of(states: Sequence[WindowState], now: float) -> WindowUsage:
-    """The requests that are left, of several limits by the one with the fewest. ``now`` in Unix seconds."""
+    """Remaining requests of the tightest limit. ``now`` in Unix seconds."""
     least = None
     for state in states:
         if state.resource == "requests" and (least is None or state.remaining < least.remaining):
@@ -190,7 +190,7 @@ def usage_of(states: Sequence[WindowState], now: float) -> WindowUsage:
 
 
 def headers_of(states: Sequence[WindowState], now: float) -> dict[str, str]:
-    """The headers of an answer: of the window that has the smallest share left; of none, where nothing is limited."""
+    """Rate limit headers for the window with the smallest share left. Empty without limits."""
     least, least_share = None, 0.0
     for state in states:
         share = state.remaining / state.limit if state.limit else 0.0
@@ -207,7 +207,7 @@ def headers_of(states: Sequence[WindowState], now: float) -> dict[str, str]:
 
 
 def refusal(takes: Sequence[Take], denied: Denied, now: float, processes: int = 1) -> RateLimited:
-    """The error for a call without room in its limits, or in this process's part of them."""
+    """The error for a call that exceeds a limit, or this process's share of it."""
     take, state = takes[denied.by], denied.states[denied.by]
     whose = take.name.partition(":")[0]
     has_part = state.limit > 0 or take.limit == 0
@@ -217,21 +217,21 @@ def refusal(takes: Sequence[Take], denied: Denied, now: float, processes: int = 
     if processes > 1 and take.limit:
         said += f", of which each of {processes} processes has {state.limit} while the coordination is away"
     if not take.limit:
-        said += ", which lets nothing in: it has to be raised first"
+        said += ", which refuses every call: raise it first"
     elif not has_part:
         said += f": try again in {wait_s} s"
     else:
         said += f", and {state.remaining} {'is' if state.remaining == 1 else 'are'} left: try again in {wait_s} s"
     detail = {
         "level": whose,
-        # a call more at a time is a request too many: the specification knows two resources
+        # the specification has two resources; concurrency counts as requests
         "resource": "tokens" if take.resource == "tokens" else "requests",
         "limit_of": _LIMIT_OF[take.resource],
         "limit": take.limit,
         "remaining": state.remaining,
         "asked": take.amount,
         "retry_after_seconds": wait_s,
-        # not before the wait is over: slots have no window, and one that is empty lets nothing in at a limit of 0
+        # not before the wait is over, because slots have no window and a limit of 0 has an empty one
         "reset_unix": ceil(now + max(state.reset_s, wait_s)),
     }
     return RateLimited(said, detail=detail)

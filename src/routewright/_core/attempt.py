@@ -1,4 +1,4 @@
-"""``Attempt``: the record of one call of one model. Times are monotonic seconds."""
+"""``Attempt``: one call of one model, its answer and its cost. Times are monotonic."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from .routing.plan import Leg
 from .tokens.estimate import LONGEST_TOKEN, MESSAGE_TOKENS, TOOL_CALL_TOKENS, estimate, text_range
 
 MAX_ANSWER_CHARS = 32 << 20
-"""Longest accepted answer. Each piece of a tool call counts ``PIECE_CHARS`` more than its own length."""
+"""Limit on the length of an answer. Each piece of a tool call counts ``PIECE_CHARS`` extra."""
 PIECE_CHARS = 64
 MAX_REASON_CHARS = 200  # of a finish reason
-_COMMON = ("stop", "tool_calls", "length", "content_filter")  # finish reasons that need no translation
+_COMMON = ("stop", "tool_calls", "length", "content_filter")  # finish reasons that need no table look-up
 
 
 class Rare:
-    """Base for rarely set attributes: class defaults, stored in ``__dict__`` once set, not as fields of the struct."""
+    """Fields that few structs set: class defaults, stored in ``__dict__`` once set."""
 
     __slots__ = ()
 
@@ -55,7 +55,7 @@ class Rare:
 
 
 class _Rare(Rare):
-    """Attributes that few attempts set."""
+    """Fields that few attempts need."""
 
     __slots__ = ()
 
@@ -64,70 +64,70 @@ class _Rare(Rare):
     after: Attempt | None = None
     """The attempt whose fault led to this one. None for the first attempt and for a hedge."""
     budget_capped = False
-    """The budget set the cap, so an answer cut at the cap was cut by the budget."""
+    """True: the budget determines the cap."""
     repair: TokenBounds | None = None
-    """Tokens that a repair adds to the prompt: the invalid answer and its errors. None: not a repair."""
+    """Set if the model repairs its answer: size of the previous answer and problem report in the prompt."""
     probe = False
-    """It probes a circuit that is not closed."""
+    """True: probes a model whose circuit is not closed."""
     hedge = False
-    """It runs in parallel with another attempt."""
+    """True: runs in parallel with another attempt."""
     delivered = False
-    """Content has reached the caller. For a call without streaming, only at the end."""
+    """True: content has reached the caller. Without streaming that happens only at the end."""
     fault: FaultKind | None = None
     fault_text = ""
     fault_public = ""
     """``fault_text`` without addresses, if it contains any."""
     hint = ""
-    """The provider's advice about the fault, if any."""
+    """What to do about the fault, if known."""
     thoughts: list[Thought] | None = None
-    """Reasoning in order. None: the model showed none."""
+    """The model's visible reasoning, in order."""
     pieces: dict[int, ToolPieces] | None = None
     thought_characters = 0
     usage_estimated = False
     unsure: tuple[int, ...] | None = None
-    """Inputs of ``cost_range_nanos``, if the provider sent no final usage."""
+    """Input of ``cost_range_nanos`` if the provider did not report final usage."""
     unslept_ms = 0.0
-    """In the sandbox, the time the model would have taken."""
+    """In the sandbox: the model's usual latency."""
     screen: Any = None
-    """The guardrails for its answer, if any."""
+    """Guardrails applied to its answer, if any."""
     hits: Sequence[Hit] = ()
     finish_word: str | None = None
-    """The vendor's own finish reason, if ``finish_reason`` is ``other``."""
+    """The vendor's own word, if the reason is ``other``."""
     prices_of_day: Prices | None = None
-    """Prices of the day it began, if they depend on the day."""
+    """Prices of the day on which it began, if they depend on the day."""
 
 
 class Attempt(_Rare, Struct, dict=True, eq=False):
-    """One call of one model. The machine creates it; the engine fills in what happens."""
+    """One call of one model. The fallback machine creates it, the engine records what happens."""
 
     number: int
     leg: Leg
     cap: int | None
-    """Output cap sent to the model, in tokens. None: the model's own limit."""
+    """Output token limit. None: the model's own."""
     patience_s: float = 0.0
-    """How long the model may be silent before that counts as its fault."""
+    """Time until the first response, after which the attempt counts as the model's fault."""
     due_at: float = 0.0
-    """Latest time for the first sign of life if the attempt begins at once."""
+    """Deadline of the first response if it begins at once."""
     started_at: float = 0.0
     ended_at: float = 0.0
     first_at: float | None = None
     text: list[str] = []
     characters: int = 0
     counted_at: int = -1
-    """``characters`` when the usage arrived."""
+    """``characters`` when usage arrived."""
     usage: Usage | None = None
     finish_reason: str | None = None
     """A common finish reason, or ``budget``."""
     cost_nanos: int = 0
     server: str | None = None
-    """The provider's name, if it differs from the catalogue's."""
+    """Name of the provider, if it differs from the catalogue's."""
 
     def __repr__(self) -> str:
-        # no text: a repr ends up in logs
+        # leaves out the text, because reprs end up in logs
         return f"<Attempt {self.number} of {self.model}: {self.fault or self.finish_reason or 'under way'}>"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Fields for ``rich``; no text either."""
+        """Representation for ``rich``, also without text."""
         return [("number", self.number), ("model", self.model)]
 
     @property
@@ -142,12 +142,12 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
 
     @property
     def status(self) -> SpanStatus:
-        """How it ended. Neither fault nor finish reason means that it was cancelled."""
+        """How it ended. Without fault or finish reason it was cancelled."""
         return "error" if self.fault is not None else "cancelled" if self.finish_reason is None else "ok"
 
     @property
     def restart(self) -> bool:
-        """It voids what was delivered before."""
+        """True: it discards what was delivered so far."""
         return self.after is not None and self.after.delivered
 
     @property
@@ -178,23 +178,23 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
 
     @property
     def produced(self) -> bool:
-        """Billable output arrived. A fault or cancellation before that costs nothing."""
+        """True: something billable arrived. A fault or cancellation before that costs nothing."""
         return self.characters > 0 or self.usage is not None
 
     @property
     def counted(self) -> bool:
-        """The usage is final: the answer has ended, and no text followed the usage."""
+        """True: usage is final. The answer has ended, and nothing followed the usage."""
         return self.usage is not None and self.finish_reason is not None and self.counted_at == self.characters
 
     @property
     def prices(self) -> Prices:
-        """Prices of the day it began."""
+        """Prices of the day on which it began."""
         return self.leg.prices if self.prices_of_day is None else self.prices_of_day
 
     def take(self, chunk: Any) -> Delta | ToolDelta | Finish | None:
-        """Add a chunk, and return it if it goes to the caller. After the finish only usage counts. Raises
-        ``ProviderFault("malformed")`` for an invalid chunk, an answer that is too long, and a tool call without a name;
-        and the fault that a finish reason means."""
+        """Add a chunk, and return it if it is for the caller. After the end only usage counts. Raises
+        ``ProviderFault("malformed")`` for an invalid chunk, an answer that is too long, or a tool call without a name,
+        and the fault that a finish reason stands for."""
         if isinstance(chunk, Delta):
             text = chunk.text
             if not ((type(text) is str and text.isascii()) or _is_text(text)):
@@ -211,7 +211,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
             if not ([*map(type, counts)] == _SEVEN_INTS and max(counts) <= MOST_TOKENS and type(tier) is str):
                 raise self._malformed(chunk)
             if adds_up(chunk):
-                self.usage = chunk  # inconsistent counts are estimated instead
+                self.usage = chunk  # inconsistent usage is ignored and estimated instead
                 self.counted_at = self.characters
             return None
         if isinstance(chunk, Finish):
@@ -243,7 +243,8 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         return chunk
 
     def settle(self, bounds: TokenBounds) -> Usage:
-        """Compute its cost. Without a final usage, the usage is estimated from the text. ``bounds``: of the prompt."""
+        """Compute the cost from usage and prices of the day. Without final usage the received text is counted too.
+        ``bounds`` are the prompt's."""
         usage = self.usage
         if usage is None or self.finish_reason is None or self.counted_at != self.characters:
             usage = self._estimate(bounds, usage)
@@ -252,12 +253,12 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         return usage
 
     def doubt(self) -> None:
-        """Note that the provider may bill a full answer, though no output arrived."""
+        """Note that the provider may bill output that never arrived."""
         self.unsure = ()
 
     def cost_range_nanos(self, bounds: TokenBounds) -> tuple[int, int] | None:
-        """Least and greatest possible cost, or None if the provider sent a final usage. The model may have gone on
-        after its answer broke off, and its reasoning may be hidden: then the output may reach the cap."""
+        """Lowest and highest possible cost without final usage, from the bounds of the prompt and the received output.
+        A broken-off answer, or hidden reasoning, may have continued at the vendor."""
         unsure, usage, leg, prices = self.unsure, self.usage, self.leg, self.prices
         if unsure is None or not prices:
             return None
@@ -275,7 +276,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         return range_nanos(prices, inputs, outputs)
 
     def _estimate(self, bounds: TokenBounds, told: Usage | None) -> Usage:
-        """Estimate what the provider's usage leaves out."""
+        """Estimate the usage that the provider did not send."""
         output, names = "".join(self.text), 0
         if self.pieces is not None:
             output += "".join("".join(call.arguments) for call in self.pieces.values())
@@ -298,7 +299,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         return told
 
     def _think(self, thought: Thought) -> None:
-        """Keep a thought. All thoughts together have the same length limit as the answer."""
+        """Add reasoning. It has the same limit as the answer."""
         self.thought_characters += len(thought.text) if thought.item is None else len(json.encode(thought.item))
         if self.thought_characters > MAX_ANSWER_CHARS:
             raise self._too_long()
@@ -306,8 +307,8 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         self.thoughts.append(thought)
 
     def reasoning(self, since: int = 0) -> Reasoning | None:
-        """Thoughts from index ``since`` on, for the caller and the vendor's next turn. Withheld if guardrails screen
-        answers, since thoughts may repeat what those remove."""
+        """Reasoning from the item at index ``since`` on. None if guardrails check answers, because reasoning repeats
+        what they redact."""
         thoughts = (self.thoughts or ())[since:]
         if not thoughts or self.screen is not None:
             return None
@@ -316,7 +317,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         return Reasoning(self.provider, items, text or None)
 
     def _read_ending(self, word: str) -> FinishReason:
-        """Translate a vendor's finish reason. Raises ``ProviderFault`` if it means a fault."""
+        """Map a vendor's finish reason to a common one. Raises ``ProviderFault`` if it stands for a fault."""
         means = ending_of(word) if word else FaultKind.TRUNCATED
         if isinstance(means, FaultKind):
             how = f"broke off with {word.partition(':')[0]!r}" if word else "ended the answer without a finish reason"
@@ -345,7 +346,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
 
 
 class ToolPieces:
-    """A tool call being received."""
+    """A tool call while it arrives."""
 
     __slots__ = ("arguments", "id", "name")
 
@@ -354,15 +355,15 @@ class ToolPieces:
         self.arguments: list[str] = []
 
 
-NO_TEXT: Any = ()  # immutable: no text can be added
+NO_TEXT: Any = ()  # replaces text that was dropped
 _SEVEN_INTS = [int] * 7
 
 
-# Providers are third-party code, and structs accept any value: chunks are checked before they go to clients.
+# Chunks come from third-party code and go to clients. Structs do not check their fields, so they are checked here.
 
 
 def _is_text(text: object) -> bool:
-    """True for a string that encodes as UTF-8; lone surrogates do not."""
+    """True for a string without lone surrogates."""
     if not isinstance(text, str):
         return False
     if text.isascii():
@@ -375,7 +376,7 @@ def _is_text(text: object) -> bool:
 
 
 def _named(chunk: object) -> str:
-    """Describe an invalid chunk without quoting it."""
+    """Describes an invalid chunk without its text."""
     name = type(chunk).__name__
     if isinstance(chunk, Usage):
         return f"a {name} whose counts are not whole numbers up to {MOST_TOKENS:,}"

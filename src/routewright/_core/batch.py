@@ -1,4 +1,4 @@
-"""May a batch of writes be applied? Asked before any of it is, so that it is applied whole or not at all."""
+"""Checks a batch of writes before any of them is applied, so that it is applied completely or not at all."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from routewright.wire import (
 from .money import NANOS_PER_USD, usd_text
 
 MOST_CREDIT = 9_000_000_000 * NANOS_PER_USD
-"""That an account was ever given, or that was taken from it: 64 bits hold it."""
-UNNAMED_S = 24 * 3600  # how long a snapshot stays that no trace names (any more): one may be on its way
+"""Limit on an account's total credit; fits into 64 bits."""
+UNNAMED_S = 24 * 3600  # how long unreferenced snapshots are kept, because a trace may follow
 _OF_THE_SYSTEM = (PutSnapshot, PutPolicyVersion, AddLearned, SetRetention, PutIncident, ClaimDeliveries, EndAttempt)
 _ALONE = (DeleteTraces,)
 _OF_TRACES = (PutTrace, PutFeedback, PutSnapshot, DeleteTraces, SetRetention)
@@ -59,13 +59,13 @@ _UNCONDITIONAL = (
 )
 
 Booked = Callable[[Write], object]
-"""The account, key, endpoint or incident that a write would take the place of, how many rows the call has that it
-corrects, what was credited before it; None where there is none, and for credit that was given before."""
-Holder = Callable[[str], tuple[str, str] | None]  # the account and the id of the key that has a digest
+"""What a write replaces: the stored account, key, endpoint or incident; for a correction the number of the call's rows;
+for credit the total so far. None: nothing, or credit that was already given."""
+Holder = Callable[[str], tuple[str, str] | None]  # account and id of the key with a digest
 
 
 def ids_of(writes: Sequence[Write]) -> tuple[list[str], list[str]]:
-    """The ids of the traces and of the snapshots that have to be looked up before ``check_batch``."""
+    """Ids of the traces and snapshots to look up before ``check_batch``."""
     traces: dict[str, None] = {}
     snapshots: dict[str, None] = {}
     for write in writes:
@@ -87,12 +87,12 @@ def check_batch(
     snapshots: Collection[str],
     booked: Booked | None = None,
 ) -> None:
-    """Hold every write to what it expects of what is there: traces with their environments, and snapshots; those that
-    the batch itself makes before it included. ``booked`` tells what there was before the batch of accounts, keys,
-    incidents, corrections and credit; without it these and all of the ledger are unknown kinds.
+    """Check the expectations of every write, including earlier writes of the batch. ``traces`` (with environment) and
+    ``snapshots`` are those that exist. ``booked`` returns stored accounts, keys, incidents, corrections and credit;
+    without it these kinds are unknown.
 
-    Raises ``PreconditionFailed``, also for a trace in the place of one of the other environment, and
-    ``UnsupportedWrite`` for a kind that is unknown, or not to be said so.
+    Raises ``PreconditionFailed``, also for a trace id of the other environment, and ``UnsupportedWrite`` for an unknown
+    kind or a wrong account.
     """
     there, kept, made = dict(traces), set(snapshots), set[tuple[str, str]]()
     credited: dict[str, int] = {}
@@ -123,7 +123,7 @@ def check_batch(
                 name = _check_thing(write, booked(write), made, index)
                 made.add((kind, name))
             case AddCredit() if booked is not None:
-                before = booked(write)  # not an int: it was given already
+                before = booked(write)  # None: it was already given
                 if isinstance(before, int) and write.id not in credited:
                     credited[write.id] = write.nanos
                     nanos = before + sum(credited.values())
@@ -142,7 +142,7 @@ def check_batch(
 def _check_thing(
     write: PutAccount | PutKey | PutEndpoint | PutIncident, there: object, made: set[tuple[str, str]], index: int
 ) -> str:
-    """Hold an account, key, endpoint or incident to what it expects, which may be that nobody has changed it."""
+    """Check the expectation of an account, key, endpoint or incident."""
     match write:
         case PutAccount(Account(name=name)) | PutKey(Key(id=name)) | PutEndpoint(Endpoint(id=name)):
             pass
@@ -164,7 +164,7 @@ def _check_expected(name: str, expect: str | None, present: bool, index: int) ->
 
 
 def check_digests(account: str, writes: Sequence[Write], holder: Holder) -> None:
-    """Hold every key to a digest that no other key has, of whichever account. Raises ``PreconditionFailed``."""
+    """Raise ``PreconditionFailed`` if a key has the digest of another key of any account."""
     taken: dict[str, tuple[str, str]] = {}
     for index, write in enumerate(writes):
         if isinstance(write, PutKey):
@@ -174,6 +174,6 @@ def check_digests(account: str, writes: Sequence[Write], holder: Holder) -> None
 
 
 def check_place(trace_id: str, environment: Environment, there: Environment, index: int = 0) -> None:
-    """Hold a trace to the environment of that in whose place it comes. Raises ``PreconditionFailed``."""
+    """Raise ``PreconditionFailed`` if a trace would replace one of the other environment."""
     if environment != there:
-        raise PreconditionFailed(f"{trace_id} is a trace of {there}, and one of {environment} is another", index=index)
+        raise PreconditionFailed(f"{trace_id} is a trace of {there}, not of {environment}", index=index)

@@ -1,5 +1,7 @@
-"""``Call``: the record of one request from the door to the storage. The engine fills it in. Its trace, spans, ledger
-rows, response and events are computed when they are read. It keeps no prompt or answer, unless they are captured."""
+"""``Call``: the record of one request, its decision, attempts and outcome, filled in by the engine.
+
+Trace, spans, ledger rows, response and events are computed from it on demand. After the end it holds no text unless
+content is captured."""
 
 from __future__ import annotations
 
@@ -34,7 +36,6 @@ from routewright.wire import (
     ToolCall,
     Trace,
     TraceStatus,
-    Usage,
     WarmPrefix,
     WindowState,
 )
@@ -68,70 +69,70 @@ from .trace.compact import (
 )
 from .trace.ids import TraceParent
 
-BEST_KEPT = 5  # candidates in a trace; replay gives the whole table
+BEST_KEPT = 5  # candidates in a trace; a replay gives all of them
 
 
 class _Rare(Rare):
-    """Fields that few calls set."""
+    """Fields that few calls need."""
 
     __slots__ = ()
 
     policy: PolicySnapshot | None = None
     laid: Laid | None = None
-    """The policy applied to the request; dropped when the call ends."""
+    """The policy applied to the request, until the call ends."""
     hold: Any = None
-    """Its hold on limits and money until it ends. None: its caller has no limits."""
+    """Its hold on limits and money, until it ends. None: nothing limits its caller."""
     asks: Asks | None = None
-    """What it needs from a model besides text."""
+    """Model abilities that it needs besides text. None: none."""
     repeats = False
-    """Its prompt will be sent again as the prefix of a longer one."""
+    """True: the prompt will be sent again with more messages."""
     workload_values: tuple[str | None, ...] = ()
-    """Values in its metadata that identify its workload."""
+    """Metadata values that identify its workload."""
     workload: tuple[int, int] | None = None
-    """How much longer, and how much slower, the workload's answers are than usual, in quarter octaves."""
+    """How much longer, and slower, the workload's answers are than usual, in quarter octaves."""
     prompt: Prompt | None = None
-    """Hashes of its prompt, if vendors may have it cached."""
+    """Hashes of its prompt, to look for in vendors' caches."""
     warm: tuple[WarmPrefix, ...] = ()
-    """Prefixes expected to be in vendors' caches."""
+    """Prefixes expected in vendors' caches."""
     has_lists = False
-    """It names models, so no compiled plan of a class applies."""
+    """True: the request names models, so it shares no plan with its class."""
     budget: Room | None = None
     own_given: DecisionInput | None = None
-    """The decision's input, if it is not shared by a class. None: derived from the plan's input when read."""
+    """The decision's input if it differs from the class's. None: ``given`` derives it from the plan's."""
     reading: Reading | None = None
-    """The prediction from its prompt. None: not made yet, or it could not change the choice."""
+    """The predictor's reading of the prompt. None: not read yet, or irrelevant."""
     quality: tuple[int, ...] | None = None
-    """Predicted quality per row of the pool, if it differs from the catalogue's."""
+    """Qualities predicted by ``reading``, if they differ from the catalogue's."""
     explores = True
-    """A policy may try another model first. False if only the decision is wanted, since nothing is learned from it."""
+    """True: the policy may explore. False if only a decision is requested."""
     draw: Draw | None = None
-    """The model to try first under a policy that explores."""
+    """The model chosen by the policy's exploration."""
     asks_cache = False
     lookup: Any = None
     looked: LookLine | None = None
     metadata_json: bytes | None = None
-    """Copied when the call was made, so that later changes of the caller's object do not matter."""
+    """Encoded at the start, because callers may change their object."""
     rollup_keys: tuple[str, ...] = ()
-    """Metadata keys that usage is grouped by."""
+    """Metadata keys that usage is counted by."""
     windows: Sequence[WindowState] = ()
-    """Its rate limits when it was admitted."""
+    """Rate limits at its admission."""
     traceparent: TraceParent | None = None
     is_guarded = False
-    """Its request has passed the guardrails."""
+    """True: the request has passed the guardrails."""
     hits: Sequence[Hit] = ()
     used = Amount()
-    """The most of its budget that it can have used. Set when it ends."""
+    """Highest possible use of its budget, if any. Set at the end."""
     created_text: str | None = None
-    error_code: str | None = None  # an error itself holds on to the frames it passed
+    error_code: str | None = None  # not the error itself, which would keep its frames alive
     captured: Any = None
-    """The captured prompt and answer. Redacted when first read."""
+    """Captured content, if any. Redacted when first read."""
     text_bytes = 0
     is_booked = False
-    """Its cost is settled separately from its trace."""
+    """True: its cost is settled separately from its trace."""
     waited_s = 0.0
-    """How long its answer waited for the storage. Not in its trace, which is written before."""
+    """How long its answer waited for the storage; not in the trace."""
     is_void = False
-    """Another call was answered and billed in its place."""
+    """True: another call was answered and billed instead."""
 
 
 class Call(_Rare, Struct, dict=True, eq=False):
@@ -140,13 +141,13 @@ class Call(_Rare, Struct, dict=True, eq=False):
     id: str
     caller: Caller
     request: RouteRequest
-    """After its policy was applied. Dropped when the call ends, as are ``board`` and ``fleet``."""
+    """The request after its policy. Dropped at the end, like ``board`` and ``fleet``."""
     bounds: TokenBounds
     board: Board
-    """The snapshots it decides from."""
+    """Snapshots used for the whole call."""
     fleet: Any
     snapshot_ids: tuple[str, str, str | None]
-    """Of the catalogue, health and policy behind the decision."""
+    """Ids of the catalogue, health and policy snapshots of the decision."""
     policy_version: str
     timeout_ms: int
     created_at: float
@@ -160,11 +161,11 @@ class Call(_Rare, Struct, dict=True, eq=False):
     status: TraceStatus = "running"
 
     def __repr__(self) -> str:
-        # no text: a repr ends up in logs
+        # leaves out the text, because reprs end up in logs
         return f"<Call {self.id}: {self.status}, {len(self.attempts)} attempts>"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Fields for ``rich``; no text either."""
+        """Representation for ``rich``, also without text."""
         return [("id", self.id), ("status", self.status)]
 
     @property
@@ -174,18 +175,18 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     @property
     def deadline(self) -> float:
-        """When its time is over, in monotonic seconds."""
+        """Monotonic seconds at which its time is over."""
         return self.started_at + self.timeout_ms / 1000
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Tags of its request."""
+        """Tags of the request."""
         metadata: dict[str, Any] = {} if self.metadata_json is None else json.decode(self.metadata_json)
         return metadata
 
     @property
     def given(self) -> DecisionInput:
-        """The decision's input, predictions included."""
+        """The decision's input, readings included."""
         given, plan, budget = self.own_given, self.plan, self.budget
         if given is not None:
             return given
@@ -213,19 +214,19 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     @property
     def decision(self) -> Decision | None:
-        """None: no decision was made."""
+        """The decision, if one was made."""
         return None if self.plan is None else Decision(self.plan, self.given, None)
 
     @property
     def created(self) -> str:
-        """``created_at`` as RFC 3339."""
+        """Time of the call, RFC 3339."""
         if self.created_text is None:
             self.created_text = timestamp(self.created_at)
         return self.created_text
 
     @property
     def key(self) -> str:
-        """Key of its trace: traces sort by it in order of time."""
+        """Sort key of its trace."""
         return self.created + self.id
 
     @property
@@ -235,18 +236,18 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     @property
     def cost_nanos(self) -> int:
-        """Cost upstream of all attempts."""
+        """Cost of all attempts."""
         attempts = self.attempts
         return attempts[0].cost_nanos if len(attempts) == 1 else sum([attempt.cost_nanos for attempt in attempts])
 
     @property
     def fell_back(self) -> bool:
-        """Another model than the chosen one served the request."""
+        """True: a fallback served the request."""
         return self.served is not None and self.served.place > 0
 
     @property
     def charged_nanos(self) -> int:
-        """What is billed: the cost, if there is an answer or the caller left after content was delivered; else 0."""
+        """Billed: the cost of an answer, or the cost so far if the caller left after content was delivered."""
         if self.caller.environment == "sandbox" or self.is_void:
             return 0
         if self.served is not None:
@@ -256,7 +257,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     @property
     def latency_ms(self) -> float:
-        """Duration of the whole call. Sandbox calls add the model's usual time without waiting for it."""
+        """Duration of the call. In the sandbox it includes the model's usual latency without waiting for it."""
         milliseconds = (self.ended_at - self.started_at) * 1000
         for attempt in self.attempts:
             milliseconds += attempt.unslept_ms
@@ -265,14 +266,15 @@ class Call(_Rare, Struct, dict=True, eq=False):
     @property
     def tokens(self) -> Tokens:
         """Tokens of the attempt that served the request."""
-        return (None if self.served is None else _tokens_of(self.served.usage)) or Tokens()
+        usage = None if self.served is None else self.served.usage
+        return Tokens() if usage is None else Tokens(usage.input, usage.output, usage.cached)
 
     def void(self, is_void: bool) -> None:
-        """Charge nothing, since another call was answered and billed instead; False charges its cost again."""
+        """Set whether another call was answered and billed instead, so that this one charges nothing."""
         self.is_void = is_void
 
     def end(self, error: RouterError | None, at: float) -> None:
-        """Set its status and drop its working state. No answer and no error means that the caller left."""
+        """Record the outcome and drop working data. Neither an answer nor an error means that the caller left."""
         self.ended_at = at
         self.request = self.fleet = self.board = None  # type: ignore[assignment]
         if self.prompt is not None:
@@ -283,7 +285,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
             self.lookup = None
             if self.served is not None and not self.attempts:  # a hit
                 self.served.text, self.served.screen, self.served.pieces = NO_TEXT, None, None
-        for attempt in self.attempts:  # traces hold no text, and the times only mattered while it ran
+        for attempt in self.attempts:
             attempt.text = NO_TEXT
             if attempt.thoughts is not None:
                 attempt.thoughts = None
@@ -299,7 +301,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
         if error is not None:
             self.error_code = error.code
 
-    # Computed from the record
+    # Results for the ledger, the storage and listeners
 
     @property
     def rows(self) -> list[LedgerRow]:
@@ -308,7 +310,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     @property
     def ledger_rows(self) -> list[LedgerRow]:
-        """One row per attempt that may have cost something; none in the sandbox."""
+        """One row per attempt that may have a cost; none in the sandbox."""
         caller, rows = self.caller, list[LedgerRow]()
         if caller.environment == "sandbox":
             return rows
@@ -335,7 +337,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     @property
     def line(self) -> CallLine:
-        """Its trace as it is stored, without content."""
+        """The stored form of its trace, without content."""
         caller, served, given, cost = self.caller, self.served, self.given, self.cost_nanos
         usage = None if served is None else served.usage
         line = CallLine(
@@ -420,30 +422,30 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     @property
     def trace(self) -> Trace:
-        """The trace (spec 2.6, contract 9); a new object each time."""
+        """The trace (spec 2.6, contract 9), newly built for each reader."""
         return trace_of(self.line, None if self.captured is None else self.captured.content)
 
     @property
     def wordless(self) -> Trace:
-        """The trace without captured text, so that no redactor runs."""
+        """The trace without captured content, so it needs no redactor."""
         return trace_of(self.line)
 
     @property
     def spans(self) -> list[Span]:
-        """Its spans, in order."""
+        """Spans of the trace, in order."""
         return spans_of(self.line)
 
     @property
     def counted(self) -> Counted:
-        """What analytics count from its trace."""
+        """What analytics count of its trace."""
         served, attempts, given, looked = self.served, self.attempts, self.own_given, self.looked
-        is_hit = looked is not None and looked.hit
+        is_hit, usage = looked is not None and looked.hit, None if served is None else served.usage
         if given is None:
             assert self.plan is not None, "its plan is one of a class of requests"
             given = self.plan.given
         ended, reason = list[tuple[str, bool]](), None
         for each in attempts:
-            if each.fault is not None or each.finish_reason is not None:  # else it was left
+            if each.fault is not None or each.finish_reason is not None:  # else it was cancelled
                 ended.append((each.leg.id, each.fault is None))
         if self.fell_back:
             replaced = map(self._replaced_by, attempts)
@@ -456,7 +458,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
             model=served.leg.id if served is not None else attempts[-1].leg.id if attempts else "",
             cost_nanos=cost,
             charged_nanos=self.charged_nanos if cost else 0,
-            tokens=(None if served is None else _tokens_of(served.usage)) or Tokens(),
+            tokens=Tokens() if usage is None else Tokens(usage.input, usage.output, usage.cached),
             metadata={} if self.metadata_json is None else self.metadata,
             was_tried=bool(attempts),
             ended=ended,
@@ -466,7 +468,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
         )
 
     def _replaced_by(self, attempt: Attempt) -> tuple[str | None, Attempt | None]:
-        """The model that an attempt replaced, if any, and the attempt at that model, if it was called."""
+        """The model that an attempt replaced, if it was a fallback, and the previous attempt, if any."""
         first, plan = self.attempts[0], self.plan
         before = attempt.after or (None if attempt is first else first)
         model = before.model if before is not None else attempt.model if plan is None else plan.legs[0].id
@@ -476,10 +478,10 @@ class Call(_Rare, Struct, dict=True, eq=False):
     def response(
         self, output: str, tool_calls: list[ToolCall] | None, reasoning: Reasoning | None = None
     ) -> RouteResponse:
-        """The response (spec 2.2) of a call that was served."""
+        """The route response (spec 2.2) of a served call."""
         plan, served = self.plan, self.served
-        assert plan is not None, "a served call has a plan"
-        assert served is not None, "the call was served"
+        assert plan is not None
+        assert served is not None
         usage, (primary, *chain) = served.usage, map(ID, plan.legs)
         told, budget = plan.told, self.budget
         counts = plan.counts if budget is None else plan.rejections(self.bounds.high, budget.nanos, budget.tokens)
@@ -519,7 +521,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
         )
 
     def events(self, error: RouterError | None, budget: Budget | None) -> list[PushedEvent]:
-        """Webhook events that it caused (spec 6.1). ``budget``: the request's."""
+        """Events to push (spec 6.1). ``budget`` is the request's."""
         if isinstance(error, BudgetExceeded):
             return [BudgetRefused(self.id, error.detail["rejected_candidates"], budget, self.metadata)]
         plan, served = self.plan, self.served
@@ -532,11 +534,13 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
 
 def _reason_after(before: Attempt | None) -> FallbackReason:
-    """Why another model was called after an attempt. None: the attempt was skipped because of earlier faults."""
+    """Reason for the fallback after an attempt. None: the model was skipped because of earlier faults."""
     if before is None:
         return "upstream_5xx"
-    return "timeout" if before.fault is None else FAULTS[before.fault].reason  # a hedge was quicker
+    # without a fault, a hedge was faster
+    return "timeout" if before.fault is None else FAULTS[before.fault].reason
 
 
-def _tokens_of(usage: Usage | None) -> Tokens | None:
-    return None if usage is None else Tokens(usage.input, usage.output, usage.cached)
+def _hit_reason(looked: LookLine) -> str:
+    near = "" if looked.similarity is None else f", similarity {looked.similarity:.3f}"
+    return f"from the cache ({looked.mode}, {looked.age_s:.0f} s old{near})"

@@ -1,5 +1,5 @@
-"""Keys for single purposes out of one root secret, by HKDF with SHA-256 (RFC 5869), and what is done with them. The one
-place where secrets are compared, in a time that does not tell where they differ."""
+"""Keys derived from the root secret by HKDF-SHA-256 (RFC 5869): MACs, sealing, and the only comparison of secrets, in
+constant time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NONCE = 16
 
 
 def derive(root: bytes, purpose: str) -> bytes:
-    """The key of 32 bytes that the root secret has for a purpose. Of another purpose's key it says nothing."""
+    """Derive the 32-byte key for a purpose. Keys of different purposes are independent."""
     extracted = hmac.digest(_SALT, root, HASH)
     return hmac.digest(extracted, purpose.encode() + b"\x01", HASH)
 
@@ -24,13 +24,13 @@ def mac(key: bytes, message: bytes) -> bytes:
 
 
 def seal(key: bytes, text: str, nonce: bytes) -> str:
-    """Encrypt a short text and authenticate it; base64. ``nonce``: 16 random bytes, never used twice with a key."""
+    """Encrypt and authenticate a short text; base64. ``nonce`` is 16 random bytes, never reused with a key."""
     covered = _covered(key, nonce, text.encode())
     return b64encode(nonce + covered + mac(key, b"sealed" + nonce + covered)[:_NONCE]).decode()
 
 
 def unseal(key: bytes, sealed: str) -> str | None:
-    """The text that was sealed; None if another key sealed it, or it was changed."""
+    """Decrypt the result of ``seal``. None: another key, or changed data."""
     given = b64decode(sealed)
     nonce, covered, code = given[:_NONCE], given[_NONCE:-_NONCE], given[-_NONCE:]
     if not same(code, mac(key, b"sealed" + nonce + covered)[:_NONCE]):
@@ -39,11 +39,11 @@ def unseal(key: bytes, sealed: str) -> str | None:
 
 
 def _covered(key: bytes, nonce: bytes, text: bytes) -> bytes:
-    """Each byte XOR one of a keystream: HMAC of the nonce and a counter."""
+    """XOR with a keystream: HMACs of the nonce and a counter."""
     stream = b"".join(mac(key, b"stream" + nonce + bytes([block])) for block in range(len(text) // 32 + 1))
     return bytes(each ^ cover for each, cover in zip(text, stream, strict=False))
 
 
 def same(told: bytes, expected: bytes) -> bool:
-    """Compare two codes."""
+    """Compare in constant time."""
     return hmac.compare_digest(told, expected)

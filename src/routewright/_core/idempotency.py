@@ -1,4 +1,4 @@
-"""Is a request the same as one before? (spec 4.1, contract 7)"""
+"""Fingerprints of requests, to compare them under an idempotency key (spec 4.1, contract 7)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 import msgspec
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
-_EXACT = 2**53  # below it every whole float is just one integer
+_EXACT = 2**53  # below this, floats represent integers exactly
 
 
 def fingerprint(method: str, path: str, body: Any) -> str:
-    """Identifies a request whatever its JSON spelling. The ``idempotency_key`` of ``body`` does not count."""
+    """Hash of a request, independent of its JSON spelling and its ``idempotency_key``."""
     told = {key: value for key, value in body.items() if key != "idempotency_key"} if isinstance(body, dict) else body
     content = _encode([method, path, told])
-    if b".0" in content:  # a whole number that is written as a float, perhaps
+    if b".0" in content:  # may be an integer written as a float
         content = _encode([method, path, _plain(told)])
     return blake2b(content, digest_size=20).hexdigest()
 
 
 def _plain(value: Any) -> Any:
-    """The value with one way of writing a number: 2000.0 is 2000."""
+    """Convert whole floats to integers: 2000.0 to 2000."""
     match value:
         case dict():
             return {key: _plain(each) for key, each in value.items()}

@@ -8,18 +8,18 @@ from math import inf, nextafter
 
 from routewright.wire import WINDOW_S, Denied, RateLimits, Resource, Take, WindowState
 
-SLOT_WAIT_S = 1.0  # when to ask for a slot again: nobody knows when one comes back
+SLOT_WAIT_S = 1.0  # retry delay for a slot, because its release is unknown
 
 
 def fits(used: int, amount: int, limit: int) -> bool:
-    """True if a limit has room. An amount above the whole limit goes alone; a limit of 0 admits nothing."""
+    """True if a limit has room. An amount above the whole limit fits an empty window. A limit of 0 admits nothing."""
     if amount < 1:
         return amount == 0
     return used + amount <= limit or (used == 0 and limit > 0)
 
 
 def leaves_in(at: float, now: float) -> float:
-    """Seconds until what was taken at ``at`` leaves its window: whole ones where these are enough."""
+    """Seconds until what was taken at ``at`` leaves its window; whole seconds if these suffice despite rounding."""
     leaves = at + WINDOW_S
     if leaves - WINDOW_S < at:
         leaves = nextafter(leaves, inf)
@@ -30,25 +30,25 @@ def leaves_in(at: float, now: float) -> float:
 
 
 class Window:
-    """The requests and tokens of one account or key in the last minute, oldest first, and its running calls. Calls
-    admitted at one time are one entry."""
+    """Requests and tokens of an account or key in the last minute, oldest first, and its running calls. Calls admitted
+    at the same time share an entry."""
 
     __slots__ = ("head", "payers", "requests", "slots", "times", "tokens", "used_requests", "used_tokens")
 
     def __init__(self) -> None:
-        self.times: list[float] = []  # those from ``head`` on count
+        self.times: list[float] = []  # entries from ``head`` on count
         self.requests: list[int] = []
         self.tokens: list[int] = []
         self.head = 0
         self.used_requests = self.used_tokens = 0
-        self.slots = 0  # calls that run
-        self.payers = 0  # callers that are resolved to it
+        self.slots = 0  # running calls
+        self.payers = 0  # number of ``Payer`` that refer to it
 
     def fill(
         self, requests: int, tokens: int, slots: int, last: float, first: Sequence[tuple[float, int, int]] = ()
     ) -> None:
-        """Set a new window to these sums. ``last``: when it changed last; 0: never. ``first``: its oldest entries, as
-        time, requests and tokens, as many as a call waits for; the rest counts as taken at ``last``."""
+        """Set a new window to these sums. ``last`` is the time of its last change (0: never); ``first`` its oldest
+        entries (time, requests, tokens), as many as a call waits for. The rest counts as taken at ``last``."""
         self.used_requests, self.used_tokens, self.slots = requests, tokens, slots
         rest = last, requests - sum(each[1] for each in first), tokens - sum(each[2] for each in first)
         for at, some_requests, some_tokens in (*first, rest) if last else ():
@@ -57,7 +57,7 @@ class Window:
             self.tokens.append(some_tokens)
 
     def take(self, at: float, tokens: int) -> None:
-        """Count a call. ``at`` is never before the last."""
+        """Count a call. ``at`` never decreases."""
         times = self.times
         self.used_requests += 1
         self.used_tokens += tokens
@@ -70,7 +70,7 @@ class Window:
         self.tokens.append(tokens)
 
     def correct(self, at: float, by: int, requests: int = 0) -> None:
-        """Change the tokens that were taken ``at`` a time, and the requests, if they still count."""
+        """Change the tokens and requests taken ``at`` a time, if they still count."""
         times = self.times
         place = bisect_left(times, at, self.head)
         if place < len(times) and times[place] == at:
@@ -80,7 +80,7 @@ class Window:
             self.used_requests += requests
 
     def age(self, cut: float) -> None:
-        """Drop what was taken until ``cut``."""
+        """Drop entries up to ``cut``."""
         first = self.head
         times = self.times
         self.head = end = bisect_right(times, cut, first)
@@ -104,7 +104,7 @@ class Window:
         return found
 
     def admits(self, limits: RateLimits, tokens: int, slots: int) -> bool:
-        """True if one more call has room. The window is aged."""
+        """True if the window has room for one more call. Call ``age`` first."""
         concurrency, requests, most = limits.concurrency, limits.requests_per_min, limits.tokens_per_min
         return (
             (concurrency is None or not slots or self.slots < concurrency)
@@ -113,7 +113,7 @@ class Window:
         )
 
     def wait_s(self, resource: Resource, amount: int, limit: int, now: float) -> float:
-        """Seconds until an amount fits, if nobody else takes any; 0 if it fits. Of slots, when to ask again."""
+        """Seconds until an amount fits if nobody else takes any; 0 if it fits. For slots, the retry delay."""
         used = self.used(resource)
         if fits(used, amount, limit):
             return 0.0
@@ -130,14 +130,14 @@ class Window:
         return SLOT_WAIT_S
 
     def used(self, resource: Resource) -> int:
-        """How much of a limit is taken."""
+        """Amount taken."""
         if resource == "requests":
             return self.used_requests
         return self.used_tokens if resource == "tokens" else self.slots
 
 
 def denied(takes: list[tuple[Take, Window]], now: float) -> Denied:
-    """Why not all of it can be taken, and for how long. One of them has no room; the windows are aged."""
+    """Which limit has the longest wait. At least one has no room. Call ``age`` on the windows first."""
     waits = [window.wait_s(take.resource, take.amount, take.limit, now) for take, window in takes]
     states = []
     for take, window in takes:

@@ -1,4 +1,4 @@
-"""Checks policies, publishes their versions, and lays them over requests (contract 2)."""
+"""Checks policies, publishes versions of them, and applies them to requests (contract 2)."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ _COMPARES = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operat
 
 
 def policy_id(name: str) -> str:
-    """The id of a policy without one: ``pol_`` and 26 characters from the hash of its name."""
+    """Default id of a policy: ``pol_`` and 26 characters from the hash of its name."""
     number = int.from_bytes(blake2b(name.encode(), digest_size=17).digest(), "big")
     return "pol_" + "".join(ALPHABET[(number >> shift) & 31] for shift in range(0, 130, 5))
 
 
 def checked_policy(policy: object, place: int) -> Policy:
-    """Check a policy by its types and the rules of a request. Raises ``ValidationFailed`` naming policy and field.
-    Whether its models exist is checked when it is published."""
+    """Check the types and values of a policy. Raises ``ValidationFailed`` with policy and field. Whether its models
+    exist is checked on publication."""
     if not isinstance(policy, Policy):
         raise ValidationFailed.at(f"policies[{place}]", f"{shown(policy)} is not a Policy", "pass Policy(...)")
     name: object = policy.name
@@ -76,7 +76,9 @@ def checked_policy(policy: object, place: int) -> Policy:
     found: Problems = []
     check_text(f"{path}.name", policy.name, found)
     if "@" in policy.name:
-        found.append(Problem(f"{path}.name", "holds an '@', which parts off the date of a version", "use another sign"))
+        found.append(
+            Problem(f"{path}.name", "contains '@', which separates name and date in policy_version", "remove it")
+        )
     if policy.id:
         check_text(f"{path}.id", policy.id, found)
     if policy.created_at is not None:
@@ -90,17 +92,17 @@ def checked_policy(policy: object, place: int) -> Policy:
 
 
 def _check_class(path: str, each: PolicyClass, found: Problems) -> None:
-    """Check the rules for some prompts, and that something can match."""
+    """Check a class: its conditions and rules."""
     match = each.match
     if match == PolicyMatch():
-        hint = "give topic, difficulty, novelty or language; what holds for all prompts stands in the policy itself"
+        hint = "set topic, difficulty, novelty or language; put rules for all prompts into the policy itself"
         found.append(Problem(f"{path}.match", "matches every prompt", hint))
     for name, value, known in (("topic", match.topic, TOPICS), ("language", match.language, LANGUAGES)):
         if value is not None and value not in known:
             found.append(Problem(f"{path}.match.{name}", f"unknown {name} {quoted(value)}", one_of(value, known)))
     for name, value in (("difficulty", match.difficulty), ("novelty", match.novelty)):
         if value is not None and _COMPARISON.fullmatch(value) is None:
-            problem = f"{quoted(value)} is no comparison with a number from 0 to 1"
+            problem = f"{quoted(value)} is not a comparison with a number from 0 to 1"
             found.append(Problem(f"{path}.match.{name}", problem, "write '>0.7' or '<=0.3'"))
     _check_rules(path, each, found)
 
@@ -132,14 +134,14 @@ def _check_rules(path: str, policy: PolicyRules, found: Problems) -> None:
 
 
 def _check_words(path: str, words: Sequence[str], found: Problems) -> None:
-    """Refuse words that select nothing in any catalogue."""
+    """Reject words that cannot match a model of any catalogue."""
     for place, word in enumerate(words):
         kind, _, value = word.partition(":")
         if word and not is_name(word):
             check_text(f"{path}[{place}]", word, found)
         elif kind == "capability" and value not in CAPABLE:
-            problem = f"{quoted(word)} picks no model: capabilities are {', '.join(CAPABLE)}"
-            found.append(Problem(f"{path}[{place}]", problem, did_you_mean(value, CAPABLE) or "name one of them"))
+            problem = f"{quoted(word)} matches no model; capabilities are {', '.join(CAPABLE)}"
+            found.append(Problem(f"{path}[{place}]", problem, did_you_mean(value, CAPABLE) or "use one of them"))
 
 
 def _check_weights(path: str, policy: PolicyRules, weights: PolicyWeights, found: Problems) -> None:
@@ -147,16 +149,16 @@ def _check_weights(path: str, policy: PolicyRules, weights: PolicyWeights, found
     check_numbers(PolicyWeights, f"{path}.", weights, found)
     total = sum(astuple(weights))
     if len(found) == before and total != 100:
-        found.append(Problem(path, f"make {total:g} per cent together", "make them 100"))
+        found.append(Problem(path, f"add up to {total:g} percent", "make them add up to 100"))
     both = [name for name in ("goal", "strategy") if getattr(policy, name) is not None]
     if both:
-        hint = "they stand in the place of goal and strategy: keep one or the other"
-        found.append(Problem(path, f"stand beside {' and '.join(both)}", hint))
+        hint = "weights replace goal and strategy; keep one or the other"
+        found.append(Problem(path, f"cannot be combined with {' and '.join(both)}", hint))
 
 
 def _check_guardrail(path: str, guardrail: PolicyGuardrail, found: Problems) -> None:
     if guardrail.patterns is None and guardrail.deny is None:
-        found.append(Problem(path, "looks for nothing", "give 'patterns', 'deny' or both"))
+        found.append(Problem(path, "has neither 'patterns' nor 'deny'", "set 'patterns', 'deny' or both"))
     if guardrail.patterns is not None:
         check_choice(f"{path}.patterns", guardrail.patterns, get_args(PatternKind), found)
     if guardrail.deny is not None:
@@ -166,24 +168,24 @@ def _check_guardrail(path: str, guardrail: PolicyGuardrail, found: Problems) -> 
 
 
 def check_apart(policies: Iterable[Policy]) -> None:
-    """Refuse a name or id that two policies share. Raises ``ValidationFailed``."""
+    """Raise ``ValidationFailed`` if two policies share a name or id."""
     taken: set[str] = set()
     for place, policy in enumerate(policies):
         keys = (policy.name, policy.id or policy_id(policy.name))
         for key in keys:
             if key in taken:
                 hint = "give each policy its own name and id"
-                raise ValidationFailed.at(f"policies[{place}]", f"{quoted(key)} stands twice", hint)
+                raise ValidationFailed.at(f"policies[{place}]", f"{quoted(key)} is used twice", hint)
         taken.update(keys)
 
 
 def by_key(published: Iterable[PolicySnapshot]) -> dict[str, PolicySnapshot]:
-    """Policies by all that ``policy_id`` may be: their ids and their names."""
+    """Policies by id and by name."""
     return {key: snapshot for snapshot in published for key in (snapshot.policy.id, snapshot.policy.name)}
 
 
 def find_policy(key: str, policies: Mapping[str, PolicySnapshot]) -> PolicySnapshot:
-    """Look a policy up in the result of ``by_key``. Raises ``ValidationFailed`` naming the nearest."""
+    """Look up a policy in the result of ``by_key``. Raises ``ValidationFailed`` with a suggestion."""
     found = policies.get(key)
     if found is None:
         names = list(dict.fromkeys(snapshot.policy.name for snapshot in policies.values()))
@@ -194,7 +196,7 @@ def find_policy(key: str, policies: Mapping[str, PolicySnapshot]) -> PolicySnaps
 
 
 def class_of(published: PolicySnapshot, reading: Reading) -> tuple[PolicySnapshot, Reading]:
-    """The policy as it is for a prompt: that of the first class that matches, which the reading then names."""
+    """The policy for a prompt: that of the first matching class, whose name goes into the reading."""
     for each, made in zip(published.policy.classes or (), published.classes, strict=True):
         if _matches(each.match, reading):
             return made, replace(reading, policy_class=name_of(each))
@@ -212,7 +214,7 @@ def _matches(match: PolicyMatch, reading: Reading) -> bool:
 
 
 def name_of(each: PolicyClass) -> str:
-    """The name of a class: its own, else what it matches."""
+    """Name of a class. Default: its conditions."""
     fields = ((name, getattr(each.match, name)) for name in PolicyMatch.__struct_fields__)
     return each.name or " ".join(
         f"{name}{value if value[0] in '<>' else f'={value}'}" for name, value in fields if value
@@ -220,15 +222,16 @@ def name_of(each: PolicyClass) -> str:
 
 
 class Laid(NamedTuple):
-    """A policy as it is laid over a request."""
+    """A policy applied to a request."""
 
     published: PolicySnapshot
     asked: Sequence[str] | None
-    """Ids of the models that the request itself named."""
+    """Ids of the models named by the request itself."""
 
 
 def under_policy(request: RouteRequest, published: PolicySnapshot) -> RouteRequest:
-    """The request under the policy; no ``models`` if the lists share none. Raises ``ValidationFailed``."""
+    """Apply a policy to a request. ``models`` is empty if the lists have none in common. Raises
+    ``ValidationFailed``."""
     policy = published.policy
     goal, strategy = request.goal, request.strategy
     if policy.goal is not None or policy.strategy is not None:  # both are the policy's, with its default for the other
@@ -255,7 +258,7 @@ def under_policy(request: RouteRequest, published: PolicySnapshot) -> RouteReque
 
 
 def _params(asked: Params | None, given: Params | None) -> Params | None:
-    """The policy's, where the request says nothing itself."""
+    """Merge parameters; the request's take precedence."""
     if asked is None or given is None:
         return asked or given
     own = {name: value for name in Params.__struct_fields__ if (value := getattr(asked, name)) is not None}
@@ -282,8 +285,8 @@ def _smaller(first: N | None, second: N | None) -> N | None:
 
 
 def _fallback(asked: Fallback | None, published: PolicySnapshot, models: list[str] | None) -> Fallback | None:
-    """The request's chain replaces the policy's; either is cut to the common ``models``. Raises ``ValidationFailed``
-    for a chain of the request that lies wholly outside the policy's models."""
+    """The request's chain, else the policy's, limited to the common ``models``. Raises ``ValidationFailed`` if no model
+    of the request's chain is allowed by the policy."""
     policy = published.policy
     given = policy.fallback
     if asked is None and given is None:
@@ -291,8 +294,8 @@ def _fallback(asked: Fallback | None, published: PolicySnapshot, models: list[st
     asked, given = asked or Fallback(), given or PolicyFallback()
     chain, inside = published.chain if asked.models is None else asked.models, published.models
     if asked.models and inside is not None and not {*inside}.intersection(asked.models):
-        problem = f"{listed(asked.models)} lie outside the models of policy {policy.name!r}: {listed(inside)}"
-        raise ValidationFailed.at("fallback.models", problem, "take some of these, or leave it out")
+        problem = f"{listed(asked.models)} are outside the models of policy {policy.name!r}: {listed(inside)}"
+        raise ValidationFailed.at("fallback.models", problem, "choose from these, or leave it out")
     return Fallback(
         None if chain is None else _common_models([*chain], models),
         given.max_retries if asked.max_retries is None else asked.max_retries,
@@ -301,7 +304,7 @@ def _fallback(asked: Fallback | None, published: PolicySnapshot, models: list[st
 
 
 def _narrower(asked: bool | CacheOpts | None, given: bool | CacheOpts | None) -> bool | CacheOpts | None:
-    """A request may switch a policy's cache off or tighten it, never widen it."""
+    """A request may turn a policy's cache off or tighten it, never widen it."""
     if given is None or asked is False:
         return asked
     if given is False:
@@ -311,7 +314,7 @@ def _narrower(asked: bool | CacheOpts | None, given: bool | CacheOpts | None) ->
     if given is True:
         return asked
     max_error, threshold = asked.max_error, asked.threshold
-    if given.threshold is not None:  # of two bounds of one sort the stricter; of two sorts, the policy's
+    if given.threshold is not None:  # the stricter of two limits of the same kind, else the policy's
         max_error, threshold = None, max(threshold or 0.0, given.threshold)
     elif given.max_error is not None:
         max_error, threshold = _smaller(max_error, given.max_error), None
@@ -327,9 +330,8 @@ def _narrower(asked: bool | CacheOpts | None, given: bool | CacheOpts | None) ->
 
 
 def drawn(policies: Iterable[Policy], known: Known) -> list[PolicySnapshot]:
-    """Give policies their ids, and pick the models that they allow. They have no versions yet. Raises
-    ``ValidationFailed`` for a repeated name or id, for words that pick no model, and for a chain outside the policy's
-    own models."""
+    """Assign ids to policies and resolve their models, without versions. Raises ``ValidationFailed`` for a repeated
+    name or id, for words that match no model, and for a chain outside the policy's own models."""
     found: list[PolicySnapshot] = []
     policies = tuple(policies)
     check_apart(policies)
@@ -346,9 +348,9 @@ def drawn(policies: Iterable[Policy], known: Known) -> list[PolicySnapshot]:
 
 
 def _class_drawn(policy: Policy, number: int, each: PolicyClass, known: Known) -> PolicySnapshot:
-    """The whole policy as it is for one of its classes."""
+    """The complete policy for one of its classes."""
     own = {name: value for name in PolicyRules.__struct_fields__ if (value := getattr(each, name)) is not None}
-    if each.weights is not None:  # they stand in the place of both
+    if each.weights is not None:  # weights replace both
         own |= {"goal": None, "strategy": None}
     elif each.goal or each.strategy:
         own["weights"] = None
@@ -361,20 +363,20 @@ def _class_drawn(policy: Policy, number: int, each: PolicyClass, known: Known) -
 
 
 def version_asked(snapshot: PolicySnapshot, today: str) -> PutPolicyVersion:
-    """What versions a policy, unless its content has one. ``today`` dates a policy without a date."""
+    """The write that assigns a version to a policy's content. ``today`` is the default date."""
     policy = snapshot.policy
     drawn_up: list[object] = [policy, snapshot.models, snapshot.chain, snapshot.prefer]
-    for each in snapshot.classes:  # those without keep the contents that they had before there were classes
+    for each in snapshot.classes:  # without classes the hash is the same as before classes existed
         drawn_up += [each.models, each.chain, each.prefer]
     content = content_id(drawn_up)
     return PutPolicyVersion(content, policy.name, policy.created_at or f"{today}T00:00:00Z")
 
 
 def published(snapshot: PolicySnapshot, version: PolicyVersion) -> PolicySnapshot:
-    """The policy under its version."""
+    """The policy with its version."""
     policy = replace(snapshot.policy, created_at=version.created_at)
     content: list[object] = [version.label, policy, snapshot.models, snapshot.chain]
-    if snapshot.prefer:  # those without keep the ids that they had before there was such a list
+    if snapshot.prefer:  # without it the id is the same as before ``prefer`` existed
         content.append(snapshot.prefer)
     classes = tuple([published(each, version) for each in snapshot.classes])
     id = "pos_" + content_id(content)
@@ -382,13 +384,13 @@ def published(snapshot: PolicySnapshot, version: PolicyVersion) -> PolicySnapsho
 
 
 def publish(policies: Iterable[Policy], today: str, known: Known) -> list[PolicySnapshot]:
-    """Put policies under the first versions that they can have, as where nothing is kept of them."""
+    """Publish policies without a storage, each under its first version."""
     versions = Versions()
     return [published(each, versions.put(version_asked(each, today))[0]) for each in drawn(policies, known)]
 
 
 def next_label(name: str, created_at: str, taken: Iterable[str]) -> str:
-    """The label of a policy's new content: ``name@date``, or ``name@date.2`` where that is taken, and so on."""
+    """Label of a policy's new content: ``name@date``, or ``name@date.2`` if that is taken, and so on."""
     first = f"{name}@{created_at[:10]}"
     numbers = (label.removeprefix(first) for label in taken if label == first or label.startswith(first + "."))
     last = max((int(number[1:] or 1) for number in numbers if not number or number[1:].isdigit()), default=0)
@@ -396,20 +398,20 @@ def next_label(name: str, created_at: str, taken: Iterable[str]) -> str:
 
 
 def own_version(asked: PutPolicyVersion) -> PolicyVersion:
-    """The version of a policy while its storage cannot be asked. Its label is made from the content."""
+    """Version of a policy while the storage is unavailable. Its label is derived from the content."""
     label = f"{asked.name}@{asked.created_at[:10]}.x{asked.content[:10]}"
     return PolicyVersion(asked.content, label, asked.created_at)
 
 
 class Versions:
-    """The versions of policies. None is forgotten: its label would be given to another content."""
+    """Versions of policies. They are never removed, so that no label is assigned twice."""
 
     def __init__(self) -> None:
         self._by_content: dict[str, PolicyVersion] = {}
-        self._labels: dict[str, list[str]] = {}  # by the name of the policy
+        self._labels: dict[str, list[str]] = {}  # by policy name
 
     def put(self, asked: PutPolicyVersion) -> tuple[PolicyVersion, bool]:
-        """The version of a content, and whether it is new."""
+        """Version of a content, and whether it is new."""
         found = self._by_content.get(asked.content)
         if found is not None:
             return found, False
@@ -419,12 +421,12 @@ class Versions:
         return found, True
 
     def of(self, contents: Iterable[str]) -> list[PolicyVersion]:
-        """Those of the contents that have one."""
+        """Versions of those contents that have one."""
         return [self._by_content[each] for each in contents if each in self._by_content]
 
 
 def changes_between(before: Iterable[PolicySnapshot], now: Iterable[PolicySnapshot]) -> list[PolicyChanged]:
-    """The changes made by a publication, in the order of the policies, removed ones last."""
+    """Changes made by a publication, in order of the policies, removed ones last."""
     old = {snapshot.policy.name: snapshot for snapshot in before}
     new = {snapshot.policy.name: snapshot for snapshot in now}
     changes: list[PolicyChanged] = []

@@ -1,4 +1,5 @@
-"""Health snapshots as they are stored: the first of a chain whole, the next as changes."""
+"""Stored form of health snapshots (the first of a chain complete, later ones as changes), and checks of traces before
+they are stored."""
 
 from __future__ import annotations
 
@@ -19,26 +20,26 @@ from .timestamps import moment
 
 
 class HealthChange(Struct, frozen=True, omit_defaults=True):
-    """What to do to the snapshot before to have the one after."""
+    """Difference between two successive snapshots."""
 
     models: dict[str, ModelHealth] = {}
     gone: tuple[str, ...] = ()
 
 
 def change(before: HealthSnapshot, after: HealthSnapshot) -> HealthChange:
-    """What makes of the one the other."""
+    """The difference from ``before`` to ``after``."""
     other = {name: health for name, health in after.models.items() if before.models.get(name) != health}
     return HealthChange(other, tuple(name for name in before.models if name not in after.models))
 
 
 def changed(before: HealthSnapshot, change: HealthChange, snapshot_id: str) -> HealthSnapshot:
-    """The snapshot of that id, which came after."""
+    """Apply a difference. ``snapshot_id`` is the id of the result."""
     left = {name: health for name, health in before.models.items() if name not in change.gone}
     return HealthSnapshot(snapshot_id, left | change.models)
 
 
 MAX_ID_CHARS = 100
-_MOST: dict[str, float] = {  # of amounts, by the name of their field wherever it stands; none is negative
+_MOST: dict[str, float] = {  # upper bounds of amounts by field name at any depth; the lower bound is 0
     **dict.fromkeys(("cost_usd", "charged_usd", "saved_usd", "cost_range_usd"), MOST_USD),
     **dict.fromkeys(("duration_ms", "start_ms", "latency_ms", "ttft_ms"), MOST_MS),
     **dict.fromkeys(("age_s", "latency_s"), MOST_MS / 1000),
@@ -48,7 +49,7 @@ _MOST_ELSE = 2.0**63
 
 
 def checked_trace(trace: object) -> Trace:
-    """The trace with normalised time, if it can be stored and counted. Raises ``ValidationFailed``."""
+    """Check that a trace can be stored and counted, and normalize its time. Raises ``ValidationFailed``."""
     if not isinstance(trace, Trace):
         raise ValidationFailed.of(Problem("trace", f"{shown(trace)} is not a Trace", "pass a Trace, as answer.trace"))
     _check_flaw("trace.metadata", flaw_in(trace.metadata))
@@ -56,7 +57,7 @@ def checked_trace(trace: object) -> Trace:
     found: Problems = []
     if not 1 <= len(same.id) <= MAX_ID_CHARS or not same.id.isprintable():
         problem = f"must be 1 to {MAX_ID_CHARS} printable characters, got {shown(same.id)}"
-        found.append(Problem("trace.id", problem, "keep the Router's"))
+        found.append(Problem("trace.id", problem, "keep the id from the Router"))
     check_metadata(same.metadata, found)
     if found:
         raise ValidationFailed.of(*found)
@@ -64,7 +65,7 @@ def checked_trace(trace: object) -> Trace:
 
 
 def _as_read(trace: Trace) -> Trace:
-    """The trace as it is when its JSON is read again."""
+    """The trace after a round trip through JSON. Raises ``ValidationFailed`` if that changes it."""
     try:
         plain = msgspec.to_builtins(trace)
         same = msgspec.convert(plain, Trace)
@@ -79,7 +80,7 @@ def _as_read(trace: Trace) -> Trace:
     except (TypeError, UnicodeEncodeError) as error:
         raise ValidationFailed.at("trace", f"cannot be written as JSON: {error}", "pass plain values") from error
     if read != same:
-        raise ValidationFailed.of(Problem("trace", "is another one when its JSON is read again", "pass plain values"))
+        raise ValidationFailed.of(Problem("trace", "changes in a round trip through JSON", "pass plain values"))
     return same
 
 
@@ -90,7 +91,7 @@ def _check_flaw(path: str, found: tuple[str, Flaw] | None) -> None:
 
 
 def _check_numbers(path: str, held: Any, name: str, found: Problems) -> None:
-    """Hold all numbers in plain values to what a field of their name may be."""
+    """Check all numbers against the bounds of their field names."""
     match held:
         case dict():
             for key, inner in held.items():
@@ -105,4 +106,4 @@ def _check_numbers(path: str, held: Any, name: str, found: Problems) -> None:
             least = 0.0 if name in _MOST else -_MOST_ELSE
             if not least <= held <= most:
                 problem = f"must be a number from {least:g} to {most:g}, got {shown(held)}"
-                found.append(Problem(path, problem, "give a real figure"))
+                found.append(Problem(path, problem, "pass the measured value"))

@@ -1,6 +1,5 @@
-"""Selects a policy's models by words: ids, aliases, globs, and what models have in common (``tag:eu``). Words are
-resolved when a policy is published, by the catalogue of that time; requests find ids. A free offer is picked by its own
-name alone."""
+"""Selects a policy's models by words: ids, aliases, globs and common properties (``tag:eu``). Words are resolved to ids
+with the current catalogue when a policy is published. Free offers match only by name."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from .catalogue.models import resolve
 from .request.json_scan import quoted
 from .request.problems import did_you_mean, listed
 
-CAPABLE: dict[Capability, Callable[[Model], bool]] = {  # the test of a model for each capability
+CAPABLE: dict[Capability, Callable[[Model], bool]] = {
     "image": lambda model: "image" in (model.modalities or ()),
     "tools": lambda model: "tool" in (model.modalities or ()),
     "json": lambda model: bool(model.structured_output),
@@ -26,12 +25,12 @@ _HAVING: dict[str, Callable[[Model], Sequence[str]]] = {
     "tag": lambda model: model.tags or (),
     "capability": lambda model: [name for name, holds in CAPABLE.items() if holds(model)],
 }
-"""Ways to pick a model other than by its name, by the word before the colon."""
+"""Properties that words select models by, by the prefix before the colon."""
 _WILD = re.compile(r"[*?]")
 
 
 class Known:
-    """The models that policies may pick from, and their short names."""
+    """Models and aliases that policies select from."""
 
     def __init__(self, models: Sequence[Model], aliases: Mapping[str, str]) -> None:
         self.models = models
@@ -39,15 +38,14 @@ class Known:
         self.row = {model.id: row for row, model in enumerate(models)}
 
     def named(self, word: str) -> Model | None:
-        """The model of this id or alias."""
+        """The model with an id or alias."""
         row = self.row.get(self.aliases.get(word, word))
         return None if row is None else self.models[row]
 
 
 def allowed(policy: Policy, known: Known, path: str) -> tuple[str, ...] | None:
-    """Ids of the models that a policy allows, in the order in which it picks them; None: all. ``path`` is the policy's.
-    Raises ``ValidationFailed`` for words that pick nothing, naming the nearest that would, and where nothing is
-    left."""
+    """Ids of the models that a policy allows, in order of selection. None: all. ``path`` is the policy's. Raises
+    ``ValidationFailed`` for words without a match, with a suggestion, and if no model is left."""
     if policy.models is None and not policy.exclude and not policy.capabilities:
         return None
     words = [(f"{path}.models[{place}]", word) for place, word in enumerate(policy.models or ())]
@@ -57,19 +55,19 @@ def allowed(policy: Policy, known: Known, path: str) -> tuple[str, ...] | None:
     kept = [model for model in picked if model.id not in excluded]
     able = [model.id for model in kept if not lacking(policy, model)]
     if not able:
-        missing = f"none of them has all of {listed(policy.capabilities or ())}" if kept else "'exclude' takes all away"
-        problem = f"allows no model: of {len(picked)} that are picked, {missing}"
-        raise ValidationFailed.at(path, problem, "widen 'models', or narrow what stands against it")
+        missing = f"none has all of {listed(policy.capabilities or ())}" if kept else "'exclude' removes all"
+        problem = f"allows no model: of {len(picked)} that match 'models', {missing}"
+        raise ValidationFailed.at(path, problem, "widen 'models', or relax 'exclude' and 'capabilities'")
     return tuple(able)
 
 
 def lacking(policy: Policy, model: Model) -> list[str]:
-    """The capabilities that a policy asks for and a model lacks."""
+    """Required capabilities that a model lacks."""
     return [name for name in policy.capabilities or () if not CAPABLE[name](model)]
 
 
 def picking(words: Iterable[str], model: Model, known: Known) -> list[str]:
-    """The words of a list that pick a model."""
+    """The words that match a model."""
     picked: list[str] = []
     for word in words:
         named = known.named(word)
@@ -83,11 +81,11 @@ def _unique(picked: Iterable[list[Model]]) -> list[Model]:
 
 
 def _offered(word: str, known: Known, path: str) -> list[Model]:
-    """The models that a word allows: free offers by their names alone."""
+    """Models that a word allows; free offers only by name."""
     picked = _picked(word, known, path)
     offered = _paid(picked) if known.named(word) is None else picked
     if not offered:
-        problem = f"{quoted(word)} picks free offers alone ({listed([model.id for model in picked])})"
+        problem = f"{quoted(word)} matches only free offers ({listed([model.id for model in picked])})"
         raise ValidationFailed.at(path, problem, "name each of them by its id")
     return offered
 
@@ -99,7 +97,7 @@ def _picked(word: str, known: Known, path: str) -> list[Model]:
     picked = [*filter(_chooses(word), known.models)]
     if not picked:
         is_name = ":" not in word and not _WILD.search(word)
-        problem = f"unknown model {quoted(word)}" if is_name else f"{quoted(word)} picks no model"
+        problem = f"unknown model {quoted(word)}" if is_name else f"{quoted(word)} matches no model"
         raise ValidationFailed.at(path, problem, _nearest(word, known))
     return picked
 
@@ -109,7 +107,7 @@ def _paid(models: Iterable[Model]) -> list[Model]:
 
 
 def _chooses(word: str) -> Callable[[Model], bool]:
-    """Make a test of a model from a word that is not a name."""
+    """A predicate for a word that is not a name."""
     kind, colon, value = word.partition(":")
     if colon and kind in _HAVING:
         return lambda model: value in _HAVING[kind](model)
@@ -120,7 +118,7 @@ def _chooses(word: str) -> Callable[[Model], bool]:
 
 
 def _pattern(glob: str) -> re.Pattern[str]:
-    """A glob (``*`` any text, ``?`` any character) as a regular expression that never backtracks."""
+    """Convert a glob (``*`` any text, ``?`` any character) to a regular expression without backtracking."""
     pieces = [re.escape(piece).replace(r"\?", ".") for piece in glob.split("*")]
     if len(pieces) == 1:
         return re.compile(pieces[0], re.DOTALL)
@@ -130,7 +128,7 @@ def _pattern(glob: str) -> re.Pattern[str]:
 
 
 def _nearest(word: str, known: Known) -> str:
-    """A hint for a word that picks nothing: the words closest to it."""
+    """A hint for a word without a match: the closest known word."""
     values = {kind: dict.fromkeys(v for model in known.models for v in of(model)) for kind, of in _HAVING.items()}
     common = [f"{kind}:{value}" for kind, found in values.items() for value in found]
     if same := [each for each in common if each.partition(":")[2] == word]:
@@ -151,14 +149,14 @@ def _nearest(word: str, known: Known) -> str:
 def in_order(
     names: Sequence[str] | None, models: tuple[str, ...] | None, known: Known, path: str, field: str
 ) -> tuple[str, ...] | None:
-    """Ids of a list of a policy's that has an order: its fallbacks, or those it prefers. None: it names none.
-    ``models`` are those that it allows. Raises ``ValidationFailed`` for a list that leaves them, naming both."""
+    """Ids of a policy's ordered list: ``fallback.models`` or ``prefer``. None: not set. ``models`` are the allowed
+    ones. Raises ``ValidationFailed`` for a model that is not allowed."""
     if names is None:
         return None
     path = f"{path}.{field}"
     for place, word in enumerate(names):
         if known.named(word) is None and any(map(_chooses(word), known.models)):
-            problem = f"{quoted(word)} stands for several models, which have no order"
+            problem = f"{quoted(word)} can match several models, which have no order"
             raise ValidationFailed.at(f"{path}[{place}]", problem, "name each of them by its id")
     chain = resolve(names, known.aliases, known.row, path)
     outside = [] if models is None else [model for model in chain if model not in models]

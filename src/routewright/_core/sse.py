@@ -1,4 +1,4 @@
-"""Server-sent events: bytes in, events out, whatever the pieces they come in."""
+"""Incremental parser of server-sent events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CR, _LF = b"\r"[0], b"\n"[0]
 
 
 class SseEvent(Struct, frozen=True, gc=False):
-    """One event. ``id`` is the last one the stream named, as the standard has it."""
+    """One event. ``id`` is the last one in the stream so far, as the standard requires."""
 
     data: str
     event: str = "message"
@@ -24,9 +24,9 @@ class SseEvent(Struct, frozen=True, gc=False):
 
 
 class SseParser:
-    """Splits a stream into events; only LF, CR and CRLF end a line. Takes time linear in the bytes. An event the stream
-    breaks off in is never given. A line over ``max_line_bytes`` or text that is not UTF-8 raises
-    ``ProviderFault("malformed")``, after the events before it."""
+    """Splits a stream into events in linear time. Lines end with LF, CR or CRLF. An incomplete last event is dropped. A
+    line over ``max_line_bytes``, or text that is not UTF-8, raises ``ProviderFault("malformed")`` after the events
+    before it."""
 
     def __init__(self, *, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         self._max_line_bytes = max_line_bytes
@@ -40,13 +40,13 @@ class SseParser:
         self._stray = b""
 
     def stray(self) -> str:
-        """Text outside events, from a brace or ``error`` on, cut at 16 KiB: some servers say there why they stop."""
+        """Text outside events, from a brace or ``error`` on, up to 16 KiB. Some servers report errors there."""
         rest = b"".join(self._partial)
         told = self._stray + rest if rest.lstrip().startswith((b"{", b"}")) else self._stray
         return told[:MAX_STRAY_BYTES].decode("utf-8", "replace")
 
     def feed(self, data: bytes) -> Iterator[SseEvent]:
-        """Give the events that ``data`` completes. Exhaust it before feeding more."""
+        """Yield the events that ``data`` completes. Exhaust the iterator before feeding more."""
         if self._after_cr and data:
             self._after_cr = False
             data = data[1:] if data[0] == _LF else data
@@ -58,7 +58,7 @@ class SseParser:
                 yield event
 
     def _append(self, piece: bytes, ended: bool) -> bytes | None:
-        """Add to the line at hand; give it back once it has ended."""
+        """Add to the current line; return it once it is complete."""
         self._partial_bytes += len(piece)
         if self._partial_bytes > self._max_line_bytes:
             raise ProviderFault("malformed", f"a line of the event stream is over {self._max_line_bytes} bytes")
@@ -98,5 +98,5 @@ def _text(line: bytes) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError:
-        pass  # it holds the text
+        pass  # not chained, because the exception contains the text
     raise ProviderFault("malformed", "the event stream is not UTF-8")

@@ -1,6 +1,5 @@
-"""Monthly statements, and corrections: by how much a row was wrong, and how its trace reads once that is put
-right. Ledger, trace and analytics agree before and after, to the nano-dollar.
-"""
+"""Monthly statements, and corrections of ledger rows and traces. Ledger, trace and analytics agree before and after a
+correction, to the nano-dollar."""
 
 from __future__ import annotations
 
@@ -26,6 +25,7 @@ from routewright.wire import (
     Trace,
     UncertainLine,
     Usage,
+    in_usd,
 )
 
 from .accounts.ledger import grouped, total
@@ -37,11 +37,11 @@ from .timestamps import moment
 
 
 class Truth(NamedTuple):
-    """What an attempt really came to."""
+    """The true cost and usage of an attempt."""
 
     cost_nanos: int
     usage: Usage | None
-    """None: what is known of its tokens stands."""
+    """None: its tokens stay as they are."""
 
 
 def attempt_in(trace: Trace, attempt: int) -> ModelSpan:
@@ -54,7 +54,7 @@ def attempt_in(trace: Trace, attempt: int) -> ModelSpan:
 
 
 def began_at(trace: Trace, span: ModelSpan, rows: Sequence[LedgerRow]) -> str:
-    """When an attempt began, as its row says, if it has one. ``rows``: those of its call."""
+    """Time of an attempt, from its row if it has one. ``rows`` are the call's."""
     booked = next((row.at for row in rows if row.attempt == span.attempt), None)
     began = datetime.fromisoformat(trace.created_at) + timedelta(milliseconds=span.start_ms)
     return booked or moment("created_at", began)
@@ -63,15 +63,15 @@ def began_at(trace: Trace, span: ModelSpan, rows: Sequence[LedgerRow]) -> str:
 def correction(
     trace: Trace, span: ModelSpan, truth: Truth, rows: Sequence[LedgerRow], note: str = ""
 ) -> LedgerRow | None:
-    """The row that puts an attempt right; None: it is. ``rows``: those of its call. It stands at the time of what it
-    corrects, so that every day and month comes to what its calls came to. Where the cost was not certain its range
-    takes that away: to each end it adds what that lacks."""
+    """The row that corrects an attempt. None: nothing to correct. ``rows`` are the call's. The correction has the time
+    of the attempt, so that sums of days and months are right. If the cost was a range, ``cost_range_nanos`` moves both
+    ends to the true cost."""
     was, used = span.tokens or Tokens(), _tokens(span, truth) or Tokens()
     more = truth.cost_nanos - nanos_of(span.cost_usd)
     tokens = Tokens(used.input - was.input, used.output - was.output, used.cached - was.cached)
     if not more and span.cost_range_usd is None and tokens == Tokens():
         return None
-    # of a call that came to nothing so far its answer says whether the account pays for it
+    # a completed call without any cost so far is charged, too
     pays = bool(trace.charged_usd) or any(row.charge_nanos for row in rows)
     pays = pays or (trace.status == "completed" and not trace.cost_usd)
     ends = span.cost_range_usd
@@ -94,7 +94,7 @@ def correction(
 
 
 def corrected(trace: Trace, span: ModelSpan, truth: Truth, row: LedgerRow) -> Trace:
-    """The trace with an attempt put right by a row."""
+    """The trace with an attempt corrected by a row."""
     tokens, answers = _tokens(span, truth), [each for each in _attempts(trace) if each.status == "ok"]
     served = [each for each in answers if each.model == trace.selected_model][-1:]  # its tokens are the trace's
     mended = replace(
@@ -121,7 +121,7 @@ def _tokens(span: ModelSpan, truth: Truth) -> Tokens | None:
 
 
 def _range(spans: Sequence[Span]) -> tuple[float, float] | None:
-    """Between what the cost of all attempts lies; None where it is known of each."""
+    """Cost range of all attempts together. None: all costs are known."""
     ends = [(each.cost_range_usd, each.cost_usd) for each in spans if isinstance(each, ModelSpan)]
     if not any(between for between, _ in ends):
         return None
@@ -133,12 +133,12 @@ def _attempts(trace: Trace) -> list[ModelSpan]:
     return [each for each in trace.spans if isinstance(each, ModelSpan)]
 
 
-EPOCH = "1970-01-01"  # no row is older
+EPOCH = "1970-01-01"  # first possible day of a row
 _DAY = timedelta(days=1)
 
 
 def days_of_month(month: object) -> tuple[str, str]:
-    """The first and the last day of a month, ``YYYY-MM``. Raises ``ValidationFailed``."""
+    """First and last day of a month ``YYYY-MM``. Raises ``ValidationFailed``."""
     if not isinstance(month, str) or not is_day(f"{month}-01") or not EPOCH[:4] <= month[:4] < "9999":
         raise ValidationFailed.of(Problem("month", f"is {shown(month)}", "write YYYY-MM"))
     first = date.fromisoformat(f"{month}-01")
@@ -146,12 +146,12 @@ def days_of_month(month: object) -> tuple[str, str]:
 
 
 def day_before(day: str) -> str:
-    """The day before one, ``YYYY-MM-DD``."""
+    """The previous day, ``YYYY-MM-DD``."""
     return (date.fromisoformat(day) - _DAY).isoformat()
 
 
 def check_by(by: object) -> None:
-    """Refuse what lines are not put together by. Raises ``ValidationFailed``."""
+    """Raise ``ValidationFailed`` for an unknown grouping."""
     known = get_args(StatementBy)
     if by not in known:
         raise ValidationFailed.of(Problem("by", f"is {shown(by)}", f"one of {', '.join(known)}"))
@@ -160,7 +160,7 @@ def check_by(by: object) -> None:
 def statement(
     account: str, month: str, by: StatementBy, sums: Sequence[LedgerSum], opening_nanos: int | None
 ) -> Statement:
-    """An account's statement from a month's sums. ``opening_nanos``: its balance before; None: it has none."""
+    """Build an account's statement from a month's sums. ``opening_nanos`` is None without a balance."""
     totals = _totals(sums)
     balance = totals.credited_nanos - totals.charged_nanos
     closing_nanos = None if opening_nanos is None else opening_nanos + balance
@@ -170,7 +170,7 @@ def statement(
         month=month,
         by=by,
         opening_nanos=opening_nanos,
-        opening_usd=_usd(opening_nanos),
+        opening_usd=in_usd(opening_nanos),
         charges=_lines(sums, "attempt", by),
         corrections=_lines(sums, "correction", by),
         credits=[
@@ -180,12 +180,12 @@ def statement(
         uncertain=_uncertain(sums),
         totals=totals,
         closing_nanos=closing_nanos,
-        closing_usd=_usd(closing_nanos),
+        closing_usd=in_usd(closing_nanos),
     )
 
 
 def balance_of(sums: Iterable[LedgerSum]) -> int:
-    """What came in, less what was charged."""
+    """Credit minus charges."""
     return sum(each.credit_nanos - each.charge_nanos for each in sums)
 
 
@@ -210,7 +210,7 @@ def _lines(sums: Sequence[LedgerSum], kind: RowKind, by: StatementBy) -> list[St
 
 
 def _uncertain(sums: Sequence[LedgerSum]) -> list[UncertainLine]:
-    """Between what costs lie. A correction says what its call came to, so it counts with it."""
+    """Cost ranges by model, corrections included."""
     found = grouped(sums, lambda each: (each.provider, each.model))
     unsure = [(names, each) for names, each in found.items() if each.least_nanos != each.most_nanos]
     unsure.sort(key=lambda each: (each[1].least_nanos - each[1].most_nanos, *each[0]))
@@ -247,7 +247,3 @@ def _totals(sums: Sequence[LedgerSum]) -> StatementTotals:
         most_nanos=all_rows.most_nanos,
         most_usd=usd(all_rows.most_nanos),
     )
-
-
-def _usd(nanos: int | None) -> float | None:
-    return None if nanos is None else usd(nanos)

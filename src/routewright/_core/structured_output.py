@@ -1,9 +1,8 @@
-"""Answers of a given type: how one is asked for, read, and sent back if it does not fit.
+"""Structured output: requests an answer of a given type, reads it, and asks for a repair if it does not match.
 
-The type itself is known elsewhere; here it is a JSON schema and a function that reads one JSON text. Vendors' strict
-mode takes a part of JSON Schema and refuses the rest: objects whose properties are all required and have no others
-beside them, arrays of one kind of item, ``anyOf``, ``enum``, references to ``$defs``, bounds of numbers and lengths of
-arrays, patterns and the common formats.
+Here a type is a JSON schema and a function that decodes JSON text. Vendors' strict mode supports only a part of JSON
+Schema: objects whose properties are all required with no additional ones, arrays of one item type, ``anyOf``,
+``enum``, references to ``$defs``, bounds of numbers and array lengths, patterns and common formats.
 """
 
 from __future__ import annotations
@@ -22,28 +21,28 @@ from .request.json_scan import beneath
 from .request.rules import FUNCTION_NAME
 from .tokens.estimate import bounds_of
 
-VALUE = "value"  # the property that holds a value which is not itself a JSON object
-MOST_TOLD = 3  # misfits that an error names
-MOST_SAID = 10  # misfits that the model is shown
-MOST_CHARS = 300  # the longest description of one misfit
+VALUE = "value"  # property that wraps a value other than a JSON object
+MOST_TOLD = 3  # misfits listed in an error
+MOST_SAID = 10  # misfits sent to the model
+MOST_CHARS = 300  # limit on the description of one misfit
 FENCE = "```"
 
 _OBJECT = Decoder(dict[str, Raw])
 _ANYTHING = Decoder(Raw)
-_FORCED = "is given together with a tool_choice that demands a tool call, which is no JSON answer"
+_FORCED = "cannot be combined with a tool_choice that requires a tool call"
 
 
 class Misfit(NamedTuple):
-    """A way in which an answer misses its type: ``told`` in errors (no model text), ``said`` to the model."""
+    """A mismatch of answer and type. ``told`` is for errors (without model text), ``said`` for the model."""
 
     told: str
     said: str
     told_at: str = ""
     said_at: str = ""
-    """The place, as a JSON path."""
+    """JSON path of the mismatch."""
 
     def under(self, path: str) -> Misfit:
-        """The same in a larger answer."""
+        """The same mismatch below ``path``."""
         return self._replace(told_at=beneath(path, self.told_at), said_at=beneath(path, self.said_at))
 
 
@@ -52,7 +51,7 @@ _NO_VALUE = Misfit("is missing", "is missing", VALUE, VALUE)
 
 
 class Unfit(Exception):
-    """Raised by a reader for an answer that does not fit."""
+    """Raised by a reader if an answer does not match its type."""
 
     def __init__(self, misfits: Sequence[Misfit]) -> None:
         super().__init__()
@@ -60,16 +59,16 @@ class Unfit(Exception):
 
 
 class Fit(NamedTuple):
-    """An answer that fits."""
+    """The value of an answer that matches its type."""
 
     value: Any
 
 
-Reader = Callable[[bytes], Any]  # makes a value of one JSON text, or raises ``Unfit``
+Reader = Callable[[bytes], Any]  # decodes JSON text, or raises ``Unfit``
 
 
 class Form:
-    """One type of answer: the ``response_format`` that asks for it, and how an answer is read."""
+    """A type of answer: its ``response_format`` and its reader."""
 
     def __init__(self, name: str, schema: dict[str, Any], read: Reader) -> None:
         schema = rooted(schema)
@@ -82,13 +81,13 @@ class Form:
         self._read = read
 
     def read(self, answer: str) -> Fit | Unfit:
-        """The answer as a value of the type, or how it does not fit."""
+        """Decode an answer."""
         try:
             return Fit(self._value(unfenced(answer).encode()))
         except Unfit as unfit:
-            return Unfit([*unfit.misfits])  # without the frames, which hold the answer
-        except Exception as error:  # of a check that the type brings along; its words may hold the answer
-            told = f"fails with {type(error).__name__} in a check of its type"
+            return Unfit([*unfit.misfits])  # a new exception, because the frames of this one hold the answer
+        except Exception as error:  # from a validator of the type; its message may contain the answer
+            told = f"fails with {type(error).__name__} in a validator of its type"
             return Unfit([Misfit(told, told)])
 
     def _value(self, body: bytes) -> Any:
@@ -101,8 +100,8 @@ class Form:
                 raise Unfit([_NO_OBJECT])
             return self._read(body)
         if fields is None:
-            # Some models leave out the object around the value. An object without the value is not taken for one: it
-            # could be read as a value whose properties are all left out.
+            # Some models leave out the wrapping object. An object without VALUE is not accepted as the value itself:
+            # it could match a type whose properties are all optional.
             try:
                 _ANYTHING.decode(body)
                 return self._read(body)
@@ -117,21 +116,21 @@ class Form:
 
 
 class Repair(NamedTuple):
-    """The turn that asks a model again after an answer that does not fit."""
+    """Messages that ask a model to correct an answer."""
 
     messages: list[Message]
-    """Appended to the messages of the request."""
+    """To append to the request's messages."""
     bounds: TokenBounds
-    """How many tokens they add to the prompt."""
+    """Tokens that they add to the prompt."""
 
 
 def with_output(request: RouteRequest, form: Form) -> RouteRequest:
-    """Ask for answers of the form. Raises ``ValidationFailed`` where the request asks for something else."""
+    """Set ``response_format``. Raises ``ValidationFailed`` if the request has one or requires a tool call."""
     params = request.params or Params()
     found = []
     if params.response_format is not None:
-        hint = "give one of the two: output_type makes a response_format of its own"
-        found.append(Problem("output_type", "is given together with params.response_format", hint))
+        hint = "use one of the two; output_type sets the response_format"
+        found.append(Problem("output_type", "cannot be combined with params.response_format", hint))
     if request.tool_choice not in (None, "auto", "none"):
         found.append(Problem("output_type", _FORCED, "use tool_choice 'auto', or leave output_type out"))
     if found:
@@ -140,22 +139,22 @@ def with_output(request: RouteRequest, form: Form) -> RouteRequest:
 
 
 def expectations(unfit: Unfit) -> str:
-    """How an answer does not fit, for errors."""
+    """Describe the mismatches for an error."""
     return "; ".join(_listed([(misfit.told_at, misfit.told) for misfit in unfit.misfits], MOST_TOLD))
 
 
 def repair_of(answer: str, unfit: Unfit) -> Repair:
-    """Send a model its answer back, with what is wrong with it."""
+    """Ask a model to correct its answer."""
     said = _listed([(misfit.said_at, misfit.said) for misfit in unfit.misfits], MOST_SAID)
     listed = "".join(f"- {each}\n" for each in said)
     asked = f"This answer does not fit the JSON schema that was given:\n{listed}Answer again with the whole JSON alone."
-    messages = [Message("assistant", answer)] if answer.strip() else []  # some vendors refuse a turn without text
+    messages = [Message("assistant", answer)] if answer.strip() else []  # some vendors reject an empty turn
     messages.append(Message("user", asked))
     return Repair(messages, bounds_of(RouteRequest(messages)))
 
 
 def unfenced(answer: str) -> str:
-    """The text without the code fence that some models put around JSON."""
+    """Remove the code fence that some models put around JSON."""
     text = answer.strip()
     if len(text) < 2 * len(FENCE) or not (text.startswith(FENCE) and text.endswith(FENCE)):
         return text
@@ -166,44 +165,44 @@ def unfenced(answer: str) -> str:
 
 
 def _listed(misfits: Sequence[tuple[str, str]], most: int) -> list[str]:
-    """Misfits by their places, in short."""
+    """Format misfits, shortened to ``most``."""
     said = [f"{place}: {what}" if place else what for place, what in misfits[:most]]
     kept = [each if len(each) <= MOST_CHARS else f"{each[:MOST_CHARS]}..." for each in said]
     return kept if len(misfits) <= most else [*kept, f"and {len(misfits) - most} more"]
 
 
 def _wrapped(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of an object that holds the value; definitions stay at the top, where references look for them."""
+    """Schema of an object around the value. ``$defs`` stays at the top, where references point to."""
     inner = {word: value for word, value in schema.items() if word != "$defs"}
     outer = {"type": "object", "properties": {VALUE: inner}, "required": [VALUE], "additionalProperties": False}
     return {**outer, "$defs": schema["$defs"]} if "$defs" in schema else outer
 
 
 def _plain(name: str) -> str:
-    """The name as vendors take one."""
+    """A name that vendors accept."""
     if FUNCTION_NAME.fullmatch(name):
         return name
     return "".join(each if each.isascii() and each.isalnum() else "_" for each in name)[:64] or "answer"
 
 
-MOST_DEFAULT_CHARS = 200  # the longest default value that is written into a description
+MOST_DEFAULT_CHARS = 200  # limit on a default value written into a description
 
 _AS_THEY_ARE = frozenset(
     "type description minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minItems maxItems pattern".split()
 )
 _ONLY_NOTES = frozenset("title default examples discriminator deprecated readOnly writeOnly $comment".split())
-"""Keywords that change nothing about which answers fit."""
+"""Keywords without effect on which answers match."""
 _FORMATS = frozenset("date-time time date duration email hostname ipv4 ipv6 uuid".split())
 _KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 _DEFINED = "#/$defs/"
 
 
 class _Loose(Exception):
-    """The schema says something that strict mode cannot."""
+    """The schema has something that strict mode does not support."""
 
 
 def rooted(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema with the reference at its top resolved: vendors want an object there."""
+    """Resolve the reference at the top of a schema, because vendors require an object there."""
     reference, defined = schema.get("$ref"), schema.get("$defs")
     if not isinstance(reference, str) or not isinstance(defined, Mapping):
         return dict(schema)
@@ -218,8 +217,8 @@ def rooted(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def strict_form(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The schema in strict mode's form, for the same values; None if it has none. A property that may be left out
-    becomes required, with its default in its description: giving that means the same."""
+    """Convert a schema to strict mode. None: not possible. Optional properties become required, with the default in
+    their description."""
     defined = schema.get("$defs", {})
     top = {word: value for word, value in schema.items() if word != "$defs"}
     try:
@@ -232,7 +231,7 @@ def strict_form(schema: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def property_names(schema: object) -> set[str]:
-    """Names of all properties in a schema, which are its author's words."""
+    """Names of all properties in a schema."""
     if isinstance(schema, list):
         return set().union(*map(property_names, schema))
     if not isinstance(schema, Mapping):
@@ -259,11 +258,11 @@ def _strict(schema: object, defined: Mapping[str, Any]) -> dict[str, Any]:
         if word not in _ONLY_NOTES:
             made |= {word: value} if word in _AS_THEY_ARE else _part(word, value, schema, defined)
     if made.get("type") == "object" and "properties" not in made:
-        raise _Loose  # any object
+        raise _Loose  # accepts any object
     if made.get("type") == "array" and "items" not in made:
         raise _Loose
     if "type" not in made and "anyOf" not in made:
-        raise _Loose  # anything
+        raise _Loose  # accepts anything
     return made
 
 
@@ -278,14 +277,14 @@ def _part(word: str, value: Any, schema: Mapping[str, Any], defined: Mapping[str
             }
             return {"properties": made, "required": [*made], "additionalProperties": False}
         case "required":
-            return {}  # all are
+            return {}  # all properties are
         case "additionalProperties" if value is False:
             return {}
         case "items":
             return {"items": _strict(value, defined)}
         case "anyOf":
             return {"anyOf": [_strict(each, defined) for each in value]}
-        case "oneOf" if "discriminator" in schema:  # no value is of two
+        case "oneOf" if "discriminator" in schema:  # no value matches two
             return {"anyOf": [_strict(each, defined) for each in value]}
         case "allOf" if len(value) == 1 and not schema.keys() & {"type", "properties", "anyOf"}:
             return _strict(value[0], defined)
@@ -299,7 +298,7 @@ def _part(word: str, value: Any, schema: Mapping[str, Any], defined: Mapping[str
 
 
 def _with_default(schema: Any) -> dict[str, Any]:
-    """A property that may be left out, with its default in the description. Loose if no given value means the same."""
+    """An optional property with its default in the description. ``_Loose`` if its default is not a valid value."""
     if not isinstance(schema, Mapping) or "default" not in schema:
         raise _Loose
     if schema["default"] is None and not _takes_null(schema):

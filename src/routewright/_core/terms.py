@@ -1,5 +1,5 @@
-"""On which terms are an account and its keys kept? Holds what is said of them to what may be, names included. An API
-key that got among it by mistake is neither kept nor shown."""
+"""Validates settings of accounts, keys, incidents and credit. An API key pasted into a text by mistake is rejected and
+not shown."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from .request.rules import Range
 
 Changed = TypeVar("Changed", Account, Key)
 
-MAX_NAME_CHARS = 100  # of a key
-MAX_TEXT_CHARS = 200  # of a note, the title of an incident, an id
+MAX_NAME_CHARS = 100  # name of a key
+MAX_TEXT_CHARS = 200  # notes, titles of incidents, ids
 MAX_URL_CHARS = 2_000
-USD = Range(0, 1_000_000_000)  # A larger amount is a slip. Many of it fit into 64 bits of nano-dollars.
-KEY_THERE = ("holds an API key, which is to stay secret", "leave it out; revoke it if others have seen it")
-"""What is wrong with a text that does, and what to do."""
+USD = Range(0, 1_000_000_000)  # larger amounts are mistakes; sums of many fit into 64 bits of nano-dollars
+KEY_THERE = ("contains an API key, which must stay secret", "remove it, and revoke it if others have seen it")
+"""Problem and hint for a text that contains an API key."""
 _TOO_LITTLE = "is less than a nano-dollar"
 _LIMIT = Range(0, EXACT, whole=True)
 _CALL_ID = "tr_"
 
 
 class SomeLimits(RateLimits, frozen=True, kw_only=True):
-    """Limits of which those that are ``told`` are changed, and the others stay as they are by then."""
+    """A change of the limits named in ``told``; the others stay."""
 
     told: frozenset[str]
 
     def within(self, there: RateLimits | None) -> RateLimits | None:
-        """Those there are, changed; None for none at all."""
+        """Apply the change. None: no limits are left."""
         found = replace(there or RateLimits(), **{name: getattr(self, name) for name in self.told})
         return None if found == RateLimits() else found
 
 
-class _Wrong(Exception):
-    """A value may not be. It is told with its place by who knows that."""
+class _Invalid(Exception):
+    """An invalid value. The caller adds its path."""
 
     def __init__(self, problem: str, hint: str = "") -> None:
         super().__init__(problem)
@@ -59,22 +59,23 @@ class _Field(NamedTuple):
 
 
 def account_terms(given: Mapping[str, object]) -> dict[str, Any]:
-    """The fields of an ``Account`` by their given names, without ``UNSET``. Raises ``ValidationFailed``."""
+    """Validate settings of an account, and return them as fields of ``Account``. ``UNSET`` values are left out. Raises
+    ``ValidationFailed``."""
     return _terms(given, _ACCOUNT)
 
 
 def key_terms(given: Mapping[str, object]) -> dict[str, Any]:
-    """The fields of a ``Key``, likewise."""
+    """Validate settings of a key, likewise."""
     return _terms(given, _KEY)
 
 
 def incident_terms(given: Mapping[str, object]) -> dict[str, Any]:
-    """The fields of an ``Incident``, likewise."""
+    """Validate an incident, likewise."""
     return _terms(given, _INCIDENT)
 
 
 def changed(there: Changed, terms: Mapping[str, Any]) -> Changed:
-    """An account or a key on other terms."""
+    """Apply validated settings to an account or key."""
     limits = terms.get("limits")
     if isinstance(limits, SomeLimits):
         terms = {**terms, "limits": limits.within(there.limits)}
@@ -82,22 +83,22 @@ def changed(there: Changed, terms: Mapping[str, Any]) -> Changed:
 
 
 def checked_account(account: Account) -> Account:
-    """The account, if its terms go together. Raises ``ValidationFailed``."""
+    """Check that an account's settings are consistent. Raises ``ValidationFailed``."""
     told = account.limits is not None and any(limit is not None for limit in asdict(account.limits).values())
     if account.plan == "enterprise" and not told:
-        problem = "are missing: those of the plan 'enterprise' are as its contract says"
+        problem = "are missing: the plan 'enterprise' has none of its own"
         raise ValidationFailed.of(Problem("limits", problem, "pass RateLimits(requests_per_min=..., ...)"))
     return account
 
 
 def credit_of(usd: object, note: object, credit_id: object) -> tuple[int, str, str | None]:
-    """Nano-dollars, note and id of credit. What is taken back is negative. Raises ``ValidationFailed``."""
+    """Validate credit: nano-dollars (negative: a withdrawal), note and id. Raises ``ValidationFailed``."""
     told = _terms({"usd": usd, "note": note, "id": credit_id}, _CREDIT)
     return told["usd"], told["note"], told["id"]
 
 
 def told(text: object) -> str:
-    """A value that was given, to be shown in an error."""
+    """Format a given value for an error, with API keys hidden."""
     return "'sk_...'" if isinstance(text, str) and holds_key(text) else shown(text)
 
 
@@ -109,7 +110,7 @@ def _terms(given: Mapping[str, object], fields: Mapping[str, _Field]) -> dict[st
             continue
         try:
             terms[fields[path].name] = fields[path].read(value)
-        except _Wrong as wrong:
+        except _Invalid as wrong:
             found.append(Problem(path, wrong.problem, wrong.hint))
     if found:
         raise ValidationFailed.of(*found)
@@ -121,7 +122,7 @@ def _one_of(words: Sequence[str]) -> Callable[[object], str]:
         if isinstance(value, str) and value in words:
             return value
         near = did_you_mean(value, words) if isinstance(value, str) and not holds_key(value) else ""
-        raise _Wrong(f"is {told(value)}", f"{near} take {listed(words)}".lstrip())
+        raise _Invalid(f"is {told(value)}", f"{near} take {listed(words)}".lstrip())
 
     return read
 
@@ -129,9 +130,9 @@ def _one_of(words: Sequence[str]) -> Callable[[object], str]:
 def _text(longest: int, *, least: int = 1) -> Callable[[object], str]:
     def read(value: object) -> str:
         if isinstance(value, str) and holds_key(value):
-            raise _Wrong(*KEY_THERE)
+            raise _Invalid(*KEY_THERE)
         if not isinstance(value, str) or not value.isprintable() or not least <= len(value.strip()) <= longest:
-            raise _Wrong(f"must be {least} to {longest} printable characters, got {shown(value)}")
+            raise _Invalid(f"must be {least} to {longest} printable characters, got {shown(value)}")
         return value
 
     return read
@@ -139,7 +140,7 @@ def _text(longest: int, *, least: int = 1) -> Callable[[object], str]:
 
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
-        raise _Wrong(f"is {told(value)}", "pass True or False")
+        raise _Invalid(f"is {told(value)}", "pass True or False")
     return value
 
 
@@ -147,11 +148,12 @@ def _limits(value: object) -> RateLimits | None:
     if value is None:
         return None
     if not isinstance(value, RateLimits):
-        raise _Wrong(f"is {told(value)}", "pass RateLimits(requests_per_min=..., tokens_per_min=..., concurrency=...)")
+        hint = "pass RateLimits(requests_per_min=..., tokens_per_min=..., concurrency=...)"
+        raise _Invalid(f"is {told(value)}", hint)
     for name in RateLimits.__struct_fields__:
         limit = getattr(value, name)
         if limit is not None and (type(limit) is not int or not _LIMIT.admits(limit)):
-            raise _Wrong(f"has {name}={told(limit)}", f"take {_LIMIT}, or None")
+            raise _Invalid(f"has {name}={told(limit)}", f"take {_LIMIT}, or None")
     return value
 
 
@@ -161,7 +163,7 @@ def _nanos(value: object) -> int | None:
     dollars = _dollars(value, _number(value))
     amount = budget_nanos(dollars)
     if dollars and not amount:
-        raise _Wrong(_TOO_LITTLE, "take more, or 0 for nothing at all")
+        raise _Invalid(_TOO_LITTLE, "use a larger amount, or 0 to allow nothing")
     return amount
 
 
@@ -169,18 +171,18 @@ def _credit(value: object) -> int:
     number = _number(value)
     amount = budget_nanos(_dollars(value, abs(number)))
     if amount == 0:
-        raise _Wrong(_TOO_LITTLE, "give some")
+        raise _Invalid(_TOO_LITTLE, "use a larger amount")
     return -amount if number < 0 else amount
 
 
 def _dollars(value: object, number: float) -> float:
     if not USD.admits(number):
-        raise _Wrong(f"is {told(value)}", f"take {USD}, in dollars")
+        raise _Invalid(f"is {told(value)}", f"take {USD}, in dollars")
     return number
 
 
 def _number(value: object) -> float:
-    """A number of whichever kind, numpy's included. NaN: it is none."""
+    """Convert a real number, numpy's included, to float. NaN if it is not a number."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return nan
     try:
@@ -193,7 +195,7 @@ def _scopes(value: object) -> tuple[str, ...] | None:
     if value is None:
         return None
     if isinstance(value, str) or not isinstance(value, Sequence) or not value:
-        raise _Wrong(f"is {told(value)}", f"pass a list of {listed(SCOPES)}, or None for all")
+        raise _Invalid(f"is {told(value)}", f"pass a list of {listed(SCOPES)}, or None for all")
     for each in value:
         _one_of(SCOPES)(each)
     return tuple(scope for scope in SCOPES if scope in value)
@@ -204,7 +206,7 @@ def _credit_id(value: object) -> str | None:
         return None
     text = _text(MAX_TEXT_CHARS)(value)
     if text.startswith(_CALL_ID):
-        raise _Wrong(f"is {quoted(text)}, as calls are called", "take one of your own: that of an invoice, say")
+        raise _Invalid(f"is {quoted(text)}, which looks like a trace id", "use another id, such as an invoice number")
     return text
 
 
@@ -213,7 +215,7 @@ def _url(value: object) -> str | None:
         return None
     text = _text(MAX_URL_CHARS)(value)
     if not text.startswith(("https://", "http://")):
-        raise _Wrong(f"is {quoted(text)}", "begin it with https://")
+        raise _Invalid(f"is {quoted(text)}", "start it with https://")
     return text
 
 
@@ -236,7 +238,7 @@ _INCIDENT = {
     "severity": _Field("severity", _one_of(get_args(Severity))),
     "status_url": _Field("status_url", _url),
 }
-_CREDIT = {  # what each is read by
+_CREDIT = {
     "usd": _Field("usd", _credit),
     "note": _Field("note", _text(MAX_TEXT_CHARS, least=0)),
     "id": _Field("id", _credit_id),

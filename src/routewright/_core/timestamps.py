@@ -1,4 +1,4 @@
-"""Moments as texts: RFC 3339 in UTC with milliseconds, in one form, so that texts stand in the order of time."""
+"""Timestamps as RFC 3339 in UTC with milliseconds. Strings in this form sort by time."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ _MS = timedelta(milliseconds=1)
 
 
 def timestamp(at: float) -> str:
-    """The text of a Unix time."""
+    """Format Unix seconds."""
     milliseconds = int(at) * 1000 + round(at % 1 * 1_000_000) // 1000  # as datetime rounds
     return f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03}Z"
 
 
 def moment(path: str, given: str | datetime | date) -> str:
-    """The same moment in the one form; parts of a millisecond are rounded up. A date means its first moment. Raises
-    ``ValidationFailed``."""
+    """Convert to the standard form, rounded up to milliseconds. A date means its start. Raises ``ValidationFailed``."""
     at = _read(given)
     if at is None:
         raise ValidationFailed.at(path, f"is {_said(given)}", _HINT)
@@ -39,7 +38,7 @@ def span_of(
     until: str | datetime | date | None,
     names: tuple[str, str] = ("since", "until"),
 ) -> tuple[str | None, str | None]:
-    """Two moments in the one form, of which neither need be there. ``names``: what the caller calls them. Raises
+    """Convert both ends of a time range; either may be None. ``names`` are the parameters' names in errors. Raises
     ``ValidationFailed``."""
     first = None if since is None else moment(names[0], since)
     last = None if until is None else moment(names[1], until)

@@ -1,4 +1,4 @@
-"""What crosses the door, as frozen structs. No shape is declared twice, and nothing here decides anything."""
+"""Requests, responses, events, traces and storage records as frozen structs. Data only: no logic that decides."""
 
 from .account import *
 from .admission import *

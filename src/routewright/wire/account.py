@@ -1,4 +1,4 @@
-"""Accounts, keys and callers, and secrets that show as ``***`` wherever they are printed."""
+"""Accounts, keys and callers, and secrets that print as ``***``."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ HIDDEN = "***"
 
 
 class Secret(str):
-    """Holds a credential behind the string ``***``; only ``reveal`` gives it out.
+    """A credential that appears as the string ``***``; only ``reveal`` returns it.
 
-    It is that string to ``repr``, ``str``, ``format``, ``json``, ``pickle`` and ``copy``: a copy opens nothing.
-    Two secrets are equal only if they are one object, so that no comparison can leak by its time.
+    ``repr``, ``str``, ``format``, ``json``, ``pickle`` and ``copy`` see ``***``, so a copy does not hold the
+    credential. Secrets compare by identity, so comparisons leak no timing.
     """
 
     __slots__ = ("_value",)
     _value: str
 
     def __new__(cls, value: str) -> Self:
-        """Hide ``value``. A ``Secret`` stays what it is."""
+        """Hide ``value``, a string or another ``Secret``."""
         secret = super().__new__(cls, HIDDEN)
         object.__setattr__(secret, "_value", value.reveal() if isinstance(value, Secret) else value)
         return secret
 
     def reveal(self) -> str:
-        """Give the credential itself, for the header that carries it and nothing else."""
+        """The credential itself. Use it only for the header that carries it."""
         return self._value
 
     def __repr__(self) -> str:
@@ -52,20 +52,20 @@ class Secret(str):
         raise AttributeError(f"a Secret is constant: {name!r} cannot be set")
 
     def __getstate__(self) -> None:
-        """Nothing: what dumps an object's state dumps no credential."""
+        """None, so that dumping the object's state does not dump the credential."""
 
     def __reduce_ex__(self, protocol: Any, /) -> tuple[Any, ...]:
         return Secret, (HIDDEN,)
 
 
 def without_passwords(text: str) -> str:
-    """A text that may quote URLs, or what was meant to be some."""
+    """Replace passwords in a text that may quote URLs, malformed ones included."""
     hidden = re.sub(r"(?<=:)[^\s/:@\"'][^\s\"']*@", f"{HIDDEN}@", text)
     return re.sub(r"(?<=password=)[^&\s\"']*", HIDDEN, hidden)
 
 
 def without_password(url: str) -> str:
-    """A URL that may be shown, even if it is none."""
+    """A URL with its password removed, safe to show even if it is malformed."""
     shown = re.sub(r"^((?>[\w+]*:?/*))[^@]*:.*@", r"\1", url, flags=re.DOTALL)
     return re.sub(r"(?<=password=)[^&]*", HIDDEN, without_passwords(shown))
 
@@ -73,56 +73,56 @@ def without_password(url: str) -> str:
 Environment = Literal["production", "sandbox"]
 
 
-SYSTEM_ACCOUNT = "_system"  # holds what belongs to no account: snapshots, and how long traces are kept
-DEFAULT_ACCOUNT = "default"  # of calls that name no other: nobody's, without a plan or a limit
+SYSTEM_ACCOUNT = "_system"  # owns data of no account: snapshots, retention
+DEFAULT_ACCOUNT = "default"  # used by calls that name no account; has no plan and no limits
 
 Expect = Literal["absent", "present"]
 Durability = Literal["buffered", "committed"]
-"""What a batch outlives once ``apply`` returned: ``buffered`` the process, ``committed`` a power cut, too. A batch has
-the stronger one of its writes."""
+"""What a batch survives once ``apply`` has returned: ``buffered`` a crash of the process, ``committed`` also a power
+cut. A batch gets the strongest durability of its writes."""
 
 
 PlanName = Literal["free", "pro", "team", "enterprise", "unlimited"]
 Scope = Literal["route", "agents", "models:read", "policies:read", "traces:read", "analytics:read"]
-"""What a key may be used for."""
+"""An operation that a key is allowed."""
 
 
 class Caller(Struct, frozen=True, gc=False):
-    """The account a call belongs to. Every stored thing is kept under it and read back only by it.
+    """The account, environment and key of a call. Data stored for an account is visible only to that account.
 
-    caller = await console.authenticate("Bearer sk_live_...")  # or, where you know who calls: Caller("acme")
+    caller = await console.authenticate("Bearer sk_live_...")  # or, for a caller you know: Caller("acme")
     """
 
     account: str = DEFAULT_ACCOUNT
-    """Whose limits hold, who is charged. ``default`` is nobody's, and has none."""
+    """The account that is limited and charged. ``default`` has no limits."""
     environment: Environment = "production"
-    """``sandbox``: canned answers, never billed, traces of its own."""
+    """``sandbox``: canned answers, separate traces, never billed."""
     key_id: str | None = None
-    """The key that it came with, ``key_...``, whose limits hold besides. None: with none."""
+    """Id of the key used, ``key_...``. Its limits apply in addition to the account's."""
     scopes: tuple[Scope, ...] | None = None
-    """What its key is for. None: everything. A Router asks for ``route`` alone; the others are asked for by whoever
-    hands out what they name."""
+    """What the key is allowed. None: everything. A Router checks only ``route``; check the others where you serve that
+    data."""
 
 
 class Account(Struct, frozen=True, kw_only=True):
-    """Who is served, on what terms."""
+    """A customer with a plan, limits and a balance."""
 
     name: str
-    """What ``Caller.account`` says."""
+    """The value of ``Caller.account``."""
     created_at: str
     """RFC 3339, UTC, milliseconds."""
     plan: PlanName = "free"
-    """Which rate limits it has, but for those of its own."""
+    """Sets the default rate limits."""
     limits: RateLimits | None = None
-    """Its own, in place of those of the plan, each that is not None."""
+    """Override the plan's limits, each that is not None."""
     prepaid: bool = False
-    """Calls are paid from its balance, which credit fills: what is not there cannot be spent."""
+    """True: calls are paid from the balance, which credit fills, and refused if it is too low."""
     monthly_nanos: int | None = None
-    """The most that it may be charged in a calendar month, in UTC. None: no limit."""
+    """Highest charge per calendar month (UTC). None: no limit."""
 
     @property
     def has_limited_money(self) -> bool:
-        """Whether its calls have to be reserved for."""
+        """True if calls need a reservation."""
         return self.prepaid or self.monthly_nanos is not None
 
     @property
@@ -132,35 +132,35 @@ class Account(Struct, frozen=True, kw_only=True):
 
 
 class Key(Struct, frozen=True, kw_only=True):
-    """A key to an account. The key itself is shown once, and kept nowhere."""
+    """An API key of an account. Its secret is shown once and not stored."""
 
     id: str
     """``key_...``."""
     account: str
-    """Whose it is, for ever."""
+    """Owner; it never changes."""
     environment: Environment
-    """``production``: a key ``sk_live_...``; ``sandbox``: ``sk_test_...``."""
+    """``production`` for ``sk_live_...`` keys, ``sandbox`` for ``sk_test_...`` keys."""
     name: str
-    """What its owner calls it."""
+    """Display name."""
     prefix: str
-    """How it begins, so that its owner knows it again."""
+    """First characters of the secret, to recognize the key."""
     digest: str
-    """A mark of the secret that it was digested with, a colon, and its HMAC-SHA-256, in hex."""
+    """Identifier of the root secret, a colon, and the key's HMAC-SHA-256 in hex."""
     created_at: str
     scopes: tuple[Scope, ...] | None = None
-    """What it is for. None: everything."""
+    """What the key is allowed. None: everything."""
     limits: RateLimits | None = None
-    """Besides those of the account: both hold."""
+    """Limits that apply in addition to the account's."""
     budget_nanos: int | None = None
-    """The most that may ever be charged for its calls, those before it had a budget included. None: no limit."""
+    """Highest total charge for its calls, counted from the key's creation. None: no limit."""
     monthly_nanos: int | None = None
-    """The most that may be charged for them in a calendar month, in UTC. None: no limit."""
+    """Highest charge for its calls per calendar month (UTC). None: no limit."""
     revoked_at: str | None = None
-    """None: it is live."""
+    """None: the key is active."""
 
     @property
     def has_limited_money(self) -> bool:
-        """Whether its calls have to be reserved for."""
+        """True if calls need a reservation."""
         return self.budget_nanos is not None or self.monthly_nanos is not None
 
     @property
@@ -175,35 +175,36 @@ class Key(Struct, frozen=True, kw_only=True):
 
 
 class NewKey(Struct, frozen=True):
-    """A key that was just made, with what is kept of it."""
+    """A new key with its secret."""
 
     secret: Secret
-    """The key itself: hand on what its ``reveal`` gives. Nobody can show it again."""
+    """The secret; call ``reveal`` for its text. It cannot be shown again."""
     key: Key
 
 
 class PutAccount(Struct, frozen=True, tag=True):
-    """Keep an account, in place of what was said of it before. Said under its own name."""
+    """Create or replace an account. Applied under its own name."""
 
     account: Account
     expect: Expect | Account | None = None
-    """As it was read: nobody has changed it since, but for what this batch does."""
+    """An ``Account``: fail unless the stored one equals it."""
     durability: Durability = "committed"
 
 
 class PutKey(Struct, frozen=True, tag=True):
-    """Keep a key, in place of what was said of it before. Said under the name of its account. One that was revoked
-    stays so. Fails the batch with ``PreconditionFailed`` where another key, of whichever account, has its digest."""
+    """Create or replace a key. Applied under its account. A revoked key stays revoked. Fails the batch with
+    ``PreconditionFailed`` if another key of any account has the same digest."""
 
     key: Key
     expect: Expect | Key | None = None
-    """As it was read, likewise."""
+    """A ``Key``: fail unless the stored one equals it."""
     durability: Durability = "committed"
 
 
 class RevokeKey(Struct, frozen=True, tag=True):
-    """Revoke a key of the account for ever. The traces of its calls from a day before then on are compromised, also
-    those that are put later. ``Written.created`` is False where it was revoked before; ``count`` 0: there is none."""
+    """Revoke a key of the account permanently. Traces of its calls from a day before ``at`` are marked compromised,
+    also those stored later. ``Written.created`` is False if it was already revoked; ``count`` is 0 if there is no such
+    key."""
 
     key_id: str
     at: str
@@ -212,15 +213,14 @@ class RevokeKey(Struct, frozen=True, tag=True):
 
 
 class KeyByDigest(Struct, frozen=True, tag=True):
-    """The ``Key`` that has one of these digests, whichever account it is of, or None. Asked under
-    ``SYSTEM_ACCOUNT``."""
+    """The ``Key`` of any account with one of these digests, or None. Queried under ``SYSTEM_ACCOUNT``."""
 
     digests: tuple[str, ...]
 
 
 class Keys(Struct, frozen=True, tag=True):
-    """A list of all keys of the account, oldest first."""
+    """All keys of the account, oldest first."""
 
 
 class AllAccounts(Struct, frozen=True, tag=True):
-    """A list of all accounts that were set up, by name. Asked under ``SYSTEM_ACCOUNT``."""
+    """All stored accounts, by name. Queried under ``SYSTEM_ACCOUNT``."""

@@ -1,4 +1,4 @@
-"""Shapes of admission: what a call asks for before it runs, and what it is granted (contract 7)."""
+"""Admission records: what a call asks of the accounts, and the grant or refusal (contract 7)."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from .limits import WindowState
 
 
 class Claim(Struct, frozen=True, gc=False):
-    """An idempotency key that a call asks for. Its scope is the caller's account and environment."""
+    """An idempotency key that a call takes, unique within the caller's account and environment."""
 
     key: str
     fingerprint: str
-    """Hash of the request: another request may not use the same key."""
+    """Hash of the request. A different request with the same key is refused."""
 
 
 class Ask(Struct, frozen=True, kw_only=True, gc=False):
-    """The most that one call may take. All of it is taken, or nothing.
+    """The most that one call may use. Admission takes all of it or nothing.
 
-    An ask with the id of a call that was admitted changes how much is reserved for that call, and takes nothing else.
+    An ask with the id of an admitted call only changes that call's reservation.
     """
 
     id: str
-    """The call's, which is its trace's."""
+    """Trace id of the call."""
     caller: Caller
     at: float
-    """Unix seconds when the call came: the month that pays for it."""
+    """Unix seconds of the call's arrival. Determines the month it is charged to."""
     lasts_s: float
-    """The call ends within this time. What it still holds a lease later is taken back."""
+    """Time limit of the call. What it still holds one lease later is taken back."""
     tokens: int = 0
-    """The most that it may come to, input and output."""
+    """Highest number of input and output tokens."""
     nanos: int = 0
-    """The most that it may cost, reserved at every level that has a limit."""
+    """Highest cost, reserved at every level with a limit."""
     waits_s: float = 0.0
-    """How long to wait for money or an idempotency key that other calls hold."""
+    """How long to wait for money or an idempotency key held by other calls."""
     claim: Claim | None = None
     run: RunLimit | None = None
     """The agent run that the call belongs to."""
     slot: bool = True
-    """False for calls of an agent run, which holds one for them."""
+    """False for calls of an agent run, which holds one slot for all of them."""
     windows: bool = True
-    """False: its rate limits and its slot are counted elsewhere."""
+    """False: rate limits and slot are counted elsewhere."""
 
 
 class Grant(Struct, kw_only=True, gc=False):
-    """An admitted call. Ended once, by ``settle`` or ``release``."""
+    """An admitted call. ``settle`` or ``release`` ends it once."""
 
     id: str
     caller: Caller
@@ -55,28 +55,28 @@ class Grant(Struct, kw_only=True, gc=False):
     is_limited: bool = False
     """True if a balance, plan or budget limits its cost."""
     windows: tuple[WindowState, ...] = ()
-    """Its rate limits, this call counted in."""
+    """Rate limits, this call included."""
 
 
 class Replay(Struct, frozen=True, gc=False):
-    """The answer that was given under the same idempotency key."""
+    """The stored answer for the same idempotency key."""
 
     result: bytes
 
 
 class Short(Struct, frozen=True, gc=False):
-    """A level has not enough money, and nothing was taken."""
+    """A level does not have enough money. Nothing was taken."""
 
     purse: Purse
     waits: bool
-    """True if it would have, were it not for what other calls hold: they held it for as long as the ask could wait."""
+    """True if other calls' reservations were the cause and did not end while the ask could wait."""
 
 
 class Left(Struct, frozen=True, gc=False):
-    """The money a caller has left, as far as this process knows: good enough to decide by, while ``admit`` is exact."""
+    """A caller's remaining money as known to this process. Approximate, for decisions; ``admit`` is exact."""
 
     account: Account | None
-    """None: nobody set it up, so that nothing limits it."""
+    """None: the account is not set up, so nothing limits it."""
     key: Key | None
     nanos: int | None
-    """At the level with the least left. None: nothing limits it."""
+    """Left at the tightest level. None: no limit."""

@@ -1,4 +1,4 @@
-"""Agent runs: request, response, steps and stream events (spec 2.4, 2.5, contract 5, 10), and checkpoints of a run."""
+"""Agent runs: request, response, steps, stream events (spec 2.4, 2.5, contract 5, 10) and checkpoints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Action = Literal["llm_call", "tool_call"]
 
 
 class ModelStrategy(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How the models of a run are chosen, as in a route request."""
+    """How a run's models are chosen. Same meaning as in a route request."""
 
     goal: Goal | None = None
     strategy: Strategy | None = None
@@ -27,23 +27,23 @@ class AgentRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """Body of ``POST /v1/agents/run`` (spec 2.4)."""
 
     task: str
-    """What to do, in plain words."""
+    """The task in plain words."""
     tools: list[str | Tool] | None = None
-    """Names of built-in or registered tools, and tool objects."""
+    """Names of built-in or registered tools, or tool declarations."""
     max_steps: float | None = None
-    """The most model calls and tool calls together, 1 to 1,000. Default: 8."""
+    """Limit on model calls and tool calls together, 1 to 1,000. Default: 8."""
     per_step_timeout_ms: float | None = None
-    """Time for each step. Default: 30,000."""
+    """Time limit per step. Default: 30,000."""
     total_budget_usd: float | None = None
-    """The most that the run may cost, model calls and tools together."""
+    """Limit on the run's cost, model calls and tools together."""
     model_strategy: ModelStrategy | None = None
-    """Default: as a route request."""
+    """Default: the defaults of a route request."""
     stream_steps: bool = False
     """Over HTTP: answer with server-sent events."""
     metadata: dict[str, Any] | None = None
-    """Tags of the run and of each of its calls."""
+    """Tags of the run and all its calls."""
     idempotency_key: str | None = None
-    """At most 64 bytes in UTF-8: under one key the same run is made once in 24 hours."""
+    """At most 64 bytes in UTF-8. Repeating a request with the same key within 24 hours runs it only once."""
 
 
 class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -53,31 +53,31 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """1, 2 ..."""
     action: Action
     tool: str | None = None
-    """Of a ``tool_call``."""
+    """Name of the tool, for a ``tool_call``."""
     input: dict[str, Any] = {}
-    """The arguments of a tool; of a model call the number of messages."""
+    """A tool's arguments, or the number of messages of a model call."""
     output: dict[str, Any] = {}
-    """``result`` or ``error`` of a tool; ``text`` and the names of ``tool_calls`` of a model call."""
+    """A tool's ``result`` or ``error``; a model call's ``text`` and the names of its ``tool_calls``."""
     start_ms: float
-    """From the start of the run. The time that a run waits to be resumed does not count."""
+    """Time from the start of the run, without the time it waited to be resumed."""
     duration_ms: float
     cost_usd: float
     model: str | None = None
-    """This and the next two of an ``llm_call``."""
+    """Like ``tokens`` and ``finish_reason``, only for an ``llm_call``."""
     tokens: Tokens | None = None
     finish_reason: str | None = None
     trace_id: str | None = None
-    """The trace of the model call, or of the agent that ran as a tool."""
+    """Trace of the model call, or of an agent that ran as a tool."""
 
 
 class RunSummary(Struct, frozen=True):
-    """A run in figures (spec 2.5)."""
+    """Totals of a run (spec 2.5)."""
 
     total_steps: int
     total_cost_usd: float
     total_latency_ms: float
     tools_used: list[str]
-    """Names in the order of their first use."""
+    """Names, in order of first use."""
 
 
 class AgentResponse(Struct, frozen=True, kw_only=True):
@@ -86,19 +86,19 @@ class AgentResponse(Struct, frozen=True, kw_only=True):
     trace_id: str
     status: RunStatus
     output: str
-    """The final answer; of a run that did not come to one, what the model said last."""
+    """The final answer, or the model's last text if there is none."""
     steps: list[Step]
     summary: RunSummary
     marker: Marker | None = None
     """Why a run is ``partial``."""
     pending_tool_calls: list[ToolCall] = []
-    """Calls left to the client. ``Agent.resume`` takes their results."""
+    """Tool calls for the client to run. Pass their results to ``Agent.resume``."""
     error: dict[str, str] | None = None
-    """``code`` and ``message`` of a run that is ``failed`` or ``budget_exceeded``."""
+    """``code`` and ``message`` if the run is ``failed`` or ``budget_exceeded``."""
 
 
 class RunStartedData(Struct, frozen=True):
-    """Which run, and its limits."""
+    """Trace id and limits of the run."""
 
     trace_id: str
     max_steps: int
@@ -106,7 +106,7 @@ class RunStartedData(Struct, frozen=True):
 
 
 class RunStarted(Struct, frozen=True):
-    """The run is admitted."""
+    """The run was admitted."""
 
     event: ClassVar[str] = "run.started"
     id: int
@@ -114,7 +114,7 @@ class RunStarted(Struct, frozen=True):
 
 
 class StepStartedData(Struct, frozen=True, omit_defaults=True):
-    """A step that begins."""
+    """The step that begins."""
 
     number: int
     action: Action
@@ -131,7 +131,7 @@ class StepStarted(Struct, frozen=True):
 
 
 class StepCompleted(Struct, frozen=True):
-    """A step has ended, well or not."""
+    """A step ended, successfully or not."""
 
     event: ClassVar[str] = "step.completed"
     id: int
@@ -150,7 +150,7 @@ AgentEvent = RunStarted | StepStarted | StepCompleted | RunCompleted
 
 
 class AgentRunCompleted(Struct, frozen=True):
-    """A run has reached a terminal state (spec 6.1)."""
+    """A run reached a terminal state (spec 6.1)."""
 
     type: ClassVar[str] = "agent.run_completed"
     trace_id: str
@@ -164,7 +164,7 @@ class AgentRunCompleted(Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, kw_only=True):
-    """What a run needs to go on after its last finished step. It holds what was said."""
+    """State needed to continue a run after its last finished step. Contains prompts and answers."""
 
     trace_id: str
     created_at: float
@@ -173,43 +173,43 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     messages: list[Message]
     steps: list[Step]
     tools: list[str] = []
-    """Names of the tools that the model may ask for."""
+    """Names of the tools that the model may call."""
     key: str | None = None
-    """The idempotency key that whoever performs it holds: the caller's, or one of its own."""
+    """Idempotency key held by the process that performs the run: the caller's, or a generated one."""
     failed_tries: list[str] = []
-    """Traces of model calls that were tried once more."""
+    """Traces of model calls that were retried."""
     spent_nanos: int = 0
-    """What its steps cost."""
+    """Cost of its steps."""
     pending: list[ToolCall] = []
-    """Calls of the last answer that have no result yet."""
+    """Tool calls of the last answer without a result."""
     approved: list[str] = []
-    """Ids of those that the client has approved."""
+    """Ids of pending calls approved by the client."""
     status: Literal["running", "pending"] = "running"
-    """``pending``: it waits for results from the client."""
+    """``pending``: the run waits for the client's results."""
 
 
 class PutAgentState(Struct, frozen=True, tag=True):
-    """Keep the checkpoint of a run, a conversation, or what was learned of an account, in place of the one before;
-    without a body, remove it. ``DeleteResults`` removes them all."""
+    """Store or replace a run's checkpoint, a conversation, or data learned for an account. Without a body, remove it.
+    ``DeleteResults`` removes them all."""
 
     id: str
-    """The run's trace id, or ``conversation:<name>``; ``warm:<name>`` for where one is warm, and ``heads``, which hold
-    no text."""
+    """A run's trace id, ``conversation:<name>``, ``warm:<name>`` (which model has a conversation cached), or ``heads``.
+    The last two hold no text."""
     environment: Environment
     body: bytes | None
     until: float
-    """Unix seconds: it is removed then. Infinite: it is kept however many come after it."""
+    """Unix seconds of its removal. Infinity: it is never evicted."""
     claim: str | None = None
-    """The idempotency key of the run."""
+    """Idempotency key of the run."""
     durability: Durability = "buffered"
 
 
 class AgentState(Struct, frozen=True, tag=True):
-    """What was kept by ``PutAgentState``, under its id or idempotency key, as bytes; None: nothing."""
+    """The bytes stored by ``PutAgentState`` under an id or idempotency key, or None."""
 
     id: str | None = None
     claim: str | None = None
     environment: Environment | None = None
-    """None: of either."""
+    """None: either."""
     informs: bool = False
-    """It informs a decision, which cannot wait: the answer may be of a moment ago, or None."""
+    """True: a decision needs it at once, so the answer may be slightly stale, or None."""

@@ -1,4 +1,4 @@
-"""Reports, and figures for people. Nothing is billed by these: ledgers count whole nano-dollars."""
+"""Analytics reports, and formatting of amounts, times and counts. Billing uses the ledger's nano-dollars instead."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ NANOS_PER_USD = 1_000_000_000
 
 
 def in_usd(nanos: int | None) -> float | None:
-    """An amount in dollars; of none none."""
+    """Convert nano-dollars to dollars. None stays None."""
     return None if nanos is None else nanos / NANOS_PER_USD
 
 
 def usd_short(dollars: float) -> str:
-    """Write dollars for sentences: cents from a dollar up, else two significant digits."""
+    """Format dollars: cents from one dollar up, else two significant digits."""
     if dollars >= 1:
         return f"${dollars:,.2f}"
     return f"${dollars:.2g}" if dollars >= 0.0001 or not dollars else f"${Decimal(f'{dollars:.2g}'):f}"
 
 
 def usd_between(dollars: float, between: tuple[float, float] | None) -> str:
-    """Write what something cost; where that was estimated, also what it can have cost."""
+    """Format a cost, with its range if it was estimated."""
     if between is None:
         return usd_short(dollars)
     low, high = map(usd_short, between)
@@ -32,19 +32,19 @@ def usd_between(dollars: float, between: tuple[float, float] | None) -> str:
 
 
 def time_short(ms: float) -> str:
-    """Write a time: milliseconds below a second, else seconds."""
+    """Format a duration: milliseconds below a second, else seconds."""
     if ms >= 999.5:
         return f"{ms / 1000:,.1f} s"
     return f"{ms:.0f} ms" if ms >= 9.95 or not ms else f"{ms:.1f} ms"
 
 
 def counted(count: int, one: str) -> str:
-    """Write how many: ``1 span``, ``1,200 spans``."""
+    """Format a count with its noun: ``1 span``, ``1,200 spans``."""
     return f"{count:,} {one}" if count == 1 else f"{count:,} {one}s"
 
 
 def tokens_short(tokens: Tokens) -> str:
-    """Write what a call used: ``10 tokens in (4 cached), 23 out``."""
+    """Format token usage: ``10 tokens in (4 cached), 23 out``."""
     cached = f" ({tokens.cached:,} cached)" if tokens.cached else ""
     return f"{counted(tokens.input, 'token')} in{cached}, {tokens.output:,} out"
 
@@ -53,17 +53,17 @@ Bucket = Literal["hour", "day", "week", "month"]
 
 
 class UsageRow(Struct, frozen=True, kw_only=True):
-    """What one group used in one bucket."""
+    """Usage of one group in one time bucket."""
 
     bucket_start: str
-    """RFC 3339. Weeks begin on Monday."""
+    """RFC 3339. Weeks start on Monday."""
     group: str | None
-    """The value that is grouped by; None: traces without one; ``other``: also what ``rest`` marks."""
+    """Value of the grouping key. None: traces without it. ``other`` if ``rest`` is true."""
     rest: bool = False
-    """The row is that of all groups but the hundred largest."""
+    """True: the row sums all groups except the hundred largest."""
     requests: int
     errors: int
-    """Requests that ended in an error. One that its caller left is none."""
+    """Requests that ended in an error, without those cancelled by the caller."""
     cost_usd: float
     """Paid upstream."""
     charged_usd: float
@@ -72,7 +72,7 @@ class UsageRow(Struct, frozen=True, kw_only=True):
 
 
 class UsageTotals(Struct, frozen=True, kw_only=True):
-    """The sums over all rows."""
+    """Totals of all rows."""
 
     requests: int = 0
     errors: int = 0
@@ -89,36 +89,36 @@ class UsageReport(Struct, frozen=True, kw_only=True):
     bucket: Bucket
     group_by: str
     data: list[UsageRow]
-    """In the order of time; within a bucket the groups with most requests first."""
+    """By time, then by number of requests, largest group first."""
     totals: UsageTotals
     runs: dict[str, int] = {}
-    """Agent runs by the status they ended with. Their model calls are among the requests."""
+    """Number of agent runs by final status. Their model calls are counted in ``requests``."""
 
 
 class TtlBucket(Struct, frozen=True):
-    """Hits on entries up to an age: what a shorter ``ttl_seconds`` would have kept."""
+    """Hits on entries up to an age. Shows how many hits a shorter ``ttl_seconds`` would keep."""
 
     up_to_s: float | None
-    """None: older than all others."""
+    """None: older than all other buckets."""
     hits: int
 
 
 class CacheReport(Struct, frozen=True, kw_only=True):
-    """What the response cache did (spec 4.7)."""
+    """Results of the response cache (spec 4.7)."""
 
     start_date: str
     end_date: str
     hit_rate: float | None
-    """Hits among look-ups; None: there were none."""
+    """Share of look-ups that were hits. None: no look-ups."""
     hits: int
     misses: int
     saved_usd: float
     ttl_distribution: list[TtlBucket]
-    """Hits by the age of their entries, youngest first; each hit is in one bucket."""
+    """Hits by age of the entry, youngest first. Each hit is in one bucket."""
 
 
 class FallbackCandidate(Struct, frozen=True, kw_only=True):
-    """How attempts at a model ended. Those that were left before they ended are not among them."""
+    """Success rate of the attempts at one model, cancelled ones excluded."""
 
     model: str
     attempts: int
@@ -126,21 +126,21 @@ class FallbackCandidate(Struct, frozen=True, kw_only=True):
 
 
 class FallbackReport(Struct, frozen=True, kw_only=True):
-    """How often another model than the chosen one served the request (spec 4.7)."""
+    """How often a fallback served the request (spec 4.7)."""
 
     start_date: str
     end_date: str
     triggered: int
     rate: float | None
-    """Among the requests for which a model was called; None: there were none."""
+    """Share of the requests that called a model. None: there were none."""
     reasons: dict[str, int]
-    """Why the chosen model did not serve, as the event ``router.fallback_triggered`` says."""
+    """Number of fallbacks by ``reason`` of the event ``router.fallback_triggered``."""
     candidates: list[FallbackCandidate]
     """Most attempts first."""
 
 
 class LatencyRow(Struct, frozen=True, kw_only=True):
-    """How long completed requests took that one model served under one strategy, cache hits aside."""
+    """Latency of completed requests by one model and strategy, without cache hits."""
 
     model: str
     strategy: str

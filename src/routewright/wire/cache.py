@@ -1,4 +1,4 @@
-"""What the response cache holds, finds and counts (contract 6)."""
+"""Entries, matches and statistics of the response cache (contract 6)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .request import ToolCall
 
 
 class CachedAnswer(Struct, frozen=True, array_like=True, gc=False):
-    """A complete answer, as its caller got it."""
+    """A complete answer, as returned to its caller."""
 
     output: str
     finish_reason: str
@@ -20,29 +20,29 @@ class CachedAnswer(Struct, frozen=True, array_like=True, gc=False):
 
 
 class CacheEntry(Struct, frozen=True, array_like=True, gc=False):
-    """One answer and what it may be given for."""
+    """One cached answer and the requests that it may answer."""
 
     id: str
-    """Trace id of the call that made it."""
+    """Trace id of the call that created it."""
     account: str
     environment: Environment
     partition: bytes
-    """Digest of all that has to be the same for a hit, the last user turn aside: 16 bytes."""
+    """16-byte digest of everything that must be equal for a hit, except the last user turn."""
     key: bytes
-    """Digest of the whole request, its partition included: 16 bytes. One entry has it."""
+    """16-byte digest of the whole request, partition included. Unique."""
     answer: CachedAnswer
     cost_nanos: int
-    """Paid for the answer, and so saved by each hit."""
+    """Cost of the answer, saved by each hit."""
     created_at: float
     """Unix seconds."""
     expires_at: float
     prompt: str | None = None
-    """The last user turn; None: only the same request again finds the entry."""
+    """The last user turn. None: only an identical request finds the entry."""
     vector: bytes | None = None
-    """The prompt's embedding, of length 1, as little-endian float32. Left out of entries that come from a cache."""
+    """The prompt's embedding, normalized, as little-endian float32. Not set in entries read from a cache."""
     namespace: str | None = None
     metadata: bytes | None = None
-    """The request's, as JSON."""
+    """Metadata of the request, as JSON."""
 
 
 class CacheMatch(Struct, frozen=True, gc=False):
@@ -50,27 +50,27 @@ class CacheMatch(Struct, frozen=True, gc=False):
 
     entry: CacheEntry
     similarity: float
-    """Cosine of the two embeddings."""
+    """Cosine similarity of the embeddings."""
 
 
 class CacheSelection(Struct, frozen=True, kw_only=True):
-    """Entries of one account; each field that is given narrows it further."""
+    """Selects entries of one account that match all given fields."""
 
     account: str
     environment: Environment | None = None
     key: bytes | None = None
     partition: bytes | None = None
     id: str | None = None
-    """Trace id of the call that made the entry."""
+    """Trace id of the call that created the entry."""
     namespace: str | None = None
     metadata: tuple[str, str | float | bool] | None = None
-    """A key of the metadata, and its value."""
+    """A metadata key and its value."""
     made_before: float | None = None
     """Unix seconds."""
 
 
 class CacheStats(PlainData, Struct, frozen=True, kw_only=True):
-    """What a cache holds of one account, or of all."""
+    """Contents of a cache for one account, or for all."""
 
     entries: int = 0
     size_bytes: int = 0
@@ -78,13 +78,13 @@ class CacheStats(PlainData, Struct, frozen=True, kw_only=True):
     oldest_at: float | None = None
     """Unix seconds."""
     saves_nanos: int = 0
-    """Total cost of the entries."""
+    """Total cost of the cached answers."""
 
 
 class Observation(Struct, frozen=True, array_like=True, gc=False):
-    """Whether a cached answer was right where the question was answered live as well."""
+    """Whether a cached answer was right, checked against a live answer."""
 
     features: tuple[float, ...]
     right: bool
     weight: float
-    """Inverse probability of observing this case."""
+    """Inverse of the probability of observing this case."""

@@ -1,4 +1,4 @@
-"""What a decision is made from and what it says, as values that can be stored and replayed (contract 3)."""
+"""Inputs and results of a decision, as values that can be stored and replayed (contract 3)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .request import Effort, Goal, Strategy
 
 
 class Reason(StrEnum):
-    """Why a model was rejected, in the order of the constraints."""
+    """Why a model was rejected, in the order in which constraints are checked."""
 
     WHITELIST = "whitelist"
     DISABLED = "disabled"
@@ -43,9 +43,9 @@ class Need(IntFlag):
     STOP = 32
     SEED = 64
     TOOL_CHOICE = 128
-    """A tool is demanded."""
+    """A tool call is required."""
     IMAGE_URL = 256
-    """An image is given by its address."""
+    """An image is given by URL."""
     JSON_OBJECT = 512
     """JSON of any shape."""
     JSON_SCHEMA = 1024
@@ -53,219 +53,219 @@ class Need(IntFlag):
     FILE = 1 << 12
     FILE_URL = 1 << 13
     SERIAL_TOOLS = 1 << 14
-    """Tool calls come one at a time."""
+    """At most one tool call per answer."""
     REASONING = 1 << 15
-    """An effort is asked for."""
+    """A reasoning effort is set."""
     NO_REASONING = 1 << 16
     REASONING_TOKENS = 1 << 17
-    """Thinking is bounded in tokens."""
+    """Reasoning is limited in tokens."""
     FLEX = 1 << 18
-    """This and the next three are wishes: no model is left out for want of them."""
+    """Like the next three, optional: models without it are not rejected."""
     PRIORITY = 1 << 19
     VERBOSITY = 1 << 20
     CACHE_CONTROL = 1 << 21
     REASONING_TOOLS = 1 << 22
-    """This and the next four are asked for beside an effort or a bound."""
+    """Like the next four, combined with a reasoning effort or limit."""
     REASONING_TOOL_CHOICE = 1 << 23
     REASONING_SAMPLING = 1 << 24
     REASONING_BRIEF = 1 << 25
-    """Thinking has little room."""
+    """Little room for reasoning."""
     REASONING_TOKENS_BRIEF = 1 << 26
 
 
 class Images(Struct, frozen=True, omit_defaults=True):
-    """Images of one size in a prompt; or a file, a recording, or what a model thought in an earlier turn."""
+    """Images of one size in a prompt; or a file, a recording, or reasoning of an earlier turn."""
 
     width: int = 0
-    """Pixels; 0: not known."""
+    """Pixels; 0: unknown."""
     height: int = 0
     detail: Literal["auto", "low", "high"] = "auto"
     count: int = 1
     tokens: int = 0
-    """Of what is no image, as a guess. 0: it is one."""
+    """Estimated tokens of anything but an image. 0: it is an image."""
     most: int = 0
-    """At most so many. 0: as many as a window holds."""
+    """Highest possible number of tokens. 0: no limit but the context window."""
 
 
 class TokenBounds(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What is known of the input's length. ``low`` and ``high`` hold for every vocabulary and, as the counts, are those
-    of the text: what ``images`` add is each model's own."""
+    """Bounds of the input's length. ``low``, ``high`` and the counts cover the text; each model counts ``images`` its
+    own way. ``low`` and ``high`` hold for every vocabulary."""
 
     low: int
     high: int
-    """Never above a token a byte; once counted, what other vendors' vocabularies are taken to need at most."""
+    """At most one token per byte. Once counted: the assumed maximum of other vendors' vocabularies."""
     estimate: int
-    """Best guess without counting, images included; the score's size bucket comes from it."""
+    """Estimate without counting, images included. Determines the size bucket of the score."""
     o200k: int | None = None
     cl100k: int | None = None
     counted: bool = False
-    """True once the text was counted, so that nothing better will come."""
+    """True once the text was counted; the bounds are then final."""
     single: int = 0
-    """Once counted: bytes that some vocabularies leave single where those that were counted pack them."""
+    """Once counted: bytes that some vocabularies encode as single tokens and the counted ones merge."""
     images: tuple[Images, ...] = ()
 
     @property
     def best(self) -> int:
-        """The count if it was taken, else the estimate."""
+        """The count if there is one, else the estimate."""
         return self.estimate if self.o200k is None or self.images else self.o200k
 
 
 class Reading(Struct, frozen=True, omit_defaults=True):
-    """What the built-in predictor reads in a prompt. It holds no text."""
+    """The built-in predictor's view of a prompt. It contains no text."""
 
     predictor: str
-    """Id of the weights that it was read with."""
+    """Id of the predictor's weights."""
     cell: tuple[int, ...]
-    """Place on the predictor's grid, all zeros where it says nothing: the qualities of all models follow from it."""
+    """Position on the predictor's grid, which determines the predicted quality of all models. All zeros: no
+    prediction."""
     difficulty: float
-    """0..1, 0.5 as usual."""
+    """0 to 1; 0.5 is average."""
     topic: str
     novelty: float
-    """0..1: how far the prompt is from all that the predictor knows. At 1 the catalogue's qualities stand."""
+    """0 to 1: distance from the predictor's training data. At 1 the catalogue's qualities are used."""
     language: str = ""
-    """ISO 639-1; empty where it is not known."""
+    """ISO 639-1; empty if unknown."""
     policy_class: str = ""
-    """The class of the policy that it matches."""
+    """Matching class of the policy, if any."""
     sketch: tuple[int, ...] = ()
-    """A few numbers from -127 to 127 by which heads learn from your traffic; kept only where that is asked for."""
+    """Numbers from -127 to 127 from which heads learn from your traffic. Stored only if that is enabled."""
 
 
 class WarmPrefix(Struct, frozen=True):
-    """The beginning of a prompt that a model's vendor is expected to have in its cache."""
+    """The start of a prompt that a vendor is expected to have cached."""
 
     model: str
     tokens: int
 
 
 class DecisionInput(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Everything a decision depends on, without text. With the three snapshots it replays bit for bit."""
+    """Everything a decision depends on, without text. With the three snapshots, a replay is exact."""
 
     catalogue: str
     """Id of the catalogue snapshot."""
     health: str
     policy: str | None = None
     as_of: str
-    """UTC date of the decision, ``YYYY-MM-DD``: what is deprecated by then is not picked."""
+    """UTC date of the decision, ``YYYY-MM-DD``. Models deprecated by then are rejected."""
     tokens: TokenBounds
     needs: int = 0
     """Bits of ``Need``."""
     goal: Goal = "cost"
     strategy: Strategy = "balanced"
     models: tuple[str, ...] | None = None
-    """Whitelist, the policy's and the request's intersected."""
+    """Allowed models: the intersection of the policy's and the request's."""
     fallback: tuple[str, ...] | None = None
-    """The caller's own chain; None: ours."""
+    """The caller's fallback chain. None: the default chain."""
     max_retries: int = 1
     max_output_tokens: int | None = None
     default_output_cap: int = 4096
-    """Cap where money is limited and the request names none."""
+    """Output cap if money is limited and the request sets none."""
     budget_nanos: int | None = None
     budget_tokens: int | None = None
     timeout_ms: int = 60_000
     regions: tuple[str, ...] = ()
     weights: tuple[int, int, int, int] | None = None
-    """Per cent of the score for quality, cost, latency and stability, in the place of goal and strategy."""
+    """Percent of the score for quality, cost, latency and stability, replacing goal and strategy."""
     min_quality: int | None = None
-    """Millionths; models below it are rejected."""
+    """In millionths. Models below it are rejected."""
     max_latency_ms: int | None = None
-    """Models whose expected time to the whole answer is longer are rejected."""
+    """Models with a longer expected time to the complete answer are rejected."""
     quality: tuple[int, ...] | None = None
-    """Quality per catalogue row in millionths, where it is not the catalogue's own."""
+    """Quality per catalogue row in millionths, if it differs from the catalogue's."""
     assignment: str = ""
-    """Key that fixes random choices of a policy for this caller."""
+    """Key that makes a policy's random choices stable for this caller."""
     rules: int
-    """Version of the scoring rules. Without a default, so that it is always stored."""
+    """Version of the scoring rules. Has no default, so it is always stored."""
     prefer: tuple[str, ...] = ()
-    """Tried first, in this order, where they pass: the request's, then the policy's."""
+    """Models to try first if they pass, in order: the request's, then the policy's."""
     wishes: int = 0
-    """Bits of ``Need`` that no model is left out for: expected and worst cost follow a service tier and marks for the
-    vendor's cache."""
+    """Bits of ``Need`` that are optional. A service tier and cache marks affect expected and worst cost."""
     effort: Effort | None = None
-    """How much is thought before the answer; expected output, cost and time follow it."""
+    """Reasoning effort; affects expected output, cost and time."""
     thinking_tokens: int | None = None
-    """The bound on thinking, in place of an effort."""
+    """Limit on reasoning tokens, instead of an effort."""
     hour_cache: bool = False
-    """Marks ask the vendor's cache to keep the prompt for an hour, which may be priced higher."""
+    """True: cache marks ask for one hour, which may cost more."""
     reading: Reading | None = None
-    """Where ``quality`` comes from the built-in predictor."""
+    """Set if ``quality`` comes from the built-in predictor."""
     workload: tuple[int, int] | None = None
-    """By how many quarter octaves answers of this workload are longer, and take more time, than usual."""
+    """How much longer answers of this workload are, and how much slower, in quarter octaves."""
     warm: tuple[WarmPrefix, ...] = ()
-    """What is expected to cost less, since a vendor has it in its cache."""
+    """Prompt prefixes expected to cost less because a vendor has them cached."""
     propensity: int = 0
-    """Under a policy that explores: millionths of chance with which the first model was to be tried first."""
+    """For a policy with exploration: probability, in millionths, that the first model was chosen."""
     explored: bool = False
-    """It was picked to be explored, and stands first among those preferred."""
+    """True: the first of ``prefer`` was chosen for exploration."""
 
     @property
     def own_quality(self) -> tuple[int, ...] | None:
-        """Qualities that your own predictor gave: a policy's floor holds of them. Of those that follow from a reading
-        it does not: its author knew the catalogue's."""
+        """Qualities from a custom predictor, which a policy's ``min_quality`` applies to. It does not apply to those of
+        the built-in predictor, because policy authors know the catalogue's qualities."""
         return None if self.reading is not None else self.quality
 
 
 class CatalogueSnapshot(Struct, frozen=True, tag="catalogue", tag_field="kind"):
-    """The models a Router knew at one time; ``id`` is made from the content."""
+    """The models of a Router at one time. ``id`` is derived from the content."""
 
     id: str
     as_of: str
-    """Date of the facts, ``YYYY-MM-DD``."""
+    """Date of the data, ``YYYY-MM-DD``."""
     models: tuple[Model, ...]
 
 
 class PolicySnapshot(Struct, frozen=True, tag="policy", tag_field="kind"):
-    """One published version of a policy; ``id`` is made from the content."""
+    """One published version of a policy. ``id`` is derived from the content."""
 
     id: str
     version: str
-    """``<policy_name>@<YYYY-MM-DD>``, with ``.2`` ... for further ones of a day."""
+    """``<policy_name>@<YYYY-MM-DD>``; later versions of the same day end in ``.2``, ``.3`` ..."""
     policy: Policy
-    """As its author wrote it, but for id and date."""
+    """As written, with id and date filled in."""
     models: tuple[str, ...] | None = None
-    """Ids of the models that it allows, picked out of the catalogue of its day; None: all."""
+    """Ids of the allowed models, resolved with the catalogue of that day. None: all."""
     chain: tuple[str, ...] | None = None
-    """Ids of its own fallbacks, in order; None: it names none."""
+    """Ids of its fallback chain, in order. None: the default chain."""
     prefer: tuple[str, ...] = ()
-    """Ids of the models that it prefers, in order."""
+    """Ids of its preferred models, in order."""
     classes: tuple[PolicySnapshot, ...] = ()
-    """The whole policy as it is for each of its classes, in order."""
+    """The complete policy for each of its classes, in order."""
 
 
 class ModelHealth(Struct, frozen=True, omit_defaults=True):
-    """What recent attempts say of one model. Whole numbers, so that scores replay."""
+    """Recent performance of one model. Integers, so that replays are exact."""
 
     stability: int = 901
-    """Lower bound of the share of attempts that succeed, in thousandths."""
+    """Lower confidence bound of the success rate, in thousandths."""
     ttft_ms: int | None = None
-    """To the first token, as it usually is. None here and below: nothing observed, the catalogue's prior holds."""
+    """Typical time to the first token. None, here and below: nothing observed; the catalogue's value is used."""
     us_per_token: int | None = None
     ttft_p95_ms: int | None = None
-    """None here and in the two below: too little was observed of late."""
+    """None, here and in the next two: too few recent observations."""
     latency_p50_ms: int | None = None
-    """Of whole answers, from the call to their end."""
+    """Time from the call to the end of the answer."""
     latency_p95_ms: int | None = None
     output_tokens: int | None = None
-    """Mean length of an answer, thinking included."""
+    """Mean length of an answer, reasoning included."""
     output_p90: int | None = None
     open: bool = False
-    """The circuit is open."""
+    """True: the circuit breaker is open."""
     probe_at_ms: int | None = None
-    """When an open breaker lets a probe through, Unix milliseconds."""
+    """Unix milliseconds at which an open breaker allows a probe."""
 
 
 class HealthSnapshot(Struct, frozen=True, tag="health", tag_field="kind"):
-    """Health of the models that were called; the others stand at ``ModelHealth()``."""
+    """Health of the models that were called. All others have ``ModelHealth()``."""
 
     id: str
     models: dict[str, ModelHealth]
 
 
-Snapshot = CatalogueSnapshot | PolicySnapshot | HealthSnapshot  # what a decision was made from, besides its input
+Snapshot = CatalogueSnapshot | PolicySnapshot | HealthSnapshot
 
 
 class Rejection(Struct, frozen=True):
-    """A model that a constraint removed. ``estimated_cost_usd`` is the worst that the request could cost there, which
-    is what a budget must hold; None where the price is unknown."""
+    """A rejected model. ``estimated_cost_usd`` is the request's highest possible cost, which a budget must cover; null
+    if the price is unknown."""
 
     model: str
     reason: Reason
@@ -273,45 +273,45 @@ class Rejection(Struct, frozen=True):
 
 
 class Candidate(Struct, frozen=True, gc=False):
-    """A model that passed every constraint, with the terms of its score."""
+    """A model that passed every constraint, with its score."""
 
     model: str
     score: float
-    """0..1, the weighted sum of the terms."""
+    """0 to 1, the weighted sum of ``terms``."""
     quality: float
-    """0..1, as the catalogue or the predictor says; the score uses its step on the grid."""
+    """0 to 1, from the catalogue or the predictor. The score uses it rounded to a grid."""
     cost_usd: float | None
-    """Expected cost of this request's size class."""
+    """Expected cost for requests of this size class."""
     latency_s: float
-    """Expected time to the whole answer."""
+    """Expected time to the complete answer."""
     stability: float
     terms: tuple[float, float, float, float]
-    """Quality, cost, latency, stability on 0..1, higher is better."""
+    """Quality, cost, latency and stability, each 0 to 1; higher is better."""
     late: bool = False
-    """Expected to miss the deadline, so ranked last."""
+    """True: expected to miss the deadline, so ranked after all others."""
 
 
 class Decided(Struct, frozen=True, kw_only=True):
-    """A decision with its reasons: the response of ``POST /v1/decide`` and the result of ``Decision.to_dict``."""
+    """A decision and its reasons: the answer of ``POST /v1/decide`` and of ``Decision.to_dict``."""
 
     model: str
-    """The model that would serve the request."""
+    """The chosen model."""
     chain: list[str]
-    """Fallbacks, in order."""
+    """Fallback models, in order."""
     score: float
     reason: str
-    """One sentence from the decision's own numbers."""
+    """One sentence that explains the choice with its numbers."""
     output_cap: int | None
-    """Output cap sent to the model, in tokens. Null: the model's own limit."""
+    """Output token limit sent to the model. Null: the model's own limit."""
     fallback_affordable: bool
-    """False: the budget pays only for the chosen model's answer, not for a fallback."""
+    """False: the budget covers only the chosen model."""
     candidates: list[Candidate]
-    """Every model that fits, best first."""
+    """Every model that passed the constraints, best first."""
     rejected: list[Rejection]
-    """Every rejected model, with the first reason."""
+    """Every other model, with the first reason for its rejection."""
     digest: str
-    """Equal digests are equal decisions."""
+    """Equal digests mean equal decisions."""
     reading: Reading | None = None
-    """The prediction from the prompt. Null: it could not change the choice."""
+    """The predictor's reading of the prompt. Null: it could not change the choice."""
     instead_of: str | None = None
-    """The model chosen without the prediction, if it differs."""
+    """The model that would have been chosen without the reading, if different."""

@@ -1,4 +1,4 @@
-"""Stream events of a call (spec 4.1, contract 5), pushed events (spec 6.3, contract 11), and incidents (spec 6.1)."""
+"""Stream events of a call (spec 4.1, contract 5), pushed events (spec 6.3, contract 11) and incidents (spec 6.1)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .trace import copied
 
 
 class StartedRouting(Struct, frozen=True, omit_defaults=True):
-    """Routing facts known before the first token."""
+    """The routing decision, sent before the first token."""
 
     selected_model: str
-    """The model called first."""
+    """The model that is called first."""
     fallback_chain: list[str]
     policy_version: str
     ignored_params: list[str] = []
-    """Parameters that this model's vendor does not support."""
+    """Optional parameters that this model's vendor does not support."""
 
 
 class StartedData(Struct, frozen=True):
-    """The plan."""
+    """Trace id and routing of the call."""
 
     trace_id: str
     routing: StartedRouting
@@ -42,14 +42,14 @@ class RouteStarted(Struct, frozen=True):
 
 
 class OutputData(Struct, frozen=True, gc=False):
-    """A piece of text and its attempt."""
+    """A piece of text and the number of its attempt."""
 
     text: str
     attempt: int
 
 
 class OutputDelta(Struct, frozen=True):
-    """A piece of output. A later ``route.fallback`` with ``restart`` voids those of earlier attempts."""
+    """A piece of output. A later ``route.fallback`` with ``restart`` discards those of earlier attempts."""
 
     event: ClassVar[str] = "output.delta"
     id: int
@@ -57,7 +57,7 @@ class OutputDelta(Struct, frozen=True):
 
 
 class ReasoningData(Struct, frozen=True, omit_defaults=True):
-    """Reasoning that precedes the next output, and its attempt."""
+    """A model's reasoning and the number of its attempt."""
 
     text: str
     """The readable part; may be empty."""
@@ -68,7 +68,7 @@ class ReasoningData(Struct, frozen=True, omit_defaults=True):
 
 
 class ReasoningDelta(Struct, frozen=True):
-    """The model's reasoning, sent when the first text or tool call after it arrives."""
+    """A model's reasoning, sent with the first text or tool call after it."""
 
     event: ClassVar[str] = "reasoning.delta"
     id: int
@@ -76,7 +76,7 @@ class ReasoningDelta(Struct, frozen=True):
 
 
 class ToolCallData(Struct, frozen=True, gc=False):
-    """A piece of a tool call and its attempt."""
+    """A piece of one tool call and the number of its attempt."""
 
     index: int
     call_id: str
@@ -94,7 +94,7 @@ class ToolCallDelta(Struct, frozen=True):
 
 
 class FallbackData(Struct, frozen=True):
-    """Which model replaces which; ``restart``: earlier deltas are void."""
+    """A switch of models. If ``restart`` is true, discard all deltas so far."""
 
     from_model: str
     to_model: str
@@ -103,7 +103,7 @@ class FallbackData(Struct, frozen=True):
 
 
 class RouteFallback(Struct, frozen=True):
-    """An attempt failed and another begins."""
+    """An attempt failed and another one begins."""
 
     event: ClassVar[str] = "route.fallback"
     id: int
@@ -111,7 +111,7 @@ class RouteFallback(Struct, frozen=True):
 
 
 class RouteCompleted(Struct, frozen=True):
-    """The end of a stream that succeeded."""
+    """Last event of a successful stream."""
 
     event: ClassVar[str] = "route.completed"
     id: int
@@ -119,7 +119,7 @@ class RouteCompleted(Struct, frozen=True):
 
 
 class StreamError(Struct, frozen=True):
-    """The end of a stream that failed; ``data`` is the error envelope (spec 7)."""
+    """Last event of a failed stream. ``data`` is the error envelope (spec 7)."""
 
     event: ClassVar[str] = "error"
     id: int
@@ -151,21 +151,22 @@ class FallbackTriggered(Struct, frozen=True):
 
 
 class BudgetRefused(Struct, frozen=True):
-    """A request was rejected by its budget (422). A refusal for want of balance or quota (402) is no event."""
+    """A request was rejected by its budget (422). A refusal for balance or quota (402) sends no event."""
 
     type: ClassVar[str] = "router.budget_exceeded"
     trace_id: str
     """The trace of the request."""
     rejected_candidates: list[dict[str, Any]]
-    """Each rejected model: ``model``, ``reason`` and ``estimated_cost_usd``."""
+    """Rejected models: ``model``, ``reason`` and ``estimated_cost_usd``."""
     budget: Budget | None
-    """The request's own budget, if it had one: ``maxCostUsd``, ``maxTokens``."""
+    """The request's budget, if any: ``maxCostUsd``, ``maxTokens``."""
     metadata: dict[str, Any]
     """The request's tags."""
 
 
 class ErrorBurst(Struct, frozen=True):
-    """More than 5 % of an account's calls in five minutes, at least 20, failed. Sent once in five minutes."""
+    """More than 5 % of an account's calls failed in five minutes with at least 20 calls. Sent at most once per five
+    minutes."""
 
     type: ClassVar[str] = "router.error_burst"
     window_seconds: int
@@ -173,13 +174,13 @@ class ErrorBurst(Struct, frozen=True):
     requests: int
     """Calls in the window."""
     errors: int
-    """Calls that ended in a 5xx for their caller. One that a fallback rescued does not count."""
+    """Calls that returned a 5xx to the caller. Calls served by a fallback do not count."""
     error_rate: float
     """``errors`` / ``requests``."""
 
 
 class PolicyChanged(Struct, frozen=True):
-    """A policy was published for the first time or in another version, or was removed."""
+    """A policy was published, changed or removed."""
 
     type: ClassVar[str] = "router.policy_changed"
     policy_id: str
@@ -193,19 +194,19 @@ class PolicyChanged(Struct, frozen=True):
 
 
 class CacheEvicted(Struct, frozen=True):
-    """Too few of an account's look-ups in the response cache in an hour, at least 100, were hits."""
+    """The cache hit rate of an account was too low over an hour with at least 100 look-ups."""
 
     type: ClassVar[str] = "cache.evicted"
     window_seconds: int
     """Length of the window."""
     hit_rate: float
-    """Share of the look-ups in the window that were hits, 0..1."""
+    """Share of look-ups in the window that were hits, 0 to 1."""
     threshold: float
-    """The event is sent below this share."""
+    """The event is sent below this hit rate."""
 
 
 class ThresholdCrossed(Struct, frozen=True):
-    """An account's charges of a month reached 50, 80 or 100 % of its limit. Sent once a month for each."""
+    """An account's monthly charges reached 50, 80 or 100 % of its limit. Sent once a month for each threshold."""
 
     type: ClassVar[str] = "billing.threshold_crossed"
     period: str
@@ -213,7 +214,7 @@ class ThresholdCrossed(Struct, frozen=True):
     threshold_percent: int
     """50, 80 or 100."""
     spent_usd: float
-    """Charges of the month so far."""
+    """Charges so far this month."""
     limit_usd: float
     """The account's monthly limit."""
 
@@ -225,13 +226,13 @@ class IncidentCreated(Struct, frozen=True):
     incident_id: str
     """``inc_...``."""
     title: str
-    """What happened, for the public."""
+    """Public description of the problem."""
     severity: str
     """``minor``, ``major`` or ``critical``."""
     started_at: str
     """RFC 3339, UTC, milliseconds."""
     status_url: str | None
-    """A page with updates, if there is one."""
+    """Page with updates, if any."""
 
 
 PushedEvent = (
@@ -247,32 +248,32 @@ PushedEvent = (
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """A pushed event. ``type`` is its kind, ``data`` its particulars."""
+    """An event of an account. ``data`` has the details for its ``type``."""
 
     id: str
-    """``evt_...``, increasing with time; the same in every delivery of the event."""
+    """``evt_...``, increasing with time. The same in every delivery of the event."""
     type: str
     created_at: str
     """RFC 3339, UTC, milliseconds."""
     api_version: Literal["v1"] = "v1"
     data: PushedEvent
     account: str
-    """``_system``: belongs to no call."""
+    """``_system`` if the event belongs to no account."""
     environment: Environment
 
     def copy(self) -> Event:
-        """A copy that shares nothing mutable with this event."""
+        """A copy that shares no list or dict with this event."""
         return replace(self, data=copied(self.data))
 
     @property
     def stored(self) -> StoredEvent:
-        """The event as it is stored."""
+        """The event in its stored form."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
         return StoredEvent(**fields | {"data": msgspec.to_builtins(self.data)})
 
 
 class StoredEvent(Struct, frozen=True, kw_only=True):
-    """An event as it is stored: ``data`` in plain types."""
+    """An event as stored: ``data`` in plain types."""
 
     id: str
     type: str
@@ -284,7 +285,7 @@ class StoredEvent(Struct, frozen=True, kw_only=True):
 
     @property
     def event(self) -> Event:
-        """The event. Raises ``KeyError`` for an unknown type."""
+        """The typed event. Raises ``KeyError`` if its type is unknown."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
         return Event(**fields | {"data": msgspec.convert(self.data, _BY_TYPE[self.type])})
 
@@ -293,8 +294,8 @@ _BY_TYPE: dict[str, Any] = {each.type: each for each in get_args(PushedEvent)}
 
 
 class PutEvent(Struct, frozen=True, tag=True):
-    """Store an event for a week. If it exists, or another with the same ``once`` was stored less than ``quiet_s``
-    before, nothing is stored and ``Written.created`` is False."""
+    """Store an event for a week. ``Written.created`` is False, and nothing is stored, if it exists or another event
+    with the same ``once`` was stored less than ``quiet_s`` ago."""
 
     event: StoredEvent
     once: str | None = None
@@ -318,13 +319,13 @@ class Incident(Struct, frozen=True, kw_only=True):
     started_at: str
     """RFC 3339, UTC, milliseconds."""
     resolved_at: str | None = None
-    """None: it is still open."""
+    """None: not resolved yet."""
     status_url: str | None = None
-    """URL of a page with updates."""
+    """Page with updates."""
 
 
 class PutIncident(Struct, frozen=True, tag=True):
-    """Store an incident, replacing its earlier state. Written under ``SYSTEM_ACCOUNT``."""
+    """Create or replace an incident. Applied under ``SYSTEM_ACCOUNT``."""
 
     incident: Incident
     expect: Expect | None = None
@@ -332,4 +333,4 @@ class PutIncident(Struct, frozen=True, tag=True):
 
 
 class Incidents(Struct, frozen=True, tag=True):
-    """Returns a list of the 100 latest incidents, newest first. Queried under ``SYSTEM_ACCOUNT``."""
+    """The 100 latest incidents, newest first. Queried under ``SYSTEM_ACCOUNT``."""

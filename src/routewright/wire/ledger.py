@@ -1,5 +1,5 @@
-"""The ledger, and money reserved for running calls (contract 7). All money is in nano-dollars. *Cost* is paid upstream,
-*charge* is billed to the account."""
+"""Ledger rows, balances, reservations and statements (contract 7). Amounts are in nano-dollars. *Cost* is paid to the
+provider, *charge* is billed to the account."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from .plain import Struct
 from .response import Tokens
 
 Level = Literal["agent_run", "key", "account", "month"]
-"""Levels of money. A call is reserved at all levels that apply, or at none. A request's own budget is separate."""
+"""A level with a money limit. A call reserves at all levels that apply, or at none."""
 RowKind = Literal["attempt", "expired", "credit", "correction"]
 
 
 class LedgerRow(Struct, frozen=True, kw_only=True, gc=False):
-    """One row of an account's ledger, identified by ``request_id`` and ``attempt``. Rows never change. Only an
-    ``expired`` row is ever removed: when its call settles after all."""
+    """One line of an account's ledger, identified by ``request_id`` and ``attempt``. Rows never change. Only an
+    ``expired`` row can disappear, if its call settles after all."""
 
     request_id: str
-    """Id of the call's trace, or of the credit."""
+    """Trace id of the call, or id of the credit."""
     attempt: int
-    """Number of the attempt from 1; 0: no attempt; -1, -2 ...: corrections."""
+    """1, 2 ... within the call; 0 for rows without an attempt; -1, -2 ... for corrections."""
     kind: RowKind = "attempt"
-    """``attempt``: a call of one model. ``expired``: a reservation of a dead process, at an unknown cost. ``credit``:
-    money paid in. ``correction``: the difference that corrects another row."""
+    """``attempt``: a call of one model. ``expired``: a reservation whose process is gone, so its true cost is unknown.
+    ``credit``: money added. ``correction``: the error of another row."""
     at: str
-    """RFC 3339, UTC, milliseconds: when the call was admitted. That month pays for all its attempts."""
+    """RFC 3339, UTC, milliseconds: admission of the call. All its attempts are charged to that month."""
     key_id: str | None = None
     model: str = ""
     provider: str = ""
@@ -38,37 +38,37 @@ class LedgerRow(Struct, frozen=True, kw_only=True, gc=False):
     charge_nanos: int = 0
     credit_nanos: int = 0
     cost_range_nanos: tuple[int, int] | None = None
-    """Least and greatest possible cost, if the provider sent no final usage. For a correction: the change of each."""
+    """Lowest and highest possible cost, if the provider did not report usage. For a correction: the change of each."""
     overrun_nanos: int = 0
-    """How far the call exceeded its reservation, in charge, or in cost within an agent run: the provider ignored the
-    cap, or the reservation had expired. Only in the call's last row."""
+    """Charge (in an agent run, cost) of the call beyond its reservation, because the provider ignored the cap or the
+    reservation had expired. Set in the call's last row."""
     note: str = ""
 
 
 class RunLimit(Struct, frozen=True, gc=False):
-    """Budget of an agent run, in cost."""
+    """Cost limit of an agent run."""
 
     id: str
     limit_nanos: int
 
 
 class Purse(Struct, frozen=True, gc=False):
-    """Money of one level. A call is admitted only if ``spent_nanos + reserved_nanos`` stays within ``limit_nanos``."""
+    """Money at one level. A call is admitted only if ``spent_nanos + reserved_nanos`` stays within ``limit_nanos``."""
 
     level: Level
-    """``account``: its balance; ``month``: its monthly limit."""
+    """``account`` is the balance, ``month`` the monthly limit."""
     name: str
     """``account``, ``month:2026-11``, ``key:<id>``, ``key:<id>:2026-11``, ``run:<id>``."""
     limit_nanos: int | None
-    """For a balance, the sum of all credit. None: no limit."""
+    """For a balance: total credit. None: no limit."""
     spent_nanos: int = 0
-    """May exceed the limit if that was lowered, credit was taken back, or a provider billed beyond the cap."""
+    """Can exceed the limit if the limit was lowered, credit was withdrawn, or a provider billed beyond the cap."""
     reserved_nanos: int = 0
     """Reserved for running calls."""
 
     @property
     def left_nanos(self) -> int | None:
-        """Not spent, though perhaps reserved. None: no limit."""
+        """Not spent; part of it may be reserved. None: no limit."""
         return None if self.limit_nanos is None else self.limit_nanos - self.spent_nanos
 
     @property
@@ -93,23 +93,23 @@ class Purse(Struct, frozen=True, gc=False):
 
     @property
     def percent(self) -> float | None:
-        """Percentage of the limit that is spent. None: no limit, or a limit of 0."""
+        """Percent of the limit spent. None: no limit, or a limit of 0."""
         return 100 * self.spent_nanos / self.limit_nanos if self.limit_nanos else None
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """Terms and purses of an account, and of one of its keys."""
+    """Money of an account and one of its keys."""
 
     account: Account | None
-    """None: the account was not set up, so it is unlimited."""
+    """None: not set up, so unlimited."""
     key: Key | None
-    """None: no such key, or none was queried."""
+    """None: no such key, or none requested."""
     purses: tuple[Purse, ...]
-    """The request is inside the run, that in the key, the account and the month: of each that applies."""
+    """Those that apply, in the order run, key, account, month."""
 
 
 class AddCredit(Struct, frozen=True, tag=True):
-    """Add credit to the account's balance, or take it back. An id that exists changes nothing."""
+    """Add to the account's balance, or withdraw from it. Does nothing if the id exists."""
 
     id: str
     nanos: int
@@ -119,19 +119,19 @@ class AddCredit(Struct, frozen=True, tag=True):
 
 
 class Correct(Struct, frozen=True, kw_only=True, tag=True):
-    """Book a correction of a call and charge it to the purses of its month. The batch fails with
-    ``PreconditionFailed`` if the call's rows have changed since they were read."""
+    """Book a correction of a call and charge it to the call's month. Fails the batch with ``PreconditionFailed`` if the
+    call's rows have changed since they were read."""
 
     row: LedgerRow
     after: int
-    """Number of rows the call had when read."""
+    """Number of rows that the call has."""
     event_ids: tuple[str, ...] = ()
-    """Three, for thresholds of the month that are crossed by it."""
+    """Three ids, for events of monthly thresholds that it crosses."""
     durability: Durability = "committed"
 
 
 class Stands(Struct, frozen=True, tag=True):
-    """The ``Standing`` of the account: of one of its keys, and of an agent run."""
+    """The ``Standing`` of the account, of one of its keys, and of an agent run."""
 
     at: str
     """RFC 3339; selects the month."""
@@ -140,21 +140,21 @@ class Stands(Struct, frozen=True, tag=True):
 
 
 class LedgerSums(Struct, frozen=True, tag=True):
-    """Returns a list of ``LedgerSum`` for a range of days, ``YYYY-MM-DD``, both ends inclusive."""
+    """``LedgerSum`` records of a range of days ``YYYY-MM-DD``, both ends included."""
 
     first: str
     last: str
 
 
 class LedgerSumsOfAll(Struct, frozen=True, tag=True):
-    """``LedgerSums`` over all accounts, to compare with a provider's bill. Queried under ``SYSTEM_ACCOUNT``."""
+    """The same over all accounts, to compare with providers' bills. Queried under ``SYSTEM_ACCOUNT``."""
 
     first: str
     last: str
 
 
 class LedgerSum(Struct, frozen=True):
-    """Sums over all rows of one kind, model and day."""
+    """Sum of all rows of one kind, model and day."""
 
     day: str
     provider: str
@@ -166,12 +166,12 @@ class LedgerSum(Struct, frozen=True):
     charge_nanos: int
     credit_nanos: int
     least_nanos: int
-    """Of ``cost_nanos``, where providers did not tell all."""
+    """Lowest possible ``cost_nanos``, if providers did not report all usage."""
     most_nanos: int
 
 
 class LedgerRows(Struct, frozen=True, tag=True):
-    """The account's rows, newest first. The key of a row is its ``at``, ``request_id`` and ``attempt``."""
+    """The account's rows, newest first. The key of a row is ``at``, ``request_id`` and ``attempt``."""
 
     since: str | None = None
     until: str | None = None
@@ -179,40 +179,40 @@ class LedgerRows(Struct, frozen=True, tag=True):
 
 
 class KeyStanding(msgspec.Struct, frozen=True):
-    """A key's terms and spending."""
+    """Money of a key."""
 
     key: Key
-    """Its terms."""
+    """Its settings."""
     total: Purse
-    """Total charges and the total budget, if any."""
+    """All charges for its calls, and its budget, if any."""
     month: Purse
-    """What was charged this month, and its limit, if there is one."""
+    """Charges of this month, and the monthly limit, if any."""
 
 
 class AccountStanding(msgspec.Struct, frozen=True):
-    """An account's terms and spending in a calendar month."""
+    """Money of an account in a calendar month."""
 
     account: Account
-    """Its terms."""
+    """Its settings."""
     balance: Purse | None
-    """Limit: all its credit. Spent: all charges. ``left_nanos`` is the balance. None: the account is not prepaid."""
+    """Total credit as the limit, total charges as spent; ``left_nanos`` is the balance. None: not prepaid."""
     month: Purse
-    """What was charged this month, and its limit, if there is one."""
+    """Charges of this month, and the monthly limit, if any."""
     keys: tuple[KeyStanding, ...]
-    """Keys with a budget."""
+    """Keys with a budget or monthly limit."""
 
 
 class Credit(Struct, frozen=True):
-    """Credit that was added or taken back."""
+    """Credit that was added or withdrawn."""
 
     id: str
-    """Your own id, or ``cr_...``. Also the ``request_id`` of its ledger row."""
+    """Your id, or ``cr_...``. Also the ``request_id`` of its ledger row."""
     nanos: int
-    """Negative: taken back."""
+    """Negative: withdrawn."""
     created: bool
-    """False: the id existed, and nothing changed."""
+    """False: it was already booked earlier."""
     balance_nanos: int | None
-    """The balance now. None: the account is not prepaid; the credit counts once it is."""
+    """Current balance. None: the account is not prepaid; the credit counts once it is."""
 
     @property
     def usd(self) -> float:
@@ -229,7 +229,7 @@ StatementBy = Literal["model", "day"]
 
 
 class StatementLine(Struct, frozen=True, kw_only=True):
-    """Sums of one model."""
+    """Charges for one model."""
 
     day: str | None
     """``YYYY-MM-DD``. None: the whole month."""
@@ -238,9 +238,9 @@ class StatementLine(Struct, frozen=True, kw_only=True):
     rows: int
     """Number of attempts, or of corrections."""
     tokens: Tokens
-    """For corrections, the change, here and in the fields below."""
+    """For corrections, this and all amounts are changes."""
     cost_nanos: int
-    """Paid upstream."""
+    """Paid to the provider."""
     cost_usd: float
     charged_nanos: int
     """Billed to the account."""
@@ -248,7 +248,7 @@ class StatementLine(Struct, frozen=True, kw_only=True):
 
 
 class CreditLine(Struct, frozen=True, kw_only=True):
-    """Credit added or taken back on one day."""
+    """Credit added or withdrawn on one day."""
 
     day: str
     rows: int
@@ -261,7 +261,7 @@ class UncertainLine(Struct, frozen=True, kw_only=True):
 
     provider: str
     model: str
-    """Empty: calls of any model whose process died before they ended."""
+    """Empty: calls of any model whose process ended before they did."""
     least_nanos: int
     least_usd: float
     most_nanos: int
@@ -269,7 +269,7 @@ class UncertainLine(Struct, frozen=True, kw_only=True):
 
 
 class StatementTotals(Struct, frozen=True, kw_only=True):
-    """The sums of all lines: charges and corrections together."""
+    """Totals of all lines, corrections included."""
 
     attempts: int
     corrections: int
@@ -279,31 +279,31 @@ class StatementTotals(Struct, frozen=True, kw_only=True):
     charged_nanos: int
     charged_usd: float
     corrected_nanos: int
-    """The part of ``charged_nanos`` that comes from corrections."""
+    """Part of ``charged_nanos`` that comes from corrections."""
     corrected_usd: float
     credited_nanos: int
     credited_usd: float
     least_nanos: int
-    """Of ``cost_nanos``, where providers did not tell all."""
+    """Lowest possible ``cost_nanos``, if providers did not report all usage."""
     least_usd: float
     most_nanos: int
     most_usd: float
 
 
 class Statement(Struct, frozen=True, kw_only=True):
-    """An account's charges in a UTC month. ``opening + credited - charged = closing``, to the nano-dollar."""
+    """Charges of an account in a calendar month (UTC). ``opening + credited - charged = closing``, exactly."""
 
     account: str
     month: str
     """``YYYY-MM``."""
     by: StatementBy
     opening_nanos: int | None
-    """Balance at the start of the month. None: the account is not prepaid."""
+    """Balance at the start of the month. None: not prepaid."""
     opening_usd: float | None
     charges: list[StatementLine]
-    """Largest charge first; in order of days if split by day."""
+    """Largest charge first; if by day, in order of days."""
     corrections: list[StatementLine]
-    """Corrections of this month's calls, whenever they were made."""
+    """Listed in the month of the corrected calls, whenever they were made."""
     credits: list[CreditLine]
     uncertain: list[UncertainLine]
     totals: StatementTotals

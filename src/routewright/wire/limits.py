@@ -1,4 +1,4 @@
-"""Rate limits, and news between processes (spec 8, contract 7)."""
+"""Rate limits, and notices between processes (spec 8, contract 7)."""
 
 from __future__ import annotations
 
@@ -6,94 +6,94 @@ from typing import Literal
 
 from msgspec import Struct
 
-WINDOW_S = 60.0  # length of a window of requests or tokens
+WINDOW_S = 60.0  # window of requests and tokens
 
 Resource = Literal["requests", "tokens", "slots"]
-"""What a limit counts: requests and tokens over the last minute, slots while they are held."""
+"""What a limit counts: requests or tokens of the last minute, or calls running now (slots)."""
 
 
 class RateLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Limits of an account or a key. None: no limit, or that of the plan; 0 lets nothing in."""
+    """Limits of an account or a key. None: no limit, or the plan's; 0 refuses everything."""
 
     requests_per_min: int | None = None
-    """In any 60 seconds."""
+    """Requests in any 60 seconds."""
     tokens_per_min: int | None = None
-    """Input and output together, in any 60 seconds."""
+    """Input and output tokens in any 60 seconds."""
     concurrency: int | None = None
-    """Calls at a time; an agent run is one of them."""
+    """Calls running at the same time. An agent run counts as one."""
 
 
 class Take(Struct, frozen=True, gc=False):
-    """So much of one limit."""
+    """An amount taken of one limit."""
 
     name: str
-    """Whose: ``account:acme``, or ``key:key_...``."""
+    """Owner: ``account:acme`` or ``key:key_...``."""
     resource: Resource
     limit: int
     amount: int = 1
-    """More than the whole limit: it is admitted alone."""
+    """An amount above the whole limit is admitted if nothing else is in the window."""
 
 
 class WindowState(Struct, frozen=True, gc=False):
-    """What a limit has left."""
+    """Current state of a limit."""
 
     resource: Resource
     limit: int
     remaining: int
     reset_s: float
-    """Seconds until all that is taken now has left the window; of slots 0."""
+    """Seconds until everything taken so far has left the window; 0 for slots."""
 
 
 class Denied(Struct, frozen=True):
-    """One limit had no room, and nothing was taken of any."""
+    """A limit had no room. Nothing was taken of any limit."""
 
     by: int
-    """Which, by its place: of several the one that is to be waited for longest."""
+    """Index of the limit; of several, the one with the longest wait."""
     retry_after_s: float
-    """Seconds until all would have room, if nobody else took any of it meanwhile. Of slots nobody can say: a second. Of
-    a limit of 0: a window."""
+    """Seconds until all limits would have room if nobody else took any. One second for slots, since their release is
+    unknown; one window for a limit of 0."""
     states: tuple[WindowState, ...]
-    """One for each ``Take``, as they stand."""
+    """One per ``Take``."""
 
 
 class Takes(Struct, frozen=True, gc=False):
-    """What one call takes of the rate limits of its account and of its key."""
+    """What one call takes of the rate limits of its account and key."""
 
     id: str
-    """The call's."""
+    """Id of the call."""
     account: str
     parties: tuple[tuple[str, RateLimits], ...]
-    """The account and the key, as far as they have limits."""
+    """The account and the key, if they have limits."""
     tokens: int
     slots: int
     """1, or 0 for calls of an agent run."""
     lasts_s: float
-    """The call ends within this time."""
+    """Time limit of the call."""
 
 
 class Taken(Struct, frozen=True, gc=False):
-    """A call that was counted."""
+    """A call counted in rate limits."""
 
     takes: Takes
     windows: tuple[WindowState, ...]
-    """The rate limits, this call counted in."""
+    """Rate limits, this call included."""
     places: tuple[tuple[int, int], ...]
-    """Where it was counted, for each party, in the terms of the coordination."""
+    """Where it was counted, per party, as the coordination defines it."""
 
 
-CIRCUIT_TOPIC = "circuit"  # of notices that say which model is left alone, and for how long
+CIRCUIT_TOPIC = "circuit"  # notices of open circuits: which model, and for how long
 
 
 class Notice(Struct, frozen=True):
-    """Something that other processes should know at once."""
+    """A message to all other processes."""
 
     topic: str
     said: str
 
 
 class Heard(Struct, frozen=True):
-    """News, in their order."""
+    """Notices, in order."""
 
     notices: tuple[Notice, ...]
     last: int
-    """To be said when asking for what comes after."""
+    """Pass this to get later notices."""

@@ -1,4 +1,4 @@
-"""Models and their prices: the catalogue, what a provider declares, ``GET /v1/models`` (spec 2.3), and bills."""
+"""Models and their prices, in catalogues, provider declarations and ``GET /v1/models`` (spec 2.3), and bills."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ Feature = Literal[
     "reasoning_tool_choice", "reasoning_sampling", "reasoning_brief", "reasoning_tokens_brief",
     "flex", "priority", "verbosity", "cache_control",
 ]  # fmt: skip
-"""What a request may ask for that not every vendor takes. ``tool_choice``: that a tool is called; ``image_url`` and
-``file_url``: images and files by their address; ``json_object`` and ``json_schema``: kinds of ``response_format``;
-``parallel_tool_calls``: that calls come one at a time; ``reasoning``: an effort; ``reasoning_none``: that it does not
-think; ``reasoning_tokens``: a bound on thinking. Beside an effort or a bound, ``reasoning_tools``: tools;
-``reasoning_tool_choice``: that one is called; ``reasoning_sampling``: a temperature but 1, or a ``top_p`` under 0.95;
-``reasoning_brief``: an effort under an output cap of 1,024 tokens or less; ``reasoning_tokens_brief``: a bound under
-such a cap, or of less than that. The last four are wishes: without them a model is not left out."""
+"""A request feature that not every vendor supports. ``tool_choice``: require a tool call; ``image_url`` and
+``file_url``: images and files by URL; ``json_object`` and ``json_schema``: kinds of ``response_format``;
+``parallel_tool_calls``: limit an answer to one tool call; ``reasoning``: an effort; ``reasoning_none``: reasoning
+turned off; ``reasoning_tokens``: a reasoning token limit. Together with an effort or such a limit, ``reasoning_tools``:
+tools; ``reasoning_tool_choice``: a required tool call; ``reasoning_sampling``: a temperature other than 1 or a
+``top_p`` below 0.95; ``reasoning_brief``: an effort with an output cap of 1,024 tokens or less;
+``reasoning_tokens_brief``: a reasoning limit with such a cap, or below 1,024 tokens. The last four features are
+optional: models without them are not rejected."""
 
 
 class PriceTier(Struct, frozen=True, omit_defaults=True):
-    """Prices that hold once the input is longer than ``above_tokens``."""
+    """Prices for inputs longer than ``above_tokens``."""
 
     above_tokens: int
     input_usd: float
     output_usd: float
     cached_input_usd: float | None = None
-    """None: other than the shorter inputs' in the proportion of the input prices."""
+    """None: the base price, scaled as the input price."""
     cache_write_usd: float | None = None
-    """None: likewise."""
+    """None: scaled likewise."""
 
 
 class ServicePrice(Struct, frozen=True, omit_defaults=True):
@@ -48,28 +49,28 @@ class ServicePrice(Struct, frozen=True, omit_defaults=True):
 
 
 class Pricing(Struct, frozen=True, omit_defaults=True):
-    """US dollars per one million tokens, list price."""
+    """List prices in US dollars per million tokens."""
 
     input_usd: float
     output_usd: float
     cached_input_usd: float | None = None
     cache_write_usd: float | None = None
     batch_input_usd: float | None = None
-    """Of calls in a batch; what has no such price of its own follows in proportion."""
+    """Price in batch calls. Prices without a batch price are scaled in proportion."""
     batch_output_usd: float | None = None
     tiers: tuple[PriceTier, ...] = ()
     reasoning_usd: float | None = None
-    """Of tokens thought before the answer. None: as output."""
+    """Price of reasoning tokens. None: as output."""
     audio_input_usd: float | None = None
-    """Of recordings. None: unknown, so that no audio is sent where money is limited."""
+    """Price of audio input. None: unknown; no audio is sent if money is limited."""
     cache_write_hour_usd: float | None = None
-    """Of what the vendor's cache keeps for an hour. None: 1.6 times ``cache_write_usd``, as Anthropic has it."""
+    """Price of one-hour cache writes. None: 1.6 times ``cache_write_usd``, Anthropic's ratio."""
     service_tiers: tuple[ServicePrice, ...] = ()
-    """Other prices of calls in these tiers. The flex tier of vendors who price it as batches needs no entry."""
+    """Prices of service tiers. A flex tier priced like batches needs no entry."""
 
 
 class PriceChange(Struct, frozen=True):
-    """Prices that hold from a day on, UTC."""
+    """Prices that apply from a date on (UTC)."""
 
     starts: str
     """``YYYY-MM-DD``."""
@@ -77,73 +78,72 @@ class PriceChange(Struct, frozen=True):
 
 
 class Availability(Struct, frozen=True):
-    """Whether the model can be called now: ``degraded`` if most calls of late failed, or a key of its provider was
-    refused. Regions ``[]`` means unknown."""
+    """Whether the model can be called now. ``degraded``: most recent calls failed, or its provider refused a key.
+    ``regions`` is empty if unknown."""
 
     status: AvailabilityStatus = "available"
     regions: tuple[str, ...] = ()
 
 
 class Model(Struct, frozen=True, kw_only=True):
-    """One model. A provider that declares its own needs ``id`` and a price, and ``quality`` or ``like``.
+    """One model. A provider that declares its own models needs ``id``, a price, and ``quality`` or ``like``.
 
-    None is what is not given: it is taken from ``like`` or from what the catalogue knows of the ``id``. In the models
-    of a Router what neither knows stays None, and decisions reckon with what is said below.
+    Fields that are None are filled from ``like`` or the catalogue's entry for ``id``. If they are unknown there as
+    well, they stay None, and decisions use the defaults below.
     """
 
     id: str
     """``provider/name``, unique in the catalogue."""
     provider: str = ""
-    """Default: what stands before the first slash of ``id``."""
+    """Default: the part of ``id`` before the first slash."""
     context_window: int | None = None
-    """Input and output together, in tokens. None: unknown, taken as 8,192."""
+    """Input and output tokens together. None: unknown, assumed to be 8,192."""
     modalities: tuple[Modality, ...] | None = None
-    """Default: text alone."""
+    """Default: text only."""
     pricing_per_1m: Pricing | None = None
-    """None: unknown, so the model is left out wherever money is limited."""
+    """None: unknown; the model is rejected if money is limited."""
     price_changes: tuple[PriceChange, ...] | None = None
-    """Prices in the place of ``pricing_per_1m`` from their days on, the earliest first. Default: none are known."""
+    """Future prices that replace ``pricing_per_1m``, earliest first. Default: none."""
     availability: Availability = Availability()
     deprecated_at: str | None = None
-    """RFC 3339 timestamp from which the vendor no longer serves it; a catalogue may give a date."""
+    """RFC 3339 timestamp from which the vendor no longer serves it; a catalogue may give only a date."""
 
     provider_model_id: str = ""
-    """The name on the provider's wire. Default: what stands after the first slash of ``id``."""
+    """Name in the provider's API. Default: the part of ``id`` after the first slash."""
     display_name: str = ""
     max_output_tokens: int | None = None
     structured_output: bool | None = None
-    """Honours ``response_format`` with a JSON schema. Default: no."""
+    """Supports ``response_format`` with a JSON schema. Default: no."""
     unsupported: tuple[Feature, ...] | None = None
-    """What it does not take, so that requests which ask for it go elsewhere. Default: nothing is known of that."""
+    """Features that it does not support. Requests that need one go to other models. Default: none known."""
     reasoning: bool | None = None
-    """Thinks before it answers; thinking tokens are billed as output. Default: no."""
+    """Reasons before it answers; reasoning tokens are billed as output. Default: no."""
     tokenizer: Tokenizer | None = None
-    """The vocabulary whose counts are exact for this model. None: counts are estimates with a margin."""
+    """Vocabulary that counts this model's tokens exactly. None: counts are estimates with a margin."""
     released_at: str | None = None
     quality: float | None = None
-    """Position among the catalogue's models, 0..1. None: taken from ``like``, else 0.3."""
+    """Rank among the catalogue's models, 0 to 1. None: from ``like``, else 0.3."""
     ttft_s: float | None = None
-    """Seconds to the first token of a call. None: 1."""
+    """Seconds to the first token. None: 1."""
     tokens_per_s: float | None = None
     """Output speed. None: 100."""
     like: str | None = None
-    """Id of a known model whose quality, speed, window and abilities stand in for what is not given here."""
+    """Id of a known model that supplies quality, speed, context window and features not given here."""
     free_tier: bool | None = None
-    """Priced 0 as a rate-limited offer without a promise: routed to only where it is named. Default: no, and where a
-    price is given no longer."""
+    """True: a rate-limited free offer, used only if a request names it. Default: no; also no once a price is given."""
     disabled: bool | None = None
-    """Never picked. Default: no."""
+    """True: never chosen. Default: no."""
     tags: tuple[str, ...] | None = None
-    """Words of one's own, by which policies may pick it. Default: none."""
+    """Your own tags; policies select models by them (``tag:eu``). Default: none."""
 
 
 CostPart = Literal["input", "cached", "written", "written_hour", "audio", "output", "reasoning"]
-"""Kinds of tokens that are priced apart. ``input`` is text that was neither read from a cache nor written to it,
-``written_hour`` what was written to be kept for an hour, ``output`` what was not thought before the answer."""
+"""Kinds of tokens with separate prices. ``input``: neither read from a cache nor written to it; ``written_hour``:
+written to the cache for an hour; ``output``: without reasoning."""
 
 
 class BillLine(Struct, frozen=True):
-    """The tokens of one kind. ``usd`` is not rounded; the sum is."""
+    """Tokens of one kind. ``usd`` is not rounded; only the total is."""
 
     what: CostPart
     tokens: int
@@ -152,20 +152,20 @@ class BillLine(Struct, frozen=True):
 
 
 class Bill(Struct, frozen=True):
-    """What one call of a model costs."""
+    """Cost of one call of a model."""
 
     model: str
     day: str
-    """Whose prices hold, ``YYYY-MM-DD``."""
+    """Date of the prices, ``YYYY-MM-DD``."""
     batch: bool
     above_tokens: int | None
-    """The size from which the prices of the input's tier hold; None: those of short inputs do."""
+    """Lower bound of the price tier for this input's length. None: base prices."""
     lines: tuple[BillLine, ...]
-    """Kinds of which there were tokens."""
+    """One line per kind with any tokens."""
     total_nanos: int
     """Nano-dollars, rounded up once."""
 
     @property
     def total_usd(self) -> float:
-        """The sum in dollars."""
+        """The total in dollars."""
         return self.total_nanos / NANOS_PER_USD

@@ -1,5 +1,5 @@
-"""Results as plain data: dicts, JSON, and what FastAPI and pydantic ask of a type. pydantic is never imported here: its
-hook runs only where a program has loaded it."""
+"""Results as dicts and JSON, and the hooks for pydantic and FastAPI. Never imports pydantic: its hooks run only in
+programs that have loaded it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from msgspec.structs import fields
 
 
 class PlainData:
-    """Gives what its ``_plain`` holds as a dict, as JSON, and to pydantic, in the spelling of HTTP."""
+    """Converts to a dict, JSON and pydantic, with the field names of the HTTP API."""
 
     __slots__ = ()
 
     _shape: ClassVar[type[msgspec.Struct] | None] = None
-    """The type of its ``_plain``; None: its own."""
+    """The type of ``_plain``. None: the class itself."""
 
     @property
     def _plain(self) -> Any:
@@ -25,22 +25,22 @@ class PlainData:
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``to_json`` says, as dicts, lists, texts and numbers."""
-        told: dict[str, Any] = json.decode(json.encode(self._plain))
-        return told
+        """The content of ``to_json`` as plain Python data."""
+        data: dict[str, Any] = json.decode(json.encode(self._plain))
+        return data
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """JSON as HTTP would send it, in one line or indented."""
+        """JSON as the HTTP API sends it, in one line or indented."""
         text = json.encode(self._plain)
         return (text if indent is None else json.format(text, indent=indent)).decode()
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """The items of ``to_dict``, so that ``dict(result)`` is that: FastAPI encodes by it what has no annotation."""
+        """The items of ``to_dict``, so that ``dict(result)`` works. FastAPI uses it to encode unannotated results."""
         return iter(self.to_dict().items())
 
     @classmethod
     def _made_of(cls, value: Any, source: Any) -> Any:
-        """A struct of plain data. Raises ``ValueError``, which says what does not fit."""
+        """Convert plain data to the struct. Raises ``ValueError`` with the reason."""
         try:
             return msgspec.convert(value, source)
         except msgspec.ValidationError as error:
@@ -48,7 +48,7 @@ class PlainData:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """A value of the type passes, and of plain data a struct is made."""
+        """Accept an instance, or plain data that converts to one."""
         from pydantic_core import core_schema as make
 
         def passed(value: Any, inner: Any) -> Any:
@@ -66,11 +66,11 @@ class PlainData:
         ref, shape = f"{cls.__module__}.{_name(source)}:{id(cls)}", {}
         for field in fields(source):
             if field.type == tuple[source, ...]:
-                told = make.tuple_variable_schema(make.definition_reference_schema(ref))
+                schema = make.tuple_variable_schema(make.definition_reference_schema(ref))
             else:
-                told = handler.generate_schema(_told(field))
-            shape[field.encode_name] = make.typed_dict_field(told, required=field.required)
-        config = cls.__struct_config__  # type: ignore[attr-defined]  # it has no other shape, so it is a struct
+                schema = handler.generate_schema(_without_unset(field.type))
+            shape[field.encode_name] = make.typed_dict_field(schema, required=field.required)
+        config = cls.__struct_config__  # type: ignore[attr-defined]  # without a ``_shape`` it is a struct
         if config.tag_field is not None:
             shape = {config.tag_field: make.typed_dict_field(handler.generate_schema(Literal[config.tag]))} | shape
         return make.no_info_wrap_validator_function(
@@ -82,26 +82,26 @@ class PlainData:
 
 
 class Struct(PlainData, msgspec.Struct, frozen=True):
-    """What all structs share that callers are given."""
+    """Base of the structs that callers get."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> Any:
-        """The JSON schema, with the docstrings of class and fields as descriptions."""
+        """Add the docstrings of class and fields to the JSON schema as descriptions."""
         from routewright.docstrings import field_docs, prose, summary
 
-        made, told = handler(schema), field_docs(cls)
-        shown = handler.resolve_ref_schema(made)
-        shown["description"] = summary(cls)
+        json_schema, docs = handler(schema), field_docs(cls)
+        resolved = handler.resolve_ref_schema(json_schema)
+        resolved["description"] = summary(cls)
         for field in fields(cls):
-            if field.name in told:
-                shown["properties"][field.encode_name]["description"] = prose(told[field.name])
-        return made
+            if field.name in docs:
+                resolved["properties"][field.encode_name]["description"] = prose(docs[field.name])
+        return json_schema
 
 
-def _told(field: Any) -> Any:
-    """The type of a field, where it is not left out."""
-    kinds = tuple(each for each in get_args(field.type) if each is not msgspec.UnsetType)
-    return Union[kinds] if msgspec.UnsetType in get_args(field.type) else field.type  # noqa: UP007  # of a tuple
+def _without_unset(kind: Any) -> Any:
+    """A field's type without ``UnsetType``."""
+    kinds = tuple(each for each in get_args(kind) if each is not msgspec.UnsetType)
+    return Union[kinds] if msgspec.UnsetType in get_args(kind) else kind  # noqa: UP007  # built from a tuple
 
 
 def _name(kind: Any) -> str:

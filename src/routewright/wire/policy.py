@@ -1,4 +1,4 @@
-"""Policies, and what attempts and an account's traffic taught of models."""
+"""Policies, and statistics of models learned from attempts and traffic."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .account import Durability
 from .plain import Struct
 from .request import Budget, CacheOpts, Goal, OnPartial, Params, Strategy
 
-Stage = Literal["input", "output"]  # where a text is checked: on its way to a model, or on its way back
+Stage = Literal["input", "output"]  # a text is checked on its way to a model, or from it
 GuardrailAction = Literal["redact", "block"]
 PatternKind = Literal["email", "phone", "card", "iban", "api_key"]
 
@@ -18,7 +18,7 @@ class Allow(Struct, frozen=True):
 
 
 class Redaction(Struct, frozen=True):
-    """What stands from ``start`` up to ``end``, in characters, is replaced by a word."""
+    """Replaces the characters from ``start`` up to ``end``, exclusive."""
 
     start: int
     end: int
@@ -27,7 +27,7 @@ class Redaction(Struct, frozen=True):
 
 
 class Redact(Struct, frozen=True):
-    """The text may pass without these parts. They stand in its order and do not overlap."""
+    """The text may pass with these parts replaced. They are in order and do not overlap."""
 
     parts: tuple[Redaction, ...]
 
@@ -42,44 +42,42 @@ Verdict = Allow | Redact | Block
 
 
 class PolicyFallback(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A policy's chain. ``on_refusal="fallback"`` asks another provider when one refuses the content."""
+    """A policy's fallback chain. ``on_refusal="fallback"`` tries the next model if a provider refuses the content."""
 
     models: list[str] | None = None
-    """The chain, in this order: ids and aliases of models that the policy allows; ``[]`` for none."""
+    """Ids or aliases of models to try, in order; the policy must allow them. ``[]`` disables fallback."""
     max_retries: float | None = None
-    """How often one model is tried again after it failed."""
+    """Retries of the same model."""
     on_partial: OnPartial | None = None
-    """What happens if a model fails in the middle of a streamed answer: the answer starts again from the beginning
-    (``restart``), or the stream ends with an error (``error``)."""
+    """What to do if a model fails during its answer."""
     on_refusal: Literal["fail", "fallback"] = "fail"
-    """What happens if a provider's moderation refuses the content: the call fails, or the next model is asked
-    (``fallback``)."""
+    """``fallback``: try the next model if a provider's moderation refuses."""
     hedge: bool = False
-    """Also call the next model if the first one has sent nothing for longer than it usually takes."""
+    """True: also start the next model if the first one takes unusually long to respond."""
 
 
 class PolicyWeights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much each part counts in the score, in per cent: whole numbers that add up to 100."""
+    """Weights of the score in percent: integers that add up to 100."""
 
     quality: float
-    """Weight of the answer's quality, as the catalogue or your own predictor gives it."""
+    """Quality of the answer, from the catalogue or a predictor."""
     cost: float
-    """Weight of the expected cost of the request."""
+    """Expected cost of the request."""
     latency: float
-    """Weight of the expected time until the answer is complete."""
+    """Expected time to the complete answer."""
     stability: float
     """Weight of the share of calls that succeed."""
 
 
 class PolicyGuardrail(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a policy redacts or blocks: kinds of data, words, or both."""
+    """Redacts or blocks kinds of data, words, or both."""
 
     patterns: list[PatternKind] | None = None
     """Kinds of data to look for."""
     deny: list[str] | None = None
-    """Words and phrases to look for. Upper and lower case make no difference."""
+    """Words and phrases to look for. Case does not matter."""
     action: GuardrailAction
-    """What is done with what is found."""
+    """What to do with matches."""
     stages: list[Stage] | None = None
     """Where to look: in requests (``input``), in answers (``output``), or in both, which is the default."""
 
@@ -88,159 +86,158 @@ Capability = Literal["image", "tools", "json", "reasoning"]
 
 
 class PolicyMatch(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What the built-in predictor has to read in a prompt: all that is given here."""
+    """Conditions on the built-in predictor's reading of a prompt. All must hold."""
 
     topic: str | None = None
-    """What the prompt is about, for example ``code`` or ``math``."""
+    """Topic of the prompt: ``code``, ``math`` ..."""
     difficulty: str | None = None
     """How difficult the prompt is, as a comparison with a number from 0 to 1: ``>0.7``, ``<=0.3``."""
     novelty: str | None = None
-    """How much of the prompt is new to the predictor, as a comparison with a number from 0 to 1: ``>0.9``."""
+    """A comparison likewise: how unfamiliar the prompt is to the predictor, ``>0.9``."""
     language: str | None = None
-    """The language of the prompt, as a code of ISO 639-1: ``de``."""
+    """Language of the prompt as ISO 639-1: ``de``."""
 
 
 class PolicyRules(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a policy can ask for. Limits and lists can only be narrowed by a request."""
+    """Rules of a policy. A request can only narrow its limits and lists."""
 
     goal: Goal | None = None
-    """Replaces the goal of the request."""
+    """Overrides the request's."""
     strategy: Strategy | None = None
-    """Replaces the strategy of the request."""
+    """Overrides the request's."""
     weights: PolicyWeights | None = None
-    """Replaces goal and strategy, which this policy must then leave out."""
+    """Replaces ``goal`` and ``strategy``, which must be left out."""
     models: list[str] | None = None
-    """The allowed models: ids, aliases, globs (``openai/*``), ``provider:openai``, ``tag:eu``, ``capability:image``."""
+    """Allowed models: ids, aliases, globs (``openai/*``), ``provider:openai``, ``tag:eu``, ``capability:image``."""
     exclude: list[str] | None = None
-    """Models that are not allowed even if ``models`` names them, written in the same ways."""
+    """Excluded models, in the same notation."""
     capabilities: list[Capability] | None = None
-    """Allow only models that can do all of these."""
+    """Only models with all of these capabilities."""
     regions: list[str] | None = None
-    """Allow only models that are known to be served from all of these regions."""
+    """Only models known to be available in all of these regions."""
     min_quality: float | None = None
-    """Allow only models of at least this quality."""
+    """Only models with at least this quality, 0 to 1."""
     max_latency_ms: float | None = None
-    """Allow only models whose whole answer is expected within this time."""
+    """Only models whose complete answer is expected within this time."""
     prefer: list[str] | None = None
-    """Ids and aliases of models to try first, in this order. Models that the request prefers come before them."""
+    """Ids or aliases of models to try first, in order, after those that the request prefers."""
     fallback: PolicyFallback | None = None
-    """The models to try if the first one fails, and when to try them. Replaces the Router's own choice."""
+    """Replaces the default fallback chain."""
     params: Params | None = None
-    """Parameters for requests that do not set them themselves. ``max_output_tokens`` is also a limit: the smaller value
-    applies. Fields of ``extra`` are merged, and those of the request take precedence."""
+    """Defaults for the request's parameters. ``max_output_tokens`` is an upper limit. ``extra`` is merged; the
+    request's fields take precedence."""
     budget: Budget | None = None
-    """The most that a request may use."""
+    """Upper limit of a request's budget."""
     cache: bool | CacheOpts | None = None
-    """Whether and how answers may come from the cache. A request may switch it off or tighten it."""
+    """Whether and how answers may come from the cache. A request may turn it off or tighten it."""
     timeout_ms: float | None = None
-    """The most time that a request may take, with all retries and fallbacks."""
+    """Time limit for the whole call."""
     guardrails: list[PolicyGuardrail] | None = None
-    """What is redacted or blocked. Guardrails run in this order, each on the text that the one before has left."""
+    """Guardrails, applied in order; each sees the text as redacted by the previous ones."""
     explore_models: float | None = None
-    """The share of requests, up to 0.2, that try another good model first, so that you can learn from your own traffic.
-    The expected cost of the policy's requests rises by at most this share."""
+    """Share of requests, up to 0.2, that try another good model first, to learn from your traffic. The expected cost of
+    the policy's requests rises by at most this share."""
 
 
 class PolicyClass(PolicyRules, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Rules for the prompts that match. What a class sets replaces the policy's value; the rest stays as it is."""
+    """Rules for matching prompts. Fields that are set override the policy's."""
 
     match: PolicyMatch
-    """Which prompts it is for."""
+    """Prompts that the class applies to."""
     name: str = ""
-    """What ``explain`` calls it. Default: what it matches."""
+    """Name in ``explain``. Default: its conditions."""
 
 
 class Policy(PolicyRules, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Named rules. Goal and strategy override a request's; limits and lists can only be narrowed by it."""
+    """Named rules. Goal and strategy override the request's; a request can only narrow limits and lists."""
 
     name: str
-    """The name by which requests refer to the policy. It must not contain ``@``, which separates name and date in
-    ``policy_version``."""
+    """Name that requests use. May not contain ``@``, which separates name and date in ``policy_version``."""
     id: str = ""
-    """An id that requests can use instead of the name. Default: ``pol_`` and 26 characters made from the name."""
+    """Id that requests can use instead. Default: ``pol_`` and 26 characters derived from the name."""
     created_at: str | None = None
-    """RFC 3339. Default: when the storage first saw this content."""
+    """RFC 3339. Default: the time when this content was first stored."""
     classes: list[PolicyClass] | None = None
-    """Other rules for some prompts. The first class that matches a prompt applies."""
+    """Rules for particular prompts. The first class that matches applies."""
 
 
 class Learned(Struct, frozen=True, omit_defaults=True):
-    """Sums over the attempts at one model. Each attempt counts one at its time, and half after every half-life."""
+    """Decaying sums over the attempts at one model. An attempt's weight halves with every half-life."""
 
     at: float
-    """Unix seconds for which the sums hold."""
+    """Unix seconds at which the sums are valid."""
     good: float = 0.0
     bad: float = 0.0
     answers: float = 0.0
-    """Those whose length says something."""
+    """Answers with a representative length."""
     length: float = 0.0
     length_squared: float = 0.0
     unusual: float = 0.0
-    """Of the length, what would not be there had the work been as usual; negative: what is missing."""
+    """Part of ``length`` due to unusual work; negative if answers were shorter."""
     late: float = 0.0
-    """Octaves by which the work, not the model, made answers slower."""
+    """Slowdown due to the work instead of the model, in octaves."""
     tokens: float = 0.0
-    """That were written after the first one, in ``us`` microseconds."""
+    """Tokens after the first one, written in ``us`` microseconds."""
     us: float = 0.0
     first: dict[int, float] = {}
-    """Times to the first token: weights by bucket (``_core/attempts/quantile.py``)."""
+    """Histogram of times to the first token: weight by bucket number."""
     whole: dict[int, float] = {}
 
 
 class LearnedModel(Struct, frozen=True):
-    """What all processes learned of one model."""
+    """Sums of all processes for one model."""
 
     model: str
     epoch: int
-    """In which something was added last."""
+    """Epoch of the last addition."""
     settled: Learned
-    """What was added before that epoch."""
+    """Sums added before that epoch."""
     pending: Learned
-    """What was added in it."""
+    """Sums added in that epoch."""
 
 
 class AddLearned(Struct, frozen=True, tag=True):
-    """Add to what is known of models, each under its id. Said under ``SYSTEM_ACCOUNT``."""
+    """Add to the sums of models, by model id. Applied under ``SYSTEM_ACCOUNT``."""
 
     fleet: str
-    """Whose attempts they were: ``production``, ``sandbox`` or ``hosted``."""
+    """Source of the attempts: ``production``, ``sandbox`` or ``hosted``."""
     models: dict[str, Learned]
     expect: None = None
     durability: Durability = "buffered"
 
 
 class LearnedSince(Struct, frozen=True, tag=True):
-    """A list of the ``LearnedModel`` of a fleet that were added to in an epoch or later, by model. Asked under
-    ``SYSTEM_ACCOUNT``. A ``LocalStorage`` answers at once, or raises."""
+    """``LearnedModel`` records of a fleet changed in an epoch or later, by model. Queried under ``SYSTEM_ACCOUNT``. A
+    ``LocalStorage`` answers without waiting, or raises."""
 
     fleet: str
     epoch: int
 
 
 class HeadFigures(Struct, frozen=True):
-    """How well a head predicts traces that it was not fitted to, beside the built-in predictor alone."""
+    """Accuracy of a head on held-out traces, compared with the built-in predictor alone."""
 
     traces: int
     shipped_log_loss: float
     log_loss: float
     gain_error: float
-    """The standard error of the gain, over traces."""
+    """Standard error of ``gain``, over traces."""
 
     @property
     def gain(self) -> float:
-        """By how much the log-loss of the head is lower."""
+        """Reduction of the log-loss by the head."""
         return self.shipped_log_loss - self.log_loss
 
 
 class Head(Struct, frozen=True, kw_only=True):
-    """How much better or worse models do in an account's traffic than the built-in predictor says."""
+    """Corrections of the built-in predictor, fitted to an account's traffic."""
 
     id: str
-    """Made of the content, as of a snapshot; ``Reading.predictor`` names it behind a ``+``."""
+    """Derived from the content. ``Reading.predictor`` names it after a ``+``."""
     made_at: float
     """Unix seconds."""
     predictor: str
-    """Id of the weights that it corrects. It says nothing beside others."""
+    """Id of the weights that it corrects; it is not used with others."""
     models: dict[str, tuple[float, ...]]
-    """By model an offset, then a weight for each number of a sketch, in logits."""
+    """Per model an offset, then a weight per number of a sketch, in logits."""
     figures: HeadFigures

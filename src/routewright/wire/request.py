@@ -1,4 +1,4 @@
-"""The request, its messages and options, and the dicts that options may be."""
+"""The route request, its messages and options, and typed dicts for the options."""
 
 from __future__ import annotations
 
@@ -63,27 +63,27 @@ Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
 class CacheControl(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Asks the vendor to cache the prompt up to here. Ignored by vendors without cache marks."""
+    """Asks the vendor to cache the prompt up to this point. Ignored for vendors without cache marks."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
-    """Lifetime since the last use. Default: the vendor's, usually five minutes."""
+    """Time to live after the last use. Default: the vendor's, usually five minutes."""
 
 
 class TextPart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="text"):
-    """A run of text inside a message."""
+    """Text inside a message."""
 
     text: str
     cache_control: CacheControl | None = None
 
 
 class ImageUrl(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Where an image is: an ``https:`` address or a ``data:`` URL. Passed on to the provider, never fetched here."""
+    """An image's URL. It is passed on to the provider and never fetched here."""
 
     url: str
     """Begins with ``https://``, ``http://`` or ``data:image/``."""
     detail: Literal["auto", "low", "high"] | None = None
-    """How closely the model looks."""
+    """The resolution at which the model reads the image."""
 
 
 class ImagePart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="image_url"):
@@ -111,12 +111,12 @@ class AudioPart(
 
 
 class FileData(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A PDF document: its bytes, or an address that is passed on to the provider, never fetched here."""
+    """A PDF document: its bytes, or a URL that is passed on to the provider and never fetched here."""
 
     file_data: str
     """Begins with ``data:application/pdf;base64,`` or ``https://``."""
     filename: str | None = None
-    """File name shown to the model."""
+    """File name that the model sees."""
 
 
 class FilePart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="file"):
@@ -130,7 +130,7 @@ Part = TextPart | ImagePart | AudioPart | FilePart
 
 
 def text_of(part: Part) -> str:
-    """The text of a text part; the URL or data of any other part."""
+    """The text of a text part; the data or URL of any other part."""
     match part:
         case TextPart():
             return part.text
@@ -143,14 +143,14 @@ def text_of(part: Part) -> str:
 
 
 class FunctionCall(Struct, frozen=True, forbid_unknown_fields=True):
-    """The function a model wants called; ``arguments`` is JSON text as the model wrote it."""
+    """The function that a model calls. ``arguments`` is JSON text as the model wrote it."""
 
     name: str
     arguments: str
 
 
 class ToolCall(Struct, frozen=True, forbid_unknown_fields=True):
-    """One function call requested by a model."""
+    """A tool call requested by a model."""
 
     id: str
     function: FunctionCall
@@ -158,67 +158,68 @@ class ToolCall(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Reasoning(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A model's reasoning, in its vendor's format, to send back in the next turn of a tool loop.
+    """A model's reasoning, in the form its vendor expects back in the next turn of a tool loop.
 
     Copy it unchanged from a response into the assistant message. It is sent only to the provider that made it.
     """
 
     provider: str
-    """Name of the provider that made it."""
+    """Provider of the model that produced it."""
     items: list[dict[str, Any]]
     """The vendor's own items, signatures included."""
     text: str | None = None
-    """The readable part, if the vendor gives any. Not sent back."""
+    """The readable part, if the vendor provides one. Not sent back."""
 
 
 class Message(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One turn of a chat. ``content`` is null only where an assistant turn carries tool calls."""
+    """One turn of a chat."""
 
     role: Role
     content: str | list[Part] | None = None
-    """Text or parts. May be None only if ``tool_calls`` are given."""
+    """Text or parts. May be null or left out only in an assistant turn with ``tool_calls``."""
     tool_calls: list[ToolCall] | None = None
-    """For the role ``assistant``: the calls it requested."""
+    """Role ``assistant`` only: the calls that the model requested."""
     tool_call_id: str | None = None
-    """For the role ``tool``: the ``id`` of the call it answers."""
+    """Role ``tool`` only: ``id`` of the call that this message answers."""
     name: str | None = None
     """Name of the speaker."""
     reasoning: Reasoning | None = None
-    """For the role ``assistant``: the reasoning, unchanged from the response."""
+    """Role ``assistant`` only: the ``reasoning`` of the model's response, unchanged."""
 
 
 class FunctionSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A function that a model may call; ``parameters`` is a JSON schema object."""
+    """A function that a model may call."""
 
     name: str
     description: str | None = None
-    """For the model."""
+    """Tells the model what the function does."""
     parameters: dict[str, Any] | None = None
-    """A JSON schema of an object."""
+    """JSON Schema of type ``object``."""
     strict: bool | None = None
-    """Whether arguments are held to the schema by the letter."""
+    """True: arguments must match the schema exactly."""
 
 
 class Tool(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A tool declaration, nested (``function``) or flat (``name`` ...). Read it through ``function_spec``."""
+    """A tool declaration, nested (``function``) or flat (``name``, ``description`` ...). ``function_spec`` reads
+    both."""
 
     type: Literal["function"] = "function"
     function: FunctionSpec | None = None
-    """The nested form; leave the fields of the flat form out."""
+    """Nested form; leave out the flat fields."""
     name: str | None = None
-    """The flat form: this field and the next three."""
+    """Flat form, with ``description``, ``parameters`` and ``strict``."""
     description: str | None = None
-    """For the model."""
+    """Tells the model what the function does."""
     parameters: dict[str, Any] | None = None
-    """A JSON schema of an object."""
+    """JSON Schema of type ``object``."""
     strict: bool | None = None
-    """Whether arguments are held to the schema by the letter."""
+    """True: arguments must match the schema exactly."""
     cache_control: CacheControl | None = None
-    """Keep all tools up to this one in the vendor's cache."""
+    """Asks the vendor to cache all tools up to this one."""
 
     @property
     def function_spec(self) -> FunctionSpec:
-        """The declaration in the nested form."""
+        """The declaration in its nested form, whichever form was given."""
         if self.function is not None:
             return self.function
         return FunctionSpec(self.name or "", self.description, self.parameters, self.strict)
@@ -246,115 +247,117 @@ Verbosity = Literal["low", "medium", "high"]
 
 
 class Fallback(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Replaces the default chain. ``models=[]`` means no fallback; ``max_retries`` are further tries of one model."""
+    """Replaces the default fallback chain. ``models=[]`` disables fallback."""
 
     models: list[str] | None = None
-    """The chain, in this order. Default: the next best that fit."""
+    """Models to try, in order. Default: the next best models that fit."""
     max_retries: float | None = field(default=None, name="maxRetries")
     """Retries of the same model after a transient fault. Default: 1."""
     on_partial: OnPartial | None = None
-    """What to do if a stream breaks off: ``restart`` sends the next model's answer from its start."""
+    """What to do if a stream breaks: ``restart`` streams the next model's answer from the beginning, ``error``
+    fails."""
 
 
 class Budget(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A hard limit over all attempts of a call, in US dollars, in tokens, or in both."""
+    """Hard limit on the cost and tokens of all attempts of a call together."""
 
     max_cost_usd: float | None = field(default=None, name="maxCostUsd")
-    """US dollars."""
+    """Limit in US dollars."""
     max_tokens: float | None = field(default=None, name="maxTokens")
-    """Input and output together."""
+    """Limit on input and output tokens together."""
 
 
 class CacheOpts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How a call may be answered from the cache: ``max_error`` or ``threshold``, not both; ``ttl_seconds``."""
+    """How a call may be answered from the cache. Give ``max_error`` or ``threshold``, not both."""
 
     mode: Literal["semantic", "exact"] = "semantic"
-    """``exact`` matches only an identical request."""
+    """``exact`` matches only an identical request; ``semantic`` also matches similar questions."""
     max_error: float | None = None
-    """Share of all requests that may get a wrong cached answer. Default: 0.01. The mode ``exact`` ignores it."""
+    """Highest share of all requests that may get a wrong cached answer. Default: 0.01. Ignored in mode ``exact``."""
     threshold: float | None = None
-    """Minimum similarity of a hit. The mode ``exact`` ignores it."""
+    """Lowest similarity at which a cached answer is used. Ignored in mode ``exact``."""
     ttl_seconds: float = 3600
     """How long an answer is kept."""
     explore: float = 0.02
-    """Share of the hits that are answered live anyway, to check whether the cached answer was right."""
+    """Share of hits that are answered live anyway, to measure how often cached answers are right."""
     namespace: str | None = None
-    """Requests share entries only within a namespace."""
+    """Requests share cached answers only within a namespace."""
 
 
 class ReasoningBudget(Struct, frozen=True, forbid_unknown_fields=True):
-    """A limit on a model's reasoning before it answers."""
+    """A limit on a model's reasoning tokens."""
 
     max_tokens: float
-    """Tokens. Models whose vendor takes no such limit are rejected."""
+    """Models whose vendor does not support such a limit are excluded."""
 
 
 class Params(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Sampling parameters that are passed on to the model."""
 
     temperature: float | None = None
-    """Randomness of the answer."""
+    """Sampling temperature."""
     top_p: float | None = None
-    """Nucleus sampling: the probability mass to sample from."""
+    """Nucleus sampling: sample from the most likely tokens up to this probability mass."""
     max_output_tokens: float | None = None
-    """Limit of the answer's length in tokens, reasoning included."""
+    """Limit on output tokens, reasoning included."""
     stop: str | list[str] | None = None
-    """Strings that end the answer. They are not part of it."""
+    """Sequences at which the answer stops; they are not part of it."""
     seed: float | None = None
-    """Makes answers to the same request repeatable, as far as the model can."""
+    """Makes sampling repeatable, as far as the vendor supports it."""
     response_format: dict[str, Any] | None = None
-    """``text``, ``json_object``, or ``json_schema`` with a schema."""
+    """Type ``text``, ``json_object``, or ``json_schema`` with a schema."""
     reasoning: Effort | ReasoningBudget | None = None
-    """How much the model reasons before it answers. Models that do not support the value are rejected."""
+    """Reasoning effort, or a limit in tokens. Models that do not support it are excluded."""
     parallel_tool_calls: bool | None = None
-    """False allows at most one tool call per answer. Models that cannot promise that are rejected."""
+    """False: at most one tool call per answer. Models that cannot guarantee this are excluded."""
     service_tier: ServiceTier | None = None
-    """How the vendor schedules and prices the call. Ignored, and listed as ignored, if the vendor has no such tier."""
+    """Vendor's scheduling and price tier. If the vendor has no such tier, it is ignored and listed in
+    ``ignored_params``."""
     verbosity: Verbosity | None = None
-    """Length of answers. Ignored, and listed as ignored, if the vendor has no such option."""
+    """Length of answers. Ignored and listed likewise where it is not supported."""
     extra: dict[str, dict[str, Any]] | None = None
     """Vendor-specific fields by provider name, sent unchanged to that provider only."""
 
 
 class RouteRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Body of ``POST /v1/route``; ``Router.route`` converts everything it accepts to this (spec 2.1)."""
+    """Body of ``POST /v1/route``; all inputs of ``Router.route`` are converted to it (spec 2.1)."""
 
     messages: list[Message]
     """The chat, at most 1,000 messages."""
     goal: Goal | None = None
-    """What matters most. Default: ``cost``; ``quality`` with the strategy ``quality-first``."""
+    """What to optimize for. Default: ``cost``, or ``quality`` with the strategy ``quality-first``."""
     strategy: Strategy | None = None
-    """How goals are weighed. Default: ``balanced``."""
+    """How quality, cost, latency and stability are weighted. Default: ``balanced``."""
     policy_id: str | None = None
-    """Id or name of a policy. Its goal and strategy replace those of the request."""
+    """Id or name of a policy. Its goal and strategy override those of the request."""
     models: list[str] | None = None
-    """Allowed models, as ids or aliases. Default: all available models."""
+    """Ids or aliases of the models to choose from. Default: all available models."""
     fallback: Fallback | None = None
-    """Replaces the default chain."""
+    """Replaces the default fallback chain."""
     budget: Budget | None = None
-    """A hard limit over all attempts."""
+    """Hard limit over all attempts."""
     cache: bool | CacheOpts | None = None
-    """Whether the answer may come from the cache. Default: no."""
+    """True, or options: the answer may come from the cache. Default: false."""
     stream: bool = False
     """Over HTTP: answer with server-sent events."""
     tools: list[Tool] | None = None
-    """Functions that the model may call. Names are unique."""
+    """Functions that the model may call. Names must be unique."""
     tool_choice: str | NamedToolChoice | None = None
-    """``auto``, ``none``, ``required``, the name of a declared tool, or an object that names one."""
+    """``auto``, ``none``, ``required``, or a declared tool by its name or as an object."""
     params: Params | None = None
-    """Passed on to the model."""
+    """Sampling parameters passed on to the model."""
     metadata: dict[str, Any] | None = None
-    """Tags stored in the trace: any JSON object of at most 16 KiB."""
+    """Tags kept in the trace: any JSON object up to 16 KiB."""
     timeout_ms: float | None = None
-    """Limit for the whole call: decision, attempts, pauses, fallbacks and stream. Default: 60,000."""
+    """Time limit for the whole call: decision, attempts, retries, fallbacks and stream. Default: 60,000."""
     idempotency_key: str | None = None
-    """At most 64 bytes in UTF-8. Within 24 hours, a call with the same key is made and billed only once."""
+    """At most 64 bytes in UTF-8. Repeating a request with the same key within 24 hours makes and bills it only once."""
     prefer: str | list[str] | None = None
-    """Models to try first, in this order, if they pass every constraint: an id, an alias, or a list."""
+    """Ids or aliases of models to try first, in order, if they pass every constraint."""
 
     @classmethod
     def _made_of(cls, value: Any, source: Any) -> Any:
-        """As the Router reads it: null is absent, and problems have hints, in the words of HTTP."""
+        """Convert as the Router does: null counts as absent. Raises ``ValueError`` with every problem and its hint."""
         from routewright._core.request.problems import problem_in_json
         from routewright._core.request.read import converted
 

@@ -13,16 +13,16 @@ from .request import Reasoning, ToolCall
 
 
 class Tokens(Struct, frozen=True, gc=False, omit_defaults=True):
-    """Token counts of a call; ``cached`` are those of ``input`` that the provider read from its prompt cache."""
+    """Token counts of a call. ``cached`` is the part of ``input`` read from the provider's prompt cache."""
 
-    # zeros that are written all the same: of fields without a default value nothing is left out
+    # a default factory instead of 0 keeps zeros on the wire despite omit_defaults
     input: int = field(default_factory=int)
     output: int = field(default_factory=int)
     cached: int = field(default_factory=int)
     reasoning: int = 0
-    """Reasoning tokens, part of ``output``. Only in responses, if there are any."""
+    """Part of ``output`` used for reasoning. Left out of responses if 0."""
     written: int = 0
-    """Tokens written to the provider's prompt cache, part of ``input``. Only in responses, if there are any."""
+    """Part of ``input`` written to the provider's prompt cache. Left out of responses if 0."""
 
 
 class Routing(Struct, frozen=True, omit_defaults=True):
@@ -31,34 +31,34 @@ class Routing(Struct, frozen=True, omit_defaults=True):
     selected_model: str
     """The model that served the request."""
     fallback_chain: list[str]
-    """Planned fallbacks, in order."""
+    """Fallback models, in order."""
     policy_version: str
     """``<policy_name>@<date>``; ``inline@<date>`` without a policy."""
     decision_reason: str
-    """One sentence from the decision's own numbers."""
+    """One sentence that explains the choice with its numbers."""
     cost_usd: float
     """Sum over every attempt that produced tokens."""
     latency_ms: float
-    """Duration of the whole call in the router."""
+    """Duration of the whole call, measured by the router."""
     cache_hit: bool
     tokens: Tokens
     ignored_params: list[str] = []
-    """Parameters that the model's vendor does not support, such as ``verbosity``."""
+    """Optional parameters that the model's vendor does not support, such as ``verbosity``."""
     saved_usd: float = 0.0
-    """What the vendor's cache saved: ``tokens.cached`` at the full price, less what they cost. If anything."""
+    """Saved by the vendor's cache: ``tokens.cached`` at the full price minus their cost. Left out if 0."""
 
 
 class WindowUsage(Struct, frozen=True, gc=False):
-    """What is left of the request window; without a limit 2^53 - 1 and the end of the minute."""
+    """State of the request rate limit. Without a limit: 2^53 - 1, and the end of the minute."""
 
     rate_limit_remaining: int
-    """Requests left in the limit of the account or the key, whichever is less."""
+    """Remaining requests of the account or the key, whichever has fewer."""
     rate_limit_reset_unix: int
-    """When the whole limit is free again without further requests, in Unix seconds."""
+    """Unix seconds at which the full limit is available again if no more requests arrive."""
 
 
 class RouteResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The fuller response shape with the short form's fields (spec 2.2)."""
+    """Body of a successful route response (spec 2.2)."""
 
     trace_id: str
     output: str
@@ -66,24 +66,24 @@ class RouteResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):
     routing: Routing
     usage: WindowUsage
     primary_model: str
-    """The chosen model."""
+    """The model that was chosen."""
     fallback_model: str | None
-    """The fallback that served the request. None: the chosen model did."""
+    """The fallback model that served the request. Null: the primary model did."""
     cache_hit: bool
     tool_calls: list[ToolCall] | None = None
     """Tool calls requested by the model."""
     finish_reason: str | None = None
-    """Why the answer ended: ``stop``, ``length``, ``tool_calls``, ``budget`` if the budget's cap cut it, or ``other``
-    for an unknown reason of the vendor."""
+    """Why the answer ended: ``stop``, ``length``, ``tool_calls``, ``budget`` (cut by the budget's cap), or ``other``
+    for an unknown vendor reason."""
     reasoning: Reasoning | None = None
-    """The model's reasoning, if its vendor wants it back in the next turn."""
+    """The model's reasoning, if its vendor expects it back in the next turn."""
 
 
 _T = TypeVar("_T")
 
 
 class ErrorBody(Struct, frozen=True, omit_defaults=True):
-    """Inside of the error envelope."""
+    """Content of the error envelope."""
 
     code: str
     message: str
@@ -100,7 +100,7 @@ class ErrorEnvelope(Struct, frozen=True):
 
 
 class Page(Struct, Generic[_T], frozen=True):
-    """One page of a list; ``next_cursor`` is opaque and lives 24 hours."""
+    """One page of a list. ``next_cursor`` is opaque and valid for 24 hours."""
 
     data: list[_T]
     next_cursor: str | None = None
@@ -108,5 +108,5 @@ class Page(Struct, Generic[_T], frozen=True):
 
 
 def error_envelope(error: RouterError) -> ErrorEnvelope:
-    """Convert an error to the envelope for callers. Omits addresses of upstreams."""
+    """Wrap an error for the caller, without provider addresses."""
     return ErrorEnvelope(ErrorBody(**error.body["error"]))

@@ -1,6 +1,7 @@
-"""The writes and queries of a storage. A new feature adds a kind here, not a method to ``Storage`` (contract 1). A
-batch of writes is atomic. If the ``expect`` of a write does not hold, the batch fails with ``PreconditionFailed``,
-which names the write. Writes, queries and scans are tagged, so that msgspec decodes what it encoded."""
+"""Writes, queries and scans of a storage. A new feature adds a kind here instead of a method there (contract 1).
+
+A batch of writes is applied completely or not at all. A write whose ``expect`` does not hold fails the batch with
+``PreconditionFailed``, which names the write. All kinds are tagged, so that msgspec can decode them."""
 
 from __future__ import annotations
 
@@ -28,49 +29,49 @@ from .webhook import (
 
 
 class DeleteResults(Struct, frozen=True, tag=True):
-    """Remove the results of all idempotency keys of the account, its agent states, events and deliveries."""
+    """Remove the account's idempotency results, agent states, events and deliveries."""
 
     environment: Environment | None = None
-    """None: of either."""
+    """None: either."""
     durability: Durability = "committed"
 
 
-FilterKey = str  # A name of the filter's grammar: ``status``, or ``metadata.team``.
+FilterKey = str  # a field of the filter grammar: ``status``, or ``metadata.team``
 FilterOp = Literal["=", "!=", ">=", "<=", ">", "<"]
 
 
 class Term(Struct, frozen=True):
-    """One condition on a trace. ``!=`` selects exactly the traces that ``=`` does not."""
+    """One condition on a trace. ``!=`` is the exact complement of ``=``."""
 
     key: FilterKey
     op: FilterOp
     value: str | float | bool
-    """A number for ``cost_usd`` and ``duration_ms``, a boolean for flags, else a string. For ``metadata``, a string
-    with ``=`` and ``!=`` and a number with the other operators."""
+    """A number for ``cost_usd`` and ``duration_ms``, a bool for flags, else a string. For ``metadata``: a string with
+    ``=`` and ``!=``, else a number."""
 
 
 class Selection(Struct, frozen=True, kw_only=True):
-    """Selects the traces of an account that meet all conditions."""
+    """Selects traces of an account that match all given fields."""
 
     environment: Environment | None = None
-    """None: of either."""
+    """None: either."""
     since: str | None = None
-    """Earliest creation time, inclusive, in the format of ``Trace.created_at``."""
+    """Created at this time or later, in the format of ``Trace.created_at``."""
     until: str | None = None
-    """Latest creation time, exclusive."""
+    """Created before this time."""
     terms: tuple[Term, ...] = ()
 
 
 class PutTrace(Struct, frozen=True, tag=True):
-    """Store a trace. It replaces an earlier trace with the same id, in the roll-ups too; feedback stays. If that trace
-    has the other environment, the batch fails with ``PreconditionFailed``."""
+    """Create or replace a trace and its counts in the roll-ups. Feedback stays. Fails the batch with
+    ``PreconditionFailed`` if the other environment has a trace with this id."""
 
     trace: Trace
     expect: Expect | None = None
     rollup_keys: tuple[str, ...] = ()
-    """Metadata that usage can be grouped by, besides ``tenant`` and ``workflow``."""
+    """Metadata keys that usage can be grouped by, besides ``tenant`` and ``workflow``."""
     rows: tuple[LedgerRow, ...] = ()
-    """Ledger rows of its attempts, booked in the same batch. A storage without accounts drops them."""
+    """Ledger rows of its attempts, booked in the same batch. A storage without accounts ignores them."""
     durability: Durability = "buffered"
 
 
@@ -78,7 +79,7 @@ JUDGE = "judge"  # comment of feedback from a judge
 
 
 class PutFeedback(Struct, frozen=True, tag=True):
-    """Store a user's score of an answer, 0..1. Replaces earlier feedback."""
+    """Create or replace a user's rating of an answer, 0 to 1."""
 
     trace_id: str
     score: float
@@ -86,16 +87,17 @@ class PutFeedback(Struct, frozen=True, tag=True):
     at: float
     """Unix seconds."""
     expect: Expect | None = None
-    """Precondition on the trace. A trace of another environment than ``environment`` counts as missing."""
+    """Refers to the trace. A trace of another ``environment`` counts as absent."""
     environment: Environment | None = None
-    """None: of either."""
+    """None: either."""
     durability: Durability = "buffered"
 
 
 class PutSnapshot(Struct, frozen=True, tag=True):
-    """Store a snapshot under ``SYSTEM_ACCOUNT``. Its id is a hash of its content, so the write is idempotent.
+    """Store a snapshot. Its id is derived from its content, so storing it twice has no effect. Applied under
+    ``SYSTEM_ACCOUNT``.
 
-    It is removed once no trace names it, but no sooner than a day after it was last put.
+    It is removed when no trace refers to it, but not within a day after it was last put.
     """
 
     snapshot: Snapshot
@@ -106,49 +108,49 @@ class PutSnapshot(Struct, frozen=True, tag=True):
 
 
 class PutPolicyVersion(Struct, frozen=True, tag=True):
-    """Give a policy's content a version, unless it has one: the next free label for its name and day. Written under
-    ``SYSTEM_ACCOUNT``. Versions are never removed, so a label never names two contents."""
+    """Assign a version to the content of a policy, unless it has one: the next free label of its name and day. Applied
+    under ``SYSTEM_ACCOUNT``. Versions are never removed, so a label never refers to two contents."""
 
     content: str
-    """Hash of the whole policy, including its name."""
+    """Hash of the whole policy, its name included."""
     name: str
     created_at: str
-    """Its date becomes the day of the label."""
+    """Its date goes into the label."""
     expect: None = None
     durability: Durability = "committed"
 
 
 class PolicyVersions(Struct, frozen=True, tag=True):
-    """Returns a list with the ``PolicyVersion`` of each content that has one. Queried under ``SYSTEM_ACCOUNT``."""
+    """``PolicyVersion`` records of the contents that have one. Queried under ``SYSTEM_ACCOUNT``."""
 
     contents: tuple[str, ...]
 
 
 class PolicyVersion(Struct, frozen=True):
-    """The label of a policy's content."""
+    """Version label of a policy's content."""
 
     content: str
     label: str
-    """``<policy_name>@<YYYY-MM-DD>``; further versions of the same day end in ``.2`` ..."""
+    """``<policy_name>@<YYYY-MM-DD>``; later versions of the same day end in ``.2``, ``.3`` ..."""
     created_at: str
 
 
 class DeleteTraces(Selection, frozen=True, tag=True):
-    """Remove traces with their feedback, oldest first, and subtract them from the roll-ups. Alone in its batch."""
+    """Remove traces, oldest first, with their feedback and their counts in the roll-ups. Must be alone in its batch."""
 
     id: str | None = None
-    """Only this one."""
+    """Only the trace with this id."""
     limit: int = 500
-    """Maximum number to remove, so that no batch takes long; below 1: none. ``Written.count`` is the number removed."""
+    """Most traces to remove, so that no batch takes long; ``Written.count`` is the number removed. Below 1: none."""
     expect: None = None
     durability: Durability = "committed"
 
 
 class SetRetention(Struct, frozen=True, tag=True):
-    """Set how long traces are kept before ``sweep`` removes them. Roll-ups stay. Written under ``SYSTEM_ACCOUNT``."""
+    """Set how long traces are kept before ``sweep`` removes them. Roll-ups stay. Applied under ``SYSTEM_ACCOUNT``."""
 
     production_s: float | None = None
-    """None: for ever."""
+    """None: forever."""
     sandbox_s: float | None = None
     expect: None = None
     durability: Durability = "committed"
@@ -180,13 +182,13 @@ Write = (
 
 
 class Written(Struct, frozen=True):
-    """Result of one write; ``created`` is False if the id already existed."""
+    """Result of one write. ``created`` is False if the id existed before."""
 
     created: bool
     count: int = 1
-    """Number of records written or removed."""
+    """Number of records affected."""
     events: tuple[StoredEvent, ...] = ()
-    """Events that followed from the write, stored in the same batch."""
+    """Events that it caused, stored in the same batch."""
     claimed: Claimed | None = None
     """Result of ``ClaimDeliveries``. None: the storage has no endpoints."""
 
@@ -196,7 +198,7 @@ class TraceById(Struct, frozen=True, tag=True):
 
     id: str
     environment: Environment | None = None
-    """None: either."""
+    """Only a trace of this environment. None: either."""
 
 
 class FeedbackByTrace(Struct, frozen=True, tag=True):
@@ -204,11 +206,11 @@ class FeedbackByTrace(Struct, frozen=True, tag=True):
 
     trace_id: str
     environment: Environment | None = None
-    """Environment of the trace. None: either, and the trace may be missing."""
+    """Only for a trace of this environment. None: either, even if the trace does not exist."""
 
 
 class SnapshotById(Struct, frozen=True, tag=True):
-    """One snapshot, or None. Asked under ``SYSTEM_ACCOUNT``."""
+    """One snapshot, or None. Queried under ``SYSTEM_ACCOUNT``."""
 
     id: str
 
@@ -218,27 +220,26 @@ class CurrentRetention(Struct, frozen=True, tag=True):
 
 
 class RollupKeys(Struct, frozen=True, tag=True):
-    """Sorted list of the metadata keys that the account's usage was ever grouped by, without ``tenant`` and
-    ``workflow``."""
+    """All metadata keys that the account's usage was counted by, sorted, without ``tenant`` and ``workflow``."""
 
 
 class _Days(Struct, frozen=True, kw_only=True):
-    """A range of days, ``YYYY-MM-DD``, both ends inclusive."""
+    """Counts of a range of days ``YYYY-MM-DD``, both ends included."""
 
     first: str
     last: str
     environment: Environment | None = None
-    """None: of both."""
+    """None: both."""
 
 
 class UsageCounts(_Days, frozen=True, tag=True):
-    """Returns a ``GroupedUsage``: usage per day or hour of the largest groups, and of all traces."""
+    """A ``GroupedUsage``: usage of the largest groups and of all traces, per day or hour."""
 
     group_by: str
     """``model``, ``tenant``, ``workflow`` or ``metadata.<key>``."""
     hourly: bool = False
     groups: int = 100
-    """Number of groups, ranked by requests over the whole range, then by name."""
+    """Number of groups: those with the most requests over all days, then by name."""
 
 
 class UsageCount(Struct, frozen=True):
@@ -258,17 +259,17 @@ class UsageCount(Struct, frozen=True):
 
 
 class GroupedUsage(Struct, frozen=True):
-    """Result of ``UsageCounts``. All parts are read at the same moment."""
+    """Result of ``UsageCounts``, read in one transaction."""
 
     groups: list[UsageCount]
     all: list[UsageCount]
     """All traces, including those without a group."""
     runs: dict[str, int] = {}
-    """Agent runs by the status they ended with."""
+    """Number of agent runs by final status."""
 
 
 class CacheCounts(_Days, frozen=True, tag=True):
-    """Returns a list of ``CacheCount``: cache look-ups by age of the entry."""
+    """``CacheCount`` records: cache look-ups by age of the entry."""
 
 
 class CacheCount(Struct, frozen=True):
@@ -281,23 +282,23 @@ class CacheCount(Struct, frozen=True):
 
 
 class FallbackCounts(_Days, frozen=True, tag=True):
-    """Returns a list of ``FallbackCount``."""
+    """``FallbackCount`` records."""
 
 
 class FallbackCount(Struct, frozen=True):
     """One row of ``FallbackCounts``."""
 
     kind: str
-    """What ``total`` and ``counted`` are. ``request``: requests that called a model, and those served by a fallback;
-    ``reason``: the latter by reason; ``model``: attempts, and successful ones; ``run``: agent runs, and completed."""
+    """``request``: requests that called a model, and those served by a fallback; ``reason``: fallbacks by reason;
+    ``model``: attempts, and successful ones; ``run``: agent runs, and completed ones."""
     name: str
-    """The reason, the model, the status of runs, or empty."""
+    """Reason, model, status of runs, or empty."""
     total: int
     counted: int
 
 
 class LatencyCounts(_Days, frozen=True, tag=True):
-    """Returns a list of ``LatencyCount``."""
+    """``LatencyCount`` records."""
 
 
 class LatencyCount(Struct, frozen=True):
@@ -306,7 +307,7 @@ class LatencyCount(Struct, frozen=True):
     model: str
     strategy: str
     buckets: dict[int, int]
-    """Requests by the bucket of their latency (``_core/analytics/rollup.py``)."""
+    """Number of requests by bucket of the latency. Buckets are logarithmic, within 1 %."""
 
 
 Query = (
@@ -334,15 +335,15 @@ Query = (
 
 
 class TraceItems(Selection, frozen=True, tag=True):
-    """The account's traces without spans, newest first. The key of an item is its ``key``."""
+    """The account's traces without their spans, newest first, keyed by ``key``."""
 
 
 class Traces(Selection, frozen=True, tag=True):
-    """The account's traces with spans, newest first."""
+    """The account's complete traces, newest first, keyed by ``key``."""
 
 
 class Events(Struct, frozen=True, tag=True):
-    """The account's events, newest first. The key of an event is its id."""
+    """The account's events, newest first, keyed by id."""
 
 
 Scan = TraceItems | Traces | LedgerRows | Events | Deliveries

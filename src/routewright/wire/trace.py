@@ -1,4 +1,4 @@
-"""Traces: what a call did, without its text (spec 2.6, contract 9). All fields are encoded, even empty ones."""
+"""Traces: what a call did, without its text (spec 2.6, contract 9). Empty fields are encoded too."""
 
 from __future__ import annotations
 
@@ -18,47 +18,47 @@ from .response import Tokens
 
 TraceKind = Literal["route", "agent"]
 TraceStatus = Literal["running", "completed", "partial", "failed", "budget_exceeded", "cancelled"]
-FAILED: Collection[TraceStatus] = ("failed", "budget_exceeded")  # how a request ends in an error
+FAILED: Collection[TraceStatus] = ("failed", "budget_exceeded")  # the request ended in an error
 SpanStatus = Literal["ok", "error", "cancelled"]
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
 class _Span(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """Common fields of spans. Times are milliseconds from the start of the trace."""
+    """Fields of every span."""
 
     id: int
-    """1, 2 ... in order of start."""
+    """1, 2 ... by start time."""
     parent_id: int | None = None
-    """The parent span, such as the attempt whose answer a guardrail checked."""
+    """Enclosing span; for a guardrail, the span of the answer that it checked."""
     name: str
     """The model, the guardrail, or the kind of span."""
     start_ms: float
-    """From the start of the trace."""
+    """Milliseconds from the start of the trace."""
     duration_ms: float = 0.0
     status: SpanStatus = "ok"
     """``ok``, ``error`` or ``cancelled``."""
 
     @property
     def type(self) -> str:
-        """The kind of span, as on the wire."""
+        """Kind of span, as on the wire."""
         return str(self.__struct_config__.tag)
 
 
 class DecisionSpan(_Span, frozen=True, tag="decision"):
-    """The decision: the best candidates, and how many models each constraint rejected."""
+    """The decision: the best candidates, and the number of rejections by reason."""
 
     candidates: list[Candidate]
     """The best candidates, best first."""
     rejected: dict[str, int]
     """Number of rejected models by reason."""
     digest: str
-    """Digest of the decision. A replay gives the same digest."""
+    """Digest of the decision; a replay has the same digest."""
     token_count: Literal["bounds", "estimated", "exact"] = "bounds"
-    """Input tokens, in the vocabulary of the chosen model."""
+    """How precisely input tokens are known in the chosen model's vocabulary."""
     reading: Reading | None = None
-    """The prediction from the prompt, if it could change the choice."""
+    """The predictor's reading of the prompt, if it could change the choice."""
     instead_of: str | None = None
-    """The model chosen without the prediction, if it differs."""
+    """The model that would have been chosen without the reading, if different."""
 
 
 class CacheSpan(_Span, frozen=True, tag="cache"):
@@ -66,30 +66,30 @@ class CacheSpan(_Span, frozen=True, tag="cache"):
 
     hit: bool
     mode: Literal["exact", "semantic"] | None = None
-    """How the entry was searched for."""
+    """How the entry was found; for a miss, how it was looked up."""
     similarity: float | None = None
-    """Similarity of the entry's question to this one, 0 to 1. For a miss: of the nearest entry."""
+    """Similarity of the entry's question to this one, 0 to 1; for a miss, that of the nearest entry."""
     age_s: float | None = None
-    """Of the entry."""
+    """Age of the entry in seconds."""
     saved_usd: float | None = None
-    """Original cost of the entry's answer."""
+    """Original cost of the cached answer."""
     entry_trace_id: str | None = None
-    """The call that stored the entry."""
+    """Trace of the call that created the entry."""
     compared: list[str] = []
-    """Guards that applied to the two questions and found no difference."""
+    """Guards that compared something in the two questions and found no difference."""
     refused_by: str | None = None
-    """The guard that found a difference between the nearest entry's question and this one."""
+    """The guard that found a difference from the nearest entry's question."""
     risk: float | None = None
-    """Estimated chance that the entry's answer is wrong here, at its upper confidence bound."""
+    """Upper confidence bound of the probability that the cached answer is wrong for this request."""
     max_error: float | None = None
-    """The requested bound."""
+    """The requested limit on wrong answers."""
     explored: bool = False
-    """A hit that was answered live to check the bound."""
+    """True: the call was a hit but was answered live, to check the error rate."""
     features: list[float] = []
     """Inputs of the risk estimate: similarity of the entry and its neighbours to the question."""
     namespace: str | None = None
     key: str | None = None
-    """Digest of the request, to remove its entry with."""
+    """Digest of the request; its entry can be removed by this key."""
 
 
 class ModelSpan(_Span, frozen=True, tag="model"):
@@ -98,38 +98,38 @@ class ModelSpan(_Span, frozen=True, tag="model"):
     model: str
     provider: str
     attempt: int
-    """1, 2 ... over all models of the call."""
+    """1, 2 ... across all models of the call."""
     latency_ms: float
-    """Duration of the attempt. In the sandbox: the model's usual time."""
+    """Duration of the attempt. In the sandbox, the model's usual latency."""
     ttft_ms: float | None = None
-    """Time to the first output."""
+    """Time until the first part of the answer."""
     tokens: Tokens | None = None
-    """Usage, as reported by the provider or estimated."""
+    """Tokens used, reported by the provider or estimated."""
     usage_estimated: bool = False
-    """Tokens and cost were estimated from the text, since the provider sent no usage."""
+    """True: the provider sent no usage, so tokens and cost are estimated from the text."""
     cost_usd: float = 0.0
-    """At this model's prices."""
+    """Cost at this model's prices."""
     cost_range_usd: tuple[float, float] | None = None
-    """The least and the most that it can have cost, where usage was estimated."""
+    """Lowest and highest possible cost, if usage was estimated."""
     finish_reason: str | None = None
-    """Why the answer ended; an unknown reason in the vendor's word. None: it did not end."""
+    """Why the answer ended; unknown reasons are kept in the vendor's words. None: it did not finish."""
     error: str | None = None
-    """The kind of fault, if it failed."""
+    """Kind of fault, if the attempt failed."""
     repair: bool = False
-    """A repair: the model was sent its last answer, which did not match ``output_type``, with the errors."""
+    """True: a retry that shows the model its previous answer and why it does not match ``output_type``."""
     hedge: bool = False
-    """It ran beside a silent attempt. The slower of the two has the status ``cancelled``."""
+    """True: it ran in parallel with an attempt that was slow to respond. The slower of the two is ``cancelled``."""
     probe: bool = False
-    """It probed whether a model with an open circuit works again."""
+    """True: a probe of a model whose circuit was open."""
     saved_usd: float | UnsetType = UNSET
-    """What the vendor's cache saved: ``tokens.cached`` at the full price, less what they cost. Left out if nothing."""
+    """Saved by the vendor's cache: ``tokens.cached`` at the full price minus their cost. Left out if zero."""
 
 
 class FallbackSpan(_Span, frozen=True, tag="fallback"):
-    """A move to the next model of the chain."""
+    """A switch to the next model of the chain."""
 
     used: bool
-    """The model it moved to answered."""
+    """True: ``to_model`` gave the final answer."""
     from_model: str
     to_model: str
     reason: str
@@ -137,10 +137,10 @@ class FallbackSpan(_Span, frozen=True, tag="fallback"):
 
 
 class GuardrailSpan(_Span, frozen=True, tag="guardrail"):
-    """A finding of a guardrail's rule, without the text. ``name`` is the guardrail."""
+    """A match of a guardrail rule, never the matched text. The span's name is the guardrail's."""
 
     rule: str
-    """The rule."""
+    """The rule that matched."""
     stage: Stage
     """``input`` or ``output``."""
     action: GuardrailAction
@@ -150,13 +150,13 @@ class GuardrailSpan(_Span, frozen=True, tag="guardrail"):
 
 
 class StepSpan(_Span, frozen=True, tag="step"):
-    """One step of an agent run. ``name`` is its action."""
+    """One step of an agent run. The span's name is the step's action."""
 
     number: int
 
 
 class SubTraceSpan(_Span, frozen=True, tag="sub_trace"):
-    """A call with a trace of its own, such as the model call of an agent's step."""
+    """A call with its own trace, such as the model call of an agent step."""
 
     trace_id: str
     model: str | None = None
@@ -173,62 +173,62 @@ class ToolSpan(_Span, frozen=True, tag="tool"):
     output: dict[str, Any]
     """The size of the result or error."""
     still_running: bool = False
-    """It ran out of time and could not be stopped."""
+    """True: the tool timed out and could not be stopped."""
 
 
 Span = DecisionSpan | CacheSpan | ModelSpan | FallbackSpan | GuardrailSpan | StepSpan | SubTraceSpan | ToolSpan
 
 
 class Content(Struct, frozen=True, kw_only=True):
-    """Prompt and answer of a call, redacted. In a trace only with ``Settings.capture``."""
+    """Prompt and answer of a call, after redaction. Present only with ``Settings.capture``."""
 
     messages: list[Message] | None = None
-    """The prompt after guardrails. None: not captured."""
+    """The prompt after the guardrails. None: not captured."""
     output: str | None = None
-    """The answer. None: no answer, or not captured."""
+    """The answer. None: there was none, or it is not captured."""
     tool_calls: list[ToolCall] | None = None
 
 
 class TraceItem(Struct, frozen=True, kw_only=True):
-    """A trace without spans, as in lists."""
+    """A trace without its spans, as lists show it."""
 
     id: str
     kind: TraceKind = "route"
     status: TraceStatus
     created_at: str
-    """RFC 3339, UTC, milliseconds: ``2026-11-22T09:30:00.000Z``. Sorts in order of time."""
+    """RFC 3339, UTC, milliseconds: ``2026-11-22T09:30:00.000Z``. These strings sort by time."""
     duration_ms: float
     environment: Environment
     account: str
     key_id: str | None = None
     policy_id: str | None = None
     policy_version: str = ""
-    """This field and the next two are empty if no Router chose the model."""
+    """Like ``goal`` and ``strategy``, empty if no Router chose the model."""
     goal: str = ""
     strategy: str = ""
     selected_model: str | None = None
-    """The model that served the request. None: no answer; a cancelled call may still have a cost."""
+    """The model that served the request. None: none did; an abandoned attempt may still have a cost."""
     fallback_used: bool = False
     cache_hit: bool = False
     cost_usd: float = 0.0
     cost_range_usd: tuple[float, float] | None = None
-    """The least and the most that it can have cost, where usage was estimated."""
+    """Lowest and highest possible cost, if usage was estimated."""
     charged_usd: float = 0.0
     tokens: Tokens = Tokens()
-    """Tokens of the answer. Those of other attempts are in their spans."""
+    """Tokens of the final answer. Those of other attempts are in their spans."""
     metadata: dict[str, Any] = {}
     error: str | None = None
-    """The error's code."""
+    """Error code."""
     compromised: bool = False
     decision_input: DecisionInput | None = None
     traceparent: str | None = None
-    """The caller's W3C Trace Context, if it sent one."""
+    """W3C Trace Context of the caller, if given."""
     children: list[str] = []
     """Ids of sub-traces."""
 
     @property
     def model(self) -> str | None:
-        """The model for filters and usage: ``selected_model``; in a trace with spans, else the last one tried."""
+        """The model used by filters and usage: ``selected_model``; a ``Trace`` without one has its last attempt's."""
         return self.selected_model
 
     @property
@@ -239,19 +239,19 @@ class TraceItem(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """Sort key among the traces of its account; newest first is descending."""
+        """Sort key among the account's traces; descending order is newest first."""
         return f"{self.created_at}{self.id}"
 
 
 class Trace(TraceItem, frozen=True, kw_only=True):
-    """A call from request to answer. Prompt and answer are included only if captured."""
+    """One call from request to answer. It contains prompt and answer only if capture is turned on."""
 
     spans: list[Span] = []
     content: Content | None = None
 
     @property
     def model(self) -> str | None:
-        """The model that served, else the last one tried."""
+        """The model that served the request, else the last one tried."""
         if self.selected_model is not None:
             return self.selected_model
         return next((span.model for span in reversed(self.spans) if isinstance(span, ModelSpan)), None)
@@ -263,23 +263,23 @@ class Trace(TraceItem, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         """HTML for notebooks."""
-        from routewright.contrib.notebook import trace_html  # which nothing else needs
+        from routewright.contrib.notebook import trace_html  # used only here
 
         return trace_html(self)
 
     def copy(self) -> Trace:
-        """A copy that shares nothing mutable with this trace."""
+        """A copy that shares no list or dict with this trace."""
         return copied(self)
 
 
 class Counted(Struct, frozen=True, kw_only=True, gc=False):
-    """What analytics count from a trace (``counted_of``)."""
+    """What analytics count of one trace (see ``counted_of``)."""
 
     environment: Environment
     created_at: str
     is_error: bool
     model: str
-    """The model that served, else the last one tried; empty: none."""
+    """The model that served, else the last one tried; empty if none."""
     cost_nanos: int
     charged_nanos: int
     tokens: Tokens
@@ -287,20 +287,20 @@ class Counted(Struct, frozen=True, kw_only=True, gc=False):
     was_tried: bool
     """A model was called."""
     ended: Sequence[tuple[str, bool]]
-    """Per attempt that was not cancelled: its model, and whether it answered. For an agent run: its status, and
-    whether that is ``completed``."""
+    """Model and success of each attempt that was not cancelled. For an agent run: its status, and whether that is
+    ``completed``."""
     fallback: str | None = None
-    """Reason of the fallback, if one served it."""
+    """Reason for the fallback, if one served the request."""
     latency: tuple[str, str, float] | None = None
     """Model, strategy and milliseconds, if a model answered."""
     kind: TraceKind = "route"
-    """Agent runs count only as runs; their model calls are counted separately."""
+    """An agent run counts only as a run; its model calls are counted separately."""
     lookups: Sequence[tuple[float | None, int]] = []
-    """Per cache look-up: age of the hit in seconds (None: a miss) and nano-dollars saved."""
+    """Cache look-ups: age of the hit in seconds (None: a miss), and nano-dollars saved."""
 
 
 def copied(value: _T) -> _T:
-    """The same struct, whose lists and dicts are its own."""
+    """A copy that shares no list or dict with ``value``."""
     mine: _T = _own(value)
     return mine
 

@@ -1,4 +1,4 @@
-"""What crosses the door between the engine and a provider."""
+"""Calls to a provider, and the chunks of its answer."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .request import Message, NamedToolChoice, Params, Tool
 
 
 class FaultKind(StrEnum):
-    """What went wrong with an attempt, in the words of the fault table (``_core/attempts/faults.py``)."""
+    """What went wrong with an attempt. It determines whether the call retries, falls back or fails."""
 
     CONNECT = "connect"
     """No connection: refused, unresolved, TLS."""
     LOCAL = "local"
-    """No connection, for want of something that this process lacks: file descriptors, memory."""
+    """No connection because this process lacks a resource: file descriptors, memory."""
     TIMEOUT = "timeout"
     """No answer, no first token, or no further token in time."""
     RESET = "reset"
@@ -26,25 +26,25 @@ class FaultKind(StrEnum):
     SERVER = "server"
     """A 5xx."""
     AUTH = "auth"
-    """The provider does not take our credential (401, 403)."""
+    """The provider rejected our credential (401, 403)."""
     REQUEST = "request"
-    """The provider calls the request malformed (400, 422 ...)."""
+    """The provider rejected the request as malformed (400, 422 ...)."""
     MODEL_NOT_FOUND = "model_not_found"
     REFUSED = "refused"
-    """The provider's moderation refuses the content."""
+    """The provider's moderation refused the content."""
     CONTEXT_OVERFLOW = "context_overflow"
     MALFORMED = "malformed"
-    """What came back is not an answer: bad JSON, empty choices, wrong content type."""
+    """The response is not a valid answer: bad JSON, empty choices, wrong content type."""
     TRUNCATED = "truncated"
-    """An answer that ended without its end, or whose finish reason says that the vendor cut it."""
+    """The answer stopped early: no finish reason, or one that says that the vendor cut it."""
     INVALID_OUTPUT = "invalid_output"
-    """A whole answer that does not fit the ``output_type`` that was asked for."""
+    """A complete answer that does not match the requested ``output_type``."""
     BLOCKED = "blocked"
-    """A guardrail of ours blocked the answer."""
+    """A guardrail blocked the answer."""
 
 
 class UpstreamCall(Struct, frozen=True):
-    """One call to one model. Everything a provider may know; no field sets its address or credential."""
+    """One call to one model. No field sets the provider's address or credential."""
 
     model: Model
     messages: list[Message]
@@ -52,22 +52,22 @@ class UpstreamCall(Struct, frozen=True):
     tools: list[Tool] | None
     tool_choice: str | NamedToolChoice | None
     max_output_tokens: int | None
-    """The cap to send; None: the provider's own."""
+    """Output limit to send. None: the provider's own."""
     deadline: float
-    """``clock.monotonic()`` by which the whole answer must be there."""
+    """``clock.monotonic()`` by which the answer must be complete."""
     stream: bool = True
-    """False: the answer is wanted whole, and a provider may fetch it so."""
+    """False: the provider may fetch the answer in one piece."""
     traceparent: str | None = None
-    """The header of that name to send, so that spans of the provider's follow from this call; None: none."""
+    """Value of the ``traceparent`` header to send, if any."""
     repeats: bool = False
-    """The prompt will be sent again with more behind it, so it is worth keeping in the vendor's cache."""
+    """True: the prompt will be sent again with more messages, so the vendor should cache it."""
 
     def __repr__(self) -> str:
-        # no prompt: a repr ends up in logs
+        # leaves out the prompt, because reprs end up in logs
         return f"<UpstreamCall of {self.model.id}, {len(self.messages)} messages>"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """What ``rich`` prints: no prompt either."""
+        """Representation for ``rich``, also without the prompt."""
         return [("model", self.model.id), ("messages", len(self.messages))]
 
 
@@ -87,17 +87,17 @@ class ToolDelta(Struct, frozen=True, gc=False):
 
 
 class Thought(Struct, frozen=True):
-    """A piece of what the model thinks before or between its words. Not part of the answer."""
+    """A piece of the model's reasoning. Not part of the answer."""
 
     text: str = ""
-    """Readable text, perhaps a summary; empty where the vendor gives none."""
+    """Readable text or summary; empty if the vendor gives none."""
     item: dict[str, Any] | None = None
-    """A whole item in the vendor's own form, to be sent back with the next turn; given once it is complete."""
+    """A complete item in the vendor's format, to send back with the next turn."""
 
 
 class Usage(Struct, frozen=True, gc=False):
-    """Tokens as the provider counted them. ``output`` includes ``reasoning``; ``input`` includes ``cached`` and
-    ``written``, which have no token in common."""
+    """Tokens as counted by the provider. ``output`` includes ``reasoning``; ``input`` includes ``cached`` and
+    ``written``, which do not overlap."""
 
     input: int
     output: int
@@ -107,17 +107,17 @@ class Usage(Struct, frozen=True, gc=False):
     written: int = 0
     """Written to the vendor's prompt cache."""
     written_hour: int = 0
-    """Of ``written``, what is kept for an hour, which some vendors price higher."""
+    """Part of ``written`` that is kept for an hour; some vendors charge more for it."""
     audio: int = 0
-    """Of ``input``, recordings that were neither read from the cache nor written to it."""
+    """Audio part of ``input`` that was neither read from the cache nor written to it."""
     tier: str = ""
     """The service tier that served the call (``default``, ``flex``, ``priority``); empty if the vendor did not say."""
 
 
 class Finish(Struct, frozen=True, gc=False):
-    """The answer's end, in the common words (stop, length, tool_calls, content_filter) or the vendor's own. What they
-    mean is one table: a word for an answer that the vendor cut, or none at all, is a fault
-    (``_core/attempts/faults.py``)."""
+    """The end of the answer. ``reason`` is ``stop``, ``length``, ``tool_calls``, ``content_filter`` or the vendor's own
+    word; callers get unknown words as ``other``. An empty reason, or a vendor's word for a failure or an answer cut
+    short, makes the attempt a fault."""
 
     reason: str
 

@@ -1,5 +1,5 @@
-"""One account in the memory storage, without its traces: terms, keys, ledger rows, idempotent answers and events.
-Single-threaded."""
+"""In-memory data of one account except traces: terms, keys, ledger rows, idempotency results, events. Not
+thread-safe."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ from .ledger import key_of, summed
 from .state import Expired, Kept
 
 T = TypeVar("T")
-INCIDENTS = 100  # so many are kept, the newest
-WEEK_S = 7 * 24 * 3600.0  # how long events are kept, and when they were last told
+INCIDENTS = 100  # the newest are kept
+WEEK_S = 7 * 24 * 3600.0  # how long events, and the times of their ``once`` keys, are kept
 BOOKED = PutAccount | PutKey | RevokeKey | DeleteResults | PutIncident | PutEvent | PutAgentState
-"""The writes that ``Books`` apply."""
-MONEY = PutAccount | PutKey | RevokeKey | AddCredit | Correct  # the kinds of write that change what callers may take
+"""Writes that ``Books.put`` accepts."""
+MONEY = PutAccount | PutKey | RevokeKey | AddCredit | Correct  # writes that change limits or money of callers
 
 
 class Books:
-    """The books of one account. Keeps all sums, and the ``newest`` latest rows, events and answers."""
+    """Data of one account. Keeps the ``newest`` latest rows, events and answers, and the sums of all rows."""
 
     def __init__(self, newest: int, emitted: Callable[[StoredEvent], object] = bool) -> None:
         """``emitted`` is called with each new event."""
@@ -65,21 +65,21 @@ class Books:
         self._expired: OrderedDict[str, Expired] = OrderedDict()
         self._sums: dict[tuple[str, str, str, RowKind], LedgerSum] = {}
         self._kept: OrderedDict[bytes, tuple[Environment, float, Kept]] = OrderedDict()
-        """With its expiry in Unix seconds."""
+        """With environment and expiry in Unix seconds."""
         self._events: OrderedDict[str, StoredEvent] = OrderedDict()
         self._told: dict[str, tuple[float, float]] = {}
-        """When an event with each ``once`` was last stored, and when that may be dropped."""
-        self.thresholds: dict[str, int] = {}  # the highest that was told of, by the month and its limit
+        """By ``once``: Unix seconds of the last event, and when to forget it."""
+        self.thresholds: dict[str, int] = {}  # highest threshold with an event, by month and limit
         self._incidents: dict[str, Incident] = {}
         self._states: OrderedDict[tuple[Environment, str], PutAgentState] = OrderedDict()
 
     @property
     def is_set_up(self) -> bool:
-        """True if the books hold something that must not be dropped to save memory."""
+        """True if the account must not be evicted: it has terms or keys."""
         return self.account is not None or bool(self._keys)
 
     def put(self, write: BOOKED) -> Written:
-        """Apply a checked write."""
+        """Apply one checked write."""
         match write:
             case PutAccount(account):
                 created, self.account = self.account is None, account
@@ -125,7 +125,7 @@ class Books:
                 return self._put_state(write)
 
     def answer(self, query: object) -> Any:
-        """Answer a query. Raises ``UnsupportedWrite`` for any other kind."""
+        """Answer a query. Raises ``UnsupportedWrite`` for other kinds."""
         match query:
             case Keys():
                 return sorted(self._keys.values(), key=lambda key: (key.created_at, key.id))
@@ -144,12 +144,12 @@ class Books:
         return _page([row for row in self._rows.values() if _is_asked(row, query)], key_of, after, limit)
 
     def revoked_since(self, key_id: str | None) -> str | None:
-        """When a key was revoked, if ever."""
+        """Time when a key was revoked, if it was."""
         key = None if key_id is None else self._keys.get(key_id)
         return None if key is None else key.revoked_at
 
     def sweep(self, at: float) -> int:
-        """Drop expired answers and events; returns how many. Times are Unix seconds."""
+        """Remove answers, events and agent states that expired by ``at`` (Unix seconds). Returns their number."""
         old = [claim for claim, (_, until, _) in self._kept.items() if until <= at]
         for claim in old:
             del self._kept[claim]
@@ -164,19 +164,19 @@ class Books:
         return len(old) + len(told) + len(over)
 
     def incident(self, incident_id: str) -> Incident | None:
-        """An incident, if stored."""
+        """An incident, if it exists."""
         return self._incidents.get(incident_id)
 
     def key(self, key_id: str) -> Key | None:
-        """One of its keys."""
+        """A key of the account."""
         return self._keys.get(key_id)
 
     def attempts(self, call: str) -> set[int]:
-        """The numbers of the rows of a call."""
+        """``attempt`` numbers of a call's rows."""
         return {attempt for request_id, attempt in self._rows if request_id == call}
 
     def book(self, row: LedgerRow, purses: Sequence[str] = ()) -> bool:
-        """Store a row. False: it existed."""
+        """Store a row. False: it exists."""
         name = row.request_id, row.attempt
         if name in self._rows:
             return False
@@ -189,7 +189,7 @@ class Books:
         return True
 
     def unbook(self, request_id: str) -> Expired | None:
-        """Remove and return a call's ``expired`` row, if it has one."""
+        """Remove a call's ``expired`` row. None: there is none."""
         row = self._rows.get((request_id, 0))
         if row is None or row.kind != "expired":
             return None
@@ -198,19 +198,16 @@ class Books:
         return self._expired.pop(request_id)
 
     def kept(self, claim: bytes, now: float) -> Kept | None:
-        """The answer kept under an idempotency key."""
+        """The stored answer of an idempotency key."""
         found = self._kept.get(claim)
         return None if found is None or found[1] <= now else found[2]
 
     def keep(self, claim: bytes, environment: Environment, until: float, kept: Kept) -> None:
         """Store an answer."""
-        self._kept[claim] = environment, until, kept
-        self._kept.move_to_end(claim)
-        if len(self._kept) > self._newest:
-            self._kept.popitem(last=False)
+        _put(self._kept, claim, (environment, until, kept), self._newest)
 
     def emit(self, event: StoredEvent) -> None:
-        """Store an event."""
+        """Store an event and call ``emitted``."""
         _put(self._events, event.id, event, self._newest)
         self._emitted(event)
 
@@ -243,12 +240,12 @@ class Books:
 
 
 def is_quiet(last: float, write: PutEvent) -> bool:
-    """True if the last event with the same ``once`` was less than ``quiet_s`` ago."""
+    """True if an event comes too soon after the last one with its ``once``."""
     return write.at < last + write.quiet_s
 
 
 def forgotten_at(write: PutEvent) -> float:
-    """When the record of an event's ``once`` may be dropped."""
+    """Unix seconds after which the time of an event's ``once`` may be forgotten."""
     return write.at + max(write.quiet_s, WEEK_S)
 
 

@@ -1,6 +1,5 @@
-"""Rows of the ledger: what a finished call books, where a row stands, what rows come to, and what is still booked
-when the storage refuses the whole (spec 5, contract 7).
-"""
+"""Ledger rules: rows that a call books, corrections, sums of rows, and the reduced settlement for a storage that
+refuses the full one (spec 5, contract 7)."""
 
 from __future__ import annotations
 
@@ -32,11 +31,11 @@ from .payer import MONTH, RUN, End, Hold, purses_of
 from .state import KEPT_S, Books, Expired, Kept, State, scope_of
 
 K = TypeVar("K")
-NOTHING = LedgerSum("", "", "", "attempt", 0, Tokens(), 0, 0, 0, 0, 0)  # the sum of no rows
+NOTHING = LedgerSum("", "", "", "attempt", 0, Tokens(), 0, 0, 0, 0, 0)
 
 
 def summed(there: LedgerSum, row: LedgerRow, sign: int = 1) -> LedgerSum:
-    """The sum plus or minus a row."""
+    """Add a row to a sum, or subtract it with ``sign=-1``."""
     low, high = row.cost_range_nanos or (row.cost_nanos, row.cost_nanos)
     was, used = there.tokens, row.tokens
     return replace(
@@ -52,7 +51,7 @@ def summed(there: LedgerSum, row: LedgerRow, sign: int = 1) -> LedgerSum:
 
 
 def added(there: LedgerSum, more: LedgerSum) -> LedgerSum:
-    """The sum of two sums, under the names of the first."""
+    """Add two sums. Day, provider, model and kind are those of the first."""
     was, used = there.tokens, more.tokens
     return replace(
         there,
@@ -67,7 +66,7 @@ def added(there: LedgerSum, more: LedgerSum) -> LedgerSum:
 
 
 def total(sums: Iterable[LedgerSum]) -> LedgerSum:
-    """The total of sums."""
+    """Sum of all sums."""
     found = NOTHING
     for each in sums:
         found = added(found, each)
@@ -75,7 +74,7 @@ def total(sums: Iterable[LedgerSum]) -> LedgerSum:
 
 
 def grouped(sums: Iterable[LedgerSum], name: Callable[[LedgerSum], K]) -> dict[K, LedgerSum]:
-    """One sum for each name."""
+    """One sum per key; ``name`` returns the key."""
     found: dict[K, LedgerSum] = {}
     for each in sums:
         key = name(each)
@@ -84,7 +83,7 @@ def grouped(sums: Iterable[LedgerSum], name: Callable[[LedgerSum], K]) -> dict[K
 
 
 def together(sums: Iterable[LedgerSum]) -> list[LedgerSum]:
-    """One sum for each day, provider, model and kind, in their order."""
+    """One sum per day, provider, model and kind, in that order."""
     found = grouped(sums, lambda each: (each.day, each.provider, each.model, each.kind))
     return [each for _, each in sorted(found.items())]
 
@@ -95,32 +94,32 @@ def key_of(row: LedgerRow) -> str:
 
 
 THRESHOLDS = (50, 80, 100)
-"""Percentages of the monthly limit at which an account is notified of its charges (spec 6.1)."""
+"""Percentages of the monthly limit at which an event is sent (spec 6.1)."""
 _OF_MONTH = "month:"
 
 
 class Shelf(Books, Protocol):
-    """The queries and writes that a settlement needs."""
+    """Books with the operations that a settlement needs."""
 
     def attempts(self, account: str, call: str) -> set[int]:
-        """The attempt numbers of a call's ledger rows."""
+        """``attempt`` numbers of a call's rows."""
         ...
 
     def unbook(self, account: str, call: str) -> Expired | None:
-        """Remove and return a call's ``expired`` row, if it has one."""
+        """Remove a call's ``expired`` row. None: there is none."""
         ...
 
     def told(self, account: str, name: str) -> int:
-        """The highest threshold notified under a name."""
+        """Highest threshold with an event under a name."""
         ...
 
     def put_told(self, account: str, name: str, threshold: int) -> None:
-        """Store the highest threshold notified."""
+        """Store that threshold."""
         ...
 
 
 class Booked(Struct, eq=False, gc=False):
-    """Writes that end a call."""
+    """Settlement writes of a call."""
 
     end: End
     rows: Sequence[LedgerRow]
@@ -128,19 +127,19 @@ class Booked(Struct, eq=False, gc=False):
     purses: tuple[str, ...]
     """Purses that they are charged to."""
     keeps: tuple[bytes, Environment, float, Kept] | None
-    """The answer to keep: idempotency key (``scope_of``), environment, expiry in Unix seconds, and answer."""
+    """Idempotency key (``scope_of``), environment, expiry in Unix seconds, and the answer to store."""
     is_void: bool
-    """Another call has taken its idempotency key and is billed instead."""
+    """True: another call took the idempotency key and is billed instead."""
     events: list[StoredEvent]
 
 
 def settle(state: State, shelf: Shelf, facts: Facts, now: float) -> Booked:
-    """End the hold of a call and book its cost, once. A call whose hold expired or never existed is booked, too."""
+    """End the hold of a call and book its cost, once. Also books calls whose hold expired or never existed."""
     call, account = facts.id, facts.caller.account
     rows, is_void = facts.rows, False
     hold = state.holds.get(call)
-    payer = state.account(account) if facts.event_ids else None  # first, since it may be damaged
-    purses = (hold and hold.purses) or _payers(shelf, facts)  # the account may have been set up since the call began
+    payer = state.account(account) if facts.event_ids else None  # first, because a damaged record raises
+    purses = (hold and hold.purses) or _payers(shelf, facts)  # the account may have been set up during the call
     expired = shelf.unbook(account, call) if hold is None or call in state.expired else None
     keeps = None
     if facts.claim is not None and facts.result is not None:
@@ -173,7 +172,7 @@ def settle(state: State, shelf: Shelf, facts: Facts, now: float) -> Booked:
 def charged(
     rows: Sequence[LedgerRow], facts: Facts, held: int, expired: Expired | None = None, *, runs: bool
 ) -> tuple[Sequence[LedgerRow], int, int]:
-    """The rows of a call, the last with its overrun; its charge; and what its run counts, if it belongs to one."""
+    """Rows of a call with the overrun in the last one, its charge, and the cost that its agent run counts."""
     charge = cost = run_nanos = 0
     for row in rows:
         charge += row.charge_nanos
@@ -181,8 +180,8 @@ def charged(
     if runs and rows:
         run_nanos = max(cost, facts.run_nanos or 0)
     if rows and (expired is not None or (held and (runs or charge > held))):
-        excess = charge - held  # in any purse
-        if runs:  # a run kept what had expired
+        excess = charge - held
+        if runs:  # the run still counts the expired hold
             excess = max(excess, run_nanos - held - (0 if expired is None else expired.most))
         rows = [*rows[:-1], replace(rows[-1], overrun_nanos=excess)] if excess > 0 else rows
     return rows, charge, run_nanos
@@ -202,7 +201,7 @@ def correct(state: State, shelf: Shelf, account: str, write: Correct) -> Booked:
 
 
 def before(shelf: Shelf, account: str, write: object) -> object:
-    """The stored record that a write about money refers to (``batch.Booked``)."""
+    """Current state of what a money write changes (``batch.Booked``)."""
     match write:
         case PutAccount():
             return shelf.account(account)
@@ -216,7 +215,7 @@ def before(shelf: Shelf, account: str, write: object) -> object:
 
 
 def expired_row(hold: Hold, before: Expired | None) -> LedgerRow | None:
-    """The ``expired`` row of a call whose process died. None: the call held no money."""
+    """``expired`` row for a call whose owner is gone. None: it held no money."""
     most = hold.nanos + (0 if before is None else before.most)
     if not most:
         return None
@@ -241,7 +240,7 @@ def _payers(shelf: Shelf, facts: Facts) -> tuple[str, ...]:
 
 
 def _crossed(state: State, shelf: Shelf, facts: Facts, account: Account, purses: Sequence[str]) -> list[StoredEvent]:
-    """Events of thresholds reached now, once per month and limit; a raised limit notifies again."""
+    """Events for newly reached thresholds. Each is sent once per month and limit, so again after a new limit."""
     limit = account.monthly_nanos
     if not limit or not purses[-1].startswith(_OF_MONTH):
         return []
@@ -273,12 +272,12 @@ _CUT = "the storage refused to book it as it was"
 
 
 def without_trace(facts: Facts) -> Facts:
-    """Only its bill and its answer."""
+    """Only its ledger rows and its answer."""
     return replace(facts, trace=None, snapshots=(), events=())
 
 
 def bounded(facts: Facts, most_nanos: int) -> Facts:
-    """What its attempts cost, at most so much together, and nothing else of them."""
+    """Only its costs, together at most ``most_nanos``."""
     run_nanos = None if facts.run_nanos is None else min(facts.run_nanos, most_nanos)
     rows = _bounded(facts.rows, most_nanos)
     return replace(without_trace(facts), rows=rows, run_nanos=run_nanos, claim=None, result=None, event_ids=())

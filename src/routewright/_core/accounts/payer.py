@@ -1,5 +1,5 @@
-"""The windows and purses that a caller's calls count in, holds of running calls, and errors for lack of money
-(contract 7)."""
+"""Who pays for a call: windows and purses of a caller, holds of running calls, and errors for a lack of money (contract
+7)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def without_money(purse: Purse, least_nanos: int | None) -> RouterError:
     left, limit = purse.left_nanos or 0, purse.limit_nanos or 0
     detail = {
         "level": purse.level,
-        "period": _period(purse),
+        "period": month[1] if (month := _MONTH.search(purse.name)) else None,
         "limit_usd": usd(limit),
         "spent_usd": usd(purse.spent_nanos),
         "needed_usd": None if least_nanos is None else usd(least_nanos),
@@ -37,7 +37,7 @@ def without_money(purse: Purse, least_nanos: int | None) -> RouterError:
     if purse.level == "account":
         said = f"the balance of the account is {_dollars(left)}{_needs(least_nanos, 'add credit')}"
         return InsufficientBalance(said, detail=detail)
-    monthly = purse.level == "key" and _period(purse) is not None
+    monthly = purse.level == "key" and detail["period"] is not None
     whose = "the key, in this month," if monthly else _WHOSE[purse.level]
     said = f"{whose} has {_dollars(left)} left of its {_dollars(limit)}"
     return QuotaExhausted(f"{said}{_needs(least_nanos, 'raise that limit')}", detail=detail)
@@ -45,15 +45,9 @@ def without_money(purse: Purse, least_nanos: int | None) -> RouterError:
 
 def _needs(least_nanos: int | None, remedy: str) -> str:
     if least_nanos is None:
-        return ", and no model that could answer has a price, so that none can be paid for; give one its price"
+        return ", and no model that could answer has a known price; add a price to one"
     least = f"the cheapest model that could answer needs at least {_dollars(least_nanos)}"
     return f", and {least}; {remedy}, or ask for less, such as a smaller params.max_output_tokens"
-
-
-def _period(purse: Purse) -> str | None:
-    """A purse's month, as ``2026-11``. None: it is not monthly."""
-    found = _MONTH.search(purse.name)
-    return None if found is None else found[1]
 
 
 def _dollars(nanos: int) -> str:
@@ -61,11 +55,12 @@ def _dollars(nanos: int) -> str:
 
 
 def held_by_others(purse: Purse, timeout_ms: int | None) -> RateLimited:
-    """The error when running calls hold a level's remaining money. ``timeout_ms``: the time waited; None: no wait."""
-    said = f"calls that run hold what {_WHOSE[purse.level]} has left, and "
-    said += "steps() does not wait for them" if timeout_ms is None else f"went on for timeout_ms={timeout_ms}"
+    """The error if running calls have reserved the rest of a purse. ``timeout_ms`` is the time waited; None: no
+    wait."""
+    said = f"running calls have reserved all that {_WHOSE[purse.level]} has left, and "
+    said += "steps() does not wait for them" if timeout_ms is None else f"did not end within timeout_ms={timeout_ms}"
     detail = {"level": purse.level, "resource": "requests", "limit_of": "money", "retry_after_seconds": 1}
-    return RateLimited(f"{said}; try again, or run fewer at a time", detail=detail)
+    return RateLimited(f"{said}; retry, or run fewer calls at a time", detail=detail)
 
 
 class Hold(Struct, array_like=True, gc=False):
@@ -75,51 +70,51 @@ class Hold(Struct, array_like=True, gc=False):
     account: str
     key_id: str | None
     came_at: float
-    """Arrival of the call in Unix seconds. Its month pays."""
+    """Unix seconds of the call's arrival. Determines the month it is charged to."""
     ends_at: float
-    """Log time by which the call must end."""
+    """Log time by which the call ends."""
     parties: tuple[str, ...]
-    """Names of the windows it counts in."""
+    """Accounts and keys whose windows count it."""
     tokens: int
     slots: int
     nanos: int
     purses: tuple[str, ...]
-    """Names of the purses that hold the reservation and pay."""
+    """Purses that hold the reservation and are charged."""
     claim: bytes | None
     fingerprint: str
     owner: int = 0
     taken_at: float = 0.0
-    """Log time of its admission."""
+    """Log time of admission."""
     run: RunLimit | None = None
-    """The agent run it belongs to."""
+    """Agent run of the call."""
 
 
 class End(Struct, array_like=True, gc=False):
-    """How a hold ended."""
+    """The end of a hold."""
 
     id: str
     tokens: int | None
-    """Tokens it used. None: keep the count taken at admission."""
+    """Actual tokens. None: the count at admission stays."""
     charge: int = 0
     run_nanos: int = 0
-    """The amount that agent runs count."""
+    """Cost that the agent run counts."""
     account: str = ""
     purses: tuple[str, ...] = ()
     """Purses to charge if there is no hold, or it names none."""
 
 
 class Widened(Struct, array_like=True, gc=False):
-    """A hold now reserves another amount."""
+    """A changed reservation of a hold."""
 
     id: str
     nanos: int
 
 
 class Tick(Struct, array_like=True, gc=False):
-    """The changes of one owner in one transaction, in this order."""
+    """Changes of one owner in one transaction, in this order."""
 
     changed: list[str] = []
-    """Accounts whose terms, keys or sums were changed otherwise."""
+    """Accounts whose terms, keys or sums were changed by other writes."""
     expired: list[str] = []
     ends: list[End] = []
     widened: list[Widened] = []
@@ -127,13 +122,13 @@ class Tick(Struct, array_like=True, gc=False):
 
     @property
     def is_empty(self) -> bool:
-        """True if it says nothing but that its owner lives."""
+        """True if it only extends its owner's lease."""
         return not (self.ends or self.admits or self.expired or self.widened or self.changed)
 
 
 RUN = "run:"
-MONTH = len("2026-11")  # so much of a timestamp says the month
-BALANCE = -1  # stands for the limit of a prepaid account's balance, which credit changes
+MONTH = len("2026-11")  # length of the month in a timestamp
+BALANCE = -1  # marks a balance as limit: the credit granted so far
 _NO_LIMITS = RateLimits()
 _LEVELS: dict[str, Level] = {"run": "agent_run", "key": "key", "account": "account", "month": "month"}
 
@@ -147,35 +142,35 @@ class Sums:
         self.account = account
         self.name = name
         self.spent = self.granted = self.reserved = 0
-        self.charged: int | None = None  # charges that are not in the books yet (``State.charged``)
-        self.is_known = False  # False until ``spent`` and ``granted`` were read from the books
+        self.charged: int | None = None  # charges not in the books yet (``State.charged``)
+        self.is_known = False  # True once ``spent`` and ``granted`` are loaded from the books
         self.is_of_run = name.startswith(RUN)
-        self.payers = 0  # callers that are resolved to it
+        self.payers = 0  # number of ``Payer`` that refer to it
 
 
 class Payer:
-    """The terms of a caller, resolved: its windows with their limits, and its purses with theirs."""
+    """Resolved terms of a caller: windows and purses with their limits."""
 
     __slots__ = ("account", "all", "day", "key", "limited", "names", "parties", "purses", "used_at", "windows")
 
     def __init__(self, account: Account | None, key: Key | None, day: int) -> None:
         self.account = account
         self.key = key
-        self.day = day  # of its month's purses
+        self.day = day  # resolved anew each day, for the month's purses
         self.windows: list[tuple[str, Window, RateLimits]] = []
         self.parties: tuple[str, ...] = ()
         self.purses: list[tuple[Sums, int | None]] = []
-        """The innermost first. The limit of a balance is what was granted: ``BALANCE``."""
+        """Innermost first. The limit of a balance is ``BALANCE``."""
         self.names: tuple[str, ...] = ()
-        self.all: tuple[Sums, ...] = ()  # the purses without their limits
-        self.limited = False  # True if any of its purses has a limit
+        self.all: tuple[Sums, ...] = ()  # purses without limits
+        self.limited = False  # True if any purse has a limit
         self.used_at = 0.0
 
 
 def purses_of(
     account: Account | None, key: Key | None, month: str, run: RunLimit | None = None
 ) -> dict[str, int | None]:
-    """The purses that pay for a call, innermost first, with their limits. Those without one count, too."""
+    """Purses charged for a call, innermost first, with their limits (None: no limit)."""
     found: dict[str, int | None] = {} if run is None else {RUN + run.id: run.limit_nanos}
     if key is not None:
         found[f"key:{key.id}"] = key.budget_nanos
@@ -187,12 +182,12 @@ def purses_of(
 
 
 def level_of(purse: str) -> Level:
-    """The level of a purse, from its name."""
+    """Level of a purse, from its name."""
     return _LEVELS[purse.partition(":")[0]]
 
 
 def parties_of(caller: Caller, account: Account | None, key: Key | None) -> list[tuple[str, RateLimits]]:
-    """The account and the key of a caller with their rate limits, each if it has any."""
+    """Account and key of a caller with their rate limits, if any."""
     parties = [(f"account:{caller.environment}:{caller.account}", limits_of(account))]
     if key is not None and key.limits is not None:
         parties.append((f"key:{caller.account}\0{key.id}", key.limits))
@@ -208,8 +203,8 @@ def refused(
     slots: bool,
     processes: int = 1,
 ) -> RateLimited:
-    """The error that says which limit is waited for longest, where one of them has no room ``at`` the windows' time;
-    ``now`` in Unix seconds. ``processes``: each of so many has its part of the limits."""
+    """The error for a call that exceeds a limit; it names the limit with the longest wait. ``at`` is the windows' time,
+    ``now`` in Unix seconds. ``processes`` share the limits equally."""
     takes = [(take, window) for name, window, limits in windows for take in takes_of(name, limits, tokens, slots=slots)]
     for _, window in takes:
         window.age(at - WINDOW_S)
@@ -218,7 +213,7 @@ def refused(
 
 
 def takes_of(name: str, limits: RateLimits, tokens: int, *, slots: bool) -> list[Take]:
-    """The amounts that a call takes from the limits of an account or key."""
+    """Amounts that a call takes from the limits of an account or key."""
     takes: list[Take] = []
     if limits.concurrency is not None and slots:
         takes.append(Take(name, "slots", limits.concurrency))
@@ -230,8 +225,8 @@ def takes_of(name: str, limits: RateLimits, tokens: int, *, slots: bool) -> list
 
 
 def check_key(key: Key | None, key_id: str) -> None:
-    """Raises ``AuthenticationFailed`` for a key that was revoked, or that a Console made elsewhere. Any other key that
-    is not there is the host's own, and has no limits here."""
+    """Raise ``AuthenticationFailed`` for a revoked key, or one that a Console created in another storage. Other unknown
+    ids are the host's own keys, without limits."""
     if key is None and is_made(key_id):
         raise stray_key(key_id)
     if key is not None and not is_live(key):

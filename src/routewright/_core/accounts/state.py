@@ -1,15 +1,16 @@
-"""Every rule of admission: idempotency keys, rate limits, budgets, holds and leases (contract 7).
+"""Rules of admission: idempotency keys, rate limits, budgets, holds and leases (contract 7).
 
     Ask ─┬─ Hold ──┬─ settled: the cost is booked, the rest of the hold is free again
          │         ├─ released: free again
          │         └─ expired: its owner was silent for a lease; a ledger row says that the cost is unknown
-         ├─ Replay: the answer kept under its idempotency key
-         ├─ Wait: other calls hold the money, or a call with the same key is running
-         └─ Short: the money is spent
+         ├─ Replay: the stored answer of its idempotency key
+         ├─ Wait: other calls hold the money or the idempotency key
+         └─ Short: not enough money
 
-``State`` is the reference model and the storage in memory. A shared storage keeps a log of ``Tick``; every process that
-folds the log has the same state. Decisions (``admit``, ``end``, ``expire``) change the state through ``Hold`` and
-``End``, which the log carries; ``fold`` repeats them. Single-threaded; times never run backwards.
+``State`` is the reference model and the memory storage. A shared storage keeps a log of ``Tick``; every process that
+folds the log arrives at the same state. Decisions (``admit``, ``end``, ``expire``) change the state through ``Hold``
+and ``End``, the facts in the log; ``fold`` repeats them. Use it from one thread at a time, with times that never
+decrease.
 """
 
 from __future__ import annotations
@@ -59,14 +60,14 @@ from .payer import (
     refused,
 )
 
-KEPT_S = 24 * 3600  # how long an answer is kept under an idempotency key after its call ended
-LATE_S = 3_600.0  # how long a call may still act after its hold expired
-IDLE_S = 60.0  # callers, windows and purses are dropped from memory when unused for this long and not held
-LOOKED_AT = 64  # items that one call of ``evict`` checks
+KEPT_S = 24 * 3600  # how long an answer is kept under its idempotency key, from the end of its call
+LATE_S = 3_600.0  # how long after its hold expired a call may still settle
+IDLE_S = 60.0  # callers, windows and purses that are unused for this long and hold nothing leave memory
+EVICTION_STEP = 64  # entries that one eviction step visits
 _DAY_S = 86_400
 
-PurseName = tuple[str, str]  # an account, and the name of one of its purses
-FreedName = PurseName | bytes  # a purse that has more room, or an idempotency key that is free or has its answer
+PurseName = tuple[str, str]  # account, name of its purse
+FreedName = PurseName | bytes  # a purse with more room, or an idempotency key that is free or has an answer
 
 
 class Wait(NamedTuple):
@@ -74,22 +75,22 @@ class Wait(NamedTuple):
 
     on: FreedName
     short: Short | None
-    """The answer after a time-out. None: it waits for an idempotency key."""
+    """The answer after the wait times out. None: it waits for an idempotency key."""
 
     def give_up(self) -> Short | RouterTimeoutError:
-        """The answer after a time-out."""
+        """The answer after the wait times out."""
         return self.short or RouterTimeoutError(
             "another call with the same idempotency key is still running; retry with the same key to get its answer"
         )
 
     def turn_away(self) -> Short | RateLimited:
-        """The answer when too many calls wait."""
-        said = "too many calls wait for others to end, and another call with the same idempotency key is running"
-        return self.short or RateLimited(f"{said}; try again in 1 s", detail={"retry_after_seconds": 1})
+        """The answer if the queue is full."""
+        message = "another call with the same idempotency key is running, and too many calls are waiting; retry in 1 s"
+        return self.short or RateLimited(message, detail={"retry_after_seconds": 1})
 
 
 class Kept(NamedTuple):
-    """An answer kept under an idempotency key."""
+    """A stored answer of an idempotency key."""
 
     fingerprint: str
     call: str
@@ -97,18 +98,18 @@ class Kept(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """A hold whose call ended at an unknown cost."""
+    """An expired hold, whose call's cost is unknown."""
 
     most: int
-    """The most it can have cost. Agent runs count it as spent."""
+    """Highest possible cost, which agent runs count as spent."""
     purses: tuple[str, ...]
 
 
 class Books(Protocol):
-    """The stored facts that the state reads, as of the last folded tick."""
+    """Stored data that the state reads, as of the last folded tick."""
 
     def account(self, name: str) -> Account | None:
-        """None: the account was not set up."""
+        """An account, if it is set up."""
         ...
 
     def key(self, account: str, key_id: str) -> Key | None:
@@ -116,59 +117,59 @@ class Books(Protocol):
         ...
 
     def sums(self, account: str, purse: str) -> tuple[int, int]:
-        """Money spent from a purse, and granted to it, in nano-dollars."""
+        """Money spent from a purse, and credit granted to it."""
         ...
 
     def kept(self, account: str, claim: bytes, now: float) -> Kept | None:
-        """The answer kept under a claim. ``now``: Unix seconds."""
+        """The stored answer of an idempotency key. ``now`` in Unix seconds."""
         ...
 
 
 class State:
-    """What calls hold and use of limits and money, over all accounts. Reads ``books`` on first use."""
+    """Current use of limits and money by all accounts. Loads entries from ``books`` on first use."""
 
     def __init__(self, books: Books) -> None:
         self._books = books
-        self.queued: dict[FreedName, int] = {}  # number of calls waiting for each; others queue behind them
+        self.queued: dict[FreedName, int] = {}  # number of waiting calls; later ones queue behind them
         self.clear()
 
     def clear(self) -> None:
         """Forget everything except the waiting calls."""
-        self.at = self._until = 0.0  # the time of the last tick
+        self.at = self._until = 0.0  # time of the last tick, and the end of its owner's lease
         self.windows: dict[str, Window] = {}
-        self.sums: dict[str, dict[str, Sums]] = {}  # by account, and name of the purse
+        self.sums: dict[str, dict[str, Sums]] = {}  # by account and purse name
         self.holds: dict[str, Hold] = {}
         self.claims: dict[bytes, Hold] = {}
         self.owners: dict[int, dict[str, Hold]] = {}
-        self.heard: dict[int, float] = {}  # end of the lease of each owner that holds something
+        self.heard: dict[int, float] = {}  # end of the lease of each owner with holds
         self.freed: dict[FreedName, None] = dict.fromkeys(self.queued)
-        """Purses and keys that may have room for calls that wait."""
+        """Purses and keys that may now have room for waiting calls."""
         self.charged: list[Sums] = []
-        """Purses with charges that are not in the books yet. Whoever writes them there calls ``booked``."""
-        self.expired: dict[str, float] = {}  # when each hold of a dead owner expired
+        """Purses with charges not yet in the books. Call ``booked`` after writing them."""
+        self.expired: dict[str, float] = {}  # expired holds, and when they expired
         self._payers: dict[str, dict[tuple[str, str | None], Payer]] = {}
         self._groups: dict[str, dict[tuple[str, ...], tuple[Sums, ...]]] = {}
-        """Purses of each account by tuples of names, as in holds."""
-        self._looking = self._look_through()
-        self._looked_at, self._evicts_at = -IDLE_S, 0.0
+        """Purses by account and ``Hold.purses``."""
+        self._eviction = self._evict_idle()
+        self._evicted_at, self._evicts_at = -IDLE_S, 0.0
 
     def begin(self, owner: int, at: float, until: float) -> None:
-        """Set the time for an owner's next actions and extend its lease to ``until``."""
+        """Start a tick of an owner, and extend its lease to ``until``."""
         self.at, self._until = at, until
         if owner in self.owners:
             self.heard[owner] = until
 
-    # Terms and purses of a caller
+    # Terms and money of a caller
 
     def payer(self, caller: Caller, at: float) -> Payer:
-        """The terms of a caller for a call that arrived ``at`` (Unix seconds)."""
+        """Terms of a caller for a call that arrived ``at`` (Unix seconds)."""
         mine, name, day = self._payers.get(caller.account), (caller.environment, caller.key_id), int(at) // _DAY_S
         if mine is None:
             mine = self._payers[caller.account] = {}
         found = mine.get(name)
         if found is None or found.day != day:
             if found is not None:
-                _let_go(found)
+                _drop_payer(found)
             account = self._books.account(caller.account)
             key = None if caller.key_id is None else self._books.key(caller.account, caller.key_id)
             found = mine[name] = Payer(account, key, day)
@@ -188,12 +189,12 @@ class State:
         return found
 
     def account(self, name: str) -> Account | None:
-        """An account, if it was set up."""
+        """An account, if it is set up."""
         mine = self._payers.get(name)
         return next(iter(mine.values())).account if mine else self._books.account(name)
 
     def left(self, caller: Caller, at: float, run: RunLimit | None) -> Left | None:
-        """The money a caller has left, or None if it is not in memory. Thread-safe."""
+        """Money that a caller has left, if in memory. Thread-safe."""
         mine = self._payers.get(caller.account)
         payer = None if mine is None else mine.get((caller.environment, caller.key_id))
         if payer is None or payer.day != int(at) // _DAY_S:
@@ -211,18 +212,18 @@ class State:
         return Left(payer.account, payer.key, least)
 
     def look(self, caller: Caller, at: float, run: RunLimit | None) -> Left:
-        """The money a caller has left, read from the books if it is not in memory."""
+        """Like ``left``, loading from the books what is not in memory."""
         payer = self.payer(caller, at)
         if caller.key_id is not None:
             check_key(payer.key, caller.key_id)
         if run is not None:
             self.purse(caller.account, RUN + run.id)
         found = self.left(caller, at, run)
-        assert found is not None, "it is in memory now"
+        assert found is not None, "just loaded"
         return found
 
     def standing(self, account: str, asked: Stands) -> Standing:
-        """An account's terms, and the purses that would pay for a call, innermost first."""
+        """Terms of an account and the purses that would pay for a call, innermost first."""
         terms = self._books.account(account)
         key = None if asked.key_id is None else self._books.key(account, asked.key_id)
         purses = []
@@ -233,11 +234,11 @@ class State:
         return Standing(terms, key, tuple(purses))
 
     def grant(self, ask: Ask, hold: Hold) -> Grant:
-        """The grant of a call that was just admitted."""
+        """The grant of a call that was just admitted or widened."""
         caller = ask.caller
-        mine = self._payers.get(caller.account)  # the terms may have changed since an admission that is widened
+        mine = self._payers.get(caller.account)
         payer = None if mine is None else mine.get((caller.environment, caller.key_id))
-        payer = payer or self.payer(caller, ask.at)
+        payer = payer or self.payer(caller, ask.at)  # terms may have changed since the admission
         states: list[WindowState] = []
         for _, window, limits in payer.windows if ask.windows else ():
             states += window.states(limits, self.at)
@@ -247,7 +248,7 @@ class State:
     # Admission
 
     def admit(self, ask: Ask, owner: int, now: float) -> Hold | Replay | Wait | Short:
-        """Take all that a call asks for at the time ``self.at``, or nothing; ``now`` in Unix seconds. Raises
+        """Take everything that a call asks for at time ``self.at``, or nothing. ``now`` in Unix seconds. Raises
         ``AuthenticationFailed``, ``IdempotencyKeyReused`` and ``RateLimited``."""
         hold = self.holds.get(ask.id)
         if hold is not None:
@@ -291,7 +292,7 @@ class State:
         return hold
 
     def widen(self, hold: Hold, nanos: int) -> Wait | Short | None:
-        """Reserve another amount for a call that runs. None: that is done."""
+        """Change the reservation of a running call to ``nanos``. None: done."""
         account = self._books.account(hold.account)
         key = None if hold.key_id is None else self._books.key(hold.account, hold.key_id)
         limits = purses_of(account, key, timestamp(hold.came_at)[:MONTH], hold.run)
@@ -304,7 +305,8 @@ class State:
         return short
 
     def _taken(self, account: str, claim: bytes, asked: Claim, now: float) -> Replay | Wait | None:
-        """The key's kept answer, or a wait for its call. None: the key is free. Raises ``IdempotencyKeyReused``."""
+        """A replay of the key's answer, or a wait for its call. None: the key is free. Raises
+        ``IdempotencyKeyReused``."""
         running = self.claims.get(claim)
         kept = None if running is not None else self._books.kept(account, claim, now)
         fingerprint = running.fingerprint if running is not None else kept.fingerprint if kept is not None else None
@@ -312,13 +314,13 @@ class State:
             return None
         if fingerprint != asked.fingerprint:
             raise IdempotencyKeyReused(
-                f"the idempotency key {quoted(asked.key)} was used with another request in the last 24 hours: "
-                "take a new key for a new request"
+                f"the idempotency key {quoted(asked.key)} was used with a different request in the last 24 hours; "
+                "use a new key for a new request"
             )
         return Wait(claim, None) if kept is None else Replay(kept.result)
 
     def _short(self, purses: Sequence[tuple[Sums, int | None]], nanos: int, own: int) -> Wait | Short | None:
-        """Why an amount is not available. None: it is. ``own``: the part already held."""
+        """Why an amount is not available. None: it is. ``own`` is already held by the call."""
         least: Sums | None = None
         queued: Sums | None = None
         least_left = least_limit = queued_limit = 0
@@ -371,13 +373,13 @@ class State:
         return hold
 
     def booked(self) -> None:
-        """All charges are in the books now."""
+        """Note that the books contain all charges."""
         for sums in self.charged:
             sums.charged = None
         self.charged.clear()
 
     def expire(self, hold_id: str) -> Hold | None:
-        """End a hold of a dead owner. Nobody is charged; agent runs count the whole hold as spent, since it may be."""
+        """End a hold whose owner is gone. Nobody is charged; agent runs count it as spent."""
         hold = self.holds.get(hold_id)
         if hold is None:
             return None
@@ -385,18 +387,18 @@ class State:
         return self.end(End(hold_id, None, 0, hold.nanos))
 
     def silent(self, but: int, at: float) -> list[int]:
-        """Owners with holds whose leases ended before ``at``, except ``but``."""
+        """Owners with holds, other than ``but``, whose leases ended before ``at``."""
         return [owner for owner, until in self.heard.items() if until < at and owner != but]
 
     def overdue(self, owner: int, lease_s: float) -> list[Hold]:
-        """Holds of an owner whose calls should have ended a lease ago."""
+        """Holds of an owner whose calls should have ended more than a lease ago."""
         before = self.at - lease_s
         return [hold for hold in self.owners.get(owner, {}).values() if hold.ends_at < before]
 
     # The log
 
     def fold(self, owner: int, at: float, until: float, tick: Tick) -> None:
-        """Apply a tick of an owner and extend its lease to ``until``."""
+        """Repeat a tick of an owner, and extend its lease to ``until``."""
         self.begin(owner, at, until)
         for account in tick.changed:
             self.forget(account)
@@ -409,12 +411,12 @@ class State:
         for hold in tick.admits:
             hold.owner, hold.taken_at = owner, at
             self._hold(hold, self._purses(hold.account, hold.purses))
-        self.booked()  # its owner wrote it there
+        self.booked()  # its owner wrote the charges to the books
 
     def forget(self, account: str) -> None:
-        """Drop an account's terms and sums, to read them again from the books."""
+        """Reload the terms and sums of an account from the books on next use."""
         for payer in self._payers.pop(account, {}).values():
-            _let_go(payer)
+            _drop_payer(payer)
         for purse, sums in self.sums.get(account, {}).items():
             sums.is_known = False
             self._free_up((account, purse))
@@ -425,23 +427,23 @@ class State:
         return len(self.windows) + sum(map(len, self._payers.values())) + sum(map(len, self.sums.values()))
 
     def evict(self, at: float) -> bool:
-        """Drop part of what was neither used nor held in the minute before ``at``. False: all was checked recently."""
-        if at < self._looked_at + IDLE_S / 2:
+        """Do one step of dropping entries idle for a minute. False: a full pass was finished recently."""
+        if at < self._evicted_at + IDLE_S / 2:
             return False
         self._evicts_at = at
-        if len([*islice(self._looking, LOOKED_AT)]) < LOOKED_AT:
-            self._looking, self._looked_at = self._look_through(), at
+        if len([*islice(self._eviction, EVICTION_STEP)]) < EVICTION_STEP:
+            self._eviction, self._evicted_at = self._evict_idle(), at
         return True
 
-    def _look_through(self) -> Iterator[None]:
-        """Check everything once; yields after each account and window."""
+    def _evict_idle(self) -> Iterator[None]:
+        """One eviction pass. Yields after each account and window."""
         for hold_id in list(self.expired):
             if self.expired[hold_id] < self._evicts_at - LATE_S and hold_id not in self.holds:
                 del self.expired[hold_id]
         for account in list(self._payers):
             mine = self._payers.get(account, {})
             for name in [name for name, payer in mine.items() if payer.used_at < self._evicts_at - IDLE_S]:
-                _let_go(mine.pop(name))
+                _drop_payer(mine.pop(name))
             if not mine:
                 self._payers.pop(account, None)
             yield
@@ -464,7 +466,7 @@ class State:
             yield
 
     def dump(self) -> Any:
-        """The logged part of the state, as plain data."""
+        """The state that follows from the log, as plain data."""
         cut = self.at - WINDOW_S
         windows = {
             name: (window.times[window.head :], window.requests[window.head :], window.tokens[window.head :])
@@ -474,7 +476,7 @@ class State:
         return self.at, list(self.heard.items()), windows, list(self.holds.values())
 
     def load(self, at: float, heard: Iterable[tuple[int, float]], windows: Any, holds: Iterable[Hold]) -> None:
-        """Restore what ``dump`` returned."""
+        """Load the result of ``dump`` into an empty state."""
         self.at = at
         for name, (times, requests, tokens) in windows.items():
             window = self._window(name)
@@ -503,7 +505,7 @@ class State:
         held[hold.id] = hold
 
     def _free(self, hold: Hold, purses: Iterable[Sums]) -> None:
-        """Give back a hold's slots, money and claim. Its requests and tokens stay in the windows."""
+        """Release what a hold holds, except its counts in the windows."""
         held = self.owners[hold.owner]
         del held[hold.id]
         if not held:
@@ -542,7 +544,7 @@ class State:
         return window
 
     def purse(self, account: str, name: str) -> Sums:
-        """A purse with its sums, read from the books if necessary."""
+        """A purse with its sums loaded."""
         mine = self.sums.get(account)
         sums = None if mine is None else mine.get(name)
         if sums is None:
@@ -554,7 +556,7 @@ class State:
         return sums
 
     def _purses(self, account: str, names: tuple[str, ...]) -> tuple[Sums, ...]:
-        """Purses of an account; their sums may not have been read yet."""
+        """Purses of an account. Their sums may not be loaded yet."""
         groups = self._groups.get(account)
         if groups is None:
             groups = self._groups[account] = {}
@@ -568,8 +570,8 @@ class State:
         return found
 
 
-def _let_go(payer: Payer) -> None:
-    """Unpin the windows and purses of a payer that is dropped."""
+def _drop_payer(payer: Payer) -> None:
+    """Drop a payer's references to its windows and purses, so that they can be evicted."""
     for _, window, _ in payer.windows:
         window.payers -= 1
     for sums, _ in payer.purses:

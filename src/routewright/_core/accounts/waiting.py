@@ -1,5 +1,5 @@
 """Admits the calls of one owner. A call that needs money or an idempotency key held by another waits in a FIFO queue.
-Waiting costs nothing until something is freed that somebody waits for."""
+Waiting calls cost nothing until what they wait for is freed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from routewright.wire import Ask, Grant, Replay, Short
 from .payer import Hold
 from .state import FreedName, State, Wait
 
-MOST_TRIED = 64  # tries at a time, so that nobody else waits long
-MOST_WAITING = 10_000  # more are refused at once
+MOST_TRIED = 64  # tries per ``retry``, to bound its duration
+MOST_WAITING = 10_000  # further calls are refused at once
 
 
 class Asking(Protocol):
@@ -31,25 +31,25 @@ A = TypeVar("A", bound=Asking)
 
 
 class Waiting(Generic[A]):
-    """Asks that wait, in a queue for each purse and key, and those that were answered. One thread at a time."""
+    """Waiting asks, with a queue per purse and key, and answered ones. Not thread-safe."""
 
     def __init__(self, state: State, owner: int) -> None:
         self._state = state
         self._owner = owner
         self._queues: dict[FreedName, deque[A]] = {}
-        self.answered: list[A] = []  # since somebody emptied the list
+        self.answered: list[A] = []  # emptied by the owner
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
 
     def admit(self, asking: A, now: float) -> None:
-        """Answer an ask at ``now`` (Unix seconds), or let it wait."""
+        """Answer an ask at ``now`` (Unix seconds), or queue it."""
         waits = self._try(asking, now)
         if waits is not None:
             self.wait(asking, waits)
 
     def wait(self, asking: A, waits: Wait) -> None:
-        """Let an ask wait at the end of a queue. It is refused if it may not wait or too many others do."""
+        """Queue an ask. Refuse it if it may not wait or the queues are full."""
         if len(self) >= MOST_WAITING:
             self._answer(asking, waits.turn_away())
         elif asking.ask.waits_s <= 0:
@@ -59,7 +59,7 @@ class Waiting(Generic[A]):
             self.join(asking, waits.on)
 
     def join(self, asking: A, name: FreedName, *, first: bool = False) -> None:
-        """Put an ask at the end of a queue, or ``first`` in it."""
+        """Add an ask to the end of a queue, or to the front with ``first``."""
         queue = self._queues.setdefault(name, deque())
         if first:
             queue.appendleft(asking)
@@ -68,22 +68,22 @@ class Waiting(Generic[A]):
         self._count(name)
 
     def leave(self, asking: A) -> None:
-        """Take an ask out of its queue, if it is in one."""
+        """Remove an ask from its queue, if any."""
         name = None if asking.waits is None else asking.waits.on
         if name is not None and asking in self._queues.get(name, ()):
             self._queues[name].remove(asking)
             self._count(name)
-            self._state.freed[name] = None  # who comes next may have been waiting for it alone
+            self._state.freed[name] = None  # the next one may have waited only for this ask
 
     def give_up(self, asking: A, now: float) -> None:
-        """Answer an ask that may wait no longer."""
+        """Try an ask whose wait timed out once more, then answer it."""
         self.leave(asking)
         waits = self._try(asking, now)
         if waits is not None:
             self._answer(asking, waits.give_up())
 
     def retry(self, now: float) -> None:
-        """Try the first of each queue in which something was freed, and those behind while there is room."""
+        """Try the asks of freed queues in order, while there is room."""
         freed, tries = self._state.freed, 0
         while freed and tries < MOST_TRIED:
             name = next(iter(freed))
@@ -92,7 +92,7 @@ class Waiting(Generic[A]):
                 del freed[name]
                 continue
             first, tries = queue.popleft(), tries + 1
-            self._state.queued.pop(name, None)  # those behind it do not stand before it
+            self._state.queued.pop(name, None)  # it must not queue behind later asks
             try:
                 waits = self._try(first, now)
             except BaseException:
@@ -101,11 +101,11 @@ class Waiting(Generic[A]):
             self._count(name)
             if waits is not None:
                 self.join(first, waits.on, first=waits.on == name)
-                if waits.on == name:  # there is not enough yet
+                if waits.on == name:  # still not enough
                     freed.pop(name, None)
 
     def _try(self, asking: A, now: float) -> Wait | None:
-        """Answer an ask, or return what it has to wait for."""
+        """Answer an ask, or return what it must wait for."""
         held = asking.ask.id in self._state.holds
         try:
             found = self._state.admit(asking.ask, self._owner, now)
@@ -114,7 +114,7 @@ class Waiting(Generic[A]):
             return None
         if isinstance(found, Wait):
             if asking.waits is not None:
-                asking.waits = found  # it may wait for something else now
+                asking.waits = found  # may be something else now
             return found
         if isinstance(found, Hold):
             asking.takes = not held

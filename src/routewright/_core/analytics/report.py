@@ -1,4 +1,4 @@
-"""Makes the analytics reports from the counts of a storage (spec 4.6, contract 9)."""
+"""Builds analytics reports from a storage's counts (spec 4.6, contract 9)."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def days_of(
     now: float,
     names: tuple[str, str] = ("start_date", "end_date"),
 ) -> tuple[str, str]:
-    """The first and the last day of a report; without dates the last seven, today included. ``names``: what the caller
-    calls them. Raises ``ValidationFailed``."""
+    """First and last day of a report. Default: the last seven days, today included. ``names`` are the parameters' names
+    in errors. Raises ``ValidationFailed``."""
     today = datetime.fromtimestamp(now, UTC).date()
     last = _day(names[1], end_date) or (today if start_date is None else None)
     first = _day(names[0], start_date)
     if last is None:
-        assert first is not None, "one of them was given"
+        assert first is not None
         last = max(first, today)
     first = first or date.fromordinal(max(1, last.toordinal() - DAYS + 1))
     if first > last:
@@ -71,7 +71,7 @@ def days_of(
 
 
 def check_bucket(bucket: object, first: str, last: str) -> None:
-    """Refuse an unknown bucket, and hours over many days. Raises ``ValidationFailed``."""
+    """Raise ``ValidationFailed`` for an unknown bucket, or hours over too many days."""
     known = get_args(Bucket)
     if bucket not in known:
         raise ValidationFailed.at("bucket", f"is {shown(bucket)}", one_of(bucket, known))
@@ -83,7 +83,7 @@ def check_bucket(bucket: object, first: str, last: str) -> None:
 
 
 def checked_keys(path: str, keys: object) -> tuple[str, ...]:
-    """Names of metadata that usage is to be counted by. Raises ``ValidationFailed``."""
+    """Validate metadata keys to count usage by. Raises ``ValidationFailed``."""
     if isinstance(keys, str) or not isinstance(keys, Sequence):
         raise ValidationFailed.at(path, f"is {shown(keys)}", "pass the names in a list: ('team', 'feature')")
     if len(keys) > MAX_KEYS:
@@ -98,7 +98,7 @@ def checked_keys(path: str, keys: object) -> tuple[str, ...]:
 
 
 def check_group(group_by: object, keys: Collection[str]) -> None:
-    """Refuse a group that usage is not counted by; ``keys`` are its metadata. Raises ``ValidationFailed``."""
+    """Raise ``ValidationFailed`` for a group that usage is not counted by. ``keys`` are the counted metadata keys."""
     known = [*GROUPS, *(METADATA + key for key in keys)]
     if group_by not in known:
         hint = f"{one_of(group_by, known)}; Settings(rollup_keys=...) says what else is counted from then on"
@@ -106,7 +106,7 @@ def check_group(group_by: object, keys: Collection[str]) -> None:
 
 
 def usage_report(used: GroupedUsage, first: str, last: str, bucket: Bucket, group_by: str) -> UsageReport:
-    """Usage by time and group. Usage outside of all groups is that of traces without a group."""
+    """Usage by time and group. What remains after all groups is usage without a group."""
     sums: dict[tuple[str, str | None, bool], list[int]] = {}
     for count in used.groups:
         rest = count.group is None
@@ -133,7 +133,7 @@ def usage_report(used: GroupedUsage, first: str, last: str, bucket: Bucket, grou
 
 
 def cache_report(counts: Sequence[CacheCount], first: str, last: str) -> CacheReport:
-    """Hits, misses and dollars saved, and how old the entries were."""
+    """Hits by age, misses, and dollars saved."""
     lookups = {count.age: count.lookups for count in counts}
     misses = lookups.get(MISS, 0)
     hits = sum(lookups.values()) - misses
@@ -150,7 +150,7 @@ def cache_report(counts: Sequence[CacheCount], first: str, last: str) -> CacheRe
 
 
 def fallback_report(counts: Sequence[FallbackCount], first: str, last: str) -> FallbackReport:
-    """How often a fallback served, why, and how attempts at each model ended."""
+    """Fallbacks by reason, and success rates by model."""
     of_kind = {kind: [count for count in counts if count.kind == kind] for kind in ("request", "reason", "model")}
     requests = sum(count.total for count in of_kind["request"])
     triggered = sum(count.counted for count in of_kind["request"])
@@ -171,7 +171,7 @@ def fallback_report(counts: Sequence[FallbackCount], first: str, last: str) -> F
 
 
 def latency_report(counts: Sequence[LatencyCount], first: str, last: str) -> LatencyReport:
-    """Quantiles of the latency by model and strategy."""
+    """Latency quantiles by model and strategy."""
     rows = [
         LatencyRow(
             model=count.model,
@@ -205,7 +205,7 @@ def _add(sums: dict[K, list[int]], key: K, amounts: Sequence[int], by: int) -> N
 
 
 def _start_of(start: str, bucket: Bucket) -> str:
-    """The beginning of the bucket that an hour or day lies in."""
+    """Start of the bucket of an hour or day."""
     day = date.fromisoformat(start[:10])
     match bucket:
         case "hour":

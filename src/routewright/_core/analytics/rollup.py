@@ -1,6 +1,5 @@
-"""Roll-ups: the sums over traces that analytics reports are made from (contract 9). They serve a storage in memory as
-they are, and a database as the changes of one batch of writes. A trace that was added can be taken out again, which
-leaves nothing behind."""
+"""Roll-ups: sums over traces for analytics reports (contract 9). The memory storage uses them directly; a database
+applies them as the changes of one batch. Removing a trace reverts its addition exactly."""
 
 from __future__ import annotations
 
@@ -45,28 +44,28 @@ METADATA = "metadata."
 AGES_S = (60, 300, 900, 3_600, 21_600, 86_400)  # upper bounds of the age buckets of cache entries
 OLDER, MISS = "older", "miss"
 MOST_USD, MOST_TOKENS, MOST_MS = 1e6, 10**12, 1e12
-"""Cap of the amount counted per trace or span, so that sums of thousands fit in 64 bits."""
+"""Upper bounds for one trace or span, so that sums of thousands fit into 64 bits."""
 MOST_NANOS = nanos_of(MOST_USD)
 
 _NO_TOKENS = Tokens()
-_ERROR = 0.0099  # relative error of a quantile: a little below 1 %, which rounding to five digits does not exceed
+_ERROR = 0.0099  # relative error of a quantile: below 1 % even after rounding to five digits
 _RATIO = (1 + _ERROR) / (1 - _ERROR)
 _LOG_RATIO = log(_RATIO)
 _LEAST_MS = 0.001
 
 
 class UsageKey(NamedTuple):
-    """Whose usage: ``start`` is an hour, ``YYYY-MM-DDTHH``, or a day, ``YYYY-MM-DD``."""
+    """Key of a usage row. ``start`` is an hour ``YYYY-MM-DDTHH`` or a day ``YYYY-MM-DD``."""
 
     environment: str
     group_by: str
     start: str
     value: str
-    """Empty for traces without a model, and for models beyond the limit of values."""
+    """Empty for traces without a model and for models beyond the limit of values."""
 
 
 class DayKey(NamedTuple):
-    """Key of the other roll-ups; each defines its two names."""
+    """Key of a row in the other roll-ups; each defines its two names."""
 
     environment: str
     day: str
@@ -79,13 +78,15 @@ class _Hour:
 
     def __init__(self) -> None:
         self.groups: dict[tuple[str, str], dict[str, list[int]]] = {}
-        """The sums of each value, by environment and what it is grouped by."""
+        """By environment and grouping key: the sums of each value."""
         self.full: set[tuple[str, str]] = set()
-        """Groups closed to new values. A value counts all of its traces or none, so that each can be removed again."""
+        """Groups that accept no new values. Their rows are kept even at zero, because a value must count all of its
+        traces or none."""
         self.rows = 0
 
     def add(self, of: tuple[str, str], value: str, sums: Sequence[int], most: int | None) -> None:
-        """Add to the sums of a value. Beyond ``most`` values a new model counts as none, any other value is dropped."""
+        """Add to the sums of a value. Beyond ``most`` values, new models count under "", other new values not at
+        all."""
         rows = self.groups.setdefault(of, {})
         before = len(rows)
         if most is not None and value and value not in rows:
@@ -102,8 +103,8 @@ class _Hour:
 
 
 class Rollups:
-    """Sums over traces. Usage is kept by hour and summed by day on demand. ``values``: how many are counted separately
-    per hour and group."""
+    """Sums over traces. Usage is kept by hour and summed by day on demand. ``values`` limits the values counted
+    separately per hour and group."""
 
     def __init__(self, values: int | None = None) -> None:
         self._hours: dict[str, _Hour] = {}
@@ -112,11 +113,11 @@ class Rollups:
         self.cache: dict[DayKey, list[int]] = {}
         self.fallback: dict[DayKey, list[int]] = {}  # by kind and name, as in ``FallbackCount``: total, counted
         self.latency: defaultdict[DayKey, Counter[int]] = defaultdict(Counter)
-        """Requests per bucket, by model and strategy."""
-        self._forgotten = ""  # the last hour whose usage was forgotten
+        """By model and strategy: requests per bucket."""
+        self._forgotten = ""  # last hour whose usage was dropped
 
     def add(self, trace: Trace, rollup_keys: Sequence[str] = (), sign: int = 1, model: str | None = None) -> None:
-        """Count a trace under ``model`` (None: the trace's own). ``sign=-1`` removes a trace counted the same way."""
+        """Count a trace under ``model`` (None: its own). ``sign=-1`` removes a trace that was counted the same way."""
         self.count(counted_of(trace, model), rollup_keys, sign)
 
     def count(
@@ -126,10 +127,10 @@ class Rollups:
         sign: int = 1,
         amounts: Sequence[int] | None = None,
     ) -> None:
-        """The same of what is counted of a trace; of ``sign`` traces of one ``shape_of`` with their ``amounts``: cost,
-        charge, and tokens in, out and cached."""
+        """Like ``add``, from ``counted_of``. With ``amounts``, count ``sign`` traces with the same ``shape_of``;
+        amounts are the sums of cost, charge, and input, output and cached tokens."""
         environment, day = counted.environment, counted.created_at[:10]
-        if counted.kind == "agent":  # its model calls are counted by themselves
+        if counted.kind == "agent":  # its model calls are counted separately
             for status, completed in counted.ended:
                 _add(self.fallback, DayKey(environment, day, "run", status), (sign, sign if completed else 0))
             return
@@ -165,19 +166,19 @@ class Rollups:
                 del self.latency[key]
 
     def keep_newest(self, rows: int) -> None:
-        """Drop the oldest hours while there are more rows; the last hour always stays."""
+        """Drop the usage of the oldest hours beyond ``rows`` rows. The last hour always stays."""
         if self._rows <= rows:
             return
         *older, _ = sorted(self._hours)
         for hour in older:
-            if self._rows <= rows * 0.9:  # a tenth more, so that hours are not sorted anew each time
+            if self._rows <= rows * 0.9:  # drop a tenth more, so that hours are sorted less often
                 break
             self._rows -= self._hours.pop(hour).rows
             self._forgotten = hour
 
     @property
     def usage(self) -> dict[UsageKey, list[int]]:
-        """By the hour: requests, errors, cost and charge in nano-dollars, tokens in, out and cached."""
+        """By hour: requests, errors, cost and charge in nano-dollars, input, output and cached tokens."""
         return {
             UsageKey(environment, group_by, start, value): sums
             for start, hour in self._hours.items()
@@ -187,19 +188,19 @@ class Rollups:
         }
 
     def days(self) -> dict[UsageKey, list[int]]:
-        """Usage by the day."""
+        """Usage by day."""
         days: dict[UsageKey, list[int]] = {}
         for key, sums in self.usage.items():
             _add(days, key._replace(start=key.start[:10]), sums)
         return days
 
     def rollup_keys(self) -> list[str]:
-        """The metadata keys that usage was grouped by (``wire.RollupKeys``)."""
+        """Metadata keys that usage was counted by (``wire.RollupKeys``)."""
         named = {group_by for hour in self._hours.values() for _, group_by in hour.groups}
         return sorted(name.removeprefix(METADATA) for name in named if name.startswith(METADATA))
 
     def usage_counts(self, query: UsageCounts) -> GroupedUsage:
-        """Answer a query; days and groups in order, the sum of the small groups last."""
+        """Answer a query. Days and groups are in order, the sum of the small groups last."""
         asked = [*self._used(query, query.group_by)]
         requests: Counter[str] = Counter()
         for _, value, sums in asked:
@@ -219,26 +220,26 @@ class Rollups:
     def cache_counts(self, query: CacheCounts) -> list[CacheCount]:
         """Answer a query."""
         rows: dict[str, list[int]] = {}
-        for key, sums in _asked(self.cache, query):
+        for key, sums in _in_range(self.cache, query):
             _add(rows, key.first, sums)
         return [CacheCount(age, *sums) for age, sums in sorted(rows.items())]
 
     def fallback_counts(self, query: FallbackCounts) -> list[FallbackCount]:
         """Answer a query."""
         rows: dict[tuple[str, str], list[int]] = {}
-        for key, sums in _asked(self.fallback, query):
+        for key, sums in _in_range(self.fallback, query):
             _add(rows, (key.first, key.second), sums)
         return [FallbackCount(*names, *sums) for names, sums in sorted(rows.items())]
 
     def latency_counts(self, query: LatencyCounts) -> list[LatencyCount]:
         """Answer a query."""
         rows: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
-        for key, buckets in _asked(self.latency, query):
+        for key, buckets in _in_range(self.latency, query):
             rows[key.first, key.second].update(buckets)
         return [LatencyCount(*names, dict(sorted(buckets.items()))) for names, buckets in sorted(rows.items())]
 
     def _used(self, query: UsageCounts, by: str) -> Iterator[tuple[str, str, list[int]]]:
-        """Days or hours, values and their sums."""
+        """Yields start, value and sums."""
         for start, hour in self._hours.items():
             if not query.first <= start[:10] <= query.last:
                 continue
@@ -268,7 +269,7 @@ class Rollups:
 
 
 def counted_of(trace: Trace, model: str | None = None) -> Counted:
-    """What a trace adds to the roll-ups. ``model``: counts as its model; None: the trace's own."""
+    """What to count of a trace, under ``model`` (None: its own)."""
     tried = [span for span in trace.spans if isinstance(span, ModelSpan)]
     fallback = next((span.reason for span in trace.spans if isinstance(span, FallbackSpan)), "")
     ended: list[tuple[str, bool]] = [(trace.status, trace.status == "completed")]
@@ -298,7 +299,7 @@ def counted_of(trace: Trace, model: str | None = None) -> Counted:
 
 
 def shape_of(counted: Counted, rollup_keys: Sequence[str]) -> Counted:
-    """What is counted of a trace, without amounts: equal for traces of an hour that differ in these alone."""
+    """``counted`` without amounts: equal for traces of an hour that differ only in amounts."""
     latency, metadata = counted.latency, counted.metadata
     if latency is not None:
         model, strategy, duration_ms = latency
@@ -316,7 +317,7 @@ def shape_of(counted: Counted, rollup_keys: Sequence[str]) -> Counted:
 
 @lru_cache(maxsize=4_096)
 def latency_in(bucket: int) -> float:
-    """A latency in milliseconds that falls in a bucket."""
+    """A latency in milliseconds that falls into a bucket."""
     return _LEAST_MS * 2 * _RATIO**bucket / (1 + _RATIO) if bucket else _LEAST_MS
 
 
@@ -326,7 +327,7 @@ def bucket_of(duration_ms: float) -> int:
 
 
 def quantile(buckets: Mapping[int, int], share: float) -> float:
-    """A quantile of latencies in milliseconds, exact to 1 %."""
+    """Quantile of the latencies in milliseconds, within 1 %."""
     left = ceil(share * sum(buckets.values()))
     bucket = 0
     for bucket in sorted(buckets):
@@ -337,18 +338,18 @@ def quantile(buckets: Mapping[int, int], share: float) -> float:
 
 
 def packed(buckets: Mapping[int, int]) -> bytes:
-    """Buckets as bytes: pairs of 32-bit numbers, little-endian, in any order."""
+    """Encode buckets as pairs of 32-bit little-endian integers, in any order."""
     return pack(f"<{2 * len(buckets)}i", *chain.from_iterable(buckets.items()))
 
 
 def unpacked(data: bytes) -> dict[int, int]:
-    """Buckets from bytes."""
+    """Decode the result of ``packed``."""
     flat = unpack(f"<{len(data) // 4}i", data)
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def merged(some: bytes, more: bytes) -> bytes:
-    """The sum of two packed sets of buckets; empty if nothing is left. Faster if ``more`` is the smaller one."""
+    """Add two packed sets of buckets and drop empty buckets. ``more`` should be the smaller one."""
     buckets = unpacked(some)
     for bucket, count in unpacked(more).items():
         left = buckets.get(bucket, 0) + count
@@ -360,7 +361,7 @@ def merged(some: bytes, more: bytes) -> bytes:
 
 
 def summed(parts: Sequence[bytes]) -> dict[int, int]:
-    """The sum of many packed sets of buckets, in order."""
+    """Add many packed sets of buckets, in order of bucket."""
     pairs = np.frombuffer(b"".join(parts), "<i4").reshape(-1, 2)  # bucket, count
     if not len(pairs):
         return {}
@@ -370,23 +371,23 @@ def summed(parts: Sequence[bytes]) -> dict[int, int]:
 
 
 def _nanos(usd: float) -> int:
-    return nanos_of(min(usd, MOST_USD))  # it may be infinite
+    return nanos_of(min(usd, MOST_USD))  # may be infinite
 
 
-def _asked(rows: dict[DayKey, D], query: CacheCounts | FallbackCounts | LatencyCounts) -> Iterator[tuple[DayKey, D]]:
+def _in_range(rows: dict[DayKey, D], query: CacheCounts | FallbackCounts | LatencyCounts) -> Iterator[tuple[DayKey, D]]:
     for key, sums in rows.items():
         if query.environment in (None, key.environment) and query.first <= key.day <= query.last:
             yield key, sums
 
 
 def _counts(rows: dict[tuple[str, str | None], list[int]]) -> list[UsageCount]:
-    """The rows in order, the sum of the small groups last."""
+    """Rows in order, the sum of the small groups last."""
     ordered = sorted(rows.items(), key=lambda row: (row[0][0], row[0][1] is None, row[0][1] or ""))
     return [UsageCount(start, value, *sums) for (start, value), sums in ordered]
 
 
 def _add(rows: dict[K, list[int]], key: K, sums: Sequence[int], *, keep: bool = False) -> None:
-    """Add to a row. A row that becomes empty is removed, unless it must be kept."""
+    """Add to a row. Remove it if it becomes zero, unless ``keep``."""
     row = rows.get(key)
     if row is None:
         rows[key] = [*sums]

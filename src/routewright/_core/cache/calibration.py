@@ -1,10 +1,8 @@
-"""How likely a cached answer is right, and which may be served so that wrong ones stay within a share of all
-requests.
+"""Estimates whether a cached answer is right, and limits wrong answers to a share of all requests.
 
-A logistic model of a candidate's features, learned from answers that were made although a candidate was there.
-From its risks for the candidates of the last requests follows the risk above which nothing is served. The prior
-is that of ``benchmarks/train_calibration.py``, from intents of banking77 (CC BY 4.0, PolyAI) and clinc150 (CC
-BY 3.0).
+A logistic model of a candidate's features learns from requests that had a candidate but were answered live. The highest
+risk that may be served follows from the risks of recent candidates. The prior comes from
+``benchmarks/train_calibration.py``, with intents of banking77 (CC BY 4.0, PolyAI) and clinc150 (CC BY 3.0).
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from routewright.wire import Observation
 
 MEAN = (-3.801, 3.980, 0.352, -0.226, -0.357, 3.055, 0.542, -0.371, 0.197)
 """Weights: the intercept, then one for each feature of ``offer``."""
-PRECISION = (  # how sure they are: the inverse of their covariance
+PRECISION = (  # inverse covariance of the weights
     (6.77, 3.97, 1.02, 1.22, 3.44, 3.53, 2.92, 1.24, 4.81),
     (3.97, 2.59, 0.95, 0.75, 2.16, 2.25, 1.91, 0.89, 2.90),
     (1.02, 0.95, 20.10, 2.89, -0.88, 0.48, 0.84, 0.60, 0.86),
@@ -39,13 +37,13 @@ PRIOR, PRIOR_PRECISION = np.array(MEAN), np.array(PRECISION)
 
 
 class Posterior:
-    """Of the model's weights, given observations: ``x`` (n, n_features + 1), ``signs`` 1 where right and else -1."""
+    """Posterior of the weights given observations. ``x`` is (n, n_features + 1); ``signs`` are 1 if right, else -1."""
 
     def __init__(self, x: Floats, signs: Floats, weight: Floats) -> None:
         self._x, self._signs, self._weight = x, signs, weight
 
     def climb(self, mean: Floats) -> Floats:
-        """Better weights. A step that makes them worse is halved, so that it never runs away."""
+        """Improve the weights by Newton steps. A step that increases the loss is halved."""
         loss = self._loss(mean)
         for _ in range(_STEPS):
             chance = chances(self._signs * (self._x @ mean))
@@ -60,7 +58,7 @@ class Posterior:
         return mean
 
     def covariance(self, mean: Floats) -> Floats:
-        """How unsure the weights are. Heavy observations are few: their noise counts in full."""
+        """Covariance of the weights. Uses a sandwich estimate, because heavy observations are few."""
         chance = chances(self._x @ mean)
         doubt = self._weight * chance * (1.0 - chance)
         inverse = np.linalg.inv(self._curve(doubt))
@@ -82,85 +80,85 @@ def chances(odds: Floats) -> Floats:
     return chances
 
 
-WINDOW = 512  # requests whose candidates say what is served now
-LEARNED = 768  # observations that are learned from: the latest
-CAUTION = 0.8  # standard deviations of the model that are added to each risk
-WORST = 15.0  # times the bound: what is riskier by itself is not served, however safe the others were
-SAFETY = 0.6  # standard deviations that are added to the errors that are expected in all
-RAMP = 0.25  # half the width of the zone, in log-odds of the risk, in which only a part is served
-MARGIN = 0.65  # share of the bound that is aimed at
-START = 100  # requests after which half of the bound is used: a short window says little
-TEMPER = 0.5  # power to which weights are raised: a few heavy ones would rule the model
-FADE = 0.97  # what an observation counts after the next, where the last ones are compared with what was expected
-ADDED = 1.0  # wrong answers that are added to both sides, lest a few say much
-TOLERANCE = 0.2  # surprise, as the logarithm of a ratio, that chance alone makes
-ALARM = 5.0  # log-odds of risk for each unit of surprise beyond that
-SURE = 0.9  # probability above which an answer that was wrong is a surprise
-DROP = 0.15  # fall of the probabilities of candidates with which doubt begins; twice of it is full doubt
-DOUBTED = 150  # candidates after which a third of a doubt is left
-HELD_BACK = 0.5  # share of would-be hits that are answered live in full doubt
-STRICT = 1.0  # log-odds of risk that are added in full doubt
-_EVERY = 16  # observations between two fits, and half the requests between two looks at the window
-_GRID = np.linspace(-8.0, 1.0, 46)  # log-odds of risk, from which the limit is chosen
+WINDOW = 512  # recent requests whose candidates determine the limit
+LEARNED = 768  # latest observations that the model is fitted to
+CAUTION = 0.8  # standard deviations added to each risk
+WORST = 15.0  # a candidate riskier than this multiple of the bound is never served
+SAFETY = 0.6  # standard deviations added to the expected total of errors
+RAMP = 0.25  # half-width, in log-odds of risk, of the zone that is served partly
+MARGIN = 0.65  # share of the bound to aim at
+START = 100  # requests after which half of the bound is used, because few requests say little
+TEMPER = 0.5  # exponent of observation weights, so that few heavy ones do not dominate
+FADE = 0.97  # decay per observation in the comparison of found and expected errors
+ADDED = 1.0  # errors added to both sides of that comparison, to dampen small counts
+TOLERANCE = 0.2  # log ratio of found to expected errors that counts as chance
+ALARM = 5.0  # log-odds of risk per unit of log ratio beyond that
+SURE = 0.9  # probability above which a wrong answer is a surprise
+DROP = 0.15  # drop of candidates' probabilities at which doubt starts; doubt is full at twice this
+DOUBTED = 150  # candidates after which doubt has decayed to a third
+HELD_BACK = 0.5  # share of would-be hits answered live at full doubt
+STRICT = 1.0  # log-odds of risk added at full doubt
+_EVERY = 16  # observations between fits; limits are recomputed after twice as many requests
+_GRID = np.linspace(-8.0, 1.0, 46)  # candidate limits, in log-odds of risk
 
 
 class Bound(NamedTuple):
-    """What limits wrong answers: ``max_error``, a share of all requests, or else a ``threshold`` of similarity."""
+    """Limit on wrong answers: ``max_error``, a share of all requests, or a similarity ``threshold``."""
 
     max_error: float | None = 0.01
     threshold: float | None = None
     explore: float = 0.02
-    """Share of would-be hits that are answered live."""
+    """Share of would-be hits answered live."""
 
 
 class Assessment(NamedTuple):
-    """The model's assessment of a candidate."""
+    """Assessment of a candidate."""
 
     probability: float
-    """That its answer is right."""
+    """Probability that its answer is right."""
     risk: float
-    """That it is wrong, at the upper end of what the model holds possible."""
+    """Upper estimate of the probability that it is wrong."""
     serve: float
-    """The probability with which to serve it."""
+    """Probability of serving it."""
 
 
 class Calibration:
-    """What was learned of one space: an account's environment with one embedder. To be used under a lock."""
+    """Learned state for one account, environment and embedder. Use it under a lock."""
 
     def __init__(self) -> None:
         self._mean = PRIOR  # (n_features + 1,), the intercept first
         self._covariance = np.linalg.inv(PRIOR_PRECISION)
         self._weights = [float(weight) for weight in self._mean]
-        self.requests = 0  # how many were counted
+        self.requests = 0
         self._candidates = np.zeros((WINDOW, len(PRIOR)))
-        """Features of the latest, a 1 before them. A request has at most one, so these are those of the window."""
-        self._numbers = np.full(WINDOW, -WINDOW)  # of the requests they belong to
+        """Features of the latest candidates after a leading 1. A request has at most one, so they cover the window."""
+        self._numbers = np.full(WINDOW, -WINDOW)  # number of each candidate's request
         self._next = 0
         self._observations: deque[Observation] = deque(maxlen=LEARNED)
         self._unlearned = 0
         self._expected = self._wrong = self._alarm = 0.0
-        """Wrong answers of late: expected, and found; and what the difference adds to the odds of each risk."""
-        self._lately = self._usually = 0.0  # how probable candidates were on average
+        """Recent wrong answers, expected and found, and the log-odds that their ratio adds to each risk."""
+        self._recent = self._typical = 0.0  # short and long moving averages of candidates' probabilities
         self._doubt = 0.0  # from 0 to 1
         self._limits: dict[Bound, float] = {}
         self._stale_at = 0
 
     def count(self) -> None:
-        """Count a request that asks the cache, whether or not there will be a candidate for it."""
+        """Count a request that uses the cache, with or without a candidate."""
         self.requests += 1
 
     def assess(self, features: tuple[float, ...], bound: Bound) -> Assessment:
-        """Judge the candidate of a request that was counted, and remember it as one of those that come."""
+        """Assess the candidate of a counted request, and add it to the window."""
         x = self._candidates[self._next]
         x[:] = (1.0, *features)
         self._numbers[self._next] = self.requests
         self._next = (self._next + 1) % WINDOW
         odds = self._odds(features)
         chance = _probability(odds)
-        # doubt where candidates look worse than they did: more are then answered live, and show whether they are
-        self._lately += (chance - self._lately) / 40
-        self._usually += (chance - self._usually) / 400
-        drop = (self._usually - self._lately - DROP) / DROP
+        # doubt if candidates look worse than usual: more are answered live, which shows whether they are
+        self._recent += (chance - self._recent) / 40
+        self._typical += (chance - self._typical) / 400
+        drop = (self._typical - self._recent - DROP) / DROP
         self._doubt = max(self._doubt * (1.0 - 1.0 / DOUBTED), min(max(drop, 0.0), 1.0))
         risk_odds = CAUTION * sqrt(max(x @ self._covariance @ x, 0.0)) - odds + self._alarm + STRICT * self._doubt
         share = min(max(0.5 + (self._limit(bound) - risk_odds) / (2 * RAMP), 0.0), 1.0)
@@ -168,13 +166,13 @@ class Calibration:
         return Assessment(_probability(odds), _probability(risk_odds), share)
 
     def learn(self, observation: Observation) -> None:
-        """Take in whether a candidate's answer was right."""
+        """Learn from an observation."""
         served = 1.0 - 1.0 / observation.weight
         if not observation.right and served > 0.5:
             sure = max(_probability(self._odds(observation.features)) - SURE, 0.0) / (1.0 - SURE)
             self._doubt = min(self._doubt + served * sure, 1.0)
-        # raise the alarm where more answers were wrong of late than the model expected: the topics have changed
-        chance = _probability(self._odds(observation.features))  # what looked right says most
+        # raise the alarm if more answers were wrong than the model expected: topics have changed
+        chance = _probability(self._odds(observation.features))  # answers that looked right weigh most
         self._expected = FADE * self._expected + chance * (1.0 - chance)
         self._wrong = FADE * self._wrong + chance * (not observation.right)
         surprise = log((self._wrong + ADDED) / (self._expected + ADDED))
@@ -182,7 +180,7 @@ class Calibration:
         self._observations.append(observation)
         self._unlearned += 1
         if self._unlearned >= _EVERY:
-            # the most probable weights, by Newton's method from where they are, and how sure they are
+            # refit: most probable weights by Newton's method from the current ones, and their covariance
             x = np.array([(1.0, *seen.features) for seen in self._observations])
             signs = np.array([1.0 if seen.right else -1.0 for seen in self._observations])
             weight = np.array([seen.weight for seen in self._observations]) ** TEMPER
@@ -196,7 +194,7 @@ class Calibration:
         return self._weights[0] + sum(map(float.__mul__, self._weights[1:], features))
 
     def _limit(self, bound: Bound) -> float:
-        """The log-odds of risk at which half is served."""
+        """Log-odds of risk at which half of the candidates are served."""
         if not bound.max_error:
             return -inf
         if self.requests >= self._stale_at:
@@ -209,7 +207,7 @@ class Calibration:
             odds = CAUTION * spread - x @ self._mean
             shares = np.clip(0.5 + (_GRID[:, None] - odds) / (2 * RAMP), 0.0, 1.0)  # (n_grid, n_candidates)
             risks = chances(-x @ self._mean)
-            slopes = shares @ (x * (risks * (1.0 - risks))[:, None])  # of the sums of risks, in the weights
+            slopes = shares @ (x * (risks * (1.0 - risks))[:, None])  # gradients of the summed risks in the weights
             doubt = np.sqrt(((slopes @ self._covariance) * slopes).sum(axis=1).clip(0.0))
             wrong = (shares @ risks + SAFETY * doubt) * (1.0 - bound.explore)
             requests = min(self.requests, WINDOW)

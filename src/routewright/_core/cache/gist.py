@@ -1,4 +1,4 @@
-"""What is in a text that must be the same in two questions, if one answer is to do for both?"""
+"""Extracts from a question what must be equal in two questions for one answer to serve both."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _SPELLINGS = str.maketrans(
         **{power: f"^{number}" for number, power in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}, "½": " 1/2", "¼": " 1/4", "¾": " 3/4",
     }
 )  # fmt: skip
-"""Marks as ASCII writes them. Powers and fractions stay apart from the number before them."""
-_LITERAL = re.compile(  # Quotations, code, addresses, options. Bounded where a match could start at each character.
+"""ASCII spellings of signs. Powers and fractions stay separate from the number before them."""
+_LITERAL = re.compile(  # quotations, code, addresses, options; bounded where matches could start at every character
     r"```.*?```|`[^`]*`|\"[^\"]*\"|(?<!\w)'[^'\n]+'(?!\w)|(?<!\w)\w{1,20}://\S+|(?<!\S)\S{1,64}@\w\S*"
     r"|(?<!\S)--?[A-Za-z][\w-]*",
     re.DOTALL,
 )
 _ALONE = re.compile(r"(?<!\S)[.,;:!?*/\\()\[\]{}#@|]+(?=\s+\S)|(?<!\S)[.,;:*/\\()\[\]{}#@|]+(?=\s*\Z)")
-"""Marks between spaces, as in "What does . mean?". "Why ?" ends with an ordinary question mark."""
+"""Punctuation between spaces, as in "What does . mean?". "Why ?" ends with an ordinary question mark."""
 _INDENTED = re.compile(r"\n[ \t]+\S")
 _INDENT = re.compile(r"\n[ \t]*(?=\S)")
 _TOKEN = re.compile(
@@ -39,30 +39,30 @@ _DIGITS = frozenset("0123456789")
 
 @lru_cache(4096)
 def gist(text: str) -> Gist:
-    """What the guards compare of a text. About 16 µs for a short one, once."""
+    """Cached ``Gist`` of a text. Computing one takes about 16 µs for a short text."""
     return Gist(text)
 
 
 class Gist:
-    """What the guards compare of a text, from one walk over its tokens. Stems are words without their endings."""
+    """Properties of a text that the guards compare, from one pass over its tokens. Stems are words without endings."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.content: tuple[str, ...] = ()  # stems of the words that carry meaning, in order
-        self.words: set[str] = set()  # in lower case
+        self.content: tuple[str, ...] = ()  # stems of content words, in order
+        self.words: set[str] = set()  # lower case
         self.stems: set[str] = set()
-        self.literals: set[str] = set()  # in their own case: quotations, code, options, letters, operators, symbols
-        self.numbers: list[tuple[str, str]] = []  # as written, with their units where they have one; sorted
+        self.literals: set[str] = set()  # in original case: quotations, code, options, letters, operators, symbols
+        self.numbers: list[tuple[str, str]] = []  # number and unit ("": none), sorted
         self.units: set[str] = set()
         self.dates: set[str] = set()
-        self.names: set[str] = set()  # in lower case
+        self.names: set[str] = set()  # lower case
         self.negations = 0
         self.negated: set[str] = set()  # the stem after each negation
         self.quantities: set[str] = set()
-        self.poles: dict[str, tuple[int, int]] = {}  # by axis of opposites: how many words are on each side
-        self.directed: dict[str, str] = {}  # stems after a preposition such as "from", with it
-        self.clauses: list[tuple[str, ...]] = []  # the content of each clause; sorted
-        self.prefixed: list[tuple[str, str]] = []  # stems with a prefix such as "un", and the rest of each
+        self.poles: dict[str, tuple[int, int]] = {}  # by pair of opposites: number of words on each side
+        self.directed: dict[str, str] = {}  # by stem: the preposition before it, such as "from"
+        self.clauses: list[tuple[str, ...]] = []  # content of each clause, sorted
+        self.prefixed: list[tuple[str, str]] = []  # stems with a prefix such as "un", and without it
         self._content: list[str] = []
         self._clause_from = 0
         self._preposition = self._currency = ""
@@ -74,7 +74,7 @@ class Gist:
         if any(mark in text for mark in "`\"'@:-"):
             self.literals.update(found.strip("`\"' .,?!") for found in _LITERAL.findall(text))
         self.literals.update(_ALONE.findall(text))
-        if _INDENTED.search(text):  # of code, the indentation of each line
+        if _INDENTED.search(text):  # indentation of code
             self.literals.add("".join(_INDENT.findall(text)))
         tokens = _TOKEN.findall(_DEBT.sub(r"\1-", text) if "-" in text else text)
         starts, before = True, ""
@@ -125,7 +125,7 @@ class Gist:
             self._carry(word.stem)
 
     def _is_spelled(self, token: str, word: Word, after_figure: bool) -> bool:
-        """True if capitals make another word of a token: "MyName", "5 MW", "5 Mb", "the US"."""
+        """True if its capitals change the meaning of a token: "MyName", "5 MW", "5 Mb", "the US"."""
         if not token.isupper() and not token[1:].islower():
             return True
         if after_figure:
@@ -173,7 +173,7 @@ class Gist:
             self._preposition = ""
 
     def _number(self, token: str) -> None:
-        """A number in figures, as written but for commas between thousands."""
+        """Add a number in digits, without commas between thousands."""
         whole, colon, rest = token.partition(":")
         if colon:  # the time of day, a ratio
             self.numbers.append((whole.lstrip("0") or "0", rest if rest.strip("0:") else ""))
@@ -214,7 +214,7 @@ class Gist:
 
 
 def _stands_alone(letter: str, before: str, after: list[str], text: str, starts: bool) -> bool:
-    """True if a letter is a name, as in "plan B". False if it is a word, as "a", or part of one, as in "e-mail"."""
+    """True if a letter is a name, as in "plan B". False for a word ("a") or a part of one ("e-mail")."""
     following = after[0] if after else ""
     if following == "-" and f"{letter}-" in text and len(after) > 1 and len(after[1]) > 1 and after[1].isalpha():
         return False
@@ -222,17 +222,17 @@ def _stands_alone(letter: str, before: str, after: list[str], text: str, starts:
         if not following or (following[0] in "-+*/=<>~^|&?!.,;:)" and following[-1] not in _DIGITS):
             return True
         return letter == "A" and not starts and not following[0].isupper()
-    if letter in "sdmt":  # the rest of "what s" and "don t"
+    if letter in "sdmt":  # from "what s" and "don t"
         return not known(before.lower()).filler and not (letter == "t" and before.endswith("n"))
     return letter.isascii() and letter not in "iI"
 
 
 def _normalised(text: str) -> str:
-    """A text with ASCII marks, letters and digits where they mean the same."""
+    """Replace signs, letters and digits by ASCII equivalents."""
     text = unicodedata.normalize("NFKC", text.translate(_SPELLINGS)).translate(_SPELLINGS)
     return "".join(str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in text)
 
 
 def _trimmed(figure: str) -> str:
-    """An amount without the zeros at its end: "5.50" is "5.5"."""
+    """Remove trailing zeros: "5.50" is "5.5"."""
     return figure.rstrip("0").rstrip(".") if figure.count(".") == 1 else figure

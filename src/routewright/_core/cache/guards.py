@@ -1,4 +1,4 @@
-"""Which cached answer may be offered for a question, and with which features."""
+"""Chooses the cached answer for a question, and computes its features."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from routewright.wire import CacheMatch
 from .calibration import Bound, Calibration
 from .gist import Gist, gist
 
-_LONG = 2_000  # characters above which word order is not compared: long texts differ in their order for many reasons
-_ALIKE = 0.85  # share of words in common above which their order is compared
-_PRESENT = frozenset({"today"})  # what a question is about unless it says otherwise
-_WEAK = frozenset("all some both total approximately".split())  # left out, they mostly change nothing
-_ONE = frozenset({("1", "one"), ("1", "")})  # the word "one" is seldom a number, and the figure may stand for it
+_LONG = 2_000  # characters above which word order is not compared, because it differs for many reasons
+_ALIKE = 0.85  # share of common words above which word order is compared
+_PRESENT = frozenset({"today"})  # the default date of a question
+_WEAK = frozenset("all some both total approximately".split())  # usually redundant
+_ONE = frozenset({("1", "one"), ("1", "")})  # "one" is rarely a number, and "1" may stand for it
 
 
 class Verdict(NamedTuple):
-    """What the guards say of a pair."""
+    """Result of the guards for two questions."""
 
     refused_by: str | None
-    """The first guard that refuses."""
+    """The first guard that found a difference."""
     compared: tuple[str, ...]
-    """Guards that found something to compare."""
+    """Guards that had something to compare."""
 
 
 def guard(asked: Gist, kept: Gist) -> Verdict:
-    """Ask the guards one after the other, until one refuses."""
+    """Run the guards in order until one finds a difference."""
     compared = []
     for name, differs in _guards(asked, kept):
         compared.append(name)
@@ -39,7 +39,7 @@ def guard(asked: Gist, kept: Gist) -> Verdict:
 
 
 def _guards(asked: Gist, kept: Gist) -> Iterator[tuple[str, bool]]:
-    """Each guard that has something to compare, and whether the two differ in it."""
+    """Yields each guard with something to compare, and whether the questions differ."""
     if asked.numbers or kept.numbers:
         ours, theirs = ([number for number in side.numbers if number not in _ONE] for side in (asked, kept))
         yield "numbers", ours != theirs
@@ -48,18 +48,18 @@ def _guards(asked: Gist, kept: Gist) -> Iterator[tuple[str, bool]]:
     if asked.dates or kept.dates:
         present = frozenset() if asked.dates and kept.dates else _PRESENT
         yield "dates", asked.dates - present != kept.dates - present
-    if asked.negations or kept.negations:  # one is negated and the other is not, or another word of it is
+    if asked.negations or kept.negations:  # only one is negated, or different words are
         moved = (asked.negated - kept.negated) & kept.stems or (kept.negated - asked.negated) & asked.stems
         yield "negation", bool(moved) or asked.negations != kept.negations
     axes = asked.poles.keys() & kept.poles.keys()
-    unlike = _turned(asked, kept) or _turned(kept, asked)
+    unlike = _prefix_differs(asked, kept) or _prefix_differs(kept, asked)
     if axes or unlike:
-        yield "opposites", unlike or any(_opposed(asked.poles[axis], kept.poles[axis]) for axis in axes)
+        yield "opposites", unlike or any(_lean_apart(asked.poles[axis], kept.poles[axis]) for axis in axes)
     if asked.quantities and kept.quantities:
         yield "quantities", asked.quantities != kept.quantities
     elif asked.quantities or kept.quantities:
         yield "quantities", not asked.quantities | kept.quantities <= _WEAK
-    if asked.names or kept.names:  # each name of one is at least a word of the other
+    if asked.names or kept.names:  # each name of one must be a word of the other
         yield "names", not (asked.names <= kept.words and kept.names <= asked.words)
     if asked.literals or kept.literals:
         yield "literals", asked.literals != kept.literals
@@ -68,20 +68,20 @@ def _guards(asked: Gist, kept: Gist) -> Iterator[tuple[str, bool]]:
         yield "word order", reordered
 
 
-def _opposed(ours: tuple[int, int], theirs: tuple[int, int]) -> bool:
-    """One has more words on one side of an axis, the other on the other side."""
+def _lean_apart(ours: tuple[int, int], theirs: tuple[int, int]) -> bool:
+    """True if the questions lean to different sides of a pair of opposites."""
     return (ours[0] - theirs[0]) * (ours[1] - theirs[1]) < 0
 
 
-def _turned(one: Gist, other: Gist) -> bool:
-    """A word has a prefix such as "un" in one, and none in the other."""
+def _prefix_differs(one: Gist, other: Gist) -> bool:
+    """True if a word has a prefix such as "un" in only one of them."""
     return any(
         rest in other.stems and whole not in other.stems and rest not in one.stems for whole, rest in one.prefixed
     )
 
 
 def _reordered(asked: Gist, kept: Gist) -> bool | None:
-    """The same words in another order, or behind another preposition. None: too few words, or other words."""
+    """True for the same words in another order or after another preposition. None: too few common words to tell."""
     if any(asked.directed[word] != kept.directed[word] for word in asked.directed.keys() & kept.directed.keys()):
         return True
     if asked.content == kept.content or max(len(asked.text), len(kept.text)) > _LONG:
@@ -95,34 +95,34 @@ def _reordered(asked: Gist, kept: Gist) -> bool | None:
     return [word for word in asked.content if word in common] != [word for word in kept.content if word in common]
 
 
-SHARPNESS = 20.0  # how fast a neighbour's vote fades with its distance behind the nearest
-_DOUBT = 0.05  # votes against that are always there
-_COMPARED = 200  # characters of answers by which they count as the same
+SHARPNESS = 20.0  # decay of a neighbour's vote with its distance from the nearest
+_DOUBT = 0.05  # constant votes against an answer
+_COMPARED = 200  # leading characters by which answers are compared
 
 
 class Offer(NamedTuple):
-    """The candidate for a request, if there is one, and what is thought of it."""
+    """The candidate for a request, if any, and its assessment."""
 
     match: CacheMatch | None = None
     refused_by: str | None = None
     """The guard that refused the nearest match."""
     compared: tuple[str, ...] = ()
-    """What the guards compared of the candidate, or of the nearest match."""
+    """Guards that compared the candidate, or the nearest match."""
     features: tuple[float, ...] = ()
     probability: float = 0.0
-    """That its answer is right."""
+    """Probability that its answer is right."""
     risk: float = 1.0
-    """That it is wrong: an upper estimate."""
+    """Upper estimate of the probability that it is wrong."""
     serve: float = 0.0
-    """The probability with which to serve it."""
+    """Probability of serving it."""
 
 
 NOTHING = Offer()
 
 
 def offer(asked: str, matches: Sequence[CacheMatch], calibration: Calibration, bound: Bound) -> Offer:
-    """Choose the nearest match that passes the guards, and judge it. ``matches``: the most similar first. One with the
-    same words is served like the same request: nothing is estimated or explored."""
+    """Choose the nearest match that passes the guards, and assess it. ``matches`` are most similar first. A match with
+    the same words is always served, without estimate or exploration."""
     about = gist(asked)
     first = None
     for place, match in enumerate(matches):
@@ -143,7 +143,8 @@ def offer(asked: str, matches: Sequence[CacheMatch], calibration: Calibration, b
 
 
 def _agreement(matches: Sequence[CacheMatch], place: int) -> tuple[float, ...]:
-    """Similarity; log odds of votes for its answer; share of equal answers; how near another is; how near all."""
+    """Similarity; log-odds of votes for its answer; share of equal answers; similarity of the nearest other answer;
+    mean similarity."""
     chosen = matches[place]
     answer, nearest = _answer(chosen), matches[0].similarity
     votes, others, same, dissent = exp(SHARPNESS * (chosen.similarity - nearest)), _DOUBT, 0, 0.0
@@ -176,7 +177,8 @@ def _likeness(asked: Gist, kept: Gist) -> tuple[float, ...]:
 
 
 def same_words(asked: str, kept: str) -> bool:
-    """True if two questions differ only in white space, the first letter's case and the final . or ?"""
+    """True if questions differ only in surrounding white space, case of the first letter, and a final ``.`` or
+    ``?``."""
     shorter, longer = sorted((asked.strip(), kept.strip()), key=len)
     stops = ("",) if shorter.endswith((".", "?")) else ("", ".", "?")
     return shorter[:1].lower() == longer[:1].lower() and longer[1:] in [shorter[1:] + stop for stop in stops]

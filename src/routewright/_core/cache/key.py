@@ -1,6 +1,4 @@
-"""Keys of cached answers: the partition of a request, the digest of the whole request, and which entries a
-selection means (contract 6).
-"""
+"""Keys of cached answers: partition and digest of a request, and matching of entries with a selection (contract 6)."""
 
 from __future__ import annotations
 
@@ -12,9 +10,9 @@ from msgspec import DecodeError, json
 
 from routewright.wire import CacheEntry, CacheSelection, Caller, Message, RouteRequest, TextPart
 
-FORMAT = 1  # of keys and entries: other versions share no entries
-LONGEST_QUESTION = 8_000  # Characters. A longer one is only found by the same request again.
-_encode = json.Encoder(order="deterministic").encode  # MessagePack has no room for large integers
+FORMAT = 1  # version of keys and entries; versions share no entries
+LONGEST_QUESTION = 8_000  # characters; longer questions only match identical requests
+_encode = json.Encoder(order="deterministic").encode  # JSON, because MessagePack does not take large integers
 
 
 _NOTHING: tuple[object, ...] = None, None, None, None, None, None, [], None
@@ -22,17 +20,17 @@ _NOTHING: tuple[object, ...] = None, None, None, None, None, None, [], None
 
 @lru_cache(maxsize=4_096)
 def _plain_partition(*plain: object) -> bytes:
-    """That of requests of one user turn that say nothing else."""
+    """Partition of requests with one user turn and no other options."""
     return sha256(_encode((FORMAT, *plain, *_NOTHING))).digest()[:16]
 
 
 class Keys(NamedTuple):
-    """What a request is looked up by."""
+    """Look-up keys of a request."""
 
     partition: bytes
     key: bytes
     question: str | None
-    """The last user turn; None: only the same request again may have its answer."""
+    """The last user turn. None: only an identical request matches."""
 
 
 def keys_of(
@@ -43,7 +41,8 @@ def keys_of(
     embedder: str,
     namespace: str | None,
 ) -> Keys:
-    """The keys of a request with ids, under its policy. ``candidates``: a digest of the models it may call."""
+    """Keys of a request after its policy, with aliases resolved. ``candidates`` is a digest of the models it may
+    call."""
     messages, fallback, prefer = request.messages, request.fallback, request.prefer
     last, before = messages[-1], messages[:-1]
     question = _text(last) if last.role == "user" and request.tools is None else None
@@ -62,7 +61,7 @@ def keys_of(
 
 
 def _text(message: Message) -> str | None:
-    """The text of a turn; None where it holds anything else."""
+    """The text of a turn. None: it contains anything else."""
     content = message.content
     if isinstance(content, str):
         return content
@@ -73,7 +72,7 @@ def _text(message: Message) -> str | None:
 
 
 def selects(which: CacheSelection, entry: CacheEntry) -> bool:
-    """True if the selection means this entry."""
+    """True if an entry matches a selection."""
     return (
         entry.account == which.account
         and which.environment in (None, entry.environment)
@@ -87,7 +86,7 @@ def selects(which: CacheSelection, entry: CacheEntry) -> bool:
 
 
 def is_tagged(metadata: bytes | None, tag: tuple[str, str | float | bool]) -> bool:
-    """True if metadata holds this key with this value. ``true`` is not 1."""
+    """True if metadata has this key with this value. ``true`` is not 1."""
     try:
         found = json.decode(metadata or b"{}")
     except DecodeError:

@@ -1,4 +1,4 @@
-"""Looks words up in the table of words that the guards know, and cuts them to their stems."""
+"""Look-up of words in the guards' word table, and stemming."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from routewright.data.guard_words import guard_words
 
 _ENDINGS = ("ing", "ed", "es", "s", "ly", "e")
 _FACTS = "number scale ordinal ordinal_end currency unit date ambiguous_date quantity preposition clause".split()
-"""Sections of the table that matter where a word stands in a text."""
+"""Sections of the table whose effect depends on a word's position in a text."""
 
 
 class Word(NamedTuple):
-    """Everything known about a word by itself."""
+    """Everything known about a word without its context."""
 
-    text: str  # without the end of a contraction
+    text: str  # without the second part of a contraction
     stem: str
-    facts: dict[str, str]  # by section of the table, the first word of its group there; empty for most words
+    facts: dict[str, str]  # by section: the first word of its group; empty for most words
     filler: bool
     negation: bool
-    poles: tuple[tuple[str, int], ...]  # axes of opposites, and the side of each: 1 or -1
-    prefixed: tuple[tuple[str, str], ...]  # its stem, and the rest of it after a prefix such as "un"
+    poles: tuple[tuple[str, int], ...]  # pairs of opposites, and its side: 1 or -1
+    prefixed: tuple[tuple[str, str], ...]  # its stem with and without a prefix such as "un"
 
 
 class Lexicon:
-    """The parsed table. Its sections are groups of words, one a line, named by the first word."""
+    """The parsed table. Sections consist of groups of words, one per line, named by their first word."""
 
     def __init__(self, table: str) -> None:
         self.sections: dict[str, dict[str, str]] = defaultdict(dict)
@@ -49,7 +49,7 @@ class Lexicon:
                 self.poles[root] = (*there, (axis, side))
 
     def stem(self, word: str) -> str:
-        """A word without its usual English endings: the same for forms of a word, not always a word itself."""
+        """A word without common English endings: equal for all forms of a word, not always a word itself."""
         word = self.sections["irregular"].get(word, word)
         for ending in _ENDINGS:
             if word.endswith(ending) and len(word) - len(ending) >= 3 and not word.endswith("ss"):
@@ -61,7 +61,7 @@ class Lexicon:
         return word[:-1] + "i" if word.endswith("y") and len(word) > 3 else word
 
     def word(self, word: str) -> Word:
-        """Look up a word in lower case. A contraction counts as its first part."""
+        """Look up a lower-case word. A contraction counts as its first part."""
         negated = word in self.sections["negated"] or word.endswith("n't")
         negation = negated or word in self.sections["negation"]
         if negated:
@@ -76,11 +76,11 @@ class Lexicon:
 
 @lru_cache(1)
 def lexicon() -> Lexicon:
-    """The table of this package, read at first use."""
+    """The package's table, loaded on first use."""
     return Lexicon(guard_words())
 
 
 @lru_cache(16_384)
 def known(word: str) -> Word:
-    """Look up a word in lower case."""
+    """Look up a lower-case word, cached."""
     return lexicon().word(word)

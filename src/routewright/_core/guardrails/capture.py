@@ -1,5 +1,5 @@
-"""Content to keep of a call if capture is turned on: its texts, past one redactor. Fails closed: a text for which the
-redactor raises, or returns anything but text, is replaced by a note."""
+"""Captured content of a call: its texts after a redactor. A text is replaced by a note if the redactor raises or
+returns anything but text."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _patterns = Ruled("redactor", [*PATTERNS.values()], "redact", STAGES)
 
 
 def without_patterns(text: str) -> str:
-    """The default redactor: takes out e-mail addresses, telephone, card and bank account numbers, and keys."""
-    verdict = _patterns.verdict(text)
+    """The default redactor: removes e-mail addresses, telephone and card numbers, IBANs and API keys."""
+    verdict = _patterns.check(text, "output")
     return redacted(text, verdict.parts) if isinstance(verdict, Redact) else text
 
 
@@ -33,7 +33,7 @@ def kept(
     output: str | None,
     tool_calls: Sequence[ToolCall] | None,
 ) -> Content:
-    """The content to keep of a prompt and an answer. Images, recordings, files and thoughts are dropped."""
+    """Redact a prompt and an answer. Images, audio, files and reasoning are dropped."""
     return Content(
         messages=None if messages is None else [_message(redact, message) for message in messages],
         output=None if output is None else _text(redact, output),
@@ -61,7 +61,7 @@ def _message(redact: Redactor, message: Message) -> Message:
 
 
 def _call(redact: Redactor, call: ToolCall) -> ToolCall:
-    """Id and function name are redacted too: a model or a caller wrote them."""
+    """Redact a tool call, also its id and function name, which a model or caller wrote."""
     function = FunctionCall(_text(redact, call.function.name), _text(redact, call.function.arguments))
     return replace(call, id=_text(redact, call.id), function=function)
 
@@ -75,5 +75,5 @@ def _text(redact: Redactor, text: str) -> str:
         return WITHHELD
     if not isinstance(given, str):
         return WITHHELD
-    bare = str.__str__(given)  # an object of a subclass may hold the text besides
+    bare = str.__str__(given)  # a subclass may carry the original text in attributes
     return bare if is_unicode(bare) else WITHHELD

@@ -1,10 +1,10 @@
-"""Finds e-mail addresses, telephone, card and account numbers, and keys in a text, in linear time.
+"""Finds e-mail addresses, telephone numbers, card numbers, IBANs and API keys in a text, in linear time.
 
-A ``Piece`` is a regular expression together with the one for its beginnings, so that a stream knows what it has to hold
-back, and for how long at most. Every repetition is bounded and possessive, so that none is tried twice.
+A ``Piece`` is a regular expression together with one for its prefixes, so that a stream knows what to hold back and for
+how long. Every repetition is bounded and possessive, so there is no backtracking.
 
-Digits are those of every script, full-width ones too, and may have zero-width characters between them. Letters of keys
-and account numbers are ASCII.
+Digits of every script match, full-width ones too, with zero-width characters between them. Letters of keys and IBANs
+are ASCII.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Piece(NamedTuple):
     whole: str
     """Matches it."""
     begun: str
-    """Matches what ends with the text before it is known whether it is ``whole``, and how far that goes."""
+    """Matches at the end of a text if more text could complete or extend a match of ``whole``."""
     longest: int
-    """The most characters that it looks at."""
+    """Most characters that it looks at."""
 
 
 def word(text: str) -> Piece:
@@ -36,27 +36,27 @@ def word(text: str) -> Piece:
 
 
 def one(chars: str) -> Piece:
-    """One character of a class, written as between brackets."""
+    """One character of a class, written as inside brackets."""
     return Piece(f"[{chars}]", r"\Z", 1)
 
 
 def some(chars: str, least: int, most: int) -> Piece:
-    """So many characters of a class, and as many as there are."""
+    """``least`` to ``most`` characters of a class, greedy."""
     return Piece(f"[{chars}]{{{least},{most}}}+", rf"[{chars}]{{0,{most - 1}}}+\Z", most)
 
 
 def unless(chars: str) -> Piece:
-    """Nothing, where no character of a class follows."""
+    """Empty, if no character of a class follows."""
     return Piece(f"(?![{chars}])", r"\Z", 1)
 
 
 def glance(chars: str = "") -> Piece:
-    """Nothing; but whoever judges the match looks at the next character, and behind one of the class at one more."""
+    """Empty, but the judge looks at the next character, and at one more if that is of the class."""
     return Piece("", rf"[{chars}]?+\Z" if chars else r"\Z", 2 if chars else 1)
 
 
 def run(*pieces: Piece) -> Piece:
-    """One after the other."""
+    """Pieces in sequence."""
     begun = pieces[-1].begun
     for piece in reversed(pieces[:-1]):
         begun = f"(?:{piece.begun}|{piece.whole}{begun})"
@@ -64,37 +64,37 @@ def run(*pieces: Piece) -> Piece:
 
 
 def either(*pieces: Piece) -> Piece:
-    """The first that fits."""
+    """The first alternative that matches."""
     whole, begun = ("|".join(parts) for parts in zip(*(piece[:2] for piece in pieces), strict=True))
     return Piece(f"(?:{whole})", f"(?:{begun})", max(piece.longest for piece in pieces))
 
 
 def many(piece: Piece, least: int, most: int) -> Piece:
-    """It so many times, and as many as there are."""
+    """``least`` to ``most`` repetitions, greedy."""
     repeated = f"(?:{piece.whole}){{{least},{most}}}+"
     return Piece(repeated, f"(?:{piece.whole}){{0,{most - 1}}}+{piece.begun}", piece.longest * most)
 
 
 def maybe(piece: Piece) -> Piece:
-    """It or nothing."""
+    """Optional, greedy."""
     return Piece(f"(?:{piece.whole})?+", piece.begun, piece.longest)
 
 
-CONTEXT_CHARS = 3  # how many characters before a finding can matter to it
+CONTEXT_CHARS = 3  # characters before a match that can affect it
 
 Judge = Callable[[str, int, int], int | None]
-"""Where the finding in a match of ``text[start:end]`` ends; None: there is none."""
+"""Returns the end of the finding within the match ``text[start:end]``, or None if it is not one."""
 
 _THIN = "\u00ad\u200b-\u200d\u2060\ufeff"
 _SPACES = " \u00a0\u2007\u2009\u202f"
 _GAP = rf"{_SPACES}{_THIN}\u2010-\u2015\-"
 _LETTERS = "A-Za-z\u00c0-\u024f\u0370-\u03ff\u0400-\u04ff"
 _DIGIT = one(r"\d")
-_FREE = r"(?<![A-Za-z\d])"  # what goes before is no part of a longer word or number
+_FREE = r"(?<![A-Za-z\d])"  # not inside a longer word or number
 
 
 class Found(NamedTuple):
-    """Where something stands, and what to put there."""
+    """Position of a finding, and its replacement."""
 
     start: int
     end: int
@@ -103,7 +103,7 @@ class Found(NamedTuple):
 
 
 class Pattern:
-    """One kind of thing to find: an expression, what may not stand before it, and a judge of its matches."""
+    """One kind of finding: a look-behind (``after``), an expression, and a judge of its matches."""
 
     def __init__(self, rule: str, piece: Piece, after: str, judge: Judge) -> None:
         self.rule = rule
@@ -114,7 +114,7 @@ class Pattern:
         self._read: tuple[re.Pattern[str], re.Pattern[str]] | None = None
 
     def over(self, text: str) -> PatternSearch:
-        """Search a text. The first search compiles the expressions, which takes a while."""
+        """Search a text. The first search compiles the expressions, which is slow."""
         if self._read is None:
             whole, begun = self._written
             self._read = re.compile(whole), re.compile(begun)
@@ -122,7 +122,7 @@ class Pattern:
 
 
 class PatternSearch(NamedTuple):
-    """A text in which one kind of thing is looked for."""
+    """A pattern applied to a text."""
 
     pattern: Pattern
     text: str
@@ -130,7 +130,7 @@ class PatternSearch(NamedTuple):
     begun: re.Pattern[str]
 
     def find(self, at: int) -> Found | None:
-        """The first finding from a place on."""
+        """The first finding at or after a position."""
         while (match := self.whole.search(self.text, at)) is not None:
             start, end = match.span()
             last = self.pattern.judge(self.text, start, end)
@@ -140,7 +140,7 @@ class PatternSearch(NamedTuple):
         return None
 
     def open_from(self, at: int) -> int:
-        """The first place at which more text could make or change a finding; the end of the text if there is none."""
+        """First position at which more text could create or change a finding, else the end of the text."""
         match = self.begun.search(self.text, max(at, len(self.text) - self.pattern.longest))
         return len(self.text) if match is None else match.start()
 
@@ -148,7 +148,7 @@ class PatternSearch(NamedTuple):
 # e-mail addresses
 
 _NO_TOP_LEVEL = frozenset("png jpg jpeg gif svg webp avif ico css js ts tsx jsx html json toml yaml".split())
-"""Ends of files, whose names have an @ for other reasons."""
+"""File extensions: names such as ``icon@2x.png`` are not addresses."""
 _AT = either(one("@\uff20\ufe6b"), word(r"\u0040"), word("%40"))
 _DOTS = ".\uff0e\u3002"
 _LABEL = some(rf"{_LETTERS}\d{_THIN}-", 1, 63)
@@ -164,7 +164,7 @@ _LAST_LABELS = re.compile(rf"[{_DOTS}]([^{_DOTS}]+)")
 
 
 def _email_end(text: str, start: int, end: int) -> int | None:
-    """Leave off what ends no domain: a sentence's dash, the number of a version."""
+    """Cut off what cannot end a domain: a dash, a version number."""
     sign = _AT_SIGN.search(text, start, end)
     assert sign is not None, "the pattern has one"
     for found in reversed([*_LAST_LABELS.finditer(text, sign.end(), end)]):
@@ -182,7 +182,7 @@ _BREAK = glance(".,")
 
 
 def _ends(text: str, start: int, end: int) -> Iterator[tuple[str, int]]:
-    """The first digits of a match and where they end, the most first, wherever no group of digits goes on."""
+    """Digits of prefixes of a match and their ends, longest first, not ending inside a number or word."""
     ends, digits = [], ""
     for group in _DIGITS.finditer(text, start, end):
         digits += group[0]
@@ -195,11 +195,11 @@ def _ends(text: str, start: int, end: int) -> Iterator[tuple[str, int]]:
 
 
 def _grouped(gap: str, least: int, most: int) -> Piece:
-    """So many digits, with up to two signs of a class between any two."""
+    """``least`` to ``most`` digits, after the first with up to two characters of ``gap`` before each."""
     return many(run(maybe(some(gap, 1, 2)), _DIGIT), least, most)
 
 
-_CARD = run(one(r"^\D0179"), _grouped(_GAP, 12, 18), _BREAK)  # no card of a person begins with 0, 1, 7 or 9
+_CARD = run(one(r"^\D0179"), _grouped(_GAP, 12, 18), _BREAK)  # personal cards do not start with 0, 1, 7 or 9
 _ISSUERS = re.compile(r"[4-6]|3[0-9]|2[2-7]|8[12]")
 _DOUBLED = "0246813579"
 
@@ -235,7 +235,7 @@ _DATE = re.compile(r"\d{2}[./-]\d{2}[./-](?:19|20)\d{2}(?!\d)")
 
 
 def _phone_end(text: str, start: int, end: int) -> int | None:
-    """Numbers without a country need a shape: an ordinary one, or one that begins with 0 and is no date."""
+    """Without a country code, accept only usual lengths, and no dates."""
     if text[start] not in "0(" or text.startswith("00", start):
         return next((last for digits, last in _ends(text, start, end) if len(digits) >= 8), None)
     if _DATE.match(text, start):
@@ -246,7 +246,7 @@ def _phone_end(text: str, start: int, end: int) -> int | None:
     return None
 
 
-_LENGTHS = {  # how long the account numbers of a country are
+_LENGTHS = {  # length of IBANs by country
     15: "NO",
     16: "BE",
     18: "DK FI FO GL NL SD",
@@ -293,7 +293,7 @@ _BASE64 = "A-Za-z0-9+/="
 
 
 def _key(prefixes: str, chars: str, least: int, most: int = 300) -> Piece:
-    """One of some prefixes, and so many characters of a class."""
+    """One of several prefixes, then at least ``least`` characters of a class."""
     return run(either(*map(word, prefixes.split())), some(chars, least, most))
 
 
@@ -329,7 +329,7 @@ _RANDOM = re.compile(r"[A-Za-z0-9]{16}")
 
 
 def _key_end(text: str, start: int, end: int) -> int | None:
-    """Tell keys from names that begin alike, and private keys from public ones."""
+    """Exclude names with the same prefix, and public keys."""
     found = text[start:end]
     if found.startswith("-----"):
         return end if "PRIVATE KEY" in found[:60] else None
@@ -338,7 +338,7 @@ def _key_end(text: str, start: int, end: int) -> int | None:
     return end if is_key else None
 
 
-PATTERNS: dict[PatternKind, Pattern] = {  # what can be asked for
+PATTERNS: dict[PatternKind, Pattern] = {
     "email": Pattern("email", _EMAIL, r"(?<!\\)", _email_end),
     "phone": Pattern("phone", _PHONE, _BEHIND_NO_NUMBER, _phone_end),
     "card": Pattern("card", _CARD, rf"{_FREE}(?<!\d[.,])", _card_end),

@@ -1,9 +1,9 @@
-"""Takes texts past guardrails, each of which sees what the one before it left.
+"""Runs texts through guardrails in order; each sees the text as redacted by the previous one.
 
-Rules find things in a text: the first finding counts, of two that begin together the longer one, and the search goes
-on behind it. So findings do not depend on the pieces in which a text arrives, and ``HoldBack`` releases no character
-before it is known to be harmless. Guardrails made of rules are checked here; for all others the gates are machines:
-``next`` names the guardrail to ask and the text, ``take`` is told the verdict.
+Rules match from left to right. Of two matches with the same start the longer one counts, and the search continues after
+it. Matches therefore do not depend on how a stream is split, and ``HoldBack`` releases only text that can no longer
+match. Built-in guardrails are evaluated here. For all others the gates are machines: ``next`` returns the guardrail to
+call and the text, ``take`` receives the verdict.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from .texts import Passage, Phrases, PhraseSearch, parts_of, passages_of, redact
 
 STAGES: tuple[Stage, ...] = ("input", "output")
 HELD_PER_LOOK = 64
-"""The rules look again after one new character for so many held ones, since a look costs what is held."""
+"""Rules search again after one new character per this many held ones, because a search costs time for all held ones."""
 Rule = Pattern | Phrases
-"""Something to look for. Whether it is found depends on ``CONTEXT_CHARS`` before it and ``longest`` from there on."""
-Search = PatternSearch | PhraseSearch  # a text in which a rule looks
+"""Something to look for. A match depends on ``CONTEXT_CHARS`` before it and ``longest`` characters from its start."""
+Search = PatternSearch | PhraseSearch  # a rule applied to a text
 
 
 class Hit(Struct, frozen=True):
-    """What a guardrail did, as its span says it."""
+    """Matches of a guardrail, for its span."""
 
     guardrail: str
     rule: str
@@ -50,18 +50,14 @@ class Ruled:
         self.action = action
         self.stages = frozenset(stages)
         self.holds: int | None = max(rule.longest for rule in rules)
-        """The most characters that a stream may have to hold back; mostly none."""
+        """Most characters that a stream may hold back. Usually it holds back none."""
         self._rules = tuple(rules)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={self.name!r}, action={self.action!r}, stages={sorted(self.stages)})"
 
     def check(self, text: str, stage: Stage) -> Verdict:
-        """Say what may pass of a whole text."""
-        return self.verdict(text)
-
-    def verdict(self, text: str) -> Verdict:
-        """Say what may pass of a whole text, whatever its stage."""
+        """Check a complete text. The rules are the same for both stages."""
         found = found_in([rule.over(text) for rule in self._rules], 0, len(text))
         if self.action == "block":
             first = next(found, None)
@@ -70,12 +66,12 @@ class Ruled:
         return Redact(parts) if parts else Allow()
 
     def hold_back(self) -> HoldBack:
-        """Start on a text that comes in pieces."""
+        """Start checking a text that arrives in pieces."""
         return HoldBack(self._rules, self.action)
 
 
 def found_in(searches: Sequence[Search], at: int, until: int) -> Iterator[Found]:
-    """Findings of all rules that begin between two places, in order."""
+    """Matches of all rules that start between two positions, in order."""
     nearest = [search.find(at) for search in searches]
     while True:
         first = min((each for each in nearest if each is not None), key=lambda each: (each[0], -each[1]), default=None)
@@ -88,26 +84,26 @@ def found_in(searches: Sequence[Search], at: int, until: int) -> Iterator[Found]
 
 
 class HoldBack:
-    """Releases a text while it arrives. However it is cut, the output is what a check of the whole would leave. Once
-    something is ``blocked``, nothing more is released; what stood before it is out already."""
+    """Releases a text while it arrives. The output does not depend on how the text is split. Once ``blocked``, it
+    releases nothing more; the text before the match is already released."""
 
     def __init__(self, rules: Sequence[Rule], action: GuardrailAction) -> None:
-        self.counts: Counter[str] = Counter()  # findings by rule
-        self.blocked: str | None = None  # the rule that ended it
+        self.counts: Counter[str] = Counter()  # matches by rule
+        self.blocked: str | None = None  # the rule that blocked it
         self._rules = rules
         self._action = action
         self._longest = max(rule.longest for rule in rules)
-        self._text = ""  # the text held back, and the context before it
+        self._text = ""  # held text, after its context
         self._at = 0
-        self._unseen = 0  # characters since the rules last looked
+        self._unseen = 0  # characters since the last search
 
     @property
     def held(self) -> int:
-        """How many characters are held back."""
+        """Number of characters held back."""
         return len(self._text) - self._at
 
     def feed(self, text: str) -> str:
-        """Take a piece; return what may go out now."""
+        """Add a piece; return the text to release."""
         if not text or self.blocked is not None:
             return ""
         self._text += text
@@ -119,13 +115,13 @@ class HoldBack:
         return self._release(searches, min(search.open_from(self._at) for search in searches))
 
     def end(self) -> str:
-        """The text is complete: return the rest."""
+        """End the text; return the rest."""
         if self.blocked is not None:
             return ""
         return self._release([rule.over(self._text) for rule in self._rules], len(self._text))
 
     def _release(self, searches: Sequence[Search], until: int) -> str:
-        """Release what stands before a place, and redacted findings that begin there, to their ends."""
+        """Release the text before ``until``, with matches that start there redacted to their ends."""
         out: list[str] = []
         for found in found_in(searches, self._at, until):
             out.append(self._text[self._at : found.start])
@@ -143,9 +139,9 @@ class HoldBack:
 
 
 class Window:
-    """Holds back a text for a guardrail that checks whole texts: names a window to check, and takes the verdict. No
-    finding is longer than ``holds``; None: only the whole text can be judged. Windows begin after a space where there
-    is one, so that words stay whole."""
+    """Buffers a text for a guardrail that checks complete texts: returns windows to check and takes verdicts. ``holds``
+    is the longest possible match; None: only the complete text can be checked. Windows start after a space, if there is
+    one, so that words stay whole."""
 
     def __init__(self, holds: int | None) -> None:
         self.counts: Counter[str] = Counter()
@@ -155,7 +151,7 @@ class Window:
         self._cut = 0
 
     def feed(self, text: str) -> str | None:
-        """Take a piece; return what to check, or None while that can wait."""
+        """Add a piece; return the window to check, or None if that can wait."""
         self._text += text
         if self._holds is None or len(self._text) <= self._holds:
             return None
@@ -165,12 +161,12 @@ class Window:
         return self._text if self._cut > 0 else None
 
     def end(self) -> str | None:
-        """The text is complete."""
+        """End the text; return the window to check."""
         self._cut = len(self._text)
         return self._text or None
 
     def take(self, verdict: Verdict) -> str:
-        """Take the verdict on the window; return what may go out now."""
+        """Apply the verdict on the window; return the text to release."""
         if isinstance(verdict, Block):
             self.blocked = verdict.rule
             self.counts[verdict.rule] += 1
@@ -184,7 +180,7 @@ class Window:
 
 
 def checked_verdict(verdict: object, guardrail: str) -> Verdict:
-    """A guardrail's verdict. Raises ``InternalError`` for anything else: nothing passes on a guess."""
+    """Validate a guardrail's verdict. Raises ``InternalError`` for anything else."""
     match verdict:
         case Allow():
             return verdict
@@ -192,10 +188,10 @@ def checked_verdict(verdict: object, guardrail: str) -> Verdict:
             return verdict
         case Block() if _is_text(verdict.rule):
             return verdict
-        case Redact() | Block():  # the structs take any value
+        case Redact() | Block():  # structs do not check their fields
             said = f"a {type(verdict).__name__} whose fields are not what they should be"
         case str():
-            said = "a text"  # perhaps the one that it was to judge
+            said = "a text"  # not quoted, because it may be the checked text
         case _:
             said = shown(verdict)
     hint = "return Allow(), Redact((Redaction(start, end, rule),)) or Block(rule)"
@@ -203,7 +199,7 @@ def checked_verdict(verdict: object, guardrail: str) -> Verdict:
 
 
 def _is_part(part: object) -> bool:
-    """True for a redaction whose places are in order and whose words are text."""
+    """True for a redaction with valid fields."""
     if not isinstance(part, Redaction) or type(part.start) is not int or type(part.end) is not int:
         return False
     return part.start <= part.end and _is_text(part.rule) and _is_text(part.replacement)
@@ -214,7 +210,7 @@ def _is_text(text: object) -> bool:
 
 
 def guardrails_of(policy: Policy) -> tuple[Ruled, ...]:
-    """The guardrails of a checked policy, in its order."""
+    """Guardrails of a checked policy, in order."""
     made: list[Ruled] = []
     for entry in policy.guardrails or ():
         stages = entry.stages or STAGES
@@ -226,7 +222,7 @@ def guardrails_of(policy: Policy) -> tuple[Ruled, ...]:
 
 
 class Ask(NamedTuple):
-    """Asks for a guardrail's verdict on a text."""
+    """A guardrail to call with a text."""
 
     guardrail: Guardrail
     text: str
@@ -234,15 +230,15 @@ class Ask(NamedTuple):
 
 
 def standing(guardrails: Iterable[Guardrail], stage: Stage) -> list[Guardrail]:
-    """The guardrails that check at a stage."""
+    """Guardrails that apply to a stage."""
     return [guardrail for guardrail in guardrails if stage in guardrail.stages]
 
 
 class PassageGate:
-    """Takes whole texts past guardrails: those of a request, or the arguments of an answer's tool calls."""
+    """Runs complete texts through guardrails: those of a request, or tool call arguments of an answer."""
 
     def __init__(self, passages: Iterable[Passage], guardrails: Iterable[Guardrail], stage: Stage) -> None:
-        self.passages = [*passages]  # the passages as redacted so far
+        self.passages = [*passages]  # as redacted so far
         self.blocked: Hit | None = None
         self._counts: Counter[tuple[str, str]] = Counter()
         self._stage: Stage = stage
@@ -257,15 +253,15 @@ class PassageGate:
         return found if self.blocked is None else [*found, self.blocked]
 
     def next(self) -> Ask | None:
-        """Name the guardrail to ask next; None: done."""
+        """The next guardrail to call. None: done."""
         while self._ask is None and self.blocked is None and (ask := next(self._asks, None)) is not None:
             self._ask = ask
             if isinstance(ask.guardrail, Ruled):
-                self.take(ask.guardrail.verdict(ask.text))
+                self.take(ask.guardrail.check(ask.text, ask.stage))
         return self._ask
 
     def take(self, verdict: object) -> None:
-        """Take the verdict of the guardrail that ``next`` named."""
+        """Apply the verdict of the guardrail returned by ``next``."""
         assert self._ask is not None, "next() names the guardrail"
         (guardrail, text, stage), self._ask = self._ask, None
         said = checked_verdict(verdict, guardrail.name)
@@ -286,24 +282,24 @@ class PassageGate:
 
 
 class RequestGate(PassageGate):
-    """Takes a request past the guardrails of the input."""
+    """Runs a request through the input guardrails."""
 
     def __init__(self, request: RouteRequest, guardrails: Iterable[Guardrail]) -> None:
         super().__init__(passages_of(request), guardrails, "input")
         if any(message.reasoning is not None for message in request.messages):
-            # signed, so that nothing in them can be redacted; they repeat what was taken out of the other texts
+            # reasoning repeats text that may have been redacted, and is signed, so it cannot be redacted itself
             request = replace(request, messages=[replace(each, reasoning=None) for each in request.messages])
         self._given = request
 
     @property
     def request(self) -> RouteRequest:
-        """The request as it may be sent: the same object if nothing was redacted."""
+        """The request after redaction; the same object if nothing was redacted."""
         return with_passages(self._given, self.passages) if self._counts else self._given
 
 
 class AnswerGate:
-    """Takes an answer past the guardrails of the output while it arrives. After each ``feed``, and after ``end``, ask
-    ``next`` until it returns None; then ``text`` is what may go out."""
+    """Runs an answer through the output guardrails while it arrives. After each ``feed``, and after ``end``, call
+    ``next`` until it returns None; then send ``text``."""
 
     def __init__(self, guardrails: Iterable[Guardrail]) -> None:
         self.blocked: Hit | None = None
@@ -317,7 +313,7 @@ class AnswerGate:
 
     @property
     def text(self) -> str:
-        """What may go out, returned once."""
+        """Text to send; each piece is returned once."""
         out, self._out = "".join(self._out), []
         return out
 
@@ -333,30 +329,30 @@ class AnswerGate:
         return found if self.blocked is None else [*found, self.blocked]
 
     def feed(self, text: str) -> None:
-        """Take a piece of the answer."""
+        """Add a piece of the answer."""
         self._pass(0, text)
 
     def end(self) -> None:
-        """The text is complete."""
+        """End the answer."""
         self._ended = True
         self._pass(0, "")
 
     def next(self) -> Ask | None:
-        """Name the guardrail to ask; None: all that can pass has passed."""
+        """The next guardrail to call. None: done with the text so far."""
         return None if self._ask is None else self._ask[1]
 
     def take(self, verdict: object) -> None:
-        """Take the verdict of the guardrail that ``next`` named."""
+        """Apply the verdict of the guardrail returned by ``next``."""
         assert self._ask is not None, "next() names the guardrail"
         (place, ask), self._ask = self._ask, None
         station = self._stations[place]
-        assert isinstance(station, Window), "only those are asked for"
+        assert isinstance(station, Window), "rules need no verdict"
         text = station.take(checked_verdict(verdict, ask.guardrail.name))
         if not self._is_blocked(place):
             self._pass(place + 1, text)
 
     def _pass(self, place: int, text: str) -> None:
-        """Move a text from station to station until one needs a verdict or holds all of it."""
+        """Pass a text through the guardrails until one needs a verdict or holds all of it."""
         for here in range(place, len(self._stations)):
             if self.blocked is not None or not (text or self._ended):
                 return
@@ -375,7 +371,7 @@ class AnswerGate:
         self._out.append(text)
 
     def _is_blocked(self, place: int) -> bool:
-        """Note that a guardrail ended the answer. What it released in the same step goes no further."""
+        """Record a block by a guardrail. Text that it released in the same step is dropped."""
         rule = self._stations[place].blocked
         if rule is not None:
             self.blocked = Hit(self._guardrails[place].name, rule, "output", "block")

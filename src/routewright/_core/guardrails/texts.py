@@ -1,4 +1,4 @@
-"""The texts of requests and answers that guardrails read, and the phrases of a list in them."""
+"""Texts of requests and answers that guardrails check, and search for lists of phrases."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from routewright.wire import FilePart, FunctionCall, Message, Redact, Redaction,
 from .detectors import Found
 
 MAX_GAP_CHARS = 1_000
-REDACTED = "[redacted]"  # takes the place of a phrase
+REDACTED = "[redacted]"  # replaces a phrase
 _GAP = rf"\s{{1,{MAX_GAP_CHARS}}}+"
 _SIGN = re.compile(rf"{_GAP}|\S")
-_UNSPACED = re.compile(  # Thai, Lao, Burmese, Khmer, and what is written in the east of Asia
+_UNSPACED = re.compile(  # Thai, Lao, Burmese, Khmer and East Asian scripts
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ud7ff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
 )
 
 
 class Phrases:
-    """Finds any of a list. Takes time by the length of the text, hardly by that of the list. A finding tells the
+    """Finds any of a list of phrases. Time depends on the text's length, hardly on the list's. A finding contains the
     ``rule``, never the phrase."""
 
     def __init__(self, phrases: Iterable[str], rule: str) -> None:
@@ -43,12 +43,12 @@ class Phrases:
         return PhraseSearch(self, text)
 
     def find(self, text: str, at: int) -> tuple[int, int] | None:
-        """Where the first from a place on stands in a folded text."""
+        """Span of the first phrase at or after a position of a folded text."""
         match = self._whole.search(text, at)
         return None if match is None else match.span()
 
     def open_from(self, text: str, at: int) -> int:
-        """The first place of a folded text at which what follows decides whether something begins there."""
+        """First position of a folded text at which more text could create a finding."""
         signs = [*_SIGN.finditer(text, max(at, len(text) - self.longest))][-self._most_signs :]
         line = "".join(" " if sign[0].isspace() else sign[0] for sign in signs)
         for place, sign in enumerate(signs):
@@ -58,18 +58,18 @@ class Phrases:
 
 
 class PhraseSearch:
-    """A text, folded; folding may make it longer."""
+    """A case-folded text to search. Folding may lengthen it."""
 
     def __init__(self, phrases: Phrases, text: str) -> None:
         self._phrases = phrases
         self._folded = text.casefold()
-        self._places: Sequence[int] = range(len(text) + 1)  # where in the text each folded character comes from
+        self._places: Sequence[int] = range(len(text) + 1)  # original position of each folded character
         if len(self._folded) != len(text):
             counts = (len(char.casefold()) for char in text)
             self._places = [*chain.from_iterable(map(repeat, count(), counts)), len(text)]
 
     def find(self, at: int) -> Found | None:
-        """The first from a place on."""
+        """The first finding at or after a position."""
         span = self._phrases.find(self._folded, bisect_left(self._places, at))
         if span is None:
             return None
@@ -77,12 +77,12 @@ class PhraseSearch:
         return Found(self._places[span[0]], end, self._phrases.rule, REDACTED)
 
     def open_from(self, at: int) -> int:
-        """From where on what follows the text matters."""
+        """First position at which more text could create a finding."""
         return self._places[self._phrases.open_from(self._folded, bisect_left(self._places, at))]
 
 
 def _branches(phrases: Sequence[str], depth: int) -> Iterator[str]:
-    """A tree of expressions for sorted phrases that share the first ``depth`` characters; longest first."""
+    """Expressions for sorted phrases that share the first ``depth`` characters, as a tree; longest first."""
     for char, group in groupby((phrase for phrase in phrases if len(phrase) > depth), key=lambda phrase: phrase[depth]):
         below = [*group]
         rest = [*_branches(below, depth + 1)]
@@ -93,7 +93,7 @@ def _branches(phrases: Sequence[str], depth: int) -> Iterator[str]:
 
 
 def _before(char: str) -> str:
-    """The look-behind in front of a phrase that begins with this character."""
+    """Look-behind for a phrase that starts with this character."""
     return r"(?<!\w)" if _bounds(char) else ""
 
 
@@ -107,7 +107,7 @@ _BETWEEN = "\n"
 
 
 def redacted(text: str, parts: Sequence[Redaction]) -> str:
-    """A text without these parts, which stand in its order."""
+    """Replace parts of a text. They must be in order and not overlap."""
     out, at = [], 0
     for part in parts:
         out += [text[at : part.start], part.replacement]
@@ -116,7 +116,7 @@ def redacted(text: str, parts: Sequence[Redaction]) -> str:
 
 
 def parts_of(verdict: Verdict, length: int) -> list[Redaction]:
-    """The parts of a text to redact: in order, within its length, overlapping ones joined."""
+    """Parts of a text to redact: in order, within its length, with overlapping ones joined."""
     parts: list[Redaction] = []
     for part in sorted(verdict.parts, key=lambda part: part.start) if isinstance(verdict, Redact) else ():
         start, end = max(part.start, 0), min(part.end, length)
@@ -129,15 +129,15 @@ def parts_of(verdict: Verdict, length: int) -> list[Redaction]:
 
 
 class Passage(NamedTuple):
-    """One text to check, perhaps of several parts, each on lines of its own."""
+    """One text to check, made of parts on separate lines."""
 
     parts: tuple[str, ...]
     written: tuple[str | None, ...]
-    """How each part was written; None: it was changed."""
+    """Original spelling of each part. None: the part was changed."""
     between: tuple[str, ...]
-    """What is written before, between and after the parts."""
+    """Text before, between and after the parts."""
     write: Callable[[str], str]
-    """Writes a part that was changed."""
+    """Spells a changed part."""
 
     @property
     def text(self) -> str:
@@ -145,11 +145,11 @@ class Passage(NamedTuple):
         return _BETWEEN.join(self.parts)
 
     def without(self, redactions: Sequence[Redaction]) -> Passage:
-        """The passage with these parts of its text redacted."""
+        """The passage with parts of its text redacted."""
         made, written, at = [], [], 0
         for part, how in zip(self.parts, self.written, strict=True):
             end = at + len(part)
-            # the replacement goes into the part in which a redaction begins
+            # the replacement goes into the part where a redaction starts
             left = redacted(
                 part,
                 [
@@ -175,12 +175,12 @@ class Passage(NamedTuple):
 
 
 def plain_passage(text: str) -> Passage:
-    """A text that is checked as it is."""
+    """A passage of plain text."""
     return Passage((text,), (text,), ("", ""), str)
 
 
 def json_passage(text: str) -> Passage:
-    """The keys, strings and numbers of a JSON text, fenced or not. Other text is plain, escapes resolved."""
+    """A passage of the keys, strings and numbers of JSON, fenced or not. Other text is plain, with escapes resolved."""
     try:
         json.loads(unfenced(text), parse_int=str, parse_float=str)
     except (ValueError, RecursionError):
@@ -194,13 +194,13 @@ def json_passage(text: str) -> Passage:
 
 
 def _unescaped(escapes: re.Match[str]) -> str:
-    """The characters that escapes stand for; a surrogate pair becomes one."""
+    """Decode escapes; a surrogate pair becomes one character."""
     said: str = json.loads(f'"{escapes[0]}"')
     return said.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def passages_of(request: RouteRequest) -> list[Passage]:
-    """The texts of all messages, whatever their roles, in order: contents, text parts, arguments of tool calls."""
+    """Texts of all messages of any role, in order: contents, text parts, file names, tool call arguments."""
     found: list[Passage] = []
     for message in request.messages:
         content = message.content
@@ -215,7 +215,7 @@ def passages_of(request: RouteRequest) -> list[Passage]:
 
 
 def with_passages(request: RouteRequest, passages: Iterable[Passage]) -> RouteRequest:
-    """The request with what is left of its ``passages_of``."""
+    """Put the redacted ``passages_of`` back into a request."""
     texts = map(str, passages)
     messages: list[Message] = []
     for message in request.messages:

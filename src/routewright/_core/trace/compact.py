@@ -1,4 +1,4 @@
-"""A trace as it is stored, and joined with its sub-traces into one tree of spans (spec 2.6)."""
+"""Stored form of a trace, and joining a trace with its sub-traces into one tree of spans (spec 2.6)."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from routewright.wire import (
 
 
 def joined(trace: Trace, below: Mapping[str, Trace]) -> Trace:
-    """The trace with its sub-traces' spans below the spans that name them. Missing ones stay as they are."""
+    """Insert the spans of sub-traces below the spans that refer to them. Missing sub-traces are skipped."""
     has_spans = {span.parent_id for span in trace.spans}
 
-    def walk() -> Iterator[tuple[int, float, Span]]:  # whose trace it is, by the span that names it; its start there
+    def walk() -> Iterator[tuple[int, float, Span]]:  # id and start of the sub-trace span (0: none), span
         for span in trace.spans:
             yield 0, 0.0, span
             child = below.get(span.trace_id) if isinstance(span, SubTraceSpan) else None
@@ -58,7 +58,7 @@ _candidates = msgpack.Decoder(list[Candidate]).decode
 
 
 class AttemptLine(Struct, array_like=True, gc=False):
-    """One attempt: its ``ModelSpan``, and the ``FallbackSpan`` before it. Times are milliseconds."""
+    """One attempt: its ``ModelSpan``, and the ``FallbackSpan`` before it. Times in milliseconds."""
 
     number: int
     model: str
@@ -76,19 +76,19 @@ class AttemptLine(Struct, array_like=True, gc=False):
     fault: str | None
     flags: int
     instead: tuple[str, str, bool] | None = None
-    """If it is a fallback: for which model, why, and whether it served."""
+    """For a fallback: replaced model, reason, and whether it served the request."""
     hits: tuple[Hit, ...] = ()
     hits_ms: float = 0.0
-    """When they were found, from the start of the call."""
+    """Time of the matches, from the start of the call."""
     saved_nanos: int = 0
-    """What its vendor's cache saved."""
+    """Saved by the vendor's cache."""
 
 
 class ChoiceLine(Struct, array_like=True, gc=False):
     """The decision, without its input."""
 
     candidates: Raw
-    """``list[Candidate]``, the best few: encoded once for all calls of a plan."""
+    """The best candidates as encoded ``list[Candidate]``, shared by all calls of a plan."""
     models: list[str]
     score: int
     cap: int | None
@@ -97,11 +97,11 @@ class ChoiceLine(Struct, array_like=True, gc=False):
     token_count: Any
     took_ms: float
     instead_of: str = ""
-    """The model that would have been chosen without a reading of the prompt, if it is another."""
+    """The model that would have been chosen without a reading, if different."""
 
 
 class LookLine(Struct, array_like=True, gc=False):
-    """A look into the response cache: its ``CacheSpan``."""
+    """A cache look-up: its ``CacheSpan``."""
 
     hit: bool
     mode: Literal["exact", "semantic"]
@@ -110,7 +110,7 @@ class LookLine(Struct, array_like=True, gc=False):
     spent_ms: float
     key: bytes
     entry_id: str | None = None
-    """Trace id of the call that made the entry: of a miss, the nearest that was looked at."""
+    """Trace id of the call that created the entry; for a miss, of the nearest entry."""
     age_s: float | None = None
     saved_nanos: int = 0
     similarity: float | None = None
@@ -120,12 +120,12 @@ class LookLine(Struct, array_like=True, gc=False):
     max_error: float | None = None
     explored: bool = False
     features: tuple[float, ...] = ()
-    """What the risk was estimated from."""
+    """Inputs of the risk estimate."""
     namespace: str | None = None
 
     @property
     def header(self) -> str:
-        """What HTTP says of it, in ``X-Routewright-Cache``."""
+        """Value of the header ``X-Routewright-Cache``."""
         if not self.hit:
             return "miss"
         near = "" if self.similarity is None else f"; similarity={self.similarity:.3f}"
@@ -162,7 +162,7 @@ class CallLine(Struct, array_like=True, gc=False):
 
     @property
     def model(self) -> str | None:
-        """The model that served, else the last that was tried."""
+        """The model that served the request, else the last one tried."""
         return self.selected_model or (self.attempts[-1].model if self.attempts else None)
 
 
@@ -208,7 +208,7 @@ def _shared(line: CallLine) -> dict[str, Any]:
 
 
 def spans_of(line: CallLine) -> list[Span]:
-    """The steps of the call, in order."""
+    """Spans of the call, in order."""
     spans: list[Span] = []
     if line.choice is not None:
         output = OutputPlan(line.choice.cap, line.choice.fallback_affordable)
@@ -219,7 +219,7 @@ def spans_of(line: CallLine) -> list[Span]:
                 start_ms=0.0,
                 duration_ms=line.choice.took_ms,
                 candidates=_candidates(line.choice.candidates),
-                rejected=line.choice.rejected.copy(),  # the line may be that of many calls
+                rejected=line.choice.rejected.copy(),  # calls may share the line
                 digest=digest_of(line.given, line.choice.models, output, line.choice.score),
                 token_count=line.choice.token_count,
                 reading=line.given.reading,

@@ -1,13 +1,12 @@
-"""Selects traces by a filter, ``term(,term)*`` with terms of ``key op value``, and seals page cursors (contract 9).
+"""Trace filters, ``term(,term)*`` with terms ``key op value``, and page cursors (contract 9).
 
     status=failed,metadata.team="search, EU",cost_usd>=0.01
 
-A value in double quotes may hold commas and operators; in it ``\\"`` is a quote and ``\\\\`` a backslash. A field that
-a trace does not have is an empty text; metadata that it does not have is equal to nothing. Any text is parsed in one
-pass.
+A value in double quotes may contain commas and operators; ``\\"`` is a quote and ``\\\\`` a backslash. A missing field
+counts as an empty string; missing metadata is equal to nothing. Parsing takes linear time.
 
-A cursor says where the next page begins, for one query of one account, for 24 hours. It is opaque and authenticated:
-one that was changed, or made for another query, is refused and reveals nothing.
+A cursor marks the start of the next page for one query of one account and is valid for 24 hours. It is authenticated: a
+changed cursor, or one of another query, is refused.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ CURSOR_LIFETIME_S = 24 * 3600
 MAX_CURSOR_CHARS = 1_000
 MAX_CHARS = 4_096
 MAX_TERMS = 32
-LARGE = 1e21  # from here on a whole float is written with an exponent
+LARGE = 1e21  # whole floats from here on are written with an exponent
 METADATA = "metadata."
-TEXTS: dict[str, tuple[str, ...]] = {  # keys that hold a text, and what it can be; empty: anything
+TEXTS: dict[str, tuple[str, ...]] = {  # string keys and their possible values; empty: any
     "status": get_args(TraceStatus),
     "kind": get_args(TraceKind),
     "model": (),
@@ -62,9 +61,9 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,39}")
 
 
 def parse_filter(text: str) -> tuple[Term, ...]:
-    """Read a filter; an empty one asks for all. Raises ``ValidationFailed``, which names the term."""
+    """Parse a filter. An empty one selects all. Raises ``ValidationFailed`` with the term."""
     if not isinstance(text, str):
-        raise ValidationFailed.at("filter", f"must be a text, got {shown(text)}", "write key=value,key>=value")
+        raise ValidationFailed.at("filter", f"must be a string, got {shown(text)}", "write key=value,key>=value")
     if len(text) > MAX_CHARS:
         raise ValidationFailed.at("filter", f"has {len(text)} characters", f"take at most {MAX_CHARS}")
     if not is_unicode(text):
@@ -77,14 +76,14 @@ def parse_filter(text: str) -> tuple[Term, ...]:
         assert found is not None, "the empty text matches"
         key, sign, written = found.groups("")
         terms.append(_term(f"filter[{len(terms)}]", key.strip(), sign, written.strip()))
-        at = found.end() + 1  # behind the comma
+        at = found.end() + 1  # after the comma
         if len(terms) > MAX_TERMS:
             raise ValidationFailed.at("filter", f"has more than {MAX_TERMS} terms", "ask for less at a time")
     return tuple(terms)
 
 
 def selects(asked: Selection, trace: TraceItem) -> bool:
-    """Say whether a trace is among those that are asked for."""
+    """True if a trace matches a selection."""
     return (
         asked.environment in (None, trace.environment)
         and (asked.since is None or trace.created_at >= asked.since)
@@ -94,19 +93,19 @@ def selects(asked: Selection, trace: TraceItem) -> bool:
 
 
 def check_terms(storage: str, terms: Sequence[Term]) -> None:
-    """Refuse a term that no parser makes. Raises ``UnsupportedWrite``."""
+    """Raise ``UnsupportedWrite`` for an invalid term."""
     for term in terms:
         if term.op not in COMPARE or not (term.key in KEYS or term.key.startswith(METADATA)):
             raise UnsupportedWrite(f"{storage} knows no term with {shown(term.key)} {shown(term.op)}")
 
 
 def matches(trace: TraceItem, terms: Sequence[Term]) -> bool:
-    """Say whether every term holds of a trace."""
+    """True if a trace matches every term."""
     return all(_holds(trace, term) for term in terms)
 
 
 def text_of(value: object) -> str | None:
-    """A scalar of metadata as filters and analytics see it; None for lists, objects and null."""
+    """A metadata scalar as text, for filters and analytics. None for lists, objects and null."""
     match value:
         case str():
             return value
@@ -120,7 +119,7 @@ def text_of(value: object) -> str | None:
 
 
 def number_of(value: object) -> float | None:
-    """A number of metadata; None of anything else."""
+    """A metadata number, or None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value) if _fits(value) else None
@@ -128,7 +127,7 @@ def number_of(value: object) -> float | None:
 
 @lru_cache(maxsize=256)
 def texts_meant(value: str) -> tuple[str, ...]:
-    """Texts that equal a metadata value of a filter: the value itself, and the same number in its shortest form."""
+    """Texts that a filter's metadata value equals: itself, and the same number in its shortest form."""
     if _NUMBER.fullmatch(value) is None:
         return (value,)
     shortest = text_of(float(value) if "." in value or "e" in value.lower() else int(value))
@@ -150,13 +149,13 @@ def _term(path: str, key: str, sign: str, written: str) -> Term:
     op = _OPS.get(sign)
     if op is None:
         said = shown(key + sign + written)
-        raise ValidationFailed.at(path, f"{said} is no term", f"write key=value; operators are {' '.join(COMPARE)}")
+        raise ValidationFailed.at(path, f"{said} is not a term", f"write key=value;  operators are {' '.join(COMPARE)}")
     value = written
     if not written:
         raise ValidationFailed.at(path, f"{shown(key)} has no value", 'write "" for an empty one')
     if written[0] in "=<>!":
         problem = f"the value of {shown(key)} is {shown(written)}"
-        raise ValidationFailed.at(path, problem, "put it in quotes, if that is meant")
+        raise ValidationFailed.at(path, problem, "put the value in quotes if this is intended")
     if written[0] == '"':
         if _QUOTED.fullmatch(written) is None:
             problem = f"the quotes of {shown(written)} are not closed"
@@ -186,7 +185,7 @@ def _term(path: str, key: str, sign: str, written: str) -> Term:
 def _number(path: str, key: str, value: str) -> float:
     number = float(value) if _NUMBER.fullmatch(value) else None
     if number is None or not isfinite(number):
-        raise ValidationFailed.at(path, f"{shown(key)} is compared with {shown(value)}", "write a number, as 0.5")
+        raise ValidationFailed.at(path, f"{shown(key)} is compared with {shown(value)}", "write a number such as 0.5")
     return number
 
 
@@ -201,25 +200,25 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
     issued_at: int
     """Unix seconds."""
     after: str
-    """Key of the last item of the page before."""
+    """Key of the last item of the previous page."""
 
 
 def seal(after: str, asked: object, secret: bytes, now: float) -> str:
-    """Write the cursor of the page behind the key ``after`` in what was ``asked``: account and query, as JSON."""
+    """Create the cursor for the page after the key ``after``. ``asked`` is account and query, JSON-encodable."""
     content = msgspec.json.encode(_Content(int(now), after))
     return _written(content + _mac(content, asked, secret))
 
 
 def unseal(cursor: str, asked: object, secrets: Sequence[bytes], now: float) -> str:
-    """Read the key that a page begins behind. ``secrets``: the one in use, then those that were before it. Raises
+    """Return the key that a page starts after. ``secrets``: the current one, then previous ones. Raises
     ``CursorInvalid`` and ``CursorExpired``."""
     data = _read(cursor)
     content, told = data[:-_MAC_BYTES], data[-_MAC_BYTES:]
     if not any(same(told, _mac(content, asked, secret)) for secret in secrets):
-        raise CursorInvalid("the cursor is not one of this query: pass next_cursor as it came, with the same filter")
-    read = msgspec.json.decode(content, type=_Content)  # it is our own
+        raise CursorInvalid("the cursor does not belong to this query: pass next_cursor unchanged with the same filter")
+    read = msgspec.json.decode(content, type=_Content)  # authenticated, so it decodes
     if int(now) - read.issued_at > CURSOR_LIFETIME_S:
-        raise CursorExpired("the cursor is older than 24 hours: begin again without one")
+        raise CursorExpired("the cursor is older than 24 hours: start again without a cursor")
     return read.after
 
 
@@ -228,12 +227,12 @@ def _mac(content: bytes, asked: object, secret: bytes) -> bytes:
 
 
 def _written(data: bytes) -> str:
-    """Content comes first: it is a JSON array, so no cursor begins with a dash, which a command takes for an option."""
+    """Encode a cursor. The content, a JSON array, comes first, so that no cursor starts with a dash like an option."""
     return urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 def _read(cursor: object) -> bytes:
-    """The bytes of a cursor; empty unless it is canonical base64, where the last character has one spelling."""
+    """Decode a cursor. Empty unless it is canonical base64."""
     if not isinstance(cursor, str) or len(cursor) > MAX_CURSOR_CHARS or not cursor.isascii():
         return b""
     try:

@@ -11,21 +11,21 @@ from routewright.errors import ValidationFailed
 
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 LENGTH = 26
-AFTER_PREFIX = f"[{ALPHABET}]{{{LENGTH}}}"  # what follows the prefix of an id, as a regular expression
+AFTER_PREFIX = f"[{ALPHABET}]{{{LENGTH}}}"  # regular expression for an id after its prefix
 _PAIRS = [first + second for first in ALPHABET for second in ALPHABET]
-_TIME_LENGTH = 10  # letters of the milliseconds, before two that count and those of chance
-CHANCE_LENGTH = LENGTH - _TIME_LENGTH - 2  # letters of chance in an id: 70 bits
+_TIME_LENGTH = 10  # letters of the milliseconds; two for a counter and the random ones follow
+CHANCE_LENGTH = LENGTH - _TIME_LENGTH - 2  # random letters: 70 bits
 _LETTERS = ALPHABET.encode() * 8
 
 
 def letters_of(chance: bytes) -> str:
-    """Write each byte of chance as a letter."""
+    """Encode each random byte as a letter."""
     return chance.translate(_LETTERS).decode()
 
 
 class IdSequence:
-    """Ids of one process: the milliseconds, a number within these, then chance; so later ids are greater. A clock that
-    steps back is ignored until it catches up. After 1,024 ids in a millisecond the next one is begun."""
+    """Increasing ids of one process: milliseconds, a counter, random letters. If the clock steps back, the last time is
+    used until it catches up. After 1,024 ids in a millisecond the next millisecond is used."""
 
     def __init__(self) -> None:
         self._milliseconds = -1
@@ -33,7 +33,7 @@ class IdSequence:
         self._high = self._lead = ""
 
     def next(self, prefix: str, milliseconds: int, chance: str) -> str:
-        """Write the next id, which ends in ``chance``, ``CHANCE_LENGTH`` letters."""
+        """The next id. ``chance`` is ``CHANCE_LENGTH`` random letters."""
         within = 0
         if milliseconds <= self._milliseconds:
             milliseconds, within = self._milliseconds, self._within + 1
@@ -49,7 +49,7 @@ class IdSequence:
 
 
 def milliseconds_of(id: str) -> int:
-    """When an id was made, in Unix milliseconds, as the clock of its maker had it; 0 for an id of another kind."""
+    """Creation time of an id in Unix milliseconds; 0 for an id in another format."""
     written = id.rpartition("_")[2][:_TIME_LENGTH]
     number = 0
     for letter in written:
@@ -61,8 +61,8 @@ def milliseconds_of(id: str) -> int:
 
 
 def normalise_trace_id(text: object) -> str:
-    """Read ``trc_<id>`` as the alias of ``tr_<id>`` that the specification also publishes (spec 2.2). Raises
-    ``ValidationFailed`` for what is no string, or none that a storage can look for."""
+    """Convert the alias ``trc_<id>`` to ``tr_<id>`` (spec 2.2). Raises ``ValidationFailed`` unless it is a valid
+    string."""
     if not isinstance(text, str):
         raise ValidationFailed.at("trace_id", f"must be a string, got {type(text).__name__}", "pass answer.trace.id")
     if not is_unicode(text):
@@ -70,34 +70,34 @@ def normalise_trace_id(text: object) -> str:
     return "tr_" + text[4:] if text.startswith("trc_") else text
 
 
-SAMPLED = 0x01  # whoever began the trace records it
-RANDOM = 0x02  # its id was drawn by chance
+SAMPLED = 0x01  # the caller records the trace
+RANDOM = 0x02  # the trace id is random
 
 _LENGTH = 55
 _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})", re.ASCII)
 _INVALID_VERSION = "ff"
-_FLAGS_OF_LATER = SAMPLED  # of a version that is not known yet one bit alone means what it means here
+_FLAGS_OF_LATER = SAMPLED  # the only flag with a defined meaning in future versions
 
 
 class TraceParent(NamedTuple):
-    """A place in a trace: what comes next there is its child."""
+    """The parent span of a call (W3C Trace Context)."""
 
     trace_id: str
     """32 hexadecimal digits."""
     span_id: str
     """16 hexadecimal digits."""
     flags: int = 0
-    """``SAMPLED`` and ``RANDOM``; no other bit is passed on."""
+    """``SAMPLED`` and ``RANDOM``; other bits are dropped."""
 
     @property
     def text(self) -> str:
-        """As a header, in version 00."""
+        """The header value, version 00."""
         return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
 
 
 def parse_traceparent(text: str) -> TraceParent | None:
-    """Read a header. None if it is invalid: the standard says to ignore it. Of a later version the known part is read;
-    longer text must follow another dash."""
+    """Parse a header. None: invalid, to be ignored according to the standard. For a later version the known part is
+    parsed; more text must follow another dash."""
     if len(text) < _LENGTH:
         return None
     found = _FORM.fullmatch(text, 0, _LENGTH)
@@ -113,7 +113,7 @@ def parse_traceparent(text: str) -> TraceParent | None:
 
 
 def span_id_of(trace_id: str, attempt: int = 0) -> str:
-    """The span of an attempt at a model, or of the whole call: who knows the call's trace finds the same again, so
-    that what a provider was told and what is exported later agree without being stored."""
+    """Span id of an attempt, or of the whole call (0). It is derived from the trace id, so that the header sent to a
+    provider and the exported span agree without being stored."""
     digest = blake2b(f"{trace_id}/{attempt}".encode(), digest_size=8).hexdigest()
     return digest if digest.strip("0") else "1".zfill(16)

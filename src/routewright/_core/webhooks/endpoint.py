@@ -1,6 +1,6 @@
-"""Endpoints of webhooks: which URLs and addresses are allowed, what they subscribe to, and sample events.
+"""Webhook endpoints: allowed URLs and addresses, subscriptions, secrets, headers, and sample events.
 
-No names are resolved here: the transport checks the addresses of a name.
+Names are not resolved here; the transport checks the addresses of a name.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from routewright.wire import Endpoint, EventType, SealedSecret, StoredEvent
 
 from .signature import HEADER, MAX_SECRETS, decoded, header_of, headers_of, keys_of, whole
 
-# Special purposes, multicast, reserved. 168.63.129.16 is the host agent of Azure's machines; the rest of IPv6 stands
-# outside of 2000::/3, in which Teredo, ORCHID, documentation, 6to4, AS112 and the former 6bone are.
+# Special-purpose, multicast and reserved blocks. 168.63.129.16 is the host agent of Azure VMs. The IPv6 blocks are
+# Teredo, ORCHID, documentation, 6to4, AS112 and the former 6bone; everything outside of 2000::/3 is excluded anyway.
 _SPECIAL = (
     "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 168.63.129.16/32 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 "
     "192.0.2.0/24 192.31.196.0/24 192.52.193.0/24 192.88.99.0/24 192.168.0.0/16 192.175.48.0/24 198.18.0.0/15 "
@@ -42,21 +42,22 @@ _WRONG = (
 )
 _NAME = r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*"
 _PARTS = re.compile(rf"([^:]*)://(\[[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*\]|{_NAME})(?::([0-9]{{1,5}}))?(?:[/?].*)?")
-_ADDRESS = re.compile(r"\[.*|(.*\.)?([0-9]+|0x[0-9a-f]*)")  # what resolvers take for one, in whatever spelling
+_ADDRESS = re.compile(r"\[.*|(.*\.)?([0-9]+|0x[0-9a-f]*)")  # every spelling that resolvers take for an address
 
 
 def is_public(address: str) -> bool:
-    """True if an address belongs to the public Internet. Text that is no address does not, nor one with a scope id."""
+    """True for an address of the public Internet. False for other text, and for addresses with a scope id."""
     return "%" not in address and _within(_UNICAST, address) and not _within(_NOT_PUBLIC, address)
 
 
 def is_loopback(address: str) -> bool:
-    """True if an address is this machine's own."""
+    """True for a loopback address."""
     return _within(_LOOPBACK, address)
 
 
 def check_url(url: object, *, allow_loopback: bool) -> None:
-    """Raises ``ValidationFailed`` unless webhooks may go to ``url``; ``allow_loopback`` permits that over HTTP."""
+    """Raise ``ValidationFailed`` unless webhooks may go to ``url``. ``allow_loopback`` permits loopback, also over
+    HTTP."""
     if not isinstance(url, str):
         raise ValidationFailed.at("url", f"is {type(url).__name__}", "pass a string")
     for pattern, problem, hint in _WRONG:
@@ -69,9 +70,9 @@ def check_url(url: object, *, allow_loopback: bool) -> None:
     is_address, address = _ADDRESS.fullmatch(host), host.strip("[]")
     is_local = is_loopback(address) if is_address else host == "localhost" or host.endswith(".localhost")
     if not (allow_loopback if is_local else not is_address or is_public(address)):
-        hint = "take one that the Internet can reach; allow_loopback is for development"
+        hint = "use a host on the public Internet; allow_loopback is for development"
         raise ValidationFailed.at("url", "has a host that is not public", hint)
-    if not is_local and 443 != int(parts[3] or 443) < 1024:  # what listens there speaks other protocols
+    if not is_local and 443 != int(parts[3] or 443) < 1024:  # those ports are for other protocols
         raise ValidationFailed.at("url", "has a port that belongs to another protocol", "take 443, or 1024 and above")
     if parts[1].lower() == "http" and not is_local:
         raise ValidationFailed.at("url", "is plain HTTP", "begin with https://")
@@ -108,7 +109,7 @@ SAMPLES: dict[wire.EventType, wire.PushedEvent] = {
     ),
 }
 
-PURPOSE = "webhook secrets"  # what the key that seals them is derived for from the root secret
+PURPOSE = "webhook secrets"  # for deriving the sealing key from the root secret
 OVERLAP_S = 24 * 3600.0  # how long a replaced secret still signs
 MAX_OVERLAP_S = 30 * OVERLAP_S
 
@@ -117,16 +118,17 @@ _PLACE = re.compile(r"evt_\w{1,40}(/whe_\w{1,40})?")
 
 
 class Opened(NamedTuple):
-    """The secrets of an endpoint."""
+    """Opened secrets of an endpoint."""
 
     secrets: list[str]
     """Newest first."""
     endpoint: Endpoint | None
-    """The same with its secrets sealed by the present root secret, where the one before it had sealed them."""
+    """The endpoint with its secrets resealed, if a previous root secret had sealed some."""
 
 
 def opened(endpoint: Endpoint, keys: Sequence[bytes], now: float, nonce: Callable[[], bytes]) -> Opened:
-    """Open the live secrets. ``keys``: of the live root secrets, current first. Others' secrets are left out."""
+    """Open the live secrets. ``keys`` are of the live root secrets, current first. Secrets of other keys are
+    skipped."""
     texts: list[str] = []
     sealed: list[SealedSecret] = []
     for each in endpoint.secrets:
@@ -141,23 +143,23 @@ def opened(endpoint: Endpoint, keys: Sequence[bytes], now: float, nonce: Callabl
 
 
 def checked_events(given: object) -> tuple[EventType, ...]:
-    """The event types that an endpoint selects; of None all. Raises ``ValidationFailed``."""
+    """Validate selected event types. None: all. Raises ``ValidationFailed``."""
     known: tuple[EventType, ...] = get_args(EventType)
     if given is None:
         return known
     asked = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     for each in asked:
         if each not in known:
-            raise ValidationFailed.at("events", f"{told(each)} is no event type", one_of(each, known))
+            raise ValidationFailed.at("events", f"{told(each)} is not an event type", one_of(each, known))
     if not asked:
-        raise ValidationFailed.at("events", "are none", "leave them out for all, or disable the endpoint")
+        raise ValidationFailed.at("events", "is empty", "leave it out for all events, or disable the endpoint")
     return tuple(each for each in known if each in asked)
 
 
 def headers_for(
     endpoint: Endpoint, event: StoredEvent, body: bytes, secrets: Sequence[str], at: float
 ) -> dict[str, str]:
-    """The headers of one attempt (spec 6.2), signed with each secret."""
+    """Headers of one attempt (spec 6.2), signed with each secret."""
     headers = {
         "Content-Type": "application/json",
         "Service-Event-Id": event.id,
@@ -170,12 +172,12 @@ def headers_for(
 
 
 def is_place(given: object) -> bool:
-    """True for an event's id, and for the key of a delivery."""
+    """True for an event id or the key of a delivery."""
     return isinstance(given, str) and _PLACE.fullmatch(given) is not None
 
 
 def rotated(endpoint: Endpoint, sealed: str, now: float, overlap_s: float) -> Endpoint:
-    """The endpoint with a new secret. The last one signs for ``overlap_s`` more; 0 ends all others now."""
+    """Add a new secret. The previous one still signs for ``overlap_s``; 0 ends all others now."""
     live = [each for each in endpoint.secrets if each.expires_at is None or each.expires_at > now]
     before = [replace(live[0], expires_at=now + overlap_s), *live[1:]] if live and overlap_s > 0 else []
     return replace(endpoint, secrets=(SealedSecret(sealed), *before)[:MAX_SECRETS])

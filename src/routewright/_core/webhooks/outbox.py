@@ -1,4 +1,4 @@
-"""Deliveries: when a webhook is sent, tried again or given up, and which are due (spec 6.5, contract 11)."""
+"""Webhook deliveries: schedule, retries, end states, and the in-memory outbox (spec 6.5, contract 11)."""
 
 from __future__ import annotations
 
@@ -32,34 +32,33 @@ from routewright.wire import (
     Written,
 )
 
-DELAYS_S = (60.0, 300.0, 900.0, 3_600.0, 14_400.0)  # after failed attempt 1, 2 ...: seconds until the next
+DELAYS_S = (60.0, 300.0, 900.0, 3_600.0, 14_400.0)  # seconds from failed attempt 1, 2 ... to the next
 MAX_ATTEMPTS = 5
-ATTEMPT_S = 10.0  # an attempt without an answer after this time has failed
+ATTEMPT_S = 10.0  # timeout of an attempt
 
 _BY_STATUS: dict[int, DeliveryState] = {408: "waiting", 429: "waiting"}
 _BY_CLASS: dict[int, DeliveryState] = {2: "delivered", 3: "rejected", 4: "rejected", 5: "waiting"}
 
 
 def body_of(event: StoredEvent | Event) -> bytes:
-    """The body of an event's deliveries (spec 6.3)."""
+    """Body of an event's deliveries (spec 6.3)."""
     shown = ("id", "type", "created_at", "api_version", "data")
     return msgspec.json.encode({name: getattr(event, name) for name in shown})
 
 
 class Step(NamedTuple):
-    """What becomes of a delivery after an attempt."""
+    """State of a delivery after an attempt."""
 
     state: DeliveryState
     delay_s: float | None = None
-    """Until the next attempt, if it is ``waiting``."""
+    """Seconds until the next attempt, if ``waiting``."""
 
 
 def after_attempt(
     number: int, status: int | None, retry_after_s: float | None = None, max_attempts: int = MAX_ATTEMPTS
 ) -> Step:
-    """What follows attempt ``number`` (1, 2 ...). ``status``: the answer's; None if none came within ``ATTEMPT_S``. A
-    redirect is final, never followed. ``retry_after_s`` counts with 429: it lengthens the delay, to at most twice the
-    one that would come next, and never shortens it."""
+    """Decide what follows attempt ``number`` (1, 2 ...). ``status`` is None if no answer came within ``ATTEMPT_S``.
+    Redirects are final. With 429, ``retry_after_s`` can lengthen the delay, up to twice the next one."""
     answer = 500 if status is None else status
     state = _BY_STATUS.get(answer) or _BY_CLASS.get(answer // 100, "waiting")
     if state != "waiting":
@@ -73,9 +72,9 @@ def after_attempt(
     return Step(state, delay)
 
 
-KEPT_S = 24 * 3600.0  # how long a delivery that has ended can be inspected and replayed (spec 6.5)
+KEPT_S = 24 * 3600.0  # how long an ended delivery can be inspected and replayed (spec 6.5)
 OF_WEBHOOKS = PutEndpoint | DeleteEndpoint | ClaimDeliveries | EndAttempt | ReplayDeliveries
-"""The kinds of write that an outbox takes."""
+"""Writes that ``Outbox.write`` accepts."""
 
 
 class _Row(Struct, eq=False):
@@ -83,7 +82,7 @@ class _Row(Struct, eq=False):
     endpoint: Endpoint
     state: DeliveryState = "waiting"
     due: float | None = None
-    """Unix seconds: its next attempt, or the end of its lease; None once it has ended."""
+    """Unix seconds of its next attempt, or the end of its lease. None: ended."""
     lease: str | None = None
     tries: int = 0
     attempts: tuple[DeliveryAttempt, ...] = ()
@@ -104,28 +103,26 @@ class _Row(Struct, eq=False):
 
 
 class Outbox:
-    """The outbox of one storage. Of the deliveries of an account the newest ``newest`` are kept."""
+    """The outbox of one storage. Keeps the ``newest`` latest deliveries of each account."""
 
     def __init__(self, newest: int) -> None:
         self._newest = newest
         self._endpoints: dict[str, Endpoint] = {}
         self._rows: dict[str, dict[tuple[str, str], _Row]] = {}  # by the endpoint's account, then by endpoint and event
         self._due: dict[str, list[tuple[float, str, _Row]]] = {}
-        """Due times and events of pending deliveries, by endpoint; sorted."""
-        self._first: dict[str, float] = {}  # when the first of each endpoint is due
-        self._lanes: list[tuple[float, str]] = []  # the same with its endpoint; sorted
-        self._served: dict[str, int] = {}  # when each endpoint had its turn last, in turns
+        """By endpoint: due time, event id and row of pending deliveries, sorted."""
+        self._served: dict[str, int] = {}  # by endpoint: number of its last turn
         self._turn = 0
 
     @property
     def has_endpoints(self) -> bool:
-        """True if an event may begin a delivery."""
+        """True if there is any endpoint."""
         return bool(self._endpoints)
 
     def emit(self, event: StoredEvent) -> None:
-        """Begin the deliveries of an event that was just stored."""
+        """Create the deliveries of a new event."""
         for endpoint in self._endpoints.values():
-            ours = event.account == SYSTEM_ACCOUNT  # that of no account goes to all
+            ours = event.account == SYSTEM_ACCOUNT  # events of no account go to all
             ours = ours or (event.account, event.environment) == (endpoint.account, endpoint.environment)
             if ours and event.type in endpoint.events and endpoint.disabled_at is None:
                 rows = self._rows.setdefault(endpoint.account, {})
@@ -135,7 +132,7 @@ class Outbox:
                     self._drop(next(iter(rows.values())))
 
     def write(self, account: str, write: OF_WEBHOOKS) -> Written:
-        """Apply one write that was checked."""
+        """Apply one checked write."""
         match write:
             case PutEndpoint(endpoint):
                 created = endpoint.id not in self._endpoints
@@ -153,6 +150,7 @@ class Outbox:
                     self._drop(row)
                 del self._endpoints[id]
                 self._served.pop(id, None)
+                self._due.pop(id, None)
                 return Written(created=False)
             case ClaimDeliveries():
                 claimed = self._claim(write)
@@ -163,11 +161,11 @@ class Outbox:
                 return Written(created=False, count=self._replay(account, write))
 
     def taken(self, id: str) -> Endpoint | None:
-        """The endpoint that has an id, whichever account it is of."""
+        """The endpoint with an id, of any account."""
         return self._endpoints.get(id)
 
     def endpoints(self, account: str, query: Endpoints) -> list[Endpoint]:
-        """The account's endpoints, oldest first; under ``SYSTEM_ACCOUNT`` those of all, if they are asked for."""
+        """The account's endpoints, oldest first; with ``of_all`` under ``SYSTEM_ACCOUNT``, those of all accounts."""
         of_all = query.of_all and account == SYSTEM_ACCOUNT
         mine = [each for each in self._endpoints.values() if of_all or each.account == account]
         return sorted(mine, key=lambda each: (each.created_at, each.id))
@@ -182,7 +180,7 @@ class Outbox:
         return [*islice(sorted(found, key=lambda each: each.key, reverse=True), max(0, limit))]
 
     def sweep(self, now: float) -> int:
-        """Forget deliveries that ended a day ago, and say how many."""
+        """Remove deliveries that ended a day ago. Returns their number."""
         rows = [row for rows in self._rows.values() for row in rows.values()]
         old = [row for row in rows if row.ended_at is not None and row.ended_at <= now - KEPT_S]
         for row in old:
@@ -190,7 +188,7 @@ class Outbox:
         return len(old)
 
     def delete(self, account: str, environment: Environment | None) -> int:
-        """Remove the deliveries of the events of an account, and say how many."""
+        """Remove an account's deliveries. Returns their number."""
         gone = [row for row in self._of(account) if environment in (None, row.endpoint.environment)]
         for row in gone:
             self._drop(row)
@@ -203,7 +201,8 @@ class Outbox:
     def _claim(self, asked: ClaimDeliveries) -> Claimed:
         taken: list[ClaimedDelivery] = []
         left, blocked = asked.failing_limit, set[str]()
-        due_here = [id for _, id in takewhile(lambda lane: lane[0] <= asked.at, self._lanes)]
+        due_first = sorted((due[0][0], id) for id, due in self._due.items() if due)
+        due_here = [id for _, id in takewhile(lambda first: first[0] <= asked.at, due_first)]
         for id in sorted(due_here, key=lambda id: self._served.get(id, 0)):
             room = min(asked.room.get(id, asked.each), asked.limit - len(taken))
             if id in asked.failing:
@@ -220,7 +219,8 @@ class Outbox:
             left -= len(rows) if id in asked.failing else 0
             self._turn += 1
             self._served[id] = self._turn
-        return Claimed(tuple(taken), next((due for due, id in self._lanes if id not in blocked), None))
+        next_at = min((due[0][0] for id, due in self._due.items() if due and id not in blocked), default=None)
+        return Claimed(tuple(taken), next_at)
 
     def _end_attempt(self, write: EndAttempt) -> int:
         endpoint = self._endpoints.get(write.endpoint_id)
@@ -263,20 +263,9 @@ class Outbox:
         self._unschedule(row)
         row.due = at
         insort(self._due.setdefault(row.endpoint.id, []), (at, row.event.id, row))
-        self._reorder(row.endpoint.id)
 
     def _unschedule(self, row: _Row) -> None:
         if row.due is not None:
             due: list[Any] = self._due[row.endpoint.id]
             del due[bisect_left(due, (row.due, row.event.id))]
-            self._reorder(row.endpoint.id)
         row.due = None
-
-    def _reorder(self, id: str) -> None:
-        """Move an endpoint to where it belongs among the others, now that its first delivery may be another."""
-        before, due = self._first.pop(id, None), self._due[id]
-        if before is not None:
-            del self._lanes[bisect_left(self._lanes, (before, id))]
-        if due:
-            self._first[id] = first = due[0][0]
-            insort(self._lanes, (first, id))
