@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from routewright._core.trace.compact import joined
+from routewright._core.trace.spans import joined
 from routewright.wire import FallbackSpan, Span, StepSpan, SubTraceSpan, Trace
 
 

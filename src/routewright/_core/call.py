@@ -55,7 +55,8 @@ from .routing.exploration import Draw
 from .routing.plan import ID, Plan
 from .routing.scoring import Prompt
 from .timestamps import timestamp
-from .trace.compact import (
+from .trace.ids import TraceParent
+from .trace.spans import (
     ESTIMATED,
     HEDGE,
     PROBE,
@@ -67,7 +68,6 @@ from .trace.compact import (
     spans_of,
     trace_of,
 )
-from .trace.ids import TraceParent
 
 BEST_KEPT = 5  # candidates in a trace; a replay gives all of them
 

@@ -8,7 +8,7 @@ from routewright._core.account import headers_of
 from routewright._core.call import Call
 from routewright._core.routing.board import Board
 from routewright._core.routing.decision import Decision
-from routewright._core.trace.compact import CACHE_HEADER
+from routewright._core.trace.spans import CACHE_HEADER
 from routewright.wire import Reasoning, RouteResponse, Routing, ToolCall, Trace, WindowUsage
 from routewright.wire.plain import PlainData
 

@@ -30,7 +30,7 @@ from routewright._core.cache.key import keys_of, selects
 from routewright._core.call import Call
 from routewright._core.routing.plan import NamedLeg
 from routewright._core.structured_output import Fit, Form
-from routewright._core.trace.compact import LookLine
+from routewright._core.trace.spans import LookLine
 from routewright.errors import RouterClosed
 from routewright.fork import Guard, renew_in_children
 from routewright.loop import Signal, at_once

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_overloads, get_type_h
 
 from routewright._core.request.json_scan import quoted
 from routewright._core.timestamps import timestamp
-from routewright._core.trace.compact import joined
+from routewright._core.trace.spans import joined
 from routewright.errors import (
     InternalError,
     NotFound,

@@ -14,7 +14,7 @@ import msgspec
 from routewright._core.attempt import Attempt
 from routewright._core.call import Call
 from routewright._core.routing.plan import ID
-from routewright._core.trace.compact import CACHE_HEADER
+from routewright._core.trace.spans import CACHE_HEADER
 from routewright.errors import RouterError
 from routewright.wire import (
     Caller,

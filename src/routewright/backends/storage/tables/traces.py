@@ -21,8 +21,8 @@ from routewright._core.analytics.rollup import (
     shape_of,
 )
 from routewright._core.money import usd
-from routewright._core.trace.compact import CallLine, item_of
 from routewright._core.trace.filter import number_of, text_of
+from routewright._core.trace.spans import CallLine, item_of
 from routewright.errors import StorageCorrupt
 from routewright.protocols import TraceDraft
 from routewright.wire import Counted, DeleteTraces, Environment, PutTrace, Tokens, Trace, TraceItem, Written
