@@ -15,7 +15,7 @@ from ._core.accounts.payer import Hold
 from ._core.accounts.state import Expired, Kept, State
 from ._core.accounts.waiting import Waiting
 from ._core.analytics.rollup import Rollups
-from ._core.attempts.learned import added
+from ._core.attempts.statistics import added
 from ._core.batch import check_batch, check_digests, ids_of
 from ._core.policy import next_label
 from ._core.request.problems import did_you_mean, shown

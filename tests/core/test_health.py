@@ -20,7 +20,7 @@ from routewright._core.attempts.health import (
     health_snapshot,
     is_moved,
 )
-from routewright._core.attempts.learned import HALF_LIFE_S, Entry
+from routewright._core.attempts.statistics import HALF_LIFE_S, Entry
 from routewright._core.catalogue.models import snapshot
 from routewright._core.routing.board import Boards
 from routewright._core.routing.outlook import UNKNOWN

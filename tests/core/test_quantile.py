@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.attempts.learned import Quantiles
+from routewright._core.attempts.statistics import Quantiles
 
 ERROR = 0.05
 ROUNDING = 1e-9

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright._core.attempts.health import Health
-from routewright._core.attempts.learned import (
+from routewright._core.attempts.statistics import (
     MOST_VALUE_CHARS,
     MOST_WORKLOADS,
     WORK_HALF_LIFE_S,

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from routewright import BudgetExceeded, Catalogue, Router, Settings, SqliteStorage
-from routewright._core.attempts.learned import EPOCH_S
+from routewright._core.attempts.statistics import EPOCH_S
 from routewright._core.routing.board import Board
 from routewright.errors import StorageUnavailable, UnsupportedWrite
 from routewright.protocols import Storage

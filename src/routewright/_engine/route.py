@@ -19,8 +19,8 @@ from msgspec import json
 from msgspec.structs import replace
 
 from routewright._core.accounts.payer import held_by_others, without_money
-from routewright._core.attempts.learned import values_of
 from routewright._core.attempts.machine import End, Rules
+from routewright._core.attempts.statistics import values_of
 from routewright._core.call import Call
 from routewright._core.guardrails.screen import RequestGate, guardrails_of, standing
 from routewright._core.money import PICOS_PER_NANO

@@ -11,7 +11,7 @@ from cachetools import LRUCache
 from msgspec.structs import asdict, replace
 
 from routewright._core.accounts.payer import check_key, parties_of, refused
-from routewright._core.attempts.learned import EPOCH_S, plus
+from routewright._core.attempts.statistics import EPOCH_S, plus
 from routewright._core.limits import Window
 from routewright.errors import RateLimited, RouterError, UnsupportedWrite
 from routewright.fork import Guard, renew_in_children

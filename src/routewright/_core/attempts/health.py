@@ -14,7 +14,7 @@ from routewright._core.routing.outlook import UNKNOWN, Outlook
 from routewright._core.routing.pool import Pool
 from routewright.wire import HealthSnapshot, Learned, LearnedModel, ModelHealth
 
-from .learned import EPOCH_S, HALF_LIFE_S, SUMS, Entry, Quantiles, known_in
+from .statistics import EPOCH_S, HALF_LIFE_S, SUMS, Entry, Quantiles, known_in
 
 PRIOR_GOOD, PRIOR_BAD = 19.0, 1.0  # prior of a model's success rate: one failure in twenty
 PRIOR_ANSWERS = 5.0  # weight of the prior length and time to the first token, in answers

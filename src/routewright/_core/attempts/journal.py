@@ -14,7 +14,7 @@ from routewright.wire import CacheEvicted, ErrorBurst
 from .breaker import Circuits
 from .budgets import PARTS, RetryBudget, WindowedCount
 from .health import Health
-from .learned import Entry, Workloads
+from .statistics import Entry, Workloads
 
 WINDOW_S = 300  # seconds over which the error rate is computed
 _STEP_S = 5  # the window moves in steps of this many seconds

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from msgspec.structs import replace
 
-from routewright._core.attempts.learned import EPOCH_S, added, epoch_at
+from routewright._core.attempts.statistics import EPOCH_S, added, epoch_at
 from routewright.errors import AuthenticationFailed, IdempotencyKeyReused, UnsupportedWrite
 from routewright.protocols import Storage
 from routewright.testing.clock import FakeClock

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from routewright._core.accounts.books import BOOKED, MONEY
 from routewright._core.accounts.ledger import before, together
 from routewright._core.analytics.rollup import Rollups
-from routewright._core.attempts.learned import added
+from routewright._core.attempts.statistics import added
 from routewright._core.batch import UNNAMED_S, check_batch, check_digests, check_place, ids_of
 from routewright._core.policy import Versions
 from routewright._core.request.problems import shown

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from routewright._core.attempts.learned import added, epoch_at
+from routewright._core.attempts.statistics import added, epoch_at
 from routewright._core.policy import next_label
 from routewright.wire import AddLearned, LearnedModel, LearnedSince, PolicyVersion, PutPolicyVersion, Written
 

@@ -16,7 +16,7 @@ from routewright._core.attempts.health import (
     health_snapshot,
     in_steps,
 )
-from routewright._core.attempts.learned import EPOCH_S, HALF_LIFE_S, added, epoch_at, known_in, plus
+from routewright._core.attempts.statistics import EPOCH_S, HALF_LIFE_S, added, epoch_at, known_in, plus
 from routewright._core.routing.outlook import UNKNOWN
 from routewright.wire import HealthSnapshot, Learned, LearnedModel, ModelHealth
 
