@@ -29,10 +29,10 @@ from routewright._core.catalogue.models import snapshot
 from routewright._core.catalogue.prices import price_at, prompt_cache_of, usage_nanos
 from routewright._core.routing.board import Board, Boards
 from routewright._core.routing.decide import decide
-from routewright._core.routing.dials import Dials
 from routewright._core.routing.inputs import RULES
 from routewright._core.routing.pool import Pool
 from routewright._core.routing.quality import MICRO
+from routewright._core.routing.request_options import Dials
 from routewright._core.routing.scoring import LEAST_TOKENS, Prefixes, Prompt
 from routewright.catalogue import bundled
 from routewright.errors import NoCandidates

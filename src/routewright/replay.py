@@ -12,9 +12,9 @@ from ._core.request.problems import shown
 from ._core.routing.board import BOARDS_KEPT, Board, Boards, Kept
 from ._core.routing.constraints import CountTokens
 from ._core.routing.decision import Decision, decision_of
-from ._core.routing.dials import dials_of
 from ._core.routing.inputs import RULES
 from ._core.routing.pool import Pool
+from ._core.routing.request_options import dials_of
 from ._engine.answer import Answer
 from ._engine.fleet import Fleet
 from .errors import NotFound, ValidationFailed

@@ -17,10 +17,10 @@ from routewright._core.request.read import as_request, keeps_an_hour, needs_of, 
 from routewright._core.routing.board import Boards
 from routewright._core.routing.constraints import Ask
 from routewright._core.routing.decision import decision_of
-from routewright._core.routing.dials import Dials, dials_of
 from routewright._core.routing.inputs import asked_of
 from routewright._core.routing.pool import ANSWER_TOKENS, THINKING_TOKENS, Pool
 from routewright._core.routing.refusal import LEAST_OUTPUT, least_output
+from routewright._core.routing.request_options import Dials, dials_of
 from routewright._core.tokens.estimate import bounds_of
 from routewright.errors import BudgetExceeded, NoCandidates, ValidationFailed
 from routewright.wire import (

@@ -50,9 +50,9 @@ from .policy import Laid
 from .routing.board import Board
 from .routing.budget import Amount, Room, own_room
 from .routing.decision import Decision
-from .routing.dials import Asks
 from .routing.exploration import Draw
 from .routing.plan import ID, Plan
+from .routing.request_options import Asks
 from .routing.scoring import Prompt
 from .timestamps import timestamp
 from .trace.ids import TraceParent

@@ -12,11 +12,11 @@ from routewright._core.catalogue.models import snapshot
 from routewright.wire import DecisionInput, HealthSnapshot, Model, ModelHealth
 
 from .constraints import Bar, Eligible, Kind
-from .dials import Dials
 from .order import Order, OwnOrder, WarmOrder
 from .outlook import UNKNOWN, USUAL, Outlook, Workload
 from .plan import Leg, Plan
 from .pool import Pool
+from .request_options import Dials
 from .scale import size_class
 from .scoring import WEIGHTS, Columns, Ranking, RequestClass, Weights
 

@@ -14,8 +14,8 @@ from routewright._core.request.read import BRIEF_TOKENS
 from routewright._core.tokens.estimate import Measure, measure_of
 from routewright.wire import CatalogueSnapshot, Feature, Model, Need
 
-from .dials import PLAIN, Dials
 from .quality import DEFAULT_QUALITY, micro, on_grid
+from .request_options import PLAIN, Dials
 from .scale import IntArray
 
 DEFAULT_WINDOW = 8_192
