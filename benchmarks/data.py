@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args
 from routewright import Model, Pricing
 from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
+from routewright._core.routing.forecast import Outlook
 from routewright._core.routing.inputs import RULES
-from routewright._core.routing.outlook import Outlook
 from routewright._core.routing.pool import Pool
 from routewright._core.routing.quality import micro
 from routewright.wire import (

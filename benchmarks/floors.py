@@ -15,7 +15,7 @@ from datetime import date
 from random import Random
 from typing import Any, NamedTuple
 
-from routewright._core.routing.outlook import Outlook
+from routewright._core.routing.forecast import Outlook
 from routewright.wire import Chunk, DecisionInput, Delta, ToolDelta
 
 PLAN_LENGTH = 4

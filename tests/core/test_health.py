@@ -23,7 +23,7 @@ from routewright._core.attempts.health import (
 from routewright._core.attempts.statistics import HALF_LIFE_S, Entry
 from routewright._core.catalogue.models import snapshot
 from routewright._core.routing.board import Boards
-from routewright._core.routing.outlook import UNKNOWN
+from routewright._core.routing.forecast import UNKNOWN
 from routewright._core.routing.pool import Pool
 from routewright.wire import HealthSnapshot, Model, ModelHealth, Pricing, Usage
 

@@ -11,7 +11,7 @@ from routewright._core.attempts.budgets import ExecutionLimits, RetryBudget
 from routewright._core.attempts.health import Health
 from routewright._core.attempts.journal import FOLDED_AT, LEAST_REQUESTS, MOST_WAITING, ErrorBursts, Journal
 from routewright._core.attempts.statistics import Entry
-from routewright._core.routing.outlook import Outlook
+from routewright._core.routing.forecast import Outlook
 from routewright.wire import Usage
 
 from .pools import board

@@ -17,7 +17,7 @@ from routewright._core.attempts.health import (
     in_steps,
 )
 from routewright._core.attempts.statistics import EPOCH_S, HALF_LIFE_S, added, epoch_at, known_in, plus
-from routewright._core.routing.outlook import UNKNOWN
+from routewright._core.routing.forecast import UNKNOWN
 from routewright.wire import HealthSnapshot, Learned, LearnedModel, ModelHealth
 
 from .test_health import POOL, SEENS, Seen, answer

@@ -16,7 +16,7 @@ from routewright._core.catalogue.models import snapshot
 from routewright._core.catalogue.prices import HOUR_S, PromptCache, prices_of, prompt_cache_of, saved_nanos
 from routewright._core.routing.board import Board
 from routewright._core.routing.decision import Decision, decision_of, explain
-from routewright._core.routing.outlook import Outlook
+from routewright._core.routing.forecast import Outlook
 from routewright._core.routing.pool import Pool
 from routewright._core.routing.request_options import Dials
 from routewright._core.routing.scoring import PREFIXES_KEPT, WEIGHTS, Columns, Prefixes, Prompt, Ranking, RequestClass

@@ -10,7 +10,7 @@ from math import ceil, log, log2, sqrt
 import msgspec
 from msgspec.structs import replace
 
-from routewright._core.routing.outlook import UNKNOWN, Outlook
+from routewright._core.routing.forecast import UNKNOWN, Outlook
 from routewright._core.routing.pool import Pool
 from routewright.wire import HealthSnapshot, Learned, LearnedModel, ModelHealth
 

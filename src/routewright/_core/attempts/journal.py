@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TypeVar
 
-from routewright._core.routing.outlook import Outlook
+from routewright._core.routing.forecast import Outlook
 from routewright.wire import CacheEvicted, ErrorBurst
 
 from .breaker import Circuits

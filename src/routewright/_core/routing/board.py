@@ -12,8 +12,8 @@ from routewright._core.catalogue.models import snapshot
 from routewright.wire import DecisionInput, HealthSnapshot, Model, ModelHealth
 
 from .constraints import Bar, Eligible, Kind
+from .forecast import UNKNOWN, USUAL, Outlook, Workload
 from .order import Order, OwnOrder, WarmOrder
-from .outlook import UNKNOWN, USUAL, Outlook, Workload
 from .plan import Leg, Plan
 from .pool import Pool
 from .request_options import Dials

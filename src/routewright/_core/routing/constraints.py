@@ -18,7 +18,7 @@ from routewright._core.tokens.estimate import Length, length, within_window
 from routewright._core.tokens.images import UNBOUNDED
 from routewright.wire import DecisionInput, Need, Reason
 
-from .outlook import Outlook
+from .forecast import Outlook
 from .pool import THINKING, Pool
 from .scale import BoolArray, IntArray
 

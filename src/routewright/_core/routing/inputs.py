@@ -23,7 +23,7 @@ from routewright.wire import (
     WarmPrefix,
 )
 
-from .outlook import Workload
+from .forecast import Workload
 from .pool import Pool
 from .predict import LARGEST_CELL, Predictor
 from .quality import MICRO, micro, on_grid

@@ -11,7 +11,7 @@ import numpy as np
 from routewright.wire import DecisionInput
 
 from .constraints import NO_BAR, Bar, Eligible
-from .outlook import Outlook
+from .forecast import Outlook
 from .plan import Leg
 from .pool import Pool
 from .scale import IntArray

@@ -14,7 +14,7 @@ from routewright._core.money import PICOS_PER_NANO
 from routewright._core.tokens.estimate import Length, Measure, length, within_window
 from routewright.wire import Candidate, DecisionInput, Reason, TokenBounds
 
-from .outlook import Outlook
+from .forecast import Outlook
 from .scale import BoolArray, IntArray
 from .scoring import Key, candidate
 

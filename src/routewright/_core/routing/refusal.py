@@ -21,7 +21,7 @@ from routewright.wire import Budget, DecisionInput, Need, Policy, PolicySnapshot
 
 from .board import Board
 from .constraints import REASONS, Ask, Eligible, count_reasons, failures, first_failures, named_reasons
-from .outlook import USUAL, Outlook
+from .forecast import USUAL, Outlook
 from .pool import THINKING, THINKING_TOKENS, Pool
 from .quality import quality_text
 from .scale import BoolArray, class_size, size_class

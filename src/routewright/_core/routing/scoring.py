@@ -14,7 +14,7 @@ from routewright._core.catalogue.prices import PromptCache, price_at
 from routewright._core.money import MOST_TOKENS, PICOS_PER_NANO, usd
 from routewright.wire import Candidate, Goal, Params, RouteRequest, Strategy, TextPart, Usage, WarmPrefix
 
-from .outlook import USUAL, Outlook, Workload
+from .forecast import USUAL, Outlook, Workload
 from .quality import MICRO, level_of, on_grid
 from .scale import IntArray, class_size, log2_step, log2_steps, scaled
 
