@@ -10,10 +10,20 @@ import numpy as np
 from msgspec.structs import replace
 
 from ._core.catalogue.models import content_id
-from ._core.routing.head import FEWEST, MOST_SAMPLES, Sample, evaluate, fit, moved, refusal_of, samples_of, steps_of
 from ._core.routing.inputs import predicted_column
 from ._core.routing.predict import Predictor
 from ._core.routing.quality import MICRO
+from ._core.routing.quality_head import (
+    FEWEST,
+    MOST_SAMPLES,
+    Sample,
+    evaluate,
+    fit,
+    moved,
+    refusal_of,
+    samples_of,
+    steps_of,
+)
 from .errors import NoCandidates, NotFound
 from .protocols import Storage
 from .replay import Replays

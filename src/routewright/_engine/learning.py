@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from routewright._core.call import Call
 from routewright._core.request.read import prompt_of
 from routewright._core.routing.board import Kept
-from routewright._core.routing.head import HEADS, heads_in, moved, sketch_of, steps_of
+from routewright._core.routing.quality_head import HEADS, heads_in, moved, sketch_of, steps_of
 from routewright.errors import RouterClosed, RouterError
 from routewright.loop import at_once
 from routewright.protocols import Clock, ImmediateStorage, LocalStorage, Rng, Storage

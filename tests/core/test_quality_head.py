@@ -7,7 +7,8 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from routewright._core.routing.head import (
+from routewright._core.routing.predict import TOPICS
+from routewright._core.routing.quality_head import (
     FEWEST,
     Sample,
     evaluate,
@@ -18,7 +19,6 @@ from routewright._core.routing.head import (
     sketch_of,
     steps_of,
 )
-from routewright._core.routing.predict import TOPICS
 from routewright.testing.storage import make_trace
 from routewright.wire import (
     Head,
