@@ -18,8 +18,8 @@ from routewright._core.routing.budget import own_room, plan_output
 from routewright._core.routing.decide import compiled, decide
 from routewright._core.routing.decision import Decision, decision_of
 from routewright._core.routing.forecast import Outlook
+from routewright._core.routing.logarithms import size_class
 from routewright._core.routing.plan import OutputPlan, Plan
-from routewright._core.routing.scale import size_class
 from routewright.catalogue import built_in_predictor
 from routewright.wire import DecisionInput, HealthSnapshot, ModelHealth, TokenBounds
 

@@ -29,7 +29,7 @@ FLOORS = [
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
-    "request/json_scan trace/ids money catalogue/prices routing/scale routing/quality routing/predict sse "
+    "request/json_scan trace/ids money catalogue/prices routing/logarithms routing/quality routing/predict sse "
     "tokens/images tokens/estimate request/problems request/rules structured_output derive trace/filter "
     "analytics/rollup analytics/report batch guardrails/detectors guardrails/texts request/read "
     "catalogue/models selector routing/request_options routing/pool routing/forecast attempts/budgets attempts/statistics "

@@ -16,11 +16,11 @@ from routewright._core.routing.board import CHANGES_KEPT, PLANS_KEPT, Board, Boa
 from routewright._core.routing.constraints import Ask, CountTokens, first_failures
 from routewright._core.routing.decide import compiled, decide, fitting
 from routewright._core.routing.decision import Decision, decision_of
+from routewright._core.routing.logarithms import log2_step, log2_steps, size_class
 from routewright._core.routing.order import OwnOrder
 from routewright._core.routing.plan import Plan
 from routewright._core.routing.pool import Pool
 from routewright._core.routing.quality import level_of, on_grid
-from routewright._core.routing.scale import log2_step, log2_steps, size_class
 from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Model, ModelHealth, PriceTier, Pricing, TokenBounds
 

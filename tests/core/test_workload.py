@@ -23,7 +23,7 @@ from routewright._core.attempts.statistics import (
     values_of,
 )
 from routewright._core.routing.decision import decision_of, explain
-from routewright._core.routing.scale import MOST_STEPS, RATIOS, scaled
+from routewright._core.routing.logarithms import MOST_STEPS, RATIOS, scaled
 from routewright._core.routing.scoring import WEIGHTS, Ranking, RequestClass
 from routewright.wire import Model, ModelHealth, Pricing, Usage
 

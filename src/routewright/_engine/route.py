@@ -34,10 +34,10 @@ from routewright._core.routing.constraints import CountTokens
 from routewright._core.routing.decide import compiled, decide, least_nanos, pays_for_any
 from routewright._core.routing.exploration import Exploration
 from routewright._core.routing.inputs import Defaults, asked_of, input_of, with_ids
+from routewright._core.routing.logarithms import SIZE_CLASSES, size_class
 from routewright._core.routing.plan import Plan
 from routewright._core.routing.predict import Predictor
 from routewright._core.routing.request_options import dials_of
-from routewright._core.routing.scale import SIZE_CLASSES, size_class
 from routewright._core.routing.scoring import LEAST_TOKENS
 from routewright._core.routing.what_if import PolicyCheck, check
 from routewright._core.structured_output import Form

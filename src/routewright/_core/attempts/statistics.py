@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from math import ceil, log, log2
 from typing import Any
 
+from routewright._core.routing.logarithms import MOST_STEPS, SIZE_STEPS
 from routewright._core.routing.pool import Pool
-from routewright._core.routing.scale import MOST_STEPS, SIZE_STEPS
 from routewright._core.trace.filter import text_of
 from routewright.wire import Learned, LearnedModel, Usage
 

@@ -13,11 +13,11 @@ from routewright.wire import DecisionInput, HealthSnapshot, Model, ModelHealth
 
 from .constraints import Bar, Eligible, Kind
 from .forecast import UNKNOWN, USUAL, Outlook, Workload
+from .logarithms import size_class
 from .order import Order, OwnOrder, WarmOrder
 from .plan import Leg, Plan
 from .pool import Pool
 from .request_options import Dials
-from .scale import size_class
 from .scoring import WEIGHTS, Columns, Ranking, RequestClass, Weights
 
 PLANS_KEPT = 512  # compiled plans cached per lineage

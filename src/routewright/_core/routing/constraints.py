@@ -19,8 +19,8 @@ from routewright._core.tokens.images import UNBOUNDED
 from routewright.wire import DecisionInput, Need, Reason
 
 from .forecast import Outlook
+from .logarithms import BoolArray, IntArray
 from .pool import THINKING, Pool
-from .scale import BoolArray, IntArray
 
 REASONS: tuple[Reason, ...] = tuple(Reason)
 PASSES = len(REASONS)  # the column of a row that fails no constraint

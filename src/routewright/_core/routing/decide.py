@@ -18,10 +18,10 @@ from routewright.wire import DecisionInput, Reason, TokenBounds
 
 from .board import Board, Dated
 from .constraints import PASSES, REASONS, Ask, CountTokens, Kind, count_reasons, first_failures, named_reasons
+from .logarithms import IntArray
 from .order import Order
 from .plan import Plan
 from .refusal import refusal
-from .scale import IntArray
 from .scoring import Key
 
 CHAIN_LENGTH = 3  # fallbacks besides the primary model

@@ -20,9 +20,9 @@ from .board import Board
 from .budget import own_room, plan_output
 from .constraints import PASSES, REASONS, Ask, count_reasons, first_failures, named_reasons
 from .decide import decide, walk
+from .logarithms import IntArray
 from .plan import OutputPlan, Plan
 from .quality import MICRO
-from .scale import IntArray
 from .scoring import SCORE, UNKNOWN_COST, Weights, candidate
 
 SHOWN = 6  # candidates in the table

@@ -9,8 +9,8 @@ import numpy as np
 
 from routewright.wire import HealthSnapshot, ModelHealth
 
+from .logarithms import RATIOS, IntArray, scaled
 from .pool import Pool, p90_of
-from .scale import RATIOS, IntArray, scaled
 
 UNKNOWN = ModelHealth()
 Workload = tuple[int, int]  # quarter octaves by which a workload's answers are longer and slower than usual

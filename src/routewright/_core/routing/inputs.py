@@ -24,11 +24,11 @@ from routewright.wire import (
 )
 
 from .forecast import Workload
+from .logarithms import IntArray
 from .pool import Pool
 from .predict import LARGEST_CELL, Predictor
 from .quality import MICRO, micro, on_grid
 from .request_options import Asks
-from .scale import IntArray
 
 RULES = 2  # version of the scoring rules, kept in every ``DecisionInput``: replay needs the same rules
 

@@ -12,9 +12,9 @@ from routewright.wire import DecisionInput
 
 from .constraints import NO_BAR, Bar, Eligible
 from .forecast import Outlook
+from .logarithms import IntArray
 from .plan import Leg
 from .pool import Pool
-from .scale import IntArray
 from .scoring import Columns, Key, Ranking
 
 

@@ -15,7 +15,7 @@ from routewright._core.tokens.estimate import Length, Measure, length, within_wi
 from routewright.wire import Candidate, DecisionInput, Reason, TokenBounds
 
 from .forecast import Outlook
-from .scale import BoolArray, IntArray
+from .logarithms import BoolArray, IntArray
 from .scoring import Key, candidate
 
 _UNLIMITED = 1 << 62

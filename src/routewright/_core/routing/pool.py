@@ -14,9 +14,9 @@ from routewright._core.request.read import BRIEF_TOKENS
 from routewright._core.tokens.estimate import Measure, measure_of
 from routewright.wire import CatalogueSnapshot, Feature, Model, Need
 
+from .logarithms import IntArray
 from .quality import DEFAULT_QUALITY, micro, on_grid
 from .request_options import PLAIN, Dials
-from .scale import IntArray
 
 DEFAULT_WINDOW = 8_192
 DEFAULT_TTFT_S = 1.0

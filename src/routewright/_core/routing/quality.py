@@ -8,7 +8,7 @@ from bisect import bisect_right
 
 import numpy as np
 
-from .scale import IntArray
+from .logarithms import IntArray
 
 MICRO = 1_000_000  # qualities are integers in millionths
 DEFAULT_QUALITY = 0.3  # of a model with unknown quality

@@ -22,9 +22,9 @@ from routewright.wire import Budget, DecisionInput, Need, Policy, PolicySnapshot
 from .board import Board
 from .constraints import REASONS, Ask, Eligible, count_reasons, failures, first_failures, named_reasons
 from .forecast import USUAL, Outlook
+from .logarithms import BoolArray, class_size, size_class
 from .pool import THINKING, THINKING_TOKENS, Pool
 from .quality import quality_text
-from .scale import BoolArray, class_size, size_class
 
 LEAST_INPUT = PRIMING_TOKENS + MESSAGE_TOKENS + 1  # tokens of the shortest prompt
 LEAST_OUTPUT = 16  # the shortest answer worth suggesting

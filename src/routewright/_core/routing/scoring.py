@@ -15,8 +15,8 @@ from routewright._core.money import MOST_TOKENS, PICOS_PER_NANO, usd
 from routewright.wire import Candidate, Goal, Params, RouteRequest, Strategy, TextPart, Usage, WarmPrefix
 
 from .forecast import USUAL, Outlook, Workload
+from .logarithms import IntArray, class_size, log2_step, log2_steps, scaled
 from .quality import MICRO, level_of, on_grid
-from .scale import IntArray, class_size, log2_step, log2_steps, scaled
 
 TERM = 10_000  # a utility of 1
 SCORE = 100 * TERM  # a score of 1; weights are per cent

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from routewright._core.routing.logarithms import STEPS, class_size, log2_steps, size_class
 from routewright._core.routing.quality import EDGES, LEVELS, on_grid
-from routewright._core.routing.scale import STEPS, class_size, log2_steps, size_class
 
 
 def exact_steps(value: int) -> int:
