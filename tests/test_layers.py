@@ -35,7 +35,7 @@ CORE_ORDER = (
     "catalogue/models selector routing/request_options routing/pool routing/forecast attempts/budgets attempts/statistics "
     "attempts/health policy routing/inputs routing/constraints routing/scoring routing/exploration "
     "routing/plan routing/order routing/board routing/budget routing/refusal routing/decide routing/decision "
-    "routing/what_if routing/quality_head idempotency cache/key cache/answers cache/lexicon cache/gist "
+    "routing/what_if routing/quality_head idempotency cache/key cache/answers cache/lexicon cache/features "
     "cache/calibration cache/guards attempts/faults attempts/breaker attempts/journal webhooks/signature "
     "agent/calculator agent/request agent/machine limits guardrails/screen guardrails/capture attempt "
     "attempts/machine trace/spans timestamps account terms recorded webhooks/outbox webhooks/endpoint "

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.cache.gist import gist
+from routewright._core.cache.features import gist
 from routewright._core.cache.guards import guard, same_words
 from routewright._core.cache.lexicon import lexicon
 

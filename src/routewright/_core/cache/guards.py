@@ -10,7 +10,7 @@ from typing import NamedTuple
 from routewright.wire import CacheMatch
 
 from .calibration import Bound, Calibration
-from .gist import Gist, gist
+from .features import Gist, gist
 
 _LONG = 2_000  # characters above which word order is not compared, because it differs for many reasons
 _ALIKE = 0.85  # share of common words above which word order is compared
