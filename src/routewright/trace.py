@@ -26,10 +26,10 @@ from ._core.analytics.report import (
     usage_report,
 )
 from ._core.analytics.rollup import GROUPS
-from ._core.recorded import checked_trace
 from ._core.request.problems import shown
 from ._core.request.rules import Range
 from ._core.routing.quality_head import HEADS, heads_in
+from ._core.snapshot_delta import checked_trace
 from ._core.timestamps import span_of
 from ._core.trace.filter import parse_filter, seal, unseal
 from ._core.trace.ids import normalise_trace_id

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.recorded import HealthChange, change, changed
+from routewright._core.snapshot_delta import HealthChange, change, changed
 from routewright.wire import HealthSnapshot, ModelHealth
 
 NUMBERS = st.none() | st.integers(0, 3)

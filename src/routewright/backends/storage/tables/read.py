@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from routewright._core.analytics.rollup import METADATA, summed
-from routewright._core.recorded import HealthChange, changed
+from routewright._core.snapshot_delta import HealthChange, changed
 from routewright._core.trace.spans import CallLine, item_of, trace_of
 from routewright.errors import StorageCorrupt, UnsupportedWrite
 from routewright.wire import (

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from routewright._core.batch import check_batch, check_digests, check_place, ids_of
-from routewright._core.recorded import change
+from routewright._core.snapshot_delta import change
 from routewright.protocols import Facts
 from routewright.wire import (
     AddLearned,

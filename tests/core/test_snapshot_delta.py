@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright._core.analytics.rollup import Rollups
-from routewright._core.recorded import checked_trace
+from routewright._core.snapshot_delta import checked_trace
 from routewright.errors import ValidationFailed
 from routewright.testing.storage import make_trace
 from routewright.testing.storage.samples import decision_span, model_span, spans_of_each_kind
