@@ -28,7 +28,7 @@ from routewright import (
     ValidationFailed,
 )
 from routewright._core.account import PLANS
-from routewright._core.terms import account_terms
+from routewright._core.account_fields import account_terms
 from routewright.console import BlockingConsole
 from routewright.errors import AuthenticationFailed, InternalError, NotFound, StorageUnavailable
 from routewright.protocols import Storage

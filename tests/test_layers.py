@@ -38,7 +38,7 @@ CORE_ORDER = (
     "routing/what_if routing/quality_head idempotency cache/key cache/answers cache/lexicon cache/features "
     "cache/calibration cache/guards attempts/faults attempts/breaker attempts/journal webhooks/signature "
     "agent/calculator agent/request agent/machine limits guardrails/screen guardrails/capture attempt "
-    "attempts/machine trace/spans timestamps account terms snapshot_delta webhooks/outbox webhooks/endpoint "
+    "attempts/machine trace/spans timestamps account account_fields snapshot_delta webhooks/outbox webhooks/endpoint "
     "accounts/payer accounts/state accounts/ledger statement accounts/waiting accounts/books call agent/record"
 ).split()
 ENGINE_ORDER = (

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict, cast, get_args
 
 from ._core.account import SCOPES, holds_key
+from ._core.account_fields import KEY_THERE, told
 from ._core.policy import checked_policy
 from ._core.request.json_scan import is_unicode
 from ._core.request.problems import listed, shown
 from ._core.request.rules import check_names
-from ._core.terms import KEY_THERE, told
 from ._core.trace.ids import TraceParent, normalise_trace_id, parse_traceparent
 from .catalogue import Catalogue
 from .errors import ValidationFailed

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from routewright._core.account import SCOPES, is_live, limits_of
-from routewright._core.terms import SomeLimits
+from routewright._core.account_fields import SomeLimits
 from routewright.console import Console
 from routewright.wire import Account, Environment, Key, KeyStanding, PlanName, Purse, RateLimits, Scope, Severity
 

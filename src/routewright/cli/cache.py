@@ -13,7 +13,7 @@ from typing import Any, get_args
 import msgspec
 from msgspec.structs import replace
 
-from routewright._core.terms import told
+from routewright._core.account_fields import told
 from routewright._core.timestamps import timestamp
 from routewright.cache import CacheExplanation
 from routewright.errors import NotFound

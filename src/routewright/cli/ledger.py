@@ -7,8 +7,8 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 
+from routewright._core.account_fields import told
 from routewright._core.money import nanos_of
-from routewright._core.terms import told
 from routewright.catalogue import Catalogue
 from routewright.contrib.invoices import Compared, ReconciledModel, Reconciliation
 from routewright.errors import NotFound

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
+from routewright._core.account_fields import told
 from routewright._core.money import usd_text
 from routewright._core.request.json_scan import quoted
 from routewright._core.routing.decision import reading_text
-from routewright._core.terms import told
 from routewright._core.timestamps import timestamp
 from routewright.errors import NotFound, StorageCorrupt
 from routewright.trace import TraceStore

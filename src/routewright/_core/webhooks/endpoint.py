@@ -13,9 +13,9 @@ from typing import NamedTuple, get_args
 from msgspec.structs import replace
 
 from routewright import wire
+from routewright._core.account_fields import told
 from routewright._core.derive import seal, unseal
 from routewright._core.request.problems import one_of
-from routewright._core.terms import told
 from routewright.errors import ValidationFailed
 from routewright.wire import Endpoint, EventType, SealedSecret, StoredEvent
 
