@@ -32,7 +32,7 @@ CORE_ORDER = (
     "request/json_scan trace/ids money catalogue/prices routing/logarithms routing/quality routing/predict sse "
     "tokens/images tokens/estimate request/problems request/rules structured_output derive trace/filter "
     "analytics/rollup analytics/report batch guardrails/detectors guardrails/texts request/read "
-    "catalogue/models selector routing/request_options routing/pool routing/forecast attempts/budgets attempts/statistics "
+    "catalogue/models model_selector routing/request_options routing/pool routing/forecast attempts/budgets attempts/statistics "
     "attempts/health policy routing/inputs routing/constraints routing/scoring routing/exploration "
     "routing/plan routing/order routing/board routing/budget routing/refusal routing/decide routing/decision "
     "routing/what_if routing/quality_head idempotency cache/key cache/answers cache/lexicon cache/features "

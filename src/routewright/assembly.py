@@ -20,11 +20,11 @@ from msgspec.structs import replace
 from ._core.analytics.report import checked_keys
 from ._core.attempts.faults import raised_in
 from ._core.cache.answers import NormalisedEquality
+from ._core.model_selector import Known
 from ._core.policy import changes_between, drawn, published, version_asked
 from ._core.request.json_scan import quoted
 from ._core.request.read import checked_retries, timeout_ms_of
 from ._core.routing.inputs import Defaults
-from ._core.selector import Known
 from ._core.tokens.estimate import VOCABULARIES
 from ._core.webhooks.endpoint import PURPOSE
 from ._engine.admission import Admissions

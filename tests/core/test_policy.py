@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright._core.catalogue.models import content_id
+from routewright._core.model_selector import Known
 from routewright._core.policy import (
     Versions,
     by_key,
@@ -24,7 +25,6 @@ from routewright._core.policy import (
     version_asked,
 )
 from routewright._core.request.read import as_request
-from routewright._core.selector import Known
 from routewright.errors import ValidationFailed
 from routewright.wire import (
     Budget,

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from routewright._core.model_selector import Known
 from routewright._core.policy import checked_policy, class_of, drawn, publish, version_asked
 from routewright._core.routing.predict import LANGUAGES, TOPICS
-from routewright._core.selector import Known
 from routewright.errors import ValidationFailed
 from routewright.wire import Model, Policy, PolicyClass, PolicyMatch, PolicySnapshot, PolicyWeights, Reading
 

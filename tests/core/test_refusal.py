@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from routewright import Catalogue, Policy, Router
 from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
+from routewright._core.model_selector import CAPABLE, Known
 from routewright._core.money import budget_nanos, sayable, usd_text
 from routewright._core.policy import Laid, checked_policy, publish
 from routewright._core.routing.board import Board, Boards
@@ -27,7 +28,6 @@ from routewright._core.routing.decision import decision_of
 from routewright._core.routing.pool import Pool
 from routewright._core.routing.quality import micro
 from routewright._core.routing.refusal import LEAST_INPUT, LEAST_OUTPUT, Search, Way, least_output, reasons_of
-from routewright._core.selector import CAPABLE, Known
 from routewright._core.tokens.images import filling_of, rule_of
 from routewright.errors import BudgetExceeded, NoCandidates, ValidationFailed
 from routewright.wire import (

@@ -22,11 +22,11 @@ from routewright import (
 )
 from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
+from routewright._core.model_selector import Known
 from routewright._core.policy import Laid, publish
 from routewright._core.routing.board import Boards
 from routewright._core.routing.pool import Pool
 from routewright._core.routing.what_if import check
-from routewright._core.selector import Known
 from routewright.wire import (
     Availability,
     Capability,

@@ -34,6 +34,7 @@ from routewright.wire import (
 )
 
 from .catalogue.models import content_id
+from .model_selector import CAPABLE, Known, allowed, in_order
 from .request.json_scan import quoted
 from .request.problems import Problems, as_attribute, did_you_mean, listed, one_of, shown
 from .request.read import rebuilt
@@ -51,7 +52,6 @@ from .request.rules import (
     is_name,
 )
 from .routing.predict import LANGUAGES, TOPICS
-from .selector import CAPABLE, Known, allowed, in_order
 from .trace.ids import ALPHABET
 
 N = TypeVar("N", int, float)

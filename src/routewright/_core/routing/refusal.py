@@ -10,11 +10,11 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from routewright._core.catalogue.prices import affordable_output
+from routewright._core.model_selector import Known, lacking, picking
 from routewright._core.money import budget_nanos, nanos, sayable, usd_text
 from routewright._core.policy import Laid
 from routewright._core.request.problems import BOTH, listed
 from routewright._core.request.rules import NUMBERS
-from routewright._core.selector import Known, lacking, picking
 from routewright._core.tokens.estimate import MESSAGE_TOKENS, PRIMING_TOKENS, length
 from routewright.errors import BudgetExceeded, NoCandidates
 from routewright.wire import Budget, DecisionInput, Need, Policy, PolicySnapshot, Reason

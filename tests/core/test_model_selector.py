@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright import Policy, ValidationFailed
+from routewright._core.model_selector import CAPABLE, Known, picking
 from routewright._core.policy import publish
-from routewright._core.selector import CAPABLE, Known, picking
 from routewright.wire import Model, PolicyFallback
 
 MODELS = [
