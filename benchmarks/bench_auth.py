@@ -13,7 +13,7 @@ import pytest
 
 from routewright import Console, MemoryStorage, SqliteStorage
 from routewright._core.account import SHOWN, Pepper, new_key
-from routewright._core.derive import derive
+from routewright._core.crypto import derive
 from routewright.authentication import PURPOSE
 from routewright.errors import AuthenticationFailed
 from routewright.protocols import Storage

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from routewright import MemoryStorage, SqliteStorage, WebhookSigner
-from routewright._core.derive import derive, seal
+from routewright._core.crypto import derive, seal
 from routewright._engine.webhooks import Dispatcher
 from routewright.backends.clock import SystemClock
 from routewright.backends.transport.webhooks import AiohttpWebhooks

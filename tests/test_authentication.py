@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from routewright import Caller, Console, MemoryStorage, SqliteStorage, ValidationFailed
 from routewright._core.account import digest_of, new_key, unknown_key
-from routewright._core.derive import derive
+from routewright._core.crypto import derive
 from routewright.errors import AuthenticationFailed, StorageUnavailable
 from routewright.protocols import Storage
 from routewright.root_secret import BEFORE, VARIABLE, SecretFile

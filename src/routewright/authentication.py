@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from ._core.account import Pepper, is_live, told_key, unknown_key
-from ._core.derive import derive, same
+from ._core.crypto import derive, same
 from ._core.request.problems import shown
 from ._core.timestamps import timestamp
 from .coordination import RECHECK_S

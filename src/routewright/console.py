@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from ._core.account import RANDOM_BYTES, SHOWN, is_live, new_key
 from ._core.account_fields import account_terms, changed, checked_account, credit_of, incident_terms, key_terms, told
 from ._core.batch import MOST_CREDIT
-from ._core.derive import seal
+from ._core.crypto import seal
 from ._core.money import usd_text
 from ._core.request.problems import listed, shown
 from ._core.timestamps import timestamp

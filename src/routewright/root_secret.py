@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from ._core.derive import MIN_ROOT_BYTES, derive, same
+from ._core.crypto import MIN_ROOT_BYTES, derive, same
 from ._core.request.json_scan import is_unicode
 from .backends.storage.memory import MemoryStorage
 from .coordination import Companions

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from routewright import SqliteStorage, WebhookSigner
-from routewright._core.derive import seal
+from routewright._core.crypto import seal
 from routewright.testing.storage.samples import make_event
 from routewright.wire import Deliveries, Endpoint, PutEndpoint, PutEvent, SealedSecret
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from routewright import SqliteStorage
-from routewright._core.derive import derive
+from routewright._core.crypto import derive
 from routewright._engine import webhooks
 from routewright.backends.clock import SystemClock
 from routewright.wire import WebhookAnswer

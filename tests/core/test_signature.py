@@ -276,7 +276,7 @@ def test_an_id_cannot_reach_into_the_timestamp_nor_the_body() -> None:
 
 def test_signatures_are_compared_in_constant_time_and_not_more_than_a_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[tuple[bytes, bytes]] = []
-    monkeypatch.setattr("routewright._core.derive.hmac.compare_digest", lambda *codes: compared.append(codes))
+    monkeypatch.setattr("routewright._core.crypto.hmac.compare_digest", lambda *codes: compared.append(codes))
     keys = keys_of([f"whsec_{place:032}" for place in range(MAX_SECRETS)], whole)
     header = header_of(keys, BODY, NOW)
     with pytest.raises(SignatureError):

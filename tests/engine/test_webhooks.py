@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from routewright import MemoryStorage, SqliteStorage, WebhookSigner
-from routewright._core.derive import derive, seal
+from routewright._core.crypto import derive, seal
 from routewright._core.webhooks.endpoint import rotated
 from routewright._engine.webhooks import IN_FLIGHT, LEASE_S, Dispatcher
 from routewright.errors import InternalError, SignatureError, StorageUnavailable

@@ -23,7 +23,7 @@ from routewright.wire import (
     WindowUsage,
 )
 
-from .derive import mac
+from .crypto import mac
 from .timestamps import moment
 from .trace.ids import AFTER_PREFIX
 

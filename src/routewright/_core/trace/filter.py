@@ -22,7 +22,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from routewright._core.derive import mac, same
+from routewright._core.crypto import mac, same
 from routewright._core.request.json_scan import is_unicode
 from routewright._core.request.problems import did_you_mean, listed, shown
 from routewright.errors import CursorExpired, CursorInvalid, UnsupportedWrite, ValidationFailed

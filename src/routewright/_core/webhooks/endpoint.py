@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from routewright import wire
 from routewright._core.account_fields import told
-from routewright._core.derive import seal, unseal
+from routewright._core.crypto import seal, unseal
 from routewright._core.request.problems import one_of
 from routewright.errors import ValidationFailed
 from routewright.wire import Endpoint, EventType, SealedSecret, StoredEvent

@@ -12,7 +12,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Never
 
-from routewright._core.derive import HASH, same
+from routewright._core.crypto import HASH, same
 from routewright._core.request.problems import shown
 from routewright.errors import SignatureError, ValidationFailed
 from routewright.wire.account import HIDDEN, Secret

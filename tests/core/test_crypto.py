@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.derive import derive, mac, same
+from routewright._core.crypto import derive, mac, same
 from routewright._core.trace.filter import seal, unseal
 
 ROOTS = st.binary(min_size=1, max_size=80)
@@ -66,7 +66,7 @@ def test_codes_are_compared_in_a_time_that_tells_nothing(monkeypatch: pytest.Mon
         compared.append((told, expected))
         return True
 
-    monkeypatch.setattr("routewright._core.derive.hmac.compare_digest", noted)
+    monkeypatch.setattr("routewright._core.crypto.hmac.compare_digest", noted)
     assert same(b"one", b"other")
     assert unseal(seal("after", [], b"s" * 32, 0.0), ["other"], [b"s" * 32], 0.0) == "after"
     assert len(compared) == 2, "a cursor's code, too"
