@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from ._core.account import RANDOM_BYTES, SHOWN, is_live, new_key
 from ._core.account_fields import account_terms, changed, checked_account, credit_of, incident_terms, key_terms, told
-from ._core.batch import MOST_CREDIT
 from ._core.crypto import seal
 from ._core.money import usd_text
 from ._core.request.problems import listed, shown
@@ -33,6 +32,7 @@ from ._core.webhooks.endpoint import (
     rotated,
 )
 from ._core.webhooks.outbox import ATTEMPT_S
+from ._core.write_batch import MOST_CREDIT
 from ._engine.hooks import events_of
 from ._engine.storage import GuardedStorage, no_accounts, unhindered
 from ._engine.webhooks import Dispatcher, post, wake

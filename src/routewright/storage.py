@@ -16,10 +16,10 @@ from ._core.accounts.state import Expired, Kept, State
 from ._core.accounts.waiting import Waiting
 from ._core.analytics.rollup import Rollups
 from ._core.attempts.statistics import added
-from ._core.batch import check_batch, check_digests, ids_of
 from ._core.policy import next_label
 from ._core.request.problems import did_you_mean, shown
 from ._core.trace.filter import selects
+from ._core.write_batch import check_batch, check_digests, ids_of
 from .backends.coordination.memory import MemoryCoordination
 from .backends.storage.memory import MemoryStorage
 from .errors import ValidationFailed

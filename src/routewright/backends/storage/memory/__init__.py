@@ -13,12 +13,12 @@ from routewright._core.accounts.books import BOOKED, MONEY
 from routewright._core.accounts.ledger import before, together
 from routewright._core.analytics.rollup import Rollups
 from routewright._core.attempts.statistics import added
-from routewright._core.batch import UNNAMED_S, check_batch, check_digests, check_place, ids_of
 from routewright._core.policy import Versions
 from routewright._core.request.problems import shown
 from routewright._core.timestamps import timestamp
 from routewright._core.trace.filter import check_terms
 from routewright._core.webhooks.outbox import OF_WEBHOOKS, Outbox
+from routewright._core.write_batch import UNNAMED_S, check_batch, check_digests, check_place, ids_of
 from routewright.backends.clock import SystemClock
 from routewright.errors import UnsupportedWrite, ValidationFailed
 from routewright.fork import Guard

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
-from routewright._core.batch import UNNAMED_S
 from routewright._core.timestamps import timestamp
+from routewright._core.write_batch import UNNAMED_S
 from routewright.wire import Environment, TraceItems
 
 from .connection import Statements

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from routewright._core.batch import check_batch, check_digests, check_place, ids_of
 from routewright._core.snapshot_delta import change
+from routewright._core.write_batch import check_batch, check_digests, check_place, ids_of
 from routewright.protocols import Facts
 from routewright.wire import (
     AddLearned,
