@@ -39,7 +39,7 @@ CORE_ORDER = (
     "cache/calibration cache/guards attempts/faults attempts/breaker attempts/journal webhooks/signature "
     "agent/calculator agent/request agent/machine limits guardrails/screen guardrails/capture attempt "
     "attempts/machine trace/spans timestamps account account_fields snapshot_delta webhooks/outbox webhooks/endpoint "
-    "accounts/payer accounts/state accounts/ledger statement accounts/waiting accounts/books call agent/record"
+    "accounts/payer accounts/state accounts/ledger statement accounts/wait_queue accounts/books call agent/record"
 ).split()
 ENGINE_ORDER = (
     "worker context request_input storage readiness retention webhooks capture learning counting kept_answer answer "

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from ._core.accounts.ledger import Shelf, expired_row, settle
 from ._core.accounts.payer import Hold
 from ._core.accounts.state import Expired, Kept, State
-from ._core.accounts.waiting import Waiting
+from ._core.accounts.wait_queue import Waiting
 from ._core.analytics.rollup import Rollups
 from ._core.attempts.statistics import added
 from ._core.policy import next_label

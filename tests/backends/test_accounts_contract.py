@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from routewright._core.accounts import waiting
+from routewright._core.accounts import wait_queue
 from routewright.backends.storage.memory import MemoryStorage
 from routewright.backends.storage.sqlite import SqliteStorage
 from routewright.errors import RateLimited
@@ -47,7 +47,7 @@ class InFile(AccountsSuite):
 
 @pytest.mark.anyio
 async def test_a_call_that_finds_too_many_waiting_is_told_when_to_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "MOST_WAITING", 1)
+    monkeypatch.setattr(wait_queue, "MOST_WAITING", 1)
     clock = FakeClock(autojump=False)
     mine = MemoryStorage(clock=clock).accounts
 

@@ -15,7 +15,7 @@ from routewright._core.accounts.books import MONEY, Books
 from routewright._core.accounts.ledger import correct, expired_row, settle
 from routewright._core.accounts.payer import RUN, End, Hold
 from routewright._core.accounts.state import Expired, Kept, PurseName, State, Wait
-from routewright._core.accounts.waiting import Waiting
+from routewright._core.accounts.wait_queue import Waiting
 from routewright._core.analytics.rollup import Rollups, counted_of
 from routewright._core.trace.filter import matches
 from routewright._core.webhooks.outbox import Outbox

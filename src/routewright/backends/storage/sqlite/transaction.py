@@ -15,7 +15,7 @@ from pathlib import Path
 from routewright._core.accounts.ledger import Booked
 from routewright._core.accounts.payer import End, Hold, Tick, Widened
 from routewright._core.accounts.state import scope_of
-from routewright._core.accounts.waiting import Waiting
+from routewright._core.accounts.wait_queue import Waiting
 from routewright._core.timestamps import timestamp
 from routewright.backends.storage.tables.books import ledger as shelf
 from routewright.backends.storage.tables.books.ledger import TableShelf

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.accounts import waiting
+from routewright._core.accounts import wait_queue
 from routewright._core.accounts.payer import Hold
 from routewright._core.accounts.state import Wait, scope_of
-from routewright._core.accounts.waiting import MOST_TRIED, Waiting
+from routewright._core.accounts.wait_queue import MOST_TRIED, Waiting
 from routewright.errors import RateLimited
 from routewright.testing.storage.samples import MONTH, RUN, make_ask, make_row
 from routewright.wire import Ask, Caller, Grant, Replay, Short
@@ -205,7 +205,7 @@ def test_who_may_not_wait_or_waits_too_long_is_told_what_there_is_by_then() -> N
 
 
 def test_who_asks_when_too_many_wait_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "MOST_WAITING", 1)
+    monkeypatch.setattr(wait_queue, "MOST_WAITING", 1)
     queue = Queue()
     queue.ask("first", 0, claim=one())
     assert isinstance(queue.ask("a", 0, claim=one()), Wait)
