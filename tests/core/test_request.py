@@ -233,11 +233,11 @@ def test_limits_themselves_are_allowed() -> None:
         ),
         (
             {"messages": [{"role": "user"}]},
-            "messages[0].content: is missing; only an assistant message with tool_calls may omit it",
+            "messages[0].content: is missing; only an assistant message with tool_calls may go without",
         ),
         (
             {"messages": [{"role": "assistant", "content": None}]},
-            "messages[0].content: is missing; only an assistant message with tool_calls may omit it",
+            "messages[0].content: is missing; only an assistant message with tool_calls may go without",
         ),
         ({"messages": [HELLO, {"role": "user", "content": []}]}, "messages[1].content: must hold at least one part"),
         (

@@ -277,7 +277,7 @@ def _check_messages(messages: list[Message], found: Problems) -> None:
 def _check_message(path: str, message: Message, found: Problems) -> None:
     content, calls, role = message.content, message.tool_calls, message.role
     if content is None and not (role == "assistant" and calls):
-        hint = "only an assistant message with tool_calls may omit it"
+        hint = "only an assistant message with tool_calls may go without"
         found.append(Problem(f"{path}.content", "is missing", hint))
     if isinstance(content, list):
         if not content:
