@@ -109,12 +109,12 @@ def test_every_capability_that_is_asked_for_must_hold() -> None:
         (
             Policy(name="p", models=["house/*"], capabilities=["image", "json"]),
             "policies['p']: allows no model: of 1 that match 'models', none has all of 'image', 'json'; "
-            "widen 'models', or relax 'exclude' and 'capabilities'",
+            "widen 'models', or narrow what stands against it",
         ),
         (
             Policy(name="p", models=["house/*"], exclude=["*/one"]),
             "policies['p']: allows no model: of 1 that match 'models', 'exclude' removes all; "
-            "widen 'models', or relax 'exclude' and 'capabilities'",
+            "widen 'models', or narrow what stands against it",
         ),
         (
             Policy(name="p", exclude=["short"], fallback=PolicyFallback(models=["short"])),

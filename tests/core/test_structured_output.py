@@ -115,8 +115,7 @@ def test_what_is_not_one_json_object_does_not_fit(answer: str) -> None:
 
 def test_a_check_of_the_types_own_that_fails_is_a_misfit_without_its_words() -> None:
     assert (
-        expectations(misfits(Form("P", POINT, point), '{"x": "odd"}'))
-        == "fails with KeyError in a validator of its type"
+        expectations(misfits(Form("P", POINT, point), '{"x": "odd"}')) == "fails with KeyError in a check of its type"
     )
 
 
@@ -181,5 +180,5 @@ def test_the_format_is_added_to_a_requests_params() -> None:
     ],
 )
 def test_a_request_that_asks_for_something_else_is_refused(asked: dict[str, Any]) -> None:
-    with pytest.raises(ValidationFailed, match=r"^output_type: cannot be combined with"):
+    with pytest.raises(ValidationFailed, match=r"^output_type: is given together with"):
         with_output(RouteRequest([Message("user", "hi")], **asked), Form("Point", POINT, point))

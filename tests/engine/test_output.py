@@ -254,7 +254,7 @@ def misfits(form: Form, answer: str) -> Unfit:
         (Careful, f'{{"word": "a", "by_name": {{"{SECRET}": "a"}}}}', "by_name[...]: Input should be a valid integer"),
         (Careful, '{"word": "value"}', "word: fails a check (value_error)"),
         (Careful, '{"word": "custom"}', "word: fails a check (its own)"),
-        (Careful, '{"word": "odd"}', "fails with KeyError in a validator of its type"),
+        (Careful, '{"word": "odd"}', "fails with KeyError in a check of its type"),
         (UUID, f'{{"value": "{SECRET}"}}', "value: fails a check (uuid_parsing)"),
         (Point, f'{{"x": "{SECRET}"}}', "x: Expected `int`, got `str`"),
         (Point, "{}", "Object missing required field `x`"),

@@ -57,7 +57,7 @@ def allowed(policy: Policy, known: Known, path: str) -> tuple[str, ...] | None:
     if not able:
         missing = f"none has all of {listed(policy.capabilities or ())}" if kept else "'exclude' removes all"
         problem = f"allows no model: of {len(picked)} that match 'models', {missing}"
-        raise ValidationFailed.at(path, problem, "widen 'models', or relax 'exclude' and 'capabilities'")
+        raise ValidationFailed.at(path, problem, "widen 'models', or narrow what stands against it")
     return tuple(able)
 
 

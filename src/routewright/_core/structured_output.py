@@ -29,7 +29,7 @@ FENCE = "```"
 
 _OBJECT = Decoder(dict[str, Raw])
 _ANYTHING = Decoder(Raw)
-_FORCED = "cannot be combined with a tool_choice that requires a tool call"
+_FORCED = "is given together with a tool_choice that demands a tool call, which is no JSON answer"
 
 
 class Misfit(NamedTuple):
@@ -87,7 +87,7 @@ class Form:
         except Unfit as unfit:
             return Unfit([*unfit.misfits])  # a new exception, because the frames of this one hold the answer
         except Exception as error:  # from a validator of the type; its message may contain the answer
-            told = f"fails with {type(error).__name__} in a validator of its type"
+            told = f"fails with {type(error).__name__} in a check of its type"
             return Unfit([Misfit(told, told)])
 
     def _value(self, body: bytes) -> Any:
@@ -129,8 +129,8 @@ def with_output(request: RouteRequest, form: Form) -> RouteRequest:
     params = request.params or Params()
     found = []
     if params.response_format is not None:
-        hint = "use one of the two; output_type sets the response_format"
-        found.append(Problem("output_type", "cannot be combined with params.response_format", hint))
+        hint = "give one of the two: output_type makes a response_format of its own"
+        found.append(Problem("output_type", "is given together with params.response_format", hint))
     if request.tool_choice not in (None, "auto", "none"):
         found.append(Problem("output_type", _FORCED, "use tool_choice 'auto', or leave output_type out"))
     if found:
