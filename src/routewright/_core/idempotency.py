@@ -1,4 +1,6 @@
-"""Fingerprints of requests, to compare them under an idempotency key (spec 4.1, contract 7)."""
+"""Fingerprints of requests, to compare them under an idempotency key (spec 4.1, contract 7).
+
+``accounts/state.py`` has the rule: who gets a key, who waits, and what is replayed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The sliding window of a rate limit: exact for requests and tokens (contract 7)."""
+"""The sliding window of a rate limit: exact for requests and tokens (contract 7).
+
+``State.admit`` in ``accounts/state.py`` checks it together with all other limits of a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Incremental parser of server-sent events."""
+"""Incremental parser of server-sent events from providers. ``server/sse.py`` sends those to callers."""
 
 from __future__ import annotations
 

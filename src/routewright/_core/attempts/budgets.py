@@ -1,4 +1,6 @@
-"""Execution limits: timeouts, retries, circuit breaking (contract 4), and the counters behind them."""
+"""Execution limits: timeouts, retries, circuit breaking (contract 4), and the counters behind them.
+
+``machine.py`` applies the timeouts to each attempt, ``_engine/execute.py`` enforces them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored form of a trace, and joining a trace with its sub-traces into one tree of spans (spec 2.6)."""
+"""Spans: the compact stored form of a trace, its spans made from that, and joining a trace with its sub-traces into one tree of spans (spec 2.6)."""
 
 from __future__ import annotations
 
