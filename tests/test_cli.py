@@ -25,7 +25,7 @@ from routewright.backends.providers.sandbox import last_user_text
 from routewright.cli import main
 from routewright.cli.command import EXIT_CODES, exit_code, parser
 from routewright.cli.route import request_of
-from routewright.cli.show import Line, Row, Table, plain
+from routewright.cli.show import Line, Row, Screen, Table, facts, plain
 from routewright.cli.spans import trace_page
 from routewright.wire import Budget, Fallback, ImagePart, ImageUrl, Message, ModelSpan, Params, TextPart, Trace
 
@@ -758,3 +758,30 @@ def test_an_interrupt_ends_the_call_and_is_130() -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) == 130
         assert process.stderr.read() == b"ended\n"
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    "environment", [{}, {"TERM": "dumb"}, {"FORCE_COLOR": "1"}, {"FORCE_COLOR": "1", "TERM": "dumb"}]
+)
+def test_no_column_is_lost_and_no_cell_cut(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    cells = ("模型" * 40, "😀" * 20, "x" * 90)
+    table = Table([Row(cells)], head=("name", "face", "long"))
+    assert plain([table], 80).split() == ["name", "face", "long", *cells]
+    assert plain([facts({"prompt": "模型" * 60})], 80).split() == ["prompt", "模型" * 60]
+
+
+def test_a_dumb_terminal_gets_all_columns_without_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "40")
+    terminal = _Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    Screen().show(Table([Row(("a" * 50, "b" * 50), "bad")]))
+    assert terminal.getvalue().split() == ["a" * 50, "b" * 50]

@@ -262,6 +262,16 @@ def test_a_body_that_nobody_reads_does_not_keep_a_connection(port: int) -> None:
     assert statuses(heard) == [401]
 
 
+def test_extensions_of_chunks_are_bounded(key_and_port: tuple[str, int]) -> None:
+    key, port = key_and_port
+    head = POST + b"Authorization: Bearer %s\r\nTransfer-Encoding: chunked\r\n\r\n" % key.encode()
+    assert statuses(said(port, head + b"1;" + b"a" * 400_000)) == [400]
+    chunks = b"1\r\n \r\n" * 5000 + b"2\r\n{}\r\n0\r\n\r\n"
+    assert statuses(said(port, head.replace(b"Transfer", b"Connection: close\r\nTransfer") + chunks)) == [400]
+    endless = b"1\r\n \r\n0\r\nX: " + b"a" * 400_000
+    assert statuses(said(port, head + endless)) == [400]
+
+
 class Held:
     """Answers once it is let go."""
 

@@ -33,6 +33,8 @@ from routewright.serve.supervisor import (
     _shared_metrics,
     listening,
 )
+from routewright.serve.worker import fitting
+from routewright.server.http_limits import ConnectionLimits
 
 from .command import free_ports
 
@@ -334,3 +336,13 @@ def test_a_wish_to_reload_is_noted() -> None:
         signal.raise_signal(signal.SIGINT)
     assert (signals.reload, signals.ending) == (True, True)
     assert signal.getsignal(signal.SIGHUP) == before
+
+
+@pytest.mark.parametrize(("files", "room"), [(400, 200), (1_024, 768), (20_000, 10_000)])
+def test_a_worker_has_no_more_connections_open_than_it_may_open_files(
+    monkeypatch: pytest.MonkeyPatch, files: int, room: int
+) -> None:
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (files, files))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: None)
+    assert fitting(ConnectionLimits()).open == room

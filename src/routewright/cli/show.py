@@ -34,6 +34,7 @@ LIST_PRICE = " (list price; the sandbox bills nobody)"
 USUAL_TIME = " (the model's usual; the sandbox does not wait)"
 
 _PIPE_WIDTH = 100
+_HEIGHT = 25  # of no consequence, but without one rich ignores the width where TERM is dumb
 _GAP = 2
 """Spaces between columns."""
 _LEAST_PROSE, _MOST_PROSE = 20, 36
@@ -112,8 +113,12 @@ def _rendered(blocks: Iterable[Block], stream: TextIO, width: int | None) -> str
     from rich.text import Text
 
     colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"  # no bold and dim either
-    console = Console(file=stream, width=width, color_system=colours, highlight=False, markup=False, emoji=False)
-    columns = console.width
+    is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+    console = Console(
+        file=stream, color_system=colours, force_terminal=is_terminal, highlight=False, markup=False, emoji=False
+    )
+    columns = width or shutil.get_terminal_size().columns
+    console.size = (columns, _HEIGHT)
     with console.capture() as captured:
         for block in blocks:
             if isinstance(block, Line):
@@ -134,11 +139,12 @@ def _can_encode(stream: TextIO, text: str) -> bool:
 
 def _print_table(table: Table, console: Console, columns: int) -> None:
     """Print a table. One that needs more columns than there are is printed as wide as it has to be."""
+    from rich.cells import cell_len
     from rich.table import Table as Grid
 
     rows = [[cell if isinstance(cell, Bar) else _one_line(cell) for cell in row.cells] for row in table.rows]
     head = table.head or ("",) * len(rows[0])
-    sizes = [[len(cell) for cell in cells if isinstance(cell, str)] for cells in zip(head, *rows, strict=True)]
+    sizes = [[cell_len(cell) for cell in cells if isinstance(cell, str)] for cells in zip(head, *rows, strict=True)]
     bars = [place for place, each in enumerate(sizes) if len(each) <= len(rows)]
     least = [0 if place in bars else max(each) for place, each in enumerate(sizes)]
     wanted = sum(least) + _GAP * (len(least) - 1) - (max(0, least[-1] - _MOST_PROSE) if table.prose else 0)
@@ -146,7 +152,7 @@ def _print_table(table: Table, console: Console, columns: int) -> None:
         least[place] = min(max((columns - wanted) // len(bars), _LEAST_BAR), _MOST_BAR)
     if table.prose:  # a word, such as a path, is never broken
         words = [word for cells in rows for word in str(cells[-1]).split()]
-        least[-1] = max(min(least[-1], _LEAST_PROSE), *map(len, words), 0)
+        least[-1] = max(min(least[-1], _LEAST_PROSE), *map(cell_len, words), 0)
     grid = Grid(box=None, show_header=bool(table.head), padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
     for place, name in enumerate(head):
         style = "dim" if place == 0 and not table.head else ""
@@ -156,9 +162,9 @@ def _print_table(table: Table, console: Console, columns: int) -> None:
         grid.add_column(name, justify=justify, style=style, width=width, min_width=least[place], no_wrap=not wraps)
     for cells, row in zip(rows, table.rows, strict=True):
         grid.add_row(*cells, style=_COLOURS[row.style])
-    console.width = max(columns, sum(least) + _GAP * (len(least) - 1))
+    console.size = (max(columns, sum(least) + _GAP * (len(least) - 1)), _HEIGHT)
     console.print(grid, crop=False)
-    console.width = columns
+    console.size = (columns, _HEIGHT)
 
 
 def _one_line(text: str) -> str:

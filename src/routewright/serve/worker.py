@@ -31,6 +31,8 @@ LAST_WORDS_S = 2.0
 """How long cancelled requests may take to send their error."""
 OPERATORS = 32
 """Connections of the administrator, in addition to those of clients."""
+OTHER_FILES = 256
+"""Open files kept free for the store, providers and refused clients."""
 _log = logging.getLogger("routewright.serve")
 
 
@@ -78,6 +80,7 @@ class WorkerServer(Listener):
         """Serve until SIGTERM. ``sockets``: the one for requests, then the administrator's, if there is one."""
         assert sockets, "the supervisor opened them"
         self._loop = asyncio.get_running_loop()
+        self.server_state.limits = fitting(self.server_state.limits)
         with self.capture_signals():  # outermost, since it ends the process
             try:
                 async with opened(self._plan) as (router, console):
@@ -131,3 +134,23 @@ async def _serve(app: App, scope: Any, receive: Any, send: Any) -> None:
     """Serve a request. Requests cancelled at shutdown are no error in uvicorn's log."""
     with suppress(asyncio.CancelledError):
         await app(scope, receive, send)
+
+
+def fitting(limits: ConnectionLimits) -> ConnectionLimits:
+    """Limits with no more connections than open files allow. Raises the soft limit of open files to the hard one."""
+    try:
+        import resource  # Windows has none
+
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        with suppress(ValueError, OSError):  # macOS has a second limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    except ModuleNotFoundError:
+        return limits
+    room = max(files - min(OTHER_FILES, files // 2), 1)
+    if files == resource.RLIM_INFINITY or limits.open <= room:
+        return limits
+    _log.warning(
+        "connections.open: lowered to %d from %d, since the process may open %d files", room, limits.open, files
+    )
+    return replace(limits, open=room)

@@ -53,7 +53,8 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
     pipelined: int = 16
     """Requests of one connection that may wait for earlier answers; one more is 400."""
     open: int = 10_000
-    """Open connections of a worker; the next gets 503 and is closed. Each takes an open file (``ulimit -n``)."""
+    """Open connections of a worker; the next gets 503 and is closed. Fewer, if the hard limit of open files
+    (``ulimit -Hn``) does not allow as many."""
 
     def __post_init__(self) -> None:
         _check(self)

@@ -27,6 +27,8 @@ REFUSED_CLOSE_S = 1.0
 """How long a refused connection stays open, unread. The client might lose the answer if it closed at once."""
 TURNED_AWAY = 32
 """Connections over the limit that get a 503. Any more are closed without an answer."""
+OVERHEAD_BYTES, OVERHEAD_SHARE = 128 << 10, 8
+"""Limit of bytes besides the data of chunks (sizes, extensions, trailers): a constant, and a multiple of the data."""
 _USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
 """Linux closes a connection whose peer reads nothing for so long."""
 
@@ -71,13 +73,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self._part = 0
         """Counts heads and bodies."""
         self._fed = 0
-        """Bytes of this head from reads that hold nothing else; 1 for any other bytes."""
+        """Bytes of this head, or of this body besides its data, from reads that hold nothing else; 1 for any others."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Wait for a request."""
         super().connection_made(transport)
         if _USER_TIMEOUT is not None:
-            most_ms = min(int(self._limits.send_s * 1000), 1 << 30)
+            most_ms = min(max(int(self._limits.send_s * 1000), 1), 1 << 30)  # 0 would be the system's default
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, most_ms)
         if len(self.connections) > self._limits.open + TURNED_AWAY:
             transport.abort()
@@ -106,6 +108,8 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._fed += len(data)
             if self._in_head and self._fed > self._limits.header_bytes:
                 self._stop(Refusal.TOO_LARGE)
+            if not self._in_head and self._fed > OVERHEAD_BYTES:
+                self._stop(Refusal.MALFORMED)
             if self.headers and self._is_too_large():  # as far as they have come
                 self._stop(Refusal.TOO_LARGE)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
@@ -139,6 +143,11 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.scope["raw_path"] = (self.scope["raw_path"] or b"")[len(prefix) :]
         if self._shared.is_ending:
             self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        """Receive a piece of a body."""
+        self._fed -= len(body) * (1 + OVERHEAD_SHARE)
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """End a request. The next byte begins another."""

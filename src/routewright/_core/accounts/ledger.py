@@ -1,5 +1,5 @@
-"""Settlement and ledger rules: rows that a call books, corrections, sums of rows, and the reduced settlement for a storage that
-refuses the full one (spec 5, contract 7)."""
+"""Settlement and ledger rules: rows that a call books, corrections, sums of rows, and the reduced settlement for a
+storage that refuses the full one (spec 5, contract 7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Spans: the compact stored form of a trace, its spans made from that, and joining a trace with its sub-traces into one tree of spans (spec 2.6)."""
+"""Spans of a trace: its compact stored form, the spans made from that, and one tree of a trace with its sub-traces
+(spec 2.6)."""
 
 from __future__ import annotations
 
