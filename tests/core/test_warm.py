@@ -111,6 +111,14 @@ def test_a_cache_is_cold_once_its_lifetime_is_over_and_each_use_begins_it_anew(p
     assert found(prefixes, prompt(TURNS), now=499.0)
 
 
+def test_a_beginning_in_the_middle_of_a_longer_prompt_is_kept_longer_when_it_is_used(prefixes: Prefixes) -> None:
+    later = prompt([*NEXT, Message("assistant", "His."), Message("user", "And this one?")])
+    assert found(prefixes, later) == {"m/one": TOKENS}
+    prefixes.answered(later, "m/one", USUAL, Usage(TOKENS + 200, 5, cached=TOKENS), 200.0)
+    fork = prompt([*TURNS, Message("assistant", "Nobody's."), Message("user", "Why?")])
+    assert found(prefixes, fork, 400.0)["m/one"] > TOKENS // 2
+
+
 def test_a_short_beginning_is_not_kept() -> None:
     prefixes = Prefixes()
     tell(prefixes, prompt(TURNS), cache=PromptCache(minimum=TOKENS + 1))
