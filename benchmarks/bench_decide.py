@@ -17,7 +17,7 @@ from routewright._core.routing.board import Boards
 from routewright._core.routing.budget import own_room, plan_output
 from routewright._core.routing.decide import compiled, decide
 from routewright._core.routing.decision import Decision, decision_of
-from routewright._core.routing.forecast import Outlook
+from routewright._core.routing.forecast import Forecast
 from routewright._core.routing.logarithms import size_class
 from routewright._core.routing.plan import OutputPlan, Plan
 from routewright.catalogue import built_in_predictor
@@ -47,19 +47,19 @@ class Case:
 
     def __init__(self, size: int, constraints: Collection[Constraint], *, own_quality: bool = False) -> None:
         pool = data.models(size, constraints)
-        self.outlook = data.outlook(pool, constraints)
+        self.forecast = data.forecast(pool, constraints)
         self.inputs = data.inputs(pool, constraints, own_quality=own_quality)
 
     def ours(self, timed: Timed, question: Question) -> None:
-        board = Boards(self.outlook.pool).of(self.outlook.health)
+        board = Boards(self.forecast.pool).of(self.forecast.health)
         timed(question, "routewright", lambda given: decision_of(given, board), cycle(self.inputs))
 
     def presorted(self, timed: Timed, question: Question) -> None:
-        best_first = sorted(rows(self.outlook, TODAY), key=attrgetter("merit"), reverse=True)
+        best_first = sorted(rows(self.forecast, TODAY), key=attrgetter("merit"), reverse=True)
         timed(question, "floor", lambda ask: presorted(best_first, ask), cycle(map(wanted, self.inputs)))
 
     def full_scan(self, timed: Timed, question: Question) -> None:
-        table = rows(self.outlook, TODAY)
+        table = rows(self.forecast, TODAY)
         timed(question, "full scan", lambda ask: full_scan(table, ask), cycle(map(wanted, self.inputs)))
 
 
@@ -114,7 +114,7 @@ def test_one_constraint(timed: Timed, constraint: Constraint) -> None:
 @pytest.mark.parametrize("size", [50, 1_000])
 def test_reason(effort: Effort, report: Report, size: int, named: str) -> None:
     case = Case(size, SETS[named])
-    board = Boards(case.outlook.pool).of(case.outlook.health)
+    board = Boards(case.forecast.pool).of(case.forecast.health)
     fresh = (decision_of(given, board) for given in cycle(case.inputs))  # a decision remembers what was read of it
     figure = sample(read_reason, fresh, effort, loop=False)
     report.add(Question(f"decision.reason, {size:,} models, {named}", "5"), "routewright", figure)
@@ -124,7 +124,7 @@ def test_reason(effort: Effort, report: Report, size: int, named: str) -> None:
 def test_first_of_all(effort: Effort, report: Report, size: int) -> None:
     """Nothing is compiled yet but the pool."""
     case = Case(size, ())
-    figure = sample(decide_first, cycle((given, case.outlook) for given in case.inputs), effort, loop=False)
+    figure = sample(decide_first, cycle((given, case.forecast) for given in case.inputs), effort, loop=False)
     report.add(Question(f"decide(), {size:,} models, no constraint, the first of all"), "routewright", figure)
 
 
@@ -132,13 +132,13 @@ def test_first_of_all(effort: Effort, report: Report, size: int) -> None:
 def test_first_after_health_was_published(effort: Effort, report: Report, size: int) -> None:
     """Three models moved. Under load this happens a few times a second."""
     case = Case(size, ())
-    boards = [Boards(case.outlook.pool).of(case.outlook.health)]
+    boards = [Boards(case.forecast.pool).of(case.forecast.health)]
 
     def decide_after(moved: Moved) -> Plan:
         boards[0] = boards[0].moved(*moved)
         return decide(case.inputs[0], boards[0])
 
-    figure = sample(decide_after, moves(case.outlook), effort, loop=False)
+    figure = sample(decide_after, moves(case.forecast), effort, loop=False)
     asked = Question(f"decide(), {size:,} models, no constraint, new health", {50: "30", 1_000: "60"}.get(size, ""))
     report.add(asked, "routewright", figure)
 
@@ -148,7 +148,7 @@ def test_first_after_health_was_published(effort: Effort, report: Report, size: 
 def test_of_a_class_that_was_decided(timed: Timed, size: int, budget: int | None) -> None:
     """As routing does it: look the plan up, see that it holds for this request, cap its output."""
     case, tokens = Case(size, ()), TokenBounds(10, 160, 60)
-    board = Boards(case.outlook.pool).of(case.outlook.health)
+    board = Boards(case.forecast.pool).of(case.forecast.health)
     given = replace(case.inputs[0], tokens=tokens, goal="cost", strategy="balanced", budget_nanos=budget)
 
     def look_up(given: DecisionInput) -> OutputPlan:
@@ -193,9 +193,9 @@ def test_public_door(timed: Timed) -> None:
 Moved = tuple[HealthSnapshot, dict[int, ModelHealth]]
 
 
-def moves(outlook: Outlook) -> Iterator[Moved]:
+def moves(forecast: Forecast) -> Iterator[Moved]:
     """Publications without end, each of three models."""
-    chance, ids, health = Random(data.SEED), outlook.pool.ids, outlook.health
+    chance, ids, health = Random(data.SEED), forecast.pool.ids, forecast.health
     while True:
         moved = {row: _seen(chance) for row in chance.sample(range(len(ids)), 3)}
         health = health_after(health, {ids[row]: figures for row, figures in moved.items()})
@@ -215,6 +215,6 @@ def read_reason(decision: Decision) -> str:
     return decision.reason
 
 
-def decide_first(asked: tuple[DecisionInput, Outlook]) -> Decision:
-    given, outlook = asked
-    return decision_of(given, Boards(outlook.pool).of(outlook.health))
+def decide_first(asked: tuple[DecisionInput, Forecast]) -> Decision:
+    given, forecast = asked
+    return decision_of(given, Boards(forecast.pool).of(forecast.health))

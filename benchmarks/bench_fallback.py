@@ -131,7 +131,7 @@ def chats() -> Iterator[Messages]:
 
 
 def least_router(call: Callable[[Row, Messages], Awaitable[tuple[str, int, int]]]) -> LeastRouter:
-    best_first = sorted(rows(data.outlook(MODELS), TODAY), key=attrgetter("merit"), reverse=True)
+    best_first = sorted(rows(data.forecast(MODELS), TODAY), key=attrgetter("merit"), reverse=True)
     return LeastRouter(best_first, call)
 
 

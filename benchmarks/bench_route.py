@@ -59,7 +59,7 @@ def least_router(turns: int) -> LeastRouter:
             await asyncio.sleep(0)
         return TEXT, 42, 9
 
-    best_first = sorted(rows(data.outlook(MODELS), TODAY), key=attrgetter("merit"), reverse=True)
+    best_first = sorted(rows(data.forecast(MODELS), TODAY), key=attrgetter("merit"), reverse=True)
     return LeastRouter(best_first, canned)
 
 

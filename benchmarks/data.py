@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from routewright import Model, Pricing
 from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
-from routewright._core.routing.forecast import Outlook
+from routewright._core.routing.forecast import Forecast
 from routewright._core.routing.inputs import RULES
 from routewright._core.routing.pool import Pool
 from routewright._core.routing.quality import micro
@@ -51,7 +51,7 @@ def models(count: int, constraints: Collection[Constraint] = ()) -> tuple[Model,
     return tuple(_model(chance, number, constraints) for number in range(count))
 
 
-def outlook(pool: Sequence[Model], constraints: Collection[Constraint] = ()) -> Outlook:
+def forecast(pool: Sequence[Model], constraints: Collection[Constraint] = ()) -> Forecast:
     """The models compiled, with some health known of every third; one in twelve has its breaker open, if on."""
     chance = Random(SEED + 1)
     seen = {}
@@ -63,7 +63,7 @@ def outlook(pool: Sequence[Model], constraints: Collection[Constraint] = ()) -> 
             open=opened,
             probe_at_ms=1_000 if opened else None,
         )
-    return Outlook(Pool(snapshot(pool, TODAY), TODAY), health_snapshot(seen))
+    return Forecast(Pool(snapshot(pool, TODAY), TODAY), health_snapshot(seen))
 
 
 def inputs(

@@ -32,7 +32,7 @@ from routewright._core.routing.decide import decide
 from routewright._core.routing.inputs import RULES
 from routewright._core.routing.pool import Pool
 from routewright._core.routing.quality import MICRO
-from routewright._core.routing.request_options import Dials
+from routewright._core.routing.request_options import RequestOptions
 from routewright._core.routing.scoring import LEAST_TOKENS, Prefixes, Prompt
 from routewright.catalogue import bundled
 from routewright.errors import NoCandidates
@@ -144,7 +144,7 @@ class Player:
 
     def play(self, said: list[Turn], goal: Goal, seed: int, *, marked: bool) -> None:
         """Answer all turns of a conversation."""
-        board = self._boards.dialled(Dials(marks=marked)).of(health_snapshot({}))
+        board = self._boards.dialled(RequestOptions(marks=marked)).of(health_snapshot({}))
         vendors, before = Vendors(Random(seed)), None
         for turn in said:
             column = tuple(max(0, MICRO - round((MICRO - each) * turn.hardness)) for each in board.pool.qualities)

@@ -15,7 +15,7 @@ from datetime import date
 from random import Random
 from typing import Any, NamedTuple
 
-from routewright._core.routing.forecast import Outlook
+from routewright._core.routing.forecast import Forecast
 from routewright.wire import Chunk, DecisionInput, Delta, ToolDelta
 
 PLAN_LENGTH = 4
@@ -39,8 +39,8 @@ class Row:
         "window",
     )
 
-    def __init__(self, outlook: Outlook, row: int, as_of: str) -> None:
-        pool = outlook.pool
+    def __init__(self, forecast: Forecast, row: int, as_of: str) -> None:
+        pool = forecast.pool
         model = pool.models[row]
         price = pool.prices[row][-1]
         self.id = model.id
@@ -49,7 +49,7 @@ class Row:
             not model.disabled
             and (model.deprecated_at is None or date.fromisoformat(model.deprecated_at) > date.fromisoformat(as_of))
             and model.availability.status != "unavailable"
-            and row not in outlook.open
+            and row not in forecast.open
         )
         self.able = int(pool.able[row])
         self.regions = frozenset(model.availability.regions)
@@ -81,9 +81,9 @@ class Plan(NamedTuple):
     picos: int
 
 
-def rows(outlook: Outlook, as_of: str) -> list[Row]:
+def rows(forecast: Forecast, as_of: str) -> list[Row]:
     """The pool as plain objects, in its own order."""
-    return [Row(outlook, row, as_of) for row in range(len(outlook.pool))]
+    return [Row(forecast, row, as_of) for row in range(len(forecast.pool))]
 
 
 def wanted(given: DecisionInput) -> Wanted:

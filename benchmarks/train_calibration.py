@@ -1,7 +1,9 @@
 """Derives the prior of the cache's calibration from streams in which nothing is served.
 
     python -m benchmarks.train_embedder --half T.npz
-    python -m benchmarks.train_calibration T.npz > src/routewright/_core/cache/prior.py
+    python -m benchmarks.train_calibration T.npz
+
+It prints MEAN and PRECISION for src/routewright/_core/cache/calibration.py.
 
 Only rows are played that the table has not seen, once with labels for answers and once with answers of which no two
 are the same. ``--only banking77`` leaves the other set out, to see how the prior transfers.

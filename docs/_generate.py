@@ -763,7 +763,7 @@ def _versions(old: str | None, new: str | None) -> str:
     return f"{_code(new)}, only 1.44" if old is None else f"{_code(old)}, in 1.44 {_code(new)}"
 
 
-class Door(NamedTuple):
+class VendorCall(NamedTuple):
     """The tables of one door."""
 
     honoured: Iterable[str]
@@ -771,7 +771,7 @@ class Door(NamedTuple):
     refused: dict[str, tuple[str, str]]
 
 
-def _door_table(door: Door) -> str:
+def _door_table(door: VendorCall) -> str:
     """What becomes of each field that a vendor's client may send."""
     rows = [
         (_names(door.honoured), "honoured"),
@@ -792,9 +792,9 @@ def not_offered() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "chat-door": lambda: _door_table(Door(openai.HONOURED, openai.PASSED, openai.REFUSED)),
-    "responses-door": lambda: _door_table(Door(responses.HONOURED, responses.PASSED, responses.REFUSED)),
-    "anthropic-door": lambda: _door_table(Door(anthropic.HONOURED, anthropic.PASSED, {})),
+    "chat-door": lambda: _door_table(VendorCall(openai.HONOURED, openai.PASSED, openai.REFUSED)),
+    "responses-door": lambda: _door_table(VendorCall(responses.HONOURED, responses.PASSED, responses.REFUSED)),
+    "anthropic-door": lambda: _door_table(VendorCall(anthropic.HONOURED, anthropic.PASSED, {})),
     "not-offered": not_offered,
     **_agents.PARTS,
     **_events.PARTS,

@@ -76,7 +76,7 @@ def test_a_store_without_a_secret_of_its_own_says_so(monkeypatch: Patch, capsys:
     assert "\nsecret  none was copied: the store has none yet\n" in capsys.readouterr().out
     monkeypatch.setenv("ROUTEWRIGHT_SECRET", "s" * 64)
     assert store("backup", "two.db") == 0
-    assert "\nsecret  none was copied: it stands in ROUTEWRIGHT_SECRET\n" in capsys.readouterr().out
+    assert "\nsecret  none was copied: it is in ROUTEWRIGHT_SECRET\n" in capsys.readouterr().out
     assert not list(Path().glob("*.secret"))
     assert store("backup", "three.db", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"backup": "three.db", "secret": None}

@@ -14,8 +14,8 @@ from msgspec import Meta, MsgspecError, convert
 
 from ._core.cache.answers import grade_request, judge_request, read_grade, read_judgement
 from ._core.cache.calibration import START, Bound
-from ._core.cache.features import gist
 from ._core.cache.guards import guard, offer
+from ._core.cache.question import gist
 from ._core.call import Call
 from ._core.request.problems import shown
 from ._engine.cache import Caching

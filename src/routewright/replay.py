@@ -14,7 +14,7 @@ from ._core.routing.constraints import CountTokens
 from ._core.routing.decision import Decision, decision_of
 from ._core.routing.inputs import RULES
 from ._core.routing.pool import Pool
-from ._core.routing.request_options import dials_of
+from ._core.routing.request_options import request_options_of
 from ._engine.answer import Answer
 from ._engine.fleet import Fleet
 from .errors import NotFound, ValidationFailed
@@ -45,10 +45,10 @@ class Replays:
 
     def _board(self, given: DecisionInput) -> Board:
         """The compiled snapshots of a decision."""
-        dials = dials_of(given)
+        dials = request_options_of(given)
         for fleet in self._fleets():
             if fleet.pool.snapshot.id == given.catalogue:
-                health = fleet.board().outlook.health
+                health = fleet.board().forecast.health
                 boards = fleet.boards_on(given.as_of)
                 return boards.dialled(dials).of(health if health.id == given.health else self._health(given.health))
         return self.boards(given).dialled(dials).of(self._health(given.health))

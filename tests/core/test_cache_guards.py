@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.cache.features import gist
 from routewright._core.cache.guards import guard, same_words
 from routewright._core.cache.lexicon import lexicon
+from routewright._core.cache.question import gist
 
 DATA = Path(__file__).parent.parent / "data"
 

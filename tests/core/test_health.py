@@ -32,7 +32,7 @@ from .worlds import seen as random_figures
 
 ONE = Model(id="a/one", quality=0.5, pricing_per_1m=Pricing(1.0, 4.0), context_window=100_000, ttft_s=1.0)
 TWO = Model(id="b/two", quality=0.5, pricing_per_1m=Pricing(1.0, 4.0), context_window=100_000, ttft_s=1.0)
-OUTLOOK = board([ONE, TWO]).outlook
+OUTLOOK = board([ONE, TWO]).forecast
 POOL: Pool = OUTLOOK.pool
 YEAR_S = 365 * 86_400.0
 

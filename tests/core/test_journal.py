@@ -11,14 +11,14 @@ from routewright._core.attempts.budgets import ExecutionLimits, RetryBudget
 from routewright._core.attempts.health import Health
 from routewright._core.attempts.journal import FOLDED_AT, LEAST_REQUESTS, MOST_WAITING, ErrorBursts, Journal
 from routewright._core.attempts.statistics import Entry
-from routewright._core.routing.forecast import Outlook
+from routewright._core.routing.forecast import Forecast
 from routewright.wire import Usage
 
 from .pools import board
 from .test_health import ONE, TWO
 
 LIMITS = ExecutionLimits()
-OUTLOOK: Outlook = board([ONE, TWO]).outlook
+OUTLOOK: Forecast = board([ONE, TWO]).forecast
 
 
 class Desk:

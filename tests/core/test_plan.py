@@ -158,7 +158,7 @@ def test_orders_that_follow_are_those_that_are_compiled_anew(size: int, full: bo
                     assert order.keys == other.keys
                     assert order.of == other.of
                     assert order.eligible.counts == other.eligible.counts
-                    assert order.room(board.outlook, None) == other.room(fresh.outlook, None)
+                    assert order.room(board.forecast, None) == other.room(fresh.forecast, None)
                     assert order.one_provider == other.one_provider
 
 
@@ -167,8 +167,8 @@ def test_keys_row_by_row_by_columns_and_by_one_packed_number_agree(full: bool) -
         chance = Random(seed)
         board = moved(chance, start(chance, 160), rows=range(0, 160, 3))
         given = asked(chance, board, **read(chance, board))
-        order, outlook = board.order(given), board.outlook
-        assert order.keys == [order.ranking.key(outlook, key[-1]) for key in order.keys]
+        order, forecast = board.order(given), board.forecast
+        assert order.keys == [order.ranking.key(forecast, key[-1]) for key in order.keys]
         own = board.order(replace(given, quality=given.quality or tuple(board.pool.qualities), reading=None))
         assert isinstance(own, OwnOrder)
         assert list(own.among(board.pool, None)) == order.keys
@@ -181,14 +181,14 @@ def test_an_outlook_that_moved_is_the_one_that_is_compiled_anew(full: bool) -> N
         chance = Random(seed)
         board = start(chance, 50)
         for _ in range(20):
-            outlook, fresh = board.outlook, anew(board).outlook
+            forecast, fresh = board.forecast, anew(board).forecast
             for name in "output output_p90 ttft_ms ttft_p95_ms latency_p95_ms us_per_token stability open".split():
-                assert getattr(outlook, name) == getattr(fresh, name)
-            assert list(outlook.open) == sorted(outlook.open)
+                assert getattr(forecast, name) == getattr(fresh, name)
+            assert list(forecast.open) == sorted(forecast.open)
             for cap in (None, 300, 40_000):
-                assert outlook.least_room(cap) == fresh.least_room(cap)
-                assert np.array_equal(outlook.latency_ms(cap), fresh.latency_ms(cap))
-            assert outlook.most_p90 == fresh.most_p90
+                assert forecast.least_room(cap) == fresh.least_room(cap)
+                assert np.array_equal(forecast.latency_ms(cap), fresh.latency_ms(cap))
+            assert forecast.most_p90 == fresh.most_p90
             board = moved(chance, board)
 
 
@@ -405,7 +405,7 @@ def test_a_plan_holds_on_to_nothing_large() -> None:
     held = [getattr(plan, name) for name in plan.__slots__]
     held += [getattr(leg, name) for leg in plan.legs for name in leg.__slots__]
     kinds = {type(each).__name__ for each in held}
-    assert kinds.isdisjoint(("Board", "Boards", "Outlook", "Pool", "Order", "Eligible", "HealthSnapshot"))
+    assert kinds.isdisjoint(("Board", "Boards", "Forecast", "Pool", "Order", "Eligible", "HealthSnapshot"))
 
 
 def test_the_values_that_were_used_last_are_kept_and_no_more_than_fit() -> None:
@@ -453,7 +453,7 @@ def test_walking_says_what_the_table_says(full: bool) -> None:
         chance = Random(seed)
         board = moved(chance, start(chance, 50), rows=range(0, 50, 4))
         given = asked(chance, board, tokens=TokenBounds(900, 1_000, 950, counted=True), as_of=TODAY)
-        order, ask = board.order(given), Ask(given, board.outlook)
+        order, ask = board.order(given), Ask(given, board.forecast)
         first = first_failures(given, ask, order.eligible)
         walked = [key[-1] for key in fitting(given, board, order, ask)]
         assert sorted(walked) == np.flatnonzero(first == 15).tolist()

@@ -20,7 +20,7 @@ from routewright._core.routing.decision import decision_of
 from routewright._core.routing.inputs import asked_of
 from routewright._core.routing.pool import ANSWER_TOKENS, THINKING_TOKENS, Pool
 from routewright._core.routing.refusal import LEAST_OUTPUT, least_output
-from routewright._core.routing.request_options import Dials, dials_of
+from routewright._core.routing.request_options import RequestOptions, request_options_of
 from routewright._core.tokens.estimate import bounds_of
 from routewright.errors import BudgetExceeded, NoCandidates, ValidationFailed
 from routewright.wire import (
@@ -55,7 +55,7 @@ def boards(models: list[Model]) -> Boards:
 def decided(models: list[Model], seen: dict[str, ModelHealth] | None = None, **asked: Any) -> Any:
     asked_input = simple(**asked)
     plain = boards(models).of(health_snapshot(seen or {}))
-    return decision_of(asked_input, plain.dialled(dials_of(asked_input)))
+    return decision_of(asked_input, plain.dialled(request_options_of(asked_input)))
 
 
 def user(*parts: dict[str, Any]) -> dict[str, Any]:
@@ -95,15 +95,15 @@ def test_silent_thought_comes_later_with_more_effort() -> None:
 def test_learned_lengths_are_stretched_as_the_priors_are() -> None:
     seen = {"a/one": ModelHealth(output_tokens=2_800, output_p90=5_600, ttft_ms=2_000)}
     plain = boards([model("a/one", reasoning=True)]).of(health_snapshot(seen))
-    low = plain.dialled(Dials(effort="none"))
-    assert plain.outlook.output == [2_800]
-    assert low.outlook.output == [2_800 * ANSWER_TOKENS // (ANSWER_TOKENS + THINKING_TOKENS)]
-    assert low.outlook.output_p90 == [1_600]
+    low = plain.dialled(RequestOptions(effort="none"))
+    assert plain.forecast.output == [2_800]
+    assert low.forecast.output == [2_800 * ANSWER_TOKENS // (ANSWER_TOKENS + THINKING_TOKENS)]
+    assert low.forecast.output_p90 == [1_600]
 
 
 def test_what_is_learned_of_an_effort_is_told_as_of_none() -> None:
-    assert Dials(effort="high").as_usual(Usage(10, 600, reasoning=500)) == Usage(10, 300, reasoning=200)
-    assert Dials(effort="none").as_usual(Usage(10, 600, reasoning=100)) == Usage(10, 500)
+    assert RequestOptions(effort="high").as_usual(Usage(10, 600, reasoning=500)) == Usage(10, 300, reasoning=200)
+    assert RequestOptions(effort="none").as_usual(Usage(10, 600, reasoning=100)) == Usage(10, 500)
 
 
 def test_only_models_that_think_as_asked_are_left() -> None:
@@ -160,14 +160,14 @@ def test_tools_alone_keep_a_model_from_thinking_that_takes_them_so() -> None:
 
 
 def test_a_model_that_is_kept_from_thinking_needs_room_for_words_alone() -> None:
-    pool = boards([SHY, ABLE]).pool.dialled(Dials(tools=True))
+    pool = boards([SHY, ABLE]).pool.dialled(RequestOptions(tools=True))
     assert [least_output(pool, row) for row in (0, 1)] == [LEAST_OUTPUT, LEAST_OUTPUT + THINKING_TOKENS]
 
 
 def test_tools_move_no_board_where_all_models_take_them() -> None:
     board = boards([ABLE, model("d/plain")]).of(health_snapshot({}))
-    assert board.dialled(Dials(tools=True)) is board
-    assert boards([ABLE, SHY]).of(health_snapshot({})).dialled(Dials(tools=True)).pool.quiet == {1}
+    assert board.dialled(RequestOptions(tools=True)) is board
+    assert boards([ABLE, SHY]).of(health_snapshot({})).dialled(RequestOptions(tools=True)).pool.quiet == {1}
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,9 @@ def test_a_budget_pays_for_the_shortest_thought(feature: Feature, given_: dict[s
 def test_flex_costs_what_a_batch_does_where_the_vendor_says_so() -> None:
     listed = Pricing(2.0, 8.0, 0.5, batch_input_usd=1.0, batch_output_usd=4.0)
     for provider, expected in (("openai", (1.0, 4.0)), ("groq", (2.0, 8.0))):
-        pool = Pool(snapshot([model(f"{provider}/m", pricing_per_1m=listed)], TODAY), TODAY).dialled(Dials(tier="flex"))
+        pool = Pool(snapshot([model(f"{provider}/m", pricing_per_1m=listed)], TODAY), TODAY).dialled(
+            RequestOptions(tier="flex")
+        )
         assert (pool.prices[0][0].input, pool.prices[0][0].output) == tuple(usd * 1_000_000 for usd in expected)
 
 
@@ -240,10 +242,10 @@ def test_a_budget_holds_what_is_written_for_an_hour() -> None:
     assert hour_price(price) == 2_000_000
     given_ = simple(wishes=int(Need.CACHE_CONTROL), hour_cache=True)
     plain = boards([model("a/one", pricing_per_1m=listed)]).of(health_snapshot({}))
-    ask = Ask(given_, plain.dialled(dials_of(given_)).outlook)
+    ask = Ask(given_, plain.dialled(request_options_of(given_)).forecast)
     held = ask.held_output(0) * 4_000_000
     assert ask.worst_picos(0, 40) == 40 * 2_000_000 + held
-    assert Ask(given_, plain.outlook).worst_picos(0, 40) == 40 * 1_250_000 + held
+    assert Ask(given_, plain.forecast).worst_picos(0, 40) == 40 * 1_250_000 + held
 
 
 def test_marks_are_priced_as_written_at_first() -> None:
@@ -262,8 +264,8 @@ def test_no_audio_is_sent_for_money_where_its_price_is_unknown() -> None:
     assert decided([hears], needs=int(Need.AUDIO)).model == "a/one"
     priced = replace(hears, pricing_per_1m=Pricing(1.0, 4.0, audio_input_usd=10.0))
     assert decided([priced], **asked).model == "a/one"
-    board = boards([priced]).of(health_snapshot({})).dialled(Dials(audio=True))
-    assert Ask(simple(**asked), board.outlook).worst_picos(0, 10) >= 10 * 10_000_000
+    board = boards([priced]).of(health_snapshot({})).dialled(RequestOptions(audio=True))
+    assert Ask(simple(**asked), board.forecast).worst_picos(0, 10) >= 10 * 10_000_000
 
 
 def test_a_file_is_held_at_its_models_window() -> None:
@@ -273,7 +275,7 @@ def test_a_file_is_held_at_its_models_window() -> None:
         model("a/one", modalities=("text", "file"), context_window=50_000),
     )
     board = boards([reads]).of(health_snapshot({}))
-    ask = Ask(simple(tokens=bounds, needs=needs_of(request)), board.outlook)
+    ask = Ask(simple(tokens=bounds, needs=needs_of(request)), board.forecast)
     assert ask.high(0) == 50_000
     assert bounds.estimate < 10_000
     dear = decided([reads], tokens=bounds, needs=needs_of(request), budget_nanos=60_000_000)
@@ -316,7 +318,7 @@ def test_needs_and_wishes_are_read_off_the_request(request_: dict[str, Any], nee
 
 
 @st.composite
-def dialled(draw: st.DrawFn) -> tuple[Dials, Pricing]:
+def dialled(draw: st.DrawFn) -> tuple[RequestOptions, Pricing]:
     usd = st.sampled_from([0.0, 0.5, 3.0, 25.0])
     known = st.none() | usd
     listed = Pricing(
@@ -327,12 +329,12 @@ def dialled(draw: st.DrawFn) -> tuple[Dials, Pricing]:
     if listed.batch_input_usd is None:
         listed = replace(listed, batch_output_usd=None)
     tier = draw(st.sampled_from(["", "flex", "priority"]))
-    return Dials(None, None, tier, hour=draw(st.booleans()), audio=draw(st.booleans())), listed
+    return RequestOptions(None, None, tier, hour=draw(st.booleans()), audio=draw(st.booleans())), listed
 
 
 @given(dialled(), st.sampled_from(["openai", "groq", "other"]), st.data())
 def test_no_usage_costs_more_than_a_budget_holds(
-    dials: tuple[Dials, Pricing], provider: str, data: st.DataObject
+    dials: tuple[RequestOptions, Pricing], provider: str, data: st.DataObject
 ) -> None:
     asked, listed = dials
     pool = Pool(snapshot([model(f"{provider}/m", pricing_per_1m=listed)], TODAY), TODAY).dialled(asked)
@@ -351,18 +353,20 @@ def test_no_usage_costs_more_than_a_budget_holds(
 @given(pools(), st.data())
 def test_a_dialled_board_follows_the_plain_one(pool: list[Model], data: st.DataObject) -> None:
     plain = boards(pool).of(health_snapshot(data.draw(healths(pool))))
-    dials = Dials(data.draw(st.sampled_from([None, "none", "high"])), None, data.draw(st.sampled_from(["", "flex"])))
+    dials = RequestOptions(
+        data.draw(st.sampled_from([None, "none", "high"])), None, data.draw(st.sampled_from(["", "flex"]))
+    )
     asked = simple(effort=dials.effort, wishes=int(Need.FLEX) if dials.tier else 0)
     first = plain.dialled(dials)
     first.order(asked)
     moved = {row: ModelHealth(output_tokens=900, stability=500) for row in range(0, len(pool), 2)}
     later = health_snapshot(
-        {**plain.outlook.health.models, **{plain.pool.ids[row]: each for row, each in moved.items()}}
+        {**plain.forecast.health.models, **{plain.pool.ids[row]: each for row, each in moved.items()}}
     )
     second = plain.moved(later, moved).dialled(dials)
     fresh = Boards(Pool(plain.pool.snapshot, TODAY).dialled(dials)).of(later)
     assert second.order(asked).keys == fresh.order(asked).keys
-    assert (second.outlook.output, second.outlook.ttft_ms) == (fresh.outlook.output, fresh.outlook.ttft_ms)
+    assert (second.forecast.output, second.forecast.ttft_ms) == (fresh.forecast.output, fresh.forecast.ttft_ms)
 
 
 # Policies
@@ -411,13 +415,13 @@ def test_an_effort_is_one_of_the_words() -> None:
 
 
 def test_a_bound_on_thinking_makes_few_boards() -> None:
-    found = {dials_of(simple(thinking_tokens=tokens)) for tokens in range(1, 100_000, 7)}
+    found = {request_options_of(simple(thinking_tokens=tokens)) for tokens in range(1, 100_000, 7)}
     assert len(found) <= 18
 
 
 def test_a_vendor_may_serve_a_flex_call_in_its_usual_tier() -> None:
     listed = Pricing(2.0, 8.0, batch_input_usd=1.0, batch_output_usd=4.0)
-    pool = Pool(snapshot([model("openai/m", pricing_per_1m=listed)], TODAY), TODAY).dialled(Dials(tier="flex"))
+    pool = Pool(snapshot([model("openai/m", pricing_per_1m=listed)], TODAY), TODAY).dialled(RequestOptions(tier="flex"))
     assert (pool.dearest(0, 10).input, pool.dearest(0, 10).output) == (2_000_000, 8_000_000)
     assert pool.prices[0][0].input == 1_000_000
 

@@ -324,7 +324,7 @@ def test_no_change_of_fewer_fields_admits_the_model(full: bool) -> None:
         search = Search(
             case.given, board, case.laid or Laid(PolicySnapshot("", "", Policy(name="")), case.asked.models)
         )
-        failed = failures(case.given, Ask(case.given, board.outlook), board.order(case.given).eligible)
+        failed = failures(case.given, Ask(case.given, board.forecast), board.order(case.given).eligible)
         found = (search.way(row, set(reasons_of(fails))) for row, fails in enumerate(failed))
         for way in (way for way in found if way is not None):
             for looser in loosened(case, way):
@@ -340,7 +340,7 @@ def loosened(case: Ruled, way: Way) -> Iterator[DecisionInput]:
     given, policy = case.given, case.policy or Policy(name="p")
     limits = policy.budget or Budget()
     model = next(each for each in case.pool if each.id == way.model)
-    least = least_output(case.board.outlook.pool, case.board.outlook.pool.row[model.id])
+    least = least_output(case.board.forecast.pool, case.board.forecast.pool.row[model.id])
     fields: dict[str, list[Any]] = {
         "models": [tuple(dict.fromkeys((*(given.models or given.fallback or ()), way.model)))],
         "regions": [()],

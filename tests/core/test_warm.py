@@ -16,9 +16,9 @@ from routewright._core.catalogue.models import snapshot
 from routewright._core.catalogue.prices import HOUR_S, PromptCache, prices_of, prompt_cache_of, saved_nanos
 from routewright._core.routing.board import Board
 from routewright._core.routing.decision import Decision, decision_of, explain
-from routewright._core.routing.forecast import Outlook
+from routewright._core.routing.forecast import Forecast
 from routewright._core.routing.pool import Pool
-from routewright._core.routing.request_options import Dials
+from routewright._core.routing.request_options import RequestOptions
 from routewright._core.routing.scoring import PREFIXES_KEPT, WEIGHTS, Columns, Prefixes, Prompt, Ranking, RequestClass
 from routewright.catalogue import bundled
 from routewright.errors import NoCandidates
@@ -327,10 +327,10 @@ def test_the_table_and_the_sentence_say_what_is_warm() -> None:
 def test_marks_cost_a_row_the_same_by_itself_and_in_columns() -> None:
     models, as_of = bundled()
     plain = Pool(snapshot(models, as_of), as_of)
-    pool = plain.dialled(Dials(marks=True))
-    outlook, ranked = Outlook(pool, health_snapshot({})), Ranking(RequestClass(WEIGHTS["balanced"]["cost"], 40, None))
-    keys = Columns(outlook, ranked.cls).keys(pool.quality, np.arange(len(pool)))
-    assert [ranked.key(outlook, key[-1]) for key in keys] == keys
+    pool = plain.dialled(RequestOptions(marks=True))
+    forecast, ranked = Forecast(pool, health_snapshot({})), Ranking(RequestClass(WEIGHTS["balanced"]["cost"], 40, None))
+    keys = Columns(forecast, ranked.cls).keys(pool.quality, np.arange(len(pool)))
+    assert [ranked.key(forecast, key[-1]) for key in keys] == keys
 
 
 def test_simulated_agents_cost_less_than_without_it_at_about_the_same_quality() -> None:

@@ -232,7 +232,7 @@ def test_places_are_those_of_the_walk(data: st.DataObject) -> None:
     whys = [why_not(asked, board, model.id) for model in pool]
     places = [why.place for why in whys if why.place is not None]
     assert sorted(places) == list(range(1, len(places) + 1))
-    assert all((why.place is None) == bool(why.rejected_by) or board.outlook.open for why in whys)
+    assert all((why.place is None) == bool(why.rejected_by) or board.forecast.open for why in whys)
 
 
 def test_a_model_whose_circuit_is_open_is_told_until_when() -> None:

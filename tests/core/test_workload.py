@@ -34,7 +34,7 @@ IDS = "alpha/one", "beta/two", "gamma/three"
 MODELS = [
     Model(id=name, quality=0.5, pricing_per_1m=Pricing(1.0, 4.0), context_window=100_000, ttft_s=1.0) for name in IDS
 ]
-OUTLOOK = board(MODELS).outlook
+OUTLOOK = board(MODELS).forecast
 POOL = OUTLOOK.pool
 USUAL = POOL.output[0]
 ACME: Whose = ("acme", "production", None)
@@ -211,11 +211,11 @@ def test_scaling_keeps_the_order_and_no_step_keeps_the_number(numbers: list[int]
 def test_lengths_of_all_reorder_no_models_of_one_price_and_speed() -> None:
     chance = Random(11)
     seen = {name: ModelHealth(output_tokens=chance.randint(20, 9_000)) for name in IDS}
-    outlook = board(MODELS, seen).outlook
+    forecast = board(MODELS, seen).forecast
     places = []
     for step in range(-MOST_STEPS, MOST_STEPS + 1):
         ranking = Ranking(RequestClass(WEIGHTS["balanced"]["cost"], 40, None, (step, 0)))
-        places.append([key[-1] for key in sorted(ranking.key(outlook, row) for row in range(3))])
+        places.append([key[-1] for key in sorted(ranking.key(forecast, row) for row in range(3))])
     assert places == [places[0]] * len(places)
 
 

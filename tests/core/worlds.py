@@ -80,12 +80,12 @@ def seen(chance: Random) -> ModelHealth:
 
 def moved(chance: Random, board: Board, *, rows: Collection[int] | None = None, circuits: bool = True) -> Board:
     """The board after a publication: a few rows did otherwise, and now and then a circuit opened or closed."""
-    ids, before = board.pool.ids, board.outlook.health.models
+    ids, before = board.pool.ids, board.forecast.health.models
     chosen = rows if rows is not None else chance.sample(range(len(ids)), chance.choice([1, 1, 2, 5]))
     updates = {row: seen(chance) for row in chosen}
     if circuits and chance.random() < 0.1:
-        row = chance.choice([chance.randrange(len(ids)), *board.outlook.open])
-        closed = row not in board.outlook.open
+        row = chance.choice([chance.randrange(len(ids)), *board.forecast.open])
+        closed = row not in board.forecast.open
         updates[row] = replace(before.get(ids[row], ModelHealth()), open=closed, probe_at_ms=9 if closed else None)
     health = health_snapshot({**before, **{ids[row]: figures for row, figures in updates.items()}})
     return board.moved(health, updates)
@@ -93,7 +93,7 @@ def moved(chance: Random, board: Board, *, rows: Collection[int] | None = None, 
 
 def anew(board: Board) -> Board:
     """The same snapshots, compiled by themselves."""
-    return Boards(Pool(board.pool.snapshot, board.pool.as_of)).of(board.outlook.health)
+    return Boards(Pool(board.pool.snapshot, board.pool.as_of)).of(board.forecast.health)
 
 
 def read(chance: Random, board: Board) -> dict[str, Any]:

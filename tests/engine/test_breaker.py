@@ -73,7 +73,7 @@ def kept_away(answer: Answer[None]) -> list[str]:
 def circuit_open(house: House) -> list[str]:
     """Models that are kept away from, by the snapshot that decisions are made from."""
     board = house.router._parts.hosted("production").board()
-    return [board.outlook.pool.ids[row] for row in board.outlook.open]
+    return [board.forecast.pool.ids[row] for row in board.forecast.open]
 
 
 def probes(answer: Answer[None]) -> list[bool]:

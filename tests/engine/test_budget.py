@@ -219,9 +219,9 @@ async def test_no_mix_of_prices_usage_and_faults_consumes_more_than_the_budget(f
             decision = router.decide("How much? " * 20, goal="quality", **options)  # type: ignore[arg-type]
         except NoCandidates:
             continue
-        outlook = router._parts.fleet("production").board().outlook
+        forecast = router._parts.fleet("production").board().forecast
         for meter in meters:
-            meter.prompt = partial(Ask(decision.input, outlook).high, outlook.pool.row[meter.model.id])
+            meter.prompt = partial(Ask(decision.input, forecast).high, forecast.pool.row[meter.model.id])
         await ask(router, chance, **options)
         several += sum(meter.calls for meter in meters) > 1
         turned += len({call.day for meter in meters for call in meter.meters}) > 1

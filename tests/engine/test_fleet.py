@@ -90,19 +90,19 @@ async def test_a_board_with_its_orders_is_kept_while_rounded_health_stays_the_sa
 async def test_faults_fade_though_nobody_calls() -> None:
     fleet, clock = fleet_of_one()
     fleet.failed(0)
-    low = (await after(fleet, clock, PUBLISH_EVERY_S)).outlook.stability[0]
-    assert (await after(fleet, clock, LOOK_EVERY_S * 20)).outlook.stability[0] > low
+    low = (await after(fleet, clock, PUBLISH_EVERY_S)).forecast.stability[0]
+    assert (await after(fleet, clock, LOOK_EVERY_S * 20)).forecast.stability[0] > low
 
 
 async def test_a_circuit_that_opens_reaches_decisions_at_once_and_its_probe_in_time() -> None:
     fleet, clock = fleet_of_one()
     for _ in range(4):
         fleet.failed(0)
-    assert fleet.board().outlook.open == {}
+    assert fleet.board().forecast.open == {}
     fleet.failed(0)
-    assert fleet.board().outlook.open == {0: round((clock.time() + 10.0) * 1000)}
-    assert (await after(fleet, clock, 9.9)).outlook.open != {}
-    assert (await after(fleet, clock, 0.1)).outlook.open == {}
+    assert fleet.board().forecast.open == {0: round((clock.time() + 10.0) * 1000)}
+    assert (await after(fleet, clock, 9.9)).forecast.open != {}
+    assert (await after(fleet, clock, 0.1)).forecast.open == {}
 
 
 async def test_a_gate_lets_one_probe_through_and_tells_decisions_of_it() -> None:
@@ -112,12 +112,12 @@ async def test_a_gate_lets_one_probe_through_and_tells_decisions_of_it() -> None
         fleet.failed(0)
     assert fleet.admits(0, 0.0) is False
     assert fleet.due(0) == 10.0
-    assert (await after(fleet, clock, 10.0)).outlook.open == {}
+    assert (await after(fleet, clock, 10.0)).forecast.open == {}
     assert fleet.admits(0, 10.0) is None
     assert fleet.admits(0, 10.0) is False
-    assert fleet.board().outlook.open != {}
+    assert fleet.board().forecast.open != {}
     answer(fleet, probe=True)
-    assert fleet.board().outlook.open == {}
+    assert fleet.board().forecast.open == {}
     assert fleet.admits(0, 10.0) is True
 
 
@@ -127,16 +127,16 @@ async def test_a_probe_that_is_left_is_told_to_decisions_at_once() -> None:
         fleet.failed(0)
     await clock.advance(10.0)
     assert fleet.admits(0, 10.0) is None
-    assert fleet.board().outlook.open != {}
+    assert fleet.board().forecast.open != {}
     fleet.left(0)
-    assert fleet.board().outlook.open == {}
+    assert fleet.board().forecast.open == {}
     assert fleet.admits(0, 10.0) is None
 
 
 async def test_a_refused_credential_reaches_decisions_at_once() -> None:
     fleet, _ = fleet_of_one()
     fleet.failed(0, credential=True)
-    assert list(fleet.board().outlook.open) == [0]
+    assert list(fleet.board().forecast.open) == [0]
 
 
 async def test_a_model_that_is_kept_away_is_shown_as_degraded() -> None:
@@ -172,11 +172,11 @@ async def test_a_fleet_without_attempts_looks_at_no_clock() -> None:
 
 async def test_a_refused_credential_says_nothing_of_the_model_and_its_probe_comes_in_time() -> None:
     fleet, clock = fleet_of_one()
-    believed = fleet.board().outlook.stability[0]
+    believed = fleet.board().forecast.stability[0]
     fleet.failed(0, credential=True)
-    assert fleet.board().outlook.open != {}
-    assert fleet.board().outlook.stability[0] == believed
-    assert (await after(fleet, clock, 10.0)).outlook.open == {}
+    assert fleet.board().forecast.open != {}
+    assert fleet.board().forecast.stability[0] == believed
+    assert (await after(fleet, clock, 10.0)).forecast.open == {}
 
 
 async def test_of_two_models_that_are_kept_away_each_is_let_through_in_its_time() -> None:
@@ -189,7 +189,7 @@ async def test_of_two_models_that_are_kept_away_each_is_let_through_in_its_time(
     for _ in range(5):
         fleet.failed(1)
     await clock.advance(5.0)
-    assert set(fleet.board().outlook.open) == {1}
+    assert set(fleet.board().forecast.open) == {1}
 
 
 async def test_what_fades_alone_is_not_published_at_every_turn() -> None:
@@ -237,7 +237,7 @@ async def test_a_lone_answer_is_folded_before_the_next_publication() -> None:
     assert len(fleet._journal) == 1
     board = await after(fleet, clock, PUBLISH_EVERY_S)
     assert len(fleet._journal) == 0
-    assert board.outlook.health.models[GOOD.id].ttft_ms is not None
+    assert board.forecast.health.models[GOOD.id].ttft_ms is not None
 
 
 async def test_who_brings_the_sixty_fourth_answer_folds_them() -> None:
@@ -301,9 +301,9 @@ async def test_an_hour_later_the_first_decision_knows_that_a_model_came_back() -
     fleet, clock = fleet_of_one()
     for _ in range(12):
         fleet.failed(0)
-    low = (await after(fleet, clock, PUBLISH_EVERY_S)).outlook.stability[0]
+    low = (await after(fleet, clock, PUBLISH_EVERY_S)).forecast.stability[0]
     assert low < 800
-    assert (await after(fleet, clock, 3_600.0)).outlook.stability[0] > 890
+    assert (await after(fleet, clock, 3_600.0)).forecast.stability[0] > 890
 
 
 async def test_nothing_that_moved_by_less_than_a_step_is_published() -> None:
@@ -324,7 +324,7 @@ async def test_what_is_published_is_named_by_what_it_says_and_kept_as_it_was() -
         for _ in range(5):
             row = chance.randrange(20)
             fleet.failed(row) if chance.random() < 0.4 else answer(fleet, row)
-        health = (await after(fleet, clock, chance.choice([0.3, 20.0]))).outlook.health
+        health = (await after(fleet, clock, chance.choice([0.3, 20.0]))).forecast.health
         assert health.id == health_snapshot(health.models).id
         seen.append((health, msgspec.json.encode(health)))
     assert len({health.id for health, _ in seen}) > 30
@@ -390,8 +390,8 @@ def test_threads_that_decide_while_health_is_published_see_whole_snapshots(full:
     assert errors == []
     assert len({board.health for _, _, board in found}) > 5, "else nothing was published meanwhile"
     for given, plan, board in found:
-        fresh = Boards(Pool(board.pool.snapshot, board.pool.as_of)).of(board.outlook.health)
+        fresh = Boards(Pool(board.pool.snapshot, board.pool.as_of)).of(board.forecast.health)
         alone = decide(given, fresh)
         assert [leg.id for leg in plan.legs] == [leg.id for leg in alone.legs]
         assert plan.front == alone.front
-        assert board.health == health_snapshot(board.outlook.health.models).id
+        assert board.health == health_snapshot(board.forecast.health.models).id

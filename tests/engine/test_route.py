@@ -399,7 +399,7 @@ async def test_a_provider_that_raises_something_else_is_at_fault_and_says_nothin
     assert "my secret" not in repr(answer.trace)
 
 
-async def test_cache_is_validated_and_always_misses() -> None:
+async def test_a_first_request_misses_the_cache_and_a_bad_ttl_is_refused() -> None:
     house = House([ANSWER])
     answer = await house.router.route("hi", goal="quality", cache=True)
     assert [span.hit for span in answer.trace.spans if isinstance(span, CacheSpan)] == [False]

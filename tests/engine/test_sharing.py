@@ -102,7 +102,7 @@ async def test_a_restart_forgets_nothing(path: Path) -> None:
             await router.route("Hello")
     await clock.advance(KNOWN_S)
     async with desk(SqliteStorage(path, clock=clock), clock) as router:
-        again = board(router).outlook
+        again = board(router).forecast
         assert again.output_p90[0] > 2 * again.pool.output_p90[0]
 
 
@@ -114,7 +114,7 @@ async def test_what_is_known_fades_alike_though_nobody_calls(path: Path) -> None
     await clock.advance(KNOWN_S)
     lengths = []
     for _ in range(3):
-        lengths += [board(workers[0]).outlook.output_p90[0]]
+        lengths += [board(workers[0]).forecast.output_p90[0]]
         await clock.advance(600.0)
         assert board(workers[0]).health == board(workers[1]).health
     assert lengths == sorted(lengths, reverse=True)
@@ -128,8 +128,8 @@ async def test_circuits_are_each_processs_own_and_leave_nothing_behind(path: Pat
     one, other = workers = [desk(SqliteStorage(path, clock=clock), clock) for _ in range(2)]
     fleet = one._parts.fleet("production")
     fleet.failed(0, credential=True)
-    assert 0 in board(one).outlook.open
-    assert 0 not in board(other).outlook.open
+    assert 0 in board(one).forecast.open
+    assert 0 not in board(other).forecast.open
     await clock.advance(60.0)
     assert fleet.admits(0, clock.monotonic()) is None
     now = clock.monotonic()
@@ -203,7 +203,7 @@ async def test_while_the_storage_is_away_it_goes_by_what_was_known_and_then_all_
         await router.route("Hello")
         await clock.advance(KNOWN_S)
         assert board(router).health == board(other).health != before
-        assert board(other).outlook.output_p90[0] > 2 * board(other).outlook.pool.output_p90[0]
+        assert board(other).forecast.output_p90[0] > 2 * board(other).forecast.pool.output_p90[0]
 
 
 @pytest.fixture
@@ -230,8 +230,8 @@ async def test_beside_a_storage_that_cannot_tell_of_it_a_process_learns_alone(pa
         for _ in range(30):
             await router.route("Hello")
         await clock.advance(EPOCH_S)
-        outlook = board(router).outlook
-        assert outlook.output_p90[0] > 2 * outlook.pool.output_p90[0]
+        forecast = board(router).forecast
+        assert forecast.output_p90[0] > 2 * forecast.pool.output_p90[0]
         await clock.advance(10.0)
         assert storage.adds == 0
 

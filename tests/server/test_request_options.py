@@ -1,4 +1,4 @@
-"""Dials reach the provider through each door, and what the model thought reaches the client and comes back."""
+"""RequestOptions reach the provider through each door, and what the model thought reaches the client and comes back."""
 
 from __future__ import annotations
 

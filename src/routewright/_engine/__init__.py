@@ -1,1 +1,1 @@
-"""Obeys the core over the protocols, with anyio. Read ``route.py`` first."""
+"""Executes what the core decides, over the protocols, with anyio. Read ``route.py`` first."""

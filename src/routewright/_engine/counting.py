@@ -102,7 +102,7 @@ class Counting:
 
     def predict(self, call: Call) -> None:
         """Add the host's predicted qualities, if any, to the decision's input."""
-        given, models = call.given, call.board.outlook.pool.models
+        given, models = call.given, call.board.forecast.pool.models
         if self.predictor is None or given.quality is not None:
             return
         try:

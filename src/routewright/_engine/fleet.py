@@ -126,7 +126,7 @@ class Fleet:
     def learn_from(self, before: Fleet) -> None:
         """Take over the health of common models from the fleet that this one replaces. Circuits start closed."""
         with before._guard.lock:
-            before._journal.fold(before._board.outlook)
+            before._journal.fold(before._board.forecast)
             self.workloads = self._journal.workloads = before.workloads
             if not isinstance(before.health, SharedHealth):  # shared health is read from the storage
                 rows = {self.pool.row[model]: row for model, row in before.pool.row.items() if model in self.pool.row}
@@ -150,7 +150,7 @@ class Fleet:
                 if not self._board.pool.holds(self.day):
                     self.boards = self.boards_on(self.day)
                     self.pool = self.boards.pool
-                    self._board = self.boards.of(self._board.outlook.health)
+                    self._board = self.boards.of(self._board.forecast.health)
                 return self._board
         return board
 
@@ -166,7 +166,7 @@ class Fleet:
         board = self._settled()
         called = board.boards.eligible(Kind(0, self.today(), (), named=True)).passed
         short_of_keys = [row for row, each in enumerate(self.server) if getattr(each, "refused_keys", 0)]
-        stability, shaky = board.outlook.stability, {*board.outlook.open, *short_of_keys}
+        stability, shaky = board.forecast.stability, {*board.forecast.open, *short_of_keys}
         return [
             _at_present(model, called=bool(called[row]), shaky=row in shaky or stability[row] < DEGRADED_BELOW)
             for row, model in enumerate(board.pool.models)
@@ -189,7 +189,7 @@ class Fleet:
 
     @property
     def open_circuits(self) -> int:
-        return len(self._settled().outlook.open)
+        return len(self._settled().forecast.open)
 
     def require_providers(self, caller: Caller) -> None:
         """Raise ``NoProviders`` if no model can be called. Callers with a key do not see addresses of servers."""
@@ -229,7 +229,7 @@ class Fleet:
         with self._guard.lock:
             if self._retries.take(now):  # folding could only raise the budget
                 return True
-            self._journal.fold(self._board.outlook)
+            self._journal.fold(self._board.forecast)
             return self._retries.take(now)
 
     def admits(self, row: int, now: float) -> bool | None:
@@ -254,7 +254,7 @@ class Fleet:
             self._look_at = self._published + PUBLISH_EVERY_S
         if probe:
             with self._guard.lock:
-                if self._journal.probed(entry, self._board.outlook):
+                if self._journal.probed(entry, self._board.forecast):
                     self._publish(self._clock.monotonic())
         elif self._journal.append(entry):
             self.fold()
@@ -306,14 +306,14 @@ class Fleet:
         """Count a call that ended without an answer; ``error``: with a 5xx. Returns a burst of errors when it
         starts."""
         with self._guard.lock:
-            self._journal.fold(self._board.outlook)
+            self._journal.fold(self._board.forecast)
             return self._bursts.ended(whose, self._clock.monotonic(), error=error)
 
     def fold(self) -> None:
         """Book the answers in the journal, unless another thread is doing so."""
         if (lock := self._guard.lock).acquire(blocking=False):
             try:
-                self._journal.fold(self._board.outlook)
+                self._journal.fold(self._board.forecast)
             finally:
                 lock.release()
 
@@ -334,7 +334,7 @@ class Fleet:
         try:
             board, ids = self._board, self.pool.ids
             self._published, self._look_at = now, now + PUBLISH_EVERY_S
-            self._journal.fold(board.outlook)
+            self._journal.fold(board.forecast)
             if isinstance(self.health, SharedHealth):
                 self._look_at = now + self._hear(self.health)
             kept_away = self.circuits.kept_away(now) if self.circuits.tripped else {}
@@ -342,7 +342,7 @@ class Fleet:
             ahead_s = self._clock.time() - now
             moved = self.health.publish(now, {row: round((due + ahead_s) * 1000) for row, due in kept_away.items()})
             if moved:
-                health = health_after(board.outlook.health, {ids[row]: figures for row, figures in moved.items()})
+                health = health_after(board.forecast.health, {ids[row]: figures for row, figures in moved.items()})
                 self._board = board.moved(health, moved)
         finally:
             self._publishing = False
@@ -361,7 +361,7 @@ class Fleet:
     def _take(self) -> dict[str, Learned]:
         """The observations of this process since the last call."""
         with self._guard.lock:
-            self._journal.fold(self._board.outlook)
+            self._journal.fold(self._board.forecast)
             health = self.health
             return health.take(self._clock.monotonic(), self._clock.time()) if isinstance(health, SharedHealth) else {}
 

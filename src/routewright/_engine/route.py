@@ -37,7 +37,7 @@ from routewright._core.routing.inputs import Defaults, asked_of, input_of, with_
 from routewright._core.routing.logarithms import SIZE_CLASSES, size_class
 from routewright._core.routing.plan import Plan
 from routewright._core.routing.predict import Predictor
-from routewright._core.routing.request_options import dials_of
+from routewright._core.routing.request_options import request_options_of
 from routewright._core.routing.scoring import LEAST_TOKENS
 from routewright._core.routing.what_if import PolicyCheck, check
 from routewright._core.structured_output import Form
@@ -308,7 +308,7 @@ class Engine:
                 is_plain = False
         if not is_plain:
             asks = asked_of(request)
-            board = board.dialled(dials_of(asks))
+            board = board.dialled(request_options_of(asks))
             if request.budget is not None and request.budget.max_cost_usd is not None:
                 check_costs_nothing(request.params)
         call = Call(
@@ -365,7 +365,7 @@ class Engine:
                 call.bounds,
                 asks=call.asks,
                 pool=board.pool,
-                health=board.outlook.health.id,
+                health=board.forecast.health.id,
                 policy=call.policy,
                 as_of=call.as_of,
                 defaults=self._defaults,
@@ -673,7 +673,7 @@ class Engine:
         call.given = given
         if given != own:
             picos = (given.budget_nanos or 0) * PICOS_PER_NANO
-            all_fit = call.board.outlook.costs_at_most(given.tokens.high, given.max_output_tokens, picos)
+            all_fit = call.board.forecast.costs_at_most(given.tokens.high, given.max_output_tokens, picos)
             if all_fit or pays_for_any(given, call.board):
                 try:
                     return await self.plan(call)

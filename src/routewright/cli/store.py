@@ -197,7 +197,7 @@ def _backup(args: Namespace, screen: Screen) -> None:
         _copy_secret(secret_path(source), secret)
         says = f"{secret}, which only you can read: keep it with the backup, and as safe"
     elif os.environ.get(SECRET):
-        says = f"none was copied: it stands in {SECRET}"
+        says = f"none was copied: it is in {SECRET}"
     else:
         says = "none was copied: the store has none yet"
     told = {"backup": str(target), "secret": None if secret is None else str(secret)}

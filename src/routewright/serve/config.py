@@ -202,10 +202,10 @@ class ServeFile(Strict):
     `PGPASSFILE` names."""
     cache: Name = "memory:"
     """The response cache: a file such as `cache.db`, which all workers share, its URL, that of
-    [Redis](../how-to/redis.md) or of a database, or `memory:`, of each worker. The password of Redis may stand in
+    [Redis](../how-to/redis.md) or of a database, or `memory:`, of each worker. The password of Redis may be in
     `REDIS_PASSWORD`."""
     coordination: Name = "memory:"
-    """What several machines count rate limits in, and hear news by: [the URL of Redis](../how-to/redis.md), with the
+    """Where several machines share rate limits and notices: [the URL of Redis](../how-to/redis.md), with the
     password as in `cache`."""
     processes: Whole | None = None
     """Number of workers, over all machines, that share the coordination. While it is away, each admits one part in so

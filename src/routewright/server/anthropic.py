@@ -48,7 +48,7 @@ from .endpoints import Service, released
 from .errors import fit
 from .exchange import Exchange, while_connected
 from .fields import Fields, wrong
-from .vendor_call import Block, BlockFrames, Door, answer, asked, framed, input_of, model_at
+from .vendor_call import Block, BlockFrames, VendorCall, answer, asked, framed, input_of, model_at
 from .vendor_requests import EFFORTS, PLACES, Words, chooses, content_of, joined_thoughts, mark_of, packed, unpacked
 
 MESSAGES = "/anthropic/v1/messages"
@@ -131,7 +131,7 @@ PASSED = frozenset(("top_k",))
 _TIERS: dict[str | None, ServiceTier | None] = {None: None, "auto": "auto", "standard_only": "default"}
 
 
-class MessageDoor(Door):
+class MessageDoor(VendorCall):
     """One call of the Messages API."""
 
     vendor = VENDOR
@@ -507,10 +507,10 @@ def _usage_of(tokens: Tokens) -> dict[str, int]:
 class MessageFrames(BlockFrames):
     """The events of one call, as the Messages API sends them."""
 
-    _door: MessageDoor
+    _vendor_call: MessageDoor
 
     def _thoughts(self, reasoning: Reasoning) -> Iterable[dict[str, Any]]:
-        return map(_without_place, blocks_of(reasoning) if self._door.shows_thought else ())
+        return map(_without_place, blocks_of(reasoning) if self._vendor_call.shows_thought else ())
 
     def _begun(self) -> Iterator[bytes]:
         usage = _usage_of(Tokens(self._prepared.tokens.estimate))  # corrected at the end

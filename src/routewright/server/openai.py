@@ -56,7 +56,7 @@ from .endpoints import Service, released
 from .errors import fit
 from .exchange import Exchange
 from .fields import Fields, wrong
-from .vendor_call import CallFrames, Door, answer, model_at
+from .vendor_call import CallFrames, VendorCall, answer, model_at
 from .vendor_requests import (
     AUTO,
     EFFORTS,
@@ -111,7 +111,7 @@ _OTHER_TONGUES = frozenset(("anthropic", "google"))
 """Providers that refuse OpenAI's fields."""
 
 
-class OpenAIDoor(Door):
+class OpenAIDoor(VendorCall):
     """One call of chat completions or responses."""
 
     vendor = VENDOR
@@ -457,7 +457,7 @@ DONE = b"data: [DONE]\n\n"
 class ChunkFrames(CallFrames):
     """The chunks of one call."""
 
-    _door: ChatDoor
+    _vendor_call: ChatDoor
     _begun = False
     _thoughts = 0
 
@@ -481,7 +481,7 @@ class ChunkFrames(CallFrames):
                 yield self._begin(None) + self._chunk({"tool_calls": [self._piece(data)]})
             case RouteCompleted(data=response):
                 yield self._begin("") + self._chunk({}, _finish_of(response))
-                if self._door.wants_usage:
+                if self._vendor_call.wants_usage:
                     yield self._framed([], _usage_of(response.routing.tokens))
                 yield DONE
 
@@ -511,7 +511,7 @@ class ChunkFrames(CallFrames):
 
     def _framed(self, choices: list[Item], usage: Item | None) -> bytes:
         chunk = _made("chat.completion.chunk", self.trace_id, self.model, choices)
-        if self._door.wants_usage:  # null in all chunks but the last
+        if self._vendor_call.wants_usage:  # null in all chunks but the last
             chunk["usage"] = usage
         return b"data: %s\n\n" % _encode(chunk)
 

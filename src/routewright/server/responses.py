@@ -314,12 +314,12 @@ _FAILED = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 class ResponseFrames(BlockFrames):
     """The events of one call, as the Responses API sends them."""
 
-    _door: ResponseDoor
+    _vendor_call: ResponseDoor
     _number = 0
     """Number of sent events."""
 
     def _begun(self) -> Iterator[bytes]:
-        begun = _begun(self.trace_id, self.model, self._door.echo)
+        begun = _begun(self.trace_id, self.model, self._vendor_call.echo)
         yield self._event("response.created", response=begun)
         yield self._event("response.in_progress", response=begun)
 
@@ -357,13 +357,13 @@ class ResponseFrames(BlockFrames):
         yield self._event("response.output_item.done", output_index=block.index, item=_item(self._id(block), block))
 
     def _completed(self, response: RouteResponse) -> Iterator[bytes]:
-        whole = _finished(response, self.blocks, self._door.echo)
+        whole = _finished(response, self.blocks, self._vendor_call.echo)
         yield self._event(f"response.{whole['status']}", response=whole)
 
     def _failed(self, error: RouterError) -> bytes:
         body = error_of(error)
         flat = {name: body[name] for name in ("code", "message", "param")}
-        left = _begun(self.trace_id, self.model, self._door.echo) | {
+        left = _begun(self.trace_id, self.model, self._vendor_call.echo) | {
             "status": "failed",
             "output": _items(self.trace_id, self.blocks),
             "error": {"code": _FAILED.get(error.status, "server_error"), "message": body["message"]},

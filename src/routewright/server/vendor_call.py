@@ -60,7 +60,7 @@ _UNCALLABLE = (Reason.DISABLED, Reason.DEPRECATED, Reason.PROVIDER_UNAVAILABLE)
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class Door(ABC):
+class VendorCall(ABC):
     """One call. The attributes are set once ``decode`` has read the body."""
 
     vendor: ClassVar[str]
@@ -139,7 +139,7 @@ class Door(ABC):
 
 
 @asynccontextmanager
-async def asked(service: Service, exchange: Exchange, door: Door, path: str) -> AsyncIterator[Prepared]:
+async def asked(service: Service, exchange: Exchange, door: VendorCall, path: str) -> AsyncIterator[Prepared]:
     """Read the call. Raises errors with the client's names of fields."""
     try:
         caller = await door.caller(service, exchange)
@@ -149,7 +149,7 @@ async def asked(service: Service, exchange: Exchange, door: Door, path: str) -> 
         raise door.in_words(error, exchange.clock.time()) from None
 
 
-async def answer(service: Service, exchange: Exchange, door: Door, path: str, frames: type[CallFrames]) -> None:
+async def answer(service: Service, exchange: Exchange, door: VendorCall, path: str, frames: type[CallFrames]) -> None:
     """Answer a call, complete or as a stream."""
     async with asked(service, exchange, door, path) as prepared:
         if prepared.request.stream:
@@ -160,7 +160,7 @@ async def answer(service: Service, exchange: Exchange, door: Door, path: str, fr
         await exchange.json(door.whole(response), headers)
 
 
-async def model_at(service: Service, exchange: Exchange, door: Door) -> Model:
+async def model_at(service: Service, exchange: Exchange, door: VendorCall) -> Model:
     """The model of a path, by any of its names. Raises ``ModelNotFound``."""
     known = known_to(service, await door.caller(service, exchange, "models:read"))
     id = known.id_of(exchange.parameter, door.vendor, door.names.listed_at)
@@ -179,25 +179,25 @@ class CallFrames(ABC):
     """The events of one call in a vendor's format (``sse.Frames``). These formats cannot restart an answer, so a fault
     after the first text ends the stream."""
 
-    def __init__(self, exchange: Exchange, prepared: Prepared, door: Door) -> None:
+    def __init__(self, exchange: Exchange, prepared: Prepared, door: VendorCall) -> None:
         self.headers: dict[str, str] = {}
         self.stream = prepared.stream()
         self.exchange = exchange
         self.trace_id = self.model = ""
         self._prepared = prepared
-        self._door = door
+        self._vendor_call = door
         self.stream.expect_text()
 
     async def __aiter__(self) -> AsyncGenerator[Frame, None]:
         """Give them in order. Raises the error in which the call ends."""
-        ignored = self._door.ignored
+        ignored = self._vendor_call.ignored
         async with self.stream as stream:
             async for event in stream:
                 match event:
                     case RouteStarted(data=data):
                         self.exchange.trace_id = self.trace_id = data.trace_id
                         self.model = data.routing.selected_model
-                        limits = self._door.limits(stream.headers, self.exchange.clock.time())
+                        limits = self._vendor_call.limits(stream.headers, self.exchange.clock.time())
                         self.headers = routing_headers(data, ignored) | limits
                     case RouteFallback(data=data):
                         self.model = self.headers["X-Routewright-Model"] = data.to_model
@@ -214,7 +214,7 @@ class CallFrames(ABC):
     def last_words(self, error: Exception) -> bytes:
         """The last event of a failed stream."""
         said = told(error, self.exchange.request_id)
-        return self._failed(self._door.in_words(said, self.exchange.clock.time()))
+        return self._failed(self._vendor_call.in_words(said, self.exchange.clock.time()))
 
     @abstractmethod
     def events(self, event: RouteEvent) -> Iterator[bytes]:
@@ -264,7 +264,7 @@ class BlockFrames(CallFrames):
     """The events of an answer in consecutive blocks. A call with incomplete arguments stays open when the next block
     begins, since some vendors interleave calls."""
 
-    def __init__(self, exchange: Exchange, prepared: Prepared, door: Door) -> None:
+    def __init__(self, exchange: Exchange, prepared: Prepared, door: VendorCall) -> None:
         super().__init__(exchange, prepared, door)
         self.blocks: list[Block] = []
         """Blocks that have begun."""

@@ -1,1 +1,1 @@
-"""Claims, limits, budgets and holds."""
+"""Accounts: admission, settlement, ledger rows, and idempotency keys."""

@@ -201,7 +201,7 @@ def correct(state: State, shelf: Shelf, account: str, write: Correct) -> Booked:
 
 
 def before(shelf: Shelf, account: str, write: object) -> object:
-    """Current state of what a money write changes (``batch.Booked``)."""
+    """Current state of what a money write changes (``write_batch.Booked``)."""
     match write:
         case PutAccount():
             return shelf.account(account)

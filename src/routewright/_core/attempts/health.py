@@ -10,7 +10,7 @@ from math import ceil, log, log2, sqrt
 import msgspec
 from msgspec.structs import replace
 
-from routewright._core.routing.forecast import UNKNOWN, Outlook
+from routewright._core.routing.forecast import UNKNOWN, Forecast
 from routewright._core.routing.pool import Pool
 from routewright.wire import HealthSnapshot, Learned, LearnedModel, ModelHealth
 
@@ -116,14 +116,20 @@ class Health:
         known.bad += weight
 
     def answered(
-        self, row: int, now: float, answers: Sequence[Entry], outlook: Outlook, unusual: float = 0.0, late: float = 0.0
+        self,
+        row: int,
+        now: float,
+        answers: Sequence[Entry],
+        forecast: Forecast,
+        unusual: float = 0.0,
+        late: float = 0.0,
     ) -> None:
         """Record answers of one model that came at about the same time. An unknown time of the first token is estimated
         from the model's usual ratio. ``unusual``: tokens of the answers' lengths caused by the workload. ``late``: sum
         of octaves of their times caused by it."""
         known = self._known(row, now)
         weight = known.weight(now)  # may rescale the sums: compute it first
-        usual_ms, usual_us = outlook.ttft_ms[row], outlook.us_per_token[row] / 1000
+        usual_ms, usual_us = forecast.ttft_ms[row], forecast.us_per_token[row] / 1000
         whole, first, buckets = known.whole.weights, known.first.weights, known.whole.buckets
         answered = length = squared = tokens = 0
         after_first_ms = 0.0

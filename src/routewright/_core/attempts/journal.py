@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TypeVar
 
-from routewright._core.routing.forecast import Outlook
+from routewright._core.routing.forecast import Forecast
 from routewright.wire import CacheEvicted, ErrorBurst
 
 from .breaker import Circuits
@@ -133,7 +133,7 @@ class Journal:
             self._reported = waiting
         return waiting
 
-    def fold(self, outlook: Outlook) -> None:
+    def fold(self, forecast: Forecast) -> None:
         """Book pending answers. Health treats answers of one second as simultaneous; all else is exact."""
         waiting = self.heed()
         entries = self._entries[:waiting]
@@ -141,25 +141,25 @@ class Journal:
         self._reported = 0
         for run in _runs(entries, 1):
             now = run[-1][1]
-            self._learn(run, now, outlook)
+            self._learn(run, now, forecast)
             self._count(run, now)
 
-    def probed(self, entry: Entry, outlook: Outlook) -> bool:
+    def probed(self, entry: Entry, forecast: Forecast) -> bool:
         """Book the answer of a probe at once, after the pending ones; True if a circuit changed."""
-        self.fold(outlook)
+        self.fold(forecast)
         row, now = entry[:2]
-        self._learn([entry], now, outlook)
+        self._learn([entry], now, forecast)
         self._count([entry], now)
         return self._circuits.succeeded(row, now, probe=True)
 
-    def _learn(self, run: list[Entry], now: float, outlook: Outlook) -> None:
+    def _learn(self, run: list[Entry], now: float, forecast: Forecast) -> None:
         for row, answers in _by(_ROW, run).items():
             unusual, late = 0.0, 0.0
             for own in _by(_WHOSE, answers).values():
-                more, later = self.workloads.answered(row, now, own, outlook.pool)
+                more, later = self.workloads.answered(row, now, own, forecast.pool)
                 unusual += more
                 late += later
-            self.health.answered(row, now, answers, outlook, unusual, late)
+            self.health.answered(row, now, answers, forecast, unusual, late)
 
     def _count(self, run: list[Entry], now: float) -> None:
         for asked in _runs([entry for entry in run if entry[7]], PARTS):

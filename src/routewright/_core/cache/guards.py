@@ -10,7 +10,7 @@ from typing import NamedTuple
 from routewright.wire import CacheMatch
 
 from .calibration import Bound, Calibration
-from .features import Gist, gist
+from .question import Question, gist
 
 _LONG = 2_000  # characters above which word order is not compared, because it differs for many reasons
 _ALIKE = 0.85  # share of common words above which word order is compared
@@ -28,7 +28,7 @@ class Verdict(NamedTuple):
     """Guards that had something to compare."""
 
 
-def guard(asked: Gist, kept: Gist) -> Verdict:
+def guard(asked: Question, kept: Question) -> Verdict:
     """Run the guards in order until one finds a difference."""
     compared = []
     for name, differs in _guards(asked, kept):
@@ -38,7 +38,7 @@ def guard(asked: Gist, kept: Gist) -> Verdict:
     return Verdict(None, tuple(compared))
 
 
-def _guards(asked: Gist, kept: Gist) -> Iterator[tuple[str, bool]]:
+def _guards(asked: Question, kept: Question) -> Iterator[tuple[str, bool]]:
     """Yields each guard with something to compare, and whether the questions differ."""
     if asked.numbers or kept.numbers:
         ours, theirs = ([number for number in side.numbers if number not in _ONE] for side in (asked, kept))
@@ -73,14 +73,14 @@ def _lean_apart(ours: tuple[int, int], theirs: tuple[int, int]) -> bool:
     return (ours[0] - theirs[0]) * (ours[1] - theirs[1]) < 0
 
 
-def _prefix_differs(one: Gist, other: Gist) -> bool:
+def _prefix_differs(one: Question, other: Question) -> bool:
     """True if a word has a prefix such as "un" in only one of them."""
     return any(
         rest in other.stems and whole not in other.stems and rest not in one.stems for whole, rest in one.prefixed
     )
 
 
-def _reordered(asked: Gist, kept: Gist) -> bool | None:
+def _reordered(asked: Question, kept: Question) -> bool | None:
     """True for the same words in another order or after another preposition. None: too few common words to tell."""
     if any(asked.directed[word] != kept.directed[word] for word in asked.directed.keys() & kept.directed.keys()):
         return True
@@ -163,7 +163,7 @@ def _agreement(matches: Sequence[CacheMatch], place: int) -> tuple[float, ...]:
     return chosen.similarity, log(votes / others), share, dissent, crowd
 
 
-def _likeness(asked: Gist, kept: Gist) -> tuple[float, ...]:
+def _likeness(asked: Question, kept: Question) -> tuple[float, ...]:
     """Of the words that carry meaning: the share in common, that of pairs in a row, and of the lengths."""
     ours, theirs = asked.content, kept.content
     shorter, longer = sorted((len(ours), len(theirs)))

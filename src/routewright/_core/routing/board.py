@@ -12,12 +12,12 @@ from routewright._core.catalogue.models import snapshot
 from routewright.wire import DecisionInput, HealthSnapshot, Model, ModelHealth
 
 from .constraints import Bar, Eligible, Kind
-from .forecast import UNKNOWN, USUAL, Outlook, Workload
+from .forecast import UNKNOWN, USUAL, Forecast, Workload
 from .logarithms import size_class
 from .order import Order, OwnOrder, WarmOrder
 from .plan import Leg, Plan
 from .pool import Pool
-from .request_options import Dials
+from .request_options import RequestOptions
 from .scoring import WEIGHTS, Columns, Ranking, RequestClass, Weights
 
 PLANS_KEPT = 512  # compiled plans cached per lineage
@@ -98,23 +98,23 @@ class Boards:
         """The environment variable that enables each unavailable provider, by its name."""
         self._latest: tuple[Board, ...] = ()
         self._eligible: Kept[Kind, Eligible] = Kept(_KEPT)
-        self._dialled: Kept[Dials, Boards] = Kept(DIALLED_KEPT)
+        self._dialled: Kept[RequestOptions, Boards] = Kept(DIALLED_KEPT)
         self._follows: tuple[Board, Board] | None = None
         """For boards with dials: the latest one, and the plain board of the same health."""
 
     def of(self, health: HealthSnapshot) -> Board:
         """The board of a health snapshot. Compiled in about a millisecond if it is not one of the last few."""
         for board in self._latest:
-            if board.outlook.health.id == health.id:
+            if board.forecast.health.id == health.id:
                 return board
-        return self.keep(Board(self, Outlook(self.pool, health)))
+        return self.keep(Board(self, Forecast(self.pool, health)))
 
     def keep(self, board: Board) -> Board:
         """Remember a board as the latest."""
         self._latest = (board, *self._latest[: BOARDS_KEPT - 1])
         return board
 
-    def dialled(self, dials: Dials) -> Boards:
+    def dialled(self, dials: RequestOptions) -> Boards:
         """The boards of the same catalogue for requests with these dials."""
         if dials.tools and not self.pool.tools_or_reasoning:
             dials = dials._replace(tools=False)
@@ -136,10 +136,10 @@ class Boards:
         if follows is not None and follows[1].lineage is plain.lineage:
             moved = plain.since(follows[1].version)
         if follows is None or moved is None:
-            board = self.of(plain.outlook.health)
+            board = self.of(plain.forecast.health)
         else:
-            known, ids = plain.outlook.health.models, self.pool.ids
-            board = follows[0].moved(plain.outlook.health, {row: known.get(ids[row], UNKNOWN) for row in moved.rows})
+            known, ids = plain.forecast.health.models, self.pool.ids
+            board = follows[0].moved(plain.forecast.health, {row: known.get(ids[row], UNKNOWN) for row in moved.rows})
         self._follows = board, plain
         return board
 
@@ -158,41 +158,41 @@ class Board:
     def __init__(
         self,
         boards: Boards,
-        outlook: Outlook,
+        forecast: Forecast,
         lineage: Lineage | None = None,
         version: int = 0,
         changes: tuple[Moved, ...] = (),
     ) -> None:
         self.boards = boards
-        self.outlook = outlook
-        self.pool = outlook.pool
-        self.snapshots = outlook.pool.snapshot, outlook.health
-        self.lineage = lineage or Lineage(len(outlook.pool))
+        self.forecast = forecast
+        self.pool = forecast.pool
+        self.snapshots = forecast.pool.snapshot, forecast.health
+        self.lineage = lineage or Lineage(len(forecast.pool))
         self.version = version  # counts the boards of a lineage
         self.changes = changes  # from each earlier board to the next, the latest last
-        self.ids: tuple[str, str, str | None] = (outlook.pool.snapshot.id, outlook.health.id, None)
+        self.ids: tuple[str, str, str | None] = (forecast.pool.snapshot.id, forecast.health.id, None)
         """Ids of the catalogue, health and policy snapshots; a board has no policy."""
         self._columns: dict[RequestClass, tuple[Columns, dict[int, Leg]]] = {}
 
     @property
     def health(self) -> str:
         """Id of the health snapshot."""
-        return self.outlook.health.id
+        return self.forecast.health.id
 
-    def dialled(self, dials: Dials) -> Board:
+    def dialled(self, dials: RequestOptions) -> Board:
         """The board for requests with these dials. Call it on a plain board."""
         boards = self.boards.dialled(dials)
         return self if boards is self.boards else boards.after(self)
 
     def moved(self, health: HealthSnapshot, seen: Mapping[int, ModelHealth]) -> Board:
         """The board of a health that differs from this board's only in the rows of ``seen``."""
-        outlook = self.outlook.moved(health, seen)
-        change = Moved(frozenset(seen), outlook.open != self.outlook.open)
+        forecast = self.forecast.moved(health, seen)
+        change = Moved(frozenset(seen), forecast.open != self.forecast.open)
         if self.lineage.latest != self.version:
-            return self.boards.keep(Board(self.boards, outlook))
+            return self.boards.keep(Board(self.boards, forecast))
         self.lineage.latest = version = self.version + 1
         changes = (*self.changes[1 - CHANGES_KEPT :], change)
-        return self.boards.keep(Board(self.boards, outlook, self.lineage, version, changes))
+        return self.boards.keep(Board(self.boards, forecast, self.lineage, version, changes))
 
     def since(self, version: int) -> Moved | None:
         """What moved since an earlier version; None if that is no longer known."""
@@ -206,14 +206,14 @@ class Board:
 
     def with_models(self, models: Iterable[Model]) -> Board:
         """A board of other models at the same health, for what-if questions."""
-        before = self.outlook.pool
+        before = self.forecast.pool
         pool = Pool(snapshot(tuple(models), before.snapshot.as_of), before.as_of)
-        return Boards(pool.dialled(before.dials), self.boards.aliases).of(self.outlook.health)
+        return Boards(pool.dialled(before.dials), self.boards.aliases).of(self.forecast.health)
 
     def order(self, given: DecisionInput) -> Order:
         """The order for an input. Inputs of one class share it, unless they have own qualities or a warm prompt."""
         if given.warm:
-            return WarmOrder(self.order(replace(given, warm=())), self.outlook, given)
+            return WarmOrder(self.order(replace(given, warm=())), self.forecast, given)
         cap = given.max_output_tokens
         key = (
             given.weights or WEIGHTS[given.strategy][given.goal],
@@ -228,10 +228,10 @@ class Board:
             return found.value
         order = None
         if found is not None and (moved := self.since(found.version)) is not None:
-            order = found.value.follow(self.outlook, moved.rows)
+            order = found.value.follow(self.forecast, moved.rows)
         if order is None:
             cls, kind, bar = RequestClass(Weights(*key[0]), *key[1:4]), Kind(*key[4:8]), Bar(*key[8:10])
-            order = Order.compiled(Ranking(cls, key[10]), self.outlook, self.boards.eligible(kind), bar)
+            order = Order.compiled(Ranking(cls, key[10]), self.forecast, self.boards.eligible(kind), bar)
         if found is None or found.version < self.version:
             self.lineage.orders.put(key, Dated(self.version, order))
         return order
@@ -242,6 +242,6 @@ class Board:
         if found is None:
             if len(self._columns) >= _KEPT_ROWS // max(1, len(self.pool)) + 1:
                 self._columns.clear()
-            found = self._columns[cls] = Columns(self.outlook, cls), {}
+            found = self._columns[cls] = Columns(self.forecast, cls), {}
         columns, legs = found
-        return OwnOrder(ranking, columns, self.outlook, self.boards.eligible(kind), bar, quality, legs)
+        return OwnOrder(ranking, columns, self.forecast, self.boards.eligible(kind), bar, quality, legs)

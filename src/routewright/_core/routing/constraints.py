@@ -18,7 +18,7 @@ from routewright._core.tokens.estimate import Length, length, within_window
 from routewright._core.tokens.images import UNBOUNDED
 from routewright.wire import DecisionInput, Need, Reason
 
-from .forecast import Outlook
+from .forecast import Forecast
 from .logarithms import BoolArray, IntArray
 from .pool import THINKING, Pool
 
@@ -99,13 +99,23 @@ class Ask:
     """Checks models against the numbers of one request: context window and budgets."""
 
     __slots__ = (
-        "_lengths", "bounds", "budget_nanos", "budget_picos", "budget_tokens", "counted", "failed", "limited",
-        "outlook", "output", "text", "vary",
+        "_lengths",
+        "bounds",
+        "budget_nanos",
+        "budget_picos",
+        "budget_tokens",
+        "counted",
+        "failed",
+        "forecast",
+        "limited",
+        "output",
+        "text",
+        "vary",
     )  # fmt: skip
 
-    def __init__(self, given: DecisionInput, outlook: Outlook) -> None:
+    def __init__(self, given: DecisionInput, forecast: Forecast) -> None:
         text = given.tokens
-        self.outlook = outlook
+        self.forecast = forecast
         self.output = given.max_output_tokens
         self.budget_nanos = nanos = given.budget_nanos
         self.budget_tokens = tokens = given.budget_tokens
@@ -122,12 +132,12 @@ class Ask:
         """The length of the input for a row."""
         if not self.vary:
             return self.bounds
-        pool = self.outlook.pool
+        pool = self.forecast.pool
         measure = pool.measure[row]
         return within_window(self._lengths.get(measure) or self._measured(measure), pool.models[row].context_window)
 
     def _measured(self, measure: int) -> Length:
-        found = self._lengths[measure] = length(self.text, self.outlook.pool.measures[measure])
+        found = self._lengths[measure] = length(self.text, self.forecast.pool.measures[measure])
         return found
 
     def fits(self, row: int) -> bool:
@@ -159,10 +169,10 @@ class Ask:
         return self._failure(row, high, filling)
 
     def _failure(self, row: int, input_tokens: int, filling: int) -> int:
-        outlook, output = self.outlook, self.output
-        pool = outlook.pool
+        forecast, output = self.forecast, self.output
+        pool = forecast.pool
         if output is None:
-            expected, held = outlook.output[row], outlook.output_p90[row]
+            expected, held = forecast.output[row], forecast.output_p90[row]
         elif output > pool.max_output[row]:
             return _CONTEXT
         else:
@@ -180,31 +190,31 @@ class Ask:
 
     def fits_all(self) -> bool:
         """True if certainly no row fails; the common case."""
-        outlook, longest = self.outlook, self.text.high
+        forecast, longest = self.forecast, self.text.high
         if self.text.images:
             longest = max([high for _, high, _ in self.lengths])
-        if longest > outlook.least_room(self.output):
+        if longest > forecast.least_room(self.output):
             return False
         if self.budget_tokens is not None:
-            held = outlook.most_p90 if self.output is None else self.output
+            held = forecast.most_p90 if self.output is None else self.output
             if longest + held > self.budget_tokens:
                 return False
-        return self.budget_picos is None or outlook.costs_at_most(longest, self.output, self.budget_picos)
+        return self.budget_picos is None or forecast.costs_at_most(longest, self.output, self.budget_picos)
 
     def worst_picos(self, row: int, input_tokens: int) -> int:
         """The most the longest input and held output can cost; above every budget if unpriced."""
-        price = self.outlook.pool.dearest(row, input_tokens)
+        price = self.forecast.pool.dearest(row, input_tokens)
         return input_tokens * price.input + self.held_output(row) * price.output
 
     def worst_usd(self, row: int) -> float | None:
         """The dollars a budget must cover for a row; None if its price is unknown."""
-        if not self.outlook.pool.held[row]:
+        if not self.forecast.pool.held[row]:
             return None
         return usd(nanos(self.worst_picos(row, self.high(row))))
 
     def affordable_at_best(self) -> BoolArray:
         """Rows the budgets can pay for at the shortest input. Shape (n,)."""
-        pool, low, held = self.outlook.pool, self.text.low, self.outlook.held_output(self.output)
+        pool, low, held = self.forecast.pool, self.text.low, self.forecast.held_output(self.output)
         kept = np.ones(len(pool), dtype=np.bool_)
         if self.budget_tokens is not None:
             kept &= held <= self.budget_tokens - low
@@ -214,11 +224,11 @@ class Ask:
 
     def held_output(self, row: int) -> int:
         """Output tokens a budget must cover: the requested cap, else the 90th percentile."""
-        return self.outlook.output_p90[row] if self.output is None else self.output
+        return self.forecast.output_p90[row] if self.output is None else self.output
 
     def room(self, row: int) -> int:
         """Output tokens left in a row's window after the input; negative if the input does not fit."""
-        return self.outlook.pool.window[row] - self.input(row)[2]
+        return self.forecast.pool.window[row] - self.input(row)[2]
 
     def high(self, row: int) -> int:
         """The most input tokens for a row."""
@@ -227,7 +237,7 @@ class Ask:
     @property
     def lengths(self) -> list[Length]:
         """The input's length by each of the pool's measures."""
-        measures = range(len(self.outlook.pool.measures))
+        measures = range(len(self.forecast.pool.measures))
         return [self._measured(measure) for measure in measures] if self.vary else [self.bounds] * len(measures)
 
 
@@ -237,7 +247,7 @@ def failures(given: DecisionInput, ask: Ask, eligible: Eligible) -> BoolArray:
     for reason, fails in _own_failures(given, ask):
         failed[:, _COLUMN[reason]] = fails
     if given.prefer:  # naming a free-tier model allows it
-        pool = ask.outlook.pool
+        pool = ask.forecast.pool
         rows = [pool.row[model] for model in given.prefer if model in pool.row]
         failed[rows, _COLUMN[Reason.DISABLED]] = pool.disabled[rows]
     return failed
@@ -256,8 +266,8 @@ def first_failures(given: DecisionInput, ask: Ask, eligible: Eligible) -> IntArr
 
 def _own_failures(given: DecisionInput, ask: Ask) -> Iterator[tuple[Reason, BoolArray]]:
     """The request's own constraints for all rows, without those that no row can fail."""
-    outlook = ask.outlook
-    pool = outlook.pool
+    forecast = ask.forecast
+    pool = forecast.pool
     if given.models is not None:
         outside = np.ones(len(pool), dtype=np.bool_)
         outside[[pool.row[model] for model in given.models if model in pool.row]] = False
@@ -267,22 +277,22 @@ def _own_failures(given: DecisionInput, ask: Ask) -> Iterator[tuple[Reason, Bool
         high = lengths[:, 1]
         if high.max() >= UNBOUNDED:
             high = np.where(high >= UNBOUNDED, np.maximum(pool.declared_windows, lengths[:, 2]), high)
-        output = outlook.expected_output(None) if ask.output is None else ask.output
+        output = forecast.expected_output(None) if ask.output is None else ask.output
         too_long = lengths[:, 2] + output > pool.windows
         yield Reason.CONTEXT, too_long if ask.output is None else too_long | (ask.output > pool.max_outputs)
         if ask.budget_tokens is not None:
-            yield Reason.BUDGET_TOKENS, high + outlook.held_output(ask.output) > ask.budget_tokens
+            yield Reason.BUDGET_TOKENS, high + forecast.held_output(ask.output) > ask.budget_tokens
         if ask.budget_picos is not None:
             yield Reason.BUDGET_COST, _over_budget(ask, high, ask.budget_picos)
-    if outlook.open:
+    if forecast.open:
         closed = np.zeros(len(pool), dtype=np.bool_)
-        closed[list(outlook.open)] = True
+        closed[list(forecast.open)] = True
         yield Reason.CIRCUIT_OPEN, closed
 
 
 def _over_budget(ask: Ask, high: IntArray, budget_picos: int) -> BoolArray:
-    pool = ask.outlook.pool
-    over = pool.picos(pool.worst, high, ask.outlook.held_output(ask.output)) > budget_picos
+    pool = ask.forecast.pool
+    over = pool.picos(pool.worst, high, ask.forecast.held_output(ask.output)) > budget_picos
     over |= ~pool.priced
     for row in pool.tiered[high[pool.tiered] > pool.first_tier]:
         over[row] = ask.worst_picos(row, ask.high(row)) > budget_picos

@@ -36,8 +36,8 @@ _CIRCUIT_OPEN = REASONS.index(Reason.CIRCUIT_OPEN)
 def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan:
     """Choose the models and their order. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds
     leave that open. ``laid``, the policy already applied to the input, only explains a refusal."""
-    outlook, order, ask = board.outlook, board.order(given), Ask(given, board.outlook)
-    pool, closed = outlook.pool, outlook.open
+    forecast, order, ask = board.forecast, board.order(given), Ask(given, board.forecast)
+    pool, closed = forecast.pool, forecast.open
     provider, front, home = pool.provider, list[Key](), None
     satisfied = order.one_provider  # a second provider is found, or there is none
     wanted = FRONT + len(given.prefer)
@@ -68,7 +68,7 @@ def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan
         apart = tried_first > 1 and any(provider[row] != home for row in lead)
         first = next((at for at, row in enumerate(chain) if apart or provider[row] != home), 0)
         chain = [chain.pop(first), *chain][:CHAIN_LENGTH]
-    plan = Plan(given, order.legs(outlook, (*lead, *chain)), tuple(front), pool.ids)
+    plan = Plan(given, order.legs(forecast, (*lead, *chain)), tuple(front), pool.ids)
     plan.failed = ask.failed
     if given.prefer:
         missed = [model for model in given.prefer if model in pool.row and pool.row[model] not in lead]
@@ -87,7 +87,7 @@ def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan
 
 def fitting(given: DecisionInput, board: Board, order: Order, ask: Ask) -> Iterator[Key]:
     """Keys of the rows that fit and have no open circuit, preferred ones first. Raises ``CountTokens``."""
-    closed, pool = board.outlook.open, board.pool
+    closed, pool = board.forecast.open, board.pool
     if ask.fits_all():
         ranked = walk(order.among(pool, given.models), closed, given.timeout_ms, None)
     else:
@@ -103,7 +103,7 @@ def _preferred(given: DecisionInput, board: Board, order: Order) -> list[Key]:
     """Keys of the preferred rows allowed by catalogue and whitelist, in the caller's order."""
     allowed = {*(given.prefer if given.models is None else given.models)}
     inside = [model for model in given.prefer if model in allowed]
-    return [order.key(board.outlook, row) for row in _named(inside, given, board, order)]
+    return [order.key(board.forecast, row) for row in _named(inside, given, board, order)]
 
 
 def _named(models: Iterable[str], given: DecisionInput, board: Board, order: Order) -> list[int]:
@@ -111,7 +111,7 @@ def _named(models: Iterable[str], given: DecisionInput, board: Board, order: Ord
     kind, row_of = Kind(given.needs, given.as_of, given.regions, named=True), board.pool.row
     able = board.boards.eligible(kind).passed
     rows = dict.fromkeys(row_of[model] for model in models if model in row_of)
-    return [row for row in rows if able[row] and order.clears(board.outlook, row)]
+    return [row for row in rows if able[row] and order.clears(board.forecast, row)]
 
 
 def _keys(given: DecisionInput, board: Board, order: Order) -> Iterable[Key]:
@@ -138,7 +138,7 @@ def walk(
 
 def _askable(given: DecisionInput, order: Order, ask: Ask) -> Iterable[Key]:
     """Keys allowed by catalogue and whitelist; after the first few, without the clearly unaffordable."""
-    keys = order.among(ask.outlook.pool, given.models)
+    keys = order.among(ask.forecast.pool, given.models)
     if not ask.limited or given.models is not None:
         return keys
     return _affordable(keys, ask)
@@ -171,15 +171,15 @@ def _compile(given: DecisionInput, board: Board) -> Plan | None:
     """Decide for the smallest request of a class, and compute the bounds up to which the plan holds."""
     tokens = TokenBounds(_LEAST_TOKENS, _LEAST_TOKENS, given.tokens.estimate)
     given = replace(given, tokens=tokens, timeout_ms=_FOR_EVER_MS, budget_nanos=None, budget_tokens=None)
-    outlook, order, ask = board.outlook, board.order(given), Ask(given, board.outlook)
-    pool, cap = outlook.pool, given.max_output_tokens
+    forecast, order, ask = board.forecast, board.order(given), Ask(given, board.forecast)
+    pool, cap = forecast.pool, given.max_output_tokens
     try:
         plan = decide(given, board)
     except NoCandidates:
         return None
     lists = given.models is not None or given.fallback is not None
     own = given.own_quality is not None or (lists and given.policy is None) or given.prefer
-    if plan.legs[0].row in outlook.open or own:
+    if plan.legs[0].row in forecast.open or own:
         return None  # a probe, or a client's free choice
     keys = [*order.among(pool, given.models)]
     front = [pool.provider[key[-1]] for key in plan.front]
@@ -187,69 +187,69 @@ def _compile(given: DecisionInput, board: Board) -> Plan | None:
         plan.reached = plan.front[-1]
         keys = keys[: bisect_left(keys, plan.reached) + 1]
     walked = [key[-1] for key in keys]
-    asked = [row for row in (*walked, *[leg.row for leg in plan.legs]) if row not in outlook.open and ask.fits(row)]
+    asked = [row for row in (*walked, *[leg.row for leg in plan.legs]) if row not in forecast.open and ask.fits(row)]
     plan.is_shared, plan.walked = True, len(walked)
     plan.watched = frozenset((*walked, *[pool.row[model] for model in given.fallback or () if model in pool.row]))
     plan.max_high = min(
-        order.room(outlook, cap), *[leg.window - (leg.output if cap is None else cap) for leg in plan.legs]
+        order.room(forecast, cap), *[leg.window - (leg.output if cap is None else cap) for leg in plan.legs]
     )
     if plan.max_high < 0:
         return None  # covers no prompt
-    plan.max_latency_ms = max(key[3] for key in keys if key[-1] not in outlook.open)
+    plan.max_latency_ms = max(key[3] for key in keys if key[-1] not in forecast.open)
     prices = [pool.dearest(row, plan.max_high) for row in asked]
-    plan.worst_held = max(outlook.output_p90[row] for row in asked) if cap is None else cap
+    plan.worst_held = max(forecast.output_p90[row] for row in asked) if cap is None else cap
     plan.worst_input = max(price.input for price in prices)
     plan.worst_output = max(ask.held_output(row) * price.output for row, price in zip(asked, prices, strict=True))
     first = first_failures(given, ask, order.eligible)
     plan.counts = count_reasons(first)
     passed = np.flatnonzero(first >= _CIRCUIT_OPEN)
-    held = outlook.held_output(cap)[passed]
+    held = forecast.held_output(cap)[passed]
     plan.costs = (
         pool.worst.input[passed],
         np.where(pool.priced[passed], pool.worst.output[passed] * held, UNPRICED),
         held,
         first[passed] == _CIRCUIT_OPEN,
     )
-    plan.p90 = outlook.output_p90
+    plan.p90 = forecast.output_p90
     plan.flat_to = int(pool.first_tier[np.isin(pool.tiered, passed)].min(initial=plan.max_high))
     return plan
 
 
 def _holds(plan: Plan, version: int, board: Board) -> bool:
     """True if the plan of an earlier board still holds: nothing it depends on has moved."""
-    moved, outlook = board.since(version), board.outlook
+    moved, forecast = board.since(version), board.forecast
     if moved is None or moved.circuits or not moved.rows.isdisjoint(plan.watched):
         return False
-    order, cap, window = board.order(plan.given), plan.given.max_output_tokens, outlook.pool.window
+    order, cap, window = board.order(plan.given), plan.given.max_output_tokens, forecast.pool.window
     if order.bar.max_latency_ms is not None:
         return not moved.rows  # rows may come and go
     for row in moved.rows & order.of.keys():
         if plan.reached is not None and order.of[row] < plan.reached:
             return False
-        if cap is None and window[row] - outlook.output[row] < plan.max_high:
+        if cap is None and window[row] - forecast.output[row] < plan.max_high:
             return False
-        if cap is None and outlook.output_p90[row] != plan.p90[row]:
+        if cap is None and forecast.output_p90[row] != plan.p90[row]:
             return False  # budgets would have to cover another amount
     return True
 
 
 def pays_for_any(given: DecisionInput, board: Board) -> bool:
     """False if the budget certainly pays for none of the allowed models."""
-    ask = Ask(given, board.outlook)
+    ask = Ask(given, board.forecast)
     return bool((ask.affordable_at_best() & board.pool.priced)[_rows(given, board)].any())
 
 
 def least_nanos(given: DecisionInput, board: Board) -> int | None:
     """The smallest budget with which a model fits, ignoring the input's own; None if no priced model fits. Exact once
     the tokens are counted; before that an upper bound."""
-    pool, ask = board.pool, Ask(replace(given, budget_nanos=None), board.outlook)
+    pool, ask = board.pool, Ask(replace(given, budget_nanos=None), board.forecast)
     rows = [row for row in _rows(given, board).tolist() if pool.held[row] and ask.failure(row) == PASSES]
     return min((nanos(ask.worst_picos(row, ask.high(row))) for row in rows), default=None)
 
 
 def countable(given: DecisionInput, board: Board) -> Sequence[Vocabulary]:
     """The vocabularies to count tokens in: only the first if all models that may fit use it."""
-    pool, first, order, ask = board.pool, VOCABULARIES[0], board.order(given), Ask(given, board.outlook)
+    pool, first, order, ask = board.pool, VOCABULARIES[0], board.order(given), Ask(given, board.forecast)
     keys = itertools.chain(_preferred(given, board, order), _askable(given, order, ask))
     found = {pool.measures[pool.measure[key[-1]]].tokenizer for key in keys if ask.may_fit(key[-1])}
     return VOCABULARIES[:1] if found == {first} else VOCABULARIES

@@ -54,7 +54,7 @@ class Decision(PlainData):
         self.input = given  # everything the decision was made from, without text
         self._plan = plan
         self._boards = None if board is None else board.boards
-        self._health = None if board is None else board.outlook.health
+        self._health = None if board is None else board.forecast.health
         self._output: OutputPlan | None = None
         self._best: list[Candidate] | None = None
         self._counts: Mapping[Reason, int] | None = None
@@ -108,7 +108,7 @@ class Decision(PlainData):
         given, board = self.input, self._snapshots
         order, pool, first = board.order(given), board.pool, self._first_failures(board).tolist()
         keys = order.among(pool, given.models)
-        found = list(walk(keys, board.outlook.open, given.timeout_ms, lambda row: first[row] == PASSES))
+        found = list(walk(keys, board.forecast.open, given.timeout_ms, lambda row: first[row] == PASSES))
         if given.prefer:
             ahead = [key for key in self._plan.front if pool.ids[key[-1]] in given.prefer]
             found = [*dict.fromkeys((*ahead, *found))]
@@ -118,7 +118,7 @@ class Decision(PlainData):
     def rejected(self) -> list[Rejection]:
         """All rejected models, with the first constraint each failed. Walks the whole pool."""
         board = self._snapshots
-        ids, ask = board.pool.ids, Ask(self.input, board.outlook)
+        ids, ask = board.pool.ids, Ask(self.input, board.forecast)
         return [
             Rejection(ids[row], reason, ask.worst_usd(row))
             for row, reason in enumerate(named_reasons(self._first_failures(board)))
@@ -216,24 +216,28 @@ class Decision(PlainData):
 
     def _counted(self, board: Board) -> Mapping[Reason, int]:
         """Count first failures: row by row for a short whitelist, else by columns."""
-        given, failed, outlook, pool = self.input, self._plan.failed, board.outlook, board.pool
+        given, failed, forecast, pool = self.input, self._plan.failed, board.forecast, board.pool
         if given.models is None or len(given.models) > FEW or given.prefer:
             return count_reasons(self._first_failures(board))
-        ask, firsts, counts = Ask(given, outlook), board.order(given).eligible.firsts, [0] * (PASSES + 1)
+        ask, firsts, counts = Ask(given, forecast), board.order(given).eligible.firsts, [0] * (PASSES + 1)
         rows = {pool.row[model] for model in given.models if model in pool.row}
         counts[_WHITELIST] = len(pool) - len(rows)
         for row in rows.difference([key[-1] for key in self._plan.front]):
             column = firsts[row]
             if column == PASSES:
                 column = failed[row] if row in failed else ask.failure(row)
-                if column == PASSES and row in outlook.open:
+                if column == PASSES and row in forecast.open:
                     column = _CIRCUIT_OPEN
             counts[column] += 1
         return {reason: count for reason, count in zip(REASONS, counts, strict=False) if count}
 
     def _first_failures(self, board: Board) -> IntArray:
         """Like ``first_failures``, but a probed model passes although its circuit is open."""
-        ask, eligible, chosen = Ask(self.input, board.outlook), board.order(self.input).eligible, self._plan.legs[0].row
+        ask, eligible, chosen = (
+            Ask(self.input, board.forecast),
+            board.order(self.input).eligible,
+            self._plan.legs[0].row,
+        )
         first = first_failures(self.input, ask, eligible)
         if first[chosen] != PASSES:
             first = np.where(np.arange(len(first)) == chosen, PASSES, first)

@@ -17,7 +17,7 @@ Workload = tuple[int, int]  # quarter octaves by which a workload's answers are 
 USUAL: Workload = (0, 0)
 
 
-class Outlook:
+class Forecast:
     """Pool and health together. Lists follow the pool's rows. Immutable."""
 
     def __init__(self, pool: Pool, health: HealthSnapshot) -> None:
@@ -39,9 +39,9 @@ class Outlook:
         for row in sorted(seen):
             self._expect(row, seen[row])
 
-    def moved(self, health: HealthSnapshot, seen: Mapping[int, ModelHealth]) -> Outlook:
-        """The outlook of a health that differs only in the rows of ``seen``."""
-        new = Outlook.__new__(Outlook)
+    def moved(self, health: HealthSnapshot, seen: Mapping[int, ModelHealth]) -> Forecast:
+        """The forecast of a health that differs only in the rows of ``seen``."""
+        new = Forecast.__new__(Forecast)
         new.pool, new.health = self.pool, health
         for name in ("output", "output_p90", "ttft_ms", "ttft_p95_ms", "latency_p95_ms", "us_per_token", "stability"):
             setattr(new, name, getattr(self, name).copy())

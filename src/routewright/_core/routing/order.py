@@ -11,7 +11,7 @@ import numpy as np
 from routewright.wire import DecisionInput
 
 from .constraints import NO_BAR, Bar, Eligible
-from .forecast import Outlook
+from .forecast import Forecast
 from .logarithms import IntArray
 from .plan import Leg
 from .pool import Pool
@@ -45,9 +45,9 @@ class Order:
         self._legs = legs
 
     @classmethod
-    def compiled(cls, ranking: Ranking, outlook: Outlook, eligible: Eligible, bar: Bar) -> Order:
+    def compiled(cls, ranking: Ranking, forecast: Forecast, eligible: Eligible, bar: Bar) -> Order:
         """Sort all rows."""
-        pool, columns = outlook.pool, Columns(outlook, ranking.cls)
+        pool, columns = forecast.pool, Columns(forecast, ranking.cls)
         if bar != NO_BAR:
             eligible = eligible.above(bar, pool.quality, columns.latency_ms)
         predicted = ranking.predicted
@@ -56,7 +56,7 @@ class Order:
         of, one_provider = {key[-1]: key for key in keys}, _is_one(pool, (key[-1] for key in keys))
         return cls(ranking, eligible, bar, keys, of, one_provider=one_provider, legs={})
 
-    def follow(self, outlook: Outlook, moved: Iterable[int]) -> Order | None:
+    def follow(self, forecast: Forecast, moved: Iterable[int]) -> Order | None:
         """The order after some rows moved; None if it must be compiled again."""
         if self.bar.max_latency_ms is not None:
             return None  # rows may pass or fail the ceiling now
@@ -66,7 +66,7 @@ class Order:
             before = of.get(row)
             if before is None:
                 continue
-            if (after := self.ranking.key(outlook, row)) == before:
+            if (after := self.ranking.key(forecast, row)) == before:
                 continue
             place = bisect_left(keys, before)
             if place == len(keys) or keys[place] != before:
@@ -76,12 +76,12 @@ class Order:
             of[row] = after
         return Order(self.ranking, self.eligible, self.bar, keys, of, one_provider=self.one_provider, legs=legs)
 
-    def room(self, outlook: Outlook, cap: int | None) -> int:
+    def room(self, forecast: Forecast, cap: int | None) -> int:
         """Input tokens that fit every window beside the answer, ignoring rows that cannot write ``cap`` tokens."""
-        window, most = outlook.pool.window, outlook.pool.max_output
+        window, most = forecast.pool.window, forecast.pool.max_output
         if cap is not None:
             return min([window[row] for row in self.of if most[row] >= cap], default=cap) - cap
-        return min([window[row] - outlook.output[row] for row in self.of])
+        return min([window[row] - forecast.output[row] for row in self.of])
 
     def among(self, pool: Pool, models: Iterable[str] | None) -> Iterable[Key]:
         """The keys of the whitelisted rows (None: all), best first."""
@@ -90,18 +90,18 @@ class Order:
         wanted = self.of.keys() & {*map(pool.row.get, models)}
         return sorted(map(self.of.__getitem__, wanted))
 
-    def key(self, outlook: Outlook, row: int) -> Key:
+    def key(self, forecast: Forecast, row: int) -> Key:
         """The key of any row, eligible or not."""
-        return self.of.get(row) or self.ranking.key(outlook, row)
+        return self.of.get(row) or self.ranking.key(forecast, row)
 
-    def clears(self, outlook: Outlook, row: int) -> bool:
+    def clears(self, forecast: Forecast, row: int) -> bool:
         """True if a row passes the policy's floor and ceiling, eligible or not."""
         floor, ceiling = self.bar
         if floor is None and ceiling is None:
             return True
-        if floor is not None and (self._quality or outlook.pool.qualities)[row] < floor:
+        if floor is not None and (self._quality or forecast.pool.qualities)[row] < floor:
             return False
-        return ceiling is None or self.key(outlook, row)[3] <= ceiling
+        return ceiling is None or self.key(forecast, row)[3] <= ceiling
 
     def is_swayed(self, spans: Sequence[tuple[int, ...]]) -> bool:
         """True if a reading of the prompt (``quality_spans``) could change which row is best."""
@@ -110,13 +110,13 @@ class Order:
         surely = max([score + weight * min(spans[row]) for row, score in rest.items()], default=0)
         return len({spans[row] for row, score in rest.items() if score + weight * max(spans[row]) >= surely}) > 1
 
-    def legs(self, outlook: Outlook, rows: Iterable[int]) -> tuple[Leg, ...]:
+    def legs(self, forecast: Forecast, rows: Iterable[int]) -> tuple[Leg, ...]:
         """The legs of some rows, in their order."""
         made, legs = self._legs, []
         for row in rows:
             leg = made.get(row)
             if leg is None:
-                leg = made[row] = Leg(outlook, row, self.ranking.cls.cap)
+                leg = made[row] = Leg(forecast, row, self.ranking.cls.cap)
             legs.append(leg)
         return tuple(legs)
 
@@ -128,7 +128,7 @@ class OwnOrder(Order):
         self,
         ranking: Ranking,
         columns: Columns,
-        outlook: Outlook,
+        forecast: Forecast,
         eligible: Eligible,
         bar: Bar,
         quality: Sequence[int],
@@ -140,9 +140,9 @@ class OwnOrder(Order):
         rows, self._scores = columns.ranked(column)
         self._rows: list[int] = rows[eligible.passed[rows]].tolist()
         self._columns = columns
-        self._outlook = outlook
+        self._outlook = forecast
         self._quality: Sequence[int] = quality
-        one_provider = _is_one(outlook.pool, self._rows)
+        one_provider = _is_one(forecast.pool, self._rows)
         super().__init__(ranking, eligible, bar, [], {}, one_provider=one_provider, legs=legs)
 
     def among(self, pool: Pool, models: Iterable[str] | None) -> Iterator[Key]:
@@ -152,7 +152,7 @@ class OwnOrder(Order):
         wanted = {pool.row.get(model, -1) for model in models}
         return (self.key(self._outlook, row) for row in self._rows if row in wanted)
 
-    def key(self, outlook: Outlook, row: int) -> Key:
+    def key(self, forecast: Forecast, row: int) -> Key:
         """As in ``Order``."""
         return self._columns.key(row, self._scores[row], self._quality[row])
 
@@ -160,12 +160,12 @@ class OwnOrder(Order):
 class WarmOrder(Order):
     """An order in which models with a part of the prompt in their vendor's cache cost less."""
 
-    def __init__(self, order: Order, outlook: Outlook, given: DecisionInput) -> None:
+    def __init__(self, order: Order, forecast: Forecast, given: DecisionInput) -> None:
         self.__dict__.update(order.__dict__)
         self._order = order
-        row_of, tokens = outlook.pool.row, given.tokens.best
+        row_of, tokens = forecast.pool.row, given.tokens.best
         warm = {row_of[each.model]: each.tokens for each in given.warm if each.model in row_of}
-        keys = [order.ranking.warmed(order.key(outlook, row), outlook, warm[row], tokens) for row in warm]
+        keys = [order.ranking.warmed(order.key(forecast, row), forecast, warm[row], tokens) for row in warm]
         self._warm = {key[-1]: key for key in keys}
 
     def among(self, pool: Pool, models: Iterable[str] | None) -> Iterator[Key]:
@@ -174,9 +174,9 @@ class WarmOrder(Order):
         warm = sorted(self._warm[row] for row in allowed if self.eligible.passed[row])
         return merge(warm, (key for key in self._order.among(pool, models) if key[-1] not in self._warm))
 
-    def key(self, outlook: Outlook, row: int) -> Key:
+    def key(self, forecast: Forecast, row: int) -> Key:
         """As in ``Order``."""
-        return self._warm.get(row) or self._order.key(outlook, row)
+        return self._warm.get(row) or self._order.key(forecast, row)
 
 
 def _is_one(pool: Pool, rows: Iterable[int]) -> bool:

@@ -14,7 +14,7 @@ from routewright._core.money import PICOS_PER_NANO
 from routewright._core.tokens.estimate import Length, Measure, length, within_window
 from routewright.wire import Candidate, DecisionInput, Reason, TokenBounds
 
-from .forecast import Outlook
+from .forecast import Forecast
 from .logarithms import BoolArray, IntArray
 from .scoring import Key, candidate
 
@@ -32,9 +32,9 @@ class Leg:
         "row", "ttft_ms", "ttft_p95_ms", "us_per_token", "whole_patience_s", "window",
     )  # fmt: skip
 
-    def __init__(self, outlook: Outlook, row: int, cap: int | None) -> None:
+    def __init__(self, forecast: Forecast, row: int, cap: int | None) -> None:
         """``cap``: the output cap of the request's class."""
-        pool = outlook.pool
+        pool = forecast.pool
         self.row = row
         self.id = pool.ids[row]
         self.provider = pool.provider[row]
@@ -51,13 +51,13 @@ class Leg:
         self.measure: Measure = pool.measures[pool.measure[row]]  # how the model counts its input
         self.able = int(pool.able[row])  # bits of ``Need`` that it serves
         self.reasoning = bool(pool.models[row].reasoning)
-        self.output = outlook.output[row]  # expected length of an answer in tokens
-        self.held = outlook.output_p90[row]  # its 90th percentile, which a budget must cover
-        self.expected_ms = outlook.expected_ms(row, cap)  # expected time to the whole answer
-        self.ttft_ms = outlook.ttft_ms[row]
-        self.ttft_p95_ms = outlook.ttft_p95_ms[row]
-        self.latency_p95_ms = outlook.latency_p95_ms[row]
-        self.us_per_token = outlook.us_per_token[row]
+        self.output = forecast.output[row]  # expected length of an answer in tokens
+        self.held = forecast.output_p90[row]  # its 90th percentile, which a budget must cover
+        self.expected_ms = forecast.expected_ms(row, cap)  # expected time to the whole answer
+        self.ttft_ms = forecast.ttft_ms[row]
+        self.ttft_p95_ms = forecast.ttft_p95_ms[row]
+        self.latency_p95_ms = forecast.latency_p95_ms[row]
+        self.us_per_token = forecast.us_per_token[row]
         self.patience_s = PATIENCE * (self.ttft_p95_ms or self.ttft_ms) / 1000
         """How long to wait for the first token, from observed or expected times."""
         usual_ms = PATIENCE * (self.latency_p95_ms or self.expected_ms)

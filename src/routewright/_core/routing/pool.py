@@ -16,7 +16,7 @@ from routewright.wire import CatalogueSnapshot, Feature, Model, Need
 
 from .logarithms import IntArray
 from .quality import DEFAULT_QUALITY, micro, on_grid
-from .request_options import PLAIN, Dials
+from .request_options import PLAIN, RequestOptions
 
 DEFAULT_WINDOW = 8_192
 DEFAULT_TTFT_S = 1.0
@@ -142,7 +142,7 @@ class Pool:
     def __len__(self) -> int:
         return len(self.models)
 
-    def dialled(self, dials: Dials) -> Pool:
+    def dialled(self, dials: RequestOptions) -> Pool:
         """The pool for requests with these dials, derived from the plain one. Unchanged columns are shared."""
         pool = Pool.__new__(Pool)
         pool.__dict__.update(self.__dict__, dials=dials)

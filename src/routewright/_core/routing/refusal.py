@@ -21,7 +21,7 @@ from routewright.wire import Budget, DecisionInput, Need, Policy, PolicySnapshot
 
 from .board import Board
 from .constraints import REASONS, Ask, Eligible, count_reasons, failures, first_failures, named_reasons
-from .forecast import USUAL, Outlook
+from .forecast import USUAL, Forecast
 from .logarithms import BoolArray, class_size, size_class
 from .pool import THINKING, THINKING_TOKENS, Pool
 from .quality import quality_text
@@ -105,8 +105,8 @@ class Way(NamedTuple):
 
 def refusal(given: DecisionInput, board: Board, eligible: Eligible, laid: Laid | None) -> NoCandidates:
     """The error for a request that no model fits. ``laid`` is the policy already applied to it."""
-    outlook, search = board.outlook, Search(given, board, laid)
-    ask, pool = Ask(given, outlook), outlook.pool
+    forecast, search = board.forecast, Search(given, board, laid)
+    ask, pool = Ask(given, forecast), forecast.pool
     firsts = named_reasons(first := first_failures(given, ask, eligible))
     reasons = [set(reasons_of(row)) for row in failures(given, ask, eligible)]
     asked = given.models or search.asked  # the policy may exclude all models of the request
@@ -155,7 +155,7 @@ def admission(
     if way is None:
         return None
     said = " and ".join(way.words).removesuffix(",")
-    probe_at_ms = board.outlook.open.get(row)
+    probe_at_ms = board.forecast.open.get(row)
     if probe_at_ms is not None:
         at = datetime.fromtimestamp(probe_at_ms / 1000, UTC).strftime("%H:%M:%S UTC")
         said = f"{said} and " if said else ""
@@ -174,7 +174,7 @@ class Search:
 
     def __init__(self, given: DecisionInput, board: Board, laid: Laid | None) -> None:
         self.given = given
-        self.outlook: Outlook = board.outlook
+        self.forecast: Forecast = board.forecast
         self.known = Known(board.pool.models, board.boards.aliases)
         self.published, self.asked = laid or Laid(_NO_POLICY, given.models)
         self.policy = self.published.policy
@@ -182,9 +182,9 @@ class Search:
 
     def way(self, row: int, reasons: set[Reason]) -> Way | None:
         """The best way to admit one row; None if there is none."""
-        if reasons & _FIXED or self.outlook.pool.disabled[row]:
+        if reasons & _FIXED or self.forecast.pool.disabled[row]:
             return None
-        given, pool = self.given, self.outlook.pool
+        given, pool = self.given, self.forecast.pool
         models, floor, able = given.models, given.min_quality, int(pool.able[row])
         if reasons & {Reason.WHITELIST, Reason.DISABLED}:  # a free-tier model must be named
             # a new whitelist must include the preferred models and fallbacks
@@ -207,8 +207,8 @@ class Search:
         starts = [named, _without(named, int(Need.IMAGE))] if named.needs & Need.IMAGE else [named]
         found: list[Way] = []
         for start in starts:
-            for fitted in _fit_window(start, self.outlook, row):
-                for limited in _fit_limits(fitted, self.outlook, row):
+            for fitted in _fit_window(start, self.forecast, row):
+                for limited in _fit_limits(fitted, self.forecast, row):
                     found.append(way := self.as_way(row, limited))
                     if way.effort.is_least:
                         return way
@@ -216,8 +216,8 @@ class Search:
 
     def as_way(self, row: int, changed: DecisionInput) -> Way:
         """The way that a changed input stands for, with its words and effort."""
-        given, outlook = self.given, self.outlook
-        pool, ask, named = outlook.pool, Ask(changed, outlook), changed.models != given.models
+        given, forecast = self.given, self.forecast
+        pool, ask, named = forecast.pool, Ask(changed, forecast), changed.models != given.models
         words = [*self._words(row, changed)]
         outside = any(of_policy for _, of_policy in words)
         late_ms = lost = 0
@@ -228,7 +228,7 @@ class Search:
         if changed.max_output_tokens is not None:
             lost += _MILLION - changed.max_output_tokens * _MILLION // (given.max_output_tokens or USUAL_OUTPUT)
         effort = Effort(
-            row in outlook.open,
+            row in forecast.open,
             outside,
             named and bool(pool.free_tier[row]),
             named,
@@ -260,7 +260,7 @@ class Search:
             verb = "set" if given.max_output_tokens is None else "lower"
             yield f"{verb} params.max_output_tokens to {changed.max_output_tokens}", False
         if changed.tokens.high != given.tokens.high:
-            left = Ask(changed, self.outlook).input(row)[2]
+            left = Ask(changed, self.forecast).input(row)[2]
             yield f"shorten the input from {self._present(row, changed)} to {left} tokens", False
         if (latency_ms := changed.max_latency_ms) != given.max_latency_ms:
             verb, bound = ("drop", "") if latency_ms is None else ("raise", f" to {latency_ms}")
@@ -279,11 +279,11 @@ class Search:
     def _present(self, row: int, changed: DecisionInput) -> int:
         """Input tokens that fill a row's window now, without the attachments the change drops."""
         given = _without(self.given, self.given.needs & ~changed.needs)
-        return Ask(given, self.outlook).input(row)[2]
+        return Ask(given, self.forecast).input(row)[2]
 
     def _naming(self, row: int, changed: DecisionInput) -> Iterator[tuple[str, bool]]:
         """The changes that select the model: naming it in the request or policy, and dropping policy exclusions."""
-        model, policy, by, known = self.outlook.pool.models[row], self.policy, self.by, self.known
+        model, policy, by, known = self.forecast.pool.models[row], self.policy, self.by, self.known
         if self.given.models is None:
             yield f"set 'models' to {list(changed.models or ())}", False
         elif self.asked is not None and model.id not in self.asked:
@@ -328,11 +328,11 @@ def _without_dependent(needs: int, lost: int) -> int:
     return needs
 
 
-def _fit_window(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[DecisionInput]:
+def _fit_window(given: DecisionInput, forecast: Forecast, row: int) -> Iterator[DecisionInput]:
     """The input itself if it fits the window; else variants with less output, shorter input, or both."""
-    pool, asked = outlook.pool, given.max_output_tokens
-    room, window, most = Ask(given, outlook).room(row), pool.window[row], pool.max_output[row]
-    wanted = outlook.output[row] if asked is None else asked
+    pool, asked = forecast.pool, given.max_output_tokens
+    room, window, most = Ask(given, forecast).room(row), pool.window[row], pool.max_output[row]
+    wanted = forecast.output[row] if asked is None else asked
     if wanted <= room and (asked is None or asked <= most):
         yield given
         return
@@ -347,14 +347,16 @@ def _fit_window(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[De
         shapes += [(half, window - half)]
     for output, tokens in shapes:
         changed = replace(given, max_output_tokens=output)
-        fitted = changed if tokens is None else _cut(changed, outlook, row, tokens, 2)
+        fitted = changed if tokens is None else _cut(changed, forecast, row, tokens, 2)
         if fitted is not None:
             yield fitted
 
 
-def _cut(given: DecisionInput, outlook: Outlook, row: int, tokens: int, figure: Literal[1, 2]) -> DecisionInput | None:
+def _cut(
+    given: DecisionInput, forecast: Forecast, row: int, tokens: int, figure: Literal[1, 2]
+) -> DecisionInput | None:
     """The input cut to ``tokens``, measured by this field of its ``Length``; None if no text would be left."""
-    measure, text = outlook.pool.measures[outlook.pool.measure[row]], replace(given.tokens, images=())
+    measure, text = forecast.pool.measures[forecast.pool.measure[row]], replace(given.tokens, images=())
     whole = length(text, measure)[figure]
     part = tokens - (length(given.tokens, measure)[figure] - whole)
     if not LEAST_INPUT <= part < whole:
@@ -364,9 +366,9 @@ def _cut(given: DecisionInput, outlook: Outlook, row: int, tokens: int, figure: 
     return replace(given, tokens=replace(given.tokens, **cut))
 
 
-def _affordable_input(given: DecisionInput, outlook: Outlook, row: int) -> int:
+def _affordable_input(given: DecisionInput, forecast: Forecast, row: int) -> int:
     """The most input tokens the budgets cover beside the output."""
-    ask = Ask(given, outlook)
+    ask = Ask(given, forecast)
     most = ask.high(row)
     if given.budget_tokens is not None:
         most = min(most, given.budget_tokens - ask.held_output(row))
@@ -375,27 +377,27 @@ def _affordable_input(given: DecisionInput, outlook: Outlook, row: int) -> int:
     return bisect_right(range(1, most + 1), ask.budget_picos, key=lambda tokens: ask.worst_picos(row, tokens))
 
 
-def _fit_limits(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[DecisionInput]:
+def _fit_limits(given: DecisionInput, forecast: Forecast, row: int) -> Iterator[DecisionInput]:
     """Variants that fit the budgets and latency limit: raised limits, or less output or input, then raised limits."""
-    raised = _raised(given, outlook, row)
+    raised = _raised(given, forecast, row)
     yield raised
     if raised is given:
         return
-    pool, ask = outlook.pool, Ask(given, outlook)
+    pool, ask = forecast.pool, Ask(given, forecast)
     high, outputs = ask.high(row), []
     if given.budget_tokens is not None:
         outputs.append(given.budget_tokens - high)
     if given.budget_nanos is not None and pool.held[row]:
         outputs.append(affordable_output(pool.dearest(row, high), high, given.budget_nanos))
     if given.max_latency_ms is not None:
-        outputs.append(outlook.output_within(row, given.max_latency_ms, given.workload or USUAL))
+        outputs.append(forecast.output_within(row, given.max_latency_ms, given.workload or USUAL))
     most = min(given.max_output_tokens or pool.max_output[row], ask.room(row), pool.max_output[row])
     for output in outputs:
         if least_output(pool, row) <= output <= most and output != given.max_output_tokens:
-            yield _raised(replace(given, max_output_tokens=output), outlook, row)
-    shorter = _cut(given, outlook, row, _affordable_input(given, outlook, row), 1)
+            yield _raised(replace(given, max_output_tokens=output), forecast, row)
+    shorter = _cut(given, forecast, row, _affordable_input(given, forecast, row), 1)
     if shorter is not None:
-        yield _raised(shorter, outlook, row)
+        yield _raised(shorter, forecast, row)
 
 
 def least_output(pool: Pool, row: int) -> int:
@@ -404,18 +406,18 @@ def least_output(pool: Pool, row: int) -> int:
     return LEAST_OUTPUT + (pool.dials.thought(THINKING_TOKENS) if thinks else 0)
 
 
-def _raised(given: DecisionInput, outlook: Outlook, row: int) -> DecisionInput:
+def _raised(given: DecisionInput, forecast: Forecast, row: int) -> DecisionInput:
     """The input with its limits raised to what the model needs."""
-    ask, cap, ceiling = Ask(given, outlook), given.max_output_tokens, given.max_latency_ms
+    ask, cap, ceiling = Ask(given, forecast), given.max_output_tokens, given.max_latency_ms
     high = ask.high(row)
     tokens, worst = high + ask.held_output(row), nanos(ask.worst_picos(row, high))
     cap = None if cap is None else class_size(size_class(cap))
-    latency_ms = outlook.expected_ms(row, cap, given.workload or USUAL)
+    latency_ms = forecast.expected_ms(row, cap, given.workload or USUAL)
     raised: dict[str, int | None] = {}
     if ceiling is not None and latency_ms > ceiling:
         raised["max_latency_ms"] = latency_ms if latency_ms <= _MOST_MS else None
     if given.budget_tokens is not None and tokens > given.budget_tokens:
         raised["budget_tokens"] = tokens
     if given.budget_nanos is not None and worst > given.budget_nanos:
-        raised["budget_nanos"] = sayable(worst) if outlook.pool.held[row] else None
+        raised["budget_nanos"] = sayable(worst) if forecast.pool.held[row] else None
     return replace(given, **raised) if raised else given

@@ -24,7 +24,7 @@ _TOOLS, _AUDIO, _FLEX, _PRIORITY, _MARKS = map(
 )  # flags are slow to combine
 
 
-class Dials(NamedTuple):
+class RequestOptions(NamedTuple):
     """One set of dials. ``thinking_tokens`` is rounded up to a power of two, to keep the sets few."""
 
     effort: Effort | None = None
@@ -64,7 +64,7 @@ class Dials(NamedTuple):
         return price if same else price._replace(input=given, written=written)
 
 
-PLAIN = Dials()
+PLAIN = RequestOptions()
 
 
 class Asks(NamedTuple):
@@ -84,12 +84,12 @@ class Asks(NamedTuple):
         return [param for need, param in WISHES.items() if ignored & need] if ignored else []
 
 
-def dials_of(given: DecisionInput | Asks) -> Dials:
+def request_options_of(given: DecisionInput | Asks) -> RequestOptions:
     """The dials of a request."""
     needs, wishes, effort, bound = given.needs, given.wishes, given.effort, given.thinking_tokens
     if not (wishes or effort or bound or needs & (_AUDIO | _TOOLS)):
         return PLAIN
-    return Dials(
+    return RequestOptions(
         effort,
         None if bound is None else 1 << max(bound - 1, 0).bit_length(),
         "flex" if wishes & _FLEX else "priority" if wishes & _PRIORITY else "",

@@ -14,7 +14,7 @@ from routewright._core.catalogue.prices import PromptCache, price_at
 from routewright._core.money import MOST_TOKENS, PICOS_PER_NANO, usd
 from routewright.wire import Candidate, Goal, Params, RouteRequest, Strategy, TextPart, Usage, WarmPrefix
 
-from .forecast import USUAL, Outlook, Workload
+from .forecast import USUAL, Forecast, Workload
 from .logarithms import IntArray, class_size, log2_step, log2_steps, scaled
 from .quality import MICRO, level_of, on_grid
 
@@ -98,11 +98,11 @@ class Ranking:
         self._size = class_size(cls.input_size)
         self._cap = cls.cap
 
-    def key(self, outlook: Outlook, row: int) -> Key:
+    def key(self, forecast: Forecast, row: int) -> Key:
         """The key of one row."""
-        pool, cap, size = outlook.pool, self._cap, self._size
+        pool, cap, size = forecast.pool, self._cap, self._size
         work = self.cls.work
-        output = scaled(outlook.output[row], work[0])
+        output = scaled(forecast.output[row], work[0])
         if cap is not None and cap < output:
             output = cap
         cost, nanos = 0, UNKNOWN_COST
@@ -112,16 +112,16 @@ class Ranking:
             picos += price.output * (output if output < MOST_TOKENS else MOST_TOKENS)
             nanos = -(-picos // PICOS_PER_NANO)
             cost = _utility(nanos, _DEAR, _CHEAP)
-        late_ms, stability = outlook.expected_ms(row, cap, work), outlook.stability[row]
+        late_ms, stability = forecast.expected_ms(row, cap, work), forecast.stability[row]
         by_quality, by_cost, by_latency, by_stability = self._weights
         levels, qualities = self._levels or pool.levels, self.predicted or pool.qualities
         score = by_quality * levels[row] + by_cost * cost
         score += by_latency * _utility(late_ms, _SLOW, _QUICK) + by_stability * _steadiness(stability)
         return -score, -qualities[row], nanos, late_ms, -stability, pool.id_ranks[row], row
 
-    def warmed(self, key: Key, outlook: Outlook, cached: int, tokens: int) -> Key:
+    def warmed(self, key: Key, forecast: Forecast, cached: int, tokens: int) -> Key:
         """The key with the cost lowered for ``cached`` of ``tokens`` input tokens in the vendor's cache."""
-        row, before, size, pool = key[-1], key[2], min(self._size, MOST_TOKENS), outlook.pool
+        row, before, size, pool = key[-1], key[2], min(self._size, MOST_TOKENS), forecast.pool
         if not pool.prices[row]:
             return key
         price = pool.expected(row, price_at(pool.prices[row], size))
@@ -134,11 +134,11 @@ class Ranking:
 class Columns:
     """All parts of a class's keys except the quality, one entry per row of the pool."""
 
-    def __init__(self, outlook: Outlook, cls: RequestClass) -> None:
-        pool, cap, weights = outlook.pool, cls.cap, cls.weights
-        nanos = pool.expected_nanos(class_size(cls.input_size), outlook.expected_output(cap, cls.work))
-        stability = outlook.column("stability")
-        self.latency_ms = outlook.latency_ms(cap, cls.work)
+    def __init__(self, forecast: Forecast, cls: RequestClass) -> None:
+        pool, cap, weights = forecast.pool, cls.cap, cls.weights
+        nanos = pool.expected_nanos(class_size(cls.input_size), forecast.expected_output(cap, cls.work))
+        stability = forecast.column("stability")
+        self.latency_ms = forecast.latency_ms(cap, cls.work)
         self._quality_weight = weights.quality
         self._without_quality = (
             weights.cost * np.where(pool.priced, _utilities(nanos, _DEAR, _CHEAP), 0)

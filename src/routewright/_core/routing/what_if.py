@@ -131,9 +131,9 @@ class PolicyCheck(Struct, frozen=True, kw_only=True):
 def why_not(given: DecisionInput, board: Board, model: str, laid: Laid | None = None) -> WhyNot:
     """Explain why ``model`` is not chosen for an input with counted tokens. ``laid`` is the policy applied to it. Takes
     about 0.1 s, since it decides some fifty times."""
-    outlook = board.outlook
-    row = outlook.pool.row[model]
-    order, ask = board.order(given), Ask(given, outlook)
+    forecast = board.forecast
+    row = forecast.pool.row[model]
+    order, ask = board.order(given), Ask(given, forecast)
     fit = [key[-1] for key in fitting(given, board, order, ask)]
     failed = reasons_of(failures(given, ask, order.eligible)[row])
     admitted, words = given, None
@@ -164,7 +164,7 @@ def _chosen(given: DecisionInput, board: Board) -> str | None:
 
 def _changes(given: DecisionInput, board: Board, row: int, laid: Laid | None) -> Iterator[Change]:
     """Try each lever by itself, the caller's own first."""
-    model = board.outlook.pool.models[row]
+    model = board.forecast.pool.models[row]
     others = tuple(each for each in given.prefer if each != model.id)
     if _chosen(replace(given, models=(model.id,), prefer=()), board) == model.id:
         said = f"models names it alone: [{model.id!r}]"
@@ -195,7 +195,7 @@ def _director(laid: Laid | None) -> str:
 
 def _changes_of_model(given: DecisionInput, board: Board, model: Model) -> Iterator[Change]:
     """The smallest improvement of each of the model's own figures that makes it win."""
-    outlook, row = board.outlook, board.pool.row[model.id]
+    forecast, row = board.forecast, board.pool.row[model.id]
     listed = board.pool.models[row].pricing_per_1m
 
     def largest(most: int, world: Callable[[int], tuple[DecisionInput, Board]]) -> int | None:
@@ -212,7 +212,7 @@ def _changes_of_model(given: DecisionInput, board: Board, model: Model) -> Itera
         return replace(given, quality=(*given.quality[:row], micro(quality), *given.quality[row + 1 :])), board
 
     def faster(parts: int) -> tuple[DecisionInput, Board]:
-        ttft_ms, us_per_token = (column[row] * parts // PARTS for column in (outlook.ttft_ms, outlook.us_per_token))
+        ttft_ms, us_per_token = (column[row] * parts // PARTS for column in (forecast.ttft_ms, forecast.us_per_token))
         return given, _board_in(board, model.id, ttft_ms=ttft_ms, us_per_token=us_per_token)
 
     def steadier(lacking: int) -> tuple[DecisionInput, Board]:
@@ -241,7 +241,7 @@ def _changes_of_model(given: DecisionInput, board: Board, model: Model) -> Itera
     if parts is not None:
         fast_s, slow_s = (_latency_ms(given, each, row) / 1000 for each in (faster(parts)[1], board))
         yield Change("latency", f"its answers take at most {fast_s:g} s, not {slow_s:g} s", fast_s)
-    present = outlook.stability[row]
+    present = forecast.stability[row]
     lacking = largest(PARTS - 1 - present, steadier)
     if lacking is not None:
         share = (PARTS - lacking) / PARTS
@@ -250,12 +250,12 @@ def _changes_of_model(given: DecisionInput, board: Board, model: Model) -> Itera
 
 def _latency_ms(given: DecisionInput, board: Board, row: int) -> int:
     """The expected time to the whole answer."""
-    return board.order(given).key(board.outlook, row)[3]
+    return board.order(given).key(board.forecast, row)[3]
 
 
 def check(given: DecisionInput, board: Board, laid: Laid) -> PolicyCheck:
     """Check a policy with one request: an input with counted tokens and the policy applied."""
-    snapshot, pool = laid.published, board.outlook.pool
+    snapshot, pool = laid.published, board.forecast.pool
     policy = snapshot.policy
     allowed = len(pool) if snapshot.models is None else len(snapshot.models)
     said = PolicyCheck(policy=policy.name, id=policy.id, version=snapshot.version, allowed=allowed)
@@ -263,7 +263,7 @@ def check(given: DecisionInput, board: Board, laid: Laid) -> PolicyCheck:
         plan = decide(given, board, laid)
     except NoCandidates as error:
         return replace(said, problem=error.message)
-    ask, decision, first = Ask(given, board.outlook), Decision(plan, given, board), plan.legs[0]
+    ask, decision, first = Ask(given, board.forecast), Decision(plan, given, board), plan.legs[0]
     rows = [key[-1] for key in fitting(given, board, board.order(given), ask)] or [leg.row for leg in plan.legs]
     models = [pool.models[leg.row] for leg in plan.legs]
     ends = [ModelEnd(model.id, model.deprecated_at) for model in models if model.deprecated_at is not None]
@@ -306,11 +306,11 @@ def _scaled(listed: Pricing, parts: int) -> Pricing:
 
 def _board_with(board: Board, changed: Model) -> Board:
     """The board with one model changed."""
-    return board.with_models(changed if model.id == changed.id else model for model in board.outlook.pool.models)
+    return board.with_models(changed if model.id == changed.id else model for model in board.forecast.pool.models)
 
 
 def _board_in(board: Board, model: str, **seen: int) -> Board:
     """The board with one model's health changed."""
-    health = board.outlook.health.models
+    health = board.forecast.health.models
     changed = replace(health.get(model, ModelHealth()), **seen)
-    return Boards(board.outlook.pool).of(health_snapshot({**health, model: changed}))
+    return Boards(board.forecast.pool).of(health_snapshot({**health, model: changed}))

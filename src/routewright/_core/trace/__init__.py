@@ -1,1 +1,1 @@
-"""Ids of traces, and how they are selected and paged."""
+"""Traces: ids, spans in their stored form, and filters."""

@@ -1,1 +1,1 @@
-"""Signatures of webhooks."""
+"""Webhook endpoints, the outbox of deliveries, and signatures."""

@@ -76,7 +76,7 @@ local function hold(w, id)
   call('PEXPIRE', w.slots_key, math.floor(lease / 1048.576) + 1000)
 end
 
-local function fits(used, amount, limit)  -- as in window.py
+local function fits(used, amount, limit)  -- as in _core/limits.py
   if amount < 1 or limit < 0 then return amount == 0 or limit < 0 end
   return used + amount <= limit or (used == 0 and limit > 0)
 end

@@ -1,1 +1,1 @@
-"""One file a wire protocol, and the two that need no wire."""
+"""Providers by wire protocol, functions and the sandbox as providers, and what they share."""

@@ -1,1 +1,1 @@
-"""Where things are kept."""
+"""Storages: memory, SQLite and PostgreSQL."""

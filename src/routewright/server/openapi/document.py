@@ -124,7 +124,7 @@ def _document() -> bytes:
     for path, method, operation in operations:
         paths.setdefault(path, {})[method] = _described(path, operation, by_type)
     for path, (method, serve) in DOORS.items():
-        paths[path] = {method: _door(path, serve)}
+        paths[path] = {method: _vendor_call(path, serve)}
     paths[SELF] = {"get": _of_itself()}
     of_requests = _by_status(kind for kind in _all() if kind not in NO_REQUESTS)
     told = {
@@ -270,7 +270,7 @@ def _of_itself() -> dict[str, Any]:
     }
 
 
-def _door(path: str, serve: Serve) -> dict[str, Any]:
+def _vendor_call(path: str, serve: Serve) -> dict[str, Any]:
     """An operation with the body and answer of a vendor's API."""
     asked = "input" if path.endswith("responses") else "messages"
     body = {"type": "object", "required": ["model", asked], "properties": {"model": {**_TEXT, "minLength": 1}}}

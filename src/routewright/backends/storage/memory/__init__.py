@@ -338,7 +338,7 @@ class MemoryStorage:
             del self._accounts[first]
 
     def _before(self, account: str, kept: KeptAccount, write: Write) -> object:
-        """The present state of a write's subject (``batch.Booked``)."""
+        """The present state of a write's subject (``write_batch.Booked``)."""
         if isinstance(write, PutIncident):
             return kept.books.incident(write.incident.id)
         if isinstance(write, PutEndpoint):

@@ -37,7 +37,7 @@ from routewright.wire import (
 from .accounts import PostgresAccounts
 from .connection import LONG_S, Tables
 from .transaction import Desk, Server
-from .upkeep import Keeper, PostgresCoordination, count, sweep
+from .upkeep import BackgroundWork, PostgresCoordination, count, sweep
 from .writer import Writer
 
 
@@ -63,7 +63,7 @@ class PostgresStorage:
         self._server = Server(url, self._clock, inline=inline)
         self._database = self._server.database
         self._at_length = partial(self._server.transact, patience_s=LONG_S)
-        self._keeper = Keeper(self._at_length, self._clock, inline=inline)
+        self._keeper = BackgroundWork(self._at_length, self._clock, inline=inline)
         self._writer = Writer(self._server, self._clock, lease_s, inline=inline)
         self.accounts = PostgresAccounts(self._writer, self._keeper, self._clock, inline=inline)
         """Limits, budgets and idempotency keys (``protocols.Accounts``)."""

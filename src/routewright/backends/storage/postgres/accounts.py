@@ -13,14 +13,14 @@ from routewright.protocols import Clock, Facts
 from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit, Short, StoredEvent
 
 from .request_queue import Asking, Ending
-from .upkeep import Keeper
+from .upkeep import BackgroundWork
 from .writer import Writer
 
 
 class PostgresAccounts:
     """Holds of limits, budgets and idempotency keys. A forked child starts without any."""
 
-    def __init__(self, writer: Writer, keeper: Keeper, clock: Clock, *, inline: bool) -> None:
+    def __init__(self, writer: Writer, keeper: BackgroundWork, clock: Clock, *, inline: bool) -> None:
         self._writer = writer
         self._keeper = keeper
         self._clock = clock

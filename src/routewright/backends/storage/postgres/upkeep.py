@@ -82,7 +82,7 @@ def _count(tables: Tables, _: Desk) -> bool:
     return roll(tables, _TAKEN)
 
 
-class Keeper:
+class BackgroundWork:
     """Counts traces in the background, so that reports are fast, and creates the next day's partitions. Only one
     process counts at a time. The thread ends after a while without writes."""
 

@@ -47,7 +47,7 @@ from routewright.wire import (
 )
 
 from .accounts import SqliteAccounts
-from .background import Keeper
+from .background import BackgroundWork
 from .connection import Connect, Connection, connect, file_of
 from .connections import Connections, Reading
 from .sync import fault_of, is_transient, translated
@@ -93,7 +93,7 @@ class SqliteStorage:
         self._inline = clock is not None and clock.virtual
         self._connections = Connections(self.path, connect, busy_s)
         clock = clock or SystemClock()
-        self._keeper = Keeper(self._connections, inline=self._inline)
+        self._keeper = BackgroundWork(self._connections, inline=self._inline)
         self._writer = Writer(
             self._connections, partial(Desk, self.path, clock, lease_s), self._keeper, inline=self._inline
         )

@@ -55,7 +55,7 @@ a copy of a row that it has moved between pages."""
 _log = logging.getLogger(__name__)
 
 
-class Keeper:
+class BackgroundWork:
     """Checkpoints the log and rolls up traces, for one process and file. With ``inline`` in the caller's thread."""
 
     def __init__(self, connections: Connections, *, inline: bool) -> None:

@@ -141,7 +141,7 @@ def upgrade(path: Path) -> Path | None:
         backup(path, kept)
         connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA wal_autocheckpoint = 0")  # which would move it passively (keeper._move)
+        connection.execute("PRAGMA wal_autocheckpoint = 0")  # which would move it passively (background.py)
         connection.execute("PRAGMA secure_delete = ON")  # else tables that are dropped leave prompts in free pages
         limits = path.with_name(f"{path.name}.limits")
         connection.execute("BEGIN EXCLUSIVE")

@@ -21,7 +21,7 @@ from routewright.fork import Guard, renew_in_children
 from routewright.loop import Reply, give
 from routewright.wire import Durability, Replay
 
-from .background import Keeper
+from .background import BackgroundWork
 from .connection import Connection
 from .connections import Connections
 from .schema import VERSION, check_version
@@ -78,7 +78,9 @@ class Request(Reply[Any]):
 class Writer:
     """Does what is asked of it, settlements first. With ``inline`` in the caller's thread."""
 
-    def __init__(self, connections: Connections, desk: Callable[[], Desk], keeper: Keeper, *, inline: bool) -> None:
+    def __init__(
+        self, connections: Connections, desk: Callable[[], Desk], keeper: BackgroundWork, *, inline: bool
+    ) -> None:
         self._connections = connections
         self._make_desk = desk
         self._keeper = keeper

@@ -103,7 +103,7 @@ class BookWrites:
         self._desk = desk
 
     def before(self, write: Write) -> object:
-        """The present state of a write's subject (``batch.Booked``)."""
+        """The present state of a write's subject (``write_batch.Booked``)."""
         if isinstance(write, PutIncident):
             return self._connection.execute(_INCIDENT, (write.incident.id,)).fetchone()
         if isinstance(write, PutEndpoint):

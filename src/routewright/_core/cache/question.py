@@ -38,12 +38,12 @@ _DIGITS = frozenset("0123456789")
 
 
 @lru_cache(4096)
-def gist(text: str) -> Gist:
-    """Cached ``Gist`` of a text. Computing one takes about 16 µs for a short text."""
-    return Gist(text)
+def gist(text: str) -> Question:
+    """Cached ``Question`` of a text. Computing one takes about 16 µs for a short text."""
+    return Question(text)
 
 
-class Gist:
+class Question:
     """Properties of a text that the guards compare, from one pass over its tokens. Stems are words without endings."""
 
     def __init__(self, text: str) -> None:
