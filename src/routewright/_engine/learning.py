@@ -21,7 +21,7 @@ from routewright.wire.storage import JUDGE
 from .storage import GuardedStorage
 from .worker import Worker
 
-TRUE_S = 2.5
+HEAD_CACHE_S = 2.5
 """How long a head is cached: half of the five seconds within which all processes must apply a new one."""
 HEADS_KEPT, COLUMNS_KEPT = 1_000, 1_024
 OWN = "routewright"
@@ -78,8 +78,8 @@ class Learner:
     def head(self, caller: Caller) -> Head | None:
         """The head of an account and environment. While the storage is unavailable, the last known one."""
         whose, now = Caller(caller.account, caller.environment), self._clock.monotonic()
-        read_at, head = self._heads[whose] or (-TRUE_S, None)
-        if now - read_at >= TRUE_S and self._answers:
+        read_at, head = self._heads[whose] or (-HEAD_CACHE_S, None)
+        if now - read_at >= HEAD_CACHE_S and self._answers:
             self._heads.put(whose, (now, head))  # concurrent calls use the previous one
             with suppress(RouterError, RuntimeError):
                 if self._path is None or self._path.exists():

@@ -15,7 +15,7 @@ from routewright._core.accounts.books import WEEK_S
 from routewright._core.timestamps import timestamp
 from routewright.backends.clock import SystemClock
 from routewright.backends.coordination.memory import HEAR_S
-from routewright.backends.storage.tables.books.audit import SOME, remove_events, remove_marks
+from routewright.backends.storage.tables.books.audit import ROWS_AT_ONCE, remove_events, remove_marks
 from routewright.backends.storage.tables.read import DAY_S, retention_of
 from routewright.backends.storage.tables.rollups import roll
 from routewright.backends.storage.tables.shared import forget_unseen
@@ -178,7 +178,7 @@ def _forget(now: float, tables: Tables, _: Desk) -> None:
 
 
 def _remove_results(now: float, tables: Tables, _: Desk) -> int:
-    removed: int = tables.execute(_RESULTS, (now, SOME)).rowcount
+    removed: int = tables.execute(_RESULTS, (now, ROWS_AT_ONCE)).rowcount
     return removed
 
 

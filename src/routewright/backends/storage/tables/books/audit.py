@@ -20,7 +20,7 @@ from routewright.errors import RouterError, StorageCorrupt
 from .ledger import account_of, event_of, incident_of, key_of, names_of
 from .outbox import OLD as _OLD_DELIVERY
 
-SOME = 500
+ROWS_AT_ONCE = 500
 """Rows that one transaction removes."""
 
 _OLD_EVENT = "FROM event WHERE created_at < ?"
@@ -33,7 +33,7 @@ _OLDEST_KEPT = "SELECT n, account, claim, until FROM kept ORDER BY n LIMIT ?"
 IS_DUE = f"""
 SELECT EXISTS (SELECT 1 {_OLD_EVENT}) OR EXISTS (SELECT 1 {_OLD_TOLD}) OR EXISTS (SELECT 1 {_OLD_RUN})
 OR EXISTS (SELECT 1 {_OLD_STATE}) OR EXISTS (SELECT 1 {_OLD_DELIVERY})
-OR EXISTS (SELECT 1 FROM (SELECT until FROM kept ORDER BY n LIMIT {SOME}) WHERE until <= ?)
+OR EXISTS (SELECT 1 FROM (SELECT until FROM kept ORDER BY n LIMIT {ROWS_AT_ONCE}) WHERE until <= ?)
 """
 OLD_EVENTS = f"DELETE FROM event WHERE n IN (SELECT n {_OLD_EVENT} LIMIT ?) RETURNING n"
 OLD_DELIVERIES = (
@@ -51,7 +51,7 @@ def is_due(now: float, connection: Statements) -> bool:
 
 def remove_results(now: float, connection: Statements) -> int:
     """Remove expired answers under idempotency keys, and return how many. Repeat until there are none."""
-    rows = connection.execute(_OLDEST_KEPT, (SOME,)).fetchall()
+    rows = connection.execute(_OLDEST_KEPT, (ROWS_AT_ONCE,)).fetchall()
     old = [(n, account, claim) for n, account, claim, until in rows if until <= now]
     connection.executemany("DELETE FROM kept WHERE account = ? AND n = ?", [(account, n) for n, account, _ in old])
     sql = "DELETE FROM claim WHERE account = ? AND claim = ? AND n = ?"
@@ -61,8 +61,8 @@ def remove_results(now: float, connection: Statements) -> int:
 
 def remove_events(now: float, connection: Statements) -> int:
     """Remove expired events and deliveries, and return how many. Repeat until there are none."""
-    deliveries = connection.execute(OLD_DELIVERIES, (now - KEPT_S, SOME)).fetchall()
-    return len(deliveries) + len(connection.execute(OLD_EVENTS, (_week_before(now), SOME)).fetchall())
+    deliveries = connection.execute(OLD_DELIVERIES, (now - KEPT_S, ROWS_AT_ONCE)).fetchall()
+    return len(deliveries) + len(connection.execute(OLD_EVENTS, (_week_before(now), ROWS_AT_ONCE)).fetchall())
 
 
 def remove_marks(now: float, connection: Statements) -> None:
