@@ -14,9 +14,9 @@ from .read import retention_of
 from .selection import rows_of
 from .traces import KEYS, forget
 
-TRACES_AT_ONCE = 100
+PIECE = 100
 """Traces that one transaction removes."""
-TRACES_AT_MOST = 20_000
+SEARCHED = 20_000
 """Traces of an account and environment in one search."""
 
 ACCOUNTS = """
@@ -42,7 +42,7 @@ class Old(NamedTuple):
 
 
 def old_traces(now: float, connection: Statements, longest_s: float = inf) -> list[Old]:
-    """Find expired traces in pieces of at most ``TRACES_AT_ONCE``, and at most ``TRACES_AT_MOST`` of an account; repeat until there are
+    """Find expired traces in pieces of at most ``PIECE``, and at most ``SEARCHED`` of an account; repeat until there are
     none. Traces with a retention of ``longest_s`` or longer are skipped."""
     kept = retention_of(connection)
     ages: list[tuple[Environment, float | None]] = [("production", kept.production_s), ("sandbox", kept.sandbox_s)]
@@ -53,10 +53,8 @@ def old_traces(now: float, connection: Statements, longest_s: float = inf) -> li
                 continue
             until = timestamp(max(0.0, now - age))
             asked = TraceItems(environment=environment, until=until)
-            keys = rows_of(connection, KEYS, account, asked, TRACES_AT_MOST, order="ASC")
-            found += [
-                Old(account, keys[place : place + TRACES_AT_ONCE]) for place in range(0, len(keys), TRACES_AT_ONCE)
-            ]
+            keys = rows_of(connection, KEYS, account, asked, SEARCHED, order="ASC")
+            found += [Old(account, keys[place : place + PIECE]) for place in range(0, len(keys), PIECE)]
     return found
 
 
