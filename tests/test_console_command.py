@@ -196,7 +196,7 @@ def test_show_says_how_an_account_stands(acme: str, capsys: Capture) -> None:
         (["accounts", "change", "acme", "--monthly-limit", "-1"], "--monthly-limit: is -1; take a number from 0"),
         (["accounts", "change", "acme", "--plan", "enterprise"],
          "--requests-per-min, --tokens-per-min, --concurrency: are missing: the plan 'enterprise' has none of its own; "
-         "give one of them at least"),
+         "give at least one of them"),
         (["accounts", "change", "acme", "--concurrency", "-1"],
          "--requests-per-min, --tokens-per-min, --concurrency: has concurrency=-1; take a whole number of at least 0"),
         (["keys", "create", "umbra", "--name", "x"], "no account 'umbra'"),

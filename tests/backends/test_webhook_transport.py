@@ -430,7 +430,7 @@ async def test_development_reaches_loopback_and_nothing_else_that_is_not_public(
         net.connects.clear()
         assert await reason(local, f"http://localhost:{receiver.port}/") == NOT_PUBLIC
         assert (await reason(local, "https://10.0.0.1/")).startswith(
-            "url: has a host that is not public; take one that"
+            "url: has a host that is not public; use a host on the public Internet"
         )
         assert (await reason(local, "http://93.184.216.34/")).startswith("url: is plain HTTP")
     assert net.connects == []

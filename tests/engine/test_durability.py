@@ -424,7 +424,7 @@ async def test_words_that_wait_are_bounded_and_their_loss_is_counted(monkeypatch
 async def test_a_loop_that_is_never_idle_does_not_starve_the_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace_queue, "QUEUE", 600)
+    monkeypatch.setattr(trace_queue, "QUEUE", 2_000)
     router = Router.sandbox(storage=SqliteStorage(tmp_path / "traces.db"))
     left = iter(range(6_000))
 

@@ -51,7 +51,7 @@ UNTOLD = re.compile(
     r"|is not a tool here|names .* twice"
     r"|is set by the router|may add costs that no budget|which uses up max_output_tokens"
     r"|which is not declared|is 'required', but there are no tools|declares .* again"
-    r"|is .*, and the body says"
+    r"|is .*, but the body says"
     r"|unknown key|is not a term|cannot be compared|is compared with|it is one of|has no value|write true or false"
     r"|the value of .* is|the quotes of|the cursor (is|does)"
     r"|after .*, the (end_date|to)|days up to|over \d+ days|must be a date|YYYY-MM-DD|write a timestamp|a year from 1"

@@ -42,8 +42,8 @@ class Old(NamedTuple):
 
 
 def old_traces(now: float, connection: Statements, longest_s: float = inf) -> list[Old]:
-    """Find expired traces in pieces of at most ``PIECE``, and at most ``SEARCHED`` of an account; repeat until there are
-    none. Traces with a retention of ``longest_s`` or longer are skipped."""
+    """Find expired traces in pieces of at most ``PIECE``, and at most ``SEARCHED`` of an account. Repeat until none are
+    left. Accounts in ``skipped`` are skipped."""
     kept = retention_of(connection)
     ages: list[tuple[Environment, float | None]] = [("production", kept.production_s), ("sandbox", kept.sandbox_s)]
     found: list[Old] = []
