@@ -1,4 +1,4 @@
-"""A vendor's address and keys, from arguments or the environment, and what must never be shown of them."""
+"""A vendor's address and keys, from arguments or the environment, and the redaction of credentials."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from routewright.wire import Model
 from routewright.wire.account import Secret
 
 _SECRET_CHARS = 6
-"""Shorter ones are words, not secrets."""
+"""Minimum length of a secret to redact. Shorter ones could be ordinary words."""
 _URL_CHARS = 200
 _CALL = "/chat/completions"
 _DEPLOYMENTS = "/openai/deployments/"
@@ -23,44 +23,44 @@ _AZURE_VERSION = "api-version="
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """One vendor's address, and the environment variables that change it."""
+    """A vendor's address, and its environment variables."""
 
     name: str
-    """The provider part of its models' ids."""
+    """The provider part of model ids."""
     base_url: str
     key_variables: tuple[str, ...] = ()
-    """Environment variables that hold its key; the first that is set counts."""
+    """Environment variables for the key. The first one that is set is used."""
     url_variable: str | None = None
-    """Environment variable with another address, in place of ``base_url``."""
+    """Environment variable that overrides ``base_url``."""
     url_path: str = ""
-    """The end of every address; added where it is missing."""
+    """Path at the end of all addresses. Appended if missing."""
     regions: Mapping[str, str] = field(default_factory=dict)
-    """Addresses that keep to one region, by its name."""
+    """Addresses by the region that they keep requests in."""
     needs_key: bool = True
-    """False for self-hosted servers, which are found by ``url_variable`` alone."""
+    """False for self-hosted servers, which only need ``url_variable``."""
 
     @property
     def to_set(self) -> str:
-        """The variables that have to be set for the vendor to be found, in words."""
+        """The variables that the vendor requires, as text."""
         key, url = self.key_variables[0], self.url_variable or ""
         if not self.needs_key:
             return url
         return key if self.base_url else f"{key} and {url}"
 
     def is_set(self, environ: Mapping[str, str]) -> bool:
-        """True if the environment says enough to call the vendor."""
+        """True if the required variables are set."""
         variables = self.key_variables if self.needs_key else (self.url_variable or "",)
         address = self.base_url or environ.get(self.url_variable or "", "").strip()
         return bool(address) and any(environ.get(variable, "").strip() for variable in variables)
 
 
 def wire_name(model: Model) -> str:
-    """The name by which the vendor knows a model."""
+    """The vendor's name of a model."""
     return model.provider_model_id or model.id.partition("/")[2]
 
 
 def check_arguments(name: object, base_url: object = None, headers: object = None) -> None:
-    """Check the types of a provider's arguments. Raises ``ValidationFailed``, with no value that may be a key."""
+    """Check the types of a provider's arguments. Raises ``ValidationFailed`` without values: one may be a key."""
     for argument, value, kinds, wanted, hint in (
         ("name", name, str, "a string", "name the provider"),
         ("base_url", base_url, str | None, "a string", "write 'https://host/path'"),
@@ -75,12 +75,12 @@ def check_arguments(name: object, base_url: object = None, headers: object = Non
 
 
 def address_of(endpoint: Endpoint, base_url: str | None, environ: Mapping[str, str]) -> str:
-    """The address of a vendor: the given one, else the environment's, else the usual one. Raises ``ValidationFailed``
-    for one that is not an address, or has credentials in it."""
+    """The address of a vendor: the argument, else the environment variable, else the default. Raises
+    ``ValidationFailed`` for invalid addresses and for addresses with credentials."""
     variable, source, given = endpoint.url_variable, "base_url", base_url
     if not given and variable:
         source, given = variable, environ.get(variable, "").strip()
-    if given and variable and not endpoint.needs_key:  # a server of one's own
+    if given and variable and not endpoint.needs_key:  # a self-hosted server
         given = complete_url(given, endpoint.base_url)
     url = given or endpoint.base_url
     if not url and variable:
@@ -92,7 +92,7 @@ def address_of(endpoint: Endpoint, base_url: str | None, environ: Mapping[str, s
 
 
 def address_in_region(endpoint: Endpoint, region: object, base_url: str | None) -> str | None:
-    """The address of a region, if one is chosen; else the given one. Raises ``ValidationFailed``."""
+    """The address of a region; ``base_url`` if ``region`` is None. Raises ``ValidationFailed``."""
     if region is None:
         return base_url
     if base_url is not None:
@@ -106,9 +106,9 @@ def address_in_region(endpoint: Endpoint, region: object, base_url: str | None) 
 
 
 def complete_url(address: str, default: str) -> str:
-    """Complete a server's address as people write it (``gpu-box``, ``0.0.0.0:11434``) from the usual one.
+    """Complete a short server address (``gpu-box``, ``0.0.0.0:11434``) with scheme, port and path of the default.
 
-    Anything that is no address, or has more to it than host and path, is returned as it is, to be refused later.
+    Invalid addresses, and those with a user, query or fragment, are returned unchanged and rejected later.
     """
     usual = urlsplit(default)
     try:
@@ -119,7 +119,7 @@ def complete_url(address: str, default: str) -> str:
     if given.username is not None or given.query or given.fragment:
         return address
     name = given.hostname or ""
-    if name == "0.0.0.0":  # an address to listen on
+    if name == "0.0.0.0":  # only valid for listening
         name = "127.0.0.1"
     place = f"[{name}]" if ":" in name else name
     return f"{given.scheme}://{place}{f':{port}' if port else ''}{given.path.rstrip('/') or usual.path}"
@@ -130,7 +130,7 @@ def _checked_url(url: str, source: str) -> str:
     try:
         parts = urlsplit(url)
         known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # the port or the brackets are wrong, and what stands there may be a password
+    except ValueError:  # bad port or brackets; the text may contain a password
         known, shown = False, "what was given"
     if not known:
         raise ValidationFailed.at(source, f"{shown} is not an address", "write https://host/path")
@@ -153,7 +153,7 @@ def _checked_url(url: str, source: str) -> str:
 
 
 def keys_of(given: object, endpoint: Endpoint, environ: Mapping[str, str]) -> list[Secret]:
-    """The given keys, else those in the environment, else an empty one if none is needed. Raises
+    """The given keys, else those of the environment, else an empty one if none is required. Raises
     ``ValidationFailed``."""
     source, written = "api_key", [given]
     if given is None:
@@ -179,7 +179,7 @@ def keys_of(given: object, endpoint: Endpoint, environ: Mapping[str, str]) -> li
 
 
 def header_of(name: object, value: object) -> Secret:
-    """The value of a header that can be sent. Raises ``ValidationFailed``."""
+    """Check a header, and return its value. Raises ``ValidationFailed``."""
     if not isinstance(value, str):
         problem = f"{name!r} must be a string, got {type(value).__name__}"
         raise ValidationFailed.at("headers", problem, "leave out what has no value")
@@ -194,7 +194,7 @@ def _is_header_value(text: str) -> bool:
 
 
 class Redactor:
-    """Replaces credentials in text by as many stars, however a server writes them back: in JSON, in a URL."""
+    """Replaces credentials in text with as many asterisks, also if they are escaped for JSON or URLs."""
 
     def __init__(self, secrets: Sequence[Secret]) -> None:
         texts = (secret.reveal() for secret in secrets)
@@ -202,7 +202,7 @@ class Redactor:
         self._pattern = Secret("|".join("".join(map(_spelt, text)) for text in longest_first))
 
     def __call__(self, text: str) -> str:
-        """Return the text without credentials."""
+        """Redact a text."""
         pattern = self._pattern.reveal()
         if not pattern:
             return text

@@ -1,4 +1,4 @@
-"""Finds providers by what is set in the environment."""
+"""Creates providers from environment variables."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .http import HttpProvider
 from .openai import OpenAIProvider
 
 _OWN = ((ANTHROPIC, AnthropicProvider), (GOOGLE, GeminiProvider))
-"""Vendors with a protocol of their own."""
+"""Vendors with their own protocol."""
 VENDORS: tuple[Endpoint, ...] = (ANTHROPIC, GOOGLE, *HOSTS.values())
-"""All whose variables are looked for."""
+"""All vendors that can be configured by variables."""
 
 
 def providers_from_environment(environ: Mapping[str, str]) -> list[HttpProvider]:
-    """One provider for each vendor whose key is set, or whose address is, if it is self-hosted."""
+    """One provider per vendor whose key is set; for self-hosted servers, whose address is set."""
     return [
         *(OpenAIProvider(name=host.name, environ=environ) for host in HOSTS.values() if host.is_set(environ)),
         *(provider(environ=environ) for vendor, provider in _OWN if vendor.is_set(environ)),
@@ -26,5 +26,5 @@ def providers_from_environment(environ: Mapping[str, str]) -> list[HttpProvider]
 
 
 def variables_to_set() -> dict[str, str]:
-    """The variables that have to be set for each vendor to be found, by its name."""
+    """The variables that each vendor requires, by its name."""
     return {vendor.name: vendor.to_set for vendor in VENDORS}

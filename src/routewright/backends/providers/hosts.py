@@ -1,7 +1,7 @@
-"""Hosts that speak OpenAI's chat completions: their addresses, key variables and differences.
+"""Table of hosts with OpenAI's chat completions API: addresses, key variables and differences.
 
-Facts from the vendors' public documentation; the comment above a row gives the titles of the pages that describe them.
-Where nothing is documented, the setting is the one that no host refuses.
+The facts are from the vendors' public documentation; the comment above a row has the titles of the pages. Where nothing
+is documented, the row uses what no host rejects.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from .endpoint import Endpoint, wire_name
 from .reasoning import Thinking, at, thinking_of
 
 DIALS: tuple[Feature, ...] = ("parallel_tool_calls", "flex", "priority", "verbosity", "cache_control", "file_url")
-"""What a host takes only if its row says so."""
+"""Features that a host supports only if its row has them in ``takes``."""
 _LOW_TO_HIGH = "low medium high"
 _TIERS = {word: word for word in ("auto", "default", "flex", "priority")}
 Oddity = Literal[
     "audio_as_url",  # audio is sent as ``data:`` URLs, not as base64
     "cache_breakpoints",  # marks of the prompt cache are sent in OpenAI's form, not as ``cache_control``
-    "images_in_results",  # tool results keep their images; for others a user message shows them after the results
-    "no_names",  # names are left out of messages
-    "no_text_parts",  # text in parts is joined
-    "no_tool_by_name",  # in place of a tool's name as the choice only that tool is sent, and a call is required
+    "images_in_results",  # tool results keep their images; for other hosts, a user message after them has the images
+    "no_names",  # messages are sent without names
+    "no_text_parts",  # text parts are joined
+    "no_tool_by_name",  # a choice of one tool is sent as ``required``, with only that tool
     "short_ids",  # ids of tool calls are changed to nine letters and digits
     "strict_turns",  # consecutive messages of one role are joined, and system messages come first
-    "thought_needed",  # tool calls go with a blank thought, which the common chat format has no field for
+    "thought_needed",  # tool calls are sent with blank reasoning, which the common chat format has no field for
 ]
 
 
@@ -41,35 +41,35 @@ class Host(Endpoint):
     seed_field: str = "seed"
     key_header: Literal["authorization", "api-key"] = "authorization"
     developer_role: bool = False
-    """Takes the role ``developer``; else it is sent as ``system``."""
+    """True if the role ``developer`` is supported. Else it is sent as ``system``."""
     oddities: tuple[Oddity, ...] = ()
-    """What it takes in another way than most do."""
+    """Differences from most hosts."""
     usage_on_request: bool = False
-    """Reports the usage of streams if ``stream_options`` asks for it. Where False, it reports usage unasked, or refuses
-    the field. A host that refuses it all the same is not asked again."""
+    """True if streams report usage on request (``stream_options``). False: they always report it, or the host rejects
+    the field. If a host rejects it anyway, it is not sent again."""
     thinking: tuple[Thinking, ...] = (Thinking(words=_LOW_TO_HIGH),)
-    """How its models that reason are told how much to think, by their names; the first row that fits counts."""
+    """Encodings of the reasoning effort. The first row that matches a model's name applies."""
     thought: Literal["", "reasoning_content", "reasoning", "reasoning_details", "content"] = ""
-    """The field of a message in which it takes back what a model thought; empty: it does not want it."""
+    """The message field that returns earlier reasoning to the host; empty: it is not sent."""
     takes: Mapping[Feature, str] = field(default_factory=dict)
-    """Which of ``DIALS`` it takes, each with an expression that is found in the names of the models it takes it for."""
+    """The supported features of ``DIALS``, each with a regular expression that is searched in model names."""
     tiers: Mapping[str, str] = field(default_factory=dict)
-    """Its words for the service tiers, by ours; the others are left out."""
+    """The host's names of service tiers, by ours. Other tiers are not sent."""
     cache_ttl: bool = False
-    """Takes how long to keep what is marked."""
+    """True if cache marks can have a lifetime."""
     files: bool = False
-    """Takes documents."""
+    """True if documents are supported."""
     file_body: dict[str, Any] = field(default_factory=dict)
-    """Sent beside documents."""
+    """Extra fields for requests with documents."""
     unsupported: tuple[Feature, ...] = ()
-    """What the host does not take, or takes and ignores."""
+    """Features that the host rejects or ignores."""
     unsupported_reasoning: tuple[Feature, ...] = ()
-    """What it does not take for models that reason, in addition."""
+    """More such features, for reasoning models."""
     extra_body: dict[str, Any] = field(default_factory=dict)
-    """Sent with every request."""
+    """Extra fields for all requests."""
 
     def lacking(self, model: Model) -> frozenset[Feature]:
-        """What cannot be asked of a model."""
+        """Features that the host does not support for a model."""
         name = wire_name(model)
         dials = (each for each in DIALS if each not in self.takes or not re.search(self.takes[each], name))
         thinks = (*self.unsupported_reasoning, *thinking_of(self.thinking, model).lacking) if model.reasoning else ()
@@ -80,7 +80,7 @@ _NO_EFFORT = {"reasoning_effort": "none"}
 _NO_THINKING = {"thinking": {"type": "disabled"}}
 _THINKING = {"thinking": {"type": "enabled"}}
 _TEMPLATE = "chat_template_kwargs.enable_thinking"
-# Which efforts a model knows is on its page; from GPT-5.4 on tools are taken beside thought by the Responses API alone.
+# A model's page lists its efforts. From GPT-5.4 on, only the Responses API supports tools with reasoning.
 _OPENAI_THINKING = (
     Thinking(models=r"gpt-5-pro", words="high"),
     Thinking(models=r"gpt-5\.[4-9]-pro", words="medium high xhigh", tools=False),
@@ -121,8 +121,8 @@ _TABLE = (
         },
         tiers=_TIERS, oddities=("cache_breakpoints",), files=True,
     ),
-    # Azure OpenAI v1 API; Content filtering; Flex processing; Priority processing. The name of a deployment stands in
-    # for the model's.
+    # Azure OpenAI v1 API; Content filtering; Flex processing; Priority processing. The name of a deployment replaces
+    # the model's.
     Host(
         name="azure", base_url="", key_variables=("AZURE_OPENAI_API_KEY",), url_variable="AZURE_OPENAI_ENDPOINT",
         url_path="/openai/v1", key_header="api-key", cap_field="max_completion_tokens", developer_role=True,
@@ -130,9 +130,8 @@ _TABLE = (
         takes={"parallel_tool_calls": r"^(?!o\d)", "flex": "", "priority": "", "verbosity": _NEW_GPT}, tiers=_TIERS,
         files=True,
     ),
-    # Chat completion API reference (fields it does not know are refused; "Tool call id was ... but must be a-z, A-Z,
-    # 0-9, with a length of 9", says the API, and "Unexpected role 'user' after role 'tool'"); Regional inference;
-    # Reasoning.
+    # Chat completion API reference (unknown fields are rejected; errors of the API: "Tool call id was ... but must be
+    # a-z, A-Z, 0-9, with a length of 9", "Unexpected role 'user' after role 'tool'"); Regional inference; Reasoning.
     Host(
         name="mistral", base_url="https://api.mistral.ai/v1", key_variables=("MISTRAL_API_KEY",),
         regions={"eu": "https://api.eu.mistral.ai/v1"}, seed_field="random_seed",
@@ -140,16 +139,16 @@ _TABLE = (
         thinking=(Thinking(models="magistral"), Thinking(words="high", off=_NO_EFFORT)), thought="content",
         takes={"parallel_tool_calls": ""},
     ),
-    # Thinking mode (temperature and top_p are not heeded; "Thinking mode does not support this tool_choice", says the
-    # API, and "The `reasoning_content` in the thinking mode must be passed back"); Create chat completion (there is no
-    # seed; of text in parts the API says "invalid type: sequence, expected a string").
+    # Thinking mode (temperature and top_p are ignored; errors of the API: "Thinking mode does not support this
+    # tool_choice", "The `reasoning_content` in the thinking mode must be passed back"); Create chat completion (no
+    # seed; error for text parts: "invalid type: sequence, expected a string").
     Host(
         name="deepseek", base_url="https://api.deepseek.com", key_variables=("DEEPSEEK_API_KEY",),
         usage_on_request=True, oddities=("no_text_parts", "thought_needed"), unsupported=("seed", "json_schema"),
         unsupported_reasoning=("temperature", "top_p", "tool_choice"),
         thinking=(Thinking(words="low high max", on=_THINKING, off=_NO_THINKING),), thought="reasoning_content",
     ),
-    # OpenAI compatibility (names in messages are refused); Reasoning; Service tiers.
+    # OpenAI compatibility (names in messages are rejected); Reasoning; Service tiers.
     Host(
         name="groq", base_url="https://api.groq.com/openai/v1", key_variables=("GROQ_API_KEY",),
         cap_field="max_completion_tokens", oddities=("no_names",), usage_on_request=True,
@@ -159,7 +158,7 @@ _TABLE = (
         ),
         takes={"parallel_tool_calls": "", "flex": ""}, tiers={"auto": "auto", "default": "on_demand", "flex": "flex"},
     ),
-    # Reasoning (stop is refused); Priority processing; Regional endpoints (10 % more, and the newest models only).
+    # Reasoning (stop is rejected); Priority processing; Regional endpoints (10 % more, and the newest models only).
     Host(
         name="xai", base_url="https://api.x.ai/v1", key_variables=("XAI_API_KEY",),
         regions={"us": "https://us.api.x.ai/v1"}, cap_field="max_completion_tokens", usage_on_request=True,
@@ -188,23 +187,23 @@ _TABLE = (
         key_variables=("DEEPINFRA_API_KEY", "DEEPINFRA_TOKEN"),
         thinking=(_GPT_OSS, Thinking(words=_LOW_TO_HIGH, off=_NO_EFFORT)),
     ),
-    # Chat completions; Reasoning; Image inputs (as data alone).
+    # Chat completions; Reasoning; Image inputs (only as data).
     Host(
         name="cerebras", base_url="https://api.cerebras.ai/v1", key_variables=("CEREBRAS_API_KEY",),
         cap_field="max_completion_tokens", developer_role=True, unsupported=("image_url",),
         thinking=(_GPT_OSS, Thinking(models="qwen", words=_LOW_TO_HIGH, off=_NO_EFFORT)), thought="reasoning",
         takes={"parallel_tool_calls": ""},
     ),
-    # Chat completions (neither a seed nor tools; "After the (optional) system message(s), user or tool message(s)
-    # should alternate with assistant message(s)", says the API).
+    # Chat completions (no seed, no tools; error of the API: "After the (optional) system message(s), user or tool
+    # message(s) should alternate with assistant message(s)").
     Host(
         name="perplexity", base_url="https://api.perplexity.ai", key_variables=("PERPLEXITY_API_KEY", "PPLX_API_KEY"),
         oddities=("strict_turns",), unsupported=("seed", "tool_choice"),
         thinking=(Thinking(words="minimal low medium high"),),
     ),
-    # Create chat completion (images as data or files); Model parameters (sampling is fixed where a model thinks;
-    # "tool_choice 'required' is incompatible with thinking enabled", says the API, and "thinking is enabled but
-    # reasoning_content is missing in assistant tool call message"); Thinking effort (K3 and K2.7 always think).
+    # Create chat completion (images as data or files); Model parameters (fixed sampling with reasoning; errors of the
+    # API: "tool_choice 'required' is incompatible with thinking enabled", "thinking is enabled but reasoning_content is
+    # missing in assistant tool call message"); Thinking effort (K3 and K2.7 always reason).
     Host(
         name="moonshotai", base_url="https://api.moonshot.ai/v1", key_variables=("MOONSHOT_API_KEY",),
         regions={"intl": "https://api.moonshot.ai/v1", "cn": "https://api.moonshot.cn/v1"},
@@ -216,9 +215,9 @@ _TABLE = (
         ),
         thought="reasoning_content",
     ),
-    # OpenAI compatible - Chat; Select region ("The tool_choice parameter does not support being set to required or
-    # object in thinking mode", says the API); Deep thinking; API compatibility upgrades (max_completion_tokens bounds
-    # thought and answer together, max_tokens for some models the answer alone); Context cache.
+    # OpenAI compatible - Chat; Select region (error of the API: "The tool_choice parameter does not support being set
+    # to required or object in thinking mode"); Deep thinking; API compatibility upgrades (max_completion_tokens limits
+    # reasoning and answer together; for some models, max_tokens limits only the answer); Context cache.
     Host(
         name="alibaba", base_url="https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
         key_variables=("DASHSCOPE_API_KEY",),
@@ -237,7 +236,7 @@ _TABLE = (
         ),
         thought="reasoning_content", takes={"parallel_tool_calls": "", "cache_control": ""}, oddities=("audio_as_url",),
     ),
-    # Chat completion (the model chooses tools by itself; there is no seed); Thinking mode.
+    # Chat completion (only automatic tool choice; no seed); Thinking mode.
     Host(
         name="zai", base_url="https://api.z.ai/api/paas/v4", key_variables=("ZAI_API_KEY",),
         regions={"intl": "https://api.z.ai/api/paas/v4", "cn": "https://open.bigmodel.cn/api/paas/v4"},
@@ -249,17 +248,17 @@ _TABLE = (
         ),
         thought="reasoning_content",
     ),
-    # OpenAI API compatible; Error codes. M2 always thinks.
+    # OpenAI API compatible; Error codes. M2 always reasons.
     Host(
         name="minimax", base_url="https://api.minimax.io/v1", key_variables=("MINIMAX_API_KEY",),
         regions={"intl": "https://api.minimax.io/v1", "cn": "https://api.minimaxi.com/v1"},
         cap_field="max_completion_tokens",
-        extra_body={"reasoning_split": True},  # else thoughts stand inside the answer
+        extra_body={"reasoning_split": True},  # else the answer contains the reasoning
         thinking=(Thinking(models="M3", on=at("thinking.type", "adaptive"), off=_NO_THINKING),),
         thought="reasoning_details",
     ),
-    # Using Cohere models via the OpenAI SDK (tool_choice is not among what is supported; of the
-    # efforts none and high are).
+    # Using Cohere models via the OpenAI SDK (tool_choice is not listed as supported; the only efforts are none and
+    # high).
     Host(
         name="cohere", base_url="https://api.cohere.ai/compatibility/v1",
         key_variables=("COHERE_API_KEY", "CO_API_KEY"), developer_role=True, unsupported=("tool_choice",),
@@ -279,12 +278,12 @@ _TABLE = (
     Host(name="upstage", base_url="https://api.upstage.ai/v1/solar", key_variables=("UPSTAGE_API_KEY",)),
     Host(name="inception", base_url="https://api.inceptionlabs.ai/v1", key_variables=("INCEPTION_API_KEY",)),
     Host(name="ai21", base_url="https://api.ai21.com/studio/v1", key_variables=("AI21_API_KEY",), thinking=()),
-    # Usage accounting (streams report it unasked); Provider routing; In-region routing; Reasoning tokens; Prompt
-    # caching; PDF inputs. Which models cannot be kept from thinking is known there alone.
+    # Usage accounting (streams always report it); Provider routing; In-region routing; Reasoning tokens; Prompt
+    # caching; PDF inputs. Only OpenRouter itself knows which models cannot disable reasoning.
     Host(
         name="openrouter", base_url="https://openrouter.ai/api/v1", key_variables=("OPENROUTER_API_KEY",),
         regions={"eu": "https://eu.openrouter.ai/api/v1", "us": "https://us.openrouter.ai/api/v1"},
-        extra_body={"provider": {"require_parameters": True}},  # else some hosts behind it leave out what they lack
+        extra_body={"provider": {"require_parameters": True}},  # else some of its hosts ignore unsupported parameters
         thinking=(
             replace(
                 _OPENROUTER,
@@ -310,15 +309,15 @@ _TABLE = (
         needs_key=False, usage_on_request=True, thinking=(_GPT_OSS, _TEMPLATED), thought="reasoning",
         takes={"parallel_tool_calls": ""},
     ),
-    # llama.cpp HTTP server (a tool's name is taken for "auto").
+    # llama.cpp HTTP server (a tool's name as the choice is treated as "auto").
     Host(
         name="llamacpp", base_url="http://127.0.0.1:8080/v1", key_variables=("LLAMACPP_API_KEY",),
         url_variable="LLAMACPP_BASE_URL", needs_key=False, oddities=("no_tool_by_name",), usage_on_request=True,
         thinking=(_GPT_OSS, _TEMPLATED), thought="reasoning_content", takes={"parallel_tool_calls": ""},
     ),
-    # OpenAI compatibility endpoints; Authentication; Tool use (a tool's name is not among the choices); Structured
-    # output ("'response_format.type' must be 'json_schema' or 'text'", says the API); Image input (as data alone). Not
-    # every model is kept from thinking by "none".
+    # OpenAI compatibility endpoints; Authentication; Tool use (a tool's name is not a valid choice); Structured output
+    # (error of the API: "'response_format.type' must be 'json_schema' or 'text'"); Image input (only as data). "none"
+    # does not disable reasoning for every model.
     Host(
         name="lmstudio", base_url="http://127.0.0.1:1234/v1", key_variables=("LM_API_TOKEN", "LMSTUDIO_API_KEY"),
         url_variable="LMSTUDIO_BASE_URL", needs_key=False, oddities=("no_tool_by_name",), usage_on_request=True,
@@ -327,4 +326,4 @@ _TABLE = (
 )  # fmt: skip
 
 HOSTS = {host.name: host for host in _TABLE}
-"""By name."""
+"""All hosts by name."""

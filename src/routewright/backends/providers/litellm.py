@@ -1,7 +1,7 @@
-"""Calls models through the package ``litellm``, for vendors whose own protocol is not spoken here.
+"""Calls models through the package ``litellm``, for vendors without a provider of their own here.
 
-It runs on asyncio only. Its retries are off, since the Router has its own. Its messages may hold the prompt, so they
-are kept in ``ProviderFault.body`` only.
+Requires asyncio. Retries of litellm are disabled, since the Router has its own. Its error messages may contain the
+prompt, so only ``ProviderFault.body`` has them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OFFLINE = "LITELLM_LOCAL_MODEL_COST_MAP"
 
 
 def _imported() -> Any:
-    """The package, without the download of prices that it makes on import."""
+    """Import litellm without its download of prices."""
     before = os.environ.get(_OFFLINE)
     os.environ[_OFFLINE] = "True"
     try:
@@ -54,7 +54,7 @@ def _imported() -> Any:
 
 
 litellm = _imported()
-litellm.suppress_debug_info = True  # else it prints advice with every fault
+litellm.suppress_debug_info = True  # else it prints advice with every error
 
 _KINDS = {
     "Timeout": FaultKind.TIMEOUT,
@@ -63,7 +63,7 @@ _KINDS = {
     "ContentPolicyViolationError": FaultKind.REFUSED,
     "ContextWindowExceededError": FaultKind.CONTEXT_OVERFLOW,
 }
-"""By the class that says more than its status."""
+"""Kinds by class name, for exceptions whose class is more specific than the status."""
 _SAME: tuple[Feature, ...] = "temperature", "top_p", "stop", "seed", "tool_choice", "parallel_tool_calls"
 _FEATURES: dict[Feature, str] = {
     **{each: each for each in _SAME},
@@ -74,7 +74,7 @@ _FEATURES: dict[Feature, str] = {
     "priority": "service_tier",
     "verbosity": "verbosity",
 }
-"""The arguments by which it is asked for them."""
+"""litellm's argument for each feature."""
 _THINKING = (
     Thinking(
         words="minimal low medium high",
@@ -84,23 +84,23 @@ _THINKING = (
         least=1024,
     ),
 )
-"""Its own words, which it turns into each vendor's."""
+"""litellm's own arguments, which it translates for each vendor."""
 _SECRETS = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
-"""Variables whose values are hidden, since it finds its keys by itself."""
+"""Environment variables with values to redact: litellm reads keys from them itself."""
 _SHORTEST_S = 0.001
 
 
 class LiteLLMProvider:
-    """Serves models through ``litellm.acompletion``.
+    """Calls models through ``litellm.acompletion``.
 
         LiteLLMProvider("amazon-bedrock", vendor="bedrock")          # the catalogue's models of that name
         LiteLLMProvider("acme", vendor="watsonx", models=[...], options={"project_id": "..."})
 
-    ``vendor`` is litellm's word for who serves them, ``name`` by default. Keys are read as litellm reads them, from the
-    environment, unless ``api_key`` is given; ``options`` go with every call.
+    ``vendor`` is litellm's name of the provider; by default ``name``. Without ``api_key``, litellm reads keys from the
+    environment. ``options`` are passed to every call.
     """
 
-    needs_scope = True  # some of its clients stand on httpcore, which shields its clean-up
+    needs_scope = True  # some of its clients use httpcore, which shields its clean-up
 
     def __init__(
         self,
@@ -138,14 +138,14 @@ class LiteLLMProvider:
         raise TypeError("LiteLLMProvider cannot be copied or pickled, since it has a key; create another one")
 
     def models(self) -> Sequence[Model]:
-        """The models it was made with; none: those of the catalogue under its name."""
+        """The models from the constructor. Empty: the catalogue's models under ``name``."""
         return self._models
 
     def unsupported(self, model: Model) -> tuple[Feature, ...]:
-        """What litellm says that it cannot ask of a model (``protocols.ParticularProvider``)."""
+        """Features that litellm does not support for a model (``protocols.ParticularProvider``)."""
         try:
             known = litellm.get_supported_openai_params(model=wire_name(model), custom_llm_provider=self._vendor)
-        except Exception:  # it is asked again with the call, and says then what is wrong
+        except Exception:  # the call itself will report the error
             known = None
         lacking = _THINKING[0].lacking if model.reasoning else ()
         unknown = [] if known is None else [each for each, argument in _FEATURES.items() if argument not in known]
@@ -163,10 +163,10 @@ class LiteLLMProvider:
                 await answer.aclose()
 
     async def aclose(self) -> None:
-        """Nothing is held: litellm keeps its connections for all who use it."""
+        """Does nothing: litellm shares its connections between all users."""
 
     async def _ask(self, call: UpstreamCall) -> Any:
-        """An answer, or an iterator of its pieces."""
+        """Call litellm. Returns an answer, or an async iterator of chunks."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -175,7 +175,7 @@ class LiteLLMProvider:
             return await litellm.acompletion(**self._arguments(call))
         except Exception as error:
             fault = self._fault(error, answered=False)
-        raise fault  # out here, so that it does not drag along what litellm says
+        raise fault  # outside of the handler: its context must not contain litellm's message
 
     def _arguments(self, call: UpstreamCall) -> dict[str, Any]:
         extra = (call.params.extra or {}).get(self.name)
@@ -191,7 +191,7 @@ class LiteLLMProvider:
             "num_retries": 0,
             "max_retries": 0,
         }
-        if extra:  # never as arguments: those name hosts and keys
+        if extra:  # never as arguments, which can change hosts and keys
             own["extra_body"] = {**(opened.get("extra_body") or {}), **extra}
         if call.traceparent is not None:
             own["extra_headers"] = {**(opened.get("extra_headers") or {}), "traceparent": call.traceparent}
@@ -215,14 +215,14 @@ class LiteLLMProvider:
             raise
         except Exception as error:
             failed = self._fault(error, answered=True)
-        raise failed  # out here, so that it does not drag along what litellm says
+        raise failed  # outside of the handler: its context must not contain litellm's message
 
     def _fault(self, error: Exception, *, answered: bool) -> ProviderFault:
-        """Classifies an exception of litellm's by its type and status."""
+        """Classify an exception of litellm by its type and status."""
         kind = next((_KINDS[each.__name__] for each in type(error).__mro__ if each.__name__ in _KINDS), None)
         status, said = getattr(error, "status_code", None), str(getattr(error, "message", ""))
         if not isinstance(status, int) or not 100 <= status < 600 or kind is FaultKind.CONNECT:
-            status = None  # that of a connection is made up
+            status = None  # litellm makes up one for connection errors
         if kind is FaultKind.CONNECT and answered:
             kind = FaultKind.RESET
         if kind is None:
@@ -241,6 +241,6 @@ class LiteLLMProvider:
 
 
 def _document(piece: Any) -> bytes:
-    """One of litellm's answers as the JSON that it stands for."""
+    """Encode an answer or chunk of litellm as JSON."""
     text: str = piece.model_dump_json(warnings=False)
     return text.encode()

@@ -1,6 +1,6 @@
-"""Canned answers for every model of the catalogue: no key, no network, no waiting, never billed.
+"""Canned answers for all models of the catalogue, without keys, network, delays or costs.
 
-Where a request demands JSON of a schema, the answer is a small value of that shape.
+If a request has a JSON schema, the answer is a small value that matches it.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ Answers = Mapping[str, str] | Callable[[UpstreamCall], Reply]
 Faults = Mapping[str, str | Sequence[str]]
 
 MOST_VALUES = 1_000
-"""In one example, those inside others too."""
+"""Values per example, including nested ones."""
 MOST_DEPTH = 32
 MOST_CHARACTERS = 1_000
-"""In one text."""
+"""Characters per string."""
 _WORD = "sandbox"
 _FORMATS = {
     "date-time": "2026-01-01T12:00:00Z", "date": "2026-01-01", "time": "12:00:00Z", "duration": "P1D", "decimal": "0",
@@ -51,14 +51,14 @@ _FORMATS = {
     "ipv4network": "192.0.2.0/24", "ipv6network": "2001:db8::/32", "uri": "https://example.com/",
     "uuid": "00000000-0000-4000-8000-000000000000",
 }  # fmt: skip
-"""One text of each format."""
+"""An example of each string format."""
 
 
 class SandboxProvider:
     """Answers as asked. ``answers`` maps the last user message to its answer, or is a function of the call.
 
-    ``faults`` maps a model id, or ``"*"``, to a ``FaultKind`` that every call of it ends in, or to a list of them for
-    its first calls.
+    ``faults`` maps a model id, or ``"*"`` for all others, to a ``FaultKind`` for every call, or to a list of them for
+    the first calls.
     """
 
     name = "sandbox"
@@ -72,12 +72,12 @@ class SandboxProvider:
         self._faults = _checked_faults({} if faults is None else faults, self._models)
 
     def models(self) -> Sequence[Model]:
-        """Every model of the catalogue."""
+        """All models of the catalogue."""
         return self._models
 
     def unsupported(self, model: Model) -> Collection[Feature]:
-        """What the model's own vendor does not take (``protocols.ParticularProvider``)."""
-        from .features import unsupported_at  # the tables of all vendors, which only a call needs
+        """Features that the model's own vendor does not support (``protocols.ParticularProvider``)."""
+        from .features import unsupported_at  # loads the tables of all vendors, which only calls need
 
         return unsupported_at(model.provider, model)
 
@@ -86,7 +86,7 @@ class SandboxProvider:
         return RunningFunction(self._reply, call, True, self._threads)
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Does nothing."""
 
     def _reply(self, call: UpstreamCall) -> Reply:
         kind = self._faults.get(call.model.id, self._faults.get("*"))
@@ -123,7 +123,7 @@ def _checked_faults(faults: object, models: Sequence[Model]) -> dict[str, FaultK
 
 
 def _chunks(call: UpstreamCall, answer: str | None) -> Iterable[Chunk]:
-    """A whole canned answer with its usage: a tool call where one is demanded, JSON where a schema is given."""
+    """A complete answer with its usage: a tool call if one is required, JSON if there is a schema."""
     asked = bounds_of(RouteRequest(call.messages, tools=call.tools)).estimate
     demanded = _demanded_tool(call) if answer is None else None
     if demanded is not None:
@@ -158,7 +158,7 @@ def _canned(call: UpstreamCall) -> str:
 
 
 def _cut(text: str, cap: int | None) -> tuple[str, str]:
-    """Keep an answer within its cap, as a model would."""
+    """Cut an answer at the output cap, as a model would. Returns the text and the finish reason."""
     if cap is None or estimate_text(text) <= cap:
         return text, "stop"
     words = text.split(" ")
@@ -170,10 +170,12 @@ def _cut(text: str, cap: int | None) -> tuple[str, str]:
 
 
 def example_of(schema: Any) -> Any:
-    """A small value of a JSON schema's shape: const, enum, local references, anyOf, oneOf, allOf, type, properties,
-    required, items and their least number, the bounds of numbers and lengths, and the common formats. Anything beyond
-    these and the limits above is left out, so that a text need not match its ``pattern``; null for a schema that is
-    wrong."""
+    """A small value that matches a JSON schema.
+
+    Supports const, enum, local references, anyOf, oneOf, allOf, type, properties, required, items, prefixItems,
+    minItems, bounds of numbers and lengths, multipleOf and common formats. Ignores the rest, such as ``pattern``. None
+    for an invalid schema.
+    """
     try:
         return _Example(schema).value(schema, 0)
     except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RuntimeError):
@@ -186,11 +188,11 @@ class _Example:
         self._left = MOST_VALUES
 
     def value(self, schema: Any, depth: int) -> Any:
-        """One value; null beyond the limits."""
+        """One value. None beyond the limits."""
         self._left -= 1
         if self._left < 0 or depth > MOST_DEPTH:
             return None
-        if not isinstance(schema, Mapping):  # true, which everything fits
+        if not isinstance(schema, Mapping):  # true or missing: any value matches
             return _WORD
         if "const" in schema:
             return schema["const"]
@@ -226,7 +228,7 @@ class _Example:
         return _FORMATS.get(schema.get("format", "")) or (_WORD * -(-size // len(_WORD)))[:size]
 
     def _all_of(self, schemas: Iterable[Any]) -> dict[str, Any]:
-        """One schema for what fits them all, of their plain parts."""
+        """Merge schemas: union of properties and required names; for other keys, the last one wins."""
         made: dict[str, Any] = {}
         for each in schemas:
             if isinstance(each, Mapping):
@@ -239,7 +241,7 @@ class _Example:
         return made
 
     def _referred(self, pointer: str) -> Any:
-        """A place in the same schema."""
+        """Resolve a JSON pointer in the root schema."""
         place = self._root
         for part in pointer.removeprefix("#").split("/")[1:]:
             place = place[part.replace("~1", "/").replace("~0", "~")]
@@ -247,7 +249,7 @@ class _Example:
 
 
 def _number(schema: Mapping[str, Any], made: Callable[[Any], Any]) -> Any:
-    """Zero, or a value near the bounds and within them."""
+    """Zero if it is within the bounds, else a value near them. Zero if none is found."""
     low, above = schema.get("minimum", -inf), schema.get("exclusiveMinimum", -inf)
     high, below = schema.get("maximum", inf), schema.get("exclusiveMaximum", inf)
     ends = [end for end in (low, above, high, below) if isfinite(end)]

@@ -1,9 +1,9 @@
-"""Confines itself and runs one program; ``subprocess_sandbox`` starts it as a script with only the standard library.
+"""Confines itself and runs one program. ``subprocess_sandbox`` starts it as a script with only the standard library.
 
-The order arrives on standard input. Three processes run: this one, the supervisor and the program. At the isolated
-level the supervisor is the first process of a pid namespace, and all others in there end with it. The report goes to
-standard error: ``status`` and the wait status, or ``refused`` and why. Everything ends when the host writes
-another byte, closes standard input or dies.
+The order arrives on standard input. There are three processes: this one, the supervisor and the program. At the
+isolated level, the supervisor is the first process of a pid namespace: when it ends, the kernel kills all others in it.
+The report goes to standard error: ``status`` and the wait status, or ``refused`` and the reason. All processes end when
+the host writes another byte, closes standard input or dies.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ READ_ONLY, NO_SUID, NO_DEV, NO_EXEC, REMOUNT, BIND, REC, PRIVATE = 1, 2, 4, 8, 3
 MOUNT_SETATTR, LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 442, 444, 445, 446
 PR_DEATH_SIGNAL, PR_SUBREAPER, PR_NO_NEW_PRIVS, PR_SECCOMP, PR_SECCOMP_FILTER = 1, 36, 38, 22, 2
 REAP_S = 0.5
-"""How long children of a contained program are waited for once they were killed."""
+"""How long to wait for killed children of a contained program."""
 READ, WRITE, READ_DIR, TRUNCATE = 1 << 2, 1 << 1, 1 << 3, 1 << 14
 CHANGE = WRITE | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 13 | TRUNCATE
-"""Landlock: write; remove folders and files; make folders, files and symbolic links; move; truncate."""
+"""Landlock: write; remove folders and files; create folders, files and symbolic links; move; truncate."""
 RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
-"""File rights that Landlock handles, by ABI version; later ones add ioctl on devices."""
+"""File rights that Landlock handles, by ABI version. Later versions add ioctl on devices."""
 
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-"""Column of the system call numbers below, and the audit architecture."""
+"""By machine: the column in the system call numbers below, and the audit architecture."""
 NEWEST_CALL = 461
-"""Calls with higher numbers are unknown here and do not exist for the program."""
+"""Newest known system call. Calls with higher numbers fail as nonexistent."""
 DENIED = """
 fork:57: vfork:58: execve:59:221 execveat:322:281 ptrace:101:117 process_vm_readv:310:270 process_vm_writev:311:271
 process_madvise:440:440 process_mrelease:448:448 kcmp:312:272 pidfd_open:434:434 pidfd_getfd:438:438
@@ -63,13 +63,13 @@ LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 ALLOW, KILL, NOT_PERMITTED, NO_SUCH_CALL = 0x7FFF0000, 0x80000000, 0x50000 | 1, 0x50000 | 38
 
 libc = ctypes.CDLL(None, use_errno=True)
-prctl = getattr(libc, "prctl", lambda *_: 0)  # Linux only; the contained level does without
+prctl = getattr(libc, "prctl", lambda *_: 0)  # Linux only; the contained level works without it
 libc.syscall.restype = ctypes.c_long
 libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
 
 
 def main() -> None:
-    """Read the order, confine, and fall through in the process that becomes the program."""
+    """Read the order and fork. Only the process of the program returns from the forks: it confines itself and runs."""
     order = marshal.loads(read_exactly(int.from_bytes(read_exactly(8), "little")))
     report = os.dup(2)
     os.dup2(1, 2)
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def read_exactly(size: int) -> bytes:
-    """So many bytes of standard input."""
+    """Read exactly ``size`` bytes of standard input. Exits if it ends earlier."""
     data = b""
     while len(data) < size:
         more = os.read(0, size - len(data))
@@ -111,9 +111,9 @@ def read_exactly(size: int) -> bytes:
 
 
 def wait_for_host(supervisor: int, report: int, *, isolated: bool) -> NoReturn:
-    """Once the host writes a byte, closes standard input or dies, kill and reap the supervisor and all below it."""
+    """Wait until the host writes a byte, closes standard input or dies. Then kill and reap all other processes."""
     if not isolated:
-        with suppress(OSError):  # it has done so itself, or ended
+        with suppress(OSError):  # the supervisor did it itself, or has ended
             os.setpgid(supervisor, supervisor)
     for descriptor in (report, 1, 2):
         os.close(descriptor)
@@ -130,7 +130,7 @@ def wait_for_host(supervisor: int, report: int, *, isolated: bool) -> NoReturn:
 
 
 def supervise(program: int, report: int) -> NoReturn:
-    """Wait for the program and report its status."""
+    """Reap children until the program ends, and report its status."""
     while True:
         pid, status = os.waitpid(-1, 0)
         if pid == program:
@@ -142,7 +142,7 @@ def supervise(program: int, report: int) -> NoReturn:
 
 
 def enter_namespaces(order: dict[str, Any]) -> None:
-    """Leave the host's namespaces and file system. Root becomes nobody on the way."""
+    """Leave the host's namespaces and file system. Root becomes nobody."""
     uid, gid = os.geteuid(), os.getegid()
     wanted = {name: flag for name, flag in NAMESPACES.items() if uid or name != "user"}
     before = {name: os.readlink(f"/proc/self/ns/{name}") for name in wanted}
@@ -164,7 +164,7 @@ def enter_namespaces(order: dict[str, Any]) -> None:
 
 
 def enter_root(base: str, paths: list[str], disk_bytes: int) -> None:
-    """Change to a root that holds the paths, read-only, an empty ``/tmp``, ``/dev/null`` and ``/dev/urandom``."""
+    """Change to a root with the paths, read-only, an empty ``/tmp``, ``/dev/null`` and ``/dev/urandom``."""
     os.umask(0o022)
     mount("none", "/", None, REC | PRIVATE)
     mount("tmpfs", base, "tmpfs", NO_SUID | NO_DEV, "size=1m,nr_inodes=4k,mode=755")
@@ -194,7 +194,7 @@ def enter_root(base: str, paths: list[str], disk_bytes: int) -> None:
 
 
 def touch(path: str) -> None:
-    """Make an empty file."""
+    """Create an empty file."""
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
 
 
@@ -213,7 +213,7 @@ def unshare(flags: int) -> None:
 
 
 def confine(order: dict[str, Any]) -> None:
-    """Give up what the program must not have. Nothing here can be undone by it."""
+    """Drop the program's privileges and set its limits. The program cannot undo any of this."""
     limits = [
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_CPU, order["cpu_s"]),
@@ -225,16 +225,16 @@ def confine(order: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if order["isolated"]:
         os.setsid()  # kill(0) reaches a process group across pid namespaces
-        # elsewhere the count of processes is that of the user on the whole machine
+        # only here: without a user namespace, the limit counts all processes of the user
         limits.append((resource.RLIMIT_NPROC, 64))
     for limit, most in limits:
         hard = resource.getrlimit(limit)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        # the soft limit of processor time ends with a signal of its own, the hard one with SIGKILL
+        # the soft CPU limit sends SIGXCPU, the hard one SIGKILL
         soft = max(most - 1, 0) if limit == resource.RLIMIT_CPU else most
         resource.setrlimit(limit, (soft, most))
     with suppress(AttributeError):  # not in every libc
-        libc.mallopt(-8, 2)  # two arenas: each thread's own would take 64 MiB of address space
+        libc.mallopt(-8, 2)  # at most two arenas: each takes 64 MiB of address space
     if order["isolated"]:
         check("prctl", prctl(PR_NO_NEW_PRIVS, 1, 0, 0, 0))
         check("capset", libc.capset(struct.pack("Ii", 0x20080522, 0), bytes(24)))
@@ -243,7 +243,7 @@ def confine(order: dict[str, Any]) -> None:
 
 
 def restrict_files(paths: list[str]) -> None:
-    """Landlock: the paths can be read, ``/tmp`` changed too; no TCP, no signals to processes outside."""
+    """Landlock: the paths are readable, ``/tmp`` is writable; no TCP, no signals to processes outside."""
     version = syscall("landlock", LANDLOCK_CREATE, None, 0, 1)
     handled = RIGHTS.get(version, (1 << 16) - 1)
     words = [handled, *([3] if version >= 4 else []), *([3] if version >= 6 else [])]
@@ -268,16 +268,16 @@ def filter_calls() -> None:
 
 
 def seccomp_rows(here: int, architecture: int) -> list[tuple[int, int, int, int]]:
-    """The filter: other architectures are killed; threads are made, processes are not; sockets come in pairs only."""
+    """The filter: kills other architectures; allows threads but no processes, and sockets only as pairs."""
     rows = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, architecture), (RETURN, 0, 0, KILL), (LOAD, 0, 0, 0)]
-    rows += [(AT_LEAST, 0, 1, 0x40000000), (RETURN, 0, 0, KILL)]  # the x32 calls
+    rows += [(AT_LEAST, 0, 1, 0x40000000), (RETURN, 0, 0, KILL)]  # x32 calls
     rows += [(AT_LEAST, 0, 1, NEWEST_CALL + 1), (RETURN, 0, 0, NO_SUCH_CALL)]
     rows += [(EQUAL, 0, 1, CLONE3), (RETURN, 0, 0, NO_SUCH_CALL)]  # its flags are in memory; libc falls back to clone
     for entry in DENIED.split():
         number = entry.split(":")[1:][here]
         if number:
             rows += [(EQUAL, 0, 1, int(number)), (RETURN, 0, 0, NOT_PERMITTED)]
-    # with CLONE_THREAD, of AF_UNIX, of the process itself
+    # allowed: clone with CLONE_THREAD, socketpair of AF_UNIX, prlimit of the process itself
     for call, test, value in ((CLONE, ANY_BIT, 0x10000), (SOCKETPAIR, EQUAL, 1), (PRLIMIT, EQUAL, 0)):
         rows += [(EQUAL, 0, 4, call[here]), (LOAD, 0, 0, 16), (test, 0, 1, value)]
         rows += [(RETURN, 0, 0, ALLOW), (RETURN, 0, 0, NOT_PERMITTED)]
@@ -287,7 +287,7 @@ def seccomp_rows(here: int, architecture: int) -> list[tuple[int, int, int, int]
 
 
 def column() -> int:
-    """Where this machine's system call numbers are."""
+    """The column of this machine's system call numbers. Raises ``OSError`` if there is none."""
     machine = os.uname().machine
     if machine not in MACHINES:
         raise OSError(f"no system call table for {machine}")
@@ -301,7 +301,7 @@ def syscall(name: str, number: int, *arguments: int | bytes | None) -> int:
 
 
 def check(name: str, result: int) -> int:
-    """The result of a call, unless it failed."""
+    """Return the result of a call. Raises ``OSError`` if it failed."""
     if result < 0:
         raise OSError(f"{name}: {os.strerror(ctypes.get_errno())}")
     return result
@@ -311,7 +311,7 @@ def check(name: str, result: int) -> int:
 
 
 def run(code: str) -> None:
-    """Run the program as ``__main__``. The interpreter ends as after any script."""
+    """Run the program as ``__main__``. The interpreter exits as after any script."""
     import builtins
     from types import ModuleType
 
@@ -324,7 +324,7 @@ def run(code: str) -> None:
 
 
 def show(code: str, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print the traceback from the program's first line on. Out of memory, die of a signal that says so."""
+    """Print the traceback, without frames of this file. If out of memory, exit by SIGUSR2 instead."""
     if issubclass(kind, MemoryError):
         os.write(2, b"MemoryError\n")
         os.kill(os.getpid(), signal.SIGUSR2)
@@ -338,13 +338,13 @@ def show(code: str, kind: type[BaseException], error: BaseException, trace: Trac
 
 
 def print_paths() -> None:
-    """Print what the program may read, a path a line: the standard library, and the shared libraries it loads."""
+    """Print the paths that the program may read, one per line: the standard library and its shared libraries."""
     print(*filter(os.path.exists, sys.path), sep="\n")
     for name in "zlib _bz2 _lzma _ctypes _hashlib _ssl _sqlite3 _uuid _decimal pyexpat".split():
         with suppress(ImportError):
             __import__(name)
     with suppress(OSError):
-        ctypes.CDLL("libgcc_s.so.1")  # glibc loads it when a thread is cancelled
+        ctypes.CDLL("libgcc_s.so.1")  # glibc loads it when it cancels a thread
     with open("/proc/self/maps") as maps:
         mapped = {line.split(maxsplit=5)[5].strip() for line in maps if ".so" in line}
     library = os.path.realpath(os.path.dirname(os.__file__))

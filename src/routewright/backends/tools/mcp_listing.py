@@ -1,4 +1,4 @@
-"""Checks the tools that an MCP server lists. A server is not trusted: a tool that no model can use is refused."""
+"""Checks the tool list of an MCP server. Servers are not trusted: tools that no model can use are refused."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ _NAME_CHARS = 100
 
 
 class Listing:
-    """The tools of one server, page by page. Every method raises ``ValidationFailed``."""
+    """The tools of one server, read page by page. All methods raise ``ValidationFailed``."""
 
     def __init__(self, server: str, allow: Collection[str] | None) -> None:
-        """``server`` is its name in errors. ``allow``: names of the tools to keep; None: all."""
+        """``server``: its name in errors. ``allow``: names of the tools to keep; None: all."""
         self.specs: dict[str, FunctionSpec] = {}
         self._server, self._allow = server, None if allow is None else set(allow)
         self._names = set[str]()
 
     def screened(self, page: Sequence[Any]) -> list[Any]:
-        """Keep the allowed tools of a raw page, with the fields that are used. Output schemas are dropped, so that they
-        are never evaluated."""
+        """The allowed tools of a raw page, with only the used fields: output schemas are dropped, never evaluated."""
         self._names |= {str(tool.get("name"))[:_NAME_CHARS] for tool in page[:MOST_TOOLS] if isinstance(tool, dict)}
         return [
             self._checked(tool) if isinstance(tool, dict) else tool
@@ -38,7 +37,7 @@ class Listing:
         ]
 
     def add(self, spec: FunctionSpec) -> None:
-        """Add a tool of a page."""
+        """Add a tool. Raises if it is listed twice, or if there are more than ``MOST_TOOLS``."""
         if spec.name in self.specs:
             raise self._refusal(spec.name, "is listed twice")
         if len(self.specs) == MOST_TOOLS:
@@ -47,7 +46,7 @@ class Listing:
         self.specs[spec.name] = spec
 
     def finish(self) -> None:
-        """Check that all allowed tools were there."""
+        """Check that all allowed tools were listed."""
         for name in sorted((self._allow or set()) - self.specs.keys()):
             hint = did_you_mean(name, self._names) or "leave it out"
             raise ValidationFailed.at("allow", f"the MCP server {self._server} has no tool {shown(name)}", hint)

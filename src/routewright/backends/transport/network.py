@@ -1,6 +1,6 @@
-"""How do requests leave this machine? Proxies and certificates, given or from the environment, by the rules of httpx.
+"""Proxies and certificates of connections, from arguments or the environment, with the rules of httpx.
 
-Opens no connection, and reads certificates only once the first is opened.
+Opens no connections. Certificates are read when the first connection is opened.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from routewright.errors import ProviderFault, ValidationFailed
 from routewright.wire.account import Secret
 
 Verify = bool | str | os.PathLike[str] | ssl.SSLContext
-"""True: the system's authorities, or those of ``SSL_CERT_FILE`` or ``SSL_CERT_DIR``; a path: those of a PEM file, or of
-a folder as OpenSSL wants it, and no others; False: nobody is verified."""
+"""True: verify with the system's certificates, or those of ``SSL_CERT_FILE`` or ``SSL_CERT_DIR``; a path: only with
+those of a PEM file or an OpenSSL folder; False: do not verify."""
 _PORTS = {"http": 80, "https": 443}
 
 
 class Proxy(NamedTuple):
-    """A proxy that speaks HTTP."""
+    """An HTTP proxy."""
 
     url: str
     """Without user and password."""
@@ -36,12 +36,12 @@ class Proxy(NamedTuple):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What it alone is sent, in the open."""
+        """Headers for the proxy only. They contain the password."""
         return {} if self.authorization is None else {"Proxy-Authorization": self.authorization.reveal()}
 
 
 class Network:
-    """The proxies and certificates of a transport. ``proxy`` is for every host, whatever the environment says."""
+    """The proxies and certificates of a transport. ``proxy`` is used for all hosts and overrides the environment."""
 
     def __init__(
         self, proxy: str | None = None, verify: Verify = True, environ: Mapping[str, str] | None = None
@@ -55,11 +55,11 @@ class Network:
         if proxy is not None:
             self._proxies = dict.fromkeys(_PORTS, _proxy(proxy, "proxy"))
         self.proxy_of = lru_cache(256)(self._proxy_of) if self._proxies else None
-        """The proxy by which a host is reached, by scheme and netloc; None where there are no proxies at all."""
+        """Finds the proxy for a scheme and netloc. None if no proxies are configured."""
 
     @cached_property
     def tls(self) -> ssl.SSLContext | None:
-        """What verifies servers, proxies among them; None: the system's authorities. Raises ``ProviderFault``."""
+        """The TLS context for servers and proxies; None: the system's certificates. Raises ``ProviderFault``."""
         match self._verify:
             case ssl.SSLContext() as given:
                 return given
@@ -96,7 +96,7 @@ def _checked(verify: object) -> str | bool | ssl.SSLContext:
     return path
 
 
-@lru_cache(16)  # 10 ms for the authorities of a system
+@lru_cache(16)  # loading a system's certificates takes 10 ms
 def _context(path: str) -> ssl.SSLContext:
     folder = os.path.isdir(path)
     return ssl.create_default_context(cafile=None if folder else path, capath=path if folder else None)
@@ -106,8 +106,8 @@ def _context(path: str) -> ssl.SSLContext:
 
 
 def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Proxy], list[str]]:
-    """The proxy of each scheme, and the hosts that are reached without one."""
-    value = {name.lower(): value.strip() for name, value in sorted(environ.items())}  # lower case comes last and counts
+    """The proxy of each scheme, and the entries of ``NO_PROXY``."""
+    value = {name.lower(): value.strip() for name, value in sorted(environ.items())}  # lower case sorts last and wins
     if "REQUEST_METHOD" in environ and "http_proxy" not in environ:
         value.pop("http_proxy", None)  # in a CGI program a request's header ``Proxy`` becomes ``HTTP_PROXY``
     direct = [entry for each in value.get("no_proxy", "").split(",") if (entry := each.strip().lower())]
@@ -120,7 +120,7 @@ def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Proxy], lis
 
 
 def _proxy(given: object, source: str) -> Proxy:
-    """Read a proxy's address. Raises ``ValidationFailed``, which shows nothing of it, since it may hold a password."""
+    """Parse a proxy URL. Raises ``ValidationFailed`` without the URL, which may contain a password."""
     hint = "write http://host:port, or http://user:password@host:port"
     if not isinstance(given, str):
         raise ValidationFailed.at(source, f"must be a string, got {type(given).__name__}", hint)
@@ -143,18 +143,18 @@ def _proxy(given: object, source: str) -> Proxy:
 
 
 def _spares(entry: str, scheme: str, host: str, port: int | None) -> bool:
-    """True if an entry of ``NO_PROXY`` names a host: by its name, with all below it; ``.name`` or ``*.name``, only what
-    is below it; an address or a network; any of them with a port or a scheme."""
+    """True if an entry of ``NO_PROXY`` matches a host. ``name`` matches the host and its subdomains, ``.name`` and
+    ``*.name`` only subdomains. Addresses and networks match addresses. An entry can have a port or a scheme."""
     of_scheme, _, place = entry.rpartition("://")
     if of_scheme not in ("", "all", scheme):
         return False
-    with suppress(ValueError):  # one of them is a name, or has a port
+    with suppress(ValueError):  # one of them is a name, or the entry has a port
         return ip_address(host) in ip_network(place.strip("[]"), strict=False)
     try:
         parts = urlsplit(f"//{place}")
         name, of_port = parts.hostname or "", parts.port
     except ValueError:
-        return False  # as curl and httpx leave out what they cannot read
+        return False  # curl and httpx ignore invalid entries, too
     if not name or of_port not in (None, port):
         return False
     if below := name.removeprefix("*") if name.startswith("*.") else name if name.startswith(".") else "":

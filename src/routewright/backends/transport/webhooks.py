@@ -1,6 +1,6 @@
-"""Sends webhooks on asyncio, through aiohttp, to public addresses only.
+"""Sends webhooks with aiohttp, to public addresses only.
 
-An address is checked twice: when the host's name is resolved, and when the socket is made that connects to it.
+Addresses are checked twice: when a host name is resolved, and when the socket is created.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from routewright.errors import ValidationFailed
 from routewright.loop import Threads
 from routewright.wire import WebhookAnswer
 
-_BODY_BYTES, _BODY_S = 64 << 10, 1.0  # read of a body, so that its connection can be used again
-_BODIES, _CONNECTIONS = 32, 256  # who answers and then dawdles does not get all connections
+_BODY_BYTES, _BODY_S = 64 << 10, 1.0  # read of a body, to reuse the connection
+_BODIES, _CONNECTIONS = 32, 256  # slow bodies must not use up all connections
 _HEADERS = {"User-Agent": "routewright", "Accept-Encoding": "identity"}
 _REASONS = {
     None: "the connection was closed before an answer",
@@ -35,12 +35,12 @@ _REASONS = {
 _clock = SystemClock()
 _lookups = Threads("host names of webhooks", 16)
 _first_lookups = Threads("new host names of webhooks", 64)
-"""For names that were not found the last time: they may hang, and those that are known do not wait for them."""
+"""For names that are new or were not found last time. They may hang and must not block known names."""
 _MOST_KNOWN = 10_000
 
 
 class AiohttpWebhooks:
-    """Sends webhooks over one aiohttp session, made in the loop that runs. ``allow_loopback`` is for development."""
+    """Sends webhooks over one aiohttp session of the running loop. ``allow_loopback`` is for development."""
 
     def __init__(self, *, allow_loopback: bool = False, ssl_context: ssl.SSLContext | None = None) -> None:
         self._allow_loopback = allow_loopback
@@ -49,7 +49,7 @@ class AiohttpWebhooks:
         self._bodies: set[asyncio.Task[None]] = set()
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> WebhookAnswer:
-        """POST once and return the status, without waiting for the answer's body."""
+        """Send one POST, without redirects. Returns the status without waiting for the body. Raises ``OSError``."""
         try:
             check_url(url, allow_loopback=self._allow_loopback)
             self._session = session = self._session or self._open()
@@ -60,11 +60,11 @@ class AiohttpWebhooks:
             self._bodies.add(task := asyncio.create_task(_read_body(response)))
             task.add_done_callback(self._bodies.discard)
         else:
-            response.close()  # does nothing if the body came with the headers
+            response.close()  # no effect if the body came with the headers
         return WebhookAnswer(response.status, retry_after(response.headers))
 
     async def aclose(self) -> None:
-        """Close the connections. Twice is once."""
+        """Close the connections. Idempotent."""
         session, self._session = self._session, None
         for task in self._bodies:
             task.cancel()
@@ -76,7 +76,7 @@ class AiohttpWebhooks:
         guard = _Guard(self._allow_loopback)
         connector = aiohttp.TCPConnector(
             limit=_CONNECTIONS, keepalive_timeout=15.0, ssl=self._ssl, resolver=guard, use_dns_cache=False,
-            socket_factory=guard.make_socket,  # an address in a URL is not resolved
+            socket_factory=guard.make_socket,  # the resolver does not see addresses in URLs
         )  # fmt: skip
         return aiohttp.ClientSession(
             connector=connector, headers=_HEADERS, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False,
@@ -85,18 +85,18 @@ class AiohttpWebhooks:
 
 
 class _Refused(OSError):
-    """Raised before any connection. Its message names no address."""
+    """Raised before connecting. The message contains no address."""
 
 
 _NOT_PUBLIC = "the host has no public address"
-"""Also where it has none at all: what names there are inside a network is nobody's business."""
+"""Also for hosts without any address: the message must not reveal which internal names exist."""
 
 
 class _Guard(AbstractResolver):
     def __init__(self, allow_loopback: bool) -> None:
         self._allow_loopback = allow_loopback
         self._known: set[str] = set()
-        """Names that were found the last time."""
+        """Names that were found last time."""
 
     async def resolve(self, host: str, port: int = 0, family: int = socket.AF_UNSPEC) -> list[ResolveResult]:
         found, threads = None, _lookups if host in self._known else _first_lookups
@@ -131,7 +131,7 @@ async def _read_body(response: aiohttp.ClientResponse) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, for the endpoint's owner: without addresses, and without what the endpoint sent."""
+    """The error for the owner of the endpoint, without addresses and without data from the endpoint."""
     cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
     if isinstance(cause, (ValidationFailed, _Refused)):
         return str(cause)

@@ -1,8 +1,8 @@
--- What PostgreSQL does in one step. The rules of refusals stand in _core/accounts/state.py alone: here is decided only
--- whether all of an ask fits; if not, the facts go back, from which State says why.
+-- Functions of accounts and traces. They only check whether an ask fits all limits. If it does not, they return the
+-- facts, and State (_core/accounts/state.py) finds the reason of the refusal.
 --
--- Plans are made once a session, and tables are empty then or nearly always (hold): without enable_seqscan = off a plan
--- that reads all of a table would stay while it grows. jit is off since that setting makes plans look dear.
+-- Plans are made once per session, while tables may be empty (hold nearly always is). Without enable_seqscan = off, a
+-- plan would scan whole tables even after they have grown. That setting inflates costs, so jit is off.
 
 CREATE OR REPLACE FUNCTION lock_accounts(names text[], hurries boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
@@ -21,7 +21,8 @@ CREATE OR REPLACE FUNCTION day_of(at text) RETURNS bigint LANGUAGE sql IMMUTABLE
     SELECT left(at, 10)::date - DATE '1970-01-01'
 $$;
 
--- Partitions are attached, which nobody waits for; made as such they would wait for all who read, and hold up all others.
+-- Creates the partitions of days and then attaches them, which does not wait for readers. CREATE ... PARTITION OF
+-- would, and would block all others meanwhile.
 CREATE OR REPLACE FUNCTION make_days(days text[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '2s' AS $$
 DECLARE
@@ -43,8 +44,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Drops a day of trace, tag or body, and says how many rows it had: of many about how many. A transaction drops one, so
--- that nobody waits for it who holds what it needs next.
+-- Drops a day of trace, tag or body. Returns the number of its rows, an estimate from 100,000 on. Drop only one per
+-- transaction: several could deadlock.
 CREATE OR REPLACE FUNCTION drop_day(kind text, day text) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '2s' AS $$
 DECLARE
@@ -65,7 +66,7 @@ BEGIN
     RETURN many;
 END $$;
 
-REVOKE ALL ON FUNCTION make_days, drop_day FROM PUBLIC;  -- they act with the rights of their owner
+REVOKE ALL ON FUNCTION make_days, drop_day FROM PUBLIC;  -- they run with their owner's privileges
 
 CREATE OR REPLACE FUNCTION merged(a bytea, b bytea) RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
     WITH pairs AS (
@@ -80,7 +81,8 @@ CREATE OR REPLACE FUNCTION merged(a bytea, b bytea) RETURNS bytea LANGUAGE sql I
         || substr(v, 4, 1) || substr(v, 3, 1) || substr(v, 2, 1) || substr(v, 1, 1), ''), '') FROM sums
 $$;
 
--- A text of a JSON object. PostgreSQL reads no JSON with a NUL in it, so escapes are blanked first.
+-- A string member of a JSON object. PostgreSQL rejects JSON with an escaped NUL, so escaped NULs and backslashes become
+-- spaces first.
 CREATE OR REPLACE FUNCTION json_extract(body bytea, name text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT replace(replace(convert_from(body, 'UTF8'), '\\', '  '), '\u0000', ' ')::jsonb ->> name
 $$;
@@ -136,8 +138,8 @@ BEGIN
         jsonb_array_elements_text(t -> 'named') AS name GROUP BY name;
 END $$;
 
--- Ends calls, and gives back what they held but for its place in the windows. Returns which: those that cannot be ended
--- simply are left alone.
+-- Ends calls and releases their holds; their entries in the windows stay. Returns the ended ones. Less frequent cases
+-- are skipped (see transaction.py).
 CREATE OR REPLACE FUNCTION end_calls(ends jsonb, blobs bytea[], now float8, today text) RETURNS int[]
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -206,7 +208,7 @@ BEGIN
     RETURN ended;
 END $$;
 
--- When so much of a window has left it: the time of the entry that is waited for.
+-- Time of the entry whose expiry frees the needed amount of a window. Null: all entries together are not enough.
 CREATE OR REPLACE FUNCTION leaves(of_party text, of_tokens boolean, need bigint) RETURNS float8 LANGUAGE plpgsql AS $$
 DECLARE
     e record;
@@ -238,8 +240,8 @@ BEGIN
     RETURN CASE WHEN k > 0 THEN jsonb_build_array(requests[k], tokens[k], last[k]) END;
 END $$;
 
--- If no process renewed its lease for half of it, or the clock was set back, the database may have been away, and who is
--- silent may be alive: each gets another lease, once. Locks of accounts are taken before.
+-- If no process renewed its lease for half a lease, or the clock was set back, the database may have been unreachable,
+-- and silent processes may be alive: each gets one more lease, once. Call it after locking accounts.
 CREATE OR REPLACE FUNCTION spare(me bigint, moment float8, lease float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     first float8 := moment + lease / 2;
@@ -254,10 +256,10 @@ BEGIN
     WHERE id <> me AND (until > last OR until < moment AND NOT is_spared);
 END $$;
 
--- Ends holds, charges what their calls came to, and takes what others ask for.
+-- Ends calls and charges their cost, then admits asks.
 --
--- settings: owner, lease, at (null: the server's clock), now. ends: how calls ended; those that cannot be ended simply
--- are left alone, and missing in "ended". asks: taken in their order. Everything of an account happens under its lock.
+-- settings: owner, lease, at (null: the server's clock), now. ends: ended calls; those that end_calls skips are missing
+-- in "ended". asks: processed in order. All changes of an account are made under its lock.
 CREATE OR REPLACE FUNCTION tick(settings jsonb, ends jsonb, callers jsonb, asks jsonb, traces jsonb, blobs bytea[]) RETURNS jsonb
 LANGUAGE plpgsql SET lock_timeout = '2s' SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off AS $$
 #variable_conflict use_column

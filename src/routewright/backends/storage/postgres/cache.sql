@@ -1,11 +1,11 @@
--- What PostgresCache does in one step.
+-- The functions of PostgresCache.
 
 CREATE OR REPLACE FUNCTION framed(n bigint, body bytea) RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
     SELECT int8send(n) || int4send(octet_length(body)) || body
 $$;
 
--- One at a time, so that the bounds hold and numbers appear in their order. By the indexes, whatever the statistics say:
--- a table that fills quickly has none.
+-- Puts an answer, one at a time: the limits hold, and numbers are committed in order. Always uses the indexes: a table
+-- that fills quickly has no statistics yet.
 
 CREATE OR REPLACE FUNCTION put_answer(new cache_entry, most_entries bigint, most_bytes bigint) RETURNS void
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$

@@ -1,14 +1,14 @@
--- The tables of a store in PostgreSQL. The columns are those of the store in SQLite, so that both share their statements
--- (../tables). Text is compared byte by byte. Partitions are made by make_days, dropped by the sweep.
+-- The tables of a PostgreSQL store. The columns are the same as in SQLite, so that both share statements (../tables).
+-- Text is compared by bytes. make_days creates partitions, the sweep drops them.
 
 CREATE TABLE store (
     version int NOT NULL,
-    oldest int NOT NULL,            -- version of the oldest program that may use it
+    oldest int NOT NULL,            -- the oldest program version that may use the store
     id bytea NOT NULL
 );
 
 CREATE TABLE trace (
-    n bigint NOT NULL,              -- the day in its upper bits, so that bodies lie in partitions of the same days
+    n bigint NOT NULL,              -- upper bits: the day, so that the table body has the same partitions
     account text COLLATE "C" NOT NULL,
     created_at text COLLATE "C" NOT NULL,
     id text COLLATE "C" NOT NULL,
@@ -31,7 +31,7 @@ CREATE TABLE trace (
 ) PARTITION BY RANGE (created_at);
 CREATE INDEX trace_by_id ON trace (account, id);
 CREATE INDEX trace_by_status ON trace (account, status, created_at, id) WHERE status <> 'completed';
-CREATE INDEX trace_of_sandbox ON trace (account, created_at, id) WHERE environment = 'sandbox';  -- which go sooner
+CREATE INDEX trace_of_sandbox ON trace (account, created_at, id) WHERE environment = 'sandbox';  -- shorter retention
 CREATE SEQUENCE trace_n CACHE 64;
 
 CREATE TABLE body (
@@ -69,7 +69,7 @@ CREATE TABLE snapshot (
     at float8 NOT NULL
 );
 CREATE INDEX snapshot_by_base ON snapshot (base) WHERE base IS NOT NULL;
-CREATE TABLE naming (               -- not added to snapshot.named yet: all calls name the same few
+CREATE TABLE naming (               -- increments to add to snapshot.named later: all calls name the same few snapshots
     id text COLLATE "C" NOT NULL,
     named bigint NOT NULL
 );
@@ -147,7 +147,7 @@ CREATE TABLE learned (
     PRIMARY KEY (fleet, model)
 );
 
--- Accounts. The limits stand beside the bodies, for the rules in accounts.sql.
+-- Accounts. The limits are also columns, for the functions in accounts.sql.
 
 CREATE TABLE account (
     account text COLLATE "C" PRIMARY KEY,
@@ -182,14 +182,14 @@ CREATE TABLE purse (
 ) WITH (fillfactor = 50);
 CREATE INDEX purse_old ON purse (at) WHERE at IS NOT NULL;
 
-CREATE TABLE party (                -- whose requests and tokens of the last minute are limited, and slots
+CREATE TABLE party (                -- an account or key with limits on slots, or on requests or tokens per minute
     name text COLLATE "C" PRIMARY KEY,
     requests bigint NOT NULL,       -- sums of its entries
     tokens bigint NOT NULL,
     slots bigint NOT NULL,
-    last float8 NOT NULL            -- of its last entry
+    last float8 NOT NULL            -- time of its last entry
 ) WITH (fillfactor = 50);
-CREATE TABLE entry (                -- what was taken at one moment, Unix seconds of the server's clock
+CREATE TABLE entry (                -- requests and tokens taken at one moment (Unix seconds of the server's clock)
     party text COLLATE "C" NOT NULL,
     at float8 NOT NULL,
     requests bigint NOT NULL,
@@ -197,13 +197,13 @@ CREATE TABLE entry (                -- what was taken at one moment, Unix second
     PRIMARY KEY (party, at)
 );
 
-CREATE TABLE owner (                -- a process that holds something
+CREATE TABLE owner (                -- a process with holds
     id bigint PRIMARY KEY,
     until float8 NOT NULL,          -- end of its lease
-    ticks bigint NOT NULL,          -- the number of its last tick
+    ticks bigint NOT NULL,          -- number of its last tick
     is_spared boolean NOT NULL DEFAULT false
 ) WITH (fillfactor = 20);
-CREATE TABLE hold (                 -- what a call that runs has taken (_core.accounts.hold.Hold)
+CREATE TABLE hold (                 -- what a running call has taken (_core.accounts.payer.Hold)
     account text COLLATE "C" NOT NULL,
     id text COLLATE "C" NOT NULL,
     key_id text COLLATE "C",
@@ -220,7 +220,7 @@ CREATE TABLE hold (                 -- what a call that runs has taken (_core.ac
     taken_at float8 NOT NULL,
     run text COLLATE "C",
     run_limit bigint,
-    late boolean NOT NULL,          -- taken anew after its lease was over
+    late boolean NOT NULL,          -- taken again after its lease expired
     PRIMARY KEY (account, id)
 );
 CREATE UNIQUE INDEX hold_by_claim ON hold (account, claim) WHERE claim IS NOT NULL;
@@ -249,7 +249,7 @@ CREATE TABLE ledger (
 );
 CREATE UNIQUE INDEX ledger_by_name ON ledger (account, name);
 
-CREATE TABLE kept (                 -- answers under idempotency keys
+CREATE TABLE kept (                 -- answers for idempotency keys
     account text COLLATE "C" NOT NULL,
     claim bytea NOT NULL,
     environment text NOT NULL,
@@ -327,15 +327,15 @@ CREATE INDEX delivery_pending ON delivery (endpoint, event, due) WHERE due IS NO
 CREATE INDEX delivery_by_account ON delivery (account, event, endpoint);
 CREATE INDEX delivery_old ON delivery (ended_at) WHERE ended_at IS NOT NULL;
 
-CREATE TABLE notice (               -- news for other processes, of the last minute
+CREATE TABLE notice (               -- notifications of the last minute for other processes
     n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at timestamptz NOT NULL DEFAULT clock_timestamp(),
     topic text NOT NULL,
     said text COLLATE "C" NOT NULL
 );
 
--- What PostgresCache keeps. Answers are not logged: after a crash of the server the tables that hold them are empty.
-CREATE SEQUENCE cache_n;            -- is logged, so that no number is given twice
+-- The tables of PostgresCache. Answers are in unlogged tables, which are empty after a crash of the server.
+CREATE SEQUENCE cache_n;            -- logged, so that no number is used twice
 CREATE UNLOGGED TABLE cache_entry (
     n bigint PRIMARY KEY,
     key bytea NOT NULL UNIQUE,
@@ -352,17 +352,17 @@ CREATE UNLOGGED TABLE cache_entry (
     vector bytea,
     body bytea NOT NULL
 );
-ALTER TABLE cache_entry ALTER vector SET STORAGE EXTERNAL;  -- there is nothing in it to compress
+ALTER TABLE cache_entry ALTER vector SET STORAGE EXTERNAL;  -- vectors do not compress
 CREATE INDEX cache_entry_by_partition ON cache_entry (partition, n) WHERE vector IS NOT NULL;
 CREATE INDEX cache_entry_by_account ON cache_entry (account, n);
 CREATE INDEX cache_entry_by_end ON cache_entry (expires_at, n);
 CREATE UNLOGGED TABLE cache_size (entries bigint NOT NULL, bytes bigint NOT NULL) WITH (fillfactor = 10);
-CREATE UNLOGGED TABLE cache_lead (  -- answers that are on their way
+CREATE UNLOGGED TABLE cache_lead (  -- answers that are being computed
     key bytea PRIMARY KEY,
-    token bytea NOT NULL,           -- whose
+    token bytea NOT NULL,           -- of the PostgresCache that leads
     until timestamptz NOT NULL
 );
-CREATE TABLE cache_lesson (         -- what was learned of cached answers (wire.Observation)
+CREATE TABLE cache_lesson (         -- observations on cached answers (wire.Observation)
     n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     space text COLLATE "C" NOT NULL,
     body bytea NOT NULL

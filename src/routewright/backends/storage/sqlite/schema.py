@@ -1,6 +1,6 @@
-"""The tables of a store, one migration after another. What was published is never changed, only followed.
+"""The tables of a store, as a list of migrations. Published migrations never change.
 
-``PRAGMA user_version`` says how many of them a file has had. A file that has had more is refused untouched.
+``PRAGMA user_version`` counts the migrations of a file. A file with more than are known here is refused unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .connection import Connection, pragma
 from .sync import is_transient
 
 APPLICATION_ID = 0x72777274
-"""``rwrt``: says of a file that it is a store of ours."""
+"""``rwrt``: marks a file as a store of routewright."""
 
 FIRST = """
 CREATE TABLE trace (
@@ -448,11 +448,11 @@ CREATE TRIGGER delivery_gone AFTER DELETE ON delivery WHEN OLD.due IS NOT NULL B
 """
 
 MIGRATIONS: tuple[str, ...] = (FIRST, SECOND)
-"""Each brings a file from the version of its place to the next."""
+"""Migration n upgrades a file from version n (from 0) to the next."""
 VERSION = len(MIGRATIONS)
 
 _PAGE_BYTES = 4096
-"""A trace takes two to three kilobytes, and three of them a page."""
+"""Traces take two to three kilobytes."""
 
 
 _ID = "SELECT body FROM setting WHERE name = 'id'"
@@ -460,22 +460,22 @@ _GIVE_ID = "INSERT OR IGNORE INTO setting (name, body) VALUES ('id', ?)"
 
 
 def prepare(connection: Connection, path: Path) -> None:
-    """Make the tables in a new file. Raises ``StorageVersion`` and ``StorageCorrupt`` for one that is another's."""
+    """Create the tables in a new file. Raises ``StorageVersion``, and ``StorageCorrupt`` if it is not a store."""
     if _is_new(connection):
         _create(connection, path)
     check_version(connection, path)
     try:
-        _use_log(connection, path)  # a backup that was restored is a file without
+        _use_log(connection, path)  # restored backups have no log
     except sqlite3.Error as error:
         if is_transient(error):
             raise
-    if id_of(connection) is None:  # it was made before stores had ids
-        with suppress(sqlite3.Error):  # it cannot be written to now: another time
+    if id_of(connection) is None:  # from a version without ids
+        with suppress(sqlite3.Error):  # not writable now: tried again later
             _give_id(connection)
 
 
 def check_version(connection: Connection, path: Path) -> None:
-    """Refuse a file of another version, or of somebody else's. Raises ``StorageVersion`` and ``StorageCorrupt``."""
+    """Raises ``StorageVersion`` for a file of another version, and ``StorageCorrupt`` if it is not a store."""
     version = known_version(connection, path)
     if version < len(MIGRATIONS):
         raise StorageVersion(
@@ -485,14 +485,14 @@ def check_version(connection: Connection, path: Path) -> None:
 
 
 def version_of(connection: Connection, path: Path) -> int:
-    """How many migrations a store has had. Raises ``StorageCorrupt`` for what is none of ours."""
+    """The version of a store. Raises ``StorageCorrupt`` if it is not a store."""
     if pragma(connection, "application_id") != APPLICATION_ID:
         raise StorageCorrupt(f"{path} is a database, but no store of routewright's: take another file")
     return pragma(connection, "user_version")
 
 
 def known_version(connection: Connection, path: Path) -> int:
-    """The version of a store. Raises ``StorageVersion`` if a newer routewright made it, and ``StorageCorrupt``."""
+    """As ``version_of``. Raises ``StorageVersion`` if a newer routewright made the store."""
     version = version_of(connection, path)
     if version > len(MIGRATIONS):
         raise StorageVersion(
@@ -503,8 +503,7 @@ def known_version(connection: Connection, path: Path) -> int:
 
 
 def id_of(connection: Connection) -> bytes | None:
-    """What tells a store from every other, wherever it is, but for its own copies; None: it has none yet, or is no
-    store."""
+    """The unique id of a store, which only its copies share. None: it has none yet, or the file is not a store."""
     if pragma(connection, "application_id") != APPLICATION_ID:
         return None
     row = connection.execute(_ID).fetchone()
@@ -512,7 +511,7 @@ def id_of(connection: Connection) -> bytes | None:
 
 
 def migrate(connection: Connection, first: int) -> None:
-    """Bring a store from version ``first`` to the present one, inside a transaction of the caller's."""
+    """Upgrade a store from version ``first`` to the present one, in the caller's transaction."""
     connection.create_function("claim_of", 3, _claim_of)
     for script in MIGRATIONS[first:]:
         for statement in script.split(";\n"):
@@ -536,11 +535,11 @@ def _create(connection: Connection, path: Path) -> None:
     _use_log(connection, path)
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if _is_new(connection):  # else another process was faster
+        if _is_new(connection):  # else another process has created them
             migrate(connection, 0)
         connection.execute("COMMIT")
     except BaseException:
-        with suppress(sqlite3.Error):  # SQLite rolls back by itself where the disk is full
+        with suppress(sqlite3.Error):  # SQLite itself rolls back if the disk is full
             connection.execute("ROLLBACK")
         raise
 

@@ -1,4 +1,4 @@
-"""What is done to a store now and then: the sweep of what is past its time; backup, check and upgrade of the file."""
+"""Maintenance of a store's file: backup, check and upgrade."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .schema import MIGRATIONS, known_version, migrate, version_of
 from .sync import fault_of, is_damage, is_transient, translated
 
 BUSY_MS = 5_000
-"""How long backup, check and upgrade wait for another process."""
+"""How long to wait for the locks of other processes."""
 
 _BODIES = "SELECT trace.n, trace.id, body.trace, body.content FROM trace LEFT JOIN body USING (n)"
 _ENTRIES = """
@@ -28,19 +28,19 @@ SELECT name, at, entry.requests, entry.tokens FROM party JOIN entry ON entry.par
 ORDER BY party, n
 """
 _TYPES = {"purse": ("name", "spent, granted, told"), "ledger": ("name", "cost, charge, credit")}
-"""Of tables with money what their rows are called, and which columns hold whole numbers."""
+"""Tables with money: the column that names a row, and the columns of integers."""
 MISTAKEN = {
     table: f"SELECT account, {name} FROM {table} WHERE typeof(account) <> 'text' OR typeof({name}) <> 'text'"
     + "".join(f" OR typeof({each}) <> 'integer'" for each in numbers.split(", "))
     for table, (name, numbers) in _TYPES.items()
 }
-"""These look at all accounts, too."""
+"""Queries for rows with values of a wrong type, of all accounts, by table."""
 
 
 def backup(path: Path, target: Path) -> None:
-    """Copy a store as it is at one moment, while others may write. The copy appears whole or not at all.
+    """Copy a consistent snapshot of a store; other processes can write. ``target`` appears complete or not at all.
 
-    Raises ``NotFound``, ``ValidationFailed`` for a target that exists, and kinds of ``StorageUnavailable``.
+    Raises ``NotFound``, ``ValidationFailed`` if the target exists, and kinds of ``StorageUnavailable``.
     """
     _check_there(path)
     part = target.with_name(f"{target.name}.part-{os.getpid()}-{threading.get_ident()}")
@@ -57,7 +57,7 @@ def backup(path: Path, target: Path) -> None:
             said = copy.execute("PRAGMA integrity_check(1)").fetchone()[0]
             if said != "ok":
                 raise StorageCorrupt(f"{path} is damaged, so the backup is: {said}")
-            copy.execute("PRAGMA journal_mode = DELETE")  # all in one file, synced
+            copy.execute("PRAGMA journal_mode = DELETE")  # one file without a log, synced
         part.chmod(stat.S_IMODE(path.stat().st_mode))
         _place(part, target)
     except FileExistsError:
@@ -72,7 +72,7 @@ def backup(path: Path, target: Path) -> None:
 
 @contextmanager
 def _of_target(target: Path) -> Iterator[None]:
-    """Say of the copy what a copy fails with, but for damage and locks, which only its source has."""
+    """Attribute errors to the copy, except damage and locks: only the source can have those."""
     try:
         yield
     except sqlite3.Error as error:
@@ -82,20 +82,20 @@ def _of_target(target: Path) -> Iterator[None]:
 
 
 def _place(part: Path, target: Path) -> None:
-    """Give a file its name, unless somebody took that meanwhile."""
+    """Rename the copy to its target. Raises ``FileExistsError`` if that exists by now."""
     try:
         os.link(part, target)
     except FileExistsError:
         raise
-    except OSError:  # as on an exFAT stick, which knows no second name of a file
+    except OSError:  # exFAT, for example, has no hard links
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         part.replace(target)
 
 
 def check(path: Path) -> Check:
-    """Read the whole store, and say what is wrong with it. Takes some seconds a gigabyte; others may write.
+    """Read the whole store and list its problems. Takes some seconds per gigabyte; other processes can write.
 
-    Raises ``StorageVersion`` for one that a newer routewright made, and ``StorageCorrupt`` for what is no store.
+    Raises ``StorageVersion`` if a newer routewright made it, and ``StorageCorrupt`` if it is not a store.
     """
     _check_there(path)
     with translated(path), closing(connect(str(path))) as connection:
@@ -104,7 +104,7 @@ def check(path: Path) -> Check:
         problems: list[str] = []
         try:
             version = known_version(connection, path)
-            connection.execute("BEGIN")  # so that all that is read is of one moment
+            connection.execute("BEGIN")  # all reads see one snapshot
             said = connection.execute(f"PRAGMA integrity_check({SHOWN})").fetchall()
             problems += [problem for (problem,) in said if problem != "ok"]
             if version == len(MIGRATIONS) and not problems:
@@ -118,7 +118,7 @@ def check(path: Path) -> Check:
 
 
 def live_digests(path: Path) -> list[str]:
-    """Those of all keys that were not revoked. Raises ``NotFound``, and kinds of ``StorageUnavailable``."""
+    """The digests of all keys that are not revoked. Raises ``NotFound``, and kinds of ``StorageUnavailable``."""
     _check_there(path)
     with translated(path), closing(connect(str(path))) as connection:
         connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
@@ -126,28 +126,28 @@ def live_digests(path: Path) -> list[str]:
 
 
 def upgrade(path: Path) -> Path | None:
-    """Bring a store to the present version, after a backup beside it, which is given. None: it was of this version.
+    """Upgrade a store to the present version. Returns the backup made beside it; None if there is nothing to do.
 
-    Nobody may use it meanwhile. Raises ``StorageVersion`` for one that a newer routewright made.
+    No other process may use it meanwhile. Raises ``StorageVersion`` if a newer routewright made it.
     """
     _check_there(path)
     with translated(path), closing(connect(str(path))) as connection:
         version = known_version(connection, path)
         if version == len(MIGRATIONS):
             return None
-        ends = ("", *(f".{number}" for number in range(2, 1_000)))  # an upgrade that failed leaves its backup
+        ends = ("", *(f".{number}" for number in range(2, 1_000)))  # failed upgrades leave their backups
         names = (path.with_name(f"{path.name}.version-{version}{end}") for end in ends)
         kept = next(name for name in names if not name.exists())
         backup(path, kept)
         connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA wal_autocheckpoint = 0")  # which would move it passively (background.py)
-        connection.execute("PRAGMA secure_delete = ON")  # else tables that are dropped leave prompts in free pages
+        connection.execute("PRAGMA wal_autocheckpoint = 0")  # its checkpoints would skip the lock of background.py
+        connection.execute("PRAGMA secure_delete = ON")  # else dropped tables leave prompts in free pages
         limits = path.with_name(f"{path.name}.limits")
         connection.execute("BEGIN EXCLUSIVE")
         if version_of(connection, path) == version:
             migrate(connection, version)
-            with suppress(sqlite3.Error):  # a file of limits that is damaged, or not there: windows begin empty
+            with suppress(sqlite3.Error):  # the file of limits is damaged or missing: windows begin empty
                 _carry_windows(connection, limits)
         connection.execute("COMMIT")
         for left in (limits, *(limits.with_name(limits.name + end) for end in ("-wal", "-shm"))):
@@ -157,7 +157,7 @@ def upgrade(path: Path) -> Path | None:
 
 
 def _carry_windows(connection: sqlite3.Connection, limits: Path) -> None:
-    """Take over what was admitted within the last minute from the file in which version 1 kept that."""
+    """Import the admissions of the last minute from the separate file of version 1."""
     with closing(connect(str(limits))) as old:
         rows = old.execute(_ENTRIES).fetchall()
     windows: dict[str, tuple[list[float], list[int], list[int]]] = {}

@@ -1,7 +1,7 @@
-"""The writing thread of a process: takes all requests that wait into one transaction.
+"""The writer thread of a process: batches all queued requests into one transaction.
 
-What was asked for in the meantime is the next transaction, so that the busier it is, the more share one commit and one
-sync. It begins with the first request, ends when it had nothing to do for a while, and begins anew in a forked child.
+Requests that arrive during a transaction form the next one, so under load more of them share a commit and a sync. The
+thread starts with the first request, ends after a while without work, and starts again in a forked child.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from .sync import Sync, fault_of, is_of_the_file, is_transient
 from .transaction import ASK, SETTLE, WRITE, Asking, Desk
 
 IDLE_S = 2.0
-"""After so long without a request the thread ends."""
+"""The thread ends after this long without a request."""
 MOST_AT_ONCE = 64
-"""Requests in one transaction, so that other processes need not wait long for their turn to write."""
+"""Maximum requests in a transaction. Keeps the write lock short for other processes."""
 LOOK_S = 0.05
-"""How often to look whether another process has freed what somebody waits for here."""
+"""Interval of checks whether another process has freed what a waiting ask needs."""
 GATHER_S = 0.0003
-"""While many calls run, a transaction begins once nothing more has come for so long."""
+"""Under load, a transaction begins once no request has arrived for this long."""
 LONGEST_PAUSE_S = 0.1
 STALL_S = 0.02
-"""After so long the writer goes on without waiting for a sync."""
+"""Longest wait for a sync. After that, the writer continues without waiting."""
 LOOK_AT_LOCK_S = 0.125
-"""How often to check whether the process that has the lock still commits. If not for so long, asks are refused."""
+"""Interval of checks whether the process with the write lock still commits. If it does not, asks are refused."""
 MOST_RELEASES = 10_000
-"""Releases that wait until the file can be written to. A dropped one is freed a lease after its call should be over."""
+"""Maximum releases kept for a retry. A dropped one is freed a lease after its call should have ended."""
 _log = logging.getLogger(__name__)
 Work = Callable[[Connection], Any]
 Scrub = Callable[[Any], bool]
 Unsynced = SimpleQueue[tuple[Sequence[Reply[Any]], SimpleQueue[None]] | None]
-"""Replies to give after the next sync, and where to say that they were given. None ends the thread that reads it."""
+"""Replies to give after the next sync, each batch with a queue that confirms it. None ends the sync thread."""
 
 
 class Request(Reply[Any]):
-    """Work to do in a transaction, and its result."""
+    """Work for a transaction, and its result."""
 
     __slots__ = ("durability", "gentle", "order", "scrub", "work")
 
@@ -70,13 +70,13 @@ class Request(Reply[Any]):
         self.order = order
         self.durability = durability
         self.scrub = scrub
-        """True for a result whose removed rows must now be scrubbed from the log and the file."""
+        """Called with the result. True if the removed rows must be scrubbed from the log and the file now."""
         self.gentle = gentle
-        """After it, other processes get as much time to write as it took."""
+        """Pause after it for as long as it took, so that other processes can write."""
 
 
 class Writer:
-    """Does what is asked of it, settlements first. With ``inline`` in the caller's thread."""
+    """Runs requests in transactions, settlements first. ``inline``: in the caller's thread."""
 
     def __init__(
         self, connections: Connections, desk: Callable[[], Desk], keeper: BackgroundWork, *, inline: bool
@@ -89,22 +89,22 @@ class Writer:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Begin with nothing: the parent keeps the requests queued at a fork."""
+        """Reset all state. After a fork, the queued requests belong to the parent."""
         self.desk = self._make_desk()
         self._waiting: SimpleQueue[Request | Asking] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self.sync = Sync(self._connections.path)
         self._unsynced: Unsynced | None = None
-        """To the thread that syncs. None: there is none."""
+        """Queue of the sync thread. None: there is no such thread."""
         self._is_stalled = False
-        """The disk takes longer than ``STALL_S``."""
+        """True while a sync takes longer than ``STALL_S``."""
         self._connection: Connection | None = None
         self._is_busy = False
-        """The last transaction was of several requests."""
+        """True if the last batch had several requests."""
         self._is_gentle = False
-        """It gives way to other processes."""
+        """True if the last transaction had a gentle request."""
         self._releases: list[Request] = []
-        """Releases that failed because the file could not be written to. They are tried again."""
+        """Releases to retry: the file could not be written to."""
 
     async def do(
         self,
@@ -115,8 +115,8 @@ class Writer:
         order: int = WRITE,
         gentle: bool = False,
     ) -> Any:
-        """Run ``work`` in a transaction, and give what it gives once that is committed, and synced if ``durability``
-        says so. Raises what it raises, with nothing of it done."""
+        """Run ``work`` in a transaction. Returns its result after the commit, or after the sync if ``durability`` is
+        ``committed``. Its errors pass through; then nothing was written."""
         request = Request(work, order, durability, scrub, gentle=gentle, awaited=not self._inline)
         self.put(request)
         if request.loop is not None:
@@ -143,7 +143,7 @@ class Writer:
             try:
                 self._start()
             except StorageUnavailable:
-                if request.loop is None:  # nobody waits for it: it is done once a thread can be started
+                if request.loop is None:  # nobody waits for it: it runs once a thread can be started
                     return
                 request.is_left = True
                 if isinstance(request, Request):
@@ -157,12 +157,12 @@ class Writer:
             thread = threading.Thread(target=self._work, name="routewright-sqlite", daemon=True)
             try:
                 thread.start()
-            except RuntimeError as error:  # the next who writes tries again
+            except RuntimeError as error:  # the next request tries again
                 raise StorageUnavailable(f"{self._connections.path} cannot be written to now: {error}") from error
             self._thread = thread
 
     def _work(self) -> None:
-        # a thread that syncs, so that a disk that stalls stops neither admission nor the sign of life of this owner
+        # a separate thread syncs: a stalled disk must not stop admissions and the signs of life of this owner
         unsynced: Unsynced | None = Unsynced()
         name = "routewright-sqlite-sync"
         try:
@@ -178,7 +178,7 @@ class Writer:
                 self._do([*releases, *requests])
                 if self._is_gentle:
                     time.sleep(min(time.monotonic() - began, LONGEST_PAUSE_S))
-            del requests  # what they hold must not stay while nothing happens
+            del requests  # keep no references to finished requests while idle
         if unsynced is not None:
             unsynced.put(None)
 
@@ -199,11 +199,11 @@ class Writer:
         waiting, desk = self._waiting, self.desk
         taken: list[Request | Asking] = []
         timeout_s = min(IDLE_S, desk.beat_s)
-        if len(desk.waiting):  # who waits is answered in time
+        if len(desk.waiting):  # waiting asks have deadlines
             timeout_s = max(0.0, min(LOOK_S, desk.gives_up_in_s))
         try:
             taken.append(waiting.get(timeout=timeout_s))
-            if self._is_busy:  # let the calls that were answered just now ask for what comes next
+            if self._is_busy:  # calls that were just answered are about to send their next request
                 came = -1
                 while came < waiting.qsize() < MOST_AT_ONCE:
                     came = waiting.qsize()
@@ -216,14 +216,14 @@ class Writer:
         if not taken and not (len(desk.waiting) or self._releases) and desk.is_idle:
             with self._guard.lock:
                 mine, self._thread = self._thread, None
-                if waiting.empty():  # looked at last: who puts something looks at the thread behind that
+                if waiting.empty():  # checked last: put() queues first and checks the thread second
                     return None
                 self._thread = mine
         self._is_busy = len(taken) > 1
         return taken
 
     def _do(self, requests: Sequence[Request | Asking]) -> None:
-        """Run requests. A defect fails them, but not the thread, which every call of an account depends on."""
+        """Run requests. Unexpected errors fail the requests, but never the thread: all calls depend on it."""
         try:
             self._run(requests)
         except Exception as error:
@@ -231,19 +231,19 @@ class Writer:
             left = [request for request in requests if not request.is_given]
             for request in left:
                 request.error, request.result = self._fault_of(error), None
-                if isinstance(request, Asking):  # nobody is told what it was given, if that was committed
+                if isinstance(request, Asking):  # its admission may be committed: release the hold
                     self._waiting.put(Request(partial(self.desk.leave, request, takes=request.takes), SETTLE))
             self.desk.fail()
             self._answer(left)
 
     def _has_news(self) -> bool:
-        """True if others have written a tick. That takes no lock."""
+        """True if another process has written a tick. Takes no lock."""
         with suppress(Exception), self._connections.writing() as connection:
             return self.desk.log.has_news(connection)
         return False
 
     def _run(self, requests: Sequence[Request | Asking]) -> None:
-        """Do requests in one transaction and answer them. If one of them breaks it, do each by itself."""
+        """Run requests in one transaction and answer them. If one breaks the transaction, run each in its own."""
         self.desk.log.copy()
         by_order: tuple[list[Request | Asking], ...] = [], [], []
         for request in requests:
@@ -254,12 +254,12 @@ class Writer:
                 try:
                     self._transact(connection, *by_order)
                 except BaseException:
-                    with suppress(sqlite3.Error):  # SQLite rolls back by itself where the disk is full
+                    with suppress(sqlite3.Error):  # SQLite itself rolls back if the disk is full
                         connection.execute("ROLLBACK")
                     raise
         except Exception as error:
             self.desk.fail()
-            left = by_order[SETTLE] + by_order[WRITE] + by_order[ASK]  # who was refused has an answer
+            left = by_order[SETTLE] + by_order[WRITE] + by_order[ASK]  # without refused asks, which are answered
             if not self.desk.is_careful and not _is_of_the_file(error):
                 self._run_each(left)
                 return
@@ -275,7 +275,7 @@ class Writer:
         self._finish(by_order[SETTLE] + by_order[WRITE] + by_order[ASK])
 
     def _run_each(self, requests: Sequence[Request | Asking]) -> None:
-        """Do each by itself, to find the one that breaks the transaction."""
+        """Run each request in its own transaction: only the faulty one fails."""
         self.desk.is_careful = True
         try:
             for request in requests:
@@ -285,7 +285,7 @@ class Writer:
             self.desk.is_careful = False
 
     def _begin(self, connection: Connection, by_order: Sequence[list[Request | Asking]]) -> None:
-        """Take the lock. If a process that has it stands still, asks are refused; all else waits for ``busy_s``."""
+        """Take the write lock. If its holder stops committing, asks are refused; other requests wait for ``busy_s``."""
         ends, seen = time.monotonic() + self._connections.busy_s, -1
         while True:
             try:
@@ -299,7 +299,7 @@ class Writer:
                     self._refuse(by_order, error)
 
     def _refuse(self, by_order: Sequence[list[Request | Asking]], error: sqlite3.Error) -> None:
-        """Refuse all asks, those of this transaction and those queued behind it. The rest of the queue joins it."""
+        """Refuse the asks of this transaction and of the queue. The rest of the queue joins the transaction."""
         refused = by_order[ASK].copy()
         by_order[ASK].clear()
         for _ in range(self._waiting.qsize()):
@@ -316,7 +316,7 @@ class Writer:
             connection.execute(f"PRAGMA busy_timeout = {int(min(self._connections.busy_s, LOOK_AT_LOCK_S) * 1000)}")
         desk = self.desk
         self._begin(connection, by_order)
-        if connection.execute("PRAGMA user_version").fetchone()[0] != VERSION:  # somebody has upgraded it meanwhile
+        if connection.execute("PRAGMA user_version").fetchone()[0] != VERSION:  # upgraded in the meantime
             check_version(connection, self._connections.path)
         desk.open(connection)
         asking: list[Asking] = []
@@ -327,25 +327,25 @@ class Writer:
                     continue
                 try:
                     request.result = request.work(connection)
-                except RouterError as error:  # raised before anything is changed
+                except RouterError as error:  # raised before any change
                     request.error = error
         desk.finish(connection, asking)
         connection.execute("COMMIT")
 
     def _finish(self, requests: Sequence[Request | Asking]) -> None:
-        """Answer what is committed: grants and refusals at once, the rest once it is synced."""
-        self._keeper.wrote()  # before whoever waits for its end may close the file
+        """Answer after the commit. Requests with ``committed`` durability and replays are answered after the sync."""
+        self._keeper.wrote()  # first: after its answer, a caller may close the file
         now: list[Reply[Any]] = []
         synced: list[Reply[Any]] = []
         scrubs = self._is_gentle = False
         for request in requests:
             if isinstance(request, Asking):
-                continue  # it is answered below, now or later
+                continue  # answered below
             self._is_gentle = self._is_gentle or request.gentle
             failed = request.error is not None
             (synced if request.durability == "committed" and not failed else now).append(request)
             scrubs = scrubs or (request.scrub is not None and not failed and request.scrub(request.result))
-        for asking in self.desk.done():  # a kept answer is a row, which must be on the disk first
+        for asking in self.desk.done():  # a replayed answer is a row, which must be synced first
             (synced if isinstance(asking.result, Replay) else now).append(asking)
         self._answer(now)
         if scrubs:
@@ -354,7 +354,7 @@ class Writer:
             self._sync(synced)
 
     def _sync(self, replies: Sequence[Reply[Any]]) -> None:
-        """Answer after a sync. Waits for it, so that more comes into the next transaction, unless the disk stalls."""
+        """Answer after a sync. Waits for it, unless the disk stalls: meanwhile the next transaction fills up."""
         if self._unsynced is None:
             self._answer_synced(replies)
             return
@@ -381,11 +381,11 @@ class Writer:
                     reply.answered.set()
         elif replies:
             for lost in give(replies):
-                if isinstance(lost, Asking) and lost.takes:  # nobody is there to give it back
+                if isinstance(lost, Asking) and lost.takes:  # its loop is gone, so release its hold here
                     self._waiting.put(Request(partial(self.desk.leave, lost), SETTLE))
 
     def _fault_of(self, error: Exception) -> RouterError:
-        """The ``RouterError`` to raise for an error."""
+        """Translate an error to a ``RouterError``."""
         if isinstance(error, RouterError):
             return error
         if isinstance(error, sqlite3.Error):
