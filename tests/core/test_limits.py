@@ -1,4 +1,4 @@
-"""Limits of execution that could not be kept are refused."""
+"""Execution limits that cannot be met are refused."""
 
 from __future__ import annotations
 

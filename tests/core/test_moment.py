@@ -1,4 +1,4 @@
-"""Moments as texts: the right ones, in one form, whose order is that of time."""
+"""Timestamps as text: valid ones have one form, and sort in time order."""
 
 from __future__ import annotations
 

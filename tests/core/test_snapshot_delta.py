@@ -1,4 +1,4 @@
-"""What is taken from outside is counted, written and read again; what is not is refused by the name of its field."""
+"""Snapshot deltas from outside round-trip; invalid ones are refused with the name of the field."""
 
 from __future__ import annotations
 
