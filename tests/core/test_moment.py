@@ -1,4 +1,4 @@
-"""Timestamps as text: valid ones have one form, and sort in time order."""
+"""Timestamps as text: one canonical form that sorts in time order. Invalid ones are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshot deltas from outside round-trip; invalid ones are refused with the name of the field."""
+"""Traces from outside: accepted values are counted, stored and read back; others are refused by field name."""
 
 from __future__ import annotations
 

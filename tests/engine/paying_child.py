@@ -1,4 +1,4 @@
-"""Makes calls for an account of a store that other processes use, too.
+"""Makes calls for an account in a store shared with other processes.
 
     python -m tests.engine.paying_child '{"path": "traces.db", ...}'
 

@@ -1,4 +1,4 @@
-"""Every fault there is, plain and streamed, first and second in the chain, through a whole Router on virtual time.
+"""Every fault, plain and streamed, first and second in the chain, through a whole Router on virtual time.
 
 What must become of each is in ``matrix.py``, which knows the table of faults and the contract, and nothing of the code.
 """

@@ -332,7 +332,7 @@ def _check_policies(args: Namespace, screen: Screen) -> int:
         if all(model.availability.status == "unavailable" for model in router.models()):
             screen.note("no provider is configured: checked against the whole catalogue")
             router = Router.sandbox(catalogue=catalogue, policies=policies, settings=settings)
-        router.policies()  # raises an error that names the policies no model fits
+        router.policies()  # raises ValidationFailed for selectors that match no model
     found = router.check_policies(request)
     notes = [note for each in found for note in _check_notes(each)]
     head = ("policy", "served by", "models that fit", "expected", "at most", "if a provider is lost")
