@@ -1,4 +1,4 @@
-"""Programs that try to leave a code sandbox, by name, and a world outside that notices it.
+"""Named programs that try to escape a code sandbox, and a host environment that detects it.
 
 A program prints ``ESCAPED``, which it calls ``WON``, when an attempt succeeds. ``FOLDER``, ``PORT``, ``ABSTRACT`` and
 ``HOST`` stand for a folder, a port, an abstract socket and the process of the host.

@@ -1,4 +1,4 @@
-"""The hosts that are known by name: where each is asked, what it is sent, and its own words in what comes back."""
+"""Hosts known by name: their URLs, what they are sent, and their own names in the answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Execution limits that cannot be met are refused."""
+"""Invalid execution limits are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``traceparent`` is parsed as W3C Trace Context specifies, and invalid values are ignored."""
+"""``traceparent`` is parsed as W3C Trace Context specifies; invalid text is None."""
 
 from __future__ import annotations
 

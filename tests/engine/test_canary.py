@@ -1,4 +1,4 @@
-"""Canary words in prompts and answers appear in no log, error, trace, file or repr unless content capture is on."""
+"""Canary words in prompts and answers never appear in logs, errors, traces, files or reprs unless requested."""
 
 from __future__ import annotations
 

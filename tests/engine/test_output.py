@@ -1,4 +1,4 @@
-"""Structured output: parsed, repaired once, with fallback, within budget and time, and absent from traces and errors."""
+"""Structured output: parsed, repaired once, with fallback, within budget and time, and not in traces and errors."""
 
 from __future__ import annotations
 
