@@ -151,7 +151,7 @@ double."""
 
 
 FIRST_LOOK_S = 0.5
-"""The longest time until an alarm's first heap entry, even for a later deadline. Most calls end before it, and a
+"""The longest time until an alarm's first heap entry is due, even for a later deadline. Most calls end before it, and a
 deadline moved forward needs a second entry only if the new time is earlier than this."""
 
 

@@ -219,7 +219,7 @@ def _kinds(left_out: Mapping[str, int]) -> str:
 
 
 def _value(value: float | str | None) -> str:
-    """The shortest exact text. Money has at least two decimals."""
+    """As few digits as needed, with at least two decimals for money."""
     if value is None or isinstance(value, str):
         return value or "none"
     text = f"{value:.12f}".rstrip("0")

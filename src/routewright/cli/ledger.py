@@ -164,7 +164,7 @@ def _lines(lines: Sequence[StatementLine], head: tuple[str, ...]) -> Table:
         for line in lines
     ]  # fmt: skip
     head = ("day", *head)
-    first = 0 if lines[0].day is not None else 1  # omit the day column
+    first = 0 if lines[0].day is not None else 1  # omit the day column if it is empty
     return Table([Row(row[first:]) for row in rows], head[first:], frozenset(range(3 - first, len(head) - first)))
 
 
@@ -292,7 +292,7 @@ async def _correct(args: Namespace, screen: Screen) -> None:
 
 
 def _usage(args: Namespace) -> Usage | None:
-    """The tokens given as options. Raises ``ValidationFailed`` if only part is given."""
+    """The tokens given as options, or None. Raises ``ValidationFailed`` if input or output is missing."""
     whole = {"--input": args.input_tokens, "--output": args.output_tokens}
     parts = (args.cached_tokens, args.reasoning_tokens, args.written_tokens)
     if all(each is None for each in whole.values()) and not any(parts):
