@@ -1,4 +1,4 @@
-"""What a client may send, and how long it may take; what is read of it, and what is said of the rest."""
+"""What a client may send and how long it may take; how much is read, and the response to the rest."""
 
 from __future__ import annotations
 
