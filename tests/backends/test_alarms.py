@@ -1,7 +1,7 @@
 """Alarms: asyncio deadlines that cancel natively. Every test leaves its task's cancellation count unchanged.
 
-Needs only pytest and anyio. Each test runs on every kind of event loop, in an uncancelled task and in one that cleans up
-after a cancellation.
+Needs only pytest and anyio. Each test runs on every kind of event loop, in an uncancelled task and in one that cleans
+up after a cancellation.
 """
 
 from __future__ import annotations
