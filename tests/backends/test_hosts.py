@@ -1,4 +1,4 @@
-"""Hosts known by name: their URLs, what they are sent, and their own names in the answers."""
+"""Hosts known by name: their URLs, the requests each accepts, and how their answers, usage and errors are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces are deleted after their retention time, and operators are notified if that fails."""
+"""Traces are deleted after their retention time, and a warning is logged if that fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client may send and how long it may take; how much is read, and the response to the rest."""
+"""HTTP requests and responses: bodies, timeouts, headers, queries and error responses."""
 
 from __future__ import annotations
 

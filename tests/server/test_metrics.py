@@ -1,4 +1,4 @@
-"""Prometheus metrics: all are exported, and callers cannot add labels."""
+"""Prometheus metrics: all documented ones are exported, and callers cannot add labels."""
 
 from __future__ import annotations
 
