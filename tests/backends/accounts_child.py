@@ -1,10 +1,10 @@
-"""Processes that spend the money of one account in a store: what tests of several processes start, stop and kill.
+"""Processes that spend one account's money in a shared store, for tests that start, stop and kill them.
 
     python -m tests.backends.accounts_child '{"path": "traces.db", "told": "told", ...}'
 
-It imports what they need, and forks: for each line that it reads, ``spend 7``, one process of that role and seed, whose
-id it prints. What a process was answered it writes into the file ``told/7`` at once, a line each (``Told``). It ends
-with its standard input, and what it forked ends with it.
+For each input line such as ``spend 7`` it forks a process with that role and seed, and prints its process id. Imports
+are done before the fork. Each process writes every result it receives to ``told/7`` at once, one ``Told`` per line.
+When standard input ends, the parent and its children exit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Processes that share a store, as tests that need no process start them: each has its own storage over one file."""
+"""Several storages on one file, which stand in for processes that share a store."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A real HTTP server on loopback that speaks the Messages API as a test tells it to.
+"""A real HTTP server on loopback that speaks the Messages API and is scripted by tests.
 
-Every request and every answer is checked against the types of the official ``anthropic`` package.
+Every request and every answer is validated against the types of the official ``anthropic`` package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How tests ask a provider, and what they read off its answers and its faults."""
+"""Helpers that call a provider and inspect its answers and faults."""
 
 from __future__ import annotations
 

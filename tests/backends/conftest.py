@@ -1,5 +1,4 @@
-"""A server and a provider of one vendor, and a world outside of code sandboxes. A file about one protocol has a
-``vendor`` of its own, others run for all."""
+"""Fixtures: a server and a provider per vendor, and a host environment outside the code sandboxes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store's file holds: its traces, and whether all that is derived from them is what they make."""
+"""Reads a store's file and checks that all derived data matches its traces."""
 
 from __future__ import annotations
 

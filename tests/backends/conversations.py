@@ -1,4 +1,4 @@
-"""Calls of all kinds, well formed and not, for proofs over whatever may be asked."""
+"""Calls of all kinds, valid and invalid, for property tests."""
 
 from __future__ import annotations
 

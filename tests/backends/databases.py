@@ -1,4 +1,4 @@
-"""Stores in PostgreSQL for tests: made once a process, and emptied for each test."""
+"""PostgreSQL stores for tests: created once per process and emptied for each test."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Programs that try to leave a code sandbox, by name, and a world outside that notices it.
+"""Named programs that try to escape a code sandbox, and a host environment that detects it.
 
-A program prints ``ESCAPED``, which it calls ``WON``, when an attempt succeeds. ``FOLDER``, ``PORT``, ``ABSTRACT`` and
-``HOST`` stand for a folder, a port, an abstract socket and the process of the host.
+A program prints ``WON``, which is ``ESCAPED``, if an attempt succeeds. ``FOLDER``, ``PORT``, ``ABSTRACT`` and ``HOST``
+are replaced by a folder, a port, an abstract socket and the host's process id.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A real HTTP server on loopback that speaks generateContent as a test tells it to.
+"""A real HTTP server on loopback that speaks generateContent and is scripted by tests.
 
-Requests are checked against the types of the official ``google-genai`` package, and so is what it answers by itself.
+Requests are checked against the types of the official ``google-genai`` package, and so are its default answers.
 """
 
 from __future__ import annotations

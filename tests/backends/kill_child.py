@@ -1,9 +1,9 @@
-"""Routes without end into a file, and says of each answer when it was given: the process that is killed.
+"""Routes in an endless loop into a file and reports the time of each answer, until it is killed.
 
     python kill_child.py '{"path": "traces.db", "durability": "buffered", ...}'
 
-Writes ``ready``, then a line for each answer: the trace's id, nanoseconds of the monotonic clock, which all processes
-share, and ``waited_ns``. Ends in good order when its standard input does.
+Writes ``ready``, then a line for each answer: the trace's id, the monotonic clock in nanoseconds, which is the same in
+all processes, and ``waited_ns``. Exits cleanly when standard input ends.
 """
 
 from __future__ import annotations

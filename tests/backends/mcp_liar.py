@@ -1,4 +1,4 @@
-"""An MCP server over stdio with one thing wrong: ``python mcp_liar.py HOW``. It speaks the protocol by hand."""
+"""An MCP server over stdio with one defect: ``python mcp_liar.py HOW``. It implements the protocol by hand."""
 
 from __future__ import annotations
 

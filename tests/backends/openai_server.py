@@ -1,6 +1,6 @@
-"""A real HTTP server on loopback that speaks chat completions as a test tells it to.
+"""A real HTTP server on loopback that speaks chat completions and is scripted by tests.
 
-It runs in a thread with its own loop, so that clients on asyncio and trio, and in other processes, are served alike.
+It runs in a thread with its own loop, so it serves clients on asyncio and trio and in other processes.
 Every request is checked against the types of the official ``openai`` package.
 """
 

@@ -1,4 +1,4 @@
-"""Storages that keep accounts without a loop: nobody waits, and time moves when a test says so."""
+"""Account storages without an event loop: no call waits, and tests advance the time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A disk whose power can be cut: what SQLite did to its files, one thing after another, and what is left at any moment.
+"""A simulated disk with power cuts: it records SQLite's writes in order and rebuilds what remains at any moment.
 
-What was synced stays. Of what was written after the last sync of its file any part may be left, whole writes or some of
-their sectors, and so may the names of files that were made or removed. Shared memory is lost.
+Synced data survives. Of the writes after a file's last sync any subset may survive, as whole writes or single sectors.
+The same holds for created and removed file names. Shared memory is lost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Other processes, which use the same file, or fork."""
+"""Child processes that use the same file, or fork."""
 
 from __future__ import annotations
 

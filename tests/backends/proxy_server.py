@@ -1,4 +1,4 @@
-"""A real HTTP proxy on loopback, which records what it is asked: CONNECT, and requests in absolute form."""
+"""A real HTTP proxy on loopback that records its requests: CONNECT, and absolute-form requests."""
 
 from __future__ import annotations
 

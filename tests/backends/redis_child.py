@@ -1,4 +1,4 @@
-"""A process that counts calls in Redis as fast as it can, or holds slots until it is killed.
+"""A process that counts calls in Redis at full speed, or holds slots until it is killed.
 
 python -m tests.backends.redis_child URL count SECONDS
 python -m tests.backends.redis_child URL hold MANY

@@ -1,4 +1,4 @@
-"""Which statements does a storage run, and does each of them say whose rows it means?"""
+"""Records the SQL statements of a storage, and checks that each one is limited to an account."""
 
 from __future__ import annotations
 

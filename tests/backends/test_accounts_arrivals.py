@@ -1,4 +1,4 @@
-"""Rate limits over one file, beside plain lists: two processes admit in turn, and now and then one is replaced."""
+"""Rate limits on one file, compared with lists: two processes admit in turn, and one is sometimes replaced."""
 
 from __future__ import annotations
 

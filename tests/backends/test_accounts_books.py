@@ -1,4 +1,4 @@
-"""Rows of the ledger are found by the very id of their call, whatever the others are called."""
+"""Ledger rows are found by the exact id of their call, whatever the other ids are."""
 
 from __future__ import annotations
 

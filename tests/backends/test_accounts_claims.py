@@ -1,4 +1,4 @@
-"""Idempotency keys, whatever happens: one call that runs or one answer, for a day, and one of them is billed."""
+"""Idempotency keys: one running call or one stored answer per key for a day, billed once, in any order of events."""
 
 from __future__ import annotations
 

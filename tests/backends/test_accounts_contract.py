@@ -1,4 +1,4 @@
-"""Storages that keep accounts keep what the contract says."""
+"""All account storages meet the contract."""
 
 from __future__ import annotations
 

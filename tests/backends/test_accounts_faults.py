@@ -1,4 +1,4 @@
-"""Whoever leaves, and whatever fails: nothing stays held, nothing is told that is not kept, and nobody else pays."""
+"""Cancellations and faults: nothing stays held, no unsaved result is reported, and no other account pays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process knows of a shared store is what its log says. Each rule has a planted fault, which its test finds."""
+"""A process's view of a shared store follows the store's log. Each rule has a planted bug that its test finds."""
 
 from __future__ import annotations
 

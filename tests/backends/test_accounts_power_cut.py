@@ -1,4 +1,4 @@
-"""The power is cut while money is spent: what was answered is there once and whole, and the books add up."""
+"""Power cuts while money is spent: reported results are stored once and whole, and the books add up."""
 
 from __future__ import annotations
 

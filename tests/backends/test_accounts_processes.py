@@ -1,7 +1,7 @@
-"""Processes share limits, money and idempotency keys while they are killed, stopped and idle, and nothing is lost.
+"""Processes share limits, money and idempotency keys while killed, stopped and idle, and nothing is lost.
 
-The log is copied, pruned and moved all the time, others read, and every limit is hit again and again. A trigger keeps
-each tick with the purses as they were then, so that an auditor sees all of them.
+Meanwhile the log is copied, pruned and moved, other processes read, and every limit is hit repeatedly. A trigger
+records each tick with the purses at that time, for an auditor to check.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whatever calls do, lose and are corrected by, every purse is what the rows of the ledger come to."""
+"""Every purse equals the sum of its ledger rows, whatever calls do, lose and correct."""
 
 from __future__ import annotations
 

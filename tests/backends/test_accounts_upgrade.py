@@ -1,4 +1,4 @@
-"""A store of version 0.1 becomes one of this version, whole or not at all, and neither program takes the other's."""
+"""A version 0.1 store upgrades completely or not at all, and each program refuses the other's version."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Alarms: deadlines of asyncio tasks that cancel natively. Every test leaves its task as cancelled as it found it.
+"""Alarms: asyncio deadlines that cancel natively. Every test leaves its task's cancellation count unchanged.
 
-Needs pytest and anyio only, so that it runs wherever they do; each test runs on every kind of loop there is, in a task
-that nobody has cancelled and in one that takes its leave after a cancellation.
+Needs only pytest and anyio. Each test runs on every kind of event loop, in an uncancelled task and in one that cleans
+up after a cancellation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The provider of Anthropic's Messages API against a real server: what is sent, understood, and what goes wrong."""
+"""The Anthropic provider against a real server: requests, answers and errors."""
 
 from __future__ import annotations
 

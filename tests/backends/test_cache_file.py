@@ -1,4 +1,4 @@
-"""The file of ``SqliteCache`` is shared by processes, and survives their end; damage is a miss."""
+"""Processes share the file of ``SqliteCache`` and its answers outlive them; damage is a miss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nearest embeddings are found: all of them while there are few, almost always the nearest where there are many."""
+"""Nearest-embedding search: exact for few entries, almost always exact for many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All caches keep what every cache must keep."""
+"""All caches meet the cache contract."""
 
 from __future__ import annotations
 

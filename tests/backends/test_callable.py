@@ -1,4 +1,4 @@
-"""Functions as providers: what they may give, where they run, and that what they hold is let go of."""
+"""Functions as providers: what they may return, where they run, and that their resources are released."""
 
 from __future__ import annotations
 

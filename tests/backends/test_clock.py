@@ -1,4 +1,4 @@
-"""Both clocks: real time behind one timer a loop, virtual time behind none."""
+"""Both clocks: real time with one timer per loop, virtual time with none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``SubprocessSandbox``: programs that try to escape reach nothing, and none outlives its time."""
+"""``SubprocessSandbox``: escape attempts fail, and no program outlives its time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All coordinations keep what every coordination must keep."""
+"""All coordinations meet the coordination contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Local servers say what models they have; their windows and abilities are as they say, and nothing costs anything."""
+"""Local servers report their models, with context windows and abilities, at no cost."""
 
 from __future__ import annotations
 

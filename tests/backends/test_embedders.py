@@ -1,4 +1,4 @@
-"""Embedders that need a package or a server. ``HashedEmbedder`` has a file of its own."""
+"""Embedders that need a package or a server. ``HashedEmbedder`` has its own file."""
 
 from __future__ import annotations
 

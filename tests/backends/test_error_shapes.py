@@ -1,6 +1,6 @@
-"""Errors as vendors send them, from their documentation and from public reports: each is known for what it is.
+"""Vendor errors, from documentation and public reports: each is classified correctly.
 
-Names, numbers and ids are changed; the shape and the words that matter are theirs.
+Names, numbers and ids are changed; the structure and the relevant words are original.
 """
 
 from __future__ import annotations

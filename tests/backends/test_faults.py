@@ -1,4 +1,4 @@
-"""Every fault there is, plain and streamed, in memory and over TCP: it is taken for exactly what its row says."""
+"""Every fault, plain and streamed, in memory and over TCP, is classified as its row says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client sends back as a model's thought may be made up: it neither multiplies the prompt nor adds to it."""
+"""Forged reasoning sent back by a client neither multiplies the prompt nor adds to it."""
 
 from __future__ import annotations
 

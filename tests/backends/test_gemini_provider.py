@@ -1,4 +1,4 @@
-"""Google's own protocol against a real server: what is sent, what is understood, and what goes wrong."""
+"""The Gemini provider against a real server: requests, answers and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The built-in embedder gives the same vectors everywhere, and near ones for questions that mean the same."""
+"""The built-in embedder: identical vectors on all platforms, and close ones for similar questions."""
 
 from __future__ import annotations
 

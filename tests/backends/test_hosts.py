@@ -1,4 +1,4 @@
-"""The hosts that are known by name: where each is asked, what it is sent, and its own words in what comes back."""
+"""Hosts known by name: their URLs, the requests each accepts, and how their answers, usage and errors are read."""
 
 from __future__ import annotations
 

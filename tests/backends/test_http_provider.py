@@ -1,4 +1,4 @@
-"""What every provider over HTTP promises, whatever its protocol: answers, faults, connections, keys and requests."""
+"""What every HTTP provider guarantees, in any protocol: answers, faults, connections, keys and requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of several keys is asked: in use until refused, then the next, at last the one due soonest."""
+"""Key rotation: a key is used until refused, then the next; if all are refused, the one that is due soonest."""
 
 from __future__ import annotations
 

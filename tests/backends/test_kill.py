@@ -1,4 +1,4 @@
-"""Processes that route into a file are killed: the file is whole, and answers that were given have their traces."""
+"""Processes that route into a file are killed: the file is intact, and returned answers have their traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The provider that asks litellm: against a stand-in with litellm's signatures, and against the package where it is."""
+"""The litellm provider, against a stub with litellm's signatures, and against the package if installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools of MCP servers: real ones over stdio and HTTP, and some that misbehave."""
+"""Tools of MCP servers: real servers over stdio and HTTP, and misbehaving ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``MontySandbox``: programs have the interpreter and nothing else, and end in time."""
+"""``MontySandbox``: programs can use only the interpreter, and end in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenAI-compatible provider against a real server: what is sent, what is understood, and what goes wrong."""
+"""The OpenAI-compatible provider against a real server: requests, answers and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The storage in PostgreSQL keeps what the contract says, on a real server."""
+"""The PostgreSQL storage meets the contract, on a real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``store check`` of a database says what is missing, unreadable, or does not add up."""
+"""``store check`` on a database reports missing, unreadable and inconsistent data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cache in PostgreSQL is shared by processes, and survives their end; what the server loses is a miss."""
+"""The PostgreSQL cache is shared by processes and outlives them; data lost by the server is a miss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""News in a PostgreSQL database are heard by all processes that use it, and none is passed over."""
+"""News in a PostgreSQL database reaches every process that uses it, without gaps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``store copy`` takes everything that lasts to a database, goes on where it was stopped, and says what differs."""
+"""``store copy`` copies all lasting data to a database, resumes after a stop, and reports differences."""
 
 from __future__ import annotations
 

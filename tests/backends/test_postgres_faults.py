@@ -1,4 +1,4 @@
-"""What is between a process and PostgreSQL, and what becomes of calls when it is slow, stands still or is gone."""
+"""The connection to PostgreSQL, and calls while the server is slow, hangs or is down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases and windows on the clock of PostgreSQL: of processes that were kept from it, and when it is set."""
+"""Leases and windows on PostgreSQL's clock: after lost connections, and when the clock is set."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Processes share an account in PostgreSQL while they and the database are killed, and nothing is lost.
 
-Triggers of the database keep each hold and look at each purse as it is changed, so that every step is seen, whoever
-took it.
+Database triggers record every hold and check every purse change, in any process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A store in PostgreSQL is made, upgraded and checked; what is no store is left as it is; no password is ever shown."""
+"""PostgreSQL stores are created, upgraded and checked; other schemas are left alone, and passwords never shown."""
 
 from __future__ import annotations
 

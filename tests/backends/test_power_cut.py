@@ -1,4 +1,4 @@
-"""The power is cut: the file is whole, what was committed is there, and of the rest the end may be missing."""
+"""Power cuts: the file is intact, committed data is there, and only the end of the rest may be missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proxies and certificates, given and from the environment, against a real proxy and real servers on loopback."""
+"""Proxies and certificates, explicit or from the environment, against a real proxy and servers on loopback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rate limits in Redis: exact between processes, given back by those that die, and of another server's making."""
+"""Rate limits in Redis: exact across processes, released by dead ones, robust to flushes and clock changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses of Redis: one server, a cluster, sentinels; with passwords, which nobody sees, and over broken networks."""
+"""Redis addresses: single server, cluster, sentinels; with hidden passwords, and over faulty networks."""
 
 from __future__ import annotations
 

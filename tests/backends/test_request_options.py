@@ -1,4 +1,4 @@
-"""What reaches each vendor for every dial, and what a provider says that it does not take."""
+"""What each vendor receives for every option, and what a provider reports as unsupported."""
 
 from __future__ import annotations
 

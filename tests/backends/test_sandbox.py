@@ -1,4 +1,4 @@
-"""The sandbox's examples fit the plain parts of a schema, and no schema is too much for it."""
+"""The sandbox's examples satisfy the simple parts of a schema, and no schema breaks it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a filter is made into holds nothing that its author wrote but values, whoever made the terms."""
+"""Filters: values reach SQL only as bound parameters, and malformed terms are refused."""
 
 from __future__ import annotations
 

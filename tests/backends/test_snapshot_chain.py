@@ -1,4 +1,4 @@
-"""Snapshots of health that SQLite keeps as what changed since the one before."""
+"""Health snapshots stored in SQLite as differences from the previous one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a storage in a file promises besides: other processes and threads, forks, the log, and what is deleted."""
+"""What the file storage guarantees beyond the contract: processes, threads, forks, the log and deletion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the disk is full, fails, cannot be written to or is locked: a typed error, nothing half written, and then on."""
+"""SQLite on a full, failing, read-only or locked disk: a typed error, no partial writes, and recovery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file as a whole: its version, its backup, its check, its upgrade."""
+"""The SQLite file: its version, backup, check and upgrade."""
 
 from __future__ import annotations
 

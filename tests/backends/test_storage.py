@@ -1,4 +1,4 @@
-"""Both storages keep what every storage must keep; and what only the one in memory promises."""
+"""Both storages meet the storage contract; also what only the in-memory one guarantees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model thinks: how it is read, and that its vendor is sent it back as it came, in a tool loop above all."""
+"""Model reasoning: how it is parsed, and that the vendor gets it back unchanged, above all in tool loops."""
 
 from __future__ import annotations
 

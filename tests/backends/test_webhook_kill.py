@@ -1,4 +1,4 @@
-"""Dispatchers are killed: every event still arrives, with its id, and twice only where a kill explains it."""
+"""Dispatchers are killed: every event still arrives with its id, and duplicates occur only after a kill."""
 
 from __future__ import annotations
 

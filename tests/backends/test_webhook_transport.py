@@ -1,4 +1,4 @@
-"""The transport of webhooks against receivers on loopback, and with names and addresses that lead elsewhere."""
+"""The webhook transport with receivers on loopback, and with names and addresses that lead elsewhere."""
 
 from __future__ import annotations
 

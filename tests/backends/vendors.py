@@ -1,4 +1,4 @@
-"""The three protocols over HTTP, as their servers speak them: what one suite asks of all."""
+"""The three HTTP protocols and their servers, with what the shared test suite needs of each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Delivers the webhooks of a store: ``python -m tests.backends.webhook_child STORE PORT``.
 
-Forks a dispatcher for each line on standard input, so that none has to load the library anew, and writes its process
-id. Each POST says which process made it.
+Forks a dispatcher for each line on standard input, which saves loading the library again, and writes its process id.
+Each POST names the process that sent it.
 """
 
 from __future__ import annotations

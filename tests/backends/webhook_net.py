@@ -1,4 +1,4 @@
-"""Receivers of webhooks on loopback, and a network that goes no further: names are scripted, connections recorded."""
+"""Receivers of webhooks on loopback, and a network limited to it: DNS is scripted, connections are recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrivals of chance, and lists of all that was admitted: who has room is counted anew each time, in fractions."""
+"""Random arrivals, and a slow exact model of rate limits that recounts every admission with fractions."""
 
 from __future__ import annotations
 

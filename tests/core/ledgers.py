@@ -1,4 +1,4 @@
-"""``State`` over books in lists, and what the tests ask of both most."""
+"""``State`` over in-memory lists, and the helpers its tests share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random pools and inputs for the properties of the decision."""
+"""Random model pools and inputs for property tests of the decision."""
 
 from __future__ import annotations
 

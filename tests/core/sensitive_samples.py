@@ -1,4 +1,4 @@
-"""What each kind of pattern has to find, and what it has to leave alone. None of it is anybody's."""
+"""Samples that each kind of pattern must find, and samples it must ignore. All of them are made up."""
 
 from __future__ import annotations
 

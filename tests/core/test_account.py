@@ -1,4 +1,4 @@
-"""What does a plan allow, and what is a key?"""
+"""Plans and their limits; keys and their validity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is booked when a call ends: rows, charges, overruns, thresholds, answers; once, and however late it is said."""
+"""Booking when a call ends: rows, charges, overruns, thresholds and answers, exactly once and however late."""
 
 from __future__ import annotations
 

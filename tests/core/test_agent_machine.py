@@ -1,4 +1,4 @@
-"""The run machine: whatever happens, in any order, a run ends in exactly one state, within its steps."""
+"""The run machine: any order of events ends in exactly one terminal state, within the step limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sent_run``: what is wrong with the request of a run is said in the fields of that request."""
+"""``sent_run``: errors in a run request name the fields of that request."""
 
 from __future__ import annotations
 

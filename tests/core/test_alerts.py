@@ -1,4 +1,4 @@
-"""Bursts of errors are told when they begin, and hours with few hits when they are over, once a window, by account."""
+"""Alerts for error bursts and for hours with few cache hits: once per window and account."""
 
 from __future__ import annotations
 

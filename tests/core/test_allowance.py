@@ -1,4 +1,4 @@
-"""What a caller is told whose call has no room: which limit it is, and when to come back."""
+"""The error of a call that exceeds a limit: which limit it names, and when to retry."""
 
 from __future__ import annotations
 

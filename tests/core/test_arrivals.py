@@ -1,4 +1,4 @@
-"""Rate limits at length: a million arrivals beside plain lists, and one who waits as it is told."""
+"""Rate limits at scale: a million arrivals against a list-based model, and a client that obeys retry-after."""
 
 from __future__ import annotations
 

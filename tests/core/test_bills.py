@@ -1,4 +1,4 @@
-"""Bills, to the last digit: price pages' figures by hand, and the bundled prices by an arithmetic of its own."""
+"""Exact costs: hand-computed figures from price pages, and the bundled prices against independent arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a storage in memory keeps of an account besides its traces."""
+"""Account data that the in-memory storage keeps besides traces."""
 
 from __future__ import annotations
 

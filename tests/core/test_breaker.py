@@ -1,4 +1,4 @@
-"""The breaker: every line of its table, and a reference model over thousands of random histories."""
+"""The circuit breaker: every row of its table, and a reference model over thousands of random histories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One budget for many calls: whatever they reserve, use and give back, they never have more than it."""
+"""A budget shared by many calls: it is never exceeded, whatever calls reserve, use and return."""
 
 from __future__ import annotations
 

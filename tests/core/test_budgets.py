@@ -1,4 +1,4 @@
-"""Counts over a window of time are those of the window, whatever happened before."""
+"""Counts over a time window depend only on what happened within the window."""
 
 from __future__ import annotations
 

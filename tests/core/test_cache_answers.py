@@ -1,4 +1,4 @@
-"""What the comparators of answers call the same."""
+"""Which answers the comparators treat as equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong answers stay within their share of all requests, whatever is asked and however the topics change."""
+"""Wrong cache answers stay within the allowed error rate, for any questions and shifting topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No answer is given for a question that differs in a number, a negation, an opposite or the order of its words."""
+"""The cache serves no answer to a question with another number, negation, opposite or word order."""
 
 from __future__ import annotations
 

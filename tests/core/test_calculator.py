@@ -1,4 +1,4 @@
-"""The calculator: exact, bounded, and never surprised."""
+"""The calculator: exact, bounded, and safe for any input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of the words of a call: what the redactor gave for each text, and nothing that it did not see."""
+"""Captured content is exactly what the redactor returned for each text."""
 
 from __future__ import annotations
 

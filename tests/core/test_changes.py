@@ -1,4 +1,4 @@
-"""Changes between health snapshots: they lead to the next one, and say no more than changed."""
+"""Changes between health snapshots: they produce the next snapshot and contain nothing unchanged."""
 
 from __future__ import annotations
 

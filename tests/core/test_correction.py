@@ -1,4 +1,4 @@
-"""What puts an attempt right: the row, and the trace that says the same."""
+"""Corrections of an attempt: the ledger row, and the matching change of the trace."""
 
 from __future__ import annotations
 

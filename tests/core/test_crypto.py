@@ -1,4 +1,4 @@
-"""Keys for single purposes: those of RFC 5869, and no two alike."""
+"""Derived keys match RFC 5869, and each purpose has its own."""
 
 from __future__ import annotations
 

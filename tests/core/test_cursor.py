@@ -1,4 +1,4 @@
-"""Cursors: they bring back what was put in, and any other text than the very one is refused."""
+"""Cursors round-trip, and any altered text is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The properties of contract 3, over random pools."""
+"""Property tests of the decision (contract 3), over random pools."""
 
 from __future__ import annotations
 

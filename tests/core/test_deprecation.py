@@ -1,4 +1,4 @@
-"""Which models end when, what stands in for them, and what policies lose by it."""
+"""Which models end when, what replaces them, and which policies are affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is explored, how often, and at what price."""
+"""What is explored, how often, and at what cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of faults in other words than its own, and the order in which signs are believed."""
+"""The fault table, restated independently, and the precedence of its signals."""
 
 from __future__ import annotations
 

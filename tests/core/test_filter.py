@@ -1,4 +1,4 @@
-"""The filter of traces: its grammar, what each term keeps, and that no text brings anything but an error that helps."""
+"""The trace filter: its grammar, what each term selects, and helpful errors for any invalid text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guardrails: what they find, what passes, and that a stream gives out what a check of the whole would leave."""
+"""Guardrails: what they match, and that a stream yields the same text as a check of the whole answer."""
 
 from __future__ import annotations
 

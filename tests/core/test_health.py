@@ -1,4 +1,4 @@
-"""What attempts show of a model, as it fades: the sums against all observations counted anew."""
+"""Decaying health statistics of models: the running sums against a recount of all observations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a request the same as one before?"""
+"""When a request counts as a repeat of an earlier one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An image's size comes from its first bytes, and its tokens from what vendors publish."""
+"""Image sizes are read from the first bytes, and token counts follow the vendors' formulas."""
 
 from __future__ import annotations
 

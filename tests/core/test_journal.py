@@ -1,4 +1,4 @@
-"""Answers that wait are booked in their order: whatever learns from them knows what it would have known at once."""
+"""Pending answers are booked in order, so learning from them has the same result as without the delay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The strict scan: what it refuses, where it says the fault is, and that it takes everything else."""
+"""The strict JSON scan: what it refuses, the position it reports, and that it accepts everything else."""
 
 from __future__ import annotations
 

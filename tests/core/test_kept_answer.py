@@ -1,4 +1,4 @@
-"""A stored decision comes out the same in another process, bit for bit."""
+"""A stored decision is reproduced bit for bit in another process."""
 
 from __future__ import annotations
 

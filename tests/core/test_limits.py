@@ -1,4 +1,4 @@
-"""Limits of execution that could not be kept are refused."""
+"""Invalid execution limits are refused."""
 
 from __future__ import annotations
 

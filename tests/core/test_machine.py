@@ -1,4 +1,4 @@
-"""The machine of attempts: every rule of its table, and budgets that hold over any mix of faults and usage."""
+"""The attempt machine: every rule of its table, and budgets that hold for any mix of faults and usage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which model a provider means by a name: found where there is no doubt, and never guessed."""
+"""Matching a provider's model name to a catalogue model: only if it is unambiguous."""
 
 from __future__ import annotations
 

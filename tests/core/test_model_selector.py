@@ -1,4 +1,4 @@
-"""A policy's words pick the models that they say, and what picks nothing is refused with what would."""
+"""Selectors in policies pick the models they describe; one that picks nothing is refused with a suggestion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moments as texts: the right ones, in one form, whose order is that of time."""
+"""Timestamps as text: one canonical form that sorts in time order. Invalid ones are refused."""
 
 from __future__ import annotations
 

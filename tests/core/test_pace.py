@@ -1,4 +1,4 @@
-"""The guard of a stream's pace: what is too slow, and what only looks so."""
+"""The throughput guard of streams: what is too slow, and what only appears to be."""
 
 from __future__ import annotations
 

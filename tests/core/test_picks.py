@@ -1,4 +1,4 @@
-"""The weights, held to what an expert would nod at, over the real catalogue."""
+"""The default weights over the real catalogue: the choices are ones an expert would accept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders that follow health, and plans that requests share: always what deciding by itself would have said."""
+"""Health-ordered candidates and shared plans give the same result as a fresh decision."""
 
 from __future__ import annotations
 

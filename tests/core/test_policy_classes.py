@@ -1,4 +1,4 @@
-"""Classes of a policy: other rules for prompts that match."""
+"""Policy classes: different rules for prompts that match."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the built-in predictor reads, and what a reading means for models."""
+"""What the built-in predictor reads in a prompt, and what a reading means for models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from a reading of the prompt: a column of qualities, and whether one could change the choice."""
+"""How a prompt reading changes predicted qualities, and whether it can change the choice."""
 
 from __future__ import annotations
 

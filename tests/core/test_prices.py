@@ -1,4 +1,4 @@
-"""Prices of a day: which hold, what a budget has to hold, and what is no price at all."""
+"""Prices by date: which apply, how much a budget must reserve, and which prices are invalid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A head is fitted to what traces say, is shrunk towards the built-in predictor, and has to beat it to be taken."""
+"""A quality head is fitted to traces, shrunk towards the built-in predictor, and must beat it to be applied."""
 
 from __future__ import annotations
 

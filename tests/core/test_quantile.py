@@ -1,4 +1,4 @@
-"""Quantiles: within their error of the exact ones, whatever comes."""
+"""Quantile estimates stay within their error bound for any input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request asks of a vendor moves the decision's cost, length and time, and no budget breaks."""
+"""Reasoning options change the estimated cost, length and time of a decision, and budgets still hold."""
 
 from __future__ import annotations
 

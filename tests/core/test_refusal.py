@@ -1,4 +1,4 @@
-"""What a refusal suggests, done to the letter, admits the model that it names."""
+"""Following a refusal's suggestion admits the model that it names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports: whose days they are about, what is refused, and that their numbers add up."""
+"""Reports: which days they cover, what is refused, and that their numbers add up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The request door: what goes in, what comes out, and what every refusal says."""
+"""Reading requests: what is accepted, what it becomes, and what each error says."""
 
 from __future__ import annotations
 

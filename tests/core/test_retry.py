@@ -1,4 +1,4 @@
-"""The retry budget: second tries stay few beside requests, however they come."""
+"""The retry budget: retries stay a small share of requests, in any arrival pattern."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roll-ups: the counts are those that counting the traces anew gives, and what was added can be taken out again."""
+"""Roll-ups equal a recount of the traces, and additions can be reverted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is settled of a call whose settlement is refused: less and less, but never more than it cost."""
+"""What is still settled when the storage refuses a settlement: less each time, and never more than the cost."""
 
 from __future__ import annotations
 

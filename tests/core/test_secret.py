@@ -1,4 +1,4 @@
-"""A secret is shown by nothing but ``reveal``."""
+"""Only ``reveal`` shows a secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is refused for want of money hears whose, how much is left, and what to do."""
+"""Errors for insufficient money: they name the account or key, the amount left, and what to do."""
 
 from __future__ import annotations
 

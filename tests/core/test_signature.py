@@ -1,4 +1,4 @@
-"""What is signed, by which key, how it is written, and when it is taken: to the byte, and in both profiles."""
+"""Signatures, byte for byte in both profiles: what is signed, with which key, and when it is accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is taken from outside is counted, written and read again; what is not is refused by the name of its field."""
+"""Traces from outside: accepted values are counted, stored and read back; others are refused by field name."""
 
 from __future__ import annotations
 

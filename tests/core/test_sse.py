@@ -1,4 +1,4 @@
-"""The event stream parser: same events whatever the pieces, in linear time."""
+"""The event stream parser: the same events for any chunking, in linear time."""
 
 from __future__ import annotations
 

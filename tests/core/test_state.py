@@ -1,4 +1,4 @@
-"""What runs and what it holds, rule by rule; then histories of chance, against a naive model and from the log."""
+"""Running calls and what they hold: each rule, then random histories against a naive model and a replayed log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What processes learned is added up: all of them know the same in the same epoch, and nothing is lost."""
+"""Merged statistics of processes: all agree in the same epoch, and nothing is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What strict mode takes of a JSON schema, and what it cannot say."""
+"""Which JSON schemas strict mode accepts, and which it cannot express."""
 
 from __future__ import annotations
 

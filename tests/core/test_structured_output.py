@@ -1,4 +1,4 @@
-"""How answers of a type are asked for, read and sent back."""
+"""Structured output: how a type is requested, parsed and retried."""
 
 from __future__ import annotations
 

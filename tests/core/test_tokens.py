@@ -1,4 +1,4 @@
-"""Bounds hold, the estimate is close, and a range says what is known of each vocabulary."""
+"""Token bounds hold, the estimate is close, and the range fits each vocabulary."""
 
 from __future__ import annotations
 

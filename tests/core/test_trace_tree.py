@@ -1,4 +1,4 @@
-"""``joined``: a trace with its sub-traces as one tree of spans."""
+"""``joined``: a trace and its sub-traces as one tree of spans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``traceparent`` is read as W3C Trace Context has it, and what is none is none."""
+"""``traceparent`` is parsed as W3C Trace Context specifies; invalid text is None."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits, in which order, and what waiting costs."""
+"""The wait queue: who waits, in which order, and the cost of waiting."""
 
 from __future__ import annotations
 

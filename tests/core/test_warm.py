@@ -1,4 +1,4 @@
-"""What vendors are expected to have in their caches, and what that is worth in a decision."""
+"""The expected state of vendors' prompt caches, and its value in a decision."""
 
 from __future__ import annotations
 

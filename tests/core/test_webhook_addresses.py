@@ -1,4 +1,4 @@
-"""Which addresses and URLs webhooks may be sent to, by a table of what must not pass and one of what must."""
+"""Addresses and URLs allowed for webhooks: one table of refused and one of accepted ones."""
 
 from __future__ import annotations
 

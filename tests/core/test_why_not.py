@@ -1,4 +1,4 @@
-"""What is said of a model that was not chosen holds: each change, made by itself, puts it first, and no smaller one."""
+"""``why_not``: each suggested change alone makes the model the first choice, and no smaller change does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One window: what counts in it and for how long, to the last bit of a float; how long to wait; what is refused."""
+"""A rate window: what counts and for how long, to the last bit of a float; how long to wait; what is refused."""
 
 from __future__ import annotations
 

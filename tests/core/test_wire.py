@@ -1,4 +1,4 @@
-"""Shapes that durable storages and readers of JSON rely on: they come back as they went, with every published field."""
+"""Shapes that storages and JSON readers rely on: they round-trip, with every published field."""
 
 from __future__ import annotations
 

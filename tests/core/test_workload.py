@@ -1,4 +1,4 @@
-"""What attempts show is parted by work and model: the split against worlds in which it is known."""
+"""Statistics split by workload and model, compared with simulated worlds of known quality."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every recorded call must say, for tests that vary one thing of it."""
+"""A minimal recorded call, for tests that vary one field."""
 
 from __future__ import annotations
 

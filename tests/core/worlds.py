@@ -1,4 +1,4 @@
-"""Large random catalogues, healths that move, and requests, from a seed: for proofs over many of each."""
+"""Seeded large catalogues, changing health and requests, for tests over many of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs an agent over a file until it is killed, or prints what came of it.
+"""Runs an agent on a file store until it is killed, or prints the result.
 
 python -m tests.engine.agent_child '{"path": "store.db", "key": "k", "steps": 4}'
 """

@@ -1,4 +1,4 @@
-"""A storage that waits in front of another, and fails, hangs or gives what it may not, as a test says."""
+"""A storage wrapper that delays, fails, hangs or returns invalid values, as a test configures it."""
 
 from __future__ import annotations
 

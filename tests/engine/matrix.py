@@ -1,4 +1,4 @@
-"""The chaos matrix: what must become of a call, said by the table of faults and the contract alone."""
+"""The chaos matrix: expected outcomes of calls, derived only from the fault table and the contract."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Makes calls for an account of a store that other processes use, too.
+"""Makes calls for an account in a store shared with other processes.
 
     python -m tests.engine.paying_child '{"path": "traces.db", ...}'
 
-Writes ``ready``, then, for each line on its standard input, which is an ``Order``, a ``Report`` in one line. Ends in
-good order when its standard input does.
+Writes ``ready``, then one ``Report`` line for each ``Order`` line on standard input. Exits cleanly when standard input
+ends.
 """
 
 from __future__ import annotations

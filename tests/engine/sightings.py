@@ -1,5 +1,4 @@
-"""Where would a word be seen that nobody may see? In whatever a call leaves behind: logs, errors, what objects show of
-themselves, pickles, files."""
+"""Collects everything a call leaves behind, to search it for private text: logs, errors, reprs, pickles and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine's tests build on: a fake clock, seeded chance, two models of two providers."""
+"""Shared helpers for engine tests: a fake clock, seeded randomness, and two models from two providers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever happens to calls, the ledger, the purses, the traces and the analytics say the same, to the nano-dollar."""
+"""Ledger, purses, traces and analytics agree to the nano-dollar, whatever happens to calls."""
 
 from __future__ import annotations
 

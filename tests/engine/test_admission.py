@@ -1,4 +1,4 @@
-"""What calls take and give back: limits, idempotency keys and money, through the whole Router."""
+"""What calls reserve and release through the whole Router: limits, idempotency keys and money."""
 
 from __future__ import annotations
 

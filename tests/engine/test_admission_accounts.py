@@ -1,4 +1,4 @@
-"""Accounts that are set up, or get other terms, while their calls run: all are billed, and the terms hold at once."""
+"""Accounts created or changed while their calls run: all calls are billed, and new terms apply at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Router that is closed in the middle of paid calls: their bills are kept, and what they held ends."""
+"""Closing a Router during paid calls: their costs are booked and their reservations end."""
 
 from __future__ import annotations
 

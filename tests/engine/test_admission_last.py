@@ -1,4 +1,4 @@
-"""What a call leaves last is kept, or said aloud: after the close, in a child, beside odd storages; and none spins."""
+"""A call's last writes are kept or reported: after close, in a fork, and with unusual storages. Nothing spins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much is set aside for a call, for how many of its models, and who is told what where that is too little."""
+"""How much money is reserved for a call, for how many models, and the error if it is not enough."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call took and cannot give back at once it gives back later, whatever stands in the way."""
+"""Reservations that cannot be released at once are released later, whatever fails in between."""
 
 from __future__ import annotations
 

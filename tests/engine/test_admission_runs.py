@@ -1,4 +1,4 @@
-"""The calls of an agent run: its budget holds over all of them, whoever pays."""
+"""The calls of an agent run: its budget covers all of them, with and without an account."""
 
 from __future__ import annotations
 

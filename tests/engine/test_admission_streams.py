@@ -1,4 +1,4 @@
-"""Streams that nobody leaves, and calls that their hosts make, cancelled at every await: nothing stays taken."""
+"""Unclosed streams and host-made calls, cancelled at every await: nothing stays reserved."""
 
 from __future__ import annotations
 

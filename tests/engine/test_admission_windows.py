@@ -1,4 +1,4 @@
-"""How many tokens a call takes of its caller's window before anybody knows what it comes to."""
+"""How many tokens a call reserves in its rate window before its usage is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents: steps, limits, tools, budgets, resumption; each model call through the Router."""
+"""Agents: steps, limits, tools, budgets and resumption. Every model call goes through the Router."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents under chance: models that do anything, and processes that are killed at any time."""
+"""Agents under random faults: models that do anything, and processes killed at any time."""
 
 from __future__ import annotations
 

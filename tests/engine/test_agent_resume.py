@@ -1,4 +1,4 @@
-"""Runs that go on: after a pause, after an interruption, one at a time; and runs within runs."""
+"""Resuming runs after a pause or an interruption, one at a time; and nested runs."""
 
 from __future__ import annotations
 

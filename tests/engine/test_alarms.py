@@ -1,4 +1,4 @@
-"""Real time: an attempt that has run out is cancelled natively, and the next model answers, whatever the first does."""
+"""Real time: an attempt that times out is cancelled natively, and the next model answers."""
 
 from __future__ import annotations
 

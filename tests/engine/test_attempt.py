@@ -1,4 +1,4 @@
-"""One attempt: what a provider may give and raise, what is held against it, and that it is always left."""
+"""One attempt: what a provider may return and raise, what counts against it, and that it is always closed."""
 
 from __future__ import annotations
 

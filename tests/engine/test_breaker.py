@@ -1,4 +1,4 @@
-"""Circuits through the Router: models that fail are left alone, and nobody is who did nothing wrong."""
+"""Circuits through the Router: failing models are skipped, and healthy ones are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A budget holds against what providers really consume, whatever they tell of it and wherever they break off."""
+"""A budget holds against real usage, whatever a provider reports and wherever it stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The response cache on the path: who hits, who waits, what is kept, and what a hit costs."""
+"""The response cache in a call: hits, waiting calls, what is stored, and the cost of a hit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nobody is given, or can tell, what another account has in the cache."""
+"""No account can read, or detect, another account's cached answers."""
 
 from __future__ import annotations
 

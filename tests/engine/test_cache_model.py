@@ -1,5 +1,4 @@
-"""Any order of questions, cancellations, faults, waits and removals: no answer that is too old or was removed is given,
-no two calls are made for one question at a time, and nobody waits for ever."""
+"""The cache under any order of events: no stale or removed answers, no duplicate concurrent calls, no endless waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routers of several machines share a cache in Redis: one of them makes the call that all of them miss."""
+"""Routers on several machines share a Redis cache: concurrent misses result in one call."""
 
 from __future__ import annotations
 

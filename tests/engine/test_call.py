@@ -1,4 +1,4 @@
-"""What a finished call says to others: its events as values; and that it holds on to no text."""
+"""The events of a finished call, and that it keeps no text alive."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""No word of a prompt or an answer is seen where nobody asked for it: not in logs, errors, traces, files, nor in what
-objects show of themselves. Each test puts words that stand nowhere else into both, and looks for them in all that is
-left behind."""
+"""Canary words in prompts and answers never appear in logs, errors, traces, files or reprs unless requested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cancellation: what the caller cancels ends, whatever a provider makes of it; and nothing else ends a call."""
+"""Cancellation by the caller ends a call, whatever the provider does; nothing else does."""
 
 from __future__ import annotations
 

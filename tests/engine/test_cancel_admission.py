@@ -1,4 +1,4 @@
-"""Cancelled at every single await, whatever the storage does meanwhile: nothing stays taken."""
+"""Admission cancelled at every await, in any state of the storage: nothing stays reserved."""
 
 from __future__ import annotations
 

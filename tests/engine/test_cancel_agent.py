@@ -1,4 +1,4 @@
-"""Runs of agents, cancelled at every await, or whose storage fails: each that has begun ends once."""
+"""Agent runs cancelled at every await, or with a failing storage: each run that started ends once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cancelled at every single await, in the middle of pauses, fallbacks and probes: nothing is left, and all goes on."""
+"""Calls cancelled at every await, also in pauses, fallbacks and probes: no leaks, and the Router still works."""
 
 from __future__ import annotations
 

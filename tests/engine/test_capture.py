@@ -1,5 +1,4 @@
-"""Prompts and answers in traces, where that is asked for: however a call is made and ends, what is kept is what one
-redactor left of each text, and the redactor harms no call."""
+"""Captured prompts and answers in traces are exactly what the redactor returned, however a call is made and ends."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Every fault there is, plain and streamed, first and second in the chain, through a whole Router on virtual time.
+"""Every fault, plain and streamed, first and second in the chain, through a whole Router on virtual time.
 
-What must become of each is in ``matrix.py``, which knows the table of faults and the contract, and nothing of the code.
+The expected outcomes are in ``matrix.py``, which is based on the fault table and the contract, not on the code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The same faults over real TCP, with limits of a fifth of a second: one of each class, and all of them with --full."""
+"""The same faults over real TCP with limits of 0.2 s: one of each class, or all with --full."""
 
 from __future__ import annotations
 

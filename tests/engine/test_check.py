@@ -1,4 +1,4 @@
-"""``Router.check_policies`` agrees with what routing then does, also where a provider is lost."""
+"""``Router.check_policies`` agrees with actual routing, also without a provider."""
 
 from __future__ import annotations
 

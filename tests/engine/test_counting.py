@@ -1,4 +1,4 @@
-"""A call that ends while its tokens are counted: cancelled, or with a counter that fails. Its trace is there."""
+"""A call that ends during token counting, cancelled or with a failing counter, still has a trace."""
 
 from __future__ import annotations
 

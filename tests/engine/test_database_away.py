@@ -1,4 +1,4 @@
-"""What holds while PostgreSQL is away: what needs it is refused in time, what does not goes on, and all comes back."""
+"""While PostgreSQL is down, calls that need it are refused in time, others continue, and all recover."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time: a call ends by its deadline to the instant, whatever providers do; and a caller may leave at any moment."""
+"""A call ends exactly at its deadline, whatever providers do, and the caller may cancel at any time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers are asked for their models before the first decision, once for all who wait, and again from time to time."""
+"""Servers are asked for their models before the first decision, once for all waiting calls, and then periodically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When is an answer given, where is its trace by then, and what does a Router read that is not written yet?"""
+"""Durability modes: when an answer is returned, where its trace is by then, and reads of unwritten traces."""
 
 from __future__ import annotations
 

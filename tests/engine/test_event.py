@@ -1,4 +1,4 @@
-"""Hooks hear of every call once its trace is stored, in order, and harm nobody: not the calls, nor one another."""
+"""Hooks are called in order after a trace is stored, and cannot harm calls or each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events are kept with their cause, and those of a window once, however many Routers see it."""
+"""Events are stored with their cause; windowed events once, however many Routers detect them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of calls while a part is down or stands still (contract 13): bounded in time, and nothing is lost."""
+"""Calls while a part is down or hangs (contract 13): they end in bounded time, and nothing is lost."""
 
 from __future__ import annotations
 

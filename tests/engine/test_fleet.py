@@ -1,4 +1,4 @@
-"""When decisions hear of what attempts showed."""
+"""When results of attempts become visible to decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fork at the worst moment: while other threads hold every lock there is, or import what is imported late."""
+"""A fork at the worst moment: while other threads hold locks or run late imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Router's own traces while some of them wait to be written: what is read and deleted counts these, too."""
+"""A Router's reads and deletes include its own traces that are not written yet."""
 
 from __future__ import annotations
 

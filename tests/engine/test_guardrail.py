@@ -1,4 +1,4 @@
-"""Guardrails in the way of requests and answers: what they redact or block never gets past, however a call is made."""
+"""Guardrails on requests and answers: redacted or blocked text never passes, however a call is made."""
 
 from __future__ import annotations
 

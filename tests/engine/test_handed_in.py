@@ -1,4 +1,4 @@
-"""What people hand to a Router besides requests: providers, callers, ids. A slip gets an error that says what to do."""
+"""Invalid arguments other than requests: providers, callers, ids. The errors say how to fix them."""
 
 from __future__ import annotations
 

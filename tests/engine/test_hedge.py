@@ -1,4 +1,4 @@
-"""Hedges through the Router: a second model is asked beside a silent first, and nothing of the race is left behind."""
+"""Hedges through the Router: a second model is called beside a silent first, and the race leaks nothing."""
 
 from __future__ import annotations
 

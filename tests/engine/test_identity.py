@@ -1,4 +1,4 @@
-"""Ids rise, differ over threads and forks, and ask the system for chance but now and then."""
+"""Ids increase, differ across threads and forks, and rarely read system randomness."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts are sketched where that is asked for, and an account is routed by what its own traffic taught."""
+"""Prompt sketches are recorded if enabled, and an account is routed by what its own traffic taught."""
 
 from __future__ import annotations
 

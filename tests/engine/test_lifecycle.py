@@ -1,4 +1,4 @@
-"""A Router anywhere: several loops, threads, forks, notebooks, closed twice, never closed; nothing is left behind."""
+"""The Router's lifecycle: several loops, threads, forks, notebooks, closed twice or never. Nothing leaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many requests at once: each has its result, so many run at a time, and one budget holds over them all."""
+"""Many requests at once: each has its result, concurrency is limited, and one budget covers all."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Answers as values of a type: asked for, read, mended once, fallen back from; within budget and time, without a word
-in traces and errors."""
+"""Structured output: parsed, repaired once, with fallback, within budget and time, and not in traces and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call owes is booked whatever the storage raises or gives; and what it gives is looked at before it is used."""
+"""A call's pending writes survive any storage error, and storage results are validated before use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes spend one account's money, share one idempotency key, and are killed: nothing is spent twice."""
+"""Processes share one account and one idempotency key and are killed: nothing is spent twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file of policies is taken anew when it changes, as a whole; one that is not valid changes nothing and says why."""
+"""A policy file is reloaded as a whole when it changes; an invalid one changes nothing and is reported."""
 
 from __future__ import annotations
 

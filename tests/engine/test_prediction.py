@@ -1,4 +1,4 @@
-"""Decisions that read the prompt: when it is read, what that changes, and what is said of it."""
+"""Decisions that read the prompt: when they read it, what that changes, and what is recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server holds of a request between its check and its call: ``Router.prepare``."""
+"""``Router.prepare``: what a server keeps of a request between validation and the call."""
 
 from __future__ import annotations
 

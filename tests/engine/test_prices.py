@@ -1,4 +1,4 @@
-"""Prices that change at midnight, costs that nobody told, and prices that are old."""
+"""Prices that change at midnight, unreported costs, and outdated prices."""
 
 from __future__ import annotations
 

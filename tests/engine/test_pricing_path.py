@@ -1,4 +1,4 @@
-"""Plain and streamed answers are priced alike, for every model, and as the catalogue bills their usage."""
+"""Plain and streamed answers cost the same for every model, and match the catalogue's prices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The development prompts go through decisions, and through chat completions over real HTTP."""
+"""The development prompts run through decisions, and through chat completions over real HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sums that refusals name, tried out: with them the same request is answered, with less it is not."""
+"""Amounts named in refusals: with that amount the same request is admitted, with less it is not."""
 
 from __future__ import annotations
 

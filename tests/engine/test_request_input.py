@@ -1,4 +1,4 @@
-"""A large request is read in a worker thread, a small one on the spot, as is any under a virtual clock."""
+"""Large requests are parsed in a worker thread, small ones inline, and all inline on a virtual clock."""
 
 from __future__ import annotations
 

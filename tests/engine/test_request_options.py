@@ -1,4 +1,4 @@
-"""What a request asks of a vendor reaches it, is priced, and what it thought comes back and goes out again."""
+"""Request options reach the vendor and are priced; reasoning is returned and can be sent back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces go when their time is over, and who runs a Router hears when that does not work."""
+"""Traces are deleted after their retention time, and a warning is logged if that fails."""
 
 from __future__ import annotations
 

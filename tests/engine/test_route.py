@@ -1,4 +1,4 @@
-"""One request, from its words to its answer, its bill and its trace."""
+"""One request from prompt to answer, cost and trace."""
 
 from __future__ import annotations
 

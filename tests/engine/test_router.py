@@ -1,4 +1,4 @@
-"""The Router's plain functions: decide, explain, replay, models, policies; and what it reads from its surroundings."""
+"""The Router's plain functions: decide, explain, replay, models, policies; and its environment variables."""
 
 from __future__ import annotations
 

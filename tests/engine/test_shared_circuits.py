@@ -1,4 +1,4 @@
-"""A circuit that opens in one process opens in those that share a coordination, and closes in each by itself."""
+"""A circuit opened in one process opens in all that share a coordination; each closes it by itself."""
 
 from __future__ import annotations
 

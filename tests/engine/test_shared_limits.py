@@ -1,4 +1,4 @@
-"""Rate limits counted in Redis keep what the contract of accounts says, in one process and in several."""
+"""Rate limits counted in Redis meet the account contract, in one process and in several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""While Redis is away a process goes on with its part of every limit, nobody hangs, and it recovers by itself."""
+"""While Redis is down, each process uses its share of every limit, nothing hangs, and it recovers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routers on two machines, each with a storage of its own, are limited together by what Redis counts."""
+"""Routers on two machines with separate storages share rate limits through Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What attempts taught one process of a store is known to all of them, in the same words and at the same time."""
+"""Processes of a store share what attempts taught, in the same form and at the same time."""
 
 from __future__ import annotations
 

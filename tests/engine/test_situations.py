@@ -1,4 +1,4 @@
-"""The sixteen situations that failover is judged by, and some more, each with the default limits on virtual time."""
+"""The sixteen failover scenarios, and some more, with default limits on virtual time."""
 
 from __future__ import annotations
 

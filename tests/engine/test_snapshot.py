@@ -1,4 +1,4 @@
-"""The snapshots that traces name: put once and again in time, and tried again where a storage refuses them."""
+"""Snapshots named by traces: stored once, renewed in time, and retried if the storage refuses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that a host makes: the same machine, budget, deadline and trace as ``route``, obeyed by plain code."""
+"""Calls made by the host: the same machine, budget, deadline and trace as ``route``."""
 
 from __future__ import annotations
 

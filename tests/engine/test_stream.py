@@ -1,4 +1,4 @@
-"""Answers read while they come: the same call, in pieces."""
+"""Streamed answers: the same call as ``route``, in chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tags hold where they were set: in what is awaited, started or run in a copied context there, and nowhere else."""
+"""Tags apply to awaited calls, child tasks and copied contexts of the scope that sets them, and nowhere else."""
 
 from __future__ import annotations
 

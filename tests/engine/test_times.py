@@ -1,4 +1,4 @@
-"""``timeout`` and ``max_retries``, by the names of vendors' SDKs: of a Router, a call and a provider."""
+"""``timeout`` and ``max_retries``, named as in vendor SDKs: on a Router, a call and a provider."""
 
 from __future__ import annotations
 

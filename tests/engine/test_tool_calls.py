@@ -1,4 +1,4 @@
-"""One call of a tool: whatever a model, a tool or ``approve`` does, there is a step and an observation."""
+"""One tool call: whatever a model, a tool or ``approve`` does, it produces a step and an observation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces on their way into a storage that makes one wait, refuses, hangs or is away; and the end of the Router."""
+"""Writing traces to a storage that is slow, refuses, hangs or is down; and closing the Router."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call knows where in a whole system it was made, and tells those who are to hear of it."""
+"""A call records its place in a distributed trace, and passes it on."""
 
 from __future__ import annotations
 

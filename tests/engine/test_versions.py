@@ -1,4 +1,4 @@
-"""One content of a policy has one version, in all processes of a store and for as long as it lasts."""
+"""Equal policies have equal versions, in all processes of a store and for its whole lifetime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A conversation stays where it is warm until another model is worth the move."""
+"""A conversation stays on the model with a warm prompt cache until another model is worth the switch."""
 
 from __future__ import annotations
 

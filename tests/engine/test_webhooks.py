@@ -1,4 +1,4 @@
-"""The dispatcher on virtual time: schedule, leases, isolation, shutdown."""
+"""The webhook dispatcher on virtual time: schedule, leases, isolation and shutdown."""
 
 from __future__ import annotations
 

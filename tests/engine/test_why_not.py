@@ -1,4 +1,4 @@
-"""``Router.why_not``: the rule of the core, asked of a request."""
+"""``Router.why_not``: the core rule applied to a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The background thread with real time, and the caller's own loop with virtual time."""
+"""The background thread on real time, and the caller's own loop on virtual time."""
 
 from __future__ import annotations
 

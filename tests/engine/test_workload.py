@@ -1,4 +1,4 @@
-"""A call is decided by what is known of its own workload, and of no other account's."""
+"""A decision uses statistics of the call's own workload, and of no other account."""
 
 from __future__ import annotations
 

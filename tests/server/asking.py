@@ -1,4 +1,4 @@
-"""Asks an application without a socket: a scope in, messages out."""
+"""Calls an ASGI application without a socket: a scope in, messages out."""
 
 from __future__ import annotations
 

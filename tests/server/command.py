@@ -1,4 +1,4 @@
-"""``routewright serve`` as a process of its own on the loopback, and a vendor that answers when it is let go."""
+"""``routewright serve`` as a child process on loopback, and a vendor server that answers on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The document of the interface, and what it says of values."""
+"""The OpenAPI document, and its schemas of values."""
 
 from __future__ import annotations
 

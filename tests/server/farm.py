@@ -1,4 +1,4 @@
-"""Four servers, each a process of its own, over one store."""
+"""Four server processes on one store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asks a server through instructor, in each mode. ``test_client_table.py`` runs it in an environment of its own."""
+"""Calls a server through instructor, in each mode. ``test_client_table.py`` runs it in its own environment."""
 
 from __future__ import annotations
 

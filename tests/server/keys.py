@@ -1,4 +1,4 @@
-"""Private keys for tests of TLS, which are no secrets: one of no certificate, and the same kind behind a password."""
+"""Private keys for TLS tests, not secret: one that matches no certificate, and one protected by a password."""
 
 OTHER = """\
 -----BEGIN PRIVATE KEY-----

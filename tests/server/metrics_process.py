@@ -1,4 +1,4 @@
-"""A process with a Router and its figures, which does what its standard input says, line by line."""
+"""A process with a Router and its metrics, which executes commands from standard input line by line."""
 
 from __future__ import annotations
 

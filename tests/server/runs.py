@@ -1,4 +1,4 @@
-"""Runs of agents over ASGI on virtual time: accounts with terms, and what a client is told, plain or as a stream."""
+"""Agent runs over ASGI on virtual time: accounts with limits, and the responses, plain or streamed."""
 
 from __future__ import annotations
 

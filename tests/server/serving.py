@@ -1,4 +1,4 @@
-"""A server on the loopback for a test: the application under a real uvicorn, in a thread of its own."""
+"""A test server on loopback: the application under a real uvicorn in its own thread."""
 
 from __future__ import annotations
 

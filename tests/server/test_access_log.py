@@ -1,4 +1,4 @@
-"""The access log: a line a request, and nothing in it that is a secret or that a client made up."""
+"""The access log: one line per request, with no secrets and no line that a client can forge."""
 
 from __future__ import annotations
 

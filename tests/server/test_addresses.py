@@ -1,4 +1,4 @@
-"""Where upstreams stand is the business of who runs the process: neither HTTP nor a caller with a key is told."""
+"""Upstream addresses are visible only to the operator, not over HTTP or to a caller with a key."""
 
 from __future__ import annotations
 

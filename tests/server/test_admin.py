@@ -1,4 +1,4 @@
-"""What operators ask: whether the process lives, whether it can serve, its figures."""
+"""Operator endpoints: liveness, readiness and metrics."""
 
 from __future__ import annotations
 

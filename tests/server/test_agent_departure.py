@@ -1,4 +1,4 @@
-"""A client that leaves a run of an agent: the run ends, and is settled; with an idempotency key it goes on."""
+"""A client disconnects during an agent run: the run ends and is settled; with an idempotency key it continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of agents within the money and the limits of their account and key."""
+"""Agent runs within the budgets and limits of their account and key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of agents over four servers on one store: a key is one run, an account one budget, whoever serves."""
+"""Agent runs on four servers with one store: one run per key and one budget per account, on any server."""
 
 from __future__ import annotations
 

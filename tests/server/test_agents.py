@@ -1,5 +1,4 @@
-"""``POST /v1/agents/run``: every row of the specification's tables (2.4, 2.5), plain and streamed, with and without an
-idempotency key."""
+"""``POST /v1/agents/run``: every row of spec tables 2.4 and 2.5, plain, streamed and with an idempotency key."""
 
 from __future__ import annotations
 

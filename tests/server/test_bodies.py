@@ -1,4 +1,4 @@
-"""What bodies may cost: how many values one holds, how many bytes wait, whose turn it is. Long texts are welcome."""
+"""Limits on request bodies: number of values, buffered bytes, and one long body parsed at a time."""
 
 from __future__ import annotations
 

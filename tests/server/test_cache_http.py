@@ -1,4 +1,4 @@
-"""The response cache over HTTP: at our own door and those for other vendors' clients, plain and as a stream."""
+"""The response cache over HTTP: on the native and the vendor-compatible routes, plain and streamed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Real clients, unchanged but for base URL and key: each plain, streamed, with tools, structured, failing and
-asynchronous. One server on the loopback answers them all.
-"""
+"""Real clients with only base URL and key changed: plain, streamed, tools, structured, failing, async."""
 
 from __future__ import annotations
 

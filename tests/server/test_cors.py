@@ -1,4 +1,4 @@
-"""Web pages of listed origins may ask from a browser; for all others, and where none is listed, nothing changes."""
+"""CORS: pages of listed origins may call from a browser. Nothing changes for others, or without a list."""
 
 from __future__ import annotations
 

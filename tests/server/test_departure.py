@@ -1,4 +1,4 @@
-"""A client that leaves: what is done for it ends, and is settled; with an idempotency key it finishes."""
+"""A client disconnects: its call is cancelled and settled; with an idempotency key it finishes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that leave at any moment, over real sockets: upstream is closed, nothing is held, all is paid for."""
+"""Clients disconnect at any moment, over real sockets: upstream is closed, nothing leaks, and all is billed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client may send, and how long it may take; what is read of it, and what is said of the rest."""
+"""HTTP requests and responses: bodies, timeouts, headers, queries and error responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is sent is answered, or refused: never a fault of ours, never a 5xx that nobody asked for."""
+"""Any input gets an answer or a refusal: never an internal error, and no unexpected 5xx."""
 
 from __future__ import annotations
 

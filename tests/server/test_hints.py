@@ -1,4 +1,4 @@
-"""Every problem has a hint; Python is told in Python's words, HTTP in those of JSON."""
+"""Every problem has a hint, in Python terms for Python callers and in JSON terms over HTTP."""
 
 from __future__ import annotations
 

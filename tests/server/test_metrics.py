@@ -1,4 +1,4 @@
-"""What Prometheus is told: every figure, and nothing that a caller makes up."""
+"""Prometheus metrics: all documented ones are exported, and callers cannot add labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The application inside another, and behind a proxy."""
+"""The application mounted inside another one, and behind a proxy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``GET /v1/openapi.json``: it is valid, it is whole, its examples are true, and it is made when it is asked for."""
+"""``GET /v1/openapi.json``: valid, complete, with correct examples, and built on first request."""
 
 from __future__ import annotations
 

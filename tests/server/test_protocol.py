@@ -1,4 +1,4 @@
-"""HTTP/1.1 at the socket: whatever is sent, one answer to one request, none of them a fault of ours, all in bounds."""
+"""HTTP/1.1 on the socket: any input gets one response per request, no internal errors, within limits."""
 
 from __future__ import annotations
 

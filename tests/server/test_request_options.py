@@ -1,4 +1,4 @@
-"""RequestOptions reach the provider through each door, and what the model thought reaches the client and comes back."""
+"""Request options reach the provider through each route, and reasoning reaches the client and comes back."""
 
 from __future__ import annotations
 

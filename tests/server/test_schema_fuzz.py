@@ -1,4 +1,4 @@
-"""The document tells the truth: schemathesis sends what it allows and what it forbids, and holds answers to it."""
+"""The OpenAPI document is accurate: schemathesis sends valid and invalid requests, and checks responses against it."""
 
 from __future__ import annotations
 

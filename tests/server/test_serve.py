@@ -1,4 +1,4 @@
-"""``routewright serve``, run as people run it: its first start, its end, its reloads, its workers."""
+"""``routewright serve`` as a user runs it: first start, shutdown, reloads and workers."""
 
 from __future__ import annotations
 

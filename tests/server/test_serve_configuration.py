@@ -1,6 +1,4 @@
-"""What ``routewright serve`` is told: a flag before the environment before the file before the default, and each in its
-own words where it is wrong.
-"""
+"""Configuration of ``routewright serve``: flag over environment over file over default; errors name the source."""
 
 from __future__ import annotations
 

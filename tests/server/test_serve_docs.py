@@ -1,4 +1,4 @@
-"""The tutorial shows what the first start prints."""
+"""The tutorial shows the actual output of the first start."""
 
 from __future__ import annotations
 

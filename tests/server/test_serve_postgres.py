@@ -1,4 +1,4 @@
-"""``routewright serve`` on a store in PostgreSQL: several servers as one, and what they say of a part that is away."""
+"""``routewright serve`` on a PostgreSQL store: several servers act as one, and report a part that is down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The supervisor without processes: which worker is replaced when, and what happens if one cannot start."""
+"""The supervisor without processes: when it replaces a worker, and what happens if one cannot start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a header that comes in, through the trace, to the header that goes out: over real sockets."""
+"""``traceparent`` from the incoming header through the trace to the outgoing header, over real sockets."""
 
 from __future__ import annotations
 

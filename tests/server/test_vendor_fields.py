@@ -1,4 +1,4 @@
-"""What the vendors' own SDKs can send: each field is honoured, ignored by its name, or refused where it stands."""
+"""Fields that the vendors' SDKs can send: each is honoured, ignored by name, or refused at its path."""
 
 from __future__ import annotations
 

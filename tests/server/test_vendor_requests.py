@@ -1,4 +1,4 @@
-"""What the doors for other vendors' clients have in common."""
+"""What the vendor-compatible routes have in common."""
 
 from __future__ import annotations
 

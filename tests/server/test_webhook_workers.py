@@ -1,4 +1,4 @@
-"""Four servers over one store: each cause is one event, verified by a receiver behind TLS."""
+"""Four servers on one store: each cause produces one event, verified by a receiver behind TLS."""
 
 from __future__ import annotations
 

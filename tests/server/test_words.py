@@ -1,4 +1,4 @@
-"""Errors of the doors name fields as their clients wrote them, and never as the route request does."""
+"""Errors of vendor-compatible routes name fields as the client wrote them, never as in the route request."""
 
 from __future__ import annotations
 

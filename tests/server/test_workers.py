@@ -1,4 +1,4 @@
-"""Four servers over one store: what holds for one holds for all of them together."""
+"""Four servers on one store behave like one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""One of several servers over one store that also deliver webhooks: ``python -m tests.server.webhook_worker STORE
-POLICIES``. Writes its port.
+"""A server that also delivers webhooks, for tests that run several on one store. Writes its port.
 
-The message ``fail`` fails at every model, ``stumble`` at the first. Windows of an hour and of five minutes are of some
-seconds here.
+    python -m tests.server.webhook_worker STORE POLICIES
+
+The message ``fail`` fails on every model, ``stumble`` on the first. The one-hour and five-minute windows are shortened
+to a few seconds.
 """
 
 from __future__ import annotations

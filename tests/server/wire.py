@@ -1,4 +1,4 @@
-"""One request to the application without a server between them: what a client does is a script."""
+"""Sends one scripted request to the application without a server."""
 
 from __future__ import annotations
 

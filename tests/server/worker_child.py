@@ -1,8 +1,8 @@
-"""One of several processes that serve one store: ``python -m tests.server.worker_child STORE CALLS LEASE_S``.
+"""A server process on a shared store: ``python -m tests.server.worker_child STORE CALLS LEASE_S``.
 
-Writes its port, and a line into the file CALLS for each call that a model gets. A message ``wait 3`` is answered after
-three seconds. A run of an agent with the task ``rounds 2`` calls a tool twice and answers; with ``rounds 2 stall 1``
-the model call after the first tool takes a minute, for the first process that makes it.
+Writes its port, and appends a line to the file CALLS for each model call. The message ``wait 3`` is answered after
+three seconds. An agent run with the task ``rounds 2`` calls a tool twice and answers. With ``rounds 2 stall 1``, the
+model call after the first tool takes a minute in the first process that makes it.
 """
 
 from __future__ import annotations

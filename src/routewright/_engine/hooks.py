@@ -55,10 +55,13 @@ class HookCounts(NamedTuple):
 
 
 class Subscription:
-    """A registered hook. Call it, or leave it as a context manager, to unregister.
+    """A registered hook.
 
-    with router.on_trace(print):
-        router.blocking.route("Hello")"""
+    Call it, or leave it as a context manager, to unregister:
+
+        with router.on_trace(print):
+            router.blocking.route("Hello")
+    """
 
     def __init__(self, hook: Callable[[Any], object], leave: Callable[[Subscription], None]) -> None:
         if not callable(hook):

@@ -1,4 +1,4 @@
-"""The system's clock, and the alarms of an asyncio loop: a heap, and one timer for the soonest deadline."""
+"""The system clock and its deadlines. On asyncio, a heap holds the deadlines and one timer fires for the soonest."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ import anyio
 
 from routewright.loop import current_task, this_task
 
-LONGEST_WAIT_S = 86_400.0  # loops cap, refuse or wrap far larger ones: a later deadline is waited for in parts
-SHORTEST_WAIT_S = 0.001  # uvloop counts whole milliseconds: a shorter wait would spin
+LONGEST_WAIT_S = 86_400.0  # loops cap, refuse or wrap very long delays, so a later deadline takes several timers
+SHORTEST_WAIT_S = 0.001  # uvloop has millisecond timers: a shorter wait would spin
 SWEEP_AFTER = 64
 
 
 class Waiting(Protocol):
-    """A deadline that waits for its time."""
+    """A pending deadline."""
 
     entry: Entry | None
-    """Where it waits. Its time is never later than the true one. Entries that are not this one are void."""
+    """Its entry in the heap, never later than the deadline. Any other entry for it is void."""
 
     def ring(self, now: float) -> float:
-        """Cancel what runs inside if the true time has come. Returns when to come again; infinity: never."""
+        """Cancel the body if the deadline has passed. Returns when to ring again, or infinity for never."""
         ...
 
 
 class Shield(Protocol):
-    """A scope that holds back the deadlines that its task entered before."""
+    """A scope that holds back the deadlines its task entered earlier."""
 
     order: int
     held: list[Waiting]
-    """Those whose time has come meanwhile."""
+    """Deadlines that passed while the shield was in place."""
 
 
 Entry = tuple[float, int, Waiting]
-"""Time, tie-breaker, and whose it is."""
+"""Time, tie-breaker and deadline."""
 
 
 class Alarms:
-    """The deadlines of one asyncio loop, soonest first, behind one timer. Only the loop's own thread touches them."""
+    """The deadlines of one asyncio loop, in a heap with one timer. Use it only from the loop's thread."""
 
     __slots__ = ("armed", "entries", "loop", "order", "room", "scope", "shields", "timer")
 
@@ -56,22 +56,22 @@ class Alarms:
         self.loop = weakref.ref(loop)
         self.entries: list[Entry] = []  # a heap
         self.armed = inf
-        """The time that the timer is set for."""
+        """The time the timer is set for."""
         self.timer: weakref.ref[asyncio.Handle] | None = None
-        """Kept weakly like the loop, which it holds."""
+        """A weak reference, because the handle references the loop."""
         self.room = SWEEP_AFTER
-        """With more entries than this, void ones are swept out."""
+        """Void entries are removed once there are more entries than this."""
         self.order = itertools.count()
         self.scope = type(anyio.CancelScope())
-        """The class behind anyio's door, which looks for it each time at two thirds of the price of a scope."""
+        """The concrete scope class. ``anyio.CancelScope`` looks it up each time, for two thirds of a scope's cost."""
         self.shields = weakref.WeakKeyDictionary[asyncio.Task[Any], list[Shield]]()
-        """The shields that a task is in, the innermost last."""
+        """The shields each task is in, innermost last."""
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def add(self, at: float, alarm: Waiting) -> None:
-        """Ring ``alarm`` at ``at``, in place of the time that it stands for. In the past means as soon as possible."""
+        """Ring ``alarm`` at ``at`` instead of its current time. A time in the past means as soon as possible."""
         alarm.entry = entry = (at, next(self.order), alarm)
         heappush(self.entries, entry)
         if at < self.armed:
@@ -80,13 +80,13 @@ class Alarms:
             self.sweep()
 
     def sweep(self) -> None:
-        """Drop void entries: of deadlines that were left, or have another."""
+        """Remove void entries: their deadline was exited, or has a newer entry."""
         self.entries[:] = [entry for entry in self.entries if entry[2].entry is entry]
         heapify(self.entries)
         self.room = max(SWEEP_AFTER, 2 * len(self.entries))
 
     def drop_shield(self, task: asyncio.Task[Any], shield: Shield) -> None:
-        """A task has left a shield: alarms that were held back ring before it waits again."""
+        """Remove a shield that its task exited. Alarms it held back ring before the task waits again."""
         shields = self.shields[task]
         shields.remove(shield)
         if not shields:
@@ -95,7 +95,7 @@ class Alarms:
             self.add(-inf, alarm)
 
     def arm(self, at: float) -> None:
-        """Set the timer, in place of a later one."""
+        """Set the timer, replacing the current one."""
         loop = self.loop()
         if loop is None:
             return
@@ -103,7 +103,7 @@ class Alarms:
         if before is not None:
             before.cancel()
         self.armed = at
-        # a delay, since the loop's own scale may differ; in no context, since a timer would keep that of a request
+        # a delay, because the loop's clock may differ; an empty context, because a timer would keep a request's alive
         delay = at - monotonic()
         if delay > 0:
             delay = min(max(delay, SHORTEST_WAIT_S), LONGEST_WAIT_S)
@@ -130,7 +130,7 @@ class Alarms:
 
 
 def alarms_of(loop: asyncio.AbstractEventLoop) -> Alarms:
-    """Find or make those of the loop that runs in this thread."""
+    """Get or create the alarms of the loop that runs in this thread."""
     alarms = here.alarms
     if alarms is None or alarms.loop() is not loop:
         here.alarms = alarms = Alarms(loop)
@@ -138,7 +138,7 @@ def alarms_of(loop: asyncio.AbstractEventLoop) -> Alarms:
 
 
 class _Here(threading.local):
-    """The alarms of the loop that ran last in this thread: of all clocks, since shields hold back those of any."""
+    """The alarms of this thread's last loop, shared by all clocks because a shield holds back all alarms."""
 
     alarms: Alarms | None = None
 
@@ -146,13 +146,13 @@ class _Here(threading.local):
 here = _Here()
 
 LONGEST_PAUSE_S = 0.05
-"""How long an alarm that was not left waits at most until it rings again. The first pause is the shortest wait, each
-further one twice the one before."""
+"""The longest pause before an alarm whose body still runs rings again. Pauses start at ``SHORTEST_WAIT_S`` and
+double."""
 
 
 FIRST_LOOK_S = 0.5
-"""An alarm is first looked at after this long, even if its time comes later. Most calls have ended by then, and one
-that is brought forward to no earlier than that (a provider's farewell) needs no second entry."""
+"""The longest time until an alarm's first heap entry is due, even for a later deadline. Most calls end before it, and a
+deadline moved forward needs a second entry only if the new time is earlier than this."""
 
 
 class SystemClock:
@@ -165,19 +165,20 @@ class SystemClock:
 
     virtual = False
 
-    # asked some ten times a request, so without a frame of ours in between
+    # called about ten times per request, so without a Python frame
     monotonic = staticmethod(time.monotonic)
     time = staticmethod(time.time)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait. Zero or less lets other tasks run once."""
+        """Wait. Zero or less yields to other tasks once."""
         await anyio.sleep(max(seconds, 0.0))
 
     def deadline(self, at: float, *, shield: bool = False, scoped: bool = False) -> Alarm | ScopeDeadline:
-        """Make a deadline that cancels what runs in it at ``at`` on the ``monotonic`` scale, at most 1 ms late.
+        """Create a deadline that cancels its body at ``at`` on the ``monotonic`` scale, at most 1 ms late.
 
-        With ``shield`` scopes and deadlines around it cannot cancel it; ``asyncio.Task.cancel`` still can. On asyncio
-        it cancels natively, through shields inside it, unless ``scoped``; on trio it is always a scope.
+        With ``shield``, enclosing scopes and deadlines cannot cancel the body; ``asyncio.Task.cancel`` still can. On
+        asyncio the deadline cancels the task itself, even through cancel scopes with a shield inside it, unless
+        ``scoped``. On trio it is always a cancel scope.
         """
         if shield or scoped:
             return ScopeDeadline(at, shield=shield)
@@ -190,17 +191,17 @@ class SystemClock:
 class Alarm:
     """The ``Deadline`` of an asyncio task, made by ``SystemClock.deadline``. Belongs to the task that enters it.
 
-    Where nested ones have both run out, the outer one expires.
+    If nested deadlines have both passed, the outer one expires.
     """
 
     __slots__ = ("_baseline", "_instead", "_order", "_rings", "_task", "alarms", "at", "entry", "expired")
 
-    # without __init__: entering and leaving an alarm is three calls, counting the one that makes it
+    # no __init__, for speed: an alarm takes three calls, to create, enter and exit it
     at: float
     expired: bool
     alarms: Alarms
     entry: Entry | None
-    """Where it waits. None while it is parked at infinity, held back by a shield, or not entered."""
+    """Its entry in the heap. None while it is set to infinity, held back by a shield, or not entered."""
     _task: asyncio.Task[Any] | None
     _instead: ScopeDeadline | None
 
@@ -219,7 +220,7 @@ class Alarm:
         self.alarms = alarms
         self._task = task
         self._baseline = baseline = task.cancelling()
-        if baseline and task._must_cancel:  # called before and raised in here, so it counts as if it came later
+        if baseline and task._must_cancel:  # requested before, but raised in the body: count it as if it came later
             self._baseline = baseline - 1
         self._rings = 0
         self._order = order = next(alarms.order)
@@ -249,14 +250,14 @@ class Alarm:
                 return scope.__exit__(kind, error, trace)
             finally:
                 self.expired = scope.expired
-        # no more than this, since a coroutine that was dropped may be closed in any thread
+        # nothing more here: a dropped coroutine may be closed in any thread
         self.entry = self._task = None
         if not self._rings:
             return None
         return self._settle(task, error)
 
     def move(self, at: float) -> None:
-        """Put the time off, which is a store, or forward. One that has rung stays rung."""
+        """Change the deadline. Moving it later only stores the time. An alarm that has rung stays rung."""
         self.at = at
         entry = self.entry
         if entry is not None and at >= entry[0]:
@@ -268,7 +269,7 @@ class Alarm:
             self._instead.move(at)
 
     def ring(self, now: float) -> float:
-        """Cancel the task if the time has come and no shield was entered since; say when to come again."""
+        """Cancel the task if the deadline has passed and no shield was entered since. Returns when to ring again."""
         task = self._task
         if task is None:
             return inf
@@ -278,20 +279,20 @@ class Alarm:
         if shields and shields[-1].order > self._order:
             shields[-1].held.append(self)
             return inf
-        if not task.cancel():  # it has ended, and left a generator behind
+        if not task.cancel():  # the task has ended, but a generator was not closed
             return inf
         self._rings += 1
         return now + min(SHORTEST_WAIT_S * (1 << min(self._rings - 1, 10)), LONGEST_PAUSE_S)
 
     def _settle(self, task: asyncio.Task[Any], error: BaseException | None) -> bool | None:
-        """Take the rings back, and swallow the cancellation if it is theirs alone."""
+        """Undo the alarm's cancellations. Swallows the error if the alarm alone caused it."""
         try:
             loop = get_running_loop()
         except RuntimeError:
             return None
         if loop is not self.alarms.loop():
             return None
-        while self._rings and task.cancelling() > self._baseline:  # the body may have taken some back
+        while self._rings and task.cancelling() > self._baseline:  # the body may have undone some
             task.uncancel()
             self._rings -= 1
         if not isinstance(error, CancelledError) or current_task(loop) is not task:
@@ -310,9 +311,9 @@ class Alarm:
 
 
 class ScopeDeadline:
-    """A ``Deadline`` that is a cancel scope: on trio, with a shield, and where a scope is asked for.
+    """A ``Deadline`` based on a cancel scope: used on trio, and for ``shield`` and ``scoped``.
 
-    While a shield stands, the alarms that its task entered before do not ring.
+    While a shield is in place, alarms that its task entered earlier do not ring.
     """
 
     __slots__ = ("_scope", "_shield", "_task", "alarms", "at", "entry", "expired", "held", "order")
@@ -321,10 +322,10 @@ class ScopeDeadline:
         self.at = at
         self.expired = False
         self.alarms: Alarms | None = None
-        """Where it waits while it is entered; None on trio, whose scopes keep time themselves."""
+        """Set while it is entered on asyncio. None on trio, where the scope keeps time itself."""
         self.entry: Entry | None = None
         self.held: list[Waiting] = []
-        """Alarms whose time came while this shield stood."""
+        """Alarms that were due while this shield was in place."""
         self._shield = shield
         self._scope: anyio.CancelScope
         self._task: asyncio.Task[Any] | None = None
@@ -363,7 +364,7 @@ class ScopeDeadline:
             self.expired = self._scope.cancelled_caught
 
     def move(self, at: float) -> None:
-        """Put the time off, or forward. One that has run out stays so."""
+        """Change the deadline. One that has expired stays expired."""
         self.at = at
         if self.alarms is not None:
             if at < (inf if self.entry is None else self.entry[0]):
@@ -372,7 +373,7 @@ class ScopeDeadline:
             self._scope.deadline = _on_loops_scale(at)
 
     def ring(self, now: float) -> float:
-        """Cancel what runs inside if the time has come; say when to come again."""
+        """Cancel the body if the deadline has passed. Returns when to ring again."""
         if self.at > now:
             return self.at
         self._scope.cancel()
@@ -380,15 +381,16 @@ class ScopeDeadline:
 
 
 def _on_loops_scale(at: float) -> float:
-    return anyio.current_time() + at - monotonic()  # trio's clock starts anywhere
+    return anyio.current_time() + at - monotonic()  # trio's clock has an arbitrary start
 
 
 def _word_as_scopes_do(error: CancelledError) -> None:
-    """Make the alarm's cancellation one that a cancelled scope around it takes for its own.
+    """Change the alarm's cancellation so that an enclosing cancelled scope accepts it as its own.
 
-    Both came in one turn of the loop, where asyncio makes one error of them. Scopes know theirs by its message.
+    Both were requested in one iteration of the loop, and asyncio merges them into one error. Scopes recognize their
+    own by its message.
     """
-    older = CancelledError("Cancelled by cancel scope around a deadline")  # so up to anyio 4.9 at least
+    older = CancelledError("Cancelled by cancel scope around a deadline")  # the message up to anyio 4.9 at least
     older.__context__ = error.__context__
     error.args = ("Cancelled via cancel scope around a deadline",)
     error.__context__ = older

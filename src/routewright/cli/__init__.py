@@ -1,4 +1,4 @@
-"""The command ``routewright``. ``--help`` describes it; its exit codes are listed in ``command.py``."""
+"""The command ``routewright``. See ``--help``; the exit codes are in ``command.py``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code. ``argv`` is without the program's name; None: the process's."""
-    from .command import run  # workers of a server import this package, and need no parser
+    """Run a command line and return its exit code. ``argv`` excludes the program name and defaults to the process's."""
+    from .command import run  # server workers import this package but need no parser
 
     return run(argv)

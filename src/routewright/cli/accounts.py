@@ -1,4 +1,4 @@
-"""The commands ``accounts``, ``keys``, ``incidents`` and ``secret``. Only ``keys create`` ever shows a key."""
+"""The commands ``accounts``, ``keys``, ``incidents`` and ``secret``. Only ``keys create`` shows a key."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DAY, _MINUTE = len("2026-11-22"), len("2026-11-22T12:00")
 
 
 def add_accounts(command: Parser) -> None:
-    """Give the command ``accounts`` its own commands."""
+    """Add the subcommands of ``accounts``."""
     create, ls = command.command("create NAME", _create_account), command.command("ls", _ls_accounts)
     show, change = command.command("show NAME", _show_account), command.command("change NAME", _change_account)
     credit = command.command("credit NAME USD", _credit)
@@ -135,13 +135,13 @@ def _account_terms(account: Account) -> dict[str, str]:
 
 
 def _account_json(account: Account) -> dict[str, Any]:
-    """The terms of an account: ``limits`` are those that hold, ``own_limits`` what it has in place of its plan's."""
+    """The terms of an account: ``limits`` are the effective ones, ``own_limits`` those that override the plan's."""
     limits = {"limits": _limits_json(limits_of(account)), "own_limits": _limits_json(account.limits)}
     return picked(account, "name created_at plan") | limits | picked(account, "prepaid monthly_limit_usd")
 
 
 def add_keys(command: Parser) -> None:
-    """Give the command ``keys`` its own commands."""
+    """Add the subcommands of ``keys``."""
     create, ls = command.command("create --name NAME ACCOUNT", _create_key), command.command("ls ACCOUNT", _ls_keys)
     show, change = command.command("show ACCOUNT ID", _show_key), command.command("change ACCOUNT ID", _change_key)
     revoke = command.command("revoke ACCOUNT ID", _revoke)
@@ -266,7 +266,7 @@ def _scopes_or_all(text: str) -> list[str] | None:
 
 
 def add_incidents(command: Parser) -> None:
-    """Give the command ``incidents`` its own commands."""
+    """Add the subcommands of ``incidents``."""
     begin, end = command.command("open TITLE", _open), command.command("resolve ID", _resolve)
     add(begin, "title TITLE", "what goes wrong")
     add(begin, "--severity", "how bad it is (default: major)", choices=get_args(Severity), default="major")
@@ -304,7 +304,7 @@ async def _ls_incidents(args: Namespace, screen: Screen) -> None:
 
 
 def add_secret(command: Parser) -> None:
-    """Give the command ``secret`` its own command."""
+    """Add the subcommand of ``secret``."""
     rotate = command.command("rotate", _rotate)
     add(rotate, "--force", "end live keys that were not used since the last change", action="store_true")
     add_store_options(rotate)
@@ -339,9 +339,9 @@ def _given(args: Namespace, terms: Sequence[str]) -> dict[str, Any]:
 
 
 def _changes(args: Namespace, terms: Sequence[str]) -> dict[str, Any]:
-    """The given changes. A limit that is not given stays as it is when the others are written.
+    """The changes given as options. Limits that are not given stay as they are.
 
-    Raises ``ValidationFailed`` where nothing is given: a variable of a script may have been empty."""
+    Raises ``ValidationFailed`` if nothing is given, because a variable in a script may have been empty."""
     given = {name: getattr(args, name) for name in terms if name in args}
     limits = {name: getattr(args, name) for name in _LIMITS if name in args}
     if not given and not limits:
@@ -361,7 +361,7 @@ def _limits_says(limits: RateLimits, without: str) -> dict[str, str]:
 
 
 def _spent(purse: Purse) -> str:
-    """What was charged, of how much, and what running calls have reserved."""
+    """The amount charged, the limit, and the amount reserved by running calls."""
     said = exact(purse.spent_nanos)
     if purse.limit_nanos is not None:
         share = "" if purse.percent is None else f" ({percent(purse.percent / 100)})"

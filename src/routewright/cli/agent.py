@@ -1,4 +1,4 @@
-"""The command ``agent``: works on a task in steps, and shows them as they happen."""
+"""The command ``agent``: runs an agent on a task and shows each step as it happens."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from .show import Line, Screen, dollars, facts
 from .store import add_place, existing_store, named_store
 
 SHOWN = 200
-"""Characters of what a step was given and gave."""
+"""The most characters shown of a step's input and output."""
 _EXITS = {"completed": OK, "partial": UNFINISHED, "budget_exceeded": NOBODY_FITS}
-"""Exit codes by status. A failed run has the code of its error."""
+"""Exit codes by status. A failed run exits with the code of its error."""
 
 
 def add_agent(command: Parser) -> None:
-    """Give the command ``agent`` its options."""
+    """Add the options of ``agent``."""
     command.performs(_agent, "[TASK | - | @FILE]")
     asked = command.add_argument_group("the task")
     add(asked, "prompt TASK | - | @FILE", "what to do; - is standard input", nargs="?")
@@ -116,7 +116,7 @@ async def _agent(args: Namespace, screen: Screen) -> int:
 
 
 async def _response(agent: Agent, args: Namespace, screen: Screen, *, is_kept: bool) -> AgentResponse:
-    """Carry the run out. If it is interrupted and its store keeps it, say how to resume it."""
+    """Execute the run. If it is interrupted and its store keeps it, print how to resume it."""
     run: list[str] = [] if args.resume is None else [args.resume]
     try:
         if args.resume is not None:
@@ -131,7 +131,7 @@ async def _response(agent: Agent, args: Namespace, screen: Screen, *, is_kept: b
 
 
 def _resuming(trace_id: str, args: Namespace) -> str:
-    """The command that continues a run. Its checkpoint has the task and the limits, not the tools and the models."""
+    """The command that resumes a run. It repeats the tools and models, which the checkpoint does not contain."""
     words = ["routewright", "agent", "--resume", trace_id]
     for name in ("store", "tool", "code", "search", "model", "sandbox", "catalogue", "policies"):
         value = getattr(args, name)
@@ -144,7 +144,7 @@ def _resuming(trace_id: str, args: Namespace) -> str:
 
 
 async def _watched(events: AsyncIterator[Any], args: Namespace, screen: Screen, run: list[str]) -> AgentResponse:
-    """Show the run's id, which is put into ``run``, and each step as it ends, with the money that is gone."""
+    """Print each step as it ends, with the money spent so far. Prints the run's id and stores it in ``run``."""
     spent_usd = 0.0
     async for event in events:
         match event:
@@ -191,7 +191,7 @@ def _told(response: AgentResponse) -> dict[str, str]:
 
 
 def _tools(args: Namespace) -> list[Any]:
-    """The tools that the options name. Those that would refuse every call are refused here."""
+    """The tools the options name. Refuses tools that would reject every call."""
     named = dict.fromkeys(args.tool)
     if "code_exec" in named and args.code is None:
         raise refused("--tool", "code_exec needs a sandbox", "give --code monty or --code subprocess")
@@ -205,7 +205,7 @@ def _tools(args: Namespace) -> list[Any]:
 
 
 def _tool(name: str) -> Any:
-    """A built-in tool by its name, or the function of ``module:function``."""
+    """A built-in tool by name, or a function as ``module:function``."""
     if name in BUILT_IN:
         return name
     module, colon, function = name.partition(":")

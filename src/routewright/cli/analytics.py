@@ -1,4 +1,4 @@
-"""The command ``analytics``: the four reports, as tables, with bars for what is to be compared."""
+"""The command ``analytics``: the four reports, as tables with bars."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .show import Bar, Block, Line, Row, Screen, Table, about, facts, percent, p
 from .store import add_place, add_whose, existing_store
 
 _SHOWN = 20
-"""Groups, or models, in a table."""
+"""The most groups or models in a table."""
 _FAILS_MOSTLY = 0.5
 """Models with a lower success rate are marked."""
 _USED = ("requests", "", "errors", "tokens in", "out", "cost")
@@ -28,7 +28,7 @@ _BUCKETS: dict[Bucket, tuple[timedelta, int]] = {
     "week": (timedelta(days=7), len("2026-11-22")),
     "month": (timedelta(days=31), len("2026-11")),
 }
-"""How long each is at most, and how much of its start names it."""
+"""For each bucket size, its longest duration and the length of its label."""
 _AGES: dict[float | None, str] = {
     60: "1 min",
     300: "5 min",
@@ -45,7 +45,7 @@ K = TypeVar("K")
 
 
 def add_analytics(command: Parser) -> None:
-    """Give the command ``analytics`` its reports."""
+    """Add the reports of ``analytics``."""
     for name, report in (("usage", _usage), ("cache", _cache), ("fallback", _fallback), ("latency", _latency)):
         topic = command.command(name, report, "Days are UTC, both ends included; without dates it is the last seven.")
         add(topic, "--start-date YYYY-MM-DD", "the first day")
@@ -75,7 +75,7 @@ async def _usage(args: Namespace, screen: Screen) -> None:
 
 
 def usage_page(report: UsageReport) -> list[Block]:
-    """All together, by time, by group."""
+    """Totals, then by time, then by group."""
     totals, title = report.totals, _title("Usage", report)
     if not totals.requests:
         return [*title, Line("no requests in that time", "dim")]
@@ -92,7 +92,7 @@ def usage_page(report: UsageReport) -> list[Block]:
 
 
 def _by_time(report: UsageReport) -> Table:
-    """One row a bucket, those without requests included."""
+    """One row per bucket, including empty ones."""
     sums = _sums(report.data, lambda row: row.bucket_start)
     step, named = _BUCKETS[report.bucket]
     at, last = datetime.fromisoformat(min(sums)), datetime.fromisoformat(max(sums))

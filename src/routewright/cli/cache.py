@@ -1,4 +1,4 @@
-"""The command ``cache``: counts, explains and removes the answers in a response cache."""
+"""The command ``cache``: counts, explains and removes answers in a response cache."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from .store import opened, seconds_of, size
 
 VARIABLE = "ROUTEWRIGHT_CACHE"
 _WHICH = "key partition trace_id namespace metadata older_than_s".split()
-"""Options of ``invalidate`` that its library twin takes."""
+"""Options that are passed on to ``router.cache.invalidate``."""
 _NEAR = ("similarity", "age", "differ", "right", "risk", "served", "question")
 
 
 def add_cache(command: Parser) -> None:
-    """Give the command ``cache`` its own commands."""
+    """Add the subcommands of ``cache``."""
     stats, explain = command.command("stats", _stats), command.command(f"explain {ASKS}", _explain)
     invalidate = command.command("invalidate", _invalidate)
     add_request(explain)
@@ -118,7 +118,7 @@ async def _explain(args: Namespace, screen: Screen) -> None:
     cache = _existing(args)
     async with router_of(args, sandbox=args.sandbox, cache=cache) as router:
         request = request_of(args, router.models())
-        await cache.stats(args.account, router.clock.time())  # what the Router cannot open is a miss to it
+        await cache.stats(args.account, router.clock.time())  # raises if it cannot be opened; explain() would miss
         caller = Caller(args.account, "sandbox" if args.sandbox else "production")
         found = await router.as_caller(caller).cache.explain(request, cache=_options(request, args))
     screen.report(found, *_page(found))
@@ -127,7 +127,7 @@ async def _explain(args: Namespace, screen: Screen) -> None:
 def _options(request: RouteRequest, args: Namespace) -> bool | CacheOpts:
     given = {name: value for name in CacheOpts.__struct_fields__ if (value := getattr(args, name, None)) is not None}
     if not given:
-        return request.cache or True  # of which a policy makes its own options
+        return request.cache or True  # a policy may replace True with its options
     return replace(request.cache if isinstance(request.cache, CacheOpts) else CacheOpts(), **given)
 
 

@@ -45,13 +45,13 @@ from .show import Block, Line, Row, Screen, Style, Table, dollars, facts, replac
 from .store import is_same
 
 _NAMED = 10
-"""How many lines of one sort are shown."""
+"""The most lines shown of one kind."""
 _SUSPECT = 5
-"""A price that becomes so many times as large or as small is marked: lists slip by powers of ten."""
+"""Price changes by this factor, up or down, are marked: price lists contain power-of-ten mistakes."""
 
 
 def add_catalogue(command: Parser) -> None:
-    """Give the command ``catalogue`` its own commands."""
+    """Add the subcommands of ``catalogue``."""
     take = command.command("import FILE", _import)
     add(take, "file FILE", "the price list")
     add(take, "--output FILE", "the TOML file to write (default: that of --catalogue, else models.toml)")
@@ -106,7 +106,7 @@ def _import(args: Namespace, screen: Screen) -> None:
     proposal = propose(catalogue.models, listed, wish)
     if not args.json:
         screen.show(*_proposal_page(listed, proposal))
-    if as_of is None and args.provider is None:  # a list that is taken in part does not make the rest younger
+    if as_of is None and args.provider is None:  # a partial import does not update the date of the other models
         as_of = _today().isoformat()
     text = overlay_text(with_proposal(content, proposal, as_of))
     writes = text != overlay_text(content) and not args.dry_run
@@ -114,7 +114,7 @@ def _import(args: Namespace, screen: Screen) -> None:
         with replacing(output, 0o666) as file:
             file.write(text)
             file.flush()
-            Catalogue.load(file.name)  # what is written can be read again
+            Catalogue.load(file.name)  # check that the written file can be loaded
     use = f"written to {output}: use it as --catalogue {output}, or Catalogue.load({str(output)!r})"
     note = use if writes else "nothing is written"
     screen.report(_proposal_json(listed, proposal, str(output) if writes else None), note=note)
@@ -127,7 +127,7 @@ def _checked_day(option: str, text: str | None) -> str | None:
 
 
 def _content(args: Namespace, output: Path) -> dict[str, Any]:
-    """The content of the file to write, or of the one that it replaces. Raises ``ValidationFailed``."""
+    """The current content of the output file, or else of the file of ``--catalogue``. Raises ``ValidationFailed``."""
     if output.suffix.lower() != ".toml":
         hint = "give --output models.toml"
         raise refused("--output", f"{shown(str(output))} is no TOML file, which is written", hint)
@@ -169,7 +169,7 @@ def _proposal_json(listed: PriceList, proposal: Proposal, written: str | None) -
 
 
 def _proposal_page(listed: PriceList, proposal: Proposal) -> Iterator[Block]:
-    """The changes that a price list would make, line by line, and the entries that cannot be imported."""
+    """The changes a price list would make, line by line, and the entries that cannot be imported."""
     yield Line(f"a price list of {listed.shape}'s shape", "dim")
     yield Table([*_change_rows(proposal)])
     yield from (Line(f"{model}  new", "good") for model in proposal.added)
@@ -219,7 +219,7 @@ def _kinds(left_out: Mapping[str, int]) -> str:
 
 
 def _value(value: float | str | None) -> str:
-    """As few digits as say it, two decimals at least for money."""
+    """As few digits as needed, with at least two decimals for money."""
     if value is None or isinstance(value, str):
         return value or "none"
     text = f"{value:.12f}".rstrip("0")
@@ -303,7 +303,7 @@ def _tokens(count: int | None) -> str:
 
 
 def add_policies(command: Parser) -> None:
-    """Give the command ``policies`` its own command."""
+    """Add the subcommand of ``policies``."""
     check = command.command("check FILE [PROMPT | @FILE]", _check_policies)
     add(check, "policy_file FILE", "policies, TOML, JSON or Python")
     add_prompt(check)
@@ -332,7 +332,7 @@ def _check_policies(args: Namespace, screen: Screen) -> int:
         if all(model.availability.status == "unavailable" for model in router.models()):
             screen.note("no provider is configured: checked against the whole catalogue")
             router = Router.sandbox(catalogue=catalogue, policies=policies, settings=settings)
-        router.policies()  # names what no model fits
+        router.policies()  # raises ValidationFailed for selectors that match no model
     found = router.check_policies(request)
     notes = [note for each in found for note in _check_notes(each)]
     head = ("policy", "served by", "models that fit", "expected", "at most", "if a provider is lost")

@@ -1,4 +1,4 @@
-"""The command ``learn``: what an account's traces teach of its models, and the head that is made of it."""
+"""The command ``learn``: fits a quality head to an account's traces, and applies or reverts it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .show import Block, Line, Screen, about, facts, picked
 from .store import WHEN, add_place, existing_store, when
 
 MOVED = 4
-"""So many models are named, those that the head moves most."""
+"""The number of models shown, starting with those the head changes most."""
 
 
 def add_learn(command: Parser) -> None:
-    """Give the command ``learn`` its options."""
+    """Add the options of ``learn``."""
     command.performs(_learn)
     does = command.add_mutually_exclusive_group()
     add(does, "--evaluate", "say what would be learned, and change nothing (the default)", action="store_true")

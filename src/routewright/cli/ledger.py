@@ -1,4 +1,4 @@
-"""The command ``ledger``: rows, statements, a provider's bill beside them, and corrections."""
+"""The command ``ledger``: rows, statements, reconciliation with a provider's bill, and corrections."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _ROWS = ("began (UTC)", "call", "", "kind", "model", "tokens in", "out", "cost",
 _ROWS_RIGHT = frozenset({2, 5, 6, 7, 8})
 _LINES = ("provider", "attempts", "tokens in", "cached", "out", "cost", "charged")
 _COUNTS = {"requests": "requests", "input_tokens": "tokens in", "output_tokens": "out", "cached_tokens": "cached"}
-"""Figures of a bill besides the cost, and their columns."""
+"""Fields of a bill other than the cost, with their column headings."""
 _STYLES: dict[str, Style] = {
     "credit": "good", "expired": "bad", "correction": "dim", "drifts": "bad", "explained": "dim",
 }  # fmt: skip
 _NAMED = 10
-"""Days, or models, that are named in one line."""
+"""The most days or models named in one line."""
 
 
 def add_ledger(command: Parser) -> None:
-    """Give the command ``ledger`` its own commands."""
+    """Add the subcommands of ``ledger``."""
     rows = command.command("rows", _rows)
     add(rows, "--trace ID", "those of one call", dest="trace_id")
     add(rows, "--since WHEN", f"begun then or later: {WHEN}")
@@ -74,8 +74,8 @@ def _share(text: str) -> float:
 
 
 async def _hint(ledger: Ledger, args: Namespace) -> str:
-    """What helps someone who named no account and finds nothing. Raises ``NotFound`` for an account that neither was
-    set up nor has any rows."""
+    """A hint that lists the other accounts, if this one has no rows. Raises ``NotFound`` if the account was also never
+    set up, except for the default account."""
     async with aclosing(ledger.rows(account=args.account)) as rows:
         async for _ in rows:
             return ""
@@ -164,7 +164,7 @@ def _lines(lines: Sequence[StatementLine], head: tuple[str, ...]) -> Table:
         for line in lines
     ]  # fmt: skip
     head = ("day", *head)
-    first = 0 if lines[0].day is not None else 1  # the column of days is left out
+    first = 0 if lines[0].day is not None else 1  # omit the day column if it is empty
     return Table([Row(row[first:]) for row in rows], head[first:], frozenset(range(3 - first, len(head) - first)))
 
 
@@ -225,7 +225,7 @@ def _reconcile_page(found: Reconciliation) -> Iterator[Block]:
 
 
 def _compared(model: ReconciledModel, counts: Sequence[str]) -> tuple[str, ...]:
-    """Both sides of a model in dollars, else in tokens, else in requests."""
+    """A model's figures on both sides: in dollars, else in tokens, else in requests."""
     figure = model.cost_usd
     written: Callable[[float], str] = _money
     if figure.theirs is None:
@@ -292,7 +292,7 @@ async def _correct(args: Namespace, screen: Screen) -> None:
 
 
 def _usage(args: Namespace) -> Usage | None:
-    """The given tokens. Raises ``ValidationFailed`` where input or output is missing."""
+    """The tokens given as options, or None. Raises ``ValidationFailed`` if input or output is missing."""
     whole = {"--input": args.input_tokens, "--output": args.output_tokens}
     parts = (args.cached_tokens, args.reasoning_tokens, args.written_tokens)
     if all(each is None for each in whole.values()) and not any(parts):

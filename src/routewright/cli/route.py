@@ -56,11 +56,11 @@ from .store import add_place, named_store
 
 CANDIDATES_SHOWN = 6
 NAMED = 3
-"""Models named for each reason of rejection."""
+"""The number of models named for each rejection reason."""
 _NOTHING_CONFIGURED = "no provider is configured: this is the whole catalogue, of which nothing can be called yet"
 ASKS = "[PROMPT | - | @FILE]"
 CHOICE = "goal strategy policy_id max_cost max_tokens timeout_ms fallback model prefer provider".split()
-"""Options of ``request_of`` that a command need not have, if it sets them to None."""
+"""Options read by ``request_of``. A command without them sets them to None."""
 _HOW = "give it as an argument, pipe it in, or name a file with @FILE"
 _MODELS = ("model", "context", "in $/1M", "out $/1M", "quality", "besides text", "availability")
 
@@ -68,7 +68,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def add_route(command: Parser) -> None:
-    """Give the command ``route`` its options."""
+    """Add the options of ``route``."""
     command.performs(_route, ASKS)
     add_request(command)
     shown = command.add_argument_group("output")
@@ -82,7 +82,7 @@ def add_route(command: Parser) -> None:
 
 
 def add_decide(command: Parser) -> None:
-    """Give the command ``decide`` its options."""
+    """Add the options of ``decide``."""
     command.performs(_decide, ASKS)
     add_request(command)
     add_json(command, "one JSON object, with every candidate and rejection")
@@ -91,7 +91,7 @@ def add_decide(command: Parser) -> None:
 
 
 def add_models(command: Parser) -> None:
-    """Give the command ``models`` its options."""
+    """Add the options of ``models``."""
     command.performs(_models)
     kinds = "only models that take it: text, image or tool; may be repeated"
     add(command, "--modality KIND", kinds, action="append", choices=get_args(Modality), default=[])
@@ -102,7 +102,7 @@ def add_models(command: Parser) -> None:
 
 
 def add_prompt(command: Parser) -> None:
-    """Add the options that say what to ask."""
+    """Add the options for the prompt and the request."""
     asked = command.add_argument_group("the request")
     add(asked, "prompt PROMPT | - | @FILE", "what to ask; - is standard input", nargs="?")
     add(asked, "--file FILE", "read the prompt from a file")
@@ -120,7 +120,7 @@ def add_predictor(to: TakesArguments) -> None:
 
 
 def add_request(command: Parser) -> None:
-    """Add the options that say what to ask, and of which models."""
+    """Add the options for the request and for the choice of models."""
     add_prompt(command)
     choice = command.add_argument_group("the choice")
     add(choice, "--goal", "what matters most (default: cost)", choices=get_args(Goal))
@@ -144,7 +144,7 @@ def add_request(command: Parser) -> None:
 
 
 def pair(text: str) -> tuple[str, str]:
-    """The two parts of ``KEY=VALUE``."""
+    """Split ``KEY=VALUE``."""
     key, equals, value = text.partition("=")
     if not (key and equals):
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
@@ -152,12 +152,12 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def request_of(args: Namespace, models: Sequence[Model]) -> RouteRequest:
-    """The request: from ``--request``, else from the prompt, with the options put over it.
+    """Build the request from ``--request`` or the prompt. Other options override its fields.
 
-    ``models`` are those that ``--provider`` chooses from. Raises ``ValidationFailed``."""
+    ``--provider`` selects from ``models``. Raises ``ValidationFailed``."""
     request = RouteRequest(_messages(args)) if args.request is None else _whole(args)
     only = args.model
-    if args.provider is not None:  # a list of ids would call free offers by name, which are asked for one by one
+    if args.provider is not None:  # leave out free models: naming them in the list would opt in to them
         only = [model.id for model in named_providers(args.provider, models) if not model.free_tier]
     given = picked(args, "goal strategy policy_id prefer timeout_ms") | {
         "models": only,
@@ -170,13 +170,13 @@ def request_of(args: Namespace, models: Sequence[Model]) -> RouteRequest:
 
 
 def _over(base: S | None, kind: type[S], **given: Any) -> S | None:
-    """A part of the request with options put over its fields. Other fields of the file stay."""
+    """Override the given fields in a part of the request."""
     said = {name: value for name, value in given.items() if value is not None}
     return replace(kind() if base is None else base, **said) if said else base
 
 
 def named_providers(wanted: Sequence[str], models: Sequence[Model]) -> list[Model]:
-    """The models of some providers. Raises ``ValidationFailed`` for a provider that has none."""
+    """The models of the given providers. Raises ``ValidationFailed`` for an unknown provider."""
     known = dict.fromkeys(model.provider for model in models)
     for name in wanted:
         if name not in known:
@@ -213,7 +213,7 @@ def _messages(args: Namespace) -> list[Message]:
 
 
 def prompt_of(args: Namespace) -> str:
-    """The text to ask: an argument, a file, or standard input."""
+    """The prompt: from the argument, a file or standard input."""
     source, called = "-", "standard input"
     if args.file is not None:
         if args.prompt is not None:
@@ -233,7 +233,7 @@ def prompt_of(args: Namespace) -> str:
 
 
 def _read(source: str, called: str) -> bytes:
-    """The bytes of a file, or of standard input where the name is ``-``."""
+    """Read a file, or standard input if the name is ``-``."""
     try:
         return sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
     except OSError as error:
@@ -242,11 +242,11 @@ def _read(source: str, called: str) -> bytes:
 
 
 def router_of(args: Namespace, *, sandbox: bool, storage: Storage | None = None, cache: Cache | None = None) -> Router:
-    """The Router that the options describe."""
+    """Create the Router that the options describe."""
     catalogue = None if args.catalogue is None else Catalogue.load(args.catalogue)
-    policies = () if args.policies is None else PolicyFile(args.policies)  # its errors name file and line
+    policies = () if args.policies is None else PolicyFile(args.policies)  # its errors include file and line
     predictor = args.predictor or (None if args.policies is None else predictor_of(read_policies(args.policies)))
-    settings = Settings(webhooks=WebhookSettings(deliver=False), predictor=predictor)  # long-running processes do
+    settings = Settings(webhooks=WebhookSettings(deliver=False), predictor=predictor)  # long-running processes deliver
     make = Router.sandbox if sandbox else Router
     return make(catalogue=catalogue, policies=policies, storage=storage, cache=cache, settings=settings)
 
@@ -260,7 +260,7 @@ async def _route(args: Namespace, screen: Screen) -> None:
     request = request_of(args, router.models())
     async with router:
         if storage is not None:
-            await TraceStore(storage).retention()  # a store that cannot be opened fails before anything is paid
+            await TraceStore(storage).retention()  # fail before spending money if the store cannot be opened
         try:
             answer = await _answer(router, request, args, screen)
         except RouterError as error:
@@ -293,7 +293,7 @@ async def _answer(router: Router, request: RouteRequest, args: Namespace, screen
         return answer
     async with router.stream(request) as stream:
         if not screen.is_terminal:
-            stream.expect_text()  # what went into a pipe cannot be taken back
+            stream.expect_text()  # output written to a pipe cannot be retracted
         async for event in stream:
             if isinstance(event, OutputDelta):
                 screen.text(event.data.text)
@@ -305,10 +305,10 @@ async def _answer(router: Router, request: RouteRequest, args: Namespace, screen
 
 
 async def keep(router: Router, trace_id: str, args: Namespace, screen: Screen) -> None:
-    """Wait until the trace is in the store, and say how to read it."""
+    """Wait until the trace is in the store, and print how to read it."""
     try:
         await router.flush()
-    except RouterError as error:  # the answer stands
+    except RouterError as error:  # the answer is still valid
         screen.say(Line(f"routewright: the trace is not in the store: {error}", "bad"))
         return
     if not (args.json or getattr(args, "quiet", False)):
@@ -366,7 +366,7 @@ def _decision_json(decision: Decision) -> dict[str, Any]:
 
 
 def _decision_page(decision: Decision) -> list[Block]:
-    """Why this model: the candidates in their order, models to fall back to, in order, who was rejected."""
+    """Explains a decision: candidates in order, fallback models in order, and rejected models."""
     given, candidates, rejected = decision.input, decision.candidates, decision.rejected
     aim = f"{given.goal} goal, {given.strategy} strategy" if given.weights is None else "the policy's own weights"
     asked = len(candidates) + sum(each.reason != Reason.WHITELIST for each in rejected)
@@ -397,9 +397,9 @@ def _decision_page(decision: Decision) -> list[Block]:
 
 
 def _refusal_page(detail: Mapping[str, Any]) -> list[Block]:
-    """Which models were rejected, and why, where none fits. ``detail`` is that of the error."""
+    """Explains why no model fits: the rejected models and the reasons. ``detail`` comes from the error."""
     rejected = [
-        # a price explains nothing but a budget
+        # prices are relevant only to budget rejections
         (each["model"], each["reason"], each["estimated_cost_usd"] if each["reason"] == Reason.BUDGET_COST else None)
         for each in detail["rejected_candidates"]
     ]
@@ -407,7 +407,7 @@ def _refusal_page(detail: Mapping[str, Any]) -> list[Block]:
 
 
 def _rejections(rejected: Iterable[tuple[str, str, float | None]]) -> Iterator[Block]:
-    """One line a reason: how many models, and some of them; with prices the cheapest."""
+    """One line per reason, with the number of models and some names. If prices are given, the cheapest models."""
     by_reason: dict[str, list[tuple[str, float | None]]] = {}
     for model, reason, cost_usd in rejected:
         by_reason.setdefault(str(reason), []).append((model, cost_usd))
@@ -445,7 +445,7 @@ def _models(args: Namespace, screen: Screen) -> None:
 
 
 def _is_current(model: Model, today: str) -> bool:
-    """Neither disabled nor deprecated."""
+    """True if neither disabled nor deprecated."""
     return not model.disabled and (model.deprecated_at is None or model.deprecated_at[:10] > today)
 
 

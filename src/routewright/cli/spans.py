@@ -1,4 +1,4 @@
-"""What ``route --trace`` and ``traces show`` draw of a trace: the candidates of its decision and its span tree."""
+"""Renders the candidates and the span tree of a trace, for ``route --trace`` and ``traces show``."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from routewright.wire.analytics import time_short
 from .show import Bar, Block, Line, Row, Style, Table, aligned, cost, dollars, tokens
 
 STATUS_STYLES: dict[TraceStatus, Style] = {"failed": "bad", "budget_exceeded": "bad", "cancelled": "dim"}
-"""Of those that are not plain."""
+"""Styles of statuses that are not plain."""
 _MARKS: dict[SpanStatus, tuple[str, Style]] = {"ok": ("", "plain"), "error": (" ✗", "bad"), "cancelled": (" ~", "dim")}
 _COUNTED = {"exact": "counted", "estimated": "estimated", "bounds": "bounded"}
 _CANDIDATES = ("", "model", "score", "quality", "est. cost", "est. time", "stable")
 
 
 def candidate_table(shown: Sequence[Candidate], *, chosen: str, served: str | None = None, further: int = 0) -> Table:
-    """Candidates, best first. ``served``: who answered, if it was not the chosen one; ``further``: how many more."""
+    """Candidates, best first. ``served`` is the model that answered; ``further`` counts the candidates not shown."""
     rows = []
     costs = aligned([candidate.cost_usd for candidate in shown])
     for place, (each, priced) in enumerate(zip(shown, costs, strict=True)):
@@ -56,17 +56,17 @@ def candidate_table(shown: Sequence[Candidate], *, chosen: str, served: str | No
 
 
 def trace_page(trace: Trace) -> list[Block]:
-    """The span tree under the name of its trace."""
+    """The span tree, headed by the trace's id."""
     return [Line(), Line(f"Trace {trace.id}", "title"), Line(), span_table(trace)]
 
 
 def span_table(trace: Trace) -> Table:
-    """The span tree, with a bar for the time of each span."""
+    """The span tree, with a time bar for each span."""
     whole = max([trace.duration_ms, *(span.start_ms + span.duration_ms for span in trace.spans)]) or 1.0
     times = (time_short(0), time_short(trace.duration_ms), Bar(0.0, trace.duration_ms / whole))
     rows = [Row((trace.kind, *times, f"{trace.status}, {cost(trace)}"), STATUS_STYLES.get(trace.status, "plain"))]
     known, children = {span.id for span in trace.spans}, defaultdict[int | None, list[Span]](list)
-    for span in trace.spans:  # one whose parent is missing, or is not older, stands at the root
+    for span in trace.spans:  # a span whose parent is missing or not older goes to the root
         parent = span.parent_id
         children[parent if parent is not None and parent in known and parent < span.id else None].append(span)
     for lines, span in _branches(children, None, ""):
@@ -79,7 +79,7 @@ def span_table(trace: Trace) -> Table:
 
 
 def _branches(children: Mapping[int | None, list[Span]], parent: int | None, lines: str) -> Iterator[tuple[str, Span]]:
-    """The spans below a parent, in their order, each with the lines that lead to it."""
+    """The spans below a parent, in tree order, each with its branch lines."""
     below = children.get(parent, [])
     for place, span in enumerate(below, 1):
         is_last = place == len(below)

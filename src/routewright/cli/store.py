@@ -1,4 +1,4 @@
-"""The command ``store``, and what all commands about a store share: which store, whose traces, and times."""
+"""The command ``store``, and the store, account and time options shared with other commands."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
     from routewright.backends.storage.postgres.connection import Address
 
 VARIABLE = "ROUTEWRIGHT_STORE"
-"""The environment variable that names the store where ``--store`` does not."""
+"""The environment variable that names the store if ``--store`` is not given."""
 WHEN = "a day, a time as 2026-11-22T09:30:00Z, or how long ago, as 30m, 2h, 7d"
 
 _AGO = re.compile(r"(\d{1,6})([mhdw])")
 _SECONDS = {"m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 _HINT = "name a file, as traces.db, or a database, as postgresql://user@host/database"
 _NAMED = 5
-"""More accounts than these are not listed in one line."""
+"""The most accounts listed in one line."""
 
 T = TypeVar("T")
 
 
 def add_store(command: Parser) -> None:
-    """Give the command ``store`` its own commands."""
+    """Add the subcommands of ``store``."""
     begun = command.command("create URL", _create)
     add(begun, "url URL", "a database in PostgreSQL, as postgresql://user@host/database")
     add(begun, "--grant-to ROLE", "a role that may use the store, and change no table, as a server needs it")
@@ -90,12 +90,12 @@ def add_whose(command: Parser) -> None:
 
 
 def named_store(args: Namespace) -> Storage | None:
-    """The store of ``--store``, else of the environment; None: neither names one. Raises ``ValidationFailed``."""
+    """The store from ``--store`` or the environment. None if neither is set. Raises ``ValidationFailed``."""
     return opened("--store", args.store, VARIABLE, open_storage, _HINT)
 
 
 def opened(option: str, given: str | None, variable: str, open_url: Callable[[str], T], hint: str) -> T | None:
-    """What an option names, else the environment; None: neither does. Raises ``ValidationFailed``."""
+    """Open the URL from an option or the environment. None if neither is set. Raises ``ValidationFailed``."""
     said_by, said = (option, given) if given is not None else (variable, os.environ.get(variable) or None)
     if said is None:
         return None
@@ -112,7 +112,7 @@ def opened(option: str, given: str | None, variable: str, open_url: Callable[[st
 
 
 def existing_store(args: Namespace) -> Storage:
-    """The named store, which has to exist. Raises ``ValidationFailed`` and ``NotFound``."""
+    """The named store, which must exist. Raises ``ValidationFailed`` and ``NotFound``."""
     storage = named_store(args)
     if storage is None:
         raise refused("--store", "is missing", f"give --store traces.db, or set {VARIABLE}")
@@ -123,10 +123,10 @@ def existing_store(args: Namespace) -> Storage:
 
 
 def check_apart(said_by: str, target: Path, store: Storage) -> None:
-    """Refuse to write over a file of a store, by whatever name. Raises ``ValidationFailed``."""
+    """Refuse to overwrite a file of the store, also through a link. Raises ``ValidationFailed``."""
     if not isinstance(store, LocalStorage):
         return
-    for path in (store.path, store.path.resolve()):  # SQLite puts its files beside the target of a link
+    for path in (store.path, store.path.resolve()):  # SQLite creates its files next to the link's target
         ends = ("", "-wal", "-shm", "-journal")
         databases = [Path(f"{path}{end}") for end in ends]
         if any(is_same(target, own) for own in (*databases, secret_path(path))):
@@ -135,7 +135,7 @@ def check_apart(said_by: str, target: Path, store: Storage) -> None:
 
 
 def is_same(first: Path, second: Path) -> bool:
-    """Whether two paths lead to one file, even if there is none yet."""
+    """True if two paths refer to the same file, even if it does not exist yet."""
     try:
         return first.samefile(second)
     except OSError:
@@ -143,7 +143,7 @@ def is_same(first: Path, second: Path) -> bool:
 
 
 async def other_accounts(args: Namespace) -> str | None:
-    """The end of a message that an account has nothing: the accounts there are. None: it is one of them."""
+    """A message suffix that lists the existing accounts. None if ``args.account`` is one of them."""
     async with Console(existing_store(args)) as console:
         names = [account.name for account in await console.accounts()]
     if args.account in names:
@@ -153,13 +153,13 @@ async def other_accounts(args: Namespace) -> str | None:
 
 
 def when(text: str | None) -> str | None:
-    """A time; one that is given as how long ago it is becomes a timestamp."""
+    """Convert a relative time such as ``2h`` to a timestamp. Other text is returned as is."""
     seconds = seconds_of(text or "")
     return text if seconds is None else timestamp(max(0.0, SystemClock().time() - seconds))
 
 
 def seconds_of(text: str) -> int | None:
-    """The seconds of ``30m``, ``2h`` or ``7d``; None of what reads otherwise."""
+    """Seconds for ``30m``, ``2h`` or ``7d``. None for other text."""
     found = _AGO.fullmatch(text)
     return None if found is None else int(found[1]) * _SECONDS[found[2]]
 
@@ -170,7 +170,7 @@ def _create(args: Namespace, screen: Screen) -> None:
     The database, or the schema of it that ?options=-csearch_path%3DNAME names, must be empty. A store that is there
     stays as it is: run it again to let another role use it."""
     address = _database("URL", args.url)
-    from routewright.backends.storage.postgres.schema import create  # an extra
+    from routewright.backends.storage.postgres.schema import create  # needs an extra
 
     created = create(address, args.grant_to)
     said = f"there is a store now: {address}" if created else f"there is a store already: {address}"
@@ -205,7 +205,7 @@ def _backup(args: Namespace, screen: Screen) -> None:
 
 
 def _copy_secret(source: Path, target: Path) -> None:
-    """Copy the secret beside a store. Only its owner can read the copy, from its first byte on."""
+    """Copy the secret beside a store. The copy is created readable by its owner only."""
     try:
         content = source.read_bytes()
         with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -259,7 +259,7 @@ def _check(args: Namespace, screen: Screen) -> int:
 
 
 def size(count: float) -> str:
-    """Bytes, in the unit that suits them."""
+    """Format a number of bytes with a suitable unit."""
     unit = 0
     while count >= 1000 and unit < 4:
         count, unit = count / 1000, unit + 1
@@ -273,7 +273,7 @@ def _upgrade(args: Namespace, screen: Screen) -> None:
     named = _named(args)
     if is_postgres(named):
         address = _database("--store", named)
-        from routewright.backends.storage.postgres.schema import upgrade as upgrade_database  # an extra
+        from routewright.backends.storage.postgres.schema import upgrade as upgrade_database  # needs an extra
 
         changed = upgrade_database(address)
         said = "was upgraded" if changed else "is of the present version: there is nothing to do"
@@ -314,14 +314,14 @@ async def _copy(args: Namespace, screen: Screen) -> int:
     if is_postgres(args.source):
         raise refused("FROM", "is a database in PostgreSQL, and only files are copied", "use pg_dump and pg_restore")
     source, target = opened("FROM", args.source, "", open_storage, _HINT), _database("TO", args.target)
-    from routewright.backends.storage.postgres.copy import copy  # an extra
+    from routewright.backends.storage.postgres.copy import copy  # needs an extra
 
     if not isinstance(source, LocalStorage) or not source.path.is_file():
         raise NotFound(f"there is no store {args.source}")
     try:
-        await source.read(SYSTEM_ACCOUNT, RollupKeys())  # counts what is not counted yet
+        await source.read(SYSTEM_ACCOUNT, RollupKeys())  # completes the roll-ups
         assert isinstance(source, LimitingStorage), "those that a URL names are"
-        await source.accounts.look(Caller(SYSTEM_ACCOUNT))  # ends what processes held that are gone
+        await source.accounts.look(Caller(SYSTEM_ACCOUNT))  # releases what dead processes held
     finally:
         await source.aclose()
     rows, problems = copy(source.path, target, lambda text: None if args.json else screen.note(text))
@@ -338,7 +338,7 @@ async def _copy(args: Namespace, screen: Screen) -> int:
 
 def _database(said_by: str, url: str) -> Address:
     """The address of a store in PostgreSQL. Raises ``ValidationFailed``."""
-    opened(said_by, url, "", open_storage, _HINT)  # the extra is there, too
+    opened(said_by, url, "", open_storage, _HINT)  # also checks that the extra is installed
     if not is_postgres(url):
         raise refused(said_by, "is no database in PostgreSQL: a file needs no such step", "write postgresql://...")
     from routewright.backends.storage.postgres.connection import Address
@@ -347,7 +347,7 @@ def _database(said_by: str, url: str) -> Address:
 
 
 def _named(args: Namespace) -> str:
-    """The store that is named behind the command, as an option or in the environment."""
+    """The store named as an argument, by ``--store`` or by the environment."""
     named = getattr(args, "named", None)
     if named is not None and args.store is not None:
         raise refused("STORE", "is given twice", "give it alone, or as --store")

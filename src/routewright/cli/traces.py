@@ -60,10 +60,10 @@ from .store import WHEN, add_place, add_whose, check_apart, existing_store, othe
 
 PAGE = 200
 COUNTED = 10_000
-"""So many traces are counted before a person is asked; more are only said to be more."""
+"""The most traces counted before asking for confirmation. Beyond it the prompt says "or more"."""
 
 KINDS = {ImagePart: "an image", AudioPart: "a recording", FilePart: "a file"}
-"""Parts that are no text."""
+"""Names of parts other than text."""
 _FILTER = """\
 FILTER is key=value,key>=value ... with the keys status, kind, model, provider, policy_id, goal, strategy, environment,
 cache_hit, fallback_used, error, cost_usd, duration_ms, compromised and metadata.NAME. Operators are = != >= <= > <;
@@ -72,7 +72,7 @@ _LIST = ("trace", "created (UTC)", "status", "model", "duration", "cost", "")
 
 
 def add_traces(command: Parser) -> None:
-    """Give the command ``traces`` its own commands."""
+    """Add the subcommands of ``traces``."""
     ls = command.command("ls [FILTER]", _ls, _FILTER)
     show = command.command("show [ID]", _show)
     export = command.command("export [FILTER]", _export, _FILTER)
@@ -98,7 +98,7 @@ def add_traces(command: Parser) -> None:
 
 
 def add_feedback(command: Parser) -> None:
-    """Give the command ``feedback`` its arguments."""
+    """Add the arguments of ``feedback``."""
     command.performs(_feedback, "ID SCORE [COMMENT]")
     add(command, "trace_id ID", "the trace of the answer")
     add(command, "score SCORE", "from 0 (bad) to 1 (good)", type=float)
@@ -127,7 +127,7 @@ def _selection(args: Namespace) -> dict[str, Any]:
 
 
 async def _lack(store: TraceStore, args: Namespace) -> str:
-    """What to say of an account without traces; nothing of one that has some."""
+    """A message if the account has no traces, else an empty string."""
     if (await store.query(account=args.account, limit=1)).data:
         return ""
     return f"the account {told(args.account)} has no trace there{await other_accounts(args) or ''}"
@@ -161,7 +161,7 @@ def _item(item: TraceItem) -> tuple[str, ...]:
 def _next_page(args: Namespace, cursor: str) -> str:
     usual = {"account": "default", "limit": 50, "filter": args.filter}
     asked = {**_selection(args), "limit": args.limit, "store": args.store, "cursor": cursor}
-    # in one word with its name a value may begin with a dash; so may a filter behind two
+    # --name=value allows values that begin with a dash; -- allows such a filter
     words = [
         f"--{name}={shlex.quote(str(value))}"
         for name, value in asked.items()
@@ -186,7 +186,7 @@ async def _show(args: Namespace, screen: Screen) -> None:
 
 
 async def _asked_for(store: TraceStore, args: Namespace) -> Trace:
-    """The trace that is named, else the newest. Raises ``NotFound``."""
+    """The named trace, or the newest. Raises ``NotFound``."""
     try:
         if args.trace_id is not None:
             return await store.get(args.trace_id, **picked(args, "account environment"))
@@ -202,10 +202,10 @@ async def _asked_for(store: TraceStore, args: Namespace) -> Trace:
 
 
 def _page(trace: Trace, feedback: PutFeedback | None) -> Iterator[Block]:
-    """What came of a call, its spans, among whom was chosen, its words if they were kept."""
+    """The result of a call, its spans, its decision, and its content if it was captured."""
     decision = next((span for span in trace.spans if isinstance(span, DecisionSpan)), None)
     if trace.kind == "agent":
-        decision = None  # each of its model calls has one, in a trace of its own
+        decision = None  # each of its model calls has a decision in its own trace
     chosen = None if decision is None or not decision.candidates else decision.candidates[0].model
     header = facts(_header(trace, chosen, feedback))
     style = STATUS_STYLES.get(trace.status, "good" if trace.status == "completed" else "plain")
@@ -253,13 +253,13 @@ def _header(trace: Trace, chosen: str | None, feedback: PutFeedback | None) -> d
         "policy": ", ".join(filter(None, (trace.policy_version, trace.policy_id))),
         "account": ", ".join(filter(None, account)),
         "metadata": _metadata(trace.metadata),
-        "children": "" if is_run else ", ".join(trace.children),  # the tree names those of a run
+        "children": "" if is_run else ", ".join(trace.children),  # the span tree shows those of a run
         "feedback": "" if feedback is None else _feedback_says(feedback),
     }
 
 
 def _steps(run: Trace) -> int:
-    """Those of the run itself, not those of agents that were its tools."""
+    """The number of steps of the run itself, excluding agents used as tools."""
     return sum(isinstance(span, StepSpan) and span.parent_id is None for span in run.spans)
 
 
@@ -273,7 +273,7 @@ def _budget(given: DecisionInput | None) -> str:
 
 
 def _metadata(metadata: Mapping[str, Any]) -> str:
-    """Texts stand without quotes where they read the same."""
+    """Format metadata as ``key=value``. Strings are quoted only if needed."""
 
     def is_plain(value: object) -> bool:
         return isinstance(value, str) and value.isprintable() and value != "" and not set(value) & set(',="')
@@ -291,7 +291,7 @@ def _json(value: object) -> str:
 
 
 def _words(content: Content) -> Iterator[Line]:
-    """Prompt and answer, as the redactor left them, indented so that no text is taken for a part of the page."""
+    """The redacted prompt and answer, indented to set them apart from the rest of the page."""
     for message in content.messages or ():
         said = message.content
         if said is not None and not isinstance(said, str):
@@ -349,7 +349,7 @@ async def _delete(args: Namespace, screen: Screen) -> int:
 
 
 def _condemned(args: Namespace) -> dict[str, Any]:
-    """Which traces to remove. Raises ``ValidationFailed`` where that is left open, or said twice."""
+    """The traces to remove. Raises ``ValidationFailed`` if the selection is missing or contradictory."""
     args.filter = args.which if args.which is not None and re.search("[=<>]", args.which) else ""
     which = _selection(args)
     if args.which is not None and not args.filter:
@@ -364,11 +364,11 @@ def _condemned(args: Namespace) -> dict[str, Any]:
 
 
 async def _confirmed(store: TraceStore, which: dict[str, Any], args: Namespace, screen: Screen) -> bool:
-    """Ask a person. Raises ``ValidationFailed`` where nobody can be asked, and ``NotFound`` for an unknown id."""
+    """Ask for confirmation. Raises ``ValidationFailed`` without a terminal and ``NotFound`` for an unknown id."""
     count, cursor = 0, None
     if "trace_id" in which:
         count = 1
-        with suppress(StorageCorrupt):  # a damaged trace may have to go for being damaged
+        with suppress(StorageCorrupt):  # damaged traces can be deleted
             await store.get(which["trace_id"], **picked(args, "account environment"))
     while "trace_id" not in which and count < COUNTED:
         page = await store.query(**which, limit=PAGE, cursor=cursor)

@@ -1,4 +1,4 @@
-"""The command ``webhooks``: endpoints and their deliveries, delivery itself, and tools for receivers."""
+"""The command ``webhooks``: manages endpoints, delivers events, and helps to test receivers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MOST_BYTES = 1 << 20
 
 
 def add_webhooks(command: Parser) -> None:
-    """Give the command ``webhooks`` its own commands."""
+    """Add the subcommands of ``webhooks``."""
     create, ls = command.command("create ACCOUNT URL", _create), command.command("ls ACCOUNT", _ls)
     disable, enable = command.command("disable ACCOUNT ID", _disable), command.command("enable ACCOUNT ID", _enable)
     delete, rotate = command.command("delete ACCOUNT ID", _delete), command.command("rotate ACCOUNT ID", _rotate)
@@ -230,7 +230,7 @@ def _listen(args: Namespace, screen: Screen) -> None:
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
-            """Print events alone."""
+            """Suppress the access log."""
 
     with HTTPServer(("127.0.0.1", args.port), Receiver) as server:
         screen.note(f"listening at http://127.0.0.1:{server.server_port}; Ctrl-C stops")
@@ -270,7 +270,7 @@ def _header(text: str) -> tuple[str, str]:
 
 
 def _sent_at(headers: dict[str, str]) -> float:
-    """The timestamp that a delivery carries: a captured one is old."""
+    """The timestamp of the delivery, because a captured delivery would be too old by the current time."""
     parts = headers.get("service-signature", "").split(",")
     text = next((part[2:] for part in parts if part.startswith("t=")), headers.get("webhook-timestamp", ""))
     return float(text) if text.isdigit() else 0.0

@@ -1,4 +1,4 @@
-"""Bodies of the Messages API, as hypothesis makes them."""
+"""Hypothesis strategies for bodies of the Messages API."""
 
 from __future__ import annotations
 

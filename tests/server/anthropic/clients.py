@@ -1,4 +1,4 @@
-"""A site behind this door for a test, and the official SDK as its client."""
+"""A server with the Anthropic-compatible routes for a test, and the official SDK as its client."""
 
 from __future__ import annotations
 

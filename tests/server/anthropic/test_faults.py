@@ -1,4 +1,4 @@
-"""Real causes of errors, and the exceptions that the official SDK makes of them."""
+"""Errors from real causes, and the exceptions the official SDK raises for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a body becomes, and how it is refused."""
+"""How a request body is translated, and how it is refused."""
 
 from __future__ import annotations
 

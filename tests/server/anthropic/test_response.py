@@ -1,4 +1,4 @@
-"""What an answer becomes, whole and in blocks."""
+"""How an answer is translated, whole and in blocks."""
 
 from __future__ import annotations
 

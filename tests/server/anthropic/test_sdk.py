@@ -1,4 +1,4 @@
-"""The official SDK, with nothing changed but its address."""
+"""The official SDK, unmodified except for its base URL."""
 
 from __future__ import annotations
 

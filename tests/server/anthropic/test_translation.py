@@ -1,4 +1,4 @@
-"""Any body translates or is refused; and what came in through the door goes out to Anthropic as it was meant."""
+"""Every body is translated or refused, and a translated one reaches Anthropic with its meaning unchanged."""
 
 from __future__ import annotations
 

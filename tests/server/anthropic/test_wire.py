@@ -1,4 +1,4 @@
-"""What goes over the wire, seen without the SDK."""
+"""Raw HTTP exchanges of the Messages API, without the SDK."""
 
 from __future__ import annotations
 

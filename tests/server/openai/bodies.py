@@ -1,4 +1,4 @@
-"""Bodies of chat completions: most are right, and many have one thing wrong."""
+"""Strategies for chat completion bodies: most are valid, and many have one error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients of OpenAI for a test: its official SDK, and its own words for a request."""
+"""OpenAI clients for a test: a server with the official SDK as its client, and sample requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of a body of chat completions, without a server."""
+"""Reads a chat completions body without a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chat completions that are answered whole, asked for with the official SDK, and as they look on the wire."""
+"""Non-streamed chat completions, through the official SDK and on the wire."""
 
 from __future__ import annotations
 

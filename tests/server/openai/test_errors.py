@@ -1,4 +1,4 @@
-"""Every class of error that the official SDK raises, from a real cause; and how they look on the wire."""
+"""Every error class of the official SDK, raised by a real cause; and the errors on the wire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages and tools of chat completions: what is made of them, and what is refused at its place."""
+"""Messages and tools of chat completions: how they are translated, and which field a refusal names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of models, and one of them."""
+"""The model list, and a single model."""
 
 from __future__ import annotations
 

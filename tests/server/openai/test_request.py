@@ -1,4 +1,4 @@
-"""What is made of a body of chat completions: the route request, or an error in the words of the client."""
+"""Translating a chat completions body to a route request, or to an error in the client's terms."""
 
 from __future__ import annotations
 

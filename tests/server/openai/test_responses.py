@@ -1,4 +1,4 @@
-"""The Responses API: what is made of a body, and which response and events it is answered with."""
+"""The Responses API: how a body is translated, and the response and events it gets."""
 
 from __future__ import annotations
 

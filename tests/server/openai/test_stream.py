@@ -1,4 +1,4 @@
-"""Chat completions in chunks: with the official SDK, and frame by frame."""
+"""Streamed chat completions: through the official SDK, and frame by frame."""
 
 from __future__ import annotations
 
