@@ -68,6 +68,13 @@ class Outgoing(Suite):
         assert (await storage.apply("acme", [DeleteEndpoint(second.id)]))[0].count == 1
         assert await storage.read("acme", Endpoints()) == [changed]
 
+    async def test_deliveries_go_with_their_endpoint(self, storage: Storage) -> None:
+        await _put(storage, ENDPOINT)
+        await _emit(storage, 0)
+        assert len(await _deliveries(storage)) == 1
+        await storage.apply("acme", [DeleteEndpoint(ENDPOINT.id)])
+        assert await _deliveries(storage) == []
+
     async def test_an_endpoint_receives_what_it_selects_of_its_account_and_environment(self, storage: Storage) -> None:
         for endpoint in (ENDPOINT, OTHER, replace(ENDPOINT, id="whe_3", environment="sandbox")):
             await _put(storage, endpoint)
