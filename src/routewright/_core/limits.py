@@ -1,6 +1,7 @@
 """The sliding window of a rate limit: exact for requests and tokens (contract 7).
 
-``State.admit`` in ``accounts/state.py`` checks it together with all other limits of a call."""
+``State.admit`` in ``accounts/state.py`` checks it together with all other limits of a call;
+``accounts.sql`` repeats ``Window.admits`` for PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Hedged calls: if the first model does not respond in time, calls a second one, and takes the first to answer
-(contract 4). ``Attempts.hedge_after_s`` decides when."""
+(contract 4). ``Attempts.hedge_after_s`` in
+``_core/attempts/machine.py`` decides when."""
 
 from __future__ import annotations
 

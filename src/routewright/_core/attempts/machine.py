@@ -1,4 +1,4 @@
-"""Walks a plan: decides which attempt comes next, by the table of faults. Does no I/O.
+"""Walks a plan: decides which attempt comes next, by the table in ``faults.py``. Does no I/O.
 
     next() -> Attempt ─── succeeded() ───────────────────────────> end
                     └──── failed() ─┬─ answer can be repaired ────> Attempt, same model, once, with the error

@@ -1,5 +1,8 @@
 """The result of a decision: the models to call, in order, and the numbers needed to call them. A plan refers to no
-board, pool or provider, so a trace can keep it, and requests and threads can share it."""
+board, pool or provider, so a trace can keep it, and requests and threads can share it.
+
+``decide.py`` chooses the models and their fallbacks, ``attempts/machine.py`` decides when to fall back.
+"""
 
 from __future__ import annotations
 
