@@ -145,7 +145,7 @@ def headers_in(given: Any) -> dict[str, object]:
             pairs = [(name, value) for name, value in given.items()]
         else:
             pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in given]
-    except Exception:
+    except Exception:  # a class of the caller may raise anything; a receiver must answer 400, not 500
         raise SignatureError("the headers are neither a mapping nor ASGI's pairs of bytes") from None
     found: dict[str, object] = {}
     for name, value in pairs:
