@@ -1,6 +1,5 @@
 """Hedged calls: if the first model does not respond in time, calls a second one, and takes the first to answer
-(contract 4). ``Attempts.hedge_after_s`` in
-``_core/attempts/machine.py`` decides when."""
+(contract 4). ``Attempts.hedge_after_s`` in ``_core/attempts/machine.py`` decides when."""
 
 from __future__ import annotations
 

@@ -34,7 +34,6 @@ LIST_PRICE = " (list price; the sandbox bills nobody)"
 USUAL_TIME = " (the model's usual; the sandbox does not wait)"
 
 _PIPE_WIDTH = 100
-_HEIGHT = 25  # of no consequence, but without one rich ignores the width where TERM is dumb
 _GAP = 2
 """Spaces between columns."""
 _LEAST_PROSE, _MOST_PROSE = 20, 36
@@ -113,12 +112,17 @@ def _rendered(blocks: Iterable[Block], stream: TextIO, width: int | None) -> str
     from rich.text import Text
 
     colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"  # no bold and dim either
-    is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+    is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"  # else rich takes 80 columns for granted
     console = Console(
-        file=stream, color_system=colours, force_terminal=is_terminal, highlight=False, markup=False, emoji=False
+        file=stream,
+        width=width,
+        color_system=colours,
+        force_terminal=is_terminal,
+        highlight=False,
+        markup=False,
+        emoji=False,
     )
-    columns = width or shutil.get_terminal_size().columns
-    console.size = (columns, _HEIGHT)
+    columns = console.width
     with console.capture() as captured:
         for block in blocks:
             if isinstance(block, Line):
@@ -162,9 +166,9 @@ def _print_table(table: Table, console: Console, columns: int) -> None:
         grid.add_column(name, justify=justify, style=style, width=width, min_width=least[place], no_wrap=not wraps)
     for cells, row in zip(rows, table.rows, strict=True):
         grid.add_row(*cells, style=_COLOURS[row.style])
-    console.size = (max(columns, sum(least) + _GAP * (len(least) - 1)), _HEIGHT)
+    console.width = max(columns, sum(least) + _GAP * (len(least) - 1))
     console.print(grid, crop=False)
-    console.size = (columns, _HEIGHT)
+    console.width = columns
 
 
 def _one_line(text: str) -> str:
