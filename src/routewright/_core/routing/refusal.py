@@ -295,7 +295,7 @@ class Search:
         if model.free_tier:  # picked only by its name, not by a pattern
             picked = [word for word in picked if known.named(word) is not None]
             others = len(policy.exclude or ()) > len(excluding) or len(policy.capabilities or ()) > len(missing)
-            unpicked |= others or self.asked is None
+            unpicked |= others or (self.asked is None and model.id not in self.given.prefer)
         if unpicked and not picked:
             alone = f"set models of {by} to {[model.id]}"
             yield alone if policy.models is None else f"add {model.id!r} to models of {by}", True
@@ -362,8 +362,10 @@ def _cut(
     if not LEAST_INPUT <= part < whole:
         return None
     known = {name: getattr(text, name) for name in ("low", "high", "estimate", "o200k", "cl100k", "single")}
-    cut = {name: count and count * part // whole for name, count in known.items()}
-    return replace(given, tokens=replace(given.tokens, **cut))
+    cut = replace(text, **{name: count and count * part // whole for name, count in known.items()})
+    if length(cut, measure)[2] < LEAST_INPUT:  # the expected length may lie far below the bound that was cut
+        return None
+    return replace(given, tokens=replace(cut, images=given.tokens.images))
 
 
 def _affordable_input(given: DecisionInput, forecast: Forecast, row: int) -> int:
