@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from routewright import Catalogue, Model, Router, Settings, UpstreamCall
-from routewright._core.accounts.state import Expired, Kept
+from routewright._core.accounts.state import Expired, KeptResult
 from routewright.protocols import Provider, Storage, TraceDraft
 from routewright.wire import Account, Chunk, Delta, Finish, Key, Query, Scan, Snapshot, Usage, Write, Written
 
@@ -103,7 +103,7 @@ class Terms:
     def sums(self, account: str, purse: str) -> tuple[int, int]:
         return 0, 10**15
 
-    def kept(self, account: str, claim: bytes, now: float) -> Kept | None:
+    def kept(self, account: str, claim: bytes, now: float) -> KeptResult | None:
         return None
 
     def attempts(self, account: str, call: str) -> set[int]:

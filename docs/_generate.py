@@ -71,7 +71,7 @@ from routewright.server.http_limits import ConnectionLimits, HttpLimits
 from routewright.server.metrics import FIGURES
 from routewright.server.routes import NOT_OFFERED
 from routewright.settings import CacheSettings, Learning, WebhookSettings
-from routewright.testing import CELLS, FakeClock
+from routewright.testing import SCENARIOS, FakeClock
 from routewright.testing.faulty import Play
 from routewright.wire import (
     Account,
@@ -398,7 +398,7 @@ def ending_table() -> str:
 def cell_table() -> str:
     """What can happen to a call, by what it is taken for."""
     cells: dict[tuple[str, str], list[str]] = {}
-    for cell in CELLS.values():
+    for cell in SCENARIOS.values():
         cells.setdefault((_taken_for(cell.plain), _taken_for(cell.streamed)), []).append(cell.name)
     return table(("plain call", "streamed call", "faults"), [(*taken, _coded(names)) for taken, names in cells.items()])
 

@@ -19,7 +19,7 @@ from ._core.cache.question import gist
 from ._core.call import Call
 from ._core.request.problems import shown
 from ._engine.cache import Caching
-from ._engine.request_input import Asked
+from ._engine.request_input import RawRequest
 from ._engine.route import Engine
 from ._engine.worker import Worker
 from .blocking import Twin, plain
@@ -309,7 +309,7 @@ class Judge:
         spent_usd = left_usd
         try:
             options = {"budget": {"maxCostUsd": left_usd}, **self._options}
-            answer = await self._engine().route(Asked(messages(), options), caller)
+            answer = await self._engine().route(RawRequest(messages(), options), caller)
             spent_usd = answer.routing.cost_usd
             return read(answer.output)
         except (RouterTimeoutError, UpstreamFailed):  # the vendor may bill it all the same

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from ._core.request.problems import shown
-from ._core.routing.board import BOARDS_KEPT, Board, Boards, Kept
+from ._core.routing.board import BOARDS_KEPT, Board, Boards, LruCache
 from ._core.routing.constraints import CountTokens
 from ._core.routing.decision import Decision, decision_of
 from ._core.routing.inputs import RULES
@@ -29,7 +29,7 @@ class Replays:
     def __init__(self, fleets: Callable[[], Sequence[Fleet]], snapshot: Callable[[str], Snapshot | None]) -> None:
         self._fleets = fleets
         self._stored = snapshot
-        self._compiled: Kept[tuple[str, str], Boards] = Kept(BOARDS_KEPT)
+        self._compiled: LruCache[tuple[str, str], Boards] = LruCache(BOARDS_KEPT)
 
     def decide(self, given: DecisionInput) -> Decision:
         """Replay a decision. Raises ``NotFound`` if a snapshot of its input is no longer stored."""

@@ -26,7 +26,7 @@ from ._engine.context import NO_TAGS, parent_held, parent_here, tags_held, withi
 from ._engine.hooks import EventHook, HookCounts, Subscription, TraceHook
 from ._engine.many import Many
 from ._engine.prepared import InputTokens, Prepared
-from ._engine.request_input import Asked, Read, read_turns
+from ._engine.request_input import RawRequest, Read, read_turns
 from ._engine.route import Engine
 from ._engine.steps import HostedProgress, StepCall, StepDone, Steps, StepWait, begin
 from ._engine.stream import Stream
@@ -280,7 +280,7 @@ class Router:
         fleet, read = self._parts.hosted(caller.environment), self._read(request, options)
         hold = engine.admissions.begin(read, caller, patient=False)
         if hold is None:
-            call = engine.admit(read, caller, fleet)
+            call = engine.make_call(read, caller, fleet)
             engine.guard_now(call)
             engine.choose_now(call)
             if call.asks_cache:
@@ -293,7 +293,7 @@ class Router:
 
         Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``)."""
         engine = self._parts.engine
-        call = engine.admit(self._read(request, options), self._as(caller))
+        call = engine.make_call(self._read(request, options), self._as(caller))
         call.explores = False
         call.plan = engine.plan_now(call)
         return Decision(call.plan, call.given, call.board)
@@ -318,7 +318,7 @@ class Router:
         if not isinstance(model, str):
             raise ValidationFailed.at("model", f"must be an id or alias, got {shown(model)}", "models() lists them")
         engine = self._parts.engine
-        call = engine.admit(self._read(request, options), self._as(caller))
+        call = engine.make_call(self._read(request, options), self._as(caller))
         model = resolve_one(model, call.fleet.aliases, call.fleet.pool.row, "model")
         return why_not(engine.counted(call), call.board, model, call.laid)
 
@@ -555,17 +555,17 @@ class Router:
         engine, read = self._parts.engine, self._read(request, cast("Options", options))
         if read.request.cache is None:
             read = replace(read, request=replace(read.request, cache=True))
-        call = engine.admit(read, self._caller)
+        call = engine.make_call(read, self._caller)
         call.plan = await engine.plan(call)
         return await explain_cache(engine.caching, call)
 
-    def _asked(self, request: RequestLike, options: Options, form: Form | None = None) -> Asked | Read:
+    def _asked(self, request: RequestLike, options: Options, form: Form | None = None) -> RawRequest | Read:
         held = tags_held()
         tags = None if held is NO_TAGS else held.get(self._parts.tags)
         parent = parent_here() if parent_held() is not None or "opentelemetry.trace" in sys.modules else None
         if not options and not tags and form is None and (read := read_turns(request, parent)) is not None:
             return read
-        return Asked(request, _declared(options) if "tools" in options else options, tags, form, parent)
+        return RawRequest(request, _declared(options) if "tools" in options else options, tags, form, parent)
 
     def _read(self, request: RequestLike, options: Options) -> Read:
         asked = self._asked(request, options)

@@ -13,7 +13,7 @@ import msgspec
 from routewright._core.accounts.payer import Tick
 from routewright.backends.storage.sqlite import SqliteStorage, log
 from routewright.backends.storage.sqlite.connection import connect
-from routewright.backends.storage.sqlite.transaction import Desk
+from routewright.backends.storage.sqlite.transaction import AccountTransaction
 from routewright.backends.storage.sqlite.upkeep import check
 from routewright.testing import FakeClock
 from routewright.testing.storage.samples import AT_S, Till
@@ -81,10 +81,10 @@ class Site:
             return connection.execute(sql, parameters).fetchall()
 
 
-def desk_of(till: Till) -> Desk:
+def desk_of(till: Till) -> AccountTransaction:
     """The accounts of a process."""
     assert isinstance(till.storage, SqliteStorage)
-    return till.storage._writer.desk
+    return till.storage._writer.transaction
 
 
 class Audit:

@@ -20,11 +20,10 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from routewright._core.accounts import state
-from routewright.backends.storage.sqlite import SqliteStorage, log, sync, writer
+from routewright.backends.storage.sqlite import SqliteStorage, log, sync, transaction, writer
 from routewright.backends.storage.sqlite import background as keeper
-from routewright.backends.storage.sqlite import transaction as desk
 from routewright.backends.storage.sqlite.connection import connect
-from routewright.backends.storage.sqlite.transaction import Desk
+from routewright.backends.storage.sqlite.transaction import AccountTransaction
 from routewright.backends.storage.sqlite.upkeep import check
 from routewright.errors import InternalError, RouterError, RouterTimeoutError, StorageFull, StorageUnavailable
 from routewright.testing import FakeClock
@@ -207,7 +206,7 @@ async def test_who_leaves_at_any_time_holds_nothing(scene: Scene, leaver: Leaver
     assert await reserved(till) == 10
     till.release("taken")
     assert await reserved(till) == 0
-    assert len(scene.storage._writer.desk.waiting) == 0
+    assert len(scene.storage._writer.transaction.waiting) == 0
     for number in range(3):
         await till.admit(f"slot{number}", 10)
     for number in range(3):
@@ -233,7 +232,7 @@ async def test_who_leaves_in_the_turn_of_its_tick_gives_back(scene: Scene) -> No
 
 
 async def test_a_grant_that_nobody_gives_back_is_found(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Desk, "leave", lambda self, asking, connection: None)
+    monkeypatch.setattr(AccountTransaction, "leave", lambda self, asking, connection: None)
     with pytest.raises(AssertionError, match="it is given back"):
         await leave_in_the_turn_of_its_tick(scene)
 
@@ -257,7 +256,7 @@ async def test_a_call_that_asks_for_more_and_leaves_holds_what_it_held(scene: Sc
     await till.admit("other", 850)
     async with anyio.create_task_group() as group:
         group.start_soon(partial(till.ask, "c", 500, key="k", waits_s=60.0))
-        while not len(scene.storage._writer.desk.waiting):
+        while not len(scene.storage._writer.transaction.waiting):
             await checkpoint()
         group.cancel_scope.cancel()
     till.release("other")
@@ -352,7 +351,7 @@ async def test_who_waits_is_not_harmed_by_a_settlement_that_breaks_its_tick(scen
 
     async with anyio.create_task_group() as waiting:
         waiting.start_soon(wait, "waiter", 400)
-        while not len(scene.storage._writer.desk.waiting):
+        while not len(scene.storage._writer.transaction.waiting):
             await checkpoint()
         async with scene.stopped("BEGIN IMMEDIATE") as group:
 
@@ -369,7 +368,7 @@ async def test_who_waits_is_not_harmed_by_a_settlement_that_breaks_its_tick(scen
     for call in ("bad", "late", "waiter"):
         till.release(call)
     assert await reserved(till) == 0
-    assert len(scene.storage._writer.desk.waiting) == 0
+    assert len(scene.storage._writer.transaction.waiting) == 0
 
 
 # A disk that fails
@@ -664,14 +663,14 @@ async def test_who_waits_keeps_its_place_when_a_transaction_fails(
 
 
 async def test_a_process_that_does_nothing_forgets_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk, "FEW", 10)
+    monkeypatch.setattr(transaction, "FEW", 10)
     monkeypatch.setattr(writer, "IDLE_S", 0.05)
     storage = SqliteStorage(tmp_path / "traces.db")
     for number in range(100):
         till = await Till(storage, f"a{number}").open(monthly_nanos=9)
         await till.admit("c", 1)
         till.release("c")
-    known = storage._writer.desk.state
+    known = storage._writer.transaction.state
     assert known.size >= 200
     monkeypatch.setattr(state, "IDLE_S", 0.2)
     with anyio.fail_after(PATIENCE_S):
@@ -800,7 +799,7 @@ def test_a_waiter_whose_loop_is_gone_is_given_nothing(tmp_path: Path) -> None:
         await till.open_full()
         await till.admit("c", 1_000)
         waiting = asyncio.ensure_future(till.ask("waiter", 1_000, waits_s=60.0))
-        while not len(storage._writer.desk.waiting):  # noqa: ASYNC110  # another thread queues it
+        while not len(storage._writer.transaction.waiting):  # noqa: ASYNC110  # another thread queues it
             await asyncio.sleep(0.001)
         return waiting
 
@@ -811,7 +810,7 @@ def test_a_waiter_whose_loop_is_gone_is_given_nothing(tmp_path: Path) -> None:
     async def go_on() -> None:
         till.release("c")
         with anyio.fail_after(PATIENCE_S):
-            while len(storage._writer.desk.waiting) or await reserved(till):  # noqa: ASYNC110  # another thread ends it
+            while len(storage._writer.transaction.waiting) or await reserved(till):  # noqa: ASYNC110  # another thread ends it
                 await anyio.sleep(0.01)
         await till.admit("next", 1_000)
         till.release("next")
@@ -859,9 +858,9 @@ async def test_a_disk_that_stalls_stops_no_admission(scene: Scene, monkeypatch: 
         await anyio.to_thread.run_sync(stalls.wait, 30)
         for call in "abc":
             await till.admit(call, 100)
-        desk, before = scene.storage._writer.desk, scene.storage._writer.desk.log._seen
-        desk.beat_s = 0.01
-        while desk.log._seen == before:  # noqa: ASYNC110  # the writer says that this process lives
+        transaction, before = scene.storage._writer.transaction, scene.storage._writer.transaction.log._seen
+        transaction.beat_s = 0.01
+        while transaction.log._seen == before:  # noqa: ASYNC110  # the writer says that this process lives
             await anyio.sleep(0.001)
         assert settled == []
         goes_on.set()

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from routewright.backends.storage.sqlite import log, sync, upkeep, writer
 from routewright.backends.storage.sqlite.log import Log
 from routewright.backends.storage.sqlite.sync import Sync
-from routewright.backends.storage.sqlite.transaction import Desk
+from routewright.backends.storage.sqlite.transaction import AccountTransaction
 from routewright.errors import RateLimited, RouterError, StorageCorrupt, StorageUnavailable
 from routewright.testing.storage.samples import AT, AT_S, EVENTS, MONTH, RUN, Draft, Till, make_row, make_trace
 from routewright.wire import (
@@ -246,7 +246,7 @@ def refuses_by_what_it_remembers(patch: pytest.MonkeyPatch) -> None:
 
 
 def tops_up_beside_the_log(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Desk, "changed", lambda self, account: None)
+    patch.setattr(AccountTransaction, "changed", lambda self, account: None)
 
 
 def ends_holds_in_memory_alone(patch: pytest.MonkeyPatch) -> None:

@@ -282,8 +282,8 @@ async def test_settlements_of_one_transaction_all_stop_at_a_tick_of_a_newer_prog
         till = await Till(storage).open_full()
         await till.admit("c", 100)
         plant(path, log.FORMAT + 1, b"who knows")
-        before, desk, writer = contents(path), storage._writer.desk, storage._writer
-        requests = [Request(lambda _: desk.release("c", 0), SETTLE) for _ in range(3)]
+        before, transaction, writer = contents(path), storage._writer.transaction, storage._writer
+        requests = [Request(lambda _: transaction.release("c", 0), SETTLE) for _ in range(3)]
         writer._run(requests)
         assert [type(request.error) for request in requests] == [StorageVersion] * 3
         assert contents(path) == before

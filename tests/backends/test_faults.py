@@ -22,7 +22,7 @@ from routewright.backends.providers.openai import OpenAIProvider
 from routewright.backends.transport import AutoTransport, TransportLimits
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.protocols import Clock, Provider
-from routewright.testing import CELLS, Cell, FakeClock, FaultyProvider, FaultyServer, FaultyTransport
+from routewright.testing import SCENARIOS, FakeClock, FaultyProvider, FaultyServer, FaultyTransport, Scenario
 from routewright.testing.faulty import FOREVER, Connection
 from routewright.testing.faulty.scenarios import good
 from routewright.testing.faulty.steps import Repeat, moments
@@ -34,7 +34,7 @@ from .asking import call
 MODEL = Model(id="test/one", quality=0.5)
 HEAVY = {"endless", "gzip_bomb", "long_line", "many_events"}
 """They take their time, and are played in processes of their own."""
-LIGHT = sorted(set(CELLS) - HEAVY)
+LIGHT = sorted(set(SCENARIOS) - HEAVY)
 MEMORY_MIB = 64
 VIRTUAL_S = 30.0
 """Longer than any limit, shorter than any stall."""
@@ -76,7 +76,7 @@ async def outcome_of(provider: Provider, stream: bool, clock: Clock, seconds: fl
     return Outcome(kind, ends[0] if ends else None, retry_after, chunks, limit.expired)
 
 
-def check(cell: Cell, stream: bool, outcome: Outcome) -> None:
+def check(cell: Scenario, stream: bool, outcome: Outcome) -> None:
     play = cell.play(stream)
     assert outcome.kind == play.kind
     assert outcome.finish == (play.finish if play.kind is None else None)
@@ -91,7 +91,7 @@ def check(cell: Cell, stream: bool, outcome: Outcome) -> None:
 async def test_in_memory_a_fault_is_taken_for_what_its_row_says(name: str, stream: bool) -> None:
     clock = FakeClock()
     provider = FaultyProvider([name], models=[MODEL], clock=clock)
-    check(CELLS[name], stream, await outcome_of(provider, stream, clock, VIRTUAL_S))
+    check(SCENARIOS[name], stream, await outcome_of(provider, stream, clock, VIRTUAL_S))
     assert provider.open_calls == 0
     assert len(provider.requests) == 1
     after = await outcome_of(provider, stream, clock, VIRTUAL_S)
@@ -106,14 +106,14 @@ async def test_over_tcp_a_fault_is_taken_for_what_its_row_says(
 ) -> None:
     if name == "dns_failure":
         monkeypatch.setattr(socket, "getaddrinfo", no_address)
-    kind = CELLS[name].play(stream).kind
+    kind = SCENARIOS[name].play(stream).kind
     connects_s = REAL_S / 2 if kind == "connect" else PATIENT_S  # a busy machine may take long to connect
     clock, transport = SystemClock(), AutoTransport(TransportLimits(connect_timeout_s=connects_s))
     with FaultyServer([name]) as server:
         provider = OpenAIProvider("key", name="test", base_url=server.url, models=[MODEL], transport=transport)
         stalls = kind == "timeout" and name != "request_timeout"
         outcome = await outcome_of(provider, stream, clock, REAL_S if stalls else PATIENT_S)
-        check(CELLS[name], stream, outcome)
+        check(SCENARIOS[name], stream, outcome)
         if outcome.cut:
             assert await anyio.to_thread.run_sync(server.wait_connected, 0)
         if server.connection is None:
@@ -132,7 +132,7 @@ import resource, sys, time
 import anyio
 from routewright.backends.clock import SystemClock
 from routewright.backends.providers.openai import OpenAIProvider
-from routewright.testing import CELLS, FaultyProvider
+from routewright.testing import SCENARIOS, FaultyProvider
 from tests.backends.test_faults import MODEL, check, outcome_of
 
 def peak_mib():
@@ -146,7 +146,7 @@ async def play(names, url):
     before = peak_mib()
     for stream in (False, True):
         for name in names:
-            check(CELLS[name], stream, await outcome_of(provider, stream, clock, 30))
+            check(SCENARIOS[name], stream, await outcome_of(provider, stream, clock, 30))
             print(name, stream, peak_mib() - before)
     await provider.aclose()
 
@@ -181,7 +181,7 @@ def grown_mib(*arguments: str) -> list[float]:
 
 
 def test_every_kind_that_a_vendor_can_cause_is_among_the_cells() -> None:
-    kinds = {play.kind for cell in CELLS.values() for play in (cell.plain, cell.streamed)}
+    kinds = {play.kind for cell in SCENARIOS.values() for play in (cell.plain, cell.streamed)}
     assert kinds == {None, *FaultKind} - {FaultKind.LOCAL, FaultKind.INVALID_OUTPUT, FaultKind.BLOCKED}
 
 
@@ -198,7 +198,7 @@ def test_good_answers_are_what_the_official_types_have() -> None:
 
 
 def test_a_bomb_unpacks_to_1_gib_of_one_answer() -> None:
-    for play in (CELLS["gzip_bomb"].plain, CELLS["gzip_bomb"].streamed):
+    for play in (SCENARIOS["gzip_bomb"].plain, SCENARIOS["gzip_bomb"].streamed):
         _, start, block = play.steps
         assert isinstance(start, bytes)
         assert isinstance(block, Repeat)
@@ -224,7 +224,7 @@ async def test_one_fault_is_that_of_every_call_and_a_list_ends_in_good_answers()
         return [(await outcome_of(provider, False, FakeClock(), 1)).kind for _ in range(3)]
 
     assert await ends(FaultyProvider("unavailable")) == ["server"] * 3
-    assert await ends(FaultyProvider([None, CELLS["unavailable"]])) == [None, "server", None]
+    assert await ends(FaultyProvider([None, SCENARIOS["unavailable"]])) == [None, "server", None]
     assert await ends(FaultyProvider(itertools.cycle(["unavailable", None]))) == ["server", None, "server"]
     assert await ends(FaultyProvider()) == [None] * 3
 
@@ -288,9 +288,9 @@ def test_pauses_over_tcp_are_as_long_as_their_scale_has_them() -> None:
     ("faults", "said"),
     [
         ("rate_limit", "faults: unknown fault 'rate_limit'; did you mean 'rate_limited'?"),
-        ([None, "teapot!"], "faults[1]: unknown fault 'teapot!'; see routewright.testing.CELLS"),
+        ([None, "teapot!"], "faults[1]: unknown fault 'teapot!'; see routewright.testing.SCENARIOS"),
         ([5], "faults[0]: unknown fault 5; see"),
-        (5, "faults: 5 is neither a fault nor a list of them; name one of routewright.testing.CELLS"),
+        (5, "faults: 5 is neither a fault nor a list of them; name one of routewright.testing.SCENARIOS"),
     ],
 )
 def test_a_fault_that_nobody_knows_is_refused(faults: Any, said: str) -> None:
@@ -308,7 +308,7 @@ def test_a_server_may_be_left_as_soon_as_it_is_entered() -> None:
 
 
 def test_a_server_that_cannot_be_reached_serves_nothing_else() -> None:
-    alone = [name for name, cell in CELLS.items() if isinstance(cell.plain.steps[0], Connection)]
+    alone = [name for name, cell in SCENARIOS.items() if isinstance(cell.plain.steps[0], Connection)]
     assert len(alone) == len(Connection)
     for name in alone:
         with pytest.raises(ValidationFailed, match="faults: a fault of the connection is that of all requests; start"):

@@ -18,7 +18,7 @@ from routewright._core.accounts.state import Wait
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.postgres import PostgresStorage, writer
 from routewright.backends.storage.postgres.connection import AGAIN_S, PATIENCE_S, Address
-from routewright.backends.storage.postgres.request_queue import LOOK_S, Asking, Ending, Queues
+from routewright.backends.storage.postgres.request_queue import LOOK_S, Ending, PendingAsk, Queues
 from routewright.errors import InternalError, RateLimited, StorageUnavailable
 from routewright.testing import FakeClock
 from routewright.testing.plugin import need
@@ -611,8 +611,8 @@ async def test_a_call_that_collides_with_another_transaction_fails_no_other(url:
 @pytest.mark.parametrize("is_freed", [True, False])
 def test_many_that_wait_in_one_account_keep_none_of_another_waiting(is_freed: bool) -> None:
     queues, now = Queues(), 0.0
-    waiting = [Asking(make_ask(f"c{n}", caller=Caller("busy"), waits_s=60.0), inline=False) for n in range(200)]
-    waiting.append(Asking(make_ask("other", caller=Caller("other"), waits_s=60.0), inline=False))
+    waiting = [PendingAsk(make_ask(f"c{n}", caller=Caller("busy"), waits_s=60.0), inline=False) for n in range(200)]
+    waiting.append(PendingAsk(make_ask("other", caller=Caller("other"), waits_s=60.0), inline=False))
     for n, asking in enumerate(waiting):
         queues.wait(asking, Wait(str(n).encode(), None), now)
     tried = {each.ask.id for each in queues.tried(now)}

@@ -8,7 +8,7 @@ import msgspec
 
 from routewright._core.accounts.ledger import Booked, correct, expired_row, settle
 from routewright._core.accounts.payer import End, Hold, Tick, Widened
-from routewright._core.accounts.state import Expired, Kept, State, Wait
+from routewright._core.accounts.state import Expired, KeptResult, State, Wait
 from routewright.protocols import Facts
 from routewright.testing.storage.samples import AT, AT_S, make_account, make_ask, make_facts
 from routewright.wire import (
@@ -39,7 +39,7 @@ class Paper:
         self.charges: list[tuple[tuple[str, str], int]] = []
         self.rows: list[tuple[str, LedgerRow]] = []
         self.expired: dict[str, Expired] = {}
-        self.answers: dict[bytes, tuple[Kept, float]] = {}
+        self.answers: dict[bytes, tuple[KeptResult, float]] = {}
         self.thresholds: dict[str, int] = {}
         self.reads = 0
 
@@ -54,7 +54,7 @@ class Paper:
         granted = sum(nanos for name, nanos in self.credits if name == account) if purse == "account" else 0
         return sum(nanos for name, nanos in self.charges if name == (account, purse)), granted
 
-    def kept(self, account: str, claim: bytes, now: float) -> Kept | None:
+    def kept(self, account: str, claim: bytes, now: float) -> KeptResult | None:
         found = self.answers.get(claim)
         return found[0] if found is not None and now < found[1] else None
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from routewright._core.accounts.books import INCIDENTS, WEEK_S, Books, forgotten_at, is_quiet
 from routewright._core.accounts.ledger import key_of, summed
-from routewright._core.accounts.state import KEPT_S, Expired, Kept
+from routewright._core.accounts.state import KEPT_S, Expired, KeptResult
 from routewright._core.timestamps import timestamp
 from routewright.testing.storage.samples import AT, make_row
 from routewright.wire import (
@@ -41,7 +41,7 @@ def event(number: int, at: float = NOW) -> StoredEvent:
 
 
 def keep(kept: Books, claim: bytes, until: float = NOW + KEPT_S) -> None:
-    kept.keep(claim, "production", until, Kept("f", "c", b"x"))
+    kept.keep(claim, "production", until, KeptResult("f", "c", b"x"))
 
 
 def kept_of(kept: Books, *claims: bytes) -> list[bytes]:
@@ -107,7 +107,7 @@ def test_a_sweep_takes_old_answers_events_and_marks() -> None:
 def test_an_answer_is_kept_until_its_time_and_deleted_by_environment() -> None:
     kept = Books(9)
     keep(kept, b"i")
-    assert kept.kept(b"i", NOW + KEPT_S - 0.001) == Kept("f", "c", b"x")
+    assert kept.kept(b"i", NOW + KEPT_S - 0.001) == KeptResult("f", "c", b"x")
     assert kept.kept(b"i", NOW + KEPT_S) is None
     assert [kept.put(DeleteResults(of)).count for of in ("sandbox", "production", None)] == [0, 1, 0]
     assert kept.kept(b"i", NOW) is None

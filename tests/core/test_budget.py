@@ -22,7 +22,7 @@ from routewright._core.routing.budget import (
     worst_of_call,
     worst_of_plan,
 )
-from routewright._core.routing.constraints import Ask, _over_budget
+from routewright._core.routing.constraints import FitCheck, _over_budget
 from routewright._core.routing.decide import decide, least_nanos, pays_for_any
 from routewright._core.routing.inputs import RULES
 from routewright.errors import NoCandidates
@@ -158,7 +158,7 @@ def test_a_budget_that_pays_for_any_model_rejects_none(data: st.DataObject) -> N
     given = data.draw(inputs(models))
     amounts = st.integers(0, 10**12) | st.integers(0, 10**18)
     given = replace(given, budget_nanos=data.draw(amounts), budget_tokens=None)
-    ask = Ask(given, board(models).forecast)
+    ask = FitCheck(given, board(models).forecast)
     highs = np.array([ask.high(row) for row in range(len(models))])
     if ask.fits_all():
         assert not _over_budget(ask, highs, (given.budget_nanos or 0) * 1_000).any()

@@ -20,7 +20,7 @@ from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
 from routewright._core.request.rules import NUMBERS
 from routewright._core.routing.board import BOARDS_KEPT, Board, Boards
-from routewright._core.routing.constraints import PASSES, REASONS, Ask, CountTokens, failures, first_failures
+from routewright._core.routing.constraints import PASSES, REASONS, CountTokens, FitCheck, failures, first_failures
 from routewright._core.routing.decide import CHAIN_LENGTH, pays_for_any
 from routewright._core.routing.decision import Decision, decision_of, explain
 from routewright._core.routing.inputs import RULES
@@ -91,7 +91,7 @@ def model(name: str, **given: object) -> Model:
 
 @given(cases())
 def test_walking_and_the_whole_table_agree_on_who_fits(case: Case) -> None:
-    ask = Ask(case.given, case.board.forecast)
+    ask = FitCheck(case.given, case.board.forecast)
     table = failures(case.given, ask, case.board.order(case.given).eligible)
     by_row = [ask.fits(row) for row in range(len(case.pool))]
     assert by_row == (~table[:, OWN].any(axis=1)).tolist()
@@ -157,7 +157,7 @@ def test_those_preferred_come_first_then_the_chain_as_it_would_be_behind_them(ca
     case.given = replace(case.given, prefer=tuple(data.draw(st.lists(st.sampled_from(ids), min_size=1, unique=True))))
     prefer, fallback = case.given.prefer, case.given.fallback
     decision, plain = decided(case), decided(Case(case.pool, case.health, replace(case.given, prefer=())))
-    table = failures(case.given, Ask(case.given, case.board.forecast), case.board.order(case.given).eligible)
+    table = failures(case.given, FitCheck(case.given, case.board.forecast), case.board.order(case.given).eligible)
     passing = {model_id for model_id, row in zip(ids, table, strict=True) if not row.any()}
     first = [model_id for model_id in prefer if model_id in passing]
     if decision is None:
@@ -503,7 +503,7 @@ def test_the_largest_figures_overflow_nothing(tokens: int, cap: int | None, budg
     ]
     given = simple(tokens=TokenBounds(tokens, tokens, tokens, counted=True), max_output_tokens=cap, budget_nanos=budget)
     small, case = board(pool), Case(pool, {}, given)
-    fits = [pool[row].id for row in range(3) if Ask(given, small.forecast).fits(row)]
+    fits = [pool[row].id for row in range(3) if FitCheck(given, small.forecast).fits(row)]
     assert sorted(ranking(decided(case))) == fits
 
 

@@ -21,7 +21,7 @@ LIMITS = ExecutionLimits()
 OUTLOOK: Forecast = board([ONE, TWO]).forecast
 
 
-class Desk:
+class Bench:
     """All that learns from answers, with the journal before it."""
 
     def __init__(self) -> None:
@@ -46,19 +46,19 @@ def entry(row: int, at: float, whose: str | None = None, *, asked: bool = True, 
 
 
 def test_answers_between_faults_begin_the_row_of_faults_anew() -> None:
-    desk = Desk()
+    bench = Bench()
     for n in range(20):
-        assert not desk.failed(0, float(n))
+        assert not bench.failed(0, float(n))
         for _ in range(9):
-            desk.journal.append(entry(0, float(n)))
-    assert desk.circuits.tripped == frozenset()
-    assert [desk.failed(0, 30.0 + n) for n in range(5)] == [False] * 4 + [True]
+            bench.journal.append(entry(0, float(n)))
+    assert bench.circuits.tripped == frozenset()
+    assert [bench.failed(0, 30.0 + n) for n in range(5)] == [False] * 4 + [True]
 
 
 def test_what_is_folded_late_is_what_would_have_been_booked_at_once(full: bool) -> None:
     """But for the time of an answer, of which the second counts to health."""
     for seed in range(2_000 if full else 100):
-        chance, late, soon, now = Random(seed), Desk(), Desk(), 100.0
+        chance, late, soon, now = Random(seed), Bench(), Bench(), 100.0
         for _ in range(chance.randint(1, 120)):
             now += chance.choice([0.0, 0.001, 0.02, 0.3, 7.0])
             row = chance.randint(0, 1)
@@ -77,14 +77,14 @@ def test_what_is_folded_late_is_what_would_have_been_booked_at_once(full: bool) 
         for row in (0, 1):
             assert weighed(late, row, now) == pytest.approx(weighed(soon, row, now), rel=0.003)
         for whose in ("x", "y"):
-            counts = [desk.bursts._account((whose, "production")).calls.total for desk in (late, soon)]
+            counts = [bench.bursts._account((whose, "production")).calls.total for bench in (late, soon)]
             assert counts[0] == counts[1]
         assert late.retries._requests.total == soon.retries._requests.total
 
 
-def weighed(desk: Desk, row: int, now: float) -> dict[str, float]:
+def weighed(bench: Bench, row: int, now: float) -> dict[str, float]:
     """What is known of a model, each bucket by itself: where a bucket ends at the half, a trifle moves the median."""
-    known = desk.health._sums.get(row)
+    known = bench.health._sums.get(row)
     if known is None:
         return {}
     found = {
@@ -96,69 +96,69 @@ def weighed(desk: Desk, row: int, now: float) -> dict[str, float]:
 
 
 def test_who_appends_the_last_of_so_many_is_told_to_fold() -> None:
-    desk = Desk()
-    told = [desk.journal.append(entry(0, 1.0)) for _ in range(FOLDED_AT + 3)]
+    bench = Bench()
+    told = [bench.journal.append(entry(0, 1.0)) for _ in range(FOLDED_AT + 3)]
     assert told == [False] * (FOLDED_AT - 1) + [True] * 4
-    desk.journal.fold(OUTLOOK)
-    assert len(desk.journal) == 0
-    assert not desk.journal.append(entry(0, 1.0))
+    bench.journal.fold(OUTLOOK)
+    assert len(bench.journal) == 0
+    assert not bench.journal.append(entry(0, 1.0))
 
 
 def test_where_nobody_comes_to_fold_no_more_wait_than_fit() -> None:
-    desk = Desk()
+    bench = Bench()
     for _ in range(MOST_WAITING + 100):
-        desk.journal.append(entry(0, 1.0))
-    assert len(desk.journal) == MOST_WAITING
+        bench.journal.append(entry(0, 1.0))
+    assert len(bench.journal) == MOST_WAITING
 
 
 def test_what_is_appended_while_another_folds_waits_for_the_next() -> None:
-    desk = Desk()
-    desk.journal.append(entry(0, 1.0))
-    booked = desk.circuits.succeeded
+    bench = Bench()
+    bench.journal.append(entry(0, 1.0))
+    booked = bench.circuits.succeeded
 
     def meanwhile(row: int, now: float, *, probe: bool, count: int = 1) -> bool:
-        desk.journal.append(entry(1, 2.0))
+        bench.journal.append(entry(1, 2.0))
         return booked(row, now, probe=probe, count=count)
 
-    desk.circuits.succeeded = meanwhile  # type: ignore[method-assign]
-    desk.journal.fold(OUTLOOK)
-    desk.circuits.succeeded = booked  # type: ignore[method-assign]
-    assert len(desk.journal) == 1
-    assert desk.health.figures(1, 2.0).ttft_ms is None
-    desk.journal.fold(OUTLOOK)
-    assert desk.health.figures(1, 2.0).ttft_ms is not None
+    bench.circuits.succeeded = meanwhile  # type: ignore[method-assign]
+    bench.journal.fold(OUTLOOK)
+    bench.circuits.succeeded = booked  # type: ignore[method-assign]
+    assert len(bench.journal) == 1
+    assert bench.health.figures(1, 2.0).ttft_ms is None
+    bench.journal.fold(OUTLOOK)
+    assert bench.health.figures(1, 2.0).ttft_ms is not None
 
 
 def test_who_had_begun_to_append_when_another_folds_loses_nothing() -> None:
-    desk = Desk()
-    desk.journal.append(entry(0, 1.0))
-    begun = desk.journal._entries.append
-    desk.journal.fold(OUTLOOK)
+    bench = Bench()
+    bench.journal.append(entry(0, 1.0))
+    begun = bench.journal._entries.append
+    bench.journal.fold(OUTLOOK)
     begun(entry(1, 1.0))
-    assert len(desk.journal) == 1
+    assert len(bench.journal) == 1
 
 
 def test_a_probe_is_booked_at_once_behind_those_that_wait() -> None:
-    desk = Desk()
+    bench = Bench()
     for _ in range(5):
-        desk.failed(0, 0.0)
-    assert desk.circuits.admits(0, 10.0)
-    desk.journal.append(entry(1, 10.0))
-    assert desk.journal.probed(entry(0, 10.5), OUTLOOK)
-    assert len(desk.journal) == 0
-    assert desk.circuits._models[0].state is State.CLOSED
-    assert desk.retries._requests.total == 2
+        bench.failed(0, 0.0)
+    assert bench.circuits.admits(0, 10.0)
+    bench.journal.append(entry(1, 10.0))
+    assert bench.journal.probed(entry(0, 10.5), OUTLOOK)
+    assert len(bench.journal) == 0
+    assert bench.circuits._models[0].state is State.CLOSED
+    assert bench.retries._requests.total == 2
 
 
 def test_requests_and_calls_of_accounts_are_counted_with_their_answers() -> None:
-    desk = Desk()
+    bench = Bench()
     for n in range(LEAST_REQUESTS - 1):
-        desk.journal.append(entry(0, n / 100, "x", asked=n % 2 == 0))
-    desk.journal.append(entry(0, 0.2, None))
-    desk.journal.fold(OUTLOOK)
-    assert desk.retries._requests.total == 11
-    burst = desk.bursts.ended(("x", "production"), 1.0, error=True)
+        bench.journal.append(entry(0, n / 100, "x", asked=n % 2 == 0))
+    bench.journal.append(entry(0, 0.2, None))
+    bench.journal.fold(OUTLOOK)
+    assert bench.retries._requests.total == 11
+    burst = bench.bursts.ended(("x", "production"), 1.0, error=True)
     assert burst is None, "one of twenty is not above five per cent"
-    burst = desk.bursts.ended(("x", "production"), 1.0, error=True)
+    burst = bench.bursts.ended(("x", "production"), 1.0, error=True)
     assert burst is not None
     assert (burst.requests, burst.errors) == (21, 2)

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
-from routewright._core.routing.board import CHANGES_KEPT, PLANS_KEPT, Board, Boards, Kept
-from routewright._core.routing.constraints import Ask, CountTokens, first_failures
+from routewright._core.routing.board import CHANGES_KEPT, PLANS_KEPT, Board, Boards, LruCache
+from routewright._core.routing.constraints import CountTokens, FitCheck, first_failures
 from routewright._core.routing.decide import compiled, decide, fitting
 from routewright._core.routing.decision import Decision, decision_of
 from routewright._core.routing.logarithms import log2_step, log2_steps, size_class
@@ -409,7 +409,7 @@ def test_a_plan_holds_on_to_nothing_large() -> None:
 
 
 def test_the_values_that_were_used_last_are_kept_and_no_more_than_fit() -> None:
-    kept: Kept[int, int] = Kept(PLANS_KEPT)
+    kept: LruCache[int, int] = LruCache(PLANS_KEPT)
     for number in range(10_000):
         kept.put(number, number)
         assert kept[0] == 0, "in use all the time"
@@ -453,7 +453,7 @@ def test_walking_says_what_the_table_says(full: bool) -> None:
         chance = Random(seed)
         board = moved(chance, start(chance, 50), rows=range(0, 50, 4))
         given = asked(chance, board, tokens=TokenBounds(900, 1_000, 950, counted=True), as_of=TODAY)
-        order, ask = board.order(given), Ask(given, board.forecast)
+        order, ask = board.order(given), FitCheck(given, board.forecast)
         first = first_failures(given, ask, order.eligible)
         walked = [key[-1] for key in fitting(given, board, order, ask)]
         assert sorted(walked) == np.flatnonzero(first == 15).tolist()

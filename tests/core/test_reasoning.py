@@ -15,7 +15,7 @@ from routewright._core.catalogue.prices import hour_price, prices_of, tier_price
 from routewright._core.policy import under_policy
 from routewright._core.request.read import as_request, keeps_an_hour, needs_of, wishes_of
 from routewright._core.routing.board import Boards
-from routewright._core.routing.constraints import Ask
+from routewright._core.routing.constraints import FitCheck
 from routewright._core.routing.decision import decision_of
 from routewright._core.routing.inputs import asked_of
 from routewright._core.routing.pool import ANSWER_TOKENS, THINKING_TOKENS, Pool
@@ -242,10 +242,10 @@ def test_a_budget_holds_what_is_written_for_an_hour() -> None:
     assert hour_price(price) == 2_000_000
     given_ = simple(wishes=int(Need.CACHE_CONTROL), hour_cache=True)
     plain = boards([model("a/one", pricing_per_1m=listed)]).of(health_snapshot({}))
-    ask = Ask(given_, plain.dialled(request_options_of(given_)).forecast)
+    ask = FitCheck(given_, plain.dialled(request_options_of(given_)).forecast)
     held = ask.held_output(0) * 4_000_000
     assert ask.worst_picos(0, 40) == 40 * 2_000_000 + held
-    assert Ask(given_, plain.forecast).worst_picos(0, 40) == 40 * 1_250_000 + held
+    assert FitCheck(given_, plain.forecast).worst_picos(0, 40) == 40 * 1_250_000 + held
 
 
 def test_marks_are_priced_as_written_at_first() -> None:
@@ -265,7 +265,7 @@ def test_no_audio_is_sent_for_money_where_its_price_is_unknown() -> None:
     priced = replace(hears, pricing_per_1m=Pricing(1.0, 4.0, audio_input_usd=10.0))
     assert decided([priced], **asked).model == "a/one"
     board = boards([priced]).of(health_snapshot({})).dialled(RequestOptions(audio=True))
-    assert Ask(simple(**asked), board.forecast).worst_picos(0, 10) >= 10 * 10_000_000
+    assert FitCheck(simple(**asked), board.forecast).worst_picos(0, 10) >= 10 * 10_000_000
 
 
 def test_a_file_is_held_at_its_models_window() -> None:
@@ -275,7 +275,7 @@ def test_a_file_is_held_at_its_models_window() -> None:
         model("a/one", modalities=("text", "file"), context_window=50_000),
     )
     board = boards([reads]).of(health_snapshot({}))
-    ask = Ask(simple(tokens=bounds, needs=needs_of(request)), board.forecast)
+    ask = FitCheck(simple(tokens=bounds, needs=needs_of(request)), board.forecast)
     assert ask.high(0) == 50_000
     assert bounds.estimate < 10_000
     dear = decided([reads], tokens=bounds, needs=needs_of(request), budget_nanos=60_000_000)

@@ -22,7 +22,7 @@ from routewright._core.model_selector import CAPABLE, Known
 from routewright._core.money import budget_nanos, sayable, usd_text
 from routewright._core.policy import Laid, checked_policy, publish
 from routewright._core.routing.board import Board, Boards
-from routewright._core.routing.constraints import Ask, failures
+from routewright._core.routing.constraints import FitCheck, failures
 from routewright._core.routing.decide import decide
 from routewright._core.routing.decision import decision_of
 from routewright._core.routing.pool import Pool
@@ -324,7 +324,7 @@ def test_no_change_of_fewer_fields_admits_the_model(full: bool) -> None:
         search = Search(
             case.given, board, case.laid or Laid(PolicySnapshot("", "", Policy(name="")), case.asked.models)
         )
-        failed = failures(case.given, Ask(case.given, board.forecast), board.order(case.given).eligible)
+        failed = failures(case.given, FitCheck(case.given, board.forecast), board.order(case.given).eligible)
         found = (search.way(row, set(reasons_of(fails))) for row, fails in enumerate(failed))
         for way in (way for way in found if way is not None):
             for looser in loosened(case, way):

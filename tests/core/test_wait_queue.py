@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from routewright._core.accounts import wait_queue
 from routewright._core.accounts.payer import Hold
 from routewright._core.accounts.state import Wait, scope_of
-from routewright._core.accounts.wait_queue import MOST_TRIED, Waiting
+from routewright._core.accounts.wait_queue import MOST_TRIED, WaitQueue
 from routewright.errors import RateLimited
 from routewright.testing.storage.samples import MONTH, RUN, make_ask, make_row
 from routewright.wire import Ask, Caller, Grant, Replay, Short
@@ -40,7 +40,7 @@ class Queue:
     def __init__(self, **terms: Any) -> None:
         self.ledger = Ledger(**{"prepaid": True} | terms)
         self.ledger.credit(1_000)
-        self.waiting: Waiting[Asked] = Waiting(self.ledger.state, self.ledger.owner)
+        self.waiting: WaitQueue[Asked] = WaitQueue(self.ledger.state, self.ledger.owner)
         self.asked: dict[str, Asked] = {}
         self.tried: list[str] = []
         self.fails = ""

@@ -12,7 +12,7 @@ from routewright._core.attempts.faults import FAULTS
 from routewright.backends.providers.http import ERROR_BODY_S
 from routewright.errors import ContentRefused, RouterTimeoutError
 from routewright.errors import UpstreamFailed as Failed
-from routewright.testing import CELLS, Cell, FakeClock, FaultyProvider
+from routewright.testing import SCENARIOS, FakeClock, FaultyProvider, Scenario
 from routewright.testing.faulty import Connection, Head, Step
 from routewright.testing.provider import Pause
 from routewright.wire import FallbackReason, FaultKind
@@ -24,7 +24,7 @@ MODELS = (
 )
 ANSWER = "From the spare."
 HEAVY = {"endless", "gzip_bomb", "long_line", "many_events"}
-NAMES = sorted(CELLS)
+NAMES = sorted(SCENARIOS)
 BEFORE = "bad_request"
 """What the first of the chain does where the fault is the second's: over at once, nobody's blame, not billed."""
 
@@ -61,7 +61,7 @@ class Case:
     """One cell of the matrix: a fault for ever, met in one way, at one place of the chain."""
 
     def __init__(self, name: str, way: Way, position: Position) -> None:
-        self.cell = CELLS[name]
+        self.cell = SCENARIOS[name]
         self.way = way
         self.place = GOOD if position == "first" else SPARE
         self.streamed = way != "plain"
@@ -193,7 +193,7 @@ class Pair:
         return next((each.stability for each in candidates if each.model == model), None)
 
 
-def said_by(cell: Cell) -> str | None:
+def said_by(cell: Scenario) -> str | None:
     """The text of a cell that is an answer, if it is short."""
     if cell.name in ("broken_arguments", "duplicate_ids"):
         return ""

@@ -25,7 +25,7 @@ from routewright import (
     ValidationFailed,
 )
 from routewright._core.timestamps import timestamp
-from routewright._engine.request_input import Asked
+from routewright._engine.request_input import RawRequest
 from routewright.errors import (
     AuthenticationFailed,
     IdempotencyKeyReused,
@@ -664,7 +664,7 @@ async def test_the_calls_of_an_agent_run_keep_to_its_budget_in_cost_at_once_and_
     engine = bank.router._parts.engine
 
     async def call() -> Any:
-        return await engine.route(Asked("hi", {"params": CAP}), ACME, run)
+        return await engine.route(RawRequest("hi", {"params": CAP}), ACME, run)
 
     with pytest.raises(UpstreamFailed):
         await call()
@@ -691,7 +691,7 @@ async def test_the_calls_of_an_agent_run_take_no_slot_and_wait_for_the_windows()
     engine, run, began = bank.router._parts.engine, RunLimit("tr_run", 10**9), bank.clock.monotonic()
 
     async def call(timeout_ms: int) -> float:
-        await engine.route(Asked("hi", {"params": CAP, "timeout_ms": timeout_ms}), ACME, run)
+        await engine.route(RawRequest("hi", {"params": CAP, "timeout_ms": timeout_ms}), ACME, run)
         return bank.clock.monotonic() - began
 
     async with anyio.create_task_group() as group:

@@ -208,7 +208,7 @@ async def test_who_waits_in_vain_for_money_that_others_hold_is_told_so_by_a_file
         ask = partial(router.route, "hi", caller=ACME, params={"max_output_tokens": 2_000})
         async with anyio.create_task_group() as group:
             group.start_soon(ask)
-            while not storage.accounts._writer.desk.state.holds:  # noqa: ASYNC110  # another thread takes it
+            while not storage.accounts._writer.transaction.state.holds:  # noqa: ASYNC110  # another thread takes it
                 await anyio.sleep(0.001)
             for timeout_ms in (100, 400):
                 with pytest.raises(RateLimited, match="running calls have reserved") as refused:

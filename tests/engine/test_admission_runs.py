@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from routewright import RateLimited
-from routewright._engine.request_input import Asked
+from routewright._engine.request_input import RawRequest
 from routewright.errors import QuotaExhausted
 from routewright.protocols import Facts
 from routewright.testing.provider import Line, Pause
@@ -27,7 +27,7 @@ RUN = RunLimit("tr_run", 1_000_000)
 
 
 async def call(bank: Bank, run: RunLimit | None = RUN, tokens: int = 100, **options: Any) -> Any:
-    asked = Asked("hi", {"params": {"max_output_tokens": tokens}, **options})
+    asked = RawRequest("hi", {"params": {"max_output_tokens": tokens}, **options})
     return await bank.router._parts.engine.route(asked, ACME, run)
 
 

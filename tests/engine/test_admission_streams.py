@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from routewright import Router
-from routewright._engine.request_input import Asked
+from routewright._engine.request_input import RawRequest
 from routewright._engine.steps import HostedProgress, begin
 from routewright.errors import UpstreamFailed
 from routewright.testing.provider import Pause
@@ -58,7 +58,7 @@ async def closed(router: Router) -> None:
 
 async def hosted(router: Router) -> None:
     """What ``Steps`` do, where what they wait for may be cancelled."""
-    engine, read = router._parts.engine, Asked("hi", {"params": CAP, "idempotency_key": "k"}).read()
+    engine, read = router._parts.engine, RawRequest("hi", {"params": CAP, "idempotency_key": "k"}).read()
     hold = engine.admissions.begin(read, ACME)
     assert hold is not None, "its caller is limited"
     begun = await begin(engine, read, hold, router._parts.hosted("production"))

@@ -15,7 +15,7 @@ import pytest
 
 from routewright import Catalogue, MemoryStorage, Model, Policy, Pricing, ProviderFault, Router, RouterError, Settings
 from routewright._core.money import MOST_USD_PER_1M
-from routewright._core.routing.constraints import Ask
+from routewright._core.routing.constraints import FitCheck
 from routewright.errors import NoCandidates
 from routewright.testing import FakeClock, Pause
 from routewright.wire import (
@@ -221,7 +221,7 @@ async def test_no_mix_of_prices_usage_and_faults_consumes_more_than_the_budget(f
             continue
         forecast = router._parts.fleet("production").board().forecast
         for meter in meters:
-            meter.prompt = partial(Ask(decision.input, forecast).high, forecast.pool.row[meter.model.id])
+            meter.prompt = partial(FitCheck(decision.input, forecast).high, forecast.pool.row[meter.model.id])
         await ask(router, chance, **options)
         several += sum(meter.calls for meter in meters) > 1
         turned += len({call.day for meter in meters for call in meter.meters}) > 1

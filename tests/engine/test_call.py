@@ -25,7 +25,7 @@ from routewright import (
     errors,
 )
 from routewright._core.call import Call
-from routewright._engine.request_input import Asked
+from routewright._engine.request_input import RawRequest
 from routewright.backends.storage.tables.read import whole
 from routewright.backends.storage.tables.traces import rows_of_draft
 from routewright.errors import ContentRefused
@@ -62,7 +62,7 @@ NEVER_KEPT = (
 
 async def call_of(house: House, **options: Any) -> Call:
     """A call once it is answered."""
-    answer = await house.router._parts.engine.route(Asked("hi", {"goal": "quality"} | options), Caller())
+    answer = await house.router._parts.engine.route(RawRequest("hi", {"goal": "quality"} | options), Caller())
     assert isinstance(answer._call, Call)
     return answer._call
 
@@ -122,7 +122,7 @@ async def test_an_ordinary_call_tells_nothing() -> None:
 
 async def test_a_budget_refusal_is_an_event_of_its_own() -> None:
     engine = House([ANSWER]).router._parts.engine
-    call = engine.admit(Asked("hi", {"budget": {"maxCostUsd": 0.000_01}}).read(), Caller())
+    call = engine.make_call(RawRequest("hi", {"budget": {"maxCostUsd": 0.000_01}}).read(), Caller())
     budget = call.request.budget
     with pytest.raises(BudgetExceeded) as refused:
         await engine.choose(call)

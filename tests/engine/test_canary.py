@@ -34,7 +34,7 @@ from routewright._core.request.read import decode_request
 from routewright.errors import BlockedByPolicy, InternalError, RouterTimeoutError, UpstreamFailed
 from routewright.protocols import Storage
 from routewright.router import StepCall, StepDone, StepWait
-from routewright.testing import CELLS, Cell, FakeClock, Pause, ScriptedProvider
+from routewright.testing import SCENARIOS, FakeClock, Pause, Scenario, ScriptedProvider
 from routewright.testing.faulty import Drip, Play, Repeat, Step
 from routewright.testing.faulty.scenarios import good
 from routewright.testing.provider import Line, Script
@@ -263,7 +263,7 @@ _TOLD = {
 """What vendors say in the matrix, and what they say here: answers hold a word, and errors quote the prompt."""
 
 
-def telling(cell: Cell) -> Cell:
+def telling(cell: Scenario) -> Scenario:
     """A fault in whose bytes stands what must not be seen."""
     return cell._replace(plain=_telling(cell.plain), streamed=_telling(cell.streamed))
 
@@ -302,8 +302,8 @@ WAYS: dict[Way, Ask] = {"plain": plain, "events": events, "text": text}
 async def test_no_fault_shows_a_word_of_prompt_or_answer(
     any_cell: str, position: Position, watch: Watch, tmp_path: Path
 ) -> None:
-    cell, others = telling(CELLS[any_cell]), good(f"{SAID} from another.")
-    first, second = (cell, others) if position == "first" else (telling(CELLS[BEFORE]), cell)
+    cell, others = telling(SCENARIOS[any_cell]), good(f"{SAID} from another.")
+    first, second = (cell, others) if position == "first" else (telling(SCENARIOS[BEFORE]), cell)
     storage = SqliteStorage(tmp_path / "traces.db", clock=FakeClock())
     for way, ask in WAYS.items():
         case = Case(any_cell, way, position)
@@ -366,7 +366,12 @@ async def test_a_call_that_is_cancelled_anywhere_shows_nothing(ask: Ask, watch: 
             watch.look_at_error("the cancellation", error)
             raise
 
-    cells, at, waited, left = [telling(CELLS[name]) for name in ("rate_limited_second", "stall_mid_answer")], 0, 0, 0
+    cells, at, waited, left = (
+        [telling(SCENARIOS[name]) for name in ("rate_limited_second", "stall_mid_answer")],
+        0,
+        0,
+        0,
+    )
     while waited >= at:
         at += 1
         pair = Pair([*cells, *cells], good(f"{SAID} from another."), models=ABLE)

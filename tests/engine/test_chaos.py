@@ -11,7 +11,7 @@ import pytest
 
 from routewright import Answer, Event, RouterError, Trace
 from routewright._core.attempts.faults import FAULTS
-from routewright.testing import CELLS
+from routewright.testing import SCENARIOS
 from routewright.wire import FallbackSpan, FallbackTriggered, ModelSpan, OutputDelta, RouteEvent, RouteFallback
 
 from .matrix import ANSWER, GOOD, HEAVY, MODELS, NAMES, SPARE, TIMEOUT_S, Case, Pair, Position, Way, said_by
@@ -242,4 +242,4 @@ async def test_without_second_tries_and_fallbacks_there_is_one_attempt(name: str
 
 
 def test_the_matrix_holds_every_cell() -> None:
-    assert set(NAMES) == set(CELLS)
+    assert set(NAMES) == set(SCENARIOS)

@@ -12,7 +12,7 @@ from routewright import Catalogue, ExecutionLimits, Model, OpenAIProvider, Prici
 from routewright.backends.transport import AutoTransport, TransportLimits
 from routewright.errors import ProviderFault
 from routewright.protocols import Provider
-from routewright.testing import CELLS, FaultyServer, ScriptedProvider
+from routewright.testing import SCENARIOS, FaultyServer, ScriptedProvider
 from routewright.wire import FaultKind, ModelSpan, RouteEvent, RouteFallback
 from tests.backends.test_faults import no_address
 
@@ -113,5 +113,5 @@ def check(case: Case, trace: Trace, error: RouterError | None, events: list[Rout
 
 
 def test_the_sample_has_every_class() -> None:
-    kinds = {CELLS[name].play(stream).kind for name in SAMPLE for stream in (False, True)}
+    kinds = {SCENARIOS[name].play(stream).kind for name in SAMPLE for stream in (False, True)}
     assert kinds == {None, *FaultKind} - {FaultKind.LOCAL, FaultKind.INVALID_OUTPUT, FaultKind.BLOCKED}

@@ -29,7 +29,7 @@ from routewright import (
     ValidationFailed,
 )
 from routewright._core.request.read import as_request
-from routewright._core.routing.constraints import Ask
+from routewright._core.routing.constraints import FitCheck
 from routewright._core.tokens.estimate import VOCABULARIES, bounds_of
 from routewright.counting import Counter
 from routewright.errors import ContentRefused, RouterClosed, UpstreamFailed
@@ -202,7 +202,7 @@ async def test_calls_run_side_by_side_as_far_as_the_budget_holds_their_worst() -
     clock = FakeClock()
     router, _ = one_model(answering(1.0), clock, max_output_tokens=1_000)
     decision = router.decide("hi", budget={"maxCostUsd": 1.0})
-    worst = 2 * (Ask(decision.input, router._parts.fleet("production").board().forecast).high(0) + 1_000)
+    worst = 2 * (FitCheck(decision.input, router._parts.fleet("production").board().forecast).high(0) + 1_000)
     results = await router.route_many(["hi"] * 10, limit=10, budget={"maxTokens": worst * 2})
     assert kinds(results) == ["Answer"] * 10
     # two at first; each leaves 20 tokens less, so that from then on there is room for one
@@ -412,7 +412,7 @@ class Market:
         given = self.router.decide(PROMPT).input
         given = replace(given, tokens=COUNTED)  # a smaller budget has it counted, and nobody bills more
         for meter in self.meters:
-            meter.prompt = partial(Ask(given, forecast).high, forecast.pool.row[meter.model.id])
+            meter.prompt = partial(FitCheck(given, forecast).high, forecast.pool.row[meter.model.id])
         self.budget: Any = {}
         if self.chance.random() < 0.8:
             self.budget["maxCostUsd"] = self.chance.choice([0.002, 0.02, 0.1, 1.0])

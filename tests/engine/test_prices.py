@@ -27,7 +27,7 @@ from routewright import (
     Settings,
     ValidationFailed,
 )
-from routewright._engine.request_input import Asked
+from routewright._engine.request_input import RawRequest
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Script
 from routewright.wire import (
@@ -169,7 +169,7 @@ async def test_a_request_keeps_the_prices_that_it_was_admitted_with() -> None:
     router = router_at(MIDNIGHT - 1, [])
     eve = router.decide("hi", goal="cost", models=["good/one"])
     engine = router._parts.engine
-    call = engine.admit(Asked("hi", {"goal": "cost"}).read(), Caller())
+    call = engine.make_call(RawRequest("hi", {"goal": "cost"}).read(), Caller())
     await router._parts.settings.clock.sleep(2)
     assert router.decide("hi", goal="cost").input.as_of == "2026-12-01"
     call.plan = engine.plan_now(call)

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from routewright import Catalogue, Router, Settings, Usage
-from routewright.testing import Cell, FakeClock, FaultyProvider
+from routewright.testing import FakeClock, FaultyProvider, Scenario
 from routewright.testing.faulty import Play
 from routewright.testing.faulty import completion as says
 
@@ -26,12 +26,12 @@ class Vendor:
     def __init__(self) -> None:
         self.usage = Usage(0, 0)
 
-    def answers(self) -> Iterator[Cell]:
+    def answers(self) -> Iterator[Scenario]:
         while True:
             told, answer = written(self.usage), says.ANSWER
             plain = Play((says.JSON, says.document(answer, usage=told)), None)
             streamed = Play((says.EVENTS, says.tokens(answer), says.ending(usage=told)), None)
-            yield Cell("told", "it is well", plain, streamed)
+            yield Scenario("told", "it is well", plain, streamed)
 
 
 def written(usage: Usage) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from routewright import Message, Router, Settings, ValidationFailed
 from routewright._core.request.read import as_request
 from routewright._core.tokens.estimate import bounds_of_text
 from routewright._engine import request_input
-from routewright._engine.request_input import LARGE_CHARACTERS, LARGE_ITEMS, Asked
+from routewright._engine.request_input import LARGE_CHARACTERS, LARGE_ITEMS, RawRequest
 from routewright.testing import FakeClock
 from routewright.wire import RouteRequest, Tool
 
@@ -36,13 +36,13 @@ SMALL: list[Any] = ["hi", [], None, 7, b"x", {"messages": 7}, [7, None], [{"cont
 
 @pytest.mark.parametrize("kind", LARGE)
 def test_what_takes_long_to_read_is_large(kind: str) -> None:
-    assert Asked(*LARGE[kind]).is_large
+    assert RawRequest(*LARGE[kind]).is_large
 
 
 @pytest.mark.parametrize("request_", SMALL, ids=repr)
 def test_what_is_short_or_no_request_at_all_is_small(request_: Any) -> None:
-    assert not Asked(request_, {}).is_large
-    assert not Asked(request_, {"tools": [Tool(name="f")]}).is_large
+    assert not RawRequest(request_, {}).is_large
+    assert not RawRequest(request_, {"tools": [Tool(name="f")]}).is_large
 
 
 @pytest.fixture

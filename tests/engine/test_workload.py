@@ -16,7 +16,7 @@ DEAR = Model(id="b/dear", quality=0.5, pricing_per_1m=Pricing(0.3, 3.0), context
 ACME, OTHER = Caller("acme"), Caller("other")
 
 
-class Desk:
+class Bench:
     """A Router over two models of one quality, one three times dearer; answers have so many tokens."""
 
     def __init__(self, tokens: int, **settings: Any) -> None:
@@ -42,75 +42,75 @@ class Desk:
 
 @pytest.mark.parametrize("tokens", [12, 40, 2_000, 6_000])
 async def test_after_a_dozen_answers_of_any_length_the_cheaper_model_is_still_chosen(tokens: int) -> None:
-    desk = Desk(tokens)
-    assert await desk.ask(12, goal="cost") == CHEAP.id
-    decision = desk.router.decide("Hello", caller=ACME, goal="cost")
+    bench = Bench(tokens)
+    assert await bench.ask(12, goal="cost") == CHEAP.id
+    decision = bench.router.decide("Hello", caller=ACME, goal="cost")
     assert decision.model == CHEAP.id
     cheap, dear = sorted(decision.candidates, key=lambda each: each.model)
     assert cheap.cost_usd is not None
     assert dear.cost_usd is not None
     assert 1.8 < dear.cost_usd / cheap.cost_usd < 5, "three times as dear, whatever was learned of one of them"
-    await desk.router.aclose()
+    await bench.router.aclose()
 
 
 async def test_a_workload_is_its_accounts_and_policys_own() -> None:
-    desk = Desk(40)
-    before = desk.router.decide("Hello", caller=OTHER, goal="cost")
-    await desk.ask(12)
-    assert desk.given().workload is not None
-    assert desk.given(policy_id="support").workload is None
-    after = desk.router.decide("Hello", caller=OTHER, goal="cost")
+    bench = Bench(40)
+    before = bench.router.decide("Hello", caller=OTHER, goal="cost")
+    await bench.ask(12)
+    assert bench.given().workload is not None
+    assert bench.given(policy_id="support").workload is None
+    after = bench.router.decide("Hello", caller=OTHER, goal="cost")
     assert after.input.workload is None
     assert (after.model, after.chain) == (before.model, before.chain)
     for one, other in zip(before.candidates, after.candidates, strict=True):
         assert other.cost_usd == pytest.approx(one.cost_usd, rel=0.2), "the model itself is hardly another"
-    await desk.router.aclose()
+    await bench.router.aclose()
 
 
 async def test_metadata_that_settings_name_parts_workloads() -> None:
-    desk = Desk(40, workload_keys=("task",))
-    await desk.ask(12, metadata={"task": "label", "user": "u1"})
-    assert desk.given(metadata={"task": "label", "user": "u2"}).workload is not None
-    assert desk.given(metadata={"task": "essay"}).workload is None
-    assert desk.given().workload is None
-    await desk.router.aclose()
+    bench = Bench(40, workload_keys=("task",))
+    await bench.ask(12, metadata={"task": "label", "user": "u1"})
+    assert bench.given(metadata={"task": "label", "user": "u2"}).workload is not None
+    assert bench.given(metadata={"task": "essay"}).workload is None
+    assert bench.given().workload is None
+    await bench.router.aclose()
 
 
 async def test_a_trace_names_the_factors_and_replays_with_them() -> None:
-    desk = Desk(40)
-    await desk.ask(12)
-    answer = await desk.router.route("Hello", caller=ACME)
+    bench = Bench(40)
+    await bench.ask(12)
+    answer = await bench.router.route("Hello", caller=ACME)
     given = answer.decision.input
     length, _ = given.workload or (0, 0)
     assert length < -6
-    assert desk.router.replay(given).digest == answer.decision.digest
-    assert "as long as usual" in desk.router.explain(answer)
-    await desk.router.aclose()
+    assert bench.router.replay(given).digest == answer.decision.digest
+    assert "as long as usual" in bench.router.explain(answer)
+    await bench.router.aclose()
 
 
 async def test_calls_of_one_workload_share_a_plan_while_nothing_moves() -> None:
-    desk = Desk(40)
-    await desk.ask(12)
-    engine = desk.router._parts.running
+    bench = Bench(40)
+    await bench.ask(12)
+    engine = bench.router._parts.running
     assert engine is not None
-    fleet = desk.router._parts.fleet("production")
+    fleet = bench.router._parts.fleet("production")
     plans = []
     for caller in (ACME, ACME, OTHER):
-        call = engine.admit(await engine.read(desk.router._asked("Hello", {}, None)), caller)
+        call = engine.make_call(await engine.read(bench.router._asked("Hello", {}, None)), caller)
         plans.append(engine._class_plan(call))
     assert plans[0] is plans[1] is not plans[2]
     assert plans[0] is not None
     assert plans[2] is not None
     assert plans[0].given.workload == fleet.workloads.steps["acme", "production", None]
     assert plans[2].given.workload is None
-    await desk.router.aclose()
+    await bench.router.aclose()
 
 
 async def test_a_fleet_that_takes_anothers_place_knows_its_workloads() -> None:
-    desk, other = Desk(40), Desk(40)
-    await desk.ask(12)
-    before, after = (each.router._parts.fleet("production") for each in (desk, other))
+    bench, other = Bench(40), Bench(40)
+    await bench.ask(12)
+    before, after = (each.router._parts.fleet("production") for each in (bench, other))
     after.learn_from(before)
     assert after.workloads.steps == before.workloads.steps != {}
-    for each in (desk, other):
+    for each in (bench, other):
         await each.router.aclose()

@@ -20,7 +20,7 @@ from routewright.errors import ValidationFailed
 from routewright.learning import Learning
 from routewright.serve.config import Sources
 from routewright.serve.parts import opened, settings_of
-from routewright.serve.plan import Asked, Plan
+from routewright.serve.plan import CommandOptions, Plan
 from routewright.serve.prepare import begin, plan_of, prepare
 from routewright.server.metrics import Metrics
 from routewright.server.openapi import openapi
@@ -214,15 +214,17 @@ def test_workers_share_the_cache_of_the_configuration() -> None:
 @pytest.mark.usefixtures("_here")
 def test_a_cache_is_in_memory_unless_it_is_named() -> None:
     assert planned().cache == "memory:"
-    found = prepare(Asked(None, {"cache": "cache.db"}, FLAGS), {})
+    found = prepare(CommandOptions(None, {"cache": "cache.db"}, FLAGS), {})
     assert found.facts["cache"] == "cache.db"
-    assert prepare(Asked(None, {}, FLAGS), {"ROUTEWRIGHT_CACHE": "other.db"}).plan.cache == "sqlite:///other.db"
+    assert (
+        prepare(CommandOptions(None, {}, FLAGS), {"ROUTEWRIGHT_CACHE": "other.db"}).plan.cache == "sqlite:///other.db"
+    )
     assert not Path("cache.db").exists()
 
 
 @pytest.mark.usefixtures("_here")
 def test_a_cache_in_redis_is_shown_without_its_password() -> None:
-    found = prepare(Asked(None, {"cache": "redis://u:s3cret@host:1/2"}, FLAGS), {})
+    found = prepare(CommandOptions(None, {"cache": "redis://u:s3cret@host:1/2"}, FLAGS), {})
     assert found.facts["cache"] == "redis://host:1/2"
     assert found.plan.cache == "redis://u:s3cret@host:1/2"
 

@@ -10,8 +10,8 @@ import pytest
 
 from routewright import Caller, Model, Router
 from routewright.server import create_app
-from routewright.server.anthropic import MessageDoor, MessageFrames, message_of
-from routewright.server.openai import ChatDoor, ChunkFrames, completion_of
+from routewright.server.anthropic import MessageCall, MessageFrames, message_of
+from routewright.server.openai import ChatCall, ChunkFrames, completion_of
 from routewright.server.vendor_call import CallFrames
 from routewright.server.vendor_requests import Known, packed
 from routewright.testing import FakeClock, ScriptedProvider
@@ -224,7 +224,7 @@ def thought(reasoning: Reasoning) -> ReasoningDelta:
 def test_chunks_tell_thought_before_the_answer() -> None:
     exchange, stream = begun()
     prepared: Any = SimpleNamespace(stream=lambda: stream)
-    frames = ChunkFrames(exchange, prepared, ChatDoor())
+    frames = ChunkFrames(exchange, prepared, ChatCall())
     word = OutputDelta(1, OutputData("Hi", 1))
     chunks = events_of(frames, thought(THOUGHT), word, thought(THOUGHT), word, RouteCompleted(1, answer()))
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
@@ -236,7 +236,7 @@ def test_chunks_tell_thought_before_the_answer() -> None:
 def messages(*events: Any, reads: bool = True) -> list[Any]:
     exchange, stream = begun()
     prepared: Any = SimpleNamespace(stream=lambda: stream, tokens=SimpleNamespace(estimate=1))
-    reading = MessageDoor(Known({}, list))
+    reading = MessageCall(Known({}, list))
     reading.shows_thought = reads
     return events_of(MessageFrames(exchange, prepared, reading), *events)
 
@@ -283,7 +283,7 @@ def test_thought_between_words_and_calls_stays_there() -> None:
     kinds = ["thinking", "text", "thinking", "tool_use", "thinking", "text", "tool_use"]
     assert [block["type"] for block in content] == kinds
     assert all("at" not in block for block in content)
-    reading = MessageDoor(Known({}, list))
+    reading = MessageCall(Known({}, list))
     body = {"model": "auto", "max_tokens": 9, "messages": [HI, {"role": "assistant", "content": content}]}
     turn = reading.decode(json.dumps(body).encode()).messages[1]
     assert turn.reasoning == Reasoning("anthropic", items)
@@ -300,6 +300,6 @@ def test_thought_between_words_and_calls_stays_there() -> None:
     ],
 )
 def test_thought_is_told_to_those_who_asked_for_it_or_for_tools(fields: dict[str, Any], reads: bool) -> None:
-    reading = MessageDoor(Known({}, list))
+    reading = MessageCall(Known({}, list))
     reading.decode(json.dumps({"model": "auto", "max_tokens": 9, "messages": [HI], **fields}).encode())
     assert reading.shows_thought is reads

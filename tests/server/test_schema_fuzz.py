@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from routewright.server.openapi.document import DOORS
+from routewright.server.openapi.document import VENDOR_ROUTES
 
 from .described import DOCUMENT
 from .serving import Site, bearer
@@ -72,7 +72,7 @@ schema = schemathesis.openapi.from_dict(
             ],
         }
     ),
-).exclude(path=[*DOORS])
+).exclude(path=[*VENDOR_ROUTES])
 PLAIN = {
     path
     for path in CASES
@@ -156,5 +156,5 @@ def test_the_application_does_what_its_document_says(case: Any, site: tuple[str,
 
 
 def test_every_operation_is_asked() -> None:
-    assert {*CASES, *DOORS} == DOCUMENT["paths"].keys()
+    assert {*CASES, *VENDOR_ROUTES} == DOCUMENT["paths"].keys()
     assert ENOUGH * sum(full for path, (_, full) in CASES.items() if path not in PLAIN) >= PROMISED

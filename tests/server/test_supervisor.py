@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from routewright.cli.serve import FLAGS
 from routewright.errors import RouterError, ValidationFailed
 from routewright.serve import supervisor as room
-from routewright.serve.plan import Address, Asked, Plan, Prepared
+from routewright.serve.plan import Address, CommandOptions, Plan, Prepared
 from routewright.serve.supervisor import (
     CHECK_EVERY_S,
     END_S,
@@ -103,7 +103,7 @@ found: list[Plan | RouterError] = []
 
 
 @contextmanager
-def preparing(asked: Asked) -> Iterator[Callable[[str], Prepared]]:
+def preparing(asked: CommandOptions) -> Iterator[Callable[[str], Prepared]]:
     def ask(what: str) -> Prepared:
         outcome = found.pop()
         if isinstance(outcome, RouterError):
@@ -132,7 +132,7 @@ def supervisor(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> Supervisor:
     Hand.made, Hand.starts, Hand.no_room = [], True, None
     monkeypatch.setattr(room, "Worker", Hand)
     monkeypatch.setattr(room, "preparing", preparing)
-    made = Supervisor(PLAN, Asked(None, {}, {}), [cast(Any, None)], Signals(), lambda: None)
+    made = Supervisor(PLAN, CommandOptions(None, {}, {}), [cast(Any, None)], Signals(), lambda: None)
     made._workers = [made._start(place, PLAN) for place in range(PLAN.workers)]
     return made
 

@@ -213,7 +213,7 @@ def test_messages_that_do_not_stand_as_they_were_sent_are_told_by_their_turns() 
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}, {"type": "text", "text": "So?"}]}]}"""
-    reading = anthropic.MessageDoor(Known({}, list))
+    reading = anthropic.MessageCall(Known({}, list))
     made = reading.decode(body)
     assert reading.words is not None
     assert [reading.words.path(f"messages[{place}].content[0]") for place in range(len(made.messages))] == [
@@ -250,7 +250,7 @@ def test_the_clients_own_values_stay_as_they_were() -> None:
 def test_an_error_that_ends_a_stream_is_told_in_the_same_words() -> None:
     idle = SimpleNamespace(request_id="req_1", clock=FakeClock(), expect_text=lambda: None)
     prepared = SimpleNamespace(stream=lambda: idle, tokens=SimpleNamespace(estimate=0))
-    reading = anthropic.MessageDoor(Known({}, list))
+    reading = anthropic.MessageCall(Known({}, list))
     reading.words = anthropic.WORDS
     frames = MessageFrames(cast("Any", idle), cast("Any", prepared), reading)
     assert b"no answer within routewright.timeout_ms=5" in frames.last_words(

@@ -52,7 +52,7 @@ from .routing.budget import Amount, Room, own_room
 from .routing.decision import Decision
 from .routing.exploration import Draw
 from .routing.plan import ID, Plan
-from .routing.request_options import Asks
+from .routing.request_options import Requirements
 from .routing.scoring import Prompt
 from .timestamps import timestamp
 from .trace.ids import TraceParent
@@ -82,7 +82,7 @@ class _Rare(Rare):
     """The policy applied to the request, until the call ends."""
     hold: Any = None
     """Its hold on limits and money, until it ends. None: nothing limits its caller."""
-    asks: Asks | None = None
+    asks: Requirements | None = None
     """Model abilities that it needs besides text. None: none."""
     repeats = False
     """True: the prompt will be sent again with more messages."""

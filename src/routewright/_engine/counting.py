@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from routewright._core.call import Call
 from routewright._core.request.read import prompt_of
-from routewright._core.routing.board import Board, Kept
+from routewright._core.routing.board import Board, LruCache
 from routewright._core.routing.decide import countable
 from routewright._core.routing.inputs import predicted_column, quality_column, quality_spans
 from routewright._core.routing.plan import Plan
@@ -52,8 +52,8 @@ class Counting:
         self.reads = built_in is not None
         """The built-in predictor is on."""
         self._built_in = built_in
-        self._columns: Kept[tuple[str, tuple[int, ...]], tuple[int, ...]] = Kept(COLUMNS_KEPT)
-        self._spans: Kept[str, Sequence[tuple[int, ...]]] = Kept(SPANS_KEPT)
+        self._columns: LruCache[tuple[str, tuple[int, ...]], tuple[int, ...]] = LruCache(COLUMNS_KEPT)
+        self._spans: LruCache[str, Sequence[tuple[int, ...]]] = LruCache(SPANS_KEPT)
         self._clock = clock
         self.loaded: set[Vocabulary] = set()
         """Vocabularies whose tables are loaded."""

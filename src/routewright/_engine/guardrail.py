@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import anyio.to_thread
 
-from routewright._core.guardrails.screen import AnswerGate, Ask, Hit, PassageGate
+from routewright._core.guardrails.screen import AnswerGate, GuardrailCall, Hit, PassageGate
 from routewright._core.guardrails.texts import json_passage
 from routewright._core.request.json_scan import quoted
 from routewright.errors import InternalError
@@ -48,7 +48,7 @@ async def pass_gate(gate: PassageGate | AnswerGate, *, aside: bool = False) -> N
             raise GuardrailFailed(error.message) from error
 
 
-async def _verdict(ask: Ask) -> object:
+async def _verdict(ask: GuardrailCall) -> object:
     """Get one guardrail's verdict. Any exception but an exit or this task's cancellation is its failure."""
     watch, named = CancelWatch(), f"the guardrail {quoted(ask.guardrail.name)}"
     try:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from routewright._core.call import Call
 from routewright._core.request.read import prompt_of
-from routewright._core.routing.board import Kept
+from routewright._core.routing.board import LruCache
 from routewright._core.routing.quality_head import HEADS, heads_in, moved, sketch_of, steps_of
 from routewright.errors import RouterClosed, RouterError
 from routewright.loop import at_once
@@ -53,8 +53,10 @@ class Learner:
         self._share = share
         self._grade = grade
         self._keep = keep
-        self._heads: Kept[Caller, tuple[float, Head | None]] = Kept(HEADS_KEPT)
-        self._columns: Kept[tuple[str, str, tuple[int, ...], tuple[int, ...]], tuple[int, ...]] = Kept(COLUMNS_KEPT)
+        self._heads: LruCache[Caller, tuple[float, Head | None]] = LruCache(HEADS_KEPT)
+        self._columns: LruCache[tuple[str, str, tuple[int, ...], tuple[int, ...]], tuple[int, ...]] = LruCache(
+            COLUMNS_KEPT
+        )
 
     def learned(
         self, call: Call, reading: Reading, quality: tuple[int, ...] | None

@@ -24,7 +24,7 @@ from routewright.errors import BudgetExceeded, RouterError, ValidationFailed
 from routewright.wire import Budget, Caller, DecisionInput
 
 from .answer import Answer
-from .request_input import Asked, Read
+from .request_input import RawRequest, Read
 from .route import Engine
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class Many(Generic[T]):
         self,
         engine: Engine,
         caller: Caller,
-        asked: Callable[[T], Asked | Read],
+        asked: Callable[[T], RawRequest | Read],
         *,
         limit: int,
         budget: SharedBudget | None,
@@ -91,7 +91,7 @@ class Many(Generic[T]):
         if read.request.stream:
             raise ValidationFailed.of(STREAMED)
         while True:
-            call = self._engine.admit(read, self._caller)
+            call = self._engine.make_call(read, self._caller)
             await self._engine.guard(call)
             if self._budget is None:
                 return read, call, None

@@ -63,7 +63,7 @@ class Prepared:
     def decision(self) -> Decision:
         """The decision as of now (``Router.decide``), without counting in rate limits. Tokens are counted inline if
         need be; ``await decide()`` counts them in a thread."""
-        call = self._engine.admit(self._read, self.caller)
+        call = self._engine.make_call(self._read, self.caller)
         call.explores = False
         call.plan = self._engine.plan_now(call)
         return Decision(call.plan, call.given, call.board)
@@ -87,7 +87,7 @@ class Prepared:
         is. Raises ``ValidationFailed`` for an unknown model, and ``RouterTimeoutError``."""
         engine = self._engine
         async with self._admitted():
-            call = engine.admit(self._read, self.caller)
+            call = engine.make_call(self._read, self.caller)
             pool = call.board.pool
             if model is None:
                 model = (await self._decide()).model
@@ -98,7 +98,7 @@ class Prepared:
 
     async def _decide(self) -> Decision:
         engine = self._engine
-        call = engine.admit(self._read, self.caller)
+        call = engine.make_call(self._read, self.caller)
         call.explores = False
         call.plan = await engine.plan(call)
         return Decision(call.plan, call.given, call.board)

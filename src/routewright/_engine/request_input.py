@@ -53,7 +53,7 @@ def read_turns(value: object, traceparent: TraceParent | None) -> Read | None:
     return Read(RouteRequest(messages, "cost", "balanced"), bounds, traceparent=traceparent)
 
 
-class Asked(Struct, frozen=True, gc=False):
+class RawRequest(Struct, frozen=True, gc=False):
     """A request as passed, in any accepted shape, with options to merge."""
 
     request: str | Sequence[Message | Mapping[str, Any]] | Mapping[str, Any] | RouteRequest

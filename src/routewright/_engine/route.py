@@ -3,7 +3,7 @@
     request -> read -> admit -> choose, or enter -> Execution.run (or a Stream that pulls it, or a host's Steps)
         -> conclude -> Answer
 
-``read`` checks the request. ``admit`` makes its ``Call``: snapshots, policy, input of the decision. ``choose`` decides,
+``read`` checks the request. ``make_call`` makes its ``Call``: snapshots, policy, input of the decision. ``choose`` decides,
 and counts tokens only where their bounds do not settle it. ``enter`` does the same for a caller with limits, and
 reserves what the call needs. The execution calls models. ``Records.conclude`` keeps the trace; then any failure is
 raised."""
@@ -28,7 +28,7 @@ from routewright._core.policy import Laid, by_key, class_of, find_policy, name_o
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.read import STREAMED, prompt_of
 from routewright._core.request.rules import check_costs_nothing
-from routewright._core.routing.board import Kept
+from routewright._core.routing.board import LruCache
 from routewright._core.routing.budget import Room, room_of, within, worst_of_start
 from routewright._core.routing.constraints import CountTokens
 from routewright._core.routing.decide import compiled, decide, least_nanos, pays_for_any
@@ -82,7 +82,7 @@ from .learning import Learner
 from .progress import Progress
 from .prompt_caches import Warmth
 from .record import Records
-from .request_input import Asked, Read
+from .request_input import RawRequest, Read
 
 P = TypeVar("P", bound=Progress)
 EXPLORATIONS_KEPT = 2_048
@@ -135,7 +135,7 @@ class Engine:
         self._caching = caching
         self._decide_again = decide_again
         self._warmth = warmth
-        self._explorations: Kept[tuple[str, str, Environment], Exploration] = Kept(EXPLORATIONS_KEPT)
+        self._explorations: LruCache[tuple[str, str, Environment], Exploration] = LruCache(EXPLORATIONS_KEPT)
         """By policy, account and environment. If two threads draw at once, one draw's credit may be lost."""
         self.publish(policies)
 
@@ -150,7 +150,7 @@ class Engine:
         laid |= {each.id: each.policy for one in policies for each in one.classes}
         self._policy_guardrails = {id: guardrails_of(policy) for id, policy in laid.items() if policy.guardrails}
 
-    async def read(self, asked: Asked | Read) -> Read:
+    async def read(self, asked: RawRequest | Read) -> Read:
         """Check a request and bound its tokens; a large one in a worker thread."""
         if isinstance(asked, Read):
             return asked
@@ -160,7 +160,7 @@ class Engine:
 
     async def route(
         self,
-        asked: Asked | Read,
+        asked: RawRequest | Read,
         caller: Caller,
         run: RunLimit | None = None,
         form: Form | None = None,
@@ -177,7 +177,7 @@ class Engine:
             await self.servers.wait()
         hold = self.admissions.begin(read, caller, run, scope=scope)
         if hold is None:
-            return await self._answer(self.admit(read, caller), form)
+            return await self._answer(self.make_call(read, caller), form)
         return await self._limited(hold, read, None, form)
 
     async def carry_out(self, read: Read, call: Call) -> Answer:
@@ -269,7 +269,7 @@ class Engine:
             hold.release()
             await self.records.write_last(call.id)
 
-    def admit(
+    def make_call(
         self,
         read: Read,
         caller: Caller,
@@ -448,7 +448,7 @@ class Engine:
         rate limits goes before any other."""
         try:
             if call is None:
-                call = self.admit(read, hold.caller, fleet, hold)
+                call = self.make_call(read, hold.caller, fleet, hold)
             if call.policy is not None:  # a policy may shorten the time-out
                 hold.deadline = call.deadline
             if hold.left is None and await self.admissions.is_open(hold):
@@ -709,7 +709,7 @@ class Engine:
             under = replace(read, request=replace(read.request, policy_id=published.policy.id))
             names = map(name_of, published.policy.classes or ())
             for name, each in (("", published), *zip(names, published.classes, strict=True)):
-                call = self.admit(under, caller, policies={published.policy.id: each})
+                call = self.make_call(under, caller, policies={published.policy.id: each})
                 assert call.laid is not None, "the call has a policy"
                 found.append(replace(check(self.counted(call), call.board, call.laid), policy_class=name))
         return found

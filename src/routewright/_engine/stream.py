@@ -42,7 +42,7 @@ from .answer import Answer
 from .execute import Execution
 from .kept_answer import events_again, events_before_end, reasoning_data
 from .progress import AttemptStarted, Part
-from .request_input import Asked, Read
+from .request_input import RawRequest, Read
 from .route import Engine, raise_failure
 
 
@@ -57,7 +57,7 @@ class Stream:
     Iterating over the stream itself yields the events of ``POST /v1/route`` as structs; the last is ``route.completed``
     or ``error``. Leaving the context ends the call, even while another task reads. Only one task may read."""
 
-    def __init__(self, engine: Engine, asked: Asked | Read, caller: Caller) -> None:
+    def __init__(self, engine: Engine, asked: RawRequest | Read, caller: Caller) -> None:
         self._engine = engine
         self._asked = asked
         self._caller = caller
@@ -241,7 +241,7 @@ class Stream:
                 await engine.servers.wait()
             self._hold = hold = engine.admissions.begin(read, self._caller)
             if hold is None:
-                call = engine.admit(read, self._caller)
+                call = engine.make_call(read, self._caller)
                 execution = engine.begin_now(call, whole=False) or await engine.begin(call, whole=False)
             else:
                 entered = await engine.enter(hold, read)

@@ -24,7 +24,7 @@ SHORTEST_WAIT_S = 0.001  # uvloop has millisecond timers: a shorter wait would s
 SWEEP_AFTER = 64
 
 
-class Waiting(Protocol):
+class PendingDeadline(Protocol):
     """A pending deadline."""
 
     entry: Entry | None
@@ -39,11 +39,11 @@ class Shield(Protocol):
     """A scope that holds back the deadlines its task entered earlier."""
 
     order: int
-    held: list[Waiting]
+    held: list[PendingDeadline]
     """Deadlines that passed while the shield was in place."""
 
 
-Entry = tuple[float, int, Waiting]
+Entry = tuple[float, int, PendingDeadline]
 """Time, tie-breaker and deadline."""
 
 
@@ -70,7 +70,7 @@ class Alarms:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def add(self, at: float, alarm: Waiting) -> None:
+    def add(self, at: float, alarm: PendingDeadline) -> None:
         """Ring ``alarm`` at ``at`` instead of its current time. A time in the past means as soon as possible."""
         alarm.entry = entry = (at, next(self.order), alarm)
         heappush(self.entries, entry)
@@ -324,7 +324,7 @@ class ScopeDeadline:
         self.alarms: Alarms | None = None
         """Set while it is entered on asyncio. None on trio, where the scope keeps time itself."""
         self.entry: Entry | None = None
-        self.held: list[Waiting] = []
+        self.held: list[PendingDeadline] = []
         """Alarms that were due while this shield was in place."""
         self._shield = shield
         self._scope: anyio.CancelScope

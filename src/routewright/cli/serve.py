@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
-from routewright.serve.plan import ACCOUNT, Address, Asked, Begun, Plan, Prepared
+from routewright.serve.plan import ACCOUNT, Address, Begun, CommandOptions, Plan, Prepared
 from routewright.wire import Environment
 
 from .command import OK, Parser, add, refused
@@ -99,11 +99,11 @@ def _run(args: Namespace, screen: Screen) -> int:
         are = "is" if len(missing) == 1 else "are"
         problem = f"'routewright serve' needs {' and '.join(missing)}, which {are} not installed"
         raise refused("", problem, "run: pip install 'routewright[server]'")
-    asked = Asked(args.config, {key: value for key, value in vars(args).items() if key in FLAGS}, FLAGS)
+    asked = CommandOptions(args.config, {key: value for key, value in vars(args).items() if key in FLAGS}, FLAGS)
     return _check(asked, screen) if args.check else _serve(asked, screen)
 
 
-def _check(asked: Asked, screen: Screen) -> int:
+def _check(asked: CommandOptions, screen: Screen) -> int:
     from routewright.serve.prepare import prepare
 
     found = prepare(asked, os.environ)
@@ -114,7 +114,7 @@ def _check(asked: Asked, screen: Screen) -> int:
     return OK
 
 
-def _serve(asked: Asked, screen: Screen) -> int:
+def _serve(asked: CommandOptions, screen: Screen) -> int:
     from routewright.serve.logs import set_up
     from routewright.serve.supervisor import Signals, Supervisor, listening, preparing
 

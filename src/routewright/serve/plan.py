@@ -107,7 +107,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         return self.store.startswith("memory:")
 
 
-class Asked(Struct, frozen=True):
+class CommandOptions(Struct, frozen=True):
     """Options of the command line."""
 
     config: str | None

@@ -34,7 +34,7 @@ from routewright.wire.account import without_password
 
 from .config import ServeFile, Sources, TlsEntry
 from .parts import exporter, router_of, server_context, settings_of
-from .plan import ACCOUNT, Address, Asked, Begun, Plan, Prepared, Seed, Tls
+from .plan import ACCOUNT, Address, Begun, CommandOptions, Plan, Prepared, Seed, Tls
 
 KEY_NAME = "first"
 """Name of the keys that the first start creates."""
@@ -44,7 +44,7 @@ _AS_WRITTEN = {name for name in ServeFile.model_fields if name in Plan.__struct_
 """Keys that a plan takes from the file unchanged."""
 
 
-def answer(asked: Asked, line: Connection) -> None:
+def answer(asked: CommandOptions, line: Connection) -> None:
     """Answer ``plan`` with a ``Prepared`` and then ``begin`` with a ``Begun``, or with a ``RouterError``."""
     with suppress(EOFError, BrokenPipeError):  # the supervisor ended
         try:
@@ -57,7 +57,7 @@ def answer(asked: Asked, line: Connection) -> None:
             line.send(error)
 
 
-def prepare(asked: Asked, environ: Mapping[str, str]) -> Prepared:
+def prepare(asked: CommandOptions, environ: Mapping[str, str]) -> Prepared:
     """Read the configuration and load the models, policies and providers once. Raises ``RouterError``."""
     sources = Sources(asked.flags, asked.names, environ, asked.config)
     plan = plan_of(sources)

@@ -25,7 +25,7 @@ from uvicorn.supervisors.multiprocess import Process
 from routewright.errors import InternalError, Problem, RouterError, ValidationFailed
 
 from .logs import set_up
-from .plan import Address, Asked, Plan, Prepared
+from .plan import Address, CommandOptions, Plan, Prepared
 
 TICK_S = 0.25
 START_S = 60.0
@@ -92,7 +92,7 @@ def _starting() -> Iterator[None]:
 
 
 @contextmanager
-def preparing(asked: Asked) -> Iterator[Callable[[str], Any]]:
+def preparing(asked: CommandOptions) -> Iterator[Callable[[str], Any]]:
     """Start a process that loads the library. Ask it for the ``plan`` (a ``Prepared``), then to ``begin`` (a
     ``Begun``). Raises ``RouterError``."""
     line, theirs = _SPAWN.Pipe()
@@ -122,7 +122,7 @@ def preparing(asked: Asked) -> Iterator[Callable[[str], Any]]:
         process.kill()
 
 
-def _prepare(asked: Asked, line: Connection) -> None:
+def _prepare(asked: CommandOptions, line: Connection) -> None:
     from .prepare import answer
 
     answer(asked, line)
@@ -216,7 +216,12 @@ class Supervisor:
     is called once, when all workers are ready."""
 
     def __init__(
-        self, plan: Plan, asked: Asked, listeners: Sequence[socket.socket], signals: Signals, ready: Callable[[], None]
+        self,
+        plan: Plan,
+        asked: CommandOptions,
+        listeners: Sequence[socket.socket],
+        signals: Signals,
+        ready: Callable[[], None],
     ) -> None:
         self._plan, self._asked, self._signals, self._ready = plan, asked, signals, ready
         self._listener, *self._administration = listeners

@@ -76,28 +76,28 @@ _encode = msgspec.json.encode
 
 async def messages(service: Service, exchange: Exchange) -> None:
     """Answer with a message, complete or streamed."""
-    await answer(service, exchange, MessageDoor(), MESSAGES, MessageFrames)
+    await answer(service, exchange, MessageCall(), MESSAGES, MessageFrames)
 
 
 async def count_tokens(service: Service, exchange: Exchange) -> None:
     """Count the input tokens of a request for its model, or for the one that would serve it."""
-    door = MessageDoor()
-    door.capped = False
-    async with asked(service, exchange, door, COUNT_TOKENS) as prepared:
-        named = None if chooses(door.model) else door.model
+    vendor_call = MessageCall()
+    vendor_call.capped = False
+    async with asked(service, exchange, vendor_call, COUNT_TOKENS) as prepared:
+        named = None if chooses(vendor_call.model) else vendor_call.model
         count = await while_connected(exchange, partial(prepared.count_tokens, named))
     low, high = count.low, count.high
     headers = {
         "X-Routewright-Model": count.model,
         "X-Routewright-Input-Tokens": f"{low}" if low == high else f"{low}-{high}",
     }
-    headers |= door.ignored.headers(count.model)
+    headers |= vendor_call.ignored.headers(count.model)
     await exchange.json({"input_tokens": count.estimate}, prepared.headers | headers)
 
 
 async def models(service: Service, exchange: Exchange) -> None:
     """The callable models."""
-    caller = await MessageDoor().caller(service, exchange, "models:read")
+    caller = await MessageCall().caller(service, exchange, "models:read")
     known = [_listed(each) for each in service.router.models(caller=caller)]
     first, last = (known[0]["id"], known[-1]["id"]) if known else (None, None)
     await exchange.json({"data": known, "has_more": False, "first_id": first, "last_id": last})
@@ -105,7 +105,7 @@ async def models(service: Service, exchange: Exchange) -> None:
 
 async def model(service: Service, exchange: Exchange) -> None:
     """One model, by any of its names."""
-    await exchange.json(_listed(await model_at(service, exchange, MessageDoor())))
+    await exchange.json(_listed(await model_at(service, exchange, MessageCall())))
 
 
 def _listed(model: Model) -> dict[str, Any]:
@@ -131,7 +131,7 @@ PASSED = frozenset(("top_k",))
 _TIERS: dict[str | None, ServiceTier | None] = {None: None, "auto": "auto", "standard_only": "default"}
 
 
-class MessageDoor(VendorCall):
+class MessageCall(VendorCall):
     """One call of the Messages API."""
 
     vendor = VENDOR
@@ -507,7 +507,7 @@ def _usage_of(tokens: Tokens) -> dict[str, int]:
 class MessageFrames(BlockFrames):
     """The events of one call, as the Messages API sends them."""
 
-    _vendor_call: MessageDoor
+    _vendor_call: MessageCall
 
     def _thoughts(self, reasoning: Reasoning) -> Iterable[dict[str, Any]]:
         return map(_without_place, blocks_of(reasoning) if self._vendor_call.shows_thought else ())

@@ -82,7 +82,7 @@ _encode = msgspec.json.encode
 
 async def completions(service: Service, exchange: Exchange) -> None:
     """Answer a chat, complete or in chunks."""
-    await answer(service, exchange, ChatDoor(), PATH, ChunkFrames)
+    await answer(service, exchange, ChatCall(), PATH, ChunkFrames)
 
 
 async def models(service: Service, exchange: Exchange) -> None:
@@ -97,7 +97,7 @@ async def model(service: Service, exchange: Exchange) -> None:
     """One model, by any of its names."""
     found = CHOSEN.get(exchange.parameter)
     if found is None:
-        found = model_of(await model_at(service, exchange, ChatDoor()))
+        found = model_of(await model_at(service, exchange, ChatCall()))
     else:
         await service.auth.caller(exchange, "models:read")
     await exchange.json(found)
@@ -111,7 +111,7 @@ _OTHER_TONGUES = frozenset(("anthropic", "google"))
 """Providers that refuse OpenAI's fields."""
 
 
-class OpenAIDoor(VendorCall):
+class OpenAICall(VendorCall):
     """One call of chat completions or responses."""
 
     vendor = VENDOR
@@ -285,7 +285,7 @@ _TEXTS = ("reasoning_content", "reasoning")
 """Fields in which clients send reasoning back as text; ``reasoning_details`` has it as we sent it."""
 
 
-class ChatDoor(OpenAIDoor):
+class ChatCall(OpenAICall):
     """One call of chat completions."""
 
     names = WORDS
@@ -457,12 +457,12 @@ DONE = b"data: [DONE]\n\n"
 class ChunkFrames(CallFrames):
     """The chunks of one call."""
 
-    _vendor_call: ChatDoor
+    _vendor_call: ChatCall
     _begun = False
     _thoughts = 0
 
-    def __init__(self, exchange: Exchange, prepared: Prepared, door: ChatDoor) -> None:
-        super().__init__(exchange, prepared, door)
+    def __init__(self, exchange: Exchange, prepared: Prepared, vendor_call: ChatCall) -> None:
+        super().__init__(exchange, prepared, vendor_call)
         self._places: dict[int, int] = {}
         """Places of tool calls (0, 1, ...) by the model's own index."""
         self._told: set[tuple[int, str]] = set()

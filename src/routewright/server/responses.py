@@ -19,7 +19,7 @@ from .endpoints import Service
 from .errors import fit
 from .exchange import Exchange
 from .fields import Fields, wrong
-from .openai import LISTED_AT, Item, OpenAIDoor, created_at, error_of
+from .openai import LISTED_AT, Item, OpenAICall, created_at, error_of
 from .vendor_call import Block, BlockFrames, answer, framed
 from .vendor_requests import EFFORTS, PLACES, Words, content_of, packed, unpacked
 
@@ -42,7 +42,7 @@ _encode = msgspec.json.encode
 
 async def responses(service: Service, exchange: Exchange) -> None:
     """Answer with a response, complete or streamed."""
-    await answer(service, exchange, ResponseDoor(), PATH, ResponseFrames)
+    await answer(service, exchange, ResponseCall(), PATH, ResponseFrames)
 
 
 HONOURED = frozenset(
@@ -69,7 +69,7 @@ _ROLES = ("user", "assistant", "system", "developer")
 _ECHOED = ("metadata", "parallel_tool_calls", "service_tier", "temperature", "tool_choice", "top_p", "user")
 
 
-class ResponseDoor(OpenAIDoor):
+class ResponseCall(OpenAICall):
     """One call of the Responses API."""
 
     names = WORDS
@@ -314,7 +314,7 @@ _FAILED = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 class ResponseFrames(BlockFrames):
     """The events of one call, as the Responses API sends them."""
 
-    _vendor_call: ResponseDoor
+    _vendor_call: ResponseCall
     _number = 0
     """Number of sent events."""
 

@@ -139,35 +139,39 @@ class VendorCall(ABC):
 
 
 @asynccontextmanager
-async def asked(service: Service, exchange: Exchange, door: VendorCall, path: str) -> AsyncIterator[Prepared]:
+async def asked(service: Service, exchange: Exchange, vendor_call: VendorCall, path: str) -> AsyncIterator[Prepared]:
     """Read the call. Raises errors with the client's names of fields."""
     try:
-        caller = await door.caller(service, exchange)
-        door.known = known_to(service, caller)
-        yield await service.prepare(exchange, caller, door.decode, path)
+        caller = await vendor_call.caller(service, exchange)
+        vendor_call.known = known_to(service, caller)
+        yield await service.prepare(exchange, caller, vendor_call.decode, path)
     except RouterError as error:
-        raise door.in_words(error, exchange.clock.time()) from None
+        raise vendor_call.in_words(error, exchange.clock.time()) from None
 
 
-async def answer(service: Service, exchange: Exchange, door: VendorCall, path: str, frames: type[CallFrames]) -> None:
+async def answer(
+    service: Service, exchange: Exchange, vendor_call: VendorCall, path: str, frames: type[CallFrames]
+) -> None:
     """Answer a call, complete or as a stream."""
-    async with asked(service, exchange, door, path) as prepared:
+    async with asked(service, exchange, vendor_call, path) as prepared:
         if prepared.request.stream:
-            await service.send(exchange, prepared, frames(exchange, prepared, door))
+            await service.send(exchange, prepared, frames(exchange, prepared, vendor_call))
             return
         response, limits = await service.answer(exchange, prepared)
-        headers = routing_headers(response, door.ignored) | limits | door.limits(limits, exchange.clock.time())
-        await exchange.json(door.whole(response), headers)
+        headers = (
+            routing_headers(response, vendor_call.ignored) | limits | vendor_call.limits(limits, exchange.clock.time())
+        )
+        await exchange.json(vendor_call.whole(response), headers)
 
 
-async def model_at(service: Service, exchange: Exchange, door: VendorCall) -> Model:
+async def model_at(service: Service, exchange: Exchange, vendor_call: VendorCall) -> Model:
     """The model of a path, by any of its names. Raises ``ModelNotFound``."""
-    known = known_to(service, await door.caller(service, exchange, "models:read"))
-    id = known.id_of(exchange.parameter, door.vendor, door.names.listed_at)
+    known = known_to(service, await vendor_call.caller(service, exchange, "models:read"))
+    id = known.id_of(exchange.parameter, vendor_call.vendor, vendor_call.names.listed_at)
     for model in known.models():
         if model.id == known.names.get(id):
             return model
-    raise ModelNotFound(f"there is no model {shown(id)}; {door.names.listed_at} lists those that can be called")
+    raise ModelNotFound(f"there is no model {shown(id)}; {vendor_call.names.listed_at} lists those that can be called")
 
 
 def framed(name: str, data: bytes) -> bytes:
@@ -179,13 +183,13 @@ class CallFrames(ABC):
     """The events of one call in a vendor's format (``sse.Frames``). These formats cannot restart an answer, so a fault
     after the first text ends the stream."""
 
-    def __init__(self, exchange: Exchange, prepared: Prepared, door: VendorCall) -> None:
+    def __init__(self, exchange: Exchange, prepared: Prepared, vendor_call: VendorCall) -> None:
         self.headers: dict[str, str] = {}
         self.stream = prepared.stream()
         self.exchange = exchange
         self.trace_id = self.model = ""
         self._prepared = prepared
-        self._vendor_call = door
+        self._vendor_call = vendor_call
         self.stream.expect_text()
 
     async def __aiter__(self) -> AsyncGenerator[Frame, None]:
@@ -264,8 +268,8 @@ class BlockFrames(CallFrames):
     """The events of an answer in consecutive blocks. A call with incomplete arguments stays open when the next block
     begins, since some vendors interleave calls."""
 
-    def __init__(self, exchange: Exchange, prepared: Prepared, door: VendorCall) -> None:
-        super().__init__(exchange, prepared, door)
+    def __init__(self, exchange: Exchange, prepared: Prepared, vendor_call: VendorCall) -> None:
+        super().__init__(exchange, prepared, vendor_call)
         self.blocks: list[Block] = []
         """Blocks that have begun."""
         self._open: list[Block] = []

@@ -49,7 +49,7 @@ class Situation(NamedTuple):
     what: str
     """Description, continuing "the provider"."""
     fault: str
-    """One of ``routewright.testing.CELLS``."""
+    """One of ``routewright.testing.SCENARIOS``."""
     times: int | None = None
     """How many calls fail; None: all."""
 

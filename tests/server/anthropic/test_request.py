@@ -10,7 +10,7 @@ import pytest
 from routewright import Router
 from routewright._core.request.rules import completed
 from routewright.errors import ValidationFailed
-from routewright.server.anthropic import FAILED, MessageDoor, blocks_of
+from routewright.server.anthropic import FAILED, MessageCall, blocks_of
 from routewright.server.fields import MOST_IGNORED
 from routewright.server.vendor_requests import Known
 from routewright.wire import (
@@ -31,7 +31,7 @@ KNOWN = Known(ROUTER.model_names(), ROUTER.models)
 
 
 def reading_of(**fields: Any) -> tuple[RouteRequest, set[str]]:
-    reading = MessageDoor(KNOWN)
+    reading = MessageCall(KNOWN)
     return reading.decode(msgspec.json.encode({**ASKED, **fields})), reading.ignored
 
 
@@ -44,7 +44,7 @@ def turns_of(*turns: tuple[str, Any]) -> list[Message]:
 
 
 def refusal(**fields: Any) -> str:
-    door = MessageDoor(KNOWN)
+    door = MessageCall(KNOWN)
     with pytest.raises(ValidationFailed) as caught:
         completed(door.decode(msgspec.json.encode({**ASKED, **fields})))
     return door.in_words(caught.value, 0.0).message
@@ -401,6 +401,6 @@ def test_no_words_of_a_prompt_are_in_an_error() -> None:
 
 
 def test_a_number_that_nothing_can_hold_is_refused() -> None:
-    reading = MessageDoor(KNOWN)
+    reading = MessageCall(KNOWN)
     with pytest.raises(ValidationFailed, match="out of range"):
         reading.decode(b'{"model": "auto", "max_tokens": 1e999, "messages": []}')

@@ -27,7 +27,7 @@ from routewright.errors import (
     UpstreamFailed,
     ValidationFailed,
 )
-from routewright.server.anthropic import MessageDoor, MessageFrames, body, message_of
+from routewright.server.anthropic import MessageCall, MessageFrames, body, message_of
 from routewright.wire import (
     FunctionCall,
     OutputData,
@@ -124,7 +124,7 @@ def blocks_of(*said: str | ToolCallData) -> list[dict[str, Any]]:
     """The blocks that a client puts together; checks that they begin, go on and stop in order."""
     idle: Any = SimpleNamespace(expect_text=lambda: None)
     prepared: Any = SimpleNamespace(stream=lambda: idle, tokens=SimpleNamespace(estimate=1))
-    frames = MessageFrames(idle, prepared, MessageDoor())
+    frames = MessageFrames(idle, prepared, MessageCall())
     deltas = [OutputDelta(1, OutputData(each, 1)) if isinstance(each, str) else ToolCallDelta(1, each) for each in said]
     events = [event for each in (*deltas, RouteCompleted(1, response())) for event in frames.events(each)]
     return put_together(event for event in events if event.startswith(b"event: content_block"))

@@ -13,7 +13,7 @@ from routewright._core.request.rules import completed
 from routewright._core.tokens.estimate import bounds_of
 from routewright.backends.providers.anthropic import message_body
 from routewright.errors import ProviderFault, ValidationFailed
-from routewright.server.anthropic import FAILED, MessageDoor
+from routewright.server.anthropic import FAILED, MessageCall
 from routewright.server.vendor_requests import Known, ModelNotFound
 from routewright.wire import RouteRequest, UpstreamCall
 
@@ -25,7 +25,7 @@ CLAUDE = Model(id="anthropic/claude-sonnet-4-5")
 
 
 def translated(body: Any) -> RouteRequest:
-    request = completed(MessageDoor(KNOWN).decode(msgspec.json.encode(body)))
+    request = completed(MessageCall(KNOWN).decode(msgspec.json.encode(body)))
     bounds_of(request)
     return request
 
@@ -37,7 +37,7 @@ def test_every_valid_body_translates(body: dict[str, Any]) -> None:
 
 @given(broken() | JSON | st.dictionaries(st.sampled_from(["model", "messages", "max_tokens", "tools"]), JSON))
 def test_every_other_body_is_refused_as_such(body: Any) -> None:
-    reading = MessageDoor(KNOWN)
+    reading = MessageCall(KNOWN)
     try:
         bounds_of(completed(reading.decode(msgspec.json.encode(body))))
     except (ModelNotFound, ValidationFailed) as error:

@@ -9,7 +9,7 @@ import pytest
 
 from routewright._core.request.rules import completed
 from routewright.errors import Problem, ValidationFailed
-from routewright.server.openai import ChatDoor
+from routewright.server.openai import ChatCall
 from routewright.server.vendor_requests import Known
 from routewright.wire import Model, RouteRequest
 
@@ -20,8 +20,8 @@ IDS = ("openai/gpt-4.1", "openai/o3", "anthropic/claude-x", "deepseek/chat")
 KNOWN = Known({**dict(zip(IDS, IDS, strict=True)), "fast": "openai/o3"}, lambda: [Model(id=id) for id in IDS])
 
 
-def made(body: object) -> tuple[RouteRequest, ChatDoor]:
-    asked = ChatDoor(KNOWN)
+def made(body: object) -> tuple[RouteRequest, ChatCall]:
+    asked = ChatCall(KNOWN)
     return completed(asked.decode(json.dumps(body).encode())), asked
 
 
@@ -34,7 +34,7 @@ def ignored(**fields: Any) -> set[str]:
 
 
 def refused(body: object) -> Problem:
-    asked = ChatDoor(KNOWN)
+    asked = ChatCall(KNOWN)
     with pytest.raises(ValidationFailed) as caught:
         completed(asked.decode(json.dumps(body).encode()))
     told = asked.in_words(caught.value, 0.0)

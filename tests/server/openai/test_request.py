@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from routewright._core.request.rules import completed
 from routewright.errors import InvalidJson, RouterError, ValidationFailed
-from routewright.server.openai import AS_EVER, ChatDoor, envelope
+from routewright.server.openai import AS_EVER, ChatCall, envelope
 from routewright.server.vendor_requests import ModelNotFound
 from routewright.wire import Budget
 
@@ -240,10 +240,10 @@ def test_a_body_is_one_strict_object() -> None:
     assert "an array" in str(refused([]))
     for body in (b"", b"{", b'{"model": NaN}', b"\xff\xfe{}"):
         with pytest.raises(InvalidJson):
-            ChatDoor(KNOWN).decode(body)
+            ChatCall(KNOWN).decode(body)
     for body in (b'{"model": "a", "model": "b"}', b'{"x": 1e999}', b'{"x": "\\ud800"}', b"[" * 70 + b"]" * 70):
         with pytest.raises(ValidationFailed):
-            ChatDoor(KNOWN).decode(body)
+            ChatCall(KNOWN).decode(body)
 
 
 def test_no_text_of_a_message_is_repeated() -> None:
@@ -290,7 +290,7 @@ def test_messages_speak_of_the_clients_fields(ours: str, theirs: str) -> None:
 
 @given(BODIES)
 def test_any_body_is_a_request_or_refused_with_a_place(body: dict[str, Any]) -> None:
-    asked = ChatDoor(KNOWN)
+    asked = ChatCall(KNOWN)
     try:
         found = completed(asked.decode(json.dumps(body).encode()))
     except (ModelNotFound, ValidationFailed) as error:
@@ -308,4 +308,4 @@ def test_any_body_is_a_request_or_refused_with_a_place(body: dict[str, Any]) -> 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_refused_or_read(body: bytes) -> None:
     with suppress(ValidationFailed):
-        ChatDoor(KNOWN).decode(body)
+        ChatCall(KNOWN).decode(body)

@@ -18,7 +18,7 @@ from routewright import Message, Params, Router
 from routewright._core.request.rules import completed
 from routewright.errors import RouterError, UpstreamFailed, ValidationFailed
 from routewright.server.openai import envelope
-from routewright.server.responses import HONOURED, PASSED, REFUSED, ResponseDoor, ResponseFrames, response_of
+from routewright.server.responses import HONOURED, PASSED, REFUSED, ResponseCall, ResponseFrames, response_of
 from routewright.server.vendor_requests import Known, ModelNotFound, packed
 from routewright.testing import FakeClock
 from routewright.wire import (
@@ -71,8 +71,8 @@ BOSTON = '{"location":"Boston, MA","unit":"celsius"}'
 THOUGHT = Reasoning("google", [{"signature": "s"}], "Hm.")
 
 
-def made(**fields: Any) -> tuple[RouteRequest, ResponseDoor]:
-    reading = ResponseDoor(KNOWN)
+def made(**fields: Any) -> tuple[RouteRequest, ResponseCall]:
+    reading = ResponseCall(KNOWN)
     request = reading.decode(json.dumps({"model": "gpt-4.1", "input": "Hi", **fields}).encode())
     return completed(request), reading
 
@@ -82,7 +82,7 @@ def chat(*items: Any, **fields: Any) -> list[Message]:
 
 
 def refusal(**fields: Any) -> dict[str, Any]:
-    reading = ResponseDoor(KNOWN)
+    reading = ResponseCall(KNOWN)
     with pytest.raises(ValidationFailed) as caught:
         completed(reading.decode(json.dumps({"model": "auto", "input": "Hi", **fields}).encode()))
     error: dict[str, Any] = json.loads(envelope(reading.in_words(caught.value, 0.0)))["error"]
@@ -349,7 +349,7 @@ _fields = {
 
 @given(st.fixed_dictionaries({}, optional=_fields))
 def test_any_body_is_a_request_or_refused_at_a_place(body: dict[str, Any]) -> None:
-    reading = ResponseDoor(KNOWN)
+    reading = ResponseCall(KNOWN)
     try:
         completed(reading.decode(json.dumps(body).encode()))
     except (ModelNotFound, ValidationFailed) as error:

@@ -42,7 +42,7 @@ from routewright.wire import (
 )
 
 from .ledger import key_of, summed
-from .state import Expired, Kept
+from .state import Expired, KeptResult
 
 T = TypeVar("T")
 INCIDENTS = 100  # the newest are kept
@@ -64,7 +64,7 @@ class Books:
         self._rows: OrderedDict[tuple[str, int], LedgerRow] = OrderedDict()
         self._expired: OrderedDict[str, Expired] = OrderedDict()
         self._sums: dict[tuple[str, str, str, RowKind], LedgerSum] = {}
-        self._kept: OrderedDict[bytes, tuple[Environment, float, Kept]] = OrderedDict()
+        self._kept: OrderedDict[bytes, tuple[Environment, float, KeptResult]] = OrderedDict()
         """With environment and expiry in Unix seconds."""
         self._events: OrderedDict[str, StoredEvent] = OrderedDict()
         self._told: dict[str, tuple[float, float]] = {}
@@ -197,12 +197,12 @@ class Books:
         self._sum(row, -1)
         return self._expired.pop(request_id)
 
-    def kept(self, claim: bytes, now: float) -> Kept | None:
+    def kept(self, claim: bytes, now: float) -> KeptResult | None:
         """The stored answer of an idempotency key."""
         found = self._kept.get(claim)
         return None if found is None or found[1] <= now else found[2]
 
-    def keep(self, claim: bytes, environment: Environment, until: float, kept: Kept) -> None:
+    def keep(self, claim: bytes, environment: Environment, until: float, kept: KeptResult) -> None:
         """Store an answer."""
         _put(self._kept, claim, (environment, until, kept), self._newest)
 

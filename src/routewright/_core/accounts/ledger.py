@@ -28,7 +28,7 @@ from routewright.wire import (
 )
 
 from .payer import MONTH, RUN, End, Hold, purses_of
-from .state import KEPT_S, Books, Expired, Kept, State, scope_of
+from .state import KEPT_S, Expired, KeptResult, State, StoredAccounts, scope_of
 
 K = TypeVar("K")
 NOTHING = LedgerSum("", "", "", "attempt", 0, Tokens(), 0, 0, 0, 0, 0)
@@ -98,8 +98,8 @@ THRESHOLDS = (50, 80, 100)
 _OF_MONTH = "month:"
 
 
-class Shelf(Books, Protocol):
-    """Books with the operations that a settlement needs."""
+class Shelf(StoredAccounts, Protocol):
+    """StoredAccounts with the operations that a settlement needs."""
 
     def attempts(self, account: str, call: str) -> set[int]:
         """``attempt`` numbers of a call's rows."""
@@ -126,7 +126,7 @@ class Booked(Struct, eq=False, gc=False):
     """New rows only."""
     purses: tuple[str, ...]
     """Purses that they are charged to."""
-    keeps: tuple[bytes, Environment, float, Kept] | None
+    keeps: tuple[bytes, Environment, float, KeptResult] | None
     """Idempotency key (``scope_of``), environment, expiry in Unix seconds, and the answer to store."""
     is_void: bool
     """True: another call took the idempotency key and is billed instead."""
@@ -143,7 +143,7 @@ def settle(state: State, shelf: Shelf, facts: Facts, now: float) -> Booked:
     expired = shelf.unbook(account, call) if hold is None or call in state.expired else None
     keeps = None
     if facts.claim is not None and facts.result is not None:
-        kept = Kept(facts.claim.fingerprint, call, facts.result)
+        kept = KeptResult(facts.claim.fingerprint, call, facts.result)
         keeps = scope_of(facts.caller, facts.claim.key), facts.caller.environment, now + KEPT_S, kept
     if hold is None:
         booked = shelf.attempts(account, call)

@@ -89,7 +89,7 @@ class Wait(NamedTuple):
         return self.short or RateLimited(message, detail={"retry_after_seconds": 1})
 
 
-class Kept(NamedTuple):
+class KeptResult(NamedTuple):
     """A stored answer of an idempotency key."""
 
     fingerprint: str
@@ -105,7 +105,7 @@ class Expired(NamedTuple):
     purses: tuple[str, ...]
 
 
-class Books(Protocol):
+class StoredAccounts(Protocol):
     """Stored data that the state reads, as of the last folded tick."""
 
     def account(self, name: str) -> Account | None:
@@ -120,7 +120,7 @@ class Books(Protocol):
         """Money spent from a purse, and credit granted to it."""
         ...
 
-    def kept(self, account: str, claim: bytes, now: float) -> Kept | None:
+    def kept(self, account: str, claim: bytes, now: float) -> KeptResult | None:
         """The stored answer of an idempotency key. ``now`` in Unix seconds."""
         ...
 
@@ -128,7 +128,7 @@ class Books(Protocol):
 class State:
     """Current use of limits and money by all accounts. Loads entries from ``books`` on first use."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: StoredAccounts) -> None:
         self._books = books
         self.queued: dict[FreedName, int] = {}  # number of waiting calls; later ones queue behind them
         self.clear()

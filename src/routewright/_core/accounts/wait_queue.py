@@ -1,5 +1,5 @@
 """Admits the calls of one owner. A call that needs money or an idempotency key held by another waits in a FIFO queue.
-Waiting calls cost nothing until what they wait for is freed."""
+WaitQueue calls cost nothing until what they wait for is freed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_TRIED = 64  # tries per ``retry``, to bound its duration
 MOST_WAITING = 10_000  # further calls are refused at once
 
 
-class Asking(Protocol):
+class PendingAsk(Protocol):
     """An ask, and its answer: ``result`` or ``error``."""
 
     ask: Ask
@@ -27,11 +27,11 @@ class Asking(Protocol):
     """True if this ask created the hold of its call."""
 
 
-A = TypeVar("A", bound=Asking)
+A = TypeVar("A", bound=PendingAsk)
 
 
-class Waiting(Generic[A]):
-    """Waiting asks, with a queue per purse and key, and answered ones. Not thread-safe."""
+class WaitQueue(Generic[A]):
+    """WaitQueue asks, with a queue per purse and key, and answered ones. Not thread-safe."""
 
     def __init__(self, state: State, owner: int) -> None:
         self._state = state

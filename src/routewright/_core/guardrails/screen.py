@@ -221,7 +221,7 @@ def guardrails_of(policy: Policy) -> tuple[Ruled, ...]:
     return tuple(made)
 
 
-class Ask(NamedTuple):
+class GuardrailCall(NamedTuple):
     """A guardrail to call with a text."""
 
     guardrail: Guardrail
@@ -243,7 +243,7 @@ class PassageGate:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._stage: Stage = stage
         self._asks = self._walk(standing(guardrails, stage))
-        self._ask: Ask | None = None
+        self._ask: GuardrailCall | None = None
         self._place = 0
 
     @property
@@ -252,7 +252,7 @@ class PassageGate:
         found = [Hit(*who, self._stage, "redact", count) for who, count in self._counts.items()]
         return found if self.blocked is None else [*found, self.blocked]
 
-    def next(self) -> Ask | None:
+    def next(self) -> GuardrailCall | None:
         """The next guardrail to call. None: done."""
         while self._ask is None and self.blocked is None and (ask := next(self._asks, None)) is not None:
             self._ask = ask
@@ -273,12 +273,12 @@ class PassageGate:
             self.passages[self._place] = self.passages[self._place].without(parts)
             self._counts.update((guardrail.name, part.rule) for part in parts)
 
-    def _walk(self, guardrails: Sequence[Guardrail]) -> Iterator[Ask]:
+    def _walk(self, guardrails: Sequence[Guardrail]) -> Iterator[GuardrailCall]:
         for place in range(len(self.passages)):
             self._place = place
             for guardrail in guardrails:
                 if text := self.passages[place].text:
-                    yield Ask(guardrail, text, self._stage)
+                    yield GuardrailCall(guardrail, text, self._stage)
 
 
 class RequestGate(PassageGate):
@@ -309,7 +309,7 @@ class AnswerGate:
         ]
         self._out: list[str] = []
         self._ended = False
-        self._ask: tuple[int, Ask] | None = None
+        self._ask: tuple[int, GuardrailCall] | None = None
 
     @property
     def text(self) -> str:
@@ -337,7 +337,7 @@ class AnswerGate:
         self._ended = True
         self._pass(0, "")
 
-    def next(self) -> Ask | None:
+    def next(self) -> GuardrailCall | None:
         """The next guardrail to call. None: done with the text so far."""
         return None if self._ask is None else self._ask[1]
 
@@ -365,7 +365,7 @@ class AnswerGate:
             window = station.feed(text)
             window = station.end() if self._ended else window
             if window is not None:
-                self._ask = here, Ask(self._guardrails[here], window, "output")
+                self._ask = here, GuardrailCall(self._guardrails[here], window, "output")
                 return
             text = ""
         self._out.append(text)

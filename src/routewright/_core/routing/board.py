@@ -38,7 +38,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Kept(dict[K, V | None]):
+class LruCache(dict[K, V | None]):
     """An approximate LRU cache of at most ``most`` values; ``kept[key]`` is None on a miss. Thread-safe without a
     lock."""
 
@@ -82,8 +82,8 @@ class Lineage:
     def __init__(self, rows: int) -> None:
         self.latest = 0
         """The version of the latest board. A second successor of the same board starts a new lineage."""
-        self.orders: Kept[OrderKey, Dated[Order]] = Kept(min(_KEPT, _KEPT_ROWS // max(1, rows) + 1))
-        self.plans: Kept[Hashable, Dated[Plan | None]] = Kept(PLANS_KEPT)
+        self.orders: LruCache[OrderKey, Dated[Order]] = LruCache(min(_KEPT, _KEPT_ROWS // max(1, rows) + 1))
+        self.plans: LruCache[Hashable, Dated[Plan | None]] = LruCache(PLANS_KEPT)
 
 
 class Boards:
@@ -97,8 +97,8 @@ class Boards:
         self.variables = variables or {}
         """The environment variable that enables each unavailable provider, by its name."""
         self._latest: tuple[Board, ...] = ()
-        self._eligible: Kept[Kind, Eligible] = Kept(_KEPT)
-        self._dialled: Kept[RequestOptions, Boards] = Kept(DIALLED_KEPT)
+        self._eligible: LruCache[Kind, Eligible] = LruCache(_KEPT)
+        self._dialled: LruCache[RequestOptions, Boards] = LruCache(DIALLED_KEPT)
         self._follows: tuple[Board, Board] | None = None
         """For boards with dials: the latest one, and the plain board of the same health."""
 

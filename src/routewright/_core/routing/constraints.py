@@ -1,8 +1,8 @@
 """Which models a request may use, and why not the others: one constraint per ``Reason``, in its order.
 
 Constraints of the catalogue are checked once per kind of request (``Eligible``), a policy's floor and ceiling once per
-order (``Bar``). The request's own numbers are checked row by row while a decision walks its order (``Ask.fits``), and
-for the whole pool when a table is read (``failures``). A property test checks that both agree.
+order (``Bar``). ``FitCheck.fits`` checks the request's own numbers row by row while a decision walks its order, and
+``failures`` for the whole pool when a table is read. A property test checks that both agree.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Eligible:
         return Eligible(failed)
 
 
-class Ask:
+class FitCheck:
     """Checks models against the numbers of one request: context window and budgets."""
 
     __slots__ = (
@@ -241,61 +241,61 @@ class Ask:
         return [self._measured(measure) for measure in measures] if self.vary else [self.bounds] * len(measures)
 
 
-def failures(given: DecisionInput, ask: Ask, eligible: Eligible) -> BoolArray:
+def failures(given: DecisionInput, check: FitCheck, eligible: Eligible) -> BoolArray:
     """All constraints for all rows: shape (n, 15), True where a model fails. Columns follow ``REASONS``."""
     failed = eligible.failed.copy()
-    for reason, fails in _own_failures(given, ask):
+    for reason, fails in _own_failures(given, check):
         failed[:, _COLUMN[reason]] = fails
     if given.prefer:  # naming a free-tier model allows it
-        pool = ask.forecast.pool
+        pool = check.forecast.pool
         rows = [pool.row[model] for model in given.prefer if model in pool.row]
         failed[rows, _COLUMN[Reason.DISABLED]] = pool.disabled[rows]
     return failed
 
 
-def first_failures(given: DecisionInput, ask: Ask, eligible: Eligible) -> IntArray:
+def first_failures(given: DecisionInput, check: FitCheck, eligible: Eligible) -> IntArray:
     """The column of the first constraint each row fails, or ``PASSES``. Shape (n,)."""
     if given.prefer:
-        failed = failures(given, ask, eligible)
+        failed = failures(given, check, eligible)
         return np.where(failed.any(axis=1), failed.argmax(axis=1), PASSES)
     first = eligible.first
-    for reason, fails in _own_failures(given, ask):
+    for reason, fails in _own_failures(given, check):
         first = np.minimum(first, np.where(fails, _COLUMN[reason], PASSES))
     return first
 
 
-def _own_failures(given: DecisionInput, ask: Ask) -> Iterator[tuple[Reason, BoolArray]]:
+def _own_failures(given: DecisionInput, check: FitCheck) -> Iterator[tuple[Reason, BoolArray]]:
     """The request's own constraints for all rows, without those that no row can fail."""
-    forecast = ask.forecast
+    forecast = check.forecast
     pool = forecast.pool
     if given.models is not None:
         outside = np.ones(len(pool), dtype=np.bool_)
         outside[[pool.row[model] for model in given.models if model in pool.row]] = False
         yield Reason.WHITELIST, outside
-    if not ask.fits_all():
-        lengths = np.array(ask.lengths, dtype=np.int64)[pool.measured]  # (n, 3), columns follow Length
+    if not check.fits_all():
+        lengths = np.array(check.lengths, dtype=np.int64)[pool.measured]  # (n, 3), columns follow Length
         high = lengths[:, 1]
         if high.max() >= UNBOUNDED:
             high = np.where(high >= UNBOUNDED, np.maximum(pool.declared_windows, lengths[:, 2]), high)
-        output = forecast.expected_output(None) if ask.output is None else ask.output
+        output = forecast.expected_output(None) if check.output is None else check.output
         too_long = lengths[:, 2] + output > pool.windows
-        yield Reason.CONTEXT, too_long if ask.output is None else too_long | (ask.output > pool.max_outputs)
-        if ask.budget_tokens is not None:
-            yield Reason.BUDGET_TOKENS, high + forecast.held_output(ask.output) > ask.budget_tokens
-        if ask.budget_picos is not None:
-            yield Reason.BUDGET_COST, _over_budget(ask, high, ask.budget_picos)
+        yield Reason.CONTEXT, too_long if check.output is None else too_long | (check.output > pool.max_outputs)
+        if check.budget_tokens is not None:
+            yield Reason.BUDGET_TOKENS, high + forecast.held_output(check.output) > check.budget_tokens
+        if check.budget_picos is not None:
+            yield Reason.BUDGET_COST, _over_budget(check, high, check.budget_picos)
     if forecast.open:
         closed = np.zeros(len(pool), dtype=np.bool_)
         closed[list(forecast.open)] = True
         yield Reason.CIRCUIT_OPEN, closed
 
 
-def _over_budget(ask: Ask, high: IntArray, budget_picos: int) -> BoolArray:
-    pool = ask.forecast.pool
-    over = pool.picos(pool.worst, high, ask.forecast.held_output(ask.output)) > budget_picos
+def _over_budget(check: FitCheck, high: IntArray, budget_picos: int) -> BoolArray:
+    pool = check.forecast.pool
+    over = pool.picos(pool.worst, high, check.forecast.held_output(check.output)) > budget_picos
     over |= ~pool.priced
     for row in pool.tiered[high[pool.tiered] > pool.first_tier]:
-        over[row] = ask.worst_picos(row, ask.high(row)) > budget_picos
+        over[row] = check.worst_picos(row, check.high(row)) > budget_picos
     return over
 
 

@@ -17,7 +17,7 @@ from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Reason, TokenBounds
 
 from .board import Board, Dated
-from .constraints import PASSES, REASONS, Ask, CountTokens, Kind, count_reasons, first_failures, named_reasons
+from .constraints import PASSES, REASONS, CountTokens, FitCheck, Kind, count_reasons, first_failures, named_reasons
 from .logarithms import IntArray
 from .order import Order
 from .plan import Plan
@@ -36,12 +36,12 @@ _CIRCUIT_OPEN = REASONS.index(Reason.CIRCUIT_OPEN)
 def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan:
     """Choose the models and their order. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds
     leave that open. ``laid``, the policy already applied to the input, only explains a refusal."""
-    forecast, order, ask = board.forecast, board.order(given), Ask(given, board.forecast)
+    forecast, order, check = board.forecast, board.order(given), FitCheck(given, board.forecast)
     pool, closed = forecast.pool, forecast.open
     provider, front, home = pool.provider, list[Key](), None
     satisfied = order.one_provider  # a second provider is found, or there is none
     wanted = FRONT + len(given.prefer)
-    for key in fitting(given, board, order, ask):
+    for key in fitting(given, board, order, check):
         home = home or provider[key[-1]]
         if provider[key[-1]] != home:
             front.append(key)
@@ -51,10 +51,10 @@ def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan
         if satisfied and len(front) >= wanted:
             break
     if not front and closed:  # only open circuits are in the way: probe the one due soonest
-        shut = [key for key in _keys(given, board, order) if key[-1] in closed and ask.fits(key[-1])]
+        shut = [key for key in _keys(given, board, order) if key[-1] in closed and check.fits(key[-1])]
         front = [min(shut, key=lambda key: closed[key[-1]])] if shut else []
     if not front:
-        if ask.is_open:  # a refusal quotes costs, which the bounds overstate
+        if check.is_open:  # a refusal quotes costs, which the bounds overstate
             raise CountTokens
         raise refusal(given, board, order.eligible, laid)
 
@@ -63,18 +63,18 @@ def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan
     lead, chain = rows[:tried_first], rows[tried_first:]
     if given.fallback is not None:  # the caller's chain, in the caller's order
         named = [row for row in _named(given.fallback, given, board, order) if row not in lead]
-        chain = [row for row in named if row not in closed and ask.fits(row)]
+        chain = [row for row in named if row not in closed and check.fits(row)]
     elif chain:  # the next best; the first from another provider, unless the lead has one
         apart = tried_first > 1 and any(provider[row] != home for row in lead)
         first = next((at for at, row in enumerate(chain) if apart or provider[row] != home), 0)
         chain = [chain.pop(first), *chain][:CHAIN_LENGTH]
     plan = Plan(given, order.legs(forecast, (*lead, *chain)), tuple(front), pool.ids)
-    plan.failed = ask.failed
+    plan.failed = check.failed
     if given.prefer:
         missed = [model for model in given.prefer if model in pool.row and pool.row[model] not in lead]
-        reasons = named_reasons(first_failures(given, ask, order.eligible)) if missed else []
+        reasons = named_reasons(first_failures(given, check, order.eligible)) if missed else []
         plan.passed_over = tuple((model, reasons[pool.row[model]]) for model in missed)
-    elif given.models is None and not closed and ask.fits_all():
+    elif given.models is None and not closed and check.fits_all():
         plan.counts = order.eligible.counts
     if given.reading is not None and given.quality is not None:
         try:
@@ -85,16 +85,16 @@ def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan
     return plan
 
 
-def fitting(given: DecisionInput, board: Board, order: Order, ask: Ask) -> Iterator[Key]:
+def fitting(given: DecisionInput, board: Board, order: Order, check: FitCheck) -> Iterator[Key]:
     """Keys of the rows that fit and have no open circuit, preferred ones first. Raises ``CountTokens``."""
     closed, pool = board.forecast.open, board.pool
-    if ask.fits_all():
+    if check.fits_all():
         ranked = walk(order.among(pool, given.models), closed, given.timeout_ms, None)
     else:
-        ranked = walk(_askable(given, order, ask), closed, given.timeout_ms, ask.fits)
+        ranked = walk(_affordable_first(given, order, check), closed, given.timeout_ms, check.fits)
     if not given.prefer:
         return ranked
-    ahead = [key for key in _preferred(given, board, order) if key[-1] not in closed and ask.fits(key[-1])]
+    ahead = [key for key in _preferred(given, board, order) if key[-1] not in closed and check.fits(key[-1])]
     taken = {*ahead}
     return itertools.chain(ahead, (key for key in ranked if key not in taken))
 
@@ -136,19 +136,19 @@ def walk(
     yield from (key for key in late if fits is None or fits(key[-1]))
 
 
-def _askable(given: DecisionInput, order: Order, ask: Ask) -> Iterable[Key]:
+def _affordable_first(given: DecisionInput, order: Order, check: FitCheck) -> Iterable[Key]:
     """Keys allowed by catalogue and whitelist; after the first few, without the clearly unaffordable."""
-    keys = order.among(ask.forecast.pool, given.models)
-    if not ask.limited or given.models is not None:
+    keys = order.among(check.forecast.pool, given.models)
+    if not check.limited or given.models is not None:
         return keys
-    return _affordable(keys, ask)
+    return _affordable(keys, check)
 
 
-def _affordable(keys: Iterable[Key], ask: Ask) -> Iterator[Key]:
+def _affordable(keys: Iterable[Key], check: FitCheck) -> Iterator[Key]:
     rest = iter(keys)
     yield from itertools.islice(rest, WALKED_FIRST)
     if (further := next(rest, None)) is not None:
-        able = ask.affordable_at_best().tolist()
+        able = check.affordable_at_best().tolist()
         yield from (key for key in (further, *rest) if able[key[-1]])
 
 
@@ -171,7 +171,7 @@ def _compile(given: DecisionInput, board: Board) -> Plan | None:
     """Decide for the smallest request of a class, and compute the bounds up to which the plan holds."""
     tokens = TokenBounds(_LEAST_TOKENS, _LEAST_TOKENS, given.tokens.estimate)
     given = replace(given, tokens=tokens, timeout_ms=_FOR_EVER_MS, budget_nanos=None, budget_tokens=None)
-    forecast, order, ask = board.forecast, board.order(given), Ask(given, board.forecast)
+    forecast, order, check = board.forecast, board.order(given), FitCheck(given, board.forecast)
     pool, cap = forecast.pool, given.max_output_tokens
     try:
         plan = decide(given, board)
@@ -187,7 +187,7 @@ def _compile(given: DecisionInput, board: Board) -> Plan | None:
         plan.reached = plan.front[-1]
         keys = keys[: bisect_left(keys, plan.reached) + 1]
     walked = [key[-1] for key in keys]
-    asked = [row for row in (*walked, *[leg.row for leg in plan.legs]) if row not in forecast.open and ask.fits(row)]
+    asked = [row for row in (*walked, *[leg.row for leg in plan.legs]) if row not in forecast.open and check.fits(row)]
     plan.is_shared, plan.walked = True, len(walked)
     plan.watched = frozenset((*walked, *[pool.row[model] for model in given.fallback or () if model in pool.row]))
     plan.max_high = min(
@@ -199,8 +199,8 @@ def _compile(given: DecisionInput, board: Board) -> Plan | None:
     prices = [pool.dearest(row, plan.max_high) for row in asked]
     plan.worst_held = max(forecast.output_p90[row] for row in asked) if cap is None else cap
     plan.worst_input = max(price.input for price in prices)
-    plan.worst_output = max(ask.held_output(row) * price.output for row, price in zip(asked, prices, strict=True))
-    first = first_failures(given, ask, order.eligible)
+    plan.worst_output = max(check.held_output(row) * price.output for row, price in zip(asked, prices, strict=True))
+    first = first_failures(given, check, order.eligible)
     plan.counts = count_reasons(first)
     passed = np.flatnonzero(first >= _CIRCUIT_OPEN)
     held = forecast.held_output(cap)[passed]
@@ -235,23 +235,23 @@ def _holds(plan: Plan, version: int, board: Board) -> bool:
 
 def pays_for_any(given: DecisionInput, board: Board) -> bool:
     """False if the budget certainly pays for none of the allowed models."""
-    ask = Ask(given, board.forecast)
-    return bool((ask.affordable_at_best() & board.pool.priced)[_rows(given, board)].any())
+    check = FitCheck(given, board.forecast)
+    return bool((check.affordable_at_best() & board.pool.priced)[_rows(given, board)].any())
 
 
 def least_nanos(given: DecisionInput, board: Board) -> int | None:
     """The smallest budget with which a model fits, ignoring the input's own; None if no priced model fits. Exact once
     the tokens are counted; before that an upper bound."""
-    pool, ask = board.pool, Ask(replace(given, budget_nanos=None), board.forecast)
-    rows = [row for row in _rows(given, board).tolist() if pool.held[row] and ask.failure(row) == PASSES]
-    return min((nanos(ask.worst_picos(row, ask.high(row))) for row in rows), default=None)
+    pool, check = board.pool, FitCheck(replace(given, budget_nanos=None), board.forecast)
+    rows = [row for row in _rows(given, board).tolist() if pool.held[row] and check.failure(row) == PASSES]
+    return min((nanos(check.worst_picos(row, check.high(row))) for row in rows), default=None)
 
 
 def countable(given: DecisionInput, board: Board) -> Sequence[Vocabulary]:
     """The vocabularies to count tokens in: only the first if all models that may fit use it."""
-    pool, first, order, ask = board.pool, VOCABULARIES[0], board.order(given), Ask(given, board.forecast)
-    keys = itertools.chain(_preferred(given, board, order), _askable(given, order, ask))
-    found = {pool.measures[pool.measure[key[-1]]].tokenizer for key in keys if ask.may_fit(key[-1])}
+    pool, first, order, check = board.pool, VOCABULARIES[0], board.order(given), FitCheck(given, board.forecast)
+    keys = itertools.chain(_preferred(given, board, order), _affordable_first(given, order, check))
+    found = {pool.measures[pool.measure[key[-1]]].tokenizer for key in keys if check.may_fit(key[-1])}
     return VOCABULARIES[:1] if found == {first} else VOCABULARIES
 
 

@@ -18,7 +18,7 @@ from routewright.wire.plain import PlainData
 
 from .board import Board
 from .budget import own_room, plan_output
-from .constraints import PASSES, REASONS, Ask, count_reasons, first_failures, named_reasons
+from .constraints import PASSES, REASONS, FitCheck, count_reasons, first_failures, named_reasons
 from .decide import decide, walk
 from .logarithms import IntArray
 from .plan import OutputPlan, Plan
@@ -27,7 +27,7 @@ from .scoring import SCORE, UNKNOWN_COST, Weights, candidate
 
 SHOWN = 6  # candidates in the table
 NAMED = 3
-FEW = 64  # rows to check one by one; beyond these, arithmetic over the whole pool is faster
+CHECKED_ONE_BY_ONE = 64  # rows to check one by one; beyond these, arithmetic over the whole pool is faster
 _FIRST_FIELDS = DecisionInput.__struct_fields__.index("prefer")
 """Later fields enter a digest only if they are set, which keeps the digests of older decisions."""
 _WHITELIST, _CIRCUIT_OPEN = REASONS.index(Reason.WHITELIST), REASONS.index(Reason.CIRCUIT_OPEN)
@@ -118,9 +118,9 @@ class Decision(PlainData):
     def rejected(self) -> list[Rejection]:
         """All rejected models, with the first constraint each failed. Walks the whole pool."""
         board = self._snapshots
-        ids, ask = board.pool.ids, Ask(self.input, board.forecast)
+        ids, check = board.pool.ids, FitCheck(self.input, board.forecast)
         return [
-            Rejection(ids[row], reason, ask.worst_usd(row))
+            Rejection(ids[row], reason, check.worst_usd(row))
             for row, reason in enumerate(named_reasons(self._first_failures(board)))
             if reason is not None
         ]
@@ -217,15 +217,15 @@ class Decision(PlainData):
     def _counted(self, board: Board) -> Mapping[Reason, int]:
         """Count first failures: row by row for a short whitelist, else by columns."""
         given, failed, forecast, pool = self.input, self._plan.failed, board.forecast, board.pool
-        if given.models is None or len(given.models) > FEW or given.prefer:
+        if given.models is None or len(given.models) > CHECKED_ONE_BY_ONE or given.prefer:
             return count_reasons(self._first_failures(board))
-        ask, firsts, counts = Ask(given, forecast), board.order(given).eligible.firsts, [0] * (PASSES + 1)
+        check, firsts, counts = FitCheck(given, forecast), board.order(given).eligible.firsts, [0] * (PASSES + 1)
         rows = {pool.row[model] for model in given.models if model in pool.row}
         counts[_WHITELIST] = len(pool) - len(rows)
         for row in rows.difference([key[-1] for key in self._plan.front]):
             column = firsts[row]
             if column == PASSES:
-                column = failed[row] if row in failed else ask.failure(row)
+                column = failed[row] if row in failed else check.failure(row)
                 if column == PASSES and row in forecast.open:
                     column = _CIRCUIT_OPEN
             counts[column] += 1
@@ -233,12 +233,12 @@ class Decision(PlainData):
 
     def _first_failures(self, board: Board) -> IntArray:
         """Like ``first_failures``, but a probed model passes although its circuit is open."""
-        ask, eligible, chosen = (
-            Ask(self.input, board.forecast),
+        check, eligible, chosen = (
+            FitCheck(self.input, board.forecast),
             board.order(self.input).eligible,
             self._plan.legs[0].row,
         )
-        first = first_failures(self.input, ask, eligible)
+        first = first_failures(self.input, check, eligible)
         if first[chosen] != PASSES:
             first = np.where(np.arange(len(first)) == chosen, PASSES, first)
         return first

@@ -28,7 +28,7 @@ from .logarithms import IntArray
 from .pool import Pool
 from .predict import LARGEST_CELL, Predictor
 from .quality import MICRO, micro, on_grid
-from .request_options import Asks
+from .request_options import Requirements
 
 RULES = 2  # version of the scoring rules, kept in every ``DecisionInput``: replay needs the same rules
 
@@ -41,16 +41,16 @@ class Defaults(NamedTuple):
     max_retries: int = 1
 
 
-def asked_of(request: RouteRequest) -> Asks:
+def asked_of(request: RouteRequest) -> Requirements:
     """What a checked request requires beyond text."""
     needs, wishes, params = needs_of(request), wishes_of(request), request.params
     hour = bool(wishes) and keeps_an_hour(request)
     if params is None:
-        return Asks(needs, None, wishes, None, None, hour)
+        return Requirements(needs, None, wishes, None, None, hour)
     cap, reasoning = params.max_output_tokens, params.reasoning
     bound = int(reasoning.max_tokens) if isinstance(reasoning, ReasoningBudget) else None
     effort = reasoning if isinstance(reasoning, str) else None
-    return Asks(needs, None if cap is None else int(cap), wishes, effort, bound, hour)
+    return Requirements(needs, None if cap is None else int(cap), wishes, effort, bound, hour)
 
 
 def with_ids(request: RouteRequest, aliases: Mapping[str, str], known: Mapping[str, int]) -> RouteRequest:
@@ -71,7 +71,7 @@ def input_of(
     request: RouteRequest,
     tokens: TokenBounds,
     *,
-    asks: Asks | None,
+    asks: Requirements | None,
     pool: Pool,
     health: str,
     policy: PolicySnapshot | None,

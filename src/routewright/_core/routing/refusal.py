@@ -20,7 +20,7 @@ from routewright.errors import BudgetExceeded, NoCandidates
 from routewright.wire import Budget, DecisionInput, Need, Policy, PolicySnapshot, Reason
 
 from .board import Board
-from .constraints import REASONS, Ask, Eligible, count_reasons, failures, first_failures, named_reasons
+from .constraints import REASONS, Eligible, FitCheck, count_reasons, failures, first_failures, named_reasons
 from .forecast import USUAL, Forecast
 from .logarithms import BoolArray, class_size, size_class
 from .pool import THINKING, THINKING_TOKENS, Pool
@@ -64,7 +64,7 @@ _MILLION = 10**6
 _MOST_MS = int(NUMBERS[Policy]["max_latency_ms"].high)
 
 
-class Effort(NamedTuple):
+class ChangeSize(NamedTuple):
     """The size of a change, compared field by field. The smallest change is suggested."""
 
     open_circuit: bool
@@ -100,15 +100,15 @@ class Way(NamedTuple):
     given: DecisionInput
     words: tuple[str, ...]
     """One phrase per change."""
-    effort: Effort
+    effort: ChangeSize
 
 
 def refusal(given: DecisionInput, board: Board, eligible: Eligible, laid: Laid | None) -> NoCandidates:
     """The error for a request that no model fits. ``laid`` is the policy already applied to it."""
     forecast, search = board.forecast, Search(given, board, laid)
-    ask, pool = Ask(given, forecast), forecast.pool
-    firsts = named_reasons(first := first_failures(given, ask, eligible))
-    reasons = [set(reasons_of(row)) for row in failures(given, ask, eligible)]
+    check, pool = FitCheck(given, forecast), forecast.pool
+    firsts = named_reasons(first := first_failures(given, check, eligible))
+    reasons = [set(reasons_of(row)) for row in failures(given, check, eligible)]
     asked = given.models or search.asked  # the policy may exclude all models of the request
     rows = [pool.row[model] for model in (pool.ids if asked is None else asked) if model in pool.row]
     counts, unserved = count_reasons(first[rows]), ""
@@ -130,7 +130,7 @@ def refusal(given: DecisionInput, board: Board, eligible: Eligible, laid: Laid |
         f"no model fits: {len(rows)} {'asked' if search.asked else 'considered'}, rejected: {said}; {suggestion}",
         detail={
             "rejected_candidates": [
-                {"model": pool.ids[row], "reason": str(firsts[row]), "estimated_cost_usd": ask.worst_usd(row)}
+                {"model": pool.ids[row], "reason": str(firsts[row]), "estimated_cost_usd": check.worst_usd(row)}
                 for row in rows
             ],
             "suggestion": suggestion,
@@ -170,7 +170,7 @@ def reasons_of(row: BoolArray) -> list[Reason]:
 
 class Search:
     """Searches for the smallest change of a request that a model can serve. Builds inputs that fit, then compares
-    their ``Effort``."""
+    their ``ChangeSize``."""
 
     def __init__(self, given: DecisionInput, board: Board, laid: Laid | None) -> None:
         self.given = given
@@ -217,17 +217,17 @@ class Search:
     def as_way(self, row: int, changed: DecisionInput) -> Way:
         """The way that a changed input stands for, with its words and effort."""
         given, forecast = self.given, self.forecast
-        pool, ask, named = forecast.pool, Ask(changed, forecast), changed.models != given.models
+        pool, check, named = forecast.pool, FitCheck(changed, forecast), changed.models != given.models
         words = [*self._words(row, changed)]
         outside = any(of_policy for _, of_policy in words)
         late_ms = lost = 0
         if changed.max_latency_ms != given.max_latency_ms:
             late_ms = (changed.max_latency_ms or _MOST_MS) - (given.max_latency_ms or 0)
         if changed.tokens.high != given.tokens.high:
-            lost += _MILLION - ask.input(row)[2] * _MILLION // self._present(row, changed)
+            lost += _MILLION - check.input(row)[2] * _MILLION // self._present(row, changed)
         if changed.max_output_tokens is not None:
             lost += _MILLION - changed.max_output_tokens * _MILLION // (given.max_output_tokens or USUAL_OUTPUT)
-        effort = Effort(
+        effort = ChangeSize(
             row in forecast.open,
             outside,
             named and bool(pool.free_tier[row]),
@@ -238,7 +238,7 @@ class Search:
             late_ms,
             lost,
             (changed.budget_tokens or 0) - (given.budget_tokens or 0),
-            ask.worst_picos(row, ask.high(row)) if pool.held[row] else 0,
+            check.worst_picos(row, check.high(row)) if pool.held[row] else 0,
             row,
         )
         return Way(pool.ids[row], changed, tuple(said for said, _ in words), effort)
@@ -260,7 +260,7 @@ class Search:
             verb = "set" if given.max_output_tokens is None else "lower"
             yield f"{verb} params.max_output_tokens to {changed.max_output_tokens}", False
         if changed.tokens.high != given.tokens.high:
-            left = Ask(changed, self.forecast).input(row)[2]
+            left = FitCheck(changed, self.forecast).input(row)[2]
             yield f"shorten the input from {self._present(row, changed)} to {left} tokens", False
         if (latency_ms := changed.max_latency_ms) != given.max_latency_ms:
             verb, bound = ("drop", "") if latency_ms is None else ("raise", f" to {latency_ms}")
@@ -279,7 +279,7 @@ class Search:
     def _present(self, row: int, changed: DecisionInput) -> int:
         """Input tokens that fill a row's window now, without the attachments the change drops."""
         given = _without(self.given, self.given.needs & ~changed.needs)
-        return Ask(given, self.forecast).input(row)[2]
+        return FitCheck(given, self.forecast).input(row)[2]
 
     def _naming(self, row: int, changed: DecisionInput) -> Iterator[tuple[str, bool]]:
         """The changes that select the model: naming it in the request or policy, and dropping policy exclusions."""
@@ -331,7 +331,7 @@ def _without_dependent(needs: int, lost: int) -> int:
 def _fit_window(given: DecisionInput, forecast: Forecast, row: int) -> Iterator[DecisionInput]:
     """The input itself if it fits the window; else variants with less output, shorter input, or both."""
     pool, asked = forecast.pool, given.max_output_tokens
-    room, window, most = Ask(given, forecast).room(row), pool.window[row], pool.max_output[row]
+    room, window, most = FitCheck(given, forecast).room(row), pool.window[row], pool.max_output[row]
     wanted = forecast.output[row] if asked is None else asked
     if wanted <= room and (asked is None or asked <= most):
         yield given
@@ -370,13 +370,13 @@ def _cut(
 
 def _affordable_input(given: DecisionInput, forecast: Forecast, row: int) -> int:
     """The most input tokens the budgets cover beside the output."""
-    ask = Ask(given, forecast)
-    most = ask.high(row)
+    check = FitCheck(given, forecast)
+    most = check.high(row)
     if given.budget_tokens is not None:
-        most = min(most, given.budget_tokens - ask.held_output(row))
-    if ask.budget_picos is None:
+        most = min(most, given.budget_tokens - check.held_output(row))
+    if check.budget_picos is None:
         return most
-    return bisect_right(range(1, most + 1), ask.budget_picos, key=lambda tokens: ask.worst_picos(row, tokens))
+    return bisect_right(range(1, most + 1), check.budget_picos, key=lambda tokens: check.worst_picos(row, tokens))
 
 
 def _fit_limits(given: DecisionInput, forecast: Forecast, row: int) -> Iterator[DecisionInput]:
@@ -385,15 +385,15 @@ def _fit_limits(given: DecisionInput, forecast: Forecast, row: int) -> Iterator[
     yield raised
     if raised is given:
         return
-    pool, ask = forecast.pool, Ask(given, forecast)
-    high, outputs = ask.high(row), []
+    pool, check = forecast.pool, FitCheck(given, forecast)
+    high, outputs = check.high(row), []
     if given.budget_tokens is not None:
         outputs.append(given.budget_tokens - high)
     if given.budget_nanos is not None and pool.held[row]:
         outputs.append(affordable_output(pool.dearest(row, high), high, given.budget_nanos))
     if given.max_latency_ms is not None:
         outputs.append(forecast.output_within(row, given.max_latency_ms, given.workload or USUAL))
-    most = min(given.max_output_tokens or pool.max_output[row], ask.room(row), pool.max_output[row])
+    most = min(given.max_output_tokens or pool.max_output[row], check.room(row), pool.max_output[row])
     for output in outputs:
         if least_output(pool, row) <= output <= most and output != given.max_output_tokens:
             yield _raised(replace(given, max_output_tokens=output), forecast, row)
@@ -410,9 +410,9 @@ def least_output(pool: Pool, row: int) -> int:
 
 def _raised(given: DecisionInput, forecast: Forecast, row: int) -> DecisionInput:
     """The input with its limits raised to what the model needs."""
-    ask, cap, ceiling = Ask(given, forecast), given.max_output_tokens, given.max_latency_ms
-    high = ask.high(row)
-    tokens, worst = high + ask.held_output(row), nanos(ask.worst_picos(row, high))
+    check, cap, ceiling = FitCheck(given, forecast), given.max_output_tokens, given.max_latency_ms
+    high = check.high(row)
+    tokens, worst = high + check.held_output(row), nanos(check.worst_picos(row, high))
     cap = None if cap is None else class_size(size_class(cap))
     latency_ms = forecast.expected_ms(row, cap, given.workload or USUAL)
     raised: dict[str, int | None] = {}

@@ -67,7 +67,7 @@ class RequestOptions(NamedTuple):
 PLAIN = RequestOptions()
 
 
-class Asks(NamedTuple):
+class Requirements(NamedTuple):
     """What a request requires of a model beyond text. Part of the key of its class."""
 
     needs: int = 0
@@ -84,7 +84,7 @@ class Asks(NamedTuple):
         return [param for need, param in WISHES.items() if ignored & need] if ignored else []
 
 
-def request_options_of(given: DecisionInput | Asks) -> RequestOptions:
+def request_options_of(given: DecisionInput | Requirements) -> RequestOptions:
     """The dials of a request."""
     needs, wishes, effort, bound = given.needs, given.wishes, given.effort, given.thinking_tokens
     if not (wishes or effort or bound or needs & (_AUDIO | _TOOLS)):

@@ -17,7 +17,7 @@ from routewright.wire import Availability, DecisionInput, Model, ModelHealth, Pr
 from routewright.wire.plain import Struct
 
 from .board import Board, Boards
-from .constraints import Ask, failures
+from .constraints import FitCheck, failures
 from .decide import decide, fitting
 from .decision import Decision
 from .quality import MICRO, micro
@@ -133,9 +133,9 @@ def why_not(given: DecisionInput, board: Board, model: str, laid: Laid | None = 
     about 0.1 s, since it decides some fifty times."""
     forecast = board.forecast
     row = forecast.pool.row[model]
-    order, ask = board.order(given), Ask(given, forecast)
-    fit = [key[-1] for key in fitting(given, board, order, ask)]
-    failed = reasons_of(failures(given, ask, order.eligible)[row])
+    order, check = board.order(given), FitCheck(given, forecast)
+    fit = [key[-1] for key in fitting(given, board, order, check)]
+    failed = reasons_of(failures(given, check, order.eligible)[row])
     admitted, words = given, None
     if failed:
         admitted, words = admission(given, board, row, set(failed), laid) or (given, None)
@@ -263,8 +263,8 @@ def check(given: DecisionInput, board: Board, laid: Laid) -> PolicyCheck:
         plan = decide(given, board, laid)
     except NoCandidates as error:
         return replace(said, problem=error.message)
-    ask, decision, first = Ask(given, board.forecast), Decision(plan, given, board), plan.legs[0]
-    rows = [key[-1] for key in fitting(given, board, board.order(given), ask)] or [leg.row for leg in plan.legs]
+    check, decision, first = FitCheck(given, board.forecast), Decision(plan, given, board), plan.legs[0]
+    rows = [key[-1] for key in fitting(given, board, board.order(given), check)] or [leg.row for leg in plan.legs]
     models = [pool.models[leg.row] for leg in plan.legs]
     ends = [ModelEnd(model.id, model.deprecated_at) for model in models if model.deprecated_at is not None]
     return replace(
@@ -273,7 +273,7 @@ def check(given: DecisionInput, board: Board, laid: Laid) -> PolicyCheck:
         model=decision.model,
         chain=tuple(decision.chain),
         estimated_cost_usd=decision.front[0].cost_usd,
-        worst_cost_usd=ask.worst_usd(first.row),
+        worst_cost_usd=check.worst_usd(first.row),
         fallback_affordable=decision.fallback_affordable,
         losses=tuple(
             # losing another provider does not change the first choice: ranks are independent

@@ -42,7 +42,7 @@ _REASONS = {
 }
 
 
-class Ask(NamedTuple):
+class HttpRequest(NamedTuple):
     """One HTTP request."""
 
     method: str
@@ -102,10 +102,10 @@ class HttpSearch(ABC):
         raise ToolFailed(f"the search with {self.name} failed: {said}")
 
     @abstractmethod
-    def _ask(self, query: str, limit: int) -> Ask:
+    def _ask(self, query: str, limit: int) -> HttpRequest:
         """The request for a search."""
 
-    async def _fetch(self, ask: Ask) -> Any:
+    async def _fetch(self, ask: HttpRequest) -> Any:
         headers = {"accept": "application/json", **ask.headers}
         async with self._transport.request(
             ask.method, self._url + ask.path, headers=headers, body=ask.body
@@ -154,8 +154,8 @@ class SearxngSearch(HttpSearch):
     ) -> None:
         super().__init__(url, transport, timeout_s, clock)
 
-    def _ask(self, query: str, limit: int) -> Ask:
-        return Ask("GET", "/search?" + urlencode({"q": query, "format": "json"}))
+    def _ask(self, query: str, limit: int) -> HttpRequest:
+        return HttpRequest("GET", "/search?" + urlencode({"q": query, "format": "json"}))
 
 
 class _KeyedSearch(HttpSearch):
@@ -181,9 +181,9 @@ class BraveSearch(_KeyedSearch):
     rows_at = ("web", "results")
     snippet_field = "description"
 
-    def _ask(self, query: str, limit: int) -> Ask:
+    def _ask(self, query: str, limit: int) -> HttpRequest:
         asked = urlencode({"q": query, "count": limit, "text_decorations": "false"})
-        return Ask("GET", f"/res/v1/web/search?{asked}", {"x-subscription-token": self._key.reveal()})
+        return HttpRequest("GET", f"/res/v1/web/search?{asked}", {"x-subscription-token": self._key.reveal()})
 
 
 class TavilySearch(_KeyedSearch):
@@ -191,9 +191,9 @@ class TavilySearch(_KeyedSearch):
 
     name, host = "Tavily", "https://api.tavily.com"
 
-    def _ask(self, query: str, limit: int) -> Ask:
+    def _ask(self, query: str, limit: int) -> HttpRequest:
         headers = {"content-type": "application/json", "authorization": f"Bearer {self._key.reveal()}"}
-        return Ask("POST", "/search", headers, json.encode({"query": query, "max_results": limit}))
+        return HttpRequest("POST", "/search", headers, json.encode({"query": query, "max_results": limit}))
 
 
 def _key_of(key: object) -> Secret:

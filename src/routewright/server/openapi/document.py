@@ -26,7 +26,7 @@ from .schemas import LIMITS, Schema, field_schemas, schemas_of, text_of
 
 MOUNTS = 16
 """Mount points whose documents are cached."""
-DOORS = {
+VENDOR_ROUTES = {
     path: (method.lower(), serve)
     for path, methods in ENDPOINTS.items()
     for method, serve in methods.items()
@@ -123,7 +123,7 @@ def _document() -> bytes:
     paths: dict[str, Any] = {}
     for path, method, operation in operations:
         paths.setdefault(path, {})[method] = _described(path, operation, by_type)
-    for path, (method, serve) in DOORS.items():
+    for path, (method, serve) in VENDOR_ROUTES.items():
         paths[path] = {method: _vendor_call(path, serve)}
     paths[SELF] = {"get": _of_itself()}
     of_requests = _by_status(kind for kind in _all() if kind not in NO_REQUESTS)

@@ -43,7 +43,7 @@ class Play(NamedTuple):
     """The finish reason. The Router treats ``content_filter`` as a refusal, and reports unknown ones as ``other``."""
 
 
-class Cell(NamedTuple):
+class Scenario(NamedTuple):
     """One fault."""
 
     name: str
@@ -59,46 +59,46 @@ class Cell(NamedTuple):
         return self.streamed if stream else self.plain
 
 
-def good(answer: str) -> Cell:
+def good(answer: str) -> Scenario:
     """No fault at all."""
     plain = Play((JSON, says.document(answer)), None)
-    return Cell("good", "all is well", plain, Play((EVENTS, says.tokens(answer), says.ending()), None))
+    return Scenario("good", "all is well", plain, Play((EVENTS, says.tokens(answer), says.ending()), None))
 
 
-def _alike(name: str, what: str, kind: FaultKind | None, *steps: Step, retry_after: float | None = None) -> Cell:
+def _alike(name: str, what: str, kind: FaultKind | None, *steps: Step, retry_after: float | None = None) -> Scenario:
     """The same for a plain and a streamed call."""
     play = Play(steps, kind)
-    return Cell(name, what, play, play, retry_after)
+    return Scenario(name, what, play, play, retry_after)
 
 
 def _status(
     status: int, name: str, what: str, kind: FaultKind, body: bytes, told: float | None = None, **headers: str
-) -> Cell:
+) -> Scenario:
     """An answer with another status than 200."""
     named = {key.replace("_", "-"): value for key, value in headers.items()}
     head = Head(status, {"content-type": "application/json"} | named)
     return _alike(name, f"{status}: {what}", kind, head, body, retry_after=told)
 
 
-def _limited(name: str, told: float | None, **headers: str) -> Cell:
+def _limited(name: str, told: float | None, **headers: str) -> Scenario:
     body = says.error("Rate limit reached for requests", "rate_limit_exceeded", "requests")
     what = f"`Retry-After: {headers['retry_after']}`" if headers else "too many requests"
     return _status(429, name, what, FaultKind.RATE_LIMITED, body, told, **headers)
 
 
-def _usage(name: str, what: str, usage: Any) -> Cell:
+def _usage(name: str, what: str, usage: Any) -> Scenario:
     plain = Play((JSON, says.document(usage=usage)), None)
     streamed = Play((EVENTS, says.tokens(), says.ending(usage=usage)), None)
-    return Cell(f"usage_{name}", what, plain, streamed)
+    return Scenario(f"usage_{name}", what, plain, streamed)
 
 
-def _ends(name: str, what: str, reason: str, common: str) -> Cell:
+def _ends(name: str, what: str, reason: str, common: str) -> Scenario:
     plain = Play((JSON, says.document(finish=reason)), None, common)
     streamed = Play((EVENTS, says.tokens(), says.ending(reason)), None, common)
-    return Cell(name, what, plain, streamed)
+    return Scenario(name, what, plain, streamed)
 
 
-def _calls(name: str, what: str, *calls: tuple[str, str]) -> Cell:
+def _calls(name: str, what: str, *calls: tuple[str, str]) -> Scenario:
     """Tool calls, each an id and arguments."""
     made = [
         {"index": at, "id": id, "type": "function", "function": {"name": "look", "arguments": arguments}}
@@ -106,7 +106,7 @@ def _calls(name: str, what: str, *calls: tuple[str, str]) -> Cell:
     ]
     plain = Play((JSON, says.document(None, finish="tool_calls", tool_calls=made)), None, "tool_calls")
     pieces = tuple(says.delta(tool_calls=[call]) for call in made)
-    return Cell(name, what, plain, Play((EVENTS, *pieces, says.ending("tool_calls")), None, "tool_calls"))
+    return Scenario(name, what, plain, Play((EVENTS, *pieces, says.ending("tool_calls")), None, "tool_calls"))
 
 
 def _long(encoding: str = "") -> tuple[Play, Play]:
@@ -190,49 +190,49 @@ _STATUSES = (
 
 _BROKEN = (
     _alike("reset_before_headers", "the connection is reset before the headers", FaultKind.RESET, Break.RESET),
-    Cell("reset_mid_body", "the connection is reset in the middle of the answer",
+    Scenario("reset_mid_body", "the connection is reset in the middle of the answer",
         Play((JSON, _HALF, Break.RESET), FaultKind.RESET),
         Play((EVENTS, says.tokens(), Break.RESET), FaultKind.RESET)),
-    Cell("short_body", "the body ends before its content-length",
+    Scenario("short_body", "the body ends before its content-length",
         Play(_with_length(JSON, _WHOLE, more=100), FaultKind.RESET),
         Play(_with_length(EVENTS, *_STREAM, more=100), None)),
     _alike("silent", "the request is taken, and nothing comes", FaultKind.TIMEOUT, Pause(FOREVER)),
-    Cell("slow_first_token", "the answer begins after a minute",
+    Scenario("slow_first_token", "the answer begins after a minute",
         Play((Pause(SLOW_S), JSON, _WHOLE), FaultKind.TIMEOUT),
         Play((EVENTS, Pause(SLOW_S), *_STREAM), FaultKind.TIMEOUT)),
-    Cell("slow_loris", "a byte a second",
+    Scenario("slow_loris", "a byte a second",
         Play((JSON, Drip(_WHOLE, 1.0)), FaultKind.TIMEOUT),
         Play((EVENTS, Drip(b"".join(_STREAM), 1.0)), FaultKind.TIMEOUT)),
-    Cell("byte_dribble", "a byte at a time, without a pause",
+    Scenario("byte_dribble", "a byte at a time, without a pause",
         Play((JSON, Drip(_WHOLE)), None), Play((EVENTS, Drip(b"".join(_STREAM))), None)),
-    Cell("stall_after_headers", "nothing follows the headers",
+    Scenario("stall_after_headers", "nothing follows the headers",
         Play((JSON, Pause(FOREVER)), FaultKind.TIMEOUT), Play((EVENTS, Pause(FOREVER)), FaultKind.TIMEOUT)),
-    Cell("stall_mid_answer", "nothing follows the first half of the answer",
+    Scenario("stall_mid_answer", "nothing follows the first half of the answer",
         Play((JSON, _HALF, Pause(FOREVER)), FaultKind.TIMEOUT),
         Play((EVENTS, says.tokens(), Pause(FOREVER)), FaultKind.TIMEOUT)),
-    Cell("stall_after_end", "the stream is whole, and its connection is kept open",
+    Scenario("stall_after_end", "the stream is whole, and its connection is kept open",
         Play((JSON, _WHOLE), None), Play((EVENTS, *_STREAM, Pause(FOREVER)), None)),
-    Cell("comments", "comments without end, and never a token; plain: spaces",
+    Scenario("comments", "comments without end, and never a token; plain: spaces",
         Play((JSON, Repeat(b" ", every_s=5.0)), FaultKind.TIMEOUT),
         Play((EVENTS, Repeat(b": ping\n\n", every_s=5.0)), FaultKind.TIMEOUT)),
 )  # fmt: skip
 """The connection breaks, or nothing comes."""
 
 _UNFINISHED = (
-    Cell("truncated", "the answer stops in its midst, and the body ends well",
+    Scenario("truncated", "the answer stops in its midst, and the body ends well",
         Play((JSON, _HALF), FaultKind.MALFORMED), Play((EVENTS, says.tokens()), FaultKind.TRUNCATED)),
-    Cell("no_end_marker", "a finish reason, and no `[DONE]`",
+    Scenario("no_end_marker", "a finish reason, and no `[DONE]`",
         Play((JSON, _WHOLE), None), Play((EVENTS, says.tokens(), says.delta(finish="stop")), None)),
-    Cell("no_finish_reason", "`[DONE]`, and no finish reason",
+    Scenario("no_finish_reason", "`[DONE]`, and no finish reason",
         Play((JSON, says.document(finish=None)), FaultKind.TRUNCATED),
         Play((EVENTS, says.tokens(), says.DONE), FaultKind.TRUNCATED)),
-    Cell("abort", "a finish reason by which the vendor says that it cut the answer",
+    Scenario("abort", "a finish reason by which the vendor says that it cut the answer",
         Play((JSON, says.document(finish="abort")), FaultKind.TRUNCATED),
         Play((EVENTS, says.tokens(), says.ending("abort")), FaultKind.TRUNCATED)),
-    Cell("malformed_chunk", "JSON that breaks off in the middle of the answer",
+    Scenario("malformed_chunk", "JSON that breaks off in the middle of the answer",
         Play((JSON, _HALF + b'"' + _WHOLE[len(_HALF):]), FaultKind.MALFORMED),
         Play((EVENTS, says.tokens(), b'data: {"choices": [\n\n', says.ending()), FaultKind.MALFORMED)),
-    Cell("error_event", "an error in the middle of an answer with status 200; plain: in its place",
+    Scenario("error_event", "an error in the middle of an answer with status 200; plain: in its place",
         Play((JSON, _BUSY), FaultKind.SERVER),
         Play((EVENTS, says.tokens(), b"event: error\ndata: " + _BUSY + b"\n\n"), FaultKind.SERVER)),
 )  # fmt: skip
@@ -241,34 +241,34 @@ _UNFINISHED = (
 _NONE = (
     _alike("error_in_200", "an error as the body of an answer with status 200", FaultKind.SERVER,
         JSON, says.error("Provider returned error", 502)),
-    Cell("empty_body", "200 and nothing",
+    Scenario("empty_body", "200 and nothing",
         Play((JSON,), FaultKind.MALFORMED), Play((EVENTS,), FaultKind.TRUNCATED)),
-    Cell("empty_choices", "an answer without choices",
+    Scenario("empty_choices", "an answer without choices",
         Play((JSON, b'{"choices": []}'), FaultKind.MALFORMED),
         Play((EVENTS, says.event({"choices": []}), says.DONE), FaultKind.TRUNCATED)),
-    Cell("null_content", "an answer that says nothing",
+    Scenario("null_content", "an answer that says nothing",
         Play((JSON, says.document(None)), FaultKind.MALFORMED), Play((EVENTS, says.ending()), FaultKind.MALFORMED)),
-    Cell("empty_parts", "an answer whose parts are none",
+    Scenario("empty_parts", "an answer whose parts are none",
         Play((JSON, says.document([])), FaultKind.MALFORMED),
         Play((EVENTS, says.delta([]), says.ending()), FaultKind.MALFORMED)),
     _alike("wrong_content_type", "a page in HTML with status 200", FaultKind.MALFORMED,
         Head(200, {"content-type": "text/html"}), _HTML),
-    Cell("invalid_json", "what is no JSON",
+    Scenario("invalid_json", "what is no JSON",
         Play((JSON, b"{'choices': None}"), FaultKind.MALFORMED),
         Play((EVENTS, b"data: {'choices': None}\n\n", says.DONE), FaultKind.MALFORMED)),
-    Cell("invalid_utf8", "what is no UTF-8",
+    Scenario("invalid_utf8", "what is no UTF-8",
         Play((JSON, _WHOLE.replace(b"well", b"w\xffll")), FaultKind.MALFORMED),
         Play((EVENTS, says.tokens().replace(b"well", b"w\xffll"), says.ending()), FaultKind.MALFORMED)),
-    Cell("trailing_garbage", "an answer with more behind it",
+    Scenario("trailing_garbage", "an answer with more behind it",
         Play((JSON, _WHOLE, b"</html>"), FaultKind.MALFORMED), Play((EVENTS, *_STREAM, b"</html>"), None)),
 )  # fmt: skip
 """The response is not a valid answer."""
 
 _LONG = (
-    Cell("endless", "a body of 1 GiB", *_long()),
-    Cell("gzip_bomb", "a body that unpacks to 1 GiB", *_long("gzip")),
-    Cell("long_line", "10 MB in a single line", *_one_line()),
-    Cell("many_events", "a million events that say nothing, then the answer; plain: a million spaces",
+    Scenario("endless", "a body of 1 GiB", *_long()),
+    Scenario("gzip_bomb", "a body that unpacks to 1 GiB", *_long("gzip")),
+    Scenario("long_line", "10 MB in a single line", *_one_line()),
+    Scenario("many_events", "a million events that say nothing, then the answer; plain: a million spaces",
         Play((JSON, Repeat(b" " * 1000, 1000), _WHOLE), None),
         Play((EVENTS, Repeat(b"data:{}\n\n" * 1000, 1000), *_STREAM), None)),
 )  # fmt: skip
@@ -283,17 +283,17 @@ _ODD = (
     _ends("content_filter", "the answer is cut off by the vendor's filter", "content_filter", "content_filter"),
     _calls("broken_arguments", "a tool call whose arguments are no JSON", ("c1", '{"at": ')),
     _calls("duplicate_ids", "two tool calls with the same id", ("c1", "{}"), ("c1", "{}")),
-    Cell("interim", "`100 Continue` before the answer",
+    Scenario("interim", "`100 Continue` before the answer",
         Play((Head(100, {}), JSON, _WHOLE), None), Play((Head(100, {}), EVENTS, *_STREAM), None)),
 )  # fmt: skip
 """Odd, but still an answer."""
 
-CELLS: dict[str, Cell] = {
+SCENARIOS: dict[str, Scenario] = {
     cell.name: cell for cell in (*_UNREACHED, *_STATUSES, *_BROKEN, *_UNFINISHED, *_NONE, *_LONG, *_ODD)
 }
 """All faults, by name."""
 
-Faults = str | Cell | Iterable[str | Cell | None]
+Faults = str | Scenario | Iterable[str | Scenario | None]
 """One fault for all requests, or one per request, by name; None, or a request after the last, gets a good answer."""
 
 
@@ -313,8 +313,8 @@ class Script:
         self.known = _known(faults)
         """The given faults; empty for an iterator."""
         self._good = good(answer)
-        self._cells: Iterator[Cell | None] = iter(self.known)
-        if isinstance(faults, str | Cell):
+        self._cells: Iterator[Scenario | None] = iter(self.known)
+        if isinstance(faults, str | Scenario):
             self._cells = repeat(self.known[0])
         elif not isinstance(faults, Sequence):
             self._cells = map(_cell, faults)
@@ -326,21 +326,21 @@ class Script:
         return cell.play(asks_for_stream(request.body))
 
 
-def _known(faults: object) -> list[Cell | None]:
-    if isinstance(faults, str | Cell):
+def _known(faults: object) -> list[Scenario | None]:
+    if isinstance(faults, str | Scenario):
         return [_cell(faults)]
     if isinstance(faults, Sequence):
         return [_cell(fault, f"faults[{place}]") for place, fault in enumerate(faults)]
     if isinstance(faults, Iterable):
         return []
-    hint = "name one of routewright.testing.CELLS"
+    hint = "name one of routewright.testing.SCENARIOS"
     raise ValidationFailed.of(Problem("faults", f"{shown(faults)} is neither a fault nor a list of them", hint))
 
 
-def _cell(fault: object, place: str = "faults") -> Cell | None:
-    if fault is None or isinstance(fault, Cell):
+def _cell(fault: object, place: str = "faults") -> Scenario | None:
+    if fault is None or isinstance(fault, Scenario):
         return fault
-    if isinstance(fault, str) and fault in CELLS:
-        return CELLS[fault]
-    hint = did_you_mean(fault, CELLS) or "see routewright.testing.CELLS, or pass None for a good answer"
+    if isinstance(fault, str) and fault in SCENARIOS:
+        return SCENARIOS[fault]
+    hint = did_you_mean(fault, SCENARIOS) or "see routewright.testing.SCENARIOS, or pass None for a good answer"
     raise ValidationFailed.of(Problem(place, f"unknown fault {shown(fault)}", hint))

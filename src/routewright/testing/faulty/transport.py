@@ -133,7 +133,7 @@ class FaultyProvider(OpenAIProvider):
         provider = FaultyProvider(["rate_limited", None], models=[Model(id="test/one", quality=0.5)])
 
     ``faults`` names one for all calls, or one a call; None, and what comes after the last, is an answer that says
-    ``answer``. The names are those of ``routewright.testing.CELLS``. Pauses are spent on ``clock``.
+    ``answer``. The names are those of ``routewright.testing.SCENARIOS``. Pauses are spent on ``clock``.
     """
 
     def __init__(

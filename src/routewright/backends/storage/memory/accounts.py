@@ -14,8 +14,8 @@ from routewright._core.account import is_compromised
 from routewright._core.accounts.books import MONEY, Books
 from routewright._core.accounts.ledger import correct, expired_row, settle
 from routewright._core.accounts.payer import RUN, End, Hold
-from routewright._core.accounts.state import Expired, Kept, PurseName, State, Wait
-from routewright._core.accounts.wait_queue import Waiting
+from routewright._core.accounts.state import Expired, KeptResult, PurseName, State, Wait
+from routewright._core.accounts.wait_queue import WaitQueue
 from routewright._core.analytics.rollup import Rollups, counted_of
 from routewright._core.trace.filter import matches
 from routewright._core.webhooks.outbox import Outbox
@@ -141,7 +141,7 @@ TIDY_EVERY = 1_024
 """Asks between two calls of ``tidy``."""
 
 
-class _Asking(Struct, eq=False):
+class _PendingAsk(Struct, eq=False):
     """An ask that waits for others to release something."""
 
     ask: Ask
@@ -188,7 +188,7 @@ class MemoryAccounts:
     def renew(self) -> None:
         """Start without holds: the parent's calls continue there."""
         self.state = State(self)
-        self._waiting: Waiting[_Asking] = Waiting(self.state, self.owner)
+        self._waiting: WaitQueue[_PendingAsk] = WaitQueue(self.state, self.owner)
         self._asks = 0
 
     # Accounts
@@ -202,7 +202,7 @@ class MemoryAccounts:
                 return self.state.grant(ask, found)
             if not isinstance(found, Wait):
                 return found
-            asking = _Asking(ask, Signal())
+            asking = _PendingAsk(ask, Signal())
             self._waiting.wait(asking, found)
             self._end()
         if not asking.answered.is_set:
@@ -212,7 +212,7 @@ class MemoryAccounts:
         assert asking.result is not None, "it was answered"
         return asking.result
 
-    async def _wait(self, asking: _Asking) -> None:
+    async def _wait(self, asking: _PendingAsk) -> None:
         """Wait in a queue, as long as the ask may."""
         try:
             with self._clock.deadline(self._clock.monotonic() + asking.ask.waits_s):
@@ -321,7 +321,7 @@ class MemoryAccounts:
         spent = self._runs if purse.startswith(RUN) else self._spent
         return spent.get((account, purse), 0), self._granted.get(account, 0) if purse == "account" else 0
 
-    def kept(self, account: str, claim: bytes, now: float) -> Kept | None:
+    def kept(self, account: str, claim: bytes, now: float) -> KeptResult | None:
         """As ``Books`` says."""
         return self._storage.look_up(account).books.kept(claim, now)
 

@@ -36,7 +36,7 @@ from routewright.wire import (
 
 from .accounts import PostgresAccounts
 from .connection import LONG_S, Tables
-from .transaction import Desk, Server
+from .transaction import AccountTransaction, Server
 from .upkeep import BackgroundWork, PostgresCoordination, count, sweep
 from .writer import Writer
 
@@ -124,10 +124,10 @@ class PostgresStorage:
         self._database.close()
 
 
-def _answer(account: str, query: Query, tables: Tables, desk: Desk) -> Any:
+def _answer(account: str, query: Query, tables: Tables, transaction: AccountTransaction) -> Any:
     """Answer a query. A trace is searched around the time in its id first, then in all partitions."""
     if isinstance(query, TraceById) and (made_ms := milliseconds_of(query.id)):
         days = timestamp(max(0.0, made_ms / 1000 - DAY_S)), timestamp(made_ms / 1000 + DAY_S)
         if (found := trace_by_id(tables, account=account, asked=query, between=days)) is not None:
             return found
-    return desk.standing(account, query) if isinstance(query, Stands) else answer(account, query, tables)
+    return transaction.standing(account, query) if isinstance(query, Stands) else answer(account, query, tables)

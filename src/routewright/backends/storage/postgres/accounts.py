@@ -12,7 +12,7 @@ from routewright.errors import RouterError, StorageUnavailable
 from routewright.protocols import Clock, Facts
 from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit, Short, StoredEvent
 
-from .request_queue import Asking, Ending
+from .request_queue import Ending, PendingAsk
 from .upkeep import BackgroundWork
 from .writer import Writer
 
@@ -28,7 +28,7 @@ class PostgresAccounts:
 
     async def admit(self, ask: Ask) -> Grant | Replay | Short:
         """As ``protocols.Accounts`` says."""
-        asking = Asking(ask, inline=self._inline)
+        asking = PendingAsk(ask, inline=self._inline)
         try:
             found: Grant | Replay | Short = await self._asked(asking)
             return await self._writer.replay(ask) if isinstance(found, Replay) else found
@@ -37,7 +37,7 @@ class PostgresAccounts:
                 self._writer.leave(asking)
             raise
 
-    async def _asked(self, asking: Asking) -> Any:
+    async def _asked(self, asking: PendingAsk) -> Any:
         self._writer.put(asking)
         return await (asking.polled(self._clock, self._writer.look_again) if self._inline else asking.wait())
 
@@ -79,5 +79,5 @@ class PostgresAccounts:
     async def look(self, caller: Caller, run: RunLimit | None = None) -> Left:
         """As ``protocols.Accounts`` says."""
         ask = Ask(id="", caller=caller, at=self._clock.time(), lasts_s=0.0, run=run)
-        left: Left = await self._asked(Asking(ask, "looks", inline=self._inline))
+        left: Left = await self._asked(PendingAsk(ask, "looks", inline=self._inline))
         return left

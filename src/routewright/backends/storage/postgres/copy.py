@@ -26,7 +26,7 @@ from routewright.errors import StorageUnavailable, ValidationFailed
 
 from .connection import Address, Connection, Tables
 from .schema import alone, finish, make_tables
-from .transaction import Desk
+from .transaction import AccountTransaction
 
 PIECE = 1_000
 """Rows in a transaction."""
@@ -104,7 +104,7 @@ def _opened(source: Path) -> Iterator[_Source]:
     with translated(source), closing(connect(str(source))) as file:
         check_version(file, source)
         file.execute("BEGIN IMMEDIATE")
-        accounts = sqlite.Desk(source, SystemClock(), LEASE_S)
+        accounts = sqlite.AccountTransaction(source, SystemClock(), LEASE_S)
         accounts.open(file)
         holds = len(accounts.state.holds)
         file.execute("ROLLBACK")
@@ -185,10 +185,10 @@ def _differences(source: _Source, target: Statements) -> Iterator[str]:
 def _end(connection: Connection) -> None:
     """Turn the copy into a store."""
     now = time.time()
-    desk = Desk(Tables(connection), now, now)
+    transaction = AccountTransaction(Tables(connection), now, now)
     whose = "SELECT account, NULL FROM account UNION ALL SELECT account, id FROM key"
     for account, key_id in connection.execute(whose).fetchall():
-        desk.changed(account, key_id)  # sets the columns of limits
+        transaction.changed(account, key_id)  # sets the columns of limits
     connection.execute(_NUMBERS)
     connection.execute("DROP TABLE copying")
     connection.execute("ANALYZE")

@@ -7,7 +7,7 @@ from typing import Any
 
 from routewright._core.account import limits_of
 from routewright._core.accounts.payer import Hold
-from routewright._core.accounts.state import Kept, State, Wait, scope_of
+from routewright._core.accounts.state import KeptResult, State, Wait, scope_of
 from routewright._core.limits import Window
 from routewright.backends.storage.tables.books.ledger import account_of, key_of
 from routewright.errors import InternalError
@@ -43,9 +43,9 @@ class _Facts:
         spent, granted, _ = self.purses.get(purse, (0, 0, 0))
         return spent, granted
 
-    def kept(self, account: str, claim: bytes, now: float) -> Kept | None:
+    def kept(self, account: str, claim: bytes, now: float) -> KeptResult | None:
         kept = self._kept
-        return None if kept is None else Kept(kept["fingerprint"], unsafe(kept["call"]), b"")  # read separately
+        return None if kept is None else KeptResult(kept["fingerprint"], unsafe(kept["call"]), b"")  # read separately
 
 
 def verdict(

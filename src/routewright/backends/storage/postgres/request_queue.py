@@ -124,7 +124,7 @@ LOOK_S = 0.05
 """How often waiting asks are tried again, in case another process has freed something."""
 
 
-class Asking(shelf.Asking):
+class PendingAsk(shelf.PendingAsk):
     """A pending ask.
 
     One that ``looks`` takes nothing and is answered with a ``Left``. One that ``widens`` never waits, and is answered
@@ -201,9 +201,9 @@ class Queues:
     until something is freed in the account, or the deadline passes."""
 
     def __init__(self) -> None:
-        self._queues: dict[str, dict[FreedName, dict[int, Asking]]] = {}
+        self._queues: dict[str, dict[FreedName, dict[int, PendingAsk]]] = {}
         """By account and awaited thing."""
-        self._ends: list[tuple[float, int, Asking]] = []
+        self._ends: list[tuple[float, int, PendingAsk]] = []
         """A heap of deadlines, also of some that have left."""
         self._freed: set[str] = set()
         """Accounts with waiting asks in which something was freed."""
@@ -234,10 +234,10 @@ class Queues:
         """Try the first of each queue at once, since others may have freed something."""
         self._looked_at = -inf
 
-    def tried(self, now: float) -> list[Asking]:
+    def tried(self, now: float) -> list[PendingAsk]:
         """Asks to try now: those of accounts in which something was freed, sometimes the first of each queue, and those
         after their deadline."""
-        looks, late = now >= self._looked_at + LOOK_S, dict[int, Asking]()
+        looks, late = now >= self._looked_at + LOOK_S, dict[int, PendingAsk]()
         while self.gives_up_at <= now and len(late) < MOST_AT_ONCE:
             _, number, late[number] = heappop(self._ends)
         if looks:
@@ -255,7 +255,7 @@ class Queues:
                 ready |= islice(queue.items(), most if account in freed else 1)
         return [ready[number] for number in sorted(ready)]
 
-    def wait(self, asking: Asking, waits: Wait, now: float) -> None:
+    def wait(self, asking: PendingAsk, waits: Wait, now: float) -> None:
         """Append an ask to a queue, unless it waits there already."""
         if asking.waits is None or asking.waits.on != waits.on:
             self.leave(asking)
@@ -267,7 +267,7 @@ class Queues:
             heappush(self._ends, (asking.until, asking.number, asking))
         asking.waits = waits
 
-    def leave(self, asking: Asking) -> None:
+    def leave(self, asking: PendingAsk) -> None:
         """Remove an ask from its queue, if it is in one."""
         waits, asking.waits = asking.waits, None
         if waits is None:

@@ -89,7 +89,7 @@ class Shelf(TableShelf):
         self._kept = []
 
 
-class Desk:
+class AccountTransaction:
     """The accounts in one transaction. ``at``: its time on the clock of windows and leases; ``now``: in Unix time."""
 
     def __init__(self, tables: Tables, at: float, now: float) -> None:
@@ -166,7 +166,7 @@ class Desk:
             purses.append(Purse(level_of(name), name, granted if limit == BALANCE else limit, spent, reserved))
         return Standing(terms, key, tuple(purses))
 
-    # ``tables/books/write.Desk``
+    # ``tables/books/write.AccountTransaction``
 
     def changed(self, account: str, key_id: str | None = None) -> None:
         """Store the limits of changed terms in their columns."""
@@ -248,7 +248,7 @@ class Server:
 
     def transact(
         self,
-        work: Callable[[Tables, Desk], T],
+        work: Callable[[Tables, AccountTransaction], T],
         locked: Sequence[str] = (),
         *,
         made_at: Iterable[str] = (),
@@ -266,18 +266,20 @@ class Server:
             ):
                 ((moment, *_),) = connection.execute(_BEGIN, (f"{patience_s:g}s",)).fetchall()
                 tables, at = Tables(connection), self.now or moment
-                desk = Desk(tables, at, at)
+                transaction = AccountTransaction(tables, at, at)
                 if locked:
-                    desk.lock(*locked)
-                return work(tables, desk)
+                    transaction.lock(*locked)
+                return work(tables, transaction)
 
         return self._with_days(once, made_at)
 
-    def apply(self, account: str, batch: Sequence[Write], tables: Tables, desk: Desk) -> list[Written]:
+    def apply(
+        self, account: str, batch: Sequence[Write], tables: Tables, transaction: AccountTransaction
+    ) -> list[Written]:
         """Apply writes inside a transaction."""
         if not any(getattr(each, "durability", None) == "committed" for each in batch):
             tables.raw.execute("SET LOCAL synchronous_commit = off")
-        return self._writes.batch(account, batch, desk, tables)
+        return self._writes.batch(account, batch, transaction, tables)
 
     def tick(self, values: Sequence[Any], blobs: Sequence[bytes | None]) -> dict[str, Any]:
         """Call ``tick``."""
@@ -334,14 +336,14 @@ class Server:
         self.transact(lambda tables, _: tables.raw.execute("SELECT make_days(%s)", (days,)))
         return work()
 
-    def _settle(self, ending: Ending, tables: Tables, desk: Desk) -> Sequence[StoredEvent]:
+    def _settle(self, ending: Ending, tables: Tables, transaction: AccountTransaction) -> Sequence[StoredEvent]:
         """Book a call that ``tick`` has skipped. Its trace may replace an earlier one."""
         facts = ending.facts
         assert facts is not None, "only settlements are booked"
         account, trace = ending.account, facts.trace
         rows = None if trace is None else rows_of_draft(account, trace)
         replaced = [] if rows is None else self._writes.replaced(tables, account, rows)
-        booked = desk.settle(facts)
+        booked = transaction.settle(facts)
         if replaced:
             remove_traces(tables, account, replaced)
         if trace is not None and (booked.is_void or trace.is_void):
@@ -354,6 +356,6 @@ class Server:
             events += put_event(tables, account, put).events
         return events
 
-    def _put_snapshots(self, snapshots: Sequence[Snapshot], tables: Tables, _: Desk) -> None:
+    def _put_snapshots(self, snapshots: Sequence[Snapshot], tables: Tables, _: AccountTransaction) -> None:
         for snapshot in sorted(snapshots, key=attrgetter("id")):  # lock in one order
             self._writes.put_snapshot(tables, snapshot, self._clock.time())

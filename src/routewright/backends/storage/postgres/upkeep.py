@@ -27,7 +27,7 @@ from routewright.wire import Heard, Notice
 
 from .connection import Database, Tables, unsafe
 from .schema import Store
-from .transaction import Desk
+from .transaction import AccountTransaction
 
 EVERY_S = 2.0
 """Interval of roll-ups while traces are written."""
@@ -66,7 +66,7 @@ _RESULTS = "DELETE FROM kept WHERE (account, claim) IN (SELECT account, claim FR
 class Transact(Protocol):
     """Runs work in a transaction with locked accounts."""
 
-    def __call__(self, work: Callable[[Tables, Desk], Any], locked: Sequence[str] = (), /) -> Any:
+    def __call__(self, work: Callable[[Tables, AccountTransaction], Any], locked: Sequence[str] = (), /) -> Any:
         """Return the result of the work."""
         ...
 
@@ -77,7 +77,7 @@ def count(transact: Transact) -> None:
         pass
 
 
-def _count(tables: Tables, _: Desk) -> bool:
+def _count(tables: Tables, _: AccountTransaction) -> bool:
     tables.execute(_NAME)
     return roll(tables, _TAKEN)
 
@@ -137,15 +137,15 @@ class BackgroundWork:
                 self._thread = None
 
 
-def _make_day(day: str, tables: Tables, _: Desk) -> None:
+def _make_day(day: str, tables: Tables, _: AccountTransaction) -> None:
     tables.execute("SELECT make_days(?)", ([day],))
 
 
-def _count_alone(tables: Tables, desk: Desk) -> bool:
+def _count_alone(tables: Tables, transaction: AccountTransaction) -> bool:
     """Count some traces, unless another process does. True: there are more."""
     sql = "SELECT pg_try_advisory_xact_lock(hashtextextended(?, 25))"
     ((is_alone,),) = tables.execute(sql, (ROLLING,)).fetchall()
-    return is_alone and _count(tables, desk)
+    return is_alone and _count(tables, transaction)
 
 
 def sweep(transact: Transact, now: float) -> int:
@@ -168,7 +168,7 @@ def sweep(transact: Transact, now: float) -> int:
     return removed
 
 
-def _forget(now: float, tables: Tables, _: Desk) -> None:
+def _forget(now: float, tables: Tables, _: AccountTransaction) -> None:
     forget_unseen(now, tables)
     remove_marks(now, tables)
     before = now - 3_600.0
@@ -177,16 +177,16 @@ def _forget(now: float, tables: Tables, _: Desk) -> None:
     tables.execute("DELETE FROM cache_lead WHERE until < now()")
 
 
-def _remove_results(now: float, tables: Tables, _: Desk) -> int:
+def _remove_results(now: float, tables: Tables, _: AccountTransaction) -> int:
     removed: int = tables.execute(_RESULTS, (now, ROWS_AT_ONCE)).rowcount
     return removed
 
 
-def _remove_old(old: Old, tables: Tables, _: Desk) -> int:
+def _remove_old(old: Old, tables: Tables, _: AccountTransaction) -> int:
     return remove_old(old, tables)
 
 
-def _old_days(now: float, tables: Tables, _: Desk) -> list[tuple[str, str]]:
+def _old_days(now: float, tables: Tables, _: AccountTransaction) -> list[tuple[str, str]]:
     """Partitions of expired days, those of traces first."""
     kept = retention_of(tables)
     if kept.production_s is None or kept.sandbox_s is None or max(kept.production_s, kept.sandbox_s) < WEEK_S:
@@ -199,7 +199,7 @@ def _old_days(now: float, tables: Tables, _: Desk) -> list[tuple[str, str]]:
     return [(day, kind) for day in days for kind in _OF_DAYS]
 
 
-def _drop_day(kind: str, day: str, tables: Tables, _: Desk) -> int:
+def _drop_day(kind: str, day: str, tables: Tables, _: AccountTransaction) -> int:
     ((rows,),) = tables.execute("SELECT drop_day(?, ?)", (kind, day)).fetchall()
     return int(rows) if kind == "trace" else 0
 

@@ -32,8 +32,8 @@ from .refusal import Terms, verdict, windows_of
 from .request_queue import (
     LOOK_S,
     MOST_AT_ONCE,
-    Asking,
     Ending,
+    PendingAsk,
     Queues,
     Work,
     ask_of,
@@ -43,7 +43,7 @@ from .request_queue import (
     release_of,
     trace_of,
 )
-from .transaction import Desk, Server
+from .transaction import AccountTransaction, Server
 
 IDLE_S = 2.0
 """The thread ends after this time without a request."""
@@ -55,7 +55,7 @@ AGAIN_S = 0.5
 """Pause after a failed tick before work that can wait is tried again."""
 _RESULT = "SELECT result FROM kept WHERE account = $1 AND claim = $2"
 _log = logging.getLogger(__name__)
-Request = Asking | Ending | Work
+Request = PendingAsk | Ending | Work
 
 
 class Writer:
@@ -115,10 +115,12 @@ class Writer:
                     raise StorageUnavailable(f"{self._server} cannot be used now: {error}") from error
                 self._thread = thread
 
-    def widening(self, grant: Grant, nanos: int) -> Asking | None:
+    def widening(self, grant: Grant, nanos: int) -> PendingAsk | None:
         """An ask for another amount. None: the call has ended."""
         ask = self._held.get(grant.id)
-        return None if ask is None else Asking(replace(ask, nanos=nanos, waits_s=0.0), "widens", inline=self._inline)
+        return (
+            None if ask is None else PendingAsk(replace(ask, nanos=nanos, waits_s=0.0), "widens", inline=self._inline)
+        )
 
     async def replay(self, ask: Ask) -> Replay:
         """Read the answer under an idempotency key, separately since it may be large."""
@@ -140,7 +142,7 @@ class Writer:
         """Try waiting asks again, in virtual time."""
         self.put(Work(self._queues.look, awaited=False))
 
-    def leave(self, asking: Asking) -> None:
+    def leave(self, asking: PendingAsk) -> None:
         """Cancel an ask, and return what it was or will be granted."""
         asking.is_left = True
 
@@ -204,13 +206,13 @@ class Writer:
             if not work.comes_last:
                 self._do(work)
         ends = [*self._lost[:MOST_AT_ONCE], *(each for each in requests if isinstance(each, Ending))]
-        asks = [each for each in requests if isinstance(each, Asking) and not each.is_left]
+        asks = [each for each in requests if isinstance(each, PendingAsk) and not each.is_left]
         self._lost = self._lost[MOST_AT_ONCE:]
         tried = self._queues.tried(self._now()) if self._queues else []
         plain = [each for each in ends if each.is_plain]
         self._faults = {}
         if self._locked:
-            every: list[Ending | Asking] = [*plain, *tried, *asks]
+            every: list[Ending | PendingAsk] = [*plain, *tried, *asks]
             slow = [each for each in every if each.account in self._locked]
             self._try_apart(slow, tried, attrgetter("account"), hurries=True)
             plain, asks = [each for each in plain if each not in slow], [each for each in asks if each not in slow]
@@ -224,7 +226,7 @@ class Writer:
                 self._do(work)
 
     def _try(
-        self, ends: Sequence[Ending], tried: Sequence[Asking], asks: Sequence[Asking], *, hurries: bool = False
+        self, ends: Sequence[Ending], tried: Sequence[PendingAsk], asks: Sequence[PendingAsk], *, hurries: bool = False
     ) -> None:
         """Run a tick. Errors do not end the thread. If one request may be the cause, each is tried separately; if an
         account is locked, each account."""
@@ -238,7 +240,7 @@ class Writer:
         self._answer([each for each in (*tried, *asks) if each.is_done and not each.is_given])
         open_ends = [each for each in ends if not each.is_given]
         open_asks = [each for each in (*tried, *asks) if not each.is_done]
-        given_up: list[Ending | Asking] = [*open_ends, *open_asks]
+        given_up: list[Ending | PendingAsk] = [*open_ends, *open_asks]
         accounts = {each.account for each in given_up}
         if state_of(fault) == LOCKED:
             if len(accounts) > 1:
@@ -263,25 +265,25 @@ class Writer:
 
     def _try_apart(
         self,
-        requests: Sequence[Ending | Asking],
-        tried: Sequence[Asking],
-        by: Callable[[Ending | Asking], object],
+        requests: Sequence[Ending | PendingAsk],
+        tried: Sequence[PendingAsk],
+        by: Callable[[Ending | PendingAsk], object],
         *,
         hurries: bool,
     ) -> None:
-        parts: dict[object, list[Ending | Asking]] = {}
+        parts: dict[object, list[Ending | PendingAsk]] = {}
         for each in requests:
             parts.setdefault(by(each), []).append(each)
         for part in parts.values():
-            own = [each for each in part if isinstance(each, Asking)]
+            own = [each for each in part if isinstance(each, PendingAsk)]
             again, new = [each for each in own if each in tried], [each for each in own if each not in tried]
             self._try([each for each in part if isinstance(each, Ending)], again, new, hurries=hurries)
 
     def _tick(
         self,
         ends: Sequence[Ending],
-        tried: Sequence[Asking],
-        asks: Sequence[Asking],
+        tried: Sequence[PendingAsk],
+        asks: Sequence[PendingAsk],
         *,
         expires: bool = True,
         hurries: bool = False,
@@ -326,7 +328,7 @@ class Writer:
             self._note((who, None), left)
         self._take_ends(ends, {*answer["ended"]})
         has_expired = bool(answer["silent"] and expires) and self._expire()
-        refused: list[Asking] = []
+        refused: list[PendingAsk] = []
         for asking, facts, each in zip(askings, answer["answers"], asked, strict=True):
             if "nanos" in facts:
                 self._grant(asking, facts, terms[each["caller"]], lefts[each["caller"]], answer["at"])
@@ -378,7 +380,7 @@ class Writer:
         self._answer([work])
 
     def _tidy(self) -> None:
-        for lost in self._server.transact(lambda _, desk: desk.expire_overdue(self.owner, self._lease_s)):
+        for lost in self._server.transact(lambda _, transaction: transaction.expire_overdue(self.owner, self._lease_s)):
             _log.error("call %s still held money or limits long after its end: released (please report)", lost)
             self._held.pop(lost, None)
         while self._expire():
@@ -391,7 +393,7 @@ class Writer:
             return False
         try:
             spare_s = None if self._inline else self._lease_s
-            freed = self._server.transact(lambda _, desk: desk.expire(self.owner, spare_s))
+            freed = self._server.transact(lambda _, transaction: transaction.expire(self.owner, spare_s))
         except Exception as error:
             self._expires_at = time.monotonic() + AGAIN_S
             _log.debug("holds of dead processes were not ended: %s", self._server.fault_of(error))
@@ -401,7 +403,7 @@ class Writer:
         return bool(freed)
 
     def _hang_up(self) -> None:
-        def forget(tables: Tables, _: Desk) -> None:
+        def forget(tables: Tables, _: AccountTransaction) -> None:
             held = "SELECT FROM hold WHERE owner = owner.id"  # of a call that never received its grant
             tables.execute(f"DELETE FROM owner WHERE id = ? AND NOT EXISTS ({held})", (self.owner,))
 
@@ -414,7 +416,7 @@ class Writer:
             # the server forgets the tick number with the owner
             self.owner = random.SystemRandom().getrandbits(62)
 
-    def _grant(self, asking: Asking, facts: dict[str, Any], terms: Terms, left: Left, at: float) -> None:
+    def _grant(self, asking: PendingAsk, facts: dict[str, Any], terms: Terms, left: Left, at: float) -> None:
         ask = asking.ask
         self._held[ask.id] = ask
         self._queues.leave(asking)
@@ -427,7 +429,7 @@ class Writer:
         if asking.is_left:
             self._give_back(asking)
 
-    def _refuse(self, asking: Asking, facts: dict[str, Any], terms: Terms, at: float, now: float) -> None:
+    def _refuse(self, asking: PendingAsk, facts: dict[str, Any], terms: Terms, at: float, now: float) -> None:
         """Answer an ask that was not granted, or let it wait."""
         found: Any
         try:
@@ -448,7 +450,7 @@ class Writer:
         self._queues.leave(asking)
         asking.answer(found)
 
-    def _give_back(self, asking: Asking) -> None:
+    def _give_back(self, asking: PendingAsk) -> None:
         if asking.kind == "admits":  # a running call keeps its hold
             self._lost.append(Ending(asking.account, asking.ask.id, None))
 
@@ -464,9 +466,9 @@ class Writer:
         if self._inline:
             for reply in replies:
                 reply.is_given = True
-                if isinstance(reply, Asking):
+                if isinstance(reply, PendingAsk):
                     reply.answered.set()
         elif replies:
             for lost in give(replies):
-                if isinstance(lost, Asking) and isinstance(lost.result, Grant):  # its task is gone
+                if isinstance(lost, PendingAsk) and isinstance(lost.result, Grant):  # its task is gone
                     self._give_back(lost)

@@ -51,7 +51,7 @@ from .background import BackgroundWork
 from .connection import Connect, Connection, connect, file_of
 from .connections import Connections, Reading
 from .sync import fault_of, is_transient, translated
-from .transaction import ASK, Desk
+from .transaction import ASK, AccountTransaction
 from .writer import Writer
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class SqliteStorage:
         clock = clock or SystemClock()
         self._keeper = BackgroundWork(self._connections, inline=self._inline)
         self._writer = Writer(
-            self._connections, partial(Desk, self.path, clock, lease_s), self._keeper, inline=self._inline
+            self._connections, partial(AccountTransaction, self.path, clock, lease_s), self._keeper, inline=self._inline
         )
         self._writes = Writes()
         self.accounts = SqliteAccounts(self._writer, self._writes, clock, inline=self._inline)
@@ -110,7 +110,7 @@ class SqliteStorage:
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
         """Apply all or none (``protocols.Storage``)."""
         durability: Durability = "committed" if any(_durability(each) == "committed" for each in writes) else "buffered"
-        work = partial(self._writes.batch, account, list(writes), self._writer.desk)
+        work = partial(self._writes.batch, account, list(writes), self._writer.transaction)
         deletes = any(isinstance(each, DeleteTraces) for each in writes)
         result: list[Written] = await self._writer.do(work, durability, _scrub_of(writes), gentle=deletes)
         return result
@@ -118,7 +118,7 @@ class SqliteStorage:
     async def read(self, account: str, query: Query) -> Any:
         """Answer a query for one thing (``protocols.Storage``)."""
         if isinstance(query, Stands):
-            state = self._writer.desk.state
+            state = self._writer.transaction.state
             return await self._writer.do(lambda _: state.standing(account, query), order=ASK)
         if isinstance(query, UsageCounts | CacheCounts | FallbackCounts | LatencyCounts | RollupKeys):
             while await self._writer.do(roll):
@@ -145,7 +145,7 @@ class SqliteStorage:
 
     async def sweep(self, now: float) -> int:
         """Remove expired rows, a few hundred traces a transaction (``protocols.Storage``)."""
-        await self._writer.do(self._writer.desk.open)  # ends abandoned holds
+        await self._writer.do(self._writer.transaction.open)  # ends abandoned holds
         await self._writer.do(partial(forget_unseen, now))
         removed, before = 0, None
         if await self._asked(partial(is_due, now)):

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from routewright._core.accounts.payer import Hold, Tick
-from routewright._core.accounts.state import Books, State
+from routewright._core.accounts.state import State, StoredAccounts
 from routewright.errors import StorageCorrupt, StorageVersion
 from routewright.protocols import Clock
 
@@ -43,7 +43,7 @@ _dump = msgspec.msgpack.Decoder(
 class Log:
     """One process's view of the log. For the thread that holds the write lock."""
 
-    def __init__(self, path: Path, books: Books, clock: Clock, lease_s: float) -> None:
+    def __init__(self, path: Path, books: StoredAccounts, clock: Clock, lease_s: float) -> None:
         self._path = path
         self._books = books
         self._clock = clock

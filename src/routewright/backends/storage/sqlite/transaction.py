@@ -15,7 +15,7 @@ from pathlib import Path
 from routewright._core.accounts.ledger import Booked
 from routewright._core.accounts.payer import End, Hold, Tick, Widened
 from routewright._core.accounts.state import scope_of
-from routewright._core.accounts.wait_queue import Waiting
+from routewright._core.accounts.wait_queue import WaitQueue
 from routewright._core.timestamps import timestamp
 from routewright.backends.storage.tables.books import ledger as shelf
 from routewright.backends.storage.tables.books.ledger import TableShelf
@@ -27,7 +27,7 @@ from routewright.wire import AddCredit, Correct, Grant, Snapshot, Written
 from .connection import Connection
 from .log import Log
 
-FEW = 1_000
+MOST_UNUSED = 1_000
 """Unused accounts, keys and purses that stay in memory, some 3 MB."""
 
 SETTLE, WRITE, ASK = 0, 1, 2
@@ -36,14 +36,14 @@ SETTLE, WRITE, ASK = 0, 1, 2
 _log = logging.getLogger(__name__)
 
 
-class Asking(shelf.Asking):
+class PendingAsk(shelf.PendingAsk):
     """An admission in a transaction."""
 
     __slots__ = ()
     order = ASK
 
 
-class Desk:
+class AccountTransaction:
     """The accounts of one process and file. For one thread at a time, in transactions with the write lock."""
 
     def __init__(self, path: Path, clock: Clock, lease_s: float) -> None:
@@ -54,8 +54,8 @@ class Desk:
         self.shelf = TableShelf()
         self.log = Log(path, self.shelf, clock, lease_s)
         self.state = self.shelf.state = self.log.state
-        self.waiting: Waiting[Asking] = Waiting(self.state, self.log.owner)
-        self._joined: list[Asking] = []
+        self.waiting: WaitQueue[PendingAsk] = WaitQueue(self.state, self.log.owner)
+        self._joined: list[PendingAsk] = []
         """Asks that began to wait in this transaction."""
         self._order = count()
         self._tick = Tick()
@@ -67,8 +67,8 @@ class Desk:
         """Time of each snapshot's last put."""
         self.known_at = -inf
         """Monotonic time at which the state was last current."""
-        self._deadlines: list[tuple[float, int, Asking]] = []
-        """Waiting asks by their deadline."""
+        self._deadlines: list[tuple[float, int, PendingAsk]] = []
+        """WaitQueue asks by their deadline."""
         self.is_careful = False
         """True while requests run one by one after a failure: their rows may exist already."""
         self.deletes = False
@@ -108,7 +108,7 @@ class Desk:
     @property
     def is_idle(self) -> bool:
         """True if it has no holds, and little state in memory."""
-        return self.log.owner not in self.state.owners and self.state.size <= FEW
+        return self.log.owner not in self.state.owners and self.state.size <= MOST_UNUSED
 
     @property
     def is_due(self) -> bool:
@@ -132,7 +132,7 @@ class Desk:
     def _gives_up(self) -> bool:
         return bool(self._deadlines) and self._deadlines[0][0] <= self._clock.monotonic()
 
-    def finish(self, connection: Connection, asks: Sequence[Asking]) -> None:
+    def finish(self, connection: Connection, asks: Sequence[PendingAsk]) -> None:
         """Admit asks, answer waiting ones if possible, and write the tick."""
         if not self._is_open:
             return
@@ -168,7 +168,7 @@ class Desk:
             self.log.clear(connection)
         self._is_open = self.deletes = False
 
-    def done(self) -> list[Asking]:
+    def done(self) -> list[PendingAsk]:
         """Called after the commit. Returns the answered asks."""
         answered, self.waiting.answered, self._joined = self.waiting.answered, [], []
         return answered
@@ -198,7 +198,7 @@ class Desk:
             asking.error = fault()
             self.waiting.answered.append(asking)
 
-    def _look_up(self, asks: Sequence[Asking]) -> None:
+    def _look_up(self, asks: Sequence[PendingAsk]) -> None:
         """Read the answers under the idempotency keys of many asks at once, to save statements."""
         claims: dict[str, list[bytes]] = {}
         for each in asks:
@@ -208,7 +208,7 @@ class Desk:
         for account, those in claims.items():
             self.shelf.look_up(account, those)
 
-    def _late(self) -> Iterator[Asking]:
+    def _late(self) -> Iterator[PendingAsk]:
         """Asks whose deadline has passed."""
         while self._gives_up:
             _, _, asking = heappop(self._deadlines)
@@ -217,7 +217,7 @@ class Desk:
 
     # Work inside a transaction, after ``open``
 
-    def leave(self, asking: Asking, _: Connection, *, takes: bool = False) -> None:
+    def leave(self, asking: PendingAsk, _: Connection, *, takes: bool = False) -> None:
         """Remove an ask from its queue and release its hold. ``takes``: it may have had one that was undone."""
         self.waiting.leave(asking)
         if takes or asking.takes:

@@ -26,7 +26,7 @@ from .connection import Connection
 from .connections import Connections
 from .schema import VERSION, check_version
 from .sync import Sync, fault_of, is_of_the_file, is_transient
-from .transaction import ASK, SETTLE, WRITE, Asking, Desk
+from .transaction import ASK, SETTLE, WRITE, AccountTransaction, PendingAsk
 
 IDLE_S = 2.0
 """The thread ends after this long without a request."""
@@ -79,10 +79,15 @@ class Writer:
     """Runs requests in transactions, settlements first. ``inline``: in the caller's thread."""
 
     def __init__(
-        self, connections: Connections, desk: Callable[[], Desk], keeper: BackgroundWork, *, inline: bool
+        self,
+        connections: Connections,
+        transaction: Callable[[], AccountTransaction],
+        keeper: BackgroundWork,
+        *,
+        inline: bool,
     ) -> None:
         self._connections = connections
-        self._make_desk = desk
+        self._make_transaction = transaction
         self._keeper = keeper
         self._inline = inline
         self._guard = Guard()
@@ -90,8 +95,8 @@ class Writer:
 
     def renew(self) -> None:
         """Reset all state. After a fork, the queued requests belong to the parent."""
-        self.desk = self._make_desk()
-        self._waiting: SimpleQueue[Request | Asking] = SimpleQueue()
+        self.transaction = self._make_transaction()
+        self._waiting: SimpleQueue[Request | PendingAsk] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self.sync = Sync(self._connections.path)
         self._unsynced: Unsynced | None = None
@@ -130,12 +135,12 @@ class Writer:
         if self._thread is not None:
             await self.do(_nothing, "committed")
 
-    def put(self, request: Request | Asking) -> None:
+    def put(self, request: Request | PendingAsk) -> None:
         """Queue a request."""
         if self._inline:
             with self._guard.lock:
                 self._run([request])
-                while self.desk.state.freed and len(self.desk.waiting):
+                while self.transaction.state.freed and len(self.transaction.waiting):
                     self._run([])
             return
         self._waiting.put(request)
@@ -172,8 +177,13 @@ class Writer:
         self._unsynced = unsynced
         while (requests := self._take()) is not None:
             began = time.monotonic()
-            desk = self.desk
-            if requests or self._releases or desk.is_due or (len(desk.waiting) and (desk.is_ready or self._has_news())):
+            transaction = self.transaction
+            if (
+                requests
+                or self._releases
+                or transaction.is_due
+                or (len(transaction.waiting) and (transaction.is_ready or self._has_news()))
+            ):
                 releases, self._releases = self._releases, []
                 self._do([*releases, *requests])
                 if self._is_gentle:
@@ -194,13 +204,13 @@ class Writer:
                 synced.put(None)
             del taken
 
-    def _take(self) -> list[Request | Asking] | None:
+    def _take(self) -> list[Request | PendingAsk] | None:
         """The next batch of requests; empty when only upkeep is due. None ends the thread."""
-        waiting, desk = self._waiting, self.desk
-        taken: list[Request | Asking] = []
-        timeout_s = min(IDLE_S, desk.beat_s)
-        if len(desk.waiting):  # waiting asks have deadlines
-            timeout_s = max(0.0, min(LOOK_S, desk.gives_up_in_s))
+        waiting, transaction = self._waiting, self.transaction
+        taken: list[Request | PendingAsk] = []
+        timeout_s = min(IDLE_S, transaction.beat_s)
+        if len(transaction.waiting):  # waiting asks have deadlines
+            timeout_s = max(0.0, min(LOOK_S, transaction.gives_up_in_s))
         try:
             taken.append(waiting.get(timeout=timeout_s))
             if self._is_busy:  # calls that were just answered are about to send their next request
@@ -211,9 +221,9 @@ class Writer:
             while len(taken) < MOST_AT_ONCE:
                 taken.append(waiting.get_nowait())
         except Empty:
-            while not taken and waiting.empty() and desk.evict():
+            while not taken and waiting.empty() and transaction.evict():
                 pass
-        if not taken and not (len(desk.waiting) or self._releases) and desk.is_idle:
+        if not taken and not (len(transaction.waiting) or self._releases) and transaction.is_idle:
             with self._guard.lock:
                 mine, self._thread = self._thread, None
                 if waiting.empty():  # checked last: put() queues first and checks the thread second
@@ -222,7 +232,7 @@ class Writer:
         self._is_busy = len(taken) > 1
         return taken
 
-    def _do(self, requests: Sequence[Request | Asking]) -> None:
+    def _do(self, requests: Sequence[Request | PendingAsk]) -> None:
         """Run requests. Unexpected errors fail the requests, but never the thread: all calls depend on it."""
         try:
             self._run(requests)
@@ -231,21 +241,21 @@ class Writer:
             left = [request for request in requests if not request.is_given]
             for request in left:
                 request.error, request.result = self._fault_of(error), None
-                if isinstance(request, Asking):  # its admission may be committed: release the hold
-                    self._waiting.put(Request(partial(self.desk.leave, request, takes=request.takes), SETTLE))
-            self.desk.fail()
+                if isinstance(request, PendingAsk):  # its admission may be committed: release the hold
+                    self._waiting.put(Request(partial(self.transaction.leave, request, takes=request.takes), SETTLE))
+            self.transaction.fail()
             self._answer(left)
 
     def _has_news(self) -> bool:
         """True if another process has written a tick. Takes no lock."""
         with suppress(Exception), self._connections.writing() as connection:
-            return self.desk.log.has_news(connection)
+            return self.transaction.log.has_news(connection)
         return False
 
-    def _run(self, requests: Sequence[Request | Asking]) -> None:
+    def _run(self, requests: Sequence[Request | PendingAsk]) -> None:
         """Run requests in one transaction and answer them. If one breaks the transaction, run each in its own."""
-        self.desk.log.copy()
-        by_order: tuple[list[Request | Asking], ...] = [], [], []
+        self.transaction.log.copy()
+        by_order: tuple[list[Request | PendingAsk], ...] = [], [], []
         for request in requests:
             by_order[request.order].append(request)
         try:
@@ -258,9 +268,9 @@ class Writer:
                         connection.execute("ROLLBACK")
                     raise
         except Exception as error:
-            self.desk.fail()
+            self.transaction.fail()
             left = by_order[SETTLE] + by_order[WRITE] + by_order[ASK]  # without refused asks, which are answered
-            if not self.desk.is_careful and not _is_of_the_file(error):
+            if not self.transaction.is_careful and not _is_of_the_file(error):
                 self._run_each(left)
                 return
             for request in left:
@@ -269,22 +279,22 @@ class Writer:
                 released = [each for each in by_order[SETTLE] if each.loop is None and isinstance(each, Request)]
                 released = released if _is_of_the_file(error) else []
                 self._releases = [*self._releases, *released][:MOST_RELEASES]
-            self.desk.refuse(partial(self._fault_of, error))
-            self._answer([*left, *self.desk.done()])
+            self.transaction.refuse(partial(self._fault_of, error))
+            self._answer([*left, *self.transaction.done()])
             return
         self._finish(by_order[SETTLE] + by_order[WRITE] + by_order[ASK])
 
-    def _run_each(self, requests: Sequence[Request | Asking]) -> None:
+    def _run_each(self, requests: Sequence[Request | PendingAsk]) -> None:
         """Run each request in its own transaction: only the faulty one fails."""
-        self.desk.is_careful = True
+        self.transaction.is_careful = True
         try:
             for request in requests:
                 request.error = None
                 self._run([request])
         finally:
-            self.desk.is_careful = False
+            self.transaction.is_careful = False
 
-    def _begin(self, connection: Connection, by_order: Sequence[list[Request | Asking]]) -> None:
+    def _begin(self, connection: Connection, by_order: Sequence[list[Request | PendingAsk]]) -> None:
         """Take the write lock. If its holder stops committing, asks are refused; other requests wait for ``busy_s``."""
         ends, seen = time.monotonic() + self._connections.busy_s, -1
         while True:
@@ -298,7 +308,7 @@ class Writer:
                 if seen == before:
                     self._refuse(by_order, error)
 
-    def _refuse(self, by_order: Sequence[list[Request | Asking]], error: sqlite3.Error) -> None:
+    def _refuse(self, by_order: Sequence[list[Request | PendingAsk]], error: sqlite3.Error) -> None:
         """Refuse the asks of this transaction and of the queue. The rest of the queue joins the transaction."""
         refused = by_order[ASK].copy()
         by_order[ASK].clear()
@@ -309,43 +319,43 @@ class Writer:
             request.error = self._fault_of(error)
         self._answer(refused)
 
-    def _transact(self, connection: Connection, *by_order: list[Request | Asking]) -> None:
+    def _transact(self, connection: Connection, *by_order: list[Request | PendingAsk]) -> None:
         if connection is not self._connection:
             self._connection = connection
             self.sync.close()
             connection.execute(f"PRAGMA busy_timeout = {int(min(self._connections.busy_s, LOOK_AT_LOCK_S) * 1000)}")
-        desk = self.desk
+        transaction = self.transaction
         self._begin(connection, by_order)
         if connection.execute("PRAGMA user_version").fetchone()[0] != VERSION:  # upgraded in the meantime
             check_version(connection, self._connections.path)
-        desk.open(connection)
-        asking: list[Asking] = []
+        transaction.open(connection)
+        asking: list[PendingAsk] = []
         for requests in by_order:
             for request in requests:
-                if isinstance(request, Asking):
+                if isinstance(request, PendingAsk):
                     asking.append(request)
                     continue
                 try:
                     request.result = request.work(connection)
                 except RouterError as error:  # raised before any change
                     request.error = error
-        desk.finish(connection, asking)
+        transaction.finish(connection, asking)
         connection.execute("COMMIT")
 
-    def _finish(self, requests: Sequence[Request | Asking]) -> None:
+    def _finish(self, requests: Sequence[Request | PendingAsk]) -> None:
         """Answer after the commit. Requests with ``committed`` durability and replays are answered after the sync."""
         self._keeper.wrote()  # first: after its answer, a caller may close the file
         now: list[Reply[Any]] = []
         synced: list[Reply[Any]] = []
         scrubs = self._is_gentle = False
         for request in requests:
-            if isinstance(request, Asking):
+            if isinstance(request, PendingAsk):
                 continue  # answered below
             self._is_gentle = self._is_gentle or request.gentle
             failed = request.error is not None
             (synced if request.durability == "committed" and not failed else now).append(request)
             scrubs = scrubs or (request.scrub is not None and not failed and request.scrub(request.result))
-        for asking in self.desk.done():  # a replayed answer is a row, which must be synced first
+        for asking in self.transaction.done():  # a replayed answer is a row, which must be synced first
             (synced if isinstance(asking.result, Replay) else now).append(asking)
         self._answer(now)
         if scrubs:
@@ -377,12 +387,12 @@ class Writer:
     def _answer(self, replies: Sequence[Reply[Any]]) -> None:
         if self._inline:
             for reply in replies:
-                if isinstance(reply, Asking):
+                if isinstance(reply, PendingAsk):
                     reply.answered.set()
         elif replies:
             for lost in give(replies):
-                if isinstance(lost, Asking) and lost.takes:  # its loop is gone, so release its hold here
-                    self._waiting.put(Request(partial(self.desk.leave, lost), SETTLE))
+                if isinstance(lost, PendingAsk) and lost.takes:  # its loop is gone, so release its hold here
+                    self._waiting.put(Request(partial(self.transaction.leave, lost), SETTLE))
 
     def _fault_of(self, error: Exception) -> RouterError:
         """Translate an error to a ``RouterError``."""

@@ -29,7 +29,7 @@ from routewright.wire import (
 )
 
 from .books.ledger import PUT_ROWS, columns_of
-from .books.write import BookWrites, Desk, holder_of
+from .books.write import AccountTransaction, BookWrites, holder_of
 from .connection import Statements
 from .read import SETTING
 from .rollups import insert, rows_where
@@ -58,11 +58,13 @@ class Writes:
         self._health: HealthSnapshot | None = None
         """The last put. The next is stored as changes to it."""
 
-    def batch(self, account: str, writes: Sequence[Write], desk: Desk, connection: Statements) -> list[Written]:
+    def batch(
+        self, account: str, writes: Sequence[Write], transaction: AccountTransaction, connection: Statements
+    ) -> list[Written]:
         """Apply a batch. Raises ``PreconditionFailed`` and ``UnsupportedWrite`` before anything is written."""
         traces, snapshots = ids_of(writes)
         environments = _environments(connection, account, traces)
-        books = BookWrites(connection, account, desk)
+        books = BookWrites(connection, account, transaction)
         present = {found for (found,) in rows_where(connection, _PRESENT, snapshots)}
         check_batch("SqliteStorage", account, writes, environments, present, books.before)
         check_digests(account, writes, partial(holder_of, connection))
@@ -71,7 +73,7 @@ class Writes:
             match run[0]:
                 case PutTrace():
                     results += put_traces(connection, account, run, environments, self._add)
-                    _book(connection, account, run, desk)
+                    _book(connection, account, run, transaction)
                 case PutFeedback() as feedback:
                     gone = "DELETE FROM feedback WHERE account = ? AND trace_id = ? RETURNING 1"
                     there = connection.execute(gone, (account, feedback.trace_id)).fetchall()
@@ -86,7 +88,7 @@ class Writes:
                     results.append(add_learned(connection, more))
                 case DeleteTraces() as which:
                     results.append(delete(connection, account, which))
-                    desk.deletes = desk.deletes or results[-1].count < which.limit  # the last of many
+                    transaction.deletes = transaction.deletes or results[-1].count < which.limit  # the last of many
                 case SetRetention() as retention:
                     connection.execute(_PUT_SETTING, (SETTING, _encode(retention)))
                     results.append(Written(created=False))
@@ -137,7 +139,7 @@ def _runs(writes: Sequence[Write]) -> Iterator[Sequence[Any]]:
         yield [*run.values()]
 
 
-def _book(connection: Statements, account: str, writes: Sequence[PutTrace], desk: Desk) -> None:
+def _book(connection: Statements, account: str, writes: Sequence[PutTrace], transaction: AccountTransaction) -> None:
     """Book the cost of traces whose calls had no hold. Accounts that were created since are charged."""
     rows = [row for write in writes for row in write.rows]
     if rows and connection.execute("SELECT 1 FROM account WHERE account = ?", (account,)).fetchone() is None:
@@ -150,7 +152,7 @@ def _book(connection: Statements, account: str, writes: Sequence[PutTrace], desk
             given: Any = write.trace
             trace = given if isinstance(given, Trace) else given.line
             caller = Caller(account, trace.environment, trace.key_id)
-            desk.settle(Facts(trace.id, caller, trace.created_at, rows=write.rows))
+            transaction.settle(Facts(trace.id, caller, trace.created_at, rows=write.rows))
 
 
 def _environments(connection: Statements, account: str, ids: Sequence[str]) -> dict[str, Environment]:

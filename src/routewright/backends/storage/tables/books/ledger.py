@@ -12,7 +12,7 @@ import msgspec
 
 from routewright._core.accounts.ledger import Booked, correct, expired_row, settle
 from routewright._core.accounts.payer import Hold
-from routewright._core.accounts.state import Expired, Kept, State, Wait
+from routewright._core.accounts.state import Expired, KeptResult, State, Wait
 from routewright.backends.storage.tables.connection import Statements
 from routewright.backends.storage.tables.rollups import insert, rows_where
 from routewright.errors import StorageCorrupt
@@ -168,7 +168,7 @@ SNAPSHOT_S = 6 * 3600.0
 MOST_SNAPSHOTS = 1_000
 
 
-class Asking(Reply[Any]):
+class PendingAsk(Reply[Any]):
     """A pending admission, which may wait for others to release something."""
 
     __slots__ = ("answered", "ask", "takes", "until", "waits")
@@ -227,12 +227,12 @@ class TableShelf:
         row = self.connection.execute(_SUMS, (account, purse)).fetchone()
         return (0, 0) if row is None else tuple(row)
 
-    def kept(self, account: str, claim: bytes, now: float) -> Kept | None:
+    def kept(self, account: str, claim: bytes, now: float) -> KeptResult | None:
         """As ``Books`` says."""
         if claim not in self._found:
             self.look_up(account, [claim])
         row = self._found[claim]
-        return None if row is None or row[-1] <= now else Kept(*row[:-1])
+        return None if row is None or row[-1] <= now else KeptResult(*row[:-1])
 
     def look_up(self, account: str, claims: Sequence[bytes]) -> None:
         """Read answers under idempotency keys."""
@@ -313,7 +313,7 @@ class TableShelf:
         names = text_of(purses) if purses else None
         self._rows += [(account, *columns_of(row), names) for row in rows]
 
-    def keep(self, account: str, claim: bytes, environment: Environment, until: float, kept: Kept) -> None:
+    def keep(self, account: str, claim: bytes, environment: Environment, until: float, kept: KeptResult) -> None:
         """Add an answer."""
         self._found.pop(claim, None)
         self._kept.append((account, claim, environment, kept.fingerprint, kept.call, until, kept.result))

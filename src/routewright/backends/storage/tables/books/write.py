@@ -66,7 +66,7 @@ def holder_of(connection: Statements, digest: str) -> tuple[str, str] | None:
     return None if row is None else (row[0], row[1])
 
 
-class Desk(Protocol):
+class AccountTransaction(Protocol):
     """The accounts, inside a transaction of the caller's."""
 
     deletes: bool
@@ -97,10 +97,10 @@ class Desk(Protocol):
 class BookWrites:
     """Applies the checked writes of one batch."""
 
-    def __init__(self, connection: Statements, account: str, desk: Desk) -> None:
+    def __init__(self, connection: Statements, account: str, transaction: AccountTransaction) -> None:
         self._connection = connection
         self._account = account
-        self._desk = desk
+        self._transaction = transaction
 
     def before(self, write: Write) -> object:
         """The present state of a write's subject (``write_batch.Booked``)."""
@@ -108,24 +108,24 @@ class BookWrites:
             return self._connection.execute(_INCIDENT, (write.incident.id,)).fetchone()
         if isinstance(write, PutEndpoint):
             return outbox.taken(self._connection, write.endpoint.id)
-        return before(self._desk.shelf, self._account, write)
+        return before(self._transaction.shelf, self._account, write)
 
     def put(self, write: BOOKED | MONEY | OF_WEBHOOKS) -> Written:
         """Apply one."""
         match write:
             case PutAccount(account):
-                created = self._desk.shelf.account(self._account) is None
+                created = self._transaction.shelf.account(self._account) is None
                 self._connection.execute(_PUT_ACCOUNT, (self._account, encode(account)))
-                self._desk.changed(self._account)
+                self._transaction.changed(self._account)
                 return Written(created)
             case PutKey(key):
                 return self._put_key(key)
             case RevokeKey(key_id, at):
                 return self._revoke(key_id, at)
             case AddCredit():
-                return Written(self._desk.credit(self._account, write))
+                return Written(self._transaction.credit(self._account, write))
             case Correct():
-                return self._desk.correct(self._account, write)
+                return self._transaction.correct(self._account, write)
             case DeleteResults(environment):
                 return self._delete_results(environment)
             case PutIncident(incident):
@@ -141,14 +141,14 @@ class BookWrites:
                 return outbox.write(self._connection, self._account, write)
 
     def _put_key(self, key: Key) -> Written:
-        there = self._desk.shelf.key(self._account, key.id)
+        there = self._transaction.shelf.key(self._account, key.id)
         if there is not None and there.revoked_at is not None:
             key = replace(key, revoked_at=there.revoked_at)
         self._write_key(key)
         return Written(there is None)
 
     def _revoke(self, key_id: str, at: str) -> Written:
-        key = self._desk.shelf.key(self._account, key_id)
+        key = self._transaction.shelf.key(self._account, key_id)
         if key is None or key.revoked_at is not None:
             return Written(created=False, count=int(key is not None))
         self._write_key(replace(key, revoked_at=at))
@@ -157,18 +157,18 @@ class BookWrites:
     def _write_key(self, key: Key) -> None:
         since = None if key.revoked_at is None else compromised_from(key.revoked_at)
         self._connection.execute(_PUT_KEY, (self._account, key.id, key.digest, key.created_at, since, encode(key)))
-        self._desk.changed(self._account, key.id)
+        self._transaction.changed(self._account, key.id)
 
     def _delete_results(self, environment: Environment | None) -> Written:
         asked: Sequence[Environment] = ("production", "sandbox") if environment is None else (environment,)
-        found = self._desk.shelf.delete_results(self._account, asked)
+        found = self._transaction.shelf.delete_results(self._account, asked)
         sql = (
             f"DELETE FROM agent_state WHERE account = ? AND environment IN ({', '.join('?' * len(asked))}) RETURNING 1"
         )
         states = self._connection.execute(sql, (self._account, *asked)).fetchall()
         for sql in outbox.FORGET:
             self._connection.executemany(sql, [(self._account, each) for each in asked])
-        self._desk.deletes = self._desk.deletes or bool(found)
+        self._transaction.deletes = self._transaction.deletes or bool(found)
         return Written(created=False, count=found + len(states))
 
     def _put_state(self, write: PutAgentState) -> Written:
