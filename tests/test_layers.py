@@ -20,7 +20,7 @@ FLOORS = [
     ["identity"],
     ["_engine", "backends"],
     (
-        "settings storage coordination root_secret guardrail document "
+        "settings storage coordination root_secret guardrail input_file "
         "config policies catalogue output tools arguments authentication "
         "webhook blocking replay learning trace console ledger counting cache assembly router policy_loss agent "
         "testing"

@@ -183,7 +183,7 @@ BUGS = [
     Bug(
         "a revoked key works on for as long as a cache keeps it",
         "backends/storage/tables/books/write.py",
-        "since, encode(key)))\n        self._desk.changed(self._account, key.id)",
+        "since, encode(key)))\n        self._transaction.changed(self._account, key.id)",
         "since, encode(key)))",
         ACCOUNTS,
         "Sqlite and revocation_hold_at_once",

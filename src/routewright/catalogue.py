@@ -63,7 +63,7 @@ class Catalogue:
     def load(cls, path: str | Path) -> Catalogue:
         """Overlay the bundled catalogue with a file. Raises ``ValidationFailed`` naming file and key."""
         from .config import read_catalogue
-        from .document import read
+        from .input_file import read
 
         document = read(path)
         with document.naming():

@@ -35,7 +35,7 @@ from ._core.policy import check_apart, checked_policy
 from ._core.request.json_scan import joined, quoted
 from ._core.request.problems import did_you_mean, example, in_json, shown
 from ._core.request.rules import A_NAME, MAX_PROBLEMS, MODEL_ID, NUMBERS, Range, is_date, is_day, is_name
-from .document import Document, path_of, read, read_module
+from .input_file import Document, path_of, read, read_module
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from typing import Literal
 import anyio.to_thread
 
 from ._core.request.problems import shown
-from .document import path_of
 from .errors import RouterError, ValidationFailed
+from .input_file import path_of
 from .protocols import Clock
 from .wire import Policy, PolicyChanged
 

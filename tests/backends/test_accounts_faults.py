@@ -663,7 +663,7 @@ async def test_who_waits_keeps_its_place_when_a_transaction_fails(
 
 
 async def test_a_process_that_does_nothing_forgets_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction, "FEW", 10)
+    monkeypatch.setattr(transaction, "MOST_UNUSED", 10)
     monkeypatch.setattr(writer, "IDLE_S", 0.05)
     storage = SqliteStorage(tmp_path / "traces.db")
     for number in range(100):

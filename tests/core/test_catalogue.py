@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from routewright import Catalogue, Model, Pricing, ValidationFailed, document
+from routewright import Catalogue, Model, Pricing, ValidationFailed, input_file
 from routewright._core.catalogue.models import given_fields, overlay, snapshot, unavailable
 from routewright._core.request.rules import MAX_PROBLEMS
 from routewright.policies import read_policies
@@ -369,7 +369,7 @@ def test_what_is_no_file_or_too_large_is_refused(tmp_path: Path, monkeypatch: py
         Catalogue.load(tmp_path)
     with pytest.raises(ValidationFailed, match=r"cannot be read: embedded null byte; check the path$"):
         Catalogue.load("models\0.toml")
-    monkeypatch.setattr(document, "MAX_FILE_BYTES", 1 << 20)
+    monkeypatch.setattr(input_file, "MAX_FILE_BYTES", 1 << 20)
     write(tmp_path / "large.toml", "#" + "a" * (1 << 20))
     with pytest.raises(ValidationFailed, match=r"large.toml: is larger than 1 MiB; split it$"):
         Catalogue.load(tmp_path / "large.toml")

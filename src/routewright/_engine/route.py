@@ -3,9 +3,9 @@
     request -> read -> admit -> choose, or enter -> Execution.run (or a Stream that pulls it, or a host's Steps)
         -> conclude -> Answer
 
-``read`` checks the request. ``make_call`` makes its ``Call``: snapshots, policy, input of the decision. ``choose`` decides,
-and counts tokens only where their bounds do not settle it. ``enter`` does the same for a caller with limits, and
-reserves what the call needs. The execution calls models. ``Records.conclude`` keeps the trace; then any failure is
+``read`` checks the request. ``make_call`` makes its ``Call``: snapshots, policy, input of the decision. ``choose``
+decides, and counts tokens only where their bounds do not settle it. ``enter`` does the same for a caller with limits,
+and reserves what the call needs. The execution calls models. ``Records.conclude`` keeps the trace; then any failure is
 raised."""
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from routewright.contrib.proposals import (
     propose,
     with_proposal,
 )
-from routewright.document import read
+from routewright.input_file import read
 from routewright.policies import predictor_of, read_policies
 from routewright.policy_loss import PolicyLoss, policy_losses
 from routewright.router import Router

@@ -17,8 +17,8 @@ from routewright._core.money import per_million
 from routewright._core.request.json_scan import joined
 from routewright._core.request.problems import in_json, shown
 from routewright._core.request.rules import MODEL_ID, NUMBERS, is_date, is_name
-from routewright.document import naming, path_of, read
 from routewright.errors import Problem, ValidationFailed
+from routewright.input_file import naming, path_of, read
 from routewright.wire import Modality, Model, PriceTier, Pricing
 
 Shape = Literal["litellm", "models.dev"]

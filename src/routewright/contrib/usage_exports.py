@@ -21,8 +21,8 @@ from routewright._core.request.json_scan import joined
 from routewright._core.request.problems import in_json, shown
 from routewright._core.request.read import rebuilt
 from routewright._core.request.rules import is_date, is_day
-from routewright.document import json_document, path_of, text_of
 from routewright.errors import Problem, ValidationFailed
+from routewright.input_file import json_document, path_of, text_of
 
 MOST_TOKENS = 10**15
 MOST_USD = 10**9

@@ -20,8 +20,8 @@ from routewright._core.request.rules import Range
 from routewright._core.webhooks.outbox import MAX_ATTEMPTS
 from routewright.config import STRICT, Name, Strict, Switch, entry_of, shaped, within
 from routewright.contrib.semconv import Version
-from routewright.document import read
 from routewright.errors import Problem, ValidationFailed
+from routewright.input_file import read
 from routewright.server.http_limits import ConnectionLimits, HttpLimits
 from routewright.settings import CacheSettings, Learning, Limits, Settings, WebhookSettings
 from routewright.wire import Durability, Environment
