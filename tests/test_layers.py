@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -72,8 +73,27 @@ UPWARD = {
 OWN_TIMEOUTS = {"fail_after", "move_on_after", "fail_at", "move_on_at", "wait_for", "timeout_at"}
 
 
+@cache
 def modules() -> list[Path]:
     return sorted(SRC.rglob("*.py"))
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return [*ast.walk(tree_of(path))]
+
+
+def called(node: ast.Call) -> str:
+    """The last part of the name of what a call calls."""
+    match node.func:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+    return ""
 
 
 def files_of(floor: str) -> dict[str, Path]:
@@ -98,14 +118,16 @@ def name_of(path: Path) -> str:
     return path.relative_to(SRC).with_suffix("").as_posix().removesuffix("/__init__")
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> list[str]:
     """Modules that a file imports, at run time or for types alone; of other packages with the imported names."""
-    package = path.relative_to(SRC).parent.parts
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    found: list[str] = []
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield from _from(node, package)
+            found += _from(node, path.relative_to(SRC).parent.parts)
+    return found
 
 
 def _from(node: ast.ImportFrom, package: tuple[str, ...]) -> Iterator[str]:
@@ -147,13 +169,14 @@ def test_no_import_makes_a_circle() -> None:
 
 def imported_by(path: Path) -> Iterator[str]:
     """The modules of ours that a file needs to be imported, or to be type-checked."""
-    for node in outside_functions(ast.parse(path.read_text("utf-8"))):
+    for node in outside_functions(tree_of(path)):
         if isinstance(node, ast.ImportFrom):
             for module in _from(node, path.relative_to(SRC).parent.parts):
                 inside = [f"{module}.{alias.name}" for alias in node.names if exists(f"{module}.{alias.name}")]
                 yield from inside or [module]
 
 
+@cache
 def exists(module: str) -> bool:
     there = SRC.parent.joinpath(*module.split("."))
     return there.is_dir() or there.with_suffix(".py").exists()
@@ -184,7 +207,7 @@ def test_the_core_is_pure() -> None:
 
 def test_the_core_reaches_for_nothing_outside() -> None:
     for here, path in files_of("_core").items():
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in nodes_of(path):
             if isinstance(node, ast.Attribute):
                 assert node.attr not in OUTSIDE, f"_core/{here} reaches for {ast.unparse(node)}"
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
@@ -196,10 +219,10 @@ def test_every_time_out_goes_through_the_clock() -> None:
         here = name_of(path)
         if here == "backends/clock":
             continue
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in nodes_of(path):
             if isinstance(node, ast.Attribute):
                 assert node.attr not in OWN_TIMEOUTS, f"{here} uses {node.attr}: take Clock.deadline"
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("CancelScope"):
+            if isinstance(node, ast.Call) and called(node).endswith("CancelScope"):
                 assert "deadline" not in {keyword.arg for keyword in node.keywords}, f"{here}: take Clock.deadline"
 
 
@@ -207,8 +230,8 @@ def test_every_lock_is_open_again_in_a_forked_child() -> None:
     for path in modules():
         if name_of(path) == "fork":
             continue
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Lock"):
+        for node in nodes_of(path):
+            if isinstance(node, ast.Call) and called(node).endswith("Lock"):
                 made = f"{name_of(path)} makes {ast.unparse(node)}"
                 # the lock of a thread, which is not there in the child
                 assert made == "_engine/worker makes threading.RLock()", f"{made}: take fork.Guard"
@@ -220,7 +243,7 @@ def test_what_stands_around_a_router_uses_what_everybody_may(room: str) -> None:
         for imported in imports(path):
             engine = imported.startswith("routewright._engine")
             assert not engine, f"{name_of(path)} imports {imported}: give Router a public name for it"
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in nodes_of(path):
             if isinstance(node, ast.Attribute) and PRIVATE.fullmatch(node.attr):
                 owner = ast.unparse(node.value)
                 assert owner in ("self", "cls"), f"{name_of(path)} reaches for {owner}.{node.attr}: give it a name"
