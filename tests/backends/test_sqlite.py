@@ -957,7 +957,8 @@ async def test_a_log_that_a_reader_kept_from_being_moved_is_moved_afterwards(
             for number in range(100):
                 await storage.apply("default", [PutTrace(make_trace(number, metadata={"x": "x" * 8_000}))])
             assert log_bytes(path) > 1_000_000
-        await until(lambda: log_bytes(path) == 0)  # by itself, without another write
+        # by itself, without another write; roll-ups that follow may begin a new, small log
+        await until(lambda: log_bytes(path) <= 100_000)
 
 
 def log_bytes(path: Path) -> int:
