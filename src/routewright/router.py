@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from types import TracebackType
@@ -38,9 +38,7 @@ from .arguments import (
     RequestsLike,
     SharedOptions,
     check_caller,
-    check_many,
     checked_feedback,
-    checked_traceparent,
     is_runnable,
 )
 from .assembly import Parts
@@ -55,7 +53,18 @@ from .protocols import Cache, Clock, Coordination, Guardrail, Provider, Storage
 from .replay import input_of
 from .settings import Settings
 from .trace import BlockingTraceStore, TraceStore
-from .wire import Budget, BudgetDict, Caller, DecisionInput, Model, Policy, PolicyChanged, Trace, TraceItem
+from .wire import (
+    Budget,
+    BudgetDict,
+    Caller,
+    DecisionInput,
+    Model,
+    Policy,
+    PolicyChanged,
+    RouteRequest,
+    Trace,
+    TraceItem,
+)
 
 __all__ = [
     "BlockingRouter",
@@ -225,7 +234,15 @@ class Router:
         ``budget`` is shared by all of them, beside their own budgets; ``options`` apply to each."""
         own = _declared(cast("Options", options))
         asked = partial(self._asked, options=own)
-        check_many(requests, limit)
+        if isinstance(requests, str | Mapping | RouteRequest):
+            problem = f"{type(requests).__name__} is one request, not many"
+            raise ValidationFailed.at("requests", problem, "put it into a list")
+        if not isinstance(requests, Iterable | AsyncIterable):
+            raise ValidationFailed.at("requests", f"{shown(requests)} holds no requests", "pass a list of them")
+        most: object = limit
+        if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+            problem = f"must be a whole number of at least 1, got {shown(limit)}"
+            raise ValidationFailed.at("limit", problem, "for example 8")
         self._read("a request", own)  # raise an error in the options once, not per request
         shared = None if budget is None else SharedBudget(room_of(as_budget(budget)))
         run = Many(await self._parts.begin(), self._as(caller), asked, limit=limit, budget=shared)
@@ -389,7 +406,12 @@ class Router:
 
         Overrides an active OpenTelemetry span, which is picked up automatically. Raises ``ValidationFailed`` for a
         malformed header."""
-        return within(checked_traceparent(header))
+        given: object = header
+        found = parse_traceparent(given) if isinstance(given, str) else None
+        if found is None:
+            hint = "pass version-trace-span-flags in hexadecimal, such as 00-<32 digits>-<16 digits>-01, not all zero"
+            raise ValidationFailed.at("traceparent", f"is {shown(header)}", hint)
+        return within(found)
 
     def on_trace(self, hook: TraceHook) -> Subscription:
         """Call ``hook(trace)`` after every call of this Router, failed ones included, once its trace is stored.
