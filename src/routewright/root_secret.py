@@ -159,13 +159,8 @@ def _check_lengths(told: Mapping[str, bytes]) -> None:
             raise ValidationFailed.at(where, f"has {len(root)} bytes", _LONG_ENOUGH)
 
 
-class _Stamp(NamedTuple):
-    """Identity and time of change of a file."""
-
-    device: int
-    inode: int
-    size: int
-    changed_ns: int
+_Stamp = tuple[int, int, int, int]
+"""Identity, size and time of change of a file."""
 
 
 class _Known(NamedTuple):
@@ -230,23 +225,18 @@ class SecretFile:
             reason = error.strerror
             _log.warning("no secret can be kept beside %s (%s): cursors hold in this process only", self._store, reason)
             return _Known((secrets.token_bytes(RANDOM_BYTES),), None)
-        if made and _has_keys(self._store):
-            _log.warning("%s was made anew, %s", self._path, _KEYS_LOST)
+        if made:
+            from .backends.storage.sqlite.upkeep import live_digests  # rarely needed
+
+            with suppress(RouterError):  # the next reader of the store reports it
+                if live_digests(self._store):
+                    _log.warning("%s was made anew, %s", self._path, _KEYS_LOST)
         return _read(self._path)
 
 
 def secret_path(store: Path) -> Path:
     """The file beside a store that holds its secret."""
     return store.with_name(f"{store.name}.secret")
-
-
-def _has_keys(store: Path) -> bool:
-    from .backends.storage.sqlite.upkeep import live_digests  # rarely needed
-
-    try:
-        return bool(live_digests(store))
-    except RouterError:  # the next reader of the store reports it
-        return False
 
 
 def _new() -> bytes:
@@ -325,4 +315,4 @@ def _stamp(path: Path) -> _Stamp | None:
 
 
 def _stamp_of(status: os.stat_result) -> _Stamp:
-    return _Stamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
