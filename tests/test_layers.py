@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -98,14 +99,23 @@ def name_of(path: Path) -> str:
     return path.relative_to(SRC).with_suffix("").as_posix().removesuffix("/__init__")
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> tuple[str, ...]:
     """Modules that a file imports, at run time or for types alone; of other packages with the imported names."""
-    package = path.relative_to(SRC).parent.parts
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    package, found = path.relative_to(SRC).parent.parts, list[str]()
+    for node in nodes(path):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield from _from(node, package)
+            found += _from(node, package)
+    return tuple(found)
+
+
+def nodes(path: Path, *words: str) -> Iterator[ast.AST]:
+    """The syntax tree of a file; with ``words``, only of files that contain one of them."""
+    text = path.read_text("utf-8")
+    if not words or any(word in text for word in words):
+        yield from ast.walk(ast.parse(text))
 
 
 def _from(node: ast.ImportFrom, package: tuple[str, ...]) -> Iterator[str]:
@@ -184,7 +194,7 @@ def test_the_core_is_pure() -> None:
 
 def test_the_core_reaches_for_nothing_outside() -> None:
     for here, path in files_of("_core").items():
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in nodes(path, *OUTSIDE, *BUILT_IN):
             if isinstance(node, ast.Attribute):
                 assert node.attr not in OUTSIDE, f"_core/{here} reaches for {ast.unparse(node)}"
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
@@ -196,7 +206,7 @@ def test_every_time_out_goes_through_the_clock() -> None:
         here = name_of(path)
         if here == "backends/clock":
             continue
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in nodes(path, "CancelScope", *OWN_TIMEOUTS):
             if isinstance(node, ast.Attribute):
                 assert node.attr not in OWN_TIMEOUTS, f"{here} uses {node.attr}: take Clock.deadline"
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("CancelScope"):
@@ -207,7 +217,7 @@ def test_every_lock_is_open_again_in_a_forked_child() -> None:
     for path in modules():
         if name_of(path) == "fork":
             continue
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in nodes(path, "Lock("):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Lock"):
                 made = f"{name_of(path)} makes {ast.unparse(node)}"
                 # the lock of a thread, which is not there in the child
@@ -220,7 +230,7 @@ def test_what_stands_around_a_router_uses_what_everybody_may(room: str) -> None:
         for imported in imports(path):
             engine = imported.startswith("routewright._engine")
             assert not engine, f"{name_of(path)} imports {imported}: give Router a public name for it"
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.Attribute) and PRIVATE.fullmatch(node.attr):
                 owner = ast.unparse(node.value)
                 assert owner in ("self", "cls"), f"{name_of(path)} reaches for {owner}.{node.attr}: give it a name"
