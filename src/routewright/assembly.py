@@ -25,7 +25,7 @@ from ._core.policy import changes_between, drawn, published, version_asked
 from ._core.request.json_scan import quoted
 from ._core.request.read import checked_retries, timeout_ms_of
 from ._core.routing.inputs import Defaults
-from ._core.tokens.estimate import VOCABULARIES
+from ._core.tokens.estimate import VOCABULARIES, count_request
 from ._core.webhooks.endpoint import PURPOSE
 from ._engine.admission import Admissions
 from ._engine.cache import Caching
@@ -50,7 +50,6 @@ from .backends.storage.memory import MemoryStorage
 from .cache import Judge
 from .catalogue import Catalogue, built_in_predictor
 from .coordination import Hear, coordination_of, listen
-from .counting import Counter
 from .errors import RouterClosed, RouterError, ValidationFailed
 from .fork import Guard, importing, renew_in_children
 from .guardrail import checked_guardrails
@@ -69,6 +68,7 @@ from .protocols import (
     LocalStorage,
     Provider,
     Storage,
+    TokenCounter,
 )
 from .replay import Replays
 from .root_secret import RootSecret
@@ -178,7 +178,6 @@ class Parts:
         self._named = bool(providers)
         self._answers = answers
         self._faults = faults
-        self._counter = Counter(settings.tokens)
         self._guard = Guard()
         self._reloading = Guard()
         self._fleets: dict[str, Fleet] = {}
@@ -233,7 +232,14 @@ class Parts:
             return
         needed = VOCABULARIES[:1] if kinds == {*VOCABULARIES[:1]} else VOCABULARIES
         if not engine.counting.loaded.issuperset(needed):
-            await anyio.to_thread.run_sync(self._counter.load, needed, abandon_on_cancel=True)
+
+            def load() -> None:
+                load_table: Callable[[str], object] | None = getattr(self._token_counter, "load", None)
+                if load_table is not None:
+                    for encoding in needed:
+                        load_table(encoding)
+
+            await anyio.to_thread.run_sync(load, abandon_on_cancel=True)
             engine.counting.loaded.update(needed)
 
     def fleet(self, environment: Environment | Literal["hosted"]) -> Fleet:
@@ -311,6 +317,15 @@ class Parts:
             rng=self.settings.rng,
             worker=self.worker,
         )
+
+    @cached_property
+    def _token_counter(self) -> TokenCounter:
+        if self.settings.tokens is not None:
+            return self.settings.tokens
+        with importing.lock:
+            from .backends.tokens import PackedTokenCounter  # loads the tables' library
+
+        return PackedTokenCounter()
 
     @property
     def used_cache(self) -> Caching | None:
@@ -492,7 +507,7 @@ class Parts:
             policies=self._publish(),
             clock=settings.clock,
             rng=settings.rng,
-            count=self._counter,
+            count=lambda *asked: count_request(self._token_counter, *asked),
             predictor=None if settings.predictor == "built-in" else settings.predictor,
             built_in=built_in_predictor if settings.predictor == "built-in" else None,
             defaults=self._defaults,
