@@ -104,6 +104,6 @@ def test_no_object_or_error_shows_the_password_of_its_url(open_url: Callable[[st
         assert SECRET not in shown, place
 
 
-def test_what_is_no_password_is_shown() -> None:
+def test_text_without_a_password_is_unchanged() -> None:
     for text in ("a policy cheap@2026-11-22: x", "sqlite:///folder/x@y.db: gone", "at 12:30 @question.txt", "key: a@b"):
         assert without_passwords(text) == text
