@@ -8,7 +8,7 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
@@ -79,19 +79,23 @@ class RootSecret:
         self._source.rotate(base)
 
     @cached_property
-    def _source(self) -> _Given | _MadeUp | SecretFile:
+    def _source(self) -> _Held | SecretFile:
+        fixed = "holds the root secret, which only you can change"
         if self._given:
-            return _Given(tuple(self._given), "Console(secret=...)", "pass [the new one, the present one] as secret")
+            hint = "pass [the new one, the present one] as secret"
+            return _Held(*self._given, refusal=partial(ValidationFailed.at, "Console(secret=...)", fixed, hint))
         told = [self._environment.get(name, "").encode(errors="surrogateescape") for name in (VARIABLE, BEFORE)]
         if told[0]:
             _check_lengths(dict(zip((VARIABLE, BEFORE), told, strict=True)))
             hint = f"set {VARIABLE} to a new one and {BEFORE} to the present one, in all processes"
-            return _Given(tuple(each for each in told if each), VARIABLE, hint)
+            return _Held(*filter(None, told), refusal=partial(ValidationFailed.at, VARIABLE, fixed, hint))
         if told[1]:
             raise ValidationFailed.at(BEFORE, f"is set, and {VARIABLE} is not", f"set {VARIABLE}, too")
         if isinstance(self.storage, LocalStorage):
             return SecretFile(self.storage.path)
-        return _made_up_for.of(self.storage, partial(_MadeUp, lasts=isinstance(self.storage, MemoryStorage)))
+        lasts = isinstance(self.storage, MemoryStorage)
+        refusal = None if lasts else partial(StorageUnavailable, f"no root secret is kept anywhere: set {VARIABLE}")
+        return _made_up_for.of(self.storage, partial(_Held, lasts=lasts, refusal=refusal))
 
 
 def given_secrets(secret: object) -> tuple[bytes, ...]:
@@ -111,31 +115,14 @@ def given_secrets(secret: object) -> tuple[bytes, ...]:
     return tuple(found.values())
 
 
-class _Given:
-    """Secrets that the operator manages."""
+class _Held:
+    """Secrets in memory: those of the operator, or random ones for a storage that has no place for them."""
 
-    lasts = True
-
-    def __init__(self, roots: tuple[bytes, ...], where: str, hint: str) -> None:
-        self._roots = roots
-        self._where = where
-        self._hint = hint
-
-    def live(self) -> tuple[bytes, ...]:
-        return self._roots
-
-    known = live
-
-    def rotate(self, base: bytes) -> None:
-        raise ValidationFailed.at(self._where, "holds the root secret, which only you can change", self._hint)
-
-
-class _MadeUp:
-    """Random secrets, for a storage that ends with the process or has no place for them."""
-
-    def __init__(self, *, lasts: bool) -> None:
+    def __init__(self, *roots: bytes, lasts: bool = True, refusal: Callable[[], RouterError] | None = None) -> None:
         self.lasts = lasts
-        self._roots: tuple[bytes, ...] = (secrets.token_bytes(RANDOM_BYTES),)
+        self._roots = roots or (secrets.token_bytes(RANDOM_BYTES),)
+        self._refusal = refusal
+        """Makes the error of ``rotate``; None: they can be rotated."""
 
     def live(self) -> tuple[bytes, ...]:
         return self._roots
@@ -143,14 +130,14 @@ class _MadeUp:
     known = live
 
     def rotate(self, base: bytes) -> None:
-        if not self.lasts:
-            raise StorageUnavailable(f"no root secret is kept anywhere: set {VARIABLE}")
+        if self._refusal is not None:
+            raise self._refusal()
         if not same(self._roots[0], base):
             raise PreconditionFailed(_CHANGED)
         self._roots = secrets.token_bytes(RANDOM_BYTES), base
 
 
-_made_up_for: Companions[_MadeUp] = Companions()
+_made_up_for: Companions[_Held] = Companions()
 
 
 def _check_lengths(told: Mapping[str, bytes]) -> None:
