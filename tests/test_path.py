@@ -4,7 +4,7 @@
     python -m tests.test_path plain      the functions that this row enters, in order
 
 A frame is a function entered or resumed, whether it is ours, the standard library's or the provider's, in any thread.
-Each row is counted in a process of its own, where no other test has imported or configured anything.
+Each row is counted in a fork of a process in which no other test has imported or configured anything.
 """
 
 from __future__ import annotations
@@ -169,11 +169,10 @@ def count_here(name: str) -> tuple[int, int]:
     return len(entered), len({each.code.co_filename for each in entered if each.is_ours})
 
 
-def count_apart(name: str) -> tuple[int, int]:
-    """The same, in a process of its own."""
-    program = f"from tests.test_path import count_here; print(*count_here({name!r}))"
+def count_apart(names: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """The same for several rows, each in a fork of a new process."""
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", f"from tests.test_path import count_in_forks; count_in_forks({[*names]})"],
         cwd=FilePath(__file__).parents[1],
         env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONASYNCIODEBUG": "", "PYTHONDEVMODE": ""},
         capture_output=True,
@@ -181,8 +180,17 @@ def count_apart(name: str) -> tuple[int, int]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    frames, files = map(int, done.stdout.split())
-    return frames, files
+    counts = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    return {name: (frames, files) for name, (frames, files) in zip(names, counts, strict=True)}
+
+
+def count_in_forks(names: Sequence[str]) -> None:
+    """Print a line for each row."""
+    for name in names:
+        if not os.fork():
+            print(*count_here(name), flush=True)
+            os._exit(0)
+        os.wait()
 
 
 def judge(name: str, limit: Path, frames: int, files: int) -> str:
@@ -195,11 +203,19 @@ def judge(name: str, limit: Path, frames: int, files: int) -> str:
     return ""
 
 
+@pytest.fixture(scope="module")
+def counts() -> dict[str, tuple[int, int]]:
+    return count_apart([*LIMITS])
+
+
+@pytest.mark.xdist_group("path")
 @pytest.mark.skipif(sys.gettrace() is not None, reason="a tracer adds frames")
 @pytest.mark.skipif(sys.version_info[:2] != MEASURED_ON, reason="the limits are those of another Python")
 @pytest.mark.parametrize("name", LIMITS)
-def test_a_warm_call_enters_as_many_functions_and_files_as_its_limit_says(name: str) -> None:
-    assert not judge(name, LIMITS[name], *count_apart(name))
+def test_a_warm_call_enters_as_many_functions_and_files_as_its_limit_says(
+    name: str, counts: dict[str, tuple[int, int]]
+) -> None:
+    assert not judge(name, LIMITS[name], *counts[name])
 
 
 @pytest.mark.parametrize(
@@ -220,8 +236,7 @@ def test_a_limit_is_neither_passed_nor_left_standing_above_what_is_reached(frame
 def main(names: Sequence[str]) -> None:
     for name in names:
         print(*asyncio.run(entered_by(name)), sep="\n")
-    for name in names or LIMITS:
-        frames, files = count_apart(name)
+    for name, (frames, files) in count_apart(names or [*LIMITS]).items():
         print(f"{name:22}{frames:6} frames in {files:3} files, target {LIMITS[name].target}")
 
 
