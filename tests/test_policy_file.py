@@ -283,7 +283,7 @@ def test_a_python_file_may_fail_with_anything(tmp_path: Path, end: str) -> None:
 
 
 @pytest.mark.parametrize("text", ['"' + '\\"' * 300_000, "a." * 62 + "b = 1\n", "# it's " + "a." * 99, "'" + "a." * 99])
-def test_a_long_text_is_not_taken_for_a_path(tmp_path: Path, text: str) -> None:
+def test_long_texts_are_not_taken_for_keys(tmp_path: Path, text: str) -> None:
     """The first took minutes when each of its quotes was taken for the beginning of a key."""
     path = tmp_path / "policies.toml"
     path.write_text(text + "." * 99)

@@ -30,7 +30,7 @@ def version(router: Router) -> str:
     return router._parts.engine.policies[0].version
 
 
-async def test_a_restart_and_another_day_leave_a_version_as_it_was(tmp_path: Path) -> None:
+async def test_a_version_survives_a_restart_on_another_day(tmp_path: Path) -> None:
     clock, seen = FakeClock(START), []
     for policy in (FAST, GOOD, FAST):
         async with desk(SqliteStorage(tmp_path / "store.db", clock=clock), clock, policy) as router:
@@ -43,7 +43,7 @@ async def test_a_restart_and_another_day_leave_a_version_as_it_was(tmp_path: Pat
     ]
 
 
-async def test_a_policy_that_was_removed_returns_under_its_version() -> None:
+async def test_a_removed_policy_returns_under_its_version() -> None:
     clock = FakeClock(START)
     async with desk(MemoryStorage(), clock, FAST) as router:
         told = [router.reload_policies(policies) for policies in ([], [GOOD], [], [FAST], [GOOD])]
@@ -52,7 +52,7 @@ async def test_a_policy_that_was_removed_returns_under_its_version() -> None:
     ]
 
 
-async def test_two_routers_of_a_store_that_change_a_policy_at_once_give_each_content_its_own(tmp_path: Path) -> None:
+async def test_routers_of_one_store_share_versions_by_content(tmp_path: Path) -> None:
     clock = FakeClock(START)
     one, other = (desk(SqliteStorage(tmp_path / "store.db", clock=clock), clock, FAST) for _ in range(2))
     async with one, other:
@@ -89,7 +89,7 @@ class Away(MemoryStorage):
         return await super().apply(account, writes)
 
 
-async def test_while_the_storage_is_away_a_policy_goes_by_a_version_of_its_own_and_later_by_its(
+async def test_without_storage_a_policy_has_a_provisional_version(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock, storage, heard = FakeClock(START), Away(), list[Event]()
@@ -112,14 +112,14 @@ async def test_while_the_storage_is_away_a_policy_goes_by_a_version_of_its_own_a
     assert len([record for record in caplog.records if "policies have provisional versions" in record.message]) == 2
 
 
-async def test_a_storage_that_is_away_stops_no_router_without_policies() -> None:
+async def test_an_unavailable_storage_does_not_stop_a_router_without_policies() -> None:
     clock, storage = FakeClock(START), Away()
     router = desk(storage, clock)
     assert router.decide("Hello").model
     assert router.policies() == []
 
 
-async def test_for_a_storage_that_knows_no_versions_they_are_the_routers_own() -> None:
+async def test_a_storage_without_versions_leaves_them_to_the_router() -> None:
     clock, storage = FakeClock(START), Away()
     storage.error = UnsupportedWrite("no versions here")
     router = desk(storage, clock, FAST)
@@ -145,7 +145,7 @@ WORKER = """
 """
 
 
-def test_workers_that_start_at_once_agree_and_so_does_one_that_comes_in_the_place_of_another(tmp_path: Path) -> None:
+def test_workers_agree_on_versions_whenever_they_start(tmp_path: Path) -> None:
     strategies = ["balanced", "balanced", "quality-first", "quality-first"]
     with ExitStack() as stack:
         workers = [stack.enter_context(running(WORKER, tmp_path / "store.db", each)) for each in strategies]
@@ -160,7 +160,7 @@ def test_workers_that_start_at_once_agree_and_so_does_one_that_comes_in_the_plac
         assert [again.heard(), again.heard()] == ["ready", first]
 
 
-def test_the_blocking_door_asks_the_storage_too(tmp_path: Path) -> None:
+def test_blocking_calls_get_versions_from_the_storage(tmp_path: Path) -> None:
     router = Router.sandbox(storage=SqliteStorage(tmp_path / "store.db"), policies=[FAST])
     answer = router.blocking.route("Hello", policy_id="desk")
     assert ".x" not in answer.routing.policy_version
