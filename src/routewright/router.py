@@ -43,7 +43,7 @@ from .arguments import (
 )
 from .assembly import Parts
 from .backends.providers.sandbox import Answers, Faults
-from .blocking import BlockingPrepared, BlockingStream, Twin, plain
+from .blocking import BlockingPrepared, BlockingStream, Twin, plain, plain_result
 from .cache import BlockingResponseCache, CacheExplanation, ResponseCache, explain_cache
 from .catalogue import Catalogue
 from .errors import Problem, RouterClosed, RouterError, ValidationFailed
@@ -648,26 +648,8 @@ class BlockingRouter(Twin[Router]):
     feedback = plain(Router.feedback)
     trace = plain(Router.trace)
     flush = plain(Router.flush)
-
-    def stream(
-        self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]
-    ) -> BlockingStream:
-        """Answer a request piece by piece (``Router.stream``)."""
-        return BlockingStream(self.router.stream(request, caller=caller, **options), self._wait)
-
-    def prepare(
-        self,
-        request: RequestLike | bytes,
-        *,
-        caller: Caller | None = None,
-        path: str = "/v1/route",
-        body: bytes | None = None,
-        traceparent: str | None = None,
-        **options: Unpack[Options],
-    ) -> BlockingPrepared:
-        """Check a request, and call a model later (``Router.prepare``)."""
-        prepared = self.router.prepare(request, caller=caller, path=path, body=body, traceparent=traceparent, **options)
-        return BlockingPrepared(prepared, self._wait)
+    stream = plain_result(Router.stream, BlockingStream)
+    prepare = plain_result(Router.prepare, BlockingPrepared)
 
     @property
     def traces(self) -> BlockingTraceStore:
