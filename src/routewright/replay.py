@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
-from ._core.request.problems import shown
 from ._core.routing.board import BOARDS_KEPT, Boards, LruCache
 from ._core.routing.constraints import CountTokens
 from ._core.routing.decision import Decision, decision_of
 from ._core.routing.inputs import RULES
 from ._core.routing.pool import Pool
 from ._core.routing.request_options import request_options_of
-from ._engine.answer import Answer
 from ._engine.fleet import Fleet
-from .errors import NotFound, ValidationFailed
-from .wire import CatalogueSnapshot, DecisionInput, HealthSnapshot, Snapshot, TraceItem
+from .errors import NotFound
+from .wire import CatalogueSnapshot, DecisionInput, HealthSnapshot, Snapshot
 
 T = TypeVar("T")
 
@@ -66,20 +64,3 @@ class Replays:
         if not isinstance(found, kind):
             raise NotFound(f"snapshot {snapshot_id!r} is no longer stored, so the decision cannot be replayed")
         return found
-
-
-def input_of(decided: Answer[Any] | TraceItem | Decision | DecisionInput) -> DecisionInput:
-    """The input of a decision. Raises ``NotFound`` for a trace without one, and ``ValidationFailed`` for a wrong
-    type."""
-    if isinstance(decided, DecisionInput):
-        return decided
-    if isinstance(decided, Answer):
-        return decided.decision.input
-    if isinstance(decided, Decision):
-        return decided.input
-    if not isinstance(decided, TraceItem):
-        hint = "pass an Answer, a Trace (await router.trace(id)), a Decision or its input"
-        raise ValidationFailed.at("", f"{shown(decided)} holds no decision", hint)
-    if decided.decision_input is None:
-        raise NotFound(f"trace {decided.id!r} holds no decision")
-    return decided.decision_input

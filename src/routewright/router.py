@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from msgspec.structs import replace
 
+from ._core.call import Call
 from ._core.catalogue.models import resolve_one
 from ._core.request.json_scan import decode
 from ._core.request.problems import shown
@@ -44,13 +45,12 @@ from .arguments import (
 from .assembly import Parts
 from .backends.providers.sandbox import Answers, Faults
 from .blocking import BlockingPrepared, BlockingStream, Twin, plain, plain_result
-from .cache import BlockingResponseCache, CacheExplanation, ResponseCache, explain_cache
+from .cache import BlockingResponseCache, ResponseCache
 from .catalogue import Catalogue
-from .errors import Problem, RouterClosed, RouterError, ValidationFailed
+from .errors import NotFound, Problem, RouterClosed, RouterError, ValidationFailed
 from .fork import importing
 from .policies import PolicyFile
 from .protocols import Cache, Clock, Coordination, Guardrail, Provider, Storage
-from .replay import input_of
 from .settings import Settings
 from .trace import BlockingTraceStore, TraceStore
 from .wire import (
@@ -349,7 +349,19 @@ class Router:
         """Repeat a decision from its stored input; the result is the same, bit for bit.
 
         Raises ``NotFound`` if a snapshot of the input is no longer stored."""
-        return self._parts.replays.decide(input_of(decided))
+        if isinstance(decided, Answer):
+            decided = decided.decision
+        if isinstance(decided, Decision):
+            decided = decided.input
+        if not isinstance(decided, DecisionInput):
+            given: object = decided
+            if not isinstance(given, TraceItem):
+                hint = "pass an Answer, a Trace (await router.trace(id)), a Decision or its input"
+                raise ValidationFailed.at("", f"{shown(given)} holds no decision", hint)
+            if given.decision_input is None:
+                raise NotFound(f"trace {given.id!r} holds no decision")
+            decided = given.decision_input
+        return self._parts.replays.decide(decided)
 
     def models(self, *, caller: Caller | None = None) -> list[Model]:
         """Every known model, with today's price, window, abilities and availability (spec 2.3).
@@ -538,9 +550,7 @@ class Router:
         """The response cache of this caller's account and environment: stats, explain, invalidate. ``stats`` counts
         both environments."""
         parts = self._parts
-        return ResponseCache(
-            lambda: parts.caching, self._explain_cache, self._caller, parts.settings.clock, parts.worker
-        )
+        return ResponseCache(lambda: parts.caching, self._decided, self._caller, parts.settings.clock, parts.worker)
 
     @property
     def trace_counts(self) -> TraceCounts:
@@ -573,13 +583,14 @@ class Router:
         """The same methods for code without ``await``."""
         return BlockingRouter(self, self._parts.worker)
 
-    async def _explain_cache(self, request: RequestLike, **options: Any) -> CacheExplanation:
-        engine, read = self._parts.engine, self._read(request, cast("Options", options))
+    async def _decided(self, request: RequestLike, options: Options) -> Call:
+        """A decided call that uses the cache."""
+        engine, read = self._parts.engine, self._read(request, options)
         if read.request.cache is None:
             read = replace(read, request=replace(read.request, cache=True))
         call = engine.make_call(read, self._caller)
         call.plan = await engine.plan(call)
-        return await explain_cache(engine.caching, call)
+        return call
 
     def _asked(self, request: RequestLike, options: Options, form: Form | None = None) -> RawRequest | Read:
         held = tags_held()
