@@ -15,7 +15,7 @@ import pytest
 
 from routewright import MemoryStorage, SqliteStorage, TraceStore
 from routewright.errors import CursorInvalid, PreconditionFailed, StorageUnavailable, ValidationFailed
-from routewright.root_secret import BEFORE, VARIABLE, RootSecret, SecretFile, given_secrets, secret_path
+from routewright.root_secret import BEFORE, VARIABLE, RootSecret, SecretFile, secret_path
 from routewright.testing.storage import make_trace
 
 NEW, PRESENT = "n" * 32, "p" * 32
@@ -111,7 +111,7 @@ def test_a_configured_secret_is_not_rotated() -> None:
     ) as raised:
         told.rotate(PRESENT.encode())
     assert PRESENT not in str(raised.value)
-    passed = RootSecret(MemoryStorage(), {VARIABLE: PRESENT}, given_secrets([NEW, PRESENT]))
+    passed = RootSecret(MemoryStorage(), {VARIABLE: PRESENT}, [NEW, PRESENT])
     assert passed.live() == (NEW.encode(), PRESENT.encode())
     with pytest.raises(ValidationFailed, match="pass \\[the new one, the present one\\] as secret"):
         passed.rotate(NEW.encode())
@@ -120,7 +120,7 @@ def test_a_configured_secret_is_not_rotated() -> None:
 @pytest.mark.parametrize("given", [7, [], [NEW, PRESENT, NEW], [NEW, 7], b"b" * 32, "short", "", [NEW, "short"]])
 def test_an_invalid_secret_is_refused_and_not_shown(given: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"^secret") as raised:
-        given_secrets(given)
+        RootSecret(MemoryStorage(), {}, given)
     for text in (NEW, PRESENT, "short'"):
         assert text not in str(raised.value)
 

@@ -52,7 +52,7 @@ from .coordination import RECHECK_S
 from .errors import NotFound, PreconditionFailed, Problem, StorageUnavailable, UnsupportedWrite, ValidationFailed
 from .identity import Ids
 from .protocols import Clock, Storage, WebhookTransport
-from .root_secret import RootSecret, given_secrets
+from .root_secret import RootSecret
 from .settings import WebhookSettings
 from .storage import open_storage
 from .webhook import WebhookSigner
@@ -135,7 +135,7 @@ class Console(Closing):
         self._checked: Storage = GuardedStorage(storage)
         self._clock = clock or SystemClock()
         self._ids = Ids(self._clock, SystemRandom())
-        self._secret = RootSecret(storage, os.environ, () if secret is None else given_secrets(secret))
+        self._secret = RootSecret(storage, os.environ, secret)
         self._authenticator = Authenticator(self._checked, self._secret, self._clock, recheck_s)
 
     @cached_property

@@ -42,12 +42,26 @@ _log = logging.getLogger(__name__)
 class RootSecret:
     """The present root secrets of a storage: the one in use, then the one before it if there is one.
 
-    ``given`` replaces every other source. Nothing is read before it is needed."""
+    ``given``, one or both of them as text, replaces every other source. Nothing is read before it is needed."""
 
-    def __init__(self, storage: Storage, environment: Mapping[str, str], given: Sequence[bytes] = ()) -> None:
+    def __init__(self, storage: Storage, environment: Mapping[str, str], given: object = None) -> None:
+        """Raises ``ValidationFailed``, which does not show secrets."""
         self.storage = storage
         self._environment = environment
-        self._given = given
+        self._given: tuple[bytes, ...] = ()
+        if given is not None:
+            several: Sequence[object] = [given] if isinstance(given, str) or not isinstance(given, Sequence) else given
+            texts = [text for text in several if isinstance(text, str)]
+            if len(texts) != len(several) or not 1 <= len(texts) <= LIVE:
+                problem = f"is {type(given).__name__}, not a text, or two of them"
+                raise ValidationFailed.at("secret", problem, "pass the one in use, or [it, the one before it]")
+            plain = {f"secret[{place}]": Secret(text).reveal() for place, text in enumerate(texts)}
+            for where, text in plain.items():
+                if not is_unicode(text):
+                    raise ValidationFailed.at(where, "holds half a character", _LONG_ENOUGH)
+            found = {where: text.encode() for where, text in plain.items()}
+            _check_lengths(found)
+            self._given = tuple(found.values())
         self._derived: dict[str, tuple[tuple[bytes, ...], tuple[bytes, ...]]] = {}
         """Roots and their keys, by purpose."""
 
@@ -96,23 +110,6 @@ class RootSecret:
         lasts = isinstance(self.storage, MemoryStorage)
         refusal = None if lasts else partial(StorageUnavailable, f"no root secret is kept anywhere: set {VARIABLE}")
         return _made_up_for.of(self.storage, partial(_Held, lasts=lasts, refusal=refusal))
-
-
-def given_secrets(secret: object) -> tuple[bytes, ...]:
-    """The secrets that a caller passed: one, or the present and the previous one. Raises ``ValidationFailed``, which
-    does not show them."""
-    several: Sequence[object] = [secret] if isinstance(secret, str) or not isinstance(secret, Sequence) else secret
-    texts = [each for each in several if isinstance(each, str)]
-    if len(texts) != len(several) or not 1 <= len(texts) <= LIVE:
-        problem = f"is {type(secret).__name__}, not a text, or two of them"
-        raise ValidationFailed.at("secret", problem, "pass the one in use, or [it, the one before it]")
-    plain = {f"secret[{place}]": Secret(text).reveal() for place, text in enumerate(texts)}
-    for where, text in plain.items():
-        if not is_unicode(text):
-            raise ValidationFailed.at(where, "holds half a character", _LONG_ENOUGH)
-    found = {where: text.encode() for where, text in plain.items()}
-    _check_lengths(found)
-    return tuple(found.values())
 
 
 class _Held:
