@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("layers")  # one process reads the files
 SRC = Path(__file__).parent.parent / "src" / "routewright"
 
 FLOORS = [
@@ -99,16 +100,21 @@ def name_of(path: Path) -> str:
     return path.relative_to(SRC).with_suffix("").as_posix().removesuffix("/__init__")
 
 
-@cache
 def imports(path: Path) -> tuple[str, ...]:
     """Modules that a file imports, at run time or for types alone; of other packages with the imported names."""
-    package, found = path.relative_to(SRC).parent.parts, list[str]()
-    for node in nodes(path):
+    return parsed_imports(path)[0]
+
+
+@cache
+def parsed_imports(path: Path) -> tuple[tuple[str, ...], tuple[ast.ImportFrom, ...]]:
+    """The ``imports`` of a file, and its import statements outside of functions."""
+    tree, found = ast.parse(path.read_text("utf-8")), list[str]()
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            found += _from(node, package)
-    return tuple(found)
+            found += _from(node, path.relative_to(SRC).parent.parts)
+    return tuple(found), tuple(node for node in outside_functions(tree) if isinstance(node, ast.ImportFrom))
 
 
 def nodes(path: Path, *words: str) -> Iterator[ast.AST]:
@@ -157,11 +163,10 @@ def test_no_import_makes_a_circle() -> None:
 
 def imported_by(path: Path) -> Iterator[str]:
     """The modules of ours that a file needs to be imported, or to be type-checked."""
-    for node in outside_functions(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.ImportFrom):
-            for module in _from(node, path.relative_to(SRC).parent.parts):
-                inside = [f"{module}.{alias.name}" for alias in node.names if exists(f"{module}.{alias.name}")]
-                yield from inside or [module]
+    for node in parsed_imports(path)[1]:
+        for module in _from(node, path.relative_to(SRC).parent.parts):
+            inside = [f"{module}.{alias.name}" for alias in node.names if exists(f"{module}.{alias.name}")]
+            yield from inside or [module]
 
 
 def exists(module: str) -> bool:
