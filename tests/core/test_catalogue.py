@@ -45,12 +45,12 @@ def test_long_context_prices_and_bands_become_tiers() -> None:
     assert [t.above_tokens for t in bands.tiers] == [32_000, 128_000, 256_000]
 
 
-def test_a_known_id_keeps_fields_that_the_new_row_omits() -> None:
+def test_a_known_model_keeps_fields_missing_from_the_row() -> None:
     (changed,) = overlay([KNOWN], [{"id": "acme/large", "quality": 0.1}])
     assert (changed.quality, changed.context_window) == (0.1, 64_000)
 
 
-def test_a_new_model_takes_everything_but_the_price_from_like() -> None:
+def test_a_new_model_copies_the_like_model_except_its_price() -> None:
     new = overlay([KNOWN], [{"id": "mine/tuned", "like": "acme/large", "quality": 0.9}])[1]
     assert (new.quality, new.context_window, new.reasoning, new.provider) == (0.9, 64_000, True, "mine")
     assert new.pricing_per_1m is None
@@ -60,7 +60,7 @@ def test_a_new_model_takes_everything_but_the_price_from_like() -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("modalities", ("text",)), ("reasoning", False), ("structured_output", False)]
 )
-def test_given_values_count_even_if_they_are_the_default(field: str, value: object) -> None:
+def test_a_given_value_counts_even_if_it_is_the_default(field: str, value: object) -> None:
     able = msgspec.structs.replace(KNOWN, structured_output=True)
     mine = Model(id="mine/tuned", like="acme/large", **{field: value})  # type: ignore[arg-type]
     assert getattr(overlay([able], [given_fields(mine)])[1], field) == value
@@ -68,14 +68,14 @@ def test_given_values_count_even_if_they_are_the_default(field: str, value: obje
     assert getattr(overlay([able], [given_fields(changed)])[0], field) == value
 
 
-def test_missing_values_have_their_default() -> None:
+def test_missing_fields_have_defaults() -> None:
     (plain,) = overlay([], [{"id": "mine/plain"}])
     assert (plain.modalities, plain.structured_output, plain.reasoning) == (("text",), False, False)
     assert (plain.free_tier, plain.disabled) == (False, False)
     assert all(None not in (m.modalities, m.reasoning, m.free_tier, m.disabled) for m in Catalogue().models)
 
 
-def test_a_given_price_ends_the_free_tier() -> None:
+def test_an_own_price_replaces_a_free_offer() -> None:
     free = msgspec.structs.replace(KNOWN, free_tier=True, disabled=True)
     priced = Model(id="acme/large", pricing_per_1m=Pricing(0.1, 0.1), disabled=False)
     (mine,) = overlay([free], [given_fields(priced)])
@@ -84,7 +84,7 @@ def test_a_given_price_ends_the_free_tier() -> None:
     assert overlay([free], [{"id": "acme/large", "quality": 0.1}])[0].free_tier
 
 
-def test_an_unknown_like_names_the_nearest() -> None:
+def test_an_unknown_like_suggests_the_nearest_model() -> None:
     with pytest.raises(ValidationFailed, match="did you mean 'acme/large'"):
         overlay([KNOWN], [{"id": "mine/tuned", "like": "acme/larg"}])
 
@@ -94,7 +94,7 @@ def test_an_id_without_a_provider_is_refused() -> None:
         Catalogue([Model(id="tuned")])
 
 
-def test_the_id_of_a_snapshot_is_derived_from_its_content() -> None:
+def test_a_snapshots_id_is_made_from_its_content() -> None:
     first, again = snapshot([KNOWN], "2026-11-20"), snapshot([KNOWN], "2026-11-20")
     assert first == again
     assert first.id != snapshot(unavailable([KNOWN], frozenset()), "2026-11-20").id
@@ -160,7 +160,7 @@ def test_an_invalid_model_is_refused_with_its_field(fields: dict[str, Any], said
         (5, "models: 5 is not a row of a catalogue"),
     ],
 )
-def test_anything_but_a_row_is_refused_with_a_hint(row: Any, said: str) -> None:
+def test_an_invalid_row_is_refused_with_a_hint(row: Any, said: str) -> None:
     with pytest.raises(ValidationFailed) as refused:
         Catalogue().overlaid([row])
     assert str(refused.value).startswith(said)
@@ -184,7 +184,7 @@ def test_numpy_numbers_become_plain() -> None:
 
 
 @pytest.mark.parametrize("name", ["models.toml", "models.json"])
-def test_a_deeply_nested_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_a_file_that_nests_absurdly_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(("" if name.endswith("json") else "a = ") + "[" * 100_000)
     with pytest.raises(ValidationFailed, match=rf"{name}: nests (too deep|more than 64)"):
         Catalogue.load(tmp_path / name)
@@ -197,7 +197,7 @@ def test_a_file_with_many_mistakes_lists_some(tmp_path: Path) -> None:
     assert len(refused.value.problems) == MAX_PROBLEMS
 
 
-def test_a_file_that_is_not_a_table_is_not_quoted(tmp_path: Path) -> None:
+def test_a_file_that_is_no_table_is_not_echoed(tmp_path: Path) -> None:
     with pytest.raises(ValidationFailed) as refused:
         Catalogue.load(write(tmp_path / "models.json", json.dumps("sk-canary")))
     assert "canary" not in str(refused.value)
@@ -242,13 +242,13 @@ def test_a_file_adds_models_prices_aliases_and_disables(tmp_path: Path) -> None:
     assert catalogue.aliases == {"fast": "cerebras/gemma-4-31b"}
 
 
-def test_a_row_in_the_spelling_of_files_is_refused_with_the_field_name() -> None:
+def test_a_row_with_file_field_names_gets_the_python_names() -> None:
     for key, said in (("prices", "it is 'pricing_per_1m' here, a Pricing"), ("regions", "it is 'availability' here")):
         with pytest.raises(ValidationFailed, match=f"'{key}' is not a field; {said}"):
             Catalogue().overlaid([{"id": "a/b", key: {}}])
 
 
-def test_a_catalogue_can_be_json(tmp_path: Path) -> None:
+def test_a_json_file_works_too(tmp_path: Path) -> None:
     content = {"models": [{"id": "acme/llama", "quality": 0.6}]}
     catalogue = Catalogue.load(write(tmp_path / "models.json", json.dumps(content)))
     assert catalogue.models[-1].id == "acme/llama"
@@ -358,13 +358,13 @@ def test_json_is_read_strictly(tmp_path: Path, text: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["models.toml", "models.json", "MODELS.JSON"])
-def test_a_byte_order_mark_and_capitals_in_the_suffix_are_ignored(tmp_path: Path, name: str) -> None:
+def test_a_byte_order_mark_and_capitals_in_a_name_change_nothing(tmp_path: Path, name: str) -> None:
     text = '{"disabled": ["openai/o3"]}' if name.lower().endswith("json") else "disabled = ['openai/o3']"
     (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.encode())
     assert [model.id for model in Catalogue.load(tmp_path / name).models if model.disabled] == ["openai/o3"]
 
 
-def test_a_folder_or_a_file_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_anything_but_a_file_of_limited_size_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValidationFailed, match=f"^{tmp_path}: cannot be read: Is a directory; check the path$"):
         Catalogue.load(tmp_path)
     with pytest.raises(ValidationFailed, match=r"cannot be read: embedded null byte; check the path$"):

@@ -48,7 +48,7 @@ def run_script(script: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_child_works_even_if_threads_held_every_lock() -> None:
+def test_a_child_works_although_other_threads_held_every_lock() -> None:
     code = """
         router = Router.sandbox({"hi": "hello"})
         router.blocking.route("hi")
@@ -84,7 +84,7 @@ def test_a_child_works_even_if_threads_held_every_lock() -> None:
     assert run_script(code) == "True"
 
 
-def test_a_fork_waits_for_late_imports() -> None:
+def test_a_fork_waits_for_what_is_imported_late() -> None:
     code = """
         import importlib.abc
 
@@ -114,7 +114,7 @@ def test_a_fork_waits_for_late_imports() -> None:
     assert run_script(code) == "ok"
 
 
-def test_a_child_forked_while_token_tables_load_loads_its_own() -> None:
+def test_a_fork_while_token_tables_are_built_leaves_the_child_to_build_its_own() -> None:
     code = """
         from routewright.backends import tokens
 
@@ -143,7 +143,7 @@ def test_a_child_forked_while_token_tables_load_loads_its_own() -> None:
     assert run_script(code) == "ok"
 
 
-def test_pending_traces_at_a_fork_are_written_by_the_parent() -> None:
+def test_traces_queued_at_a_fork_are_written_by_the_parent() -> None:
     code = """
         from routewright.errors import StorageUnavailable
 
@@ -172,7 +172,7 @@ def test_pending_traces_at_a_fork_are_written_by_the_parent() -> None:
     assert run_script(code) == "1"
 
 
-def test_a_child_watches_the_policy_file_from_its_first_use() -> None:
+def test_a_child_follows_a_file_of_policies_from_its_first_use_on() -> None:
     code = """
         import json, logging, os, tempfile
         from routewright.policies import PolicyFile
@@ -211,7 +211,7 @@ def test_a_child_watches_the_policy_file_from_its_first_use() -> None:
 
 
 @pytest.mark.parametrize("kind", ["stream", "steps"])
-def test_a_call_dropped_in_a_child_is_billed_by_the_parent(kind: str, tmp_path: Path) -> None:
+def test_a_child_that_drops_a_call_leaves_its_bill_to_the_parent(kind: str, tmp_path: Path) -> None:
     code = f"""
         import gc
         from routewright import Caller, Delta, Finish, SqliteStorage, Usage
@@ -266,7 +266,7 @@ def test_a_call_dropped_in_a_child_is_billed_by_the_parent(kind: str, tmp_path: 
     assert run_script(code) == "0 [300000]"
 
 
-def test_an_error_in_a_child_does_not_end_the_parents_call(tmp_path: Path) -> None:
+def test_a_child_that_exits_by_an_error_leaves_the_parents_call_alone(tmp_path: Path) -> None:
     code = f"""
         from routewright import Caller, Delta, Finish, SqliteStorage, Usage
         from routewright.router import StepDone

@@ -75,7 +75,7 @@ ONE = "pass an OpenAIProvider, a CallableProvider, or what has name, models, ope
         ),
     ],
 )
-def test_anything_but_a_list_of_providers_is_refused_with_a_hint(providers: Any, said: str) -> None:
+def test_an_invalid_list_of_providers_gets_a_hint(providers: Any, said: str) -> None:
     assert refusal(lambda: Router(providers=providers)) == said
 
 
@@ -87,7 +87,7 @@ def test_anything_but_a_list_of_providers_is_refused_with_a_hint(providers: Any,
         ([Model(id="mine")], "models: id 'mine' is not a provider and model; write it as 'provider/name', without"),
     ],
 )
-def test_declared_models_are_checked_like_those_of_a_file(models: list[Model], said: str) -> None:
+def test_what_a_provider_declares_is_checked_like_a_file(models: list[Model], said: str) -> None:
     provider = ScriptedProvider([], name="mine")
     provider.models = lambda: models  # type: ignore[method-assign]
     assert refusal(lambda: Router(providers=[provider]).decide("hi")).startswith(said)
@@ -106,7 +106,7 @@ def mine_whose_models_are(models: Callable[[], Any]) -> Router:
     return Router(providers=[provider], catalogue=Catalogue(()))
 
 
-def test_a_provider_whose_models_raises_is_named_without_its_message() -> None:
+def test_a_provider_whose_models_fail_is_named_without_its_message() -> None:
     def fail() -> list[Model]:
         raise KeyError("canary")
 
@@ -140,7 +140,7 @@ class Shy:
         raise KeyError("canary")
 
 
-def test_attributes_of_a_provider_are_checked_and_not_shown() -> None:
+def test_attributes_of_a_provider_are_checked_without_showing_its_message() -> None:
     def fail() -> Any:
         raise KeyError("canary")
 
@@ -164,7 +164,7 @@ def test_a_provider_is_asked_once_for_its_models() -> None:
     assert mine_whose_models_are(lambda: next(said)).decide("hi").model == "mine/one"
 
 
-def test_other_wrong_parts_are_refused_with_a_hint() -> None:
+def test_an_invalid_part_of_a_router_gets_a_hint() -> None:
     assert refusal(lambda: Router(storage=wrong("memory:"))) == (
         "storage: 'memory:' is not a storage; pass SqliteStorage(path), MemoryStorage() or open_storage(url)"
     )
@@ -196,7 +196,7 @@ def test_other_wrong_parts_are_refused_with_a_hint() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_falsy_part_is_used() -> None:
+async def test_a_falsy_part_is_still_used() -> None:
     class Empty:
         def __len__(self) -> int:
             return 0
@@ -235,7 +235,7 @@ async def test_a_falsy_part_is_used() -> None:
         ({"tokens": "o200k_base"}, "tokens: is 'o200k_base'; pass an object with count(text, encoding)"),
     ],
 )
-def test_a_setting_of_a_wrong_type_is_refused_with_a_hint(given: dict[str, Any], said: str) -> None:
+def test_a_setting_of_another_kind_says_what_it_should_be(given: dict[str, Any], said: str) -> None:
     assert refusal(lambda: Settings(**given)) == f"Settings.{said}"
 
 
@@ -280,7 +280,7 @@ def test_a_provider_has_a_printable_name(name: str) -> None:
     ],
 )
 @pytest.mark.parametrize("router", [Router.sandbox(), House(["x"]).router], ids=["sandbox", "production"])
-def test_an_invalid_caller_is_refused_by_every_method(router: Router, caller: Caller, said: str) -> None:
+def test_an_invalid_caller_is_refused_everywhere(router: Router, caller: Caller, said: str) -> None:
     assert refusal(lambda: router.decide("hi", caller=caller)).startswith(said)
     assert refusal(lambda: router.as_caller(caller)).startswith(said)
 
@@ -302,7 +302,7 @@ async def test_a_sandbox_caller_has_the_models_that_providers_declare() -> None:
 
 @pytest.mark.parametrize("trace_id", [None, 5, b"tr_1", ["tr_1"]])
 @pytest.mark.anyio
-async def test_an_id_that_is_not_a_string_is_refused_with_its_type(trace_id: Any) -> None:
+async def test_an_id_that_is_not_text_is_refused_by_its_type(trace_id: Any) -> None:
     router, store = Router.sandbox(), TraceStore(MemoryStorage())
     said = f"trace_id: must be a string, got {type(trace_id).__name__}; pass answer.trace.id"
     for ask in (lambda: router.trace(trace_id), lambda: router.feedback(trace_id, 1.0), lambda: store.get(trace_id)):
@@ -312,7 +312,7 @@ async def test_an_id_that_is_not_a_string_is_refused_with_its_type(trace_id: Any
 
 
 @pytest.mark.parametrize("decided", [None, 5, "tr_1"])
-def test_an_object_without_a_decision_is_refused_with_a_hint(decided: Any) -> None:
+def test_an_object_without_a_decision_gets_a_hint(decided: Any) -> None:
     router = Router.sandbox()
     for ask in (router.explain, router.replay):
         assert refusal(lambda ask=ask: ask(decided)).endswith(  # type: ignore[misc]
@@ -321,7 +321,7 @@ def test_an_object_without_a_decision_is_refused_with_a_hint(decided: Any) -> No
 
 
 @pytest.mark.anyio
-async def test_feedback_accepts_numpy_numbers_and_refuses_others() -> None:
+async def test_feedback_accepts_numpy_numbers_and_refuses_other_types() -> None:
     router = Router.sandbox()
     trace_id = (await router.route("hi")).trace_id
     await router.feedback(trace_id, np.float64(0.5), "fine")
@@ -334,7 +334,7 @@ async def test_feedback_accepts_numpy_numbers_and_refuses_others() -> None:
 
 @pytest.mark.parametrize("limit", [0, -1, 201, 2.5, "5", True, 10**30])
 @pytest.mark.anyio
-async def test_an_invalid_page_size_is_refused(limit: Any) -> None:
+async def test_a_page_of_traces_has_a_size(limit: Any) -> None:
     with pytest.raises(ValidationFailed, match="limit: must be a whole number from 1 to 200, got"):
         await TraceStore(MemoryStorage()).query(limit=limit)
 
@@ -370,14 +370,14 @@ HUGE = "x" * 1_000_000
         lambda router: Catalogue().overlaid([{"id": "a/b", HUGE: 1}]),
     ],
 )
-def test_errors_shorten_long_values(ask: Callable[[Router], object]) -> None:
+def test_no_error_repeats_a_long_value(ask: Callable[[Router], object]) -> None:
     with pytest.raises((ValidationFailed, NotFound)) as refused:
         ask(Router.sandbox())
     assert isinstance(refused.value, RouterError)
     assert len(str(refused.value)) + len(repr(refused.value.detail)) < 1_500
 
 
-def test_stream_is_a_method_and_not_an_option() -> None:
+def test_stream_is_another_method_and_no_argument() -> None:
     router = Router.sandbox()
     for ask in (router.decide, router.stream, router.blocking.route):
         assert refusal(lambda ask=ask: ask("hi", stream=True)) == (  # type: ignore[misc]
@@ -386,7 +386,7 @@ def test_stream_is_a_method_and_not_an_option() -> None:
 
 
 @pytest.mark.parametrize("make", [dict, RouteRequest])
-def test_route_refuses_a_request_with_stream(make: Callable[..., Any]) -> None:
+def test_a_request_to_be_streamed_is_not_answered_whole(make: Callable[..., Any]) -> None:
     router, asked = Router.sandbox(), make(messages=[Message("user", "hi")], stream=True)
     said = "stream: is True, but this call returns whole answers; call router.stream(...) to get the answer in chunks"
     assert refusal(lambda: router.blocking.route(asked)) == said
@@ -414,14 +414,14 @@ def test_a_script_that_pauses_needs_a_clock() -> None:
 
 
 @pytest.mark.parametrize("made", MAKERS)
-def test_anything_but_a_list_of_models_is_refused_by_the_provider(made: Callable[[Any], object]) -> None:
+def test_invalid_models_are_refused_where_they_are_passed(made: Callable[[Any], object]) -> None:
     assert refusal(lambda: made(MINE)) == "models: Model is not a list of Model; put it in a list"
     assert refusal(lambda: made("mine/one")) == "models: 'mine/one' is not a list of Model; put it in a list"
     assert refusal(lambda: made(["mine/one"])) == "models: 'mine/one' is not a Model; pass Model(id=...)"
     assert refusal(lambda: made([Model(id=wrong(5))])).startswith("models: id 5 is not a provider and model; ")
 
 
-def test_a_file_is_passed_by_its_path() -> None:
+def test_a_file_is_named_by_its_path() -> None:
     assert refusal(lambda: Catalogue.load(wrong(5))) == "path: 5 is not the path of a file; pass 'models.toml'"
     assert refusal(lambda: read_policies(wrong(None))) == "path: None is not the path of a file; pass 'models.toml'"
 
@@ -451,7 +451,7 @@ class Faulty:
 
 
 @pytest.mark.anyio
-async def test_unexpected_storage_errors_show_only_their_type() -> None:
+async def test_the_exception_of_a_storage_is_shown_by_its_class_only() -> None:
     storage, trace_id = Faulty(KeyError("canary")), "tr_" + "0" * 26
     router, store = Router.sandbox(storage=storage), TraceStore(storage)
     record = partial(store.record, await a_trace())
@@ -473,7 +473,7 @@ async def test_unexpected_storage_errors_show_only_their_type() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_wrong_result_of_a_storage_shows_only_its_type() -> None:
+async def test_a_wrong_result_of_a_storage_is_shown_by_its_class() -> None:
     storage, trace_id = Faulty("canary"), "tr_" + "0" * 26
     said = r"^(the storage gave str in the place of a trace|Faulty\.read must return Trace or None, got str)$"
     for ask in (Router.sandbox(storage=storage).trace, TraceStore(storage).get):

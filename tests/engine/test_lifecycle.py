@@ -26,7 +26,7 @@ async def ask(router: Router) -> str:
     return (await router.route("hi")).output
 
 
-def test_one_router_serves_successive_loops_of_both_kinds() -> None:
+def test_one_router_serves_loop_after_loop_of_both_kinds() -> None:
     router = Router.sandbox({"hi": "hello"})
     assert [asyncio.run(ask(router)) for _ in range(3)] == ["hello"] * 3
     assert [trio.run(ask, router) for _ in range(3)] == ["hello"] * 3
@@ -39,7 +39,7 @@ def test_one_router_serves_loops_in_threads_at_the_same_time() -> None:
         assert list(answers) == ["hello"] * 32
 
 
-def test_blocking_methods_work_in_plain_code_threads_and_running_loops() -> None:
+def test_the_blocking_door_works_in_plain_code_threads_and_running_loops() -> None:
     router = Router.sandbox({"hi": "hello"})
     assert router.blocking.route("hi").output == "hello"
 
@@ -60,7 +60,7 @@ def test_blocking_methods_work_in_plain_code_threads_and_running_loops() -> None
     router.blocking.close()
 
 
-def test_leaving_a_loop_over_text_ends_the_call_without_with() -> None:
+def test_breaking_out_of_a_loop_over_text_ends_the_call() -> None:
     left = threading.Event()
 
     async def speak(call: UpstreamCall) -> AsyncIterator[str]:
@@ -90,7 +90,7 @@ def test_leaving_a_loop_over_text_ends_the_call_without_with() -> None:
         break
 
 
-def test_closing_twice_has_no_effect_and_async_with_is_optional() -> None:
+def test_closing_twice_is_closing_once_and_async_with_is_optional() -> None:
     async def twice() -> int:
         provider = ScriptedProvider(["hello"], models=[Model(id="a/one", pricing_per_1m=Pricing(1, 1))])
         async with Router(providers=[provider]) as router:
@@ -129,7 +129,7 @@ def run_script(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_router_that_is_never_closed_leaves_nothing_behind() -> None:
+def test_a_router_that_is_never_closed_leaks_nothing() -> None:
     code = """
 from routewright import Router
 import anyio
@@ -157,7 +157,7 @@ print(router.blocking.route("hi").output)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_parent_and_child_of_a_fork_continue_with_different_ids() -> None:
+def test_after_a_fork_parent_and_child_have_their_own_ids() -> None:
     code = """
 import os, sys, warnings
 warnings.simplefilter("ignore", DeprecationWarning)
@@ -179,7 +179,7 @@ print("ok")
     assert run_script(code) == "ok"
 
 
-def test_it_works_in_a_running_loop_as_in_a_notebook() -> None:
+def test_it_works_where_a_loop_already_runs_as_in_a_notebook() -> None:
     code = """
 import asyncio
 from routewright import Router

@@ -167,7 +167,7 @@ def attempts(answer: Any) -> list[ModelSpan]:
         (Annotated[int, Field(gt=3)], '{"value": 4}', 4),
     ],
 )
-def test_types_of_both_libraries_are_accepted(output_type: Any, answer: str, value: object) -> None:
+def test_output_types_may_come_from_msgspec_or_pydantic(output_type: Any, answer: str, value: object) -> None:
     assert form_of(output_type).read(answer) == Fit(value)
 
 
@@ -197,7 +197,7 @@ TYPES: Any = st.recursive(
 
 
 @given(TYPES)
-def test_the_requested_schema_is_strict_exactly_or_not_at_all(output_type: Any) -> None:
+def test_schemas_are_fully_strict_or_not_strict_at_all(output_type: Any) -> None:
     form = form_of(output_type)
     asked = form.response_format["json_schema"]
     if asked["strict"]:
@@ -222,18 +222,18 @@ def _check_strict(schema: Any) -> None:
 
 
 @pytest.mark.parametrize("output_type", [object(), complex | Point, 5, Invoice(total=1), ScriptedProvider, print])
-def test_a_type_without_json_schema_is_refused_by_name(output_type: Any) -> None:
+def test_a_type_that_json_cannot_hold_is_refused_by_name(output_type: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"has no JSON schema: .*; pass a type that JSON can hold") as caught:
         form_of(output_type)
     assert caught.value.problems[0].path == "output_type"
 
 
-def test_a_string_is_refused_as_a_type() -> None:
+def test_a_string_is_no_type() -> None:
     with pytest.raises(ValidationFailed, match="output_type: 'Invoice' is a string; pass the type itself"):
         form_of("Invoice")
 
 
-def test_forms_are_cached_and_also_made_for_unhashable_types() -> None:
+def test_a_form_is_cached_also_for_unhashable_types() -> None:
     assert form_of(Invoice) is form_of(Invoice)
     unhashable = Annotated[int, Field(json_schema_extra={"examples": [1]})]
     assert form_of(unhashable).read('{"value": 1}') == Fit(1)
@@ -266,7 +266,7 @@ def misfits(form: Form, answer: str) -> Unfit:
         (list[Point], SECRET, "is not one JSON object"),
     ],
 )  # fmt: skip
-def test_misfits_show_only_path_and_expectation(output_type: Any, answer: str, said: str) -> None:
+def test_a_misfit_is_described_by_path_and_expectation_only(output_type: Any, answer: str, said: str) -> None:
     found = expectations(misfits(form_of(output_type), answer))
     assert found.startswith(said)
     assert SECRET not in found
@@ -279,7 +279,7 @@ def test_very_many_misfits_are_only_counted() -> None:
     assert expectations(found) == "does not fit in 2000 places"
 
 
-def test_the_repair_request_quotes_the_answer() -> None:
+def test_the_model_itself_is_told_what_it_wrote() -> None:
     (misfit,) = misfits(form_of(Careful), '{"word": "value"}').misfits
     assert misfit.said == f"Value error, {SECRET}"
 
@@ -323,7 +323,7 @@ async def test_a_model_gets_one_repair_request() -> None:
 
 
 @pytest.mark.anyio
-async def test_after_a_failed_repair_the_next_model_starts_afresh() -> None:
+async def test_after_a_failed_repair_the_next_model_gets_the_original_prompt() -> None:
     house = Office([WRONG, WRONG], [FINE])
     answer = await house.invoice()
     assert answer.data == Invoice(total=3.5)
@@ -334,7 +334,7 @@ async def test_after_a_failed_repair_the_next_model_starts_afresh() -> None:
 
 
 @pytest.mark.anyio
-async def test_if_no_answer_fits_the_error_names_the_misfit_without_quoting(caplog: pytest.LogCaptureFixture) -> None:
+async def test_if_no_answer_fits_the_error_says_why_without_the_text(caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     house = Office([WRONG] * 2, [WRONG] * 2, storage=storage)
     with caplog.at_level(logging.DEBUG), pytest.raises(UpstreamFailed, match="ask for a simpler output_type") as caught:
@@ -355,7 +355,7 @@ async def test_if_no_answer_fits_the_error_names_the_misfit_without_quoting(capl
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("budget", "reason"), [({}, "length"), ({"budget": {"maxTokens": 3_000}}, "budget")])
-async def test_a_truncated_answer_falls_back_at_once(budget: dict[str, Any], reason: str) -> None:
+async def test_an_answer_that_was_cut_falls_back_at_once(budget: dict[str, Any], reason: str) -> None:
     house = Office([whole('{"total": 3', reason="length")], [FINE])
     answer = await house.invoice(**budget)
     assert answer.routing.selected_model == "spare/two"
@@ -364,20 +364,20 @@ async def test_a_truncated_answer_falls_back_at_once(budget: dict[str, Any], rea
 
 
 @pytest.mark.anyio
-async def test_a_truncated_answer_that_fits_is_accepted() -> None:
+async def test_a_cut_answer_that_fits_is_accepted() -> None:
     answer = await Office([whole('{"total": 3}   ', reason="length")]).invoice()
     assert answer.data == Invoice(total=3)
 
 
 @pytest.mark.anyio
-async def test_a_truncated_answer_says_which_limit_to_raise() -> None:
+async def test_a_cut_answer_says_what_to_allow() -> None:
     cut = whole("{", reason="length")
     with pytest.raises(UpstreamFailed, match=r"cut before its end; allow more params\.max_output_tokens"):
         await Office([cut], [cut]).invoice()
 
 
 @pytest.mark.anyio
-async def test_tool_calls_are_left_to_the_caller() -> None:
+async def test_tool_calls_are_not_parsed() -> None:
     house = Office([said(ToolDelta(0, "{}", "call_1", "look_up"), Usage(10, 5), Finish("tool_calls"))])
     tool_model = msgspec.structs.replace(JSON_MODELS[0], modalities=("text", "tool"))
     house.good._models = (tool_model,)
@@ -387,13 +387,13 @@ async def test_tool_calls_are_left_to_the_caller() -> None:
 
 
 @pytest.mark.anyio
-async def test_models_without_json_are_not_called() -> None:
+async def test_models_without_structured_output_are_not_called() -> None:
     with pytest.raises(NoCandidates, match="response_format"):
         await House([FINE]).router.route("Read it.", output_type=Invoice)
 
 
 @pytest.mark.anyio
-async def test_a_misfit_does_not_lower_the_health_of_a_model() -> None:
+async def test_a_misfit_does_not_count_against_the_model() -> None:
     house = Office([WRONG, WRONG] * 30, [FINE] * 30)
     for _ in range(30):
         await house.invoice(models=["good/one", "spare/two"], fallback={"models": ["spare/two"]})
@@ -404,7 +404,7 @@ async def test_a_misfit_does_not_lower_the_health_of_a_model() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_fault_in_a_repair_is_retried_or_falls_back_as_any_other() -> None:
+async def test_a_fault_during_a_repair_is_retried_or_falls_back() -> None:
     house = Office([WRONG, ProviderFault("auth")], [FINE])
     assert (await house.invoice()).routing.selected_model == "spare/two"
     again = Office([WRONG, ProviderFault("server"), FINE])
@@ -499,7 +499,7 @@ class Meter:
 
 
 @pytest.mark.parametrize("output_type", [Invoice, Point, Place, Address, Tree, list[int], Literal["a", "b"], date])
-def test_sandbox_answers_fit_the_type(output_type: Any) -> None:
+def test_the_sandbox_answers_with_valid_values(output_type: Any) -> None:
     with Router.sandbox().blocking as router:
         answer = router.route("Read it.", output_type=output_type)
     assert isinstance(form_of(output_type).read(answer.output), Fit)
@@ -515,7 +515,7 @@ async def test_the_sandbox_shows_a_repair() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_request_with_another_response_format_is_refused() -> None:
+async def test_a_request_that_asks_for_another_format_too_is_refused_before_anything_is_called() -> None:
     house = Office([FINE])
     with pytest.raises(ValidationFailed, match="output_type"):
         await house.invoice(params={"response_format": {"type": "json_object"}})

@@ -50,7 +50,7 @@ def model(router: Router) -> str:
     return router.decide("Hello", policy_id="desk").model
 
 
-async def test_a_change_is_published_within_every_s(path: Path) -> None:
+async def test_a_change_is_in_force_within_its_time(path: Path) -> None:
     clock = FakeClock()
     async with router(path, clock) as desk:
         assert model(desk) == "openai/gpt-4.1"
@@ -62,7 +62,7 @@ async def test_a_change_is_published_within_every_s(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "said"), [(BAD, "modells"), (UNKNOWN, "openai/gpt-0")])
-async def test_an_invalid_file_keeps_the_policies_and_is_logged_once(
+async def test_an_invalid_file_keeps_the_old_policies_and_logs_why_once(
     path: Path, text: str, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = FakeClock()
@@ -81,7 +81,7 @@ async def test_an_invalid_file_keeps_the_policies_and_is_logged_once(
         assert not isinstance(file.problem, ValidationFailed)
 
 
-async def test_a_missing_file_keeps_the_policies(path: Path) -> None:
+async def test_a_missing_file_keeps_the_old_policies(path: Path) -> None:
     clock = FakeClock()
     async with router(path, clock) as desk:
         model(desk)
@@ -106,7 +106,7 @@ async def test_a_pipe_is_refused_without_opening_it(path: Path) -> None:
             desk.reload_policies()
 
 
-async def test_a_failing_python_file_is_read_again_once_corrected(tmp_path: Path) -> None:
+async def test_a_failing_python_file_is_loaded_once_it_is_fixed(tmp_path: Path) -> None:
     clock, path = FakeClock(), tmp_path / "policies.py"
     wrong = "class D(dict):\n    def get(self, *_): raise OSError\npolicies = [D(name='desk', x=1)]"
     write(path, "policies = [{'name': 'desk', 'models': ['openai/gpt-4.1']}]")
@@ -120,7 +120,7 @@ async def test_a_failing_python_file_is_read_again_once_corrected(tmp_path: Path
         assert model(desk) == "openai/gpt-6-luna"
 
 
-def test_closing_does_not_wait_for_a_read(tmp_path: Path) -> None:
+def test_closing_does_not_wait_for_a_file_that_is_being_read(tmp_path: Path) -> None:
     path = tmp_path / "policies.py"
     reading, go_on = threading.Event(), threading.Event()
     sys.modules["its_gate"] = SimpleNamespace(reading=reading, go_on=go_on)  # type: ignore[assignment]
@@ -148,13 +148,13 @@ def suppressed(call: Callable[[], object]) -> None:
         call()
 
 
-async def test_an_invalid_file_is_refused_at_first_use(path: Path) -> None:
+async def test_at_the_start_an_invalid_file_is_refused(path: Path) -> None:
     write(path, BAD)
     with pytest.raises(ValidationFailed, match="modells"):
         model(router(path, FakeClock()))
 
 
-async def test_a_running_request_keeps_its_policy(path: Path) -> None:
+async def test_a_request_under_way_keeps_its_policy(path: Path) -> None:
     clock = FakeClock()
     async with router(path, clock) as desk, desk.stream("Hello", policy_id="desk") as stream:
         await anext(stream)
@@ -166,7 +166,7 @@ async def test_a_running_request_keeps_its_policy(path: Path) -> None:
         assert model(desk) == "openai/gpt-6-luna"
 
 
-async def test_reload_publishes_at_once_and_returns_the_changes(path: Path) -> None:
+async def test_a_reload_applies_at_once_and_returns_the_changes(path: Path) -> None:
     desk = router(path, FakeClock(1_800_000_000))
     today = "2027-01-15"
     policy = desk.policies()[0]
@@ -182,7 +182,7 @@ async def test_reload_publishes_at_once_and_returns_the_changes(path: Path) -> N
     assert model(desk) == "openai/gpt-6-luna"
 
 
-async def test_hooks_receive_policy_changes(path: Path) -> None:
+async def test_hooks_are_called_for_policy_changes(path: Path) -> None:
     clock, heard = FakeClock(), list[Event]()
     async with router(path, clock) as desk:
         desk.on_event(heard.append)
@@ -196,7 +196,7 @@ async def test_hooks_receive_policy_changes(path: Path) -> None:
     assert event.data.name == "desk"
 
 
-def test_reload_with_objects_keeps_versions_of_unchanged_policies() -> None:
+def test_replaced_policies_keep_the_versions_of_unchanged_ones() -> None:
     fast, good = Policy(name="desk", models=["openai/gpt-4.1"]), Policy(name="desk", models=["openai/gpt-6-luna"])
     clock = FakeClock(1_800_000_000)
     desk = Router.sandbox(policies=[fast], settings=Settings(clock=clock))
@@ -211,7 +211,7 @@ def test_reload_with_objects_keeps_versions_of_unchanged_policies() -> None:
         desk.decide("Hello", policy_id="desk")
 
 
-async def test_labels_start_again_the_next_day() -> None:
+async def test_the_next_day_begins_anew() -> None:
     clock = FakeClock(1_800_000_000)
     desk = Router.sandbox(policies=[Policy(name="desk")], settings=Settings(clock=clock))
     desk.policies()
@@ -229,13 +229,13 @@ def test_invalid_policies_change_nothing() -> None:
         assert desk.policies() == before
 
 
-def test_a_router_with_a_policy_file_takes_no_other_policies(path: Path) -> None:
+def test_a_router_with_a_policy_file_accepts_no_other_policies(path: Path) -> None:
     with pytest.raises(ValidationFailed, match=r"policies: are those of .*policies\.toml; change the file"):
         router(path, FakeClock()).reload_policies([Policy(name="desk")])
 
 
 @pytest.mark.parametrize("every_s", [0, -1, float("inf"), float("nan"), True, "2"])
-def test_an_invalid_every_s_is_refused(path: Path, every_s: float) -> None:
+def test_an_invalid_interval_is_refused(path: Path, every_s: float) -> None:
     with pytest.raises(ValidationFailed, match=r"every_s: must be a number from 0\.05"):
         PolicyFile(path, every_s=every_s)
 
@@ -252,7 +252,7 @@ class _Taken(logging.Handler):
             self.event.set()
 
 
-def test_on_the_real_clock_the_file_is_watched_in_the_background(path: Path) -> None:
+def test_by_the_real_clock_it_is_watched_in_the_background(path: Path) -> None:
     log, taken = logging.getLogger("routewright.policies"), _Taken()
     log.addHandler(taken)
     level = log.level
@@ -269,7 +269,7 @@ def test_on_the_real_clock_the_file_is_watched_in_the_background(path: Path) -> 
         log.removeHandler(taken)
 
 
-def test_watching_ends_with_a_dropped_router(path: Path) -> None:
+def test_a_dropped_router_stops_watching_its_file(path: Path) -> None:
     desk = Router.sandbox(policies=PolicyFile(path, every_s=0.05))
     model(desk)
     dropped = weakref.ref(desk._parts)

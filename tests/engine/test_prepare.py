@@ -111,7 +111,7 @@ def test_a_body_is_read_strictly(sent: bytes, error: type[Exception]) -> None:
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "ü"}], "name": "ann"}]},
     ],
 )
-def test_the_fast_and_the_full_reader_make_the_same_request(fields: dict[str, Any]) -> None:
+def test_the_fast_and_the_full_decoder_agree(fields: dict[str, Any]) -> None:
     router, sent = Router.sandbox(), body(**fields)
     whole = completed(shaped_request(sent))
     assert router.prepare(sent).request == whole
@@ -123,7 +123,7 @@ def test_options_override_the_body() -> None:
     assert (prepared.request.goal, prepared.request.timeout_ms) == ("quality", 5)
 
 
-def test_an_idempotency_key_option_must_equal_the_one_in_the_body() -> None:
+def test_conflicting_idempotency_keys_are_refused() -> None:
     router = Router.sandbox()
     assert router.prepare(BODY, idempotency_key="a").request.idempotency_key == "a"
     assert router.prepare(body(idempotency_key="a"), idempotency_key="a").request.idempotency_key == "a"
@@ -133,7 +133,7 @@ def test_an_idempotency_key_option_must_equal_the_one_in_the_body() -> None:
 
 
 @pytest.mark.anyio
-async def test_another_path_or_body_under_one_key_is_another_request() -> None:
+async def test_under_one_key_another_address_or_body_is_another_request() -> None:
     router = Router.sandbox()
     first = await router.prepare(BODY, idempotency_key="a", path="/ask", body=b'{"q":"Hello"}').run()
     again = await router.prepare(BODY, idempotency_key="a", path="/ask", body=b'{ "q": "Hello" }').run()
@@ -146,13 +146,13 @@ async def test_another_path_or_body_under_one_key_is_another_request() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("header", "kept"), [(TRACE, TRACE), ("nonsense", None), (None, None)])
-async def test_a_traceparent_is_used_and_a_malformed_one_ignored(header: str | None, kept: str | None) -> None:
+async def test_a_valid_traceparent_is_kept_and_an_invalid_one_ignored(header: str | None, kept: str | None) -> None:
     answer = await Router.sandbox().prepare(BODY, traceparent=header).run()
     assert answer.trace.traceparent == kept
 
 
 @pytest.mark.anyio
-async def test_the_surrounding_trace_overrides_the_header() -> None:
+async def test_the_surrounding_trace_context_overrides_the_header() -> None:
     router = Router.sandbox()
     own = TRACE.replace("b7ad", "ffff")
     with router.traceparent(own), router.tags(team="support"):
@@ -200,7 +200,7 @@ async def test_count_tokens_takes_any_name_of_a_model() -> None:
 
 
 @pytest.mark.anyio
-async def test_refusals_are_those_of_route() -> None:
+async def test_a_refusal_is_the_one_of_route() -> None:
     router = Router.sandbox(guardrails=[DenyList(["Hello"], action="block")])
     with pytest.raises(Exception, match="blocks the request"):
         await router.prepare(BODY).run()
@@ -225,7 +225,7 @@ def test_the_blocking_twin_does_the_same() -> None:
 # What a server needs of its Router besides.
 
 
-def test_the_caller_is_resolved_as_for_calls() -> None:
+def test_a_caller_is_resolved_as_calls_have_it() -> None:
     ann = Caller("ann")
     assert Router.sandbox().resolve_caller(ann) == Caller("ann", "sandbox")
     assert Router(providers=[]).resolve_caller(ann) is ann
@@ -254,7 +254,7 @@ def test_new_ids_sort_with_those_of_traces() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_closed_router_reports_a_problem() -> None:
+async def test_a_closed_router_says_that_it_cannot_serve() -> None:
     router = Router.sandbox()
     assert await router.problem() is None
     await router.aclose()
@@ -264,7 +264,7 @@ async def test_a_closed_router_reports_a_problem() -> None:
 
 
 @pytest.mark.anyio
-async def test_background_tasks_end_with_the_router() -> None:
+async def test_background_calls_end_with_the_router() -> None:
     began, ended = anyio.Event(), list[str]()
 
     async def watch(name: str) -> None:
@@ -281,7 +281,7 @@ async def test_background_tasks_end_with_the_router() -> None:
     assert ended == ["mine"]
 
 
-def test_a_console_on_the_same_storage_shares_its_parts() -> None:
+def test_a_console_beside_it_shares_its_parts() -> None:
     storage = MemoryStorage()
     router = Router.sandbox(storage=storage)
     assert router.storage is storage

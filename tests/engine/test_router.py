@@ -113,7 +113,7 @@ def test_models_say_whether_they_can_be_called() -> None:
     assert status["openai/gpt-4o"] == "unavailable"
 
 
-def test_disabled_and_deprecated_models_are_listed_as_unavailable() -> None:
+def test_disabled_and_expired_models_are_listed_as_unavailable() -> None:
     catalogue = Catalogue().overlaid(
         [
             {"id": "openai/gpt-4o", "disabled": True, "availability": Availability(regions=("eu",))},
@@ -230,7 +230,7 @@ def test_a_preference_is_an_id_an_alias_or_a_list() -> None:
         aliased().decide("hi", prefer="spare/tow")
 
 
-def test_a_preference_outside_the_whitelist_is_refused_and_outside_a_policys_skipped() -> None:
+def test_a_preference_outside_models_is_refused_and_outside_a_policys_is_skipped() -> None:
     said = "prefer: 'spare/two' of the preference 'spare/two' is outside the whitelist 'good/one'; add it to 'models'"
     with pytest.raises(ValidationFailed, match=said):
         aliased().decide("hi", models=["good/one"], prefer="spare")
@@ -263,7 +263,7 @@ def test_an_alias_may_stand_for_a_model_that_a_provider_declares_but_not_be_its_
         Router(providers=[provider], catalogue=taken).decide("hi")
 
 
-def test_a_file_name_passed_as_an_object_is_refused_with_a_hint() -> None:
+def test_a_file_name_in_the_wrong_place_gets_a_hint() -> None:
     wrong: Any = "models.toml"
     with pytest.raises(ValidationFailed, match=r"Catalogue.load\(path\)"):
         Router(catalogue=wrong)
@@ -279,13 +279,13 @@ def test_a_provider_without_models_is_told_to_declare_some() -> None:
         Router(providers=[provider]).decide("hi")
 
 
-def test_another_router_with_the_same_catalogue_replays() -> None:
+def test_another_router_with_the_same_catalogue_replays_at_once() -> None:
     decision = Router.sandbox().decide("hi")
     assert Router.sandbox().replay(decision.input).digest == decision.digest
 
 
 @pytest.mark.anyio
-async def test_errors_of_a_function_show_only_their_type_and_place() -> None:
+async def test_the_exception_of_a_function_is_shown_by_class_and_place_only() -> None:
     def broken(call: UpstreamCall) -> str:
         raise ZeroDivisionError("canary")
 
@@ -303,7 +303,7 @@ async def test_an_exhausted_script_raises() -> None:
 
 
 @pytest.mark.anyio
-async def test_spans_say_their_type() -> None:
+async def test_spans_have_their_type() -> None:
     answer = await Router.sandbox().route("hi", cache=True)
     assert [span.type for span in answer.trace.spans] == ["decision", "cache", "model"]
 
@@ -330,7 +330,7 @@ def test_providers_come_from_the_environment_where_none_are_given(monkeypatch: p
     assert "canary" not in repr(router) + repr(vars(router._parts)) + repr(router._parts._providers)
 
 
-def test_a_named_model_without_a_provider_is_refused_with_the_variable_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_model_without_a_provider_gets_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     for vendor in VENDORS:
         for variable in (*vendor.key_variables, vendor.url_variable or ""):
             monkeypatch.delenv(variable, raising=False)
@@ -347,7 +347,7 @@ def test_a_named_model_without_a_provider_is_refused_with_the_variable_to_set(mo
         Router(providers=[OpenAIProvider()]).decide("hi", models=models)
 
 
-def test_without_a_key_in_the_environment_the_error_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_key_in_the_environment_the_error_has_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     for vendor in VENDORS:
         for variable in (*vendor.key_variables, vendor.url_variable or ""):
             monkeypatch.delenv(variable, raising=False)
@@ -383,7 +383,7 @@ def test_a_custom_quality_predictor_is_used_and_replays() -> None:
 
 
 @pytest.mark.anyio
-async def test_the_sandbox_learns_nothing_from_production() -> None:
+async def test_production_health_does_not_reach_the_sandbox() -> None:
     house = House([ProviderFault("server")], lambda call: "x")
     await house.router.route("hi", goal="quality", fallback={"maxRetries": 0})
     await house.clock.advance(1.0)
@@ -425,7 +425,7 @@ async def test_a_view_of_a_sandbox_router_stays_in_the_sandbox() -> None:
 
 
 @pytest.mark.anyio
-async def test_truncated_answers_do_not_count_as_lengths() -> None:
+async def test_cut_answers_are_not_counted_in_the_output_length() -> None:
     house = House(lambda call: [Delta("a"), Usage(10, 8), Finish("length")], [])
     before = house.router.decide("hi", goal="quality").candidates[0].cost_usd
     for _ in range(50):
@@ -435,7 +435,7 @@ async def test_truncated_answers_do_not_count_as_lengths() -> None:
 
 
 @pytest.mark.anyio
-async def test_the_sandbox_bills_nobody_and_reports_the_models_usual_time() -> None:
+async def test_the_sandbox_bills_nothing_and_reports_the_usual_latency() -> None:
     storage = MemoryStorage()
     router = Router.sandbox({"hi": "hello there"}, storage=storage)
     answer = await router.route("hi", models=["openai/gpt-4.1"])

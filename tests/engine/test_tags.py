@@ -35,7 +35,7 @@ async def heard(router: Router, **options: Any) -> dict[str, Any]:
     return answer.trace.metadata
 
 
-async def test_only_requests_in_the_block_get_the_tags() -> None:
+async def test_requests_inside_get_the_tags_and_those_outside_do_not() -> None:
     router = Router.sandbox()
     assert await heard(router) == {}
     with router.tags(team="support", self=1):
@@ -59,7 +59,7 @@ def test_inner_tags_override_outer_ones_and_the_requests_own_override_both(
     assert metadata(router, {}) is None
 
 
-async def test_tasks_inherit_tags_and_have_their_own() -> None:
+async def test_tags_apply_in_tasks_started_inside_and_each_task_has_its_own() -> None:
     router = Router.sandbox()
     seen: dict[int, dict[str, Any]] = {}
     both_in = anyio.Event()
@@ -86,7 +86,7 @@ async def test_views_share_the_tags_and_other_routers_do_not() -> None:
         assert await heard(other) == {"b": 2}
 
 
-async def test_a_thread_has_the_tags_of_its_context() -> None:
+async def test_a_thread_has_the_tags_of_the_context_that_it_was_given() -> None:
     router = Router.sandbox()
 
     def ask() -> dict[str, Any]:
@@ -109,7 +109,7 @@ def test_blocking_calls_have_the_tags_of_their_caller() -> None:
     router.blocking.close()
 
 
-async def test_later_changes_of_the_passed_objects_do_not_change_tags() -> None:
+async def test_changing_a_passed_object_later_changes_no_tag() -> None:
     router, mine = Router.sandbox(), ["x"]
     with router.tags(mine=mine):
         mine.append("y")
@@ -118,14 +118,14 @@ async def test_later_changes_of_the_passed_objects_do_not_change_tags() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"a": object()}, {"a": b"x"}, {"a": float("nan")}, {"a": "\ud800"}])
-def test_values_that_are_not_json_are_refused_at_once_with_their_path(wrong: dict[str, Any]) -> None:
+def test_a_tag_that_is_not_json_is_refused_at_once_with_its_path(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationFailed) as told:
         Router.sandbox().tags(**wrong)
     (problem,) = told.value.problems
     assert problem.path == "tags.a"
 
 
-def test_tags_that_are_too_long_are_refused_at_once_with_the_part_to_blame() -> None:
+def test_too_long_tags_are_refused_at_once_by_name() -> None:
     router = Router.sandbox()
     with pytest.raises(ValidationFailed, match=r"^tags: takes 17008 bytes as JSON; at most 16384"):
         router.tags(a="x" * 17_000)
@@ -142,7 +142,7 @@ def test_tags_that_are_too_long_are_refused_at_once_with_the_part_to_blame() -> 
         assert metadata(router, {"metadata": {"a": "x" * 16_000}}) == {"a": "x" * 16_000}
 
 
-def test_a_block_can_be_left_in_another_context() -> None:
+def test_a_scope_may_be_left_in_another_context_than_it_was_entered() -> None:
     router = Router.sandbox()
 
     @contextmanager
@@ -156,7 +156,7 @@ def test_a_block_can_be_left_in_another_context() -> None:
     assert router._parts.tags.here() == {}
 
 
-def test_a_context_does_not_keep_a_router_alive() -> None:
+def test_a_context_that_outlives_a_router_does_not_keep_it() -> None:
     router = Router.sandbox()
     with router.tags(a=1):
         left = contextvars.copy_context()
