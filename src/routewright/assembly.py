@@ -25,7 +25,7 @@ from ._core.policy import changes_between, drawn, published, version_asked
 from ._core.request.json_scan import quoted
 from ._core.request.read import checked_retries, timeout_ms_of
 from ._core.routing.inputs import Defaults
-from ._core.tokens.estimate import VOCABULARIES, count_request
+from ._core.tokens.estimate import VOCABULARIES, Vocabulary, count_request
 from ._core.webhooks.endpoint import PURPOSE
 from ._engine.admission import Admissions
 from ._engine.cache import Caching
@@ -83,6 +83,8 @@ from .wire import (
     Policy,
     PolicyChanged,
     PolicySnapshot,
+    RouteRequest,
+    TokenBounds,
 )
 
 T = TypeVar("T")
@@ -327,6 +329,9 @@ class Parts:
 
         return PackedTokenCounter()
 
+    def _counter(self, request: RouteRequest, bounds: TokenBounds, encodings: Sequence[Vocabulary]) -> TokenBounds:
+        return count_request(self._token_counter, request, bounds, encodings)
+
     @property
     def used_cache(self) -> Caching | None:
         """The response cache, if one was passed or a request has used it."""
@@ -507,7 +512,7 @@ class Parts:
             policies=self._publish(),
             clock=settings.clock,
             rng=settings.rng,
-            count=lambda *asked: count_request(self._token_counter, *asked),
+            count=self._counter,
             predictor=None if settings.predictor == "built-in" else settings.predictor,
             built_in=built_in_predictor if settings.predictor == "built-in" else None,
             defaults=self._defaults,
