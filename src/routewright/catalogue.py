@@ -67,8 +67,8 @@ class Catalogue:
 
         document = read(path)
         with document.naming():
-            given = read_catalogue(document, known=[model.id for model in cls().models])
-            return cls().overlaid(given.rows, aliases=given.aliases, as_of=given.as_of)
+            rows, aliases, as_of = read_catalogue(document, known=[model.id for model in cls().models])
+            return cls().overlaid(rows, aliases=aliases, as_of=as_of)
 
     def overlaid(
         self, rows: Iterable[Mapping[str, Any]], *, aliases: Mapping[str, str] | None = None, as_of: str | None = None

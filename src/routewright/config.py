@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import date
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import pydantic
 from msgspec import Struct, convert
@@ -210,20 +210,12 @@ class CatalogueFile(Strict):
     """The date of its facts."""
 
 
-class Overlay(NamedTuple):
-    """The content of a catalogue file, for ``Catalogue.overlaid``."""
-
-    rows: list[dict[str, Any]]
-    aliases: dict[str, str]
-    as_of: str | None
-
-
-def read_catalogue(document: Document, known: Sequence[str]) -> Overlay:
-    """Read an overlay of a catalogue with the ids ``known``.
+def read_catalogue(document: Document, known: Sequence[str]) -> tuple[list[dict[str, Any]], dict[str, str], str | None]:
+    """Read an overlay of a catalogue with the ids ``known``: its rows, aliases and date, for ``Catalogue.overlaid``.
 
     Raises ``ValidationFailed`` naming the key."""
     file = shaped(document.content, CatalogueFile)
-    # refuse names of unknown models, and aliases that are also ids
+    # names of unknown models are refused, and aliases that are also ids
     entries: tuple[Any, ...] = file.models
     own = [entry.id for entry in entries]
     above = {*known}
@@ -238,22 +230,7 @@ def read_catalogue(document: Document, known: Sequence[str]) -> Overlay:
     for alias in file.aliases:
         if alias in above:
             raise ValidationFailed.at(joined("aliases", alias), "is the id of a model", "take another name")
-    return Overlay([*_rows(file).values()], dict(file.aliases), file.as_of)
-
-
-def _check_known(path: str, model: str, known: set[str], below: Sequence[str] = ()) -> None:
-    if model in known:
-        return
-    if model in below:
-        raise ValidationFailed.at(path, f"{model!r} is defined below it", "name a model that is defined above")
-    hint = did_you_mean(model, known) or "give it an entry under models"
-    raise ValidationFailed.at(path, f"unknown model {quoted(model)}", hint)
-
-
-def _rows(file: CatalogueFile) -> dict[str, dict[str, Any]]:
-    """The fields that the file gives of each model."""
     rows: dict[str, dict[str, Any]] = {}
-    entries: tuple[Any, ...] = file.models
     for entry in entries:
         if entry.id in rows:
             raise ValidationFailed.at("models", f"{entry.id!r} has two entries", "merge them")
@@ -272,7 +249,16 @@ def _rows(file: CatalogueFile) -> dict[str, dict[str, Any]]:
         row["pricing_per_1m"] = _struct_of(Pricing, prices)
     for model_id in file.disabled:
         rows.setdefault(model_id, {"id": model_id})["disabled"] = True
-    return rows
+    return [*rows.values()], dict(file.aliases), file.as_of
+
+
+def _check_known(path: str, model: str, known: set[str], below: Sequence[str] = ()) -> None:
+    if model in known:
+        return
+    if model in below:
+        raise ValidationFailed.at(path, f"{model!r} is defined below it", "name a model that is defined above")
+    hint = did_you_mean(model, known) or "give it an entry under models"
+    raise ValidationFailed.at(path, f"unknown model {quoted(model)}", hint)
 
 
 WeightsEntry, FallbackEntry = entry_of(PolicyWeights), entry_of(PolicyFallback)
