@@ -59,7 +59,7 @@ async def refused(console: Console, header: Any, environment: Environment | None
 # Whose it is
 
 
-async def test_a_key_tells_account_environment_and_scopes(console: Console) -> None:
+async def test_a_caller_has_the_account_environment_and_scopes_of_its_key(console: Console) -> None:
     live = await a_key(console, scopes=["route", "models:read"])
     test = await a_key(console, environment="sandbox")
     expected = Caller("acme", "production", live.key.id, ("route", "models:read"))
@@ -69,7 +69,7 @@ async def test_a_key_tells_account_environment_and_scopes(console: Console) -> N
     assert await console.authenticate(bearer(test), "sandbox") == Caller("acme", "sandbox", test.key.id, None)
 
 
-async def test_a_key_of_the_other_environment_is_told_where_to_go(console: Console) -> None:
+async def test_a_key_of_the_other_environment_is_refused_with_a_hint(console: Console) -> None:
     live, test = await a_key(console), await a_key(console, environment="sandbox")
     assert await refused(console, bearer(live), "sandbox") == (
         "this address takes sk_test_... keys: send the sk_live_... key to the production address"
@@ -81,7 +81,9 @@ async def test_a_key_of_the_other_environment_is_told_where_to_go(console: Conso
         await console.authenticate(bearer(live), "live")  # type: ignore[arg-type]
 
 
-async def test_unknown_and_revoked_keys_take_the_same_way_and_hear_the_same(console: Console, watched: Watched) -> None:
+async def test_unknown_and_revoked_keys_take_the_same_path_to_the_same_error(
+    console: Console, watched: Watched
+) -> None:
     revoked = await a_key(console)
     await console.revoke_key("acme", revoked.key.id)
     unknown = new_key("production", random.Random(7).randbytes(24))
@@ -92,7 +94,7 @@ async def test_unknown_and_revoked_keys_take_the_same_way_and_hear_the_same(cons
     assert ways == [(str(unknown_key()), {"KeyByDigest": 1})] * 2
 
 
-async def test_what_is_no_key_is_refused_without_asking_the_storage(console: Console, watched: Watched) -> None:
+async def test_malformed_keys_are_refused_without_a_storage_read(console: Console, watched: Watched) -> None:
     for header in (None, "", "Bearer x", "Bearer sk_live_short", "Basic eDp5", 7, b"Bearer x"):
         await refused(console, header)
     assert not watched.asked
@@ -108,7 +110,7 @@ async def test_a_key_whose_account_is_gone_is_unknown(console: Console, watched:
     assert await holds(console, new)
 
 
-async def test_a_storage_that_gives_another_key_opens_nothing(clock: FakeClock) -> None:
+async def test_a_wrong_key_from_the_storage_is_refused(clock: FakeClock) -> None:
     class Mistaken(MemoryStorage):
         async def read(self, account: str, query: Any) -> Any:
             return new.key if isinstance(query, KeyByDigest) else await super().read(account, query)
@@ -125,9 +127,7 @@ async def test_a_storage_that_gives_another_key_opens_nothing(clock: FakeClock) 
 # How long it is believed
 
 
-async def test_what_was_found_out_is_believed_for_two_seconds_at_most(
-    console: Console, watched: Watched, clock: FakeClock
-) -> None:
+async def test_results_are_cached_for_two_seconds(console: Console, watched: Watched, clock: FakeClock) -> None:
     new = await a_key(console)
     await holds(console, new)
     watched.asked.clear()
@@ -139,7 +139,7 @@ async def test_what_was_found_out_is_believed_for_two_seconds_at_most(
     assert watched.asked == {"KeyByDigest": 1, "Stands": 1}
 
 
-async def test_a_shorter_time_may_be_set(watched: Watched, clock: FakeClock) -> None:
+async def test_the_cache_time_can_be_shorter(watched: Watched, clock: FakeClock) -> None:
     console = Console(watched, clock=clock, secret=PRESENT, recheck_s=0)
     new = await a_key(console)
     watched.asked.clear()
@@ -149,7 +149,7 @@ async def test_a_shorter_time_may_be_set(watched: Watched, clock: FakeClock) -> 
 
 
 @pytest.mark.parametrize("how", ["revoke_key", "change_key"])
-async def test_what_this_console_changes_holds_at_once(how: str, console: Console) -> None:
+async def test_changes_of_this_console_apply_at_once(how: str, console: Console) -> None:
     new = await a_key(console)
     assert await holds(console, new)
     if how == "revoke_key":
@@ -160,7 +160,7 @@ async def test_what_this_console_changes_holds_at_once(how: str, console: Consol
         assert (await console.authenticate(bearer(new))).scopes == ("models:read",)
 
 
-async def test_what_another_changes_holds_within_two_seconds(
+async def test_changes_of_another_console_apply_within_two_seconds(
     console: Console, watched: Watched, clock: FakeClock
 ) -> None:
     elsewhere = Console(watched, clock=clock, secret=PRESENT)
@@ -173,7 +173,7 @@ async def test_what_another_changes_holds_within_two_seconds(
     assert not await holds(elsewhere, new)
 
 
-async def test_a_refusal_is_not_remembered(console: Console, watched: Watched, clock: FakeClock) -> None:
+async def test_refusals_are_not_cached(console: Console, watched: Watched, clock: FakeClock) -> None:
     new = await a_key(console)
     behind = Console(Watched(), clock=clock, secret=PRESENT)
     assert not await holds(behind, new)
@@ -181,7 +181,7 @@ async def test_a_refusal_is_not_remembered(console: Console, watched: Watched, c
     assert await holds(behind, new)
 
 
-async def test_without_the_storage_a_key_holds_to_its_end_and_none_ever_begins(
+async def test_without_storage_only_cached_keys_are_accepted_until_they_expire(
     console: Console, watched: Watched, clock: FakeClock
 ) -> None:
     known, unmet = await a_key(console), await a_key(console)
@@ -200,9 +200,7 @@ async def test_without_the_storage_a_key_holds_to_its_end_and_none_ever_begins(
     assert await holds(console, unmet)
 
 
-async def test_what_is_known_does_not_grow_without_end(
-    console: Console, watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_cache_is_bounded(console: Console, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("routewright.authentication.MOST_KNOWN", 3)
     made = [await a_key(console) for _ in range(5)]
     for new in made:
@@ -239,7 +237,7 @@ def headers(chance: random.Random, real: str) -> Any:
     return chance.choice([None, 7, 1.5, b"Bearer " + real.encode(), [real], {"key": real}, ("Bearer", real), object()])
 
 
-async def test_whatever_is_sent_is_refused_as_that_and_never_echoed(console: Console, full: bool) -> None:
+async def test_any_invalid_header_is_refused_and_never_shown(console: Console, full: bool) -> None:
     chance, new = random.Random(20261122), await a_key(console)
     real = new.secret.reveal()
     with Watch([real, real[8:20]]) as watch:
@@ -263,7 +261,7 @@ async def test_whatever_is_sent_is_refused_as_that_and_never_echoed(console: Con
 
 
 @pytest.mark.parametrize("place", ["memory", "sqlite"])
-async def test_a_key_that_is_used_outlives_any_number_of_changes(place: str, tmp_path: Path, clock: FakeClock) -> None:
+async def test_a_key_in_use_survives_any_number_of_rotations(place: str, tmp_path: Path, clock: FakeClock) -> None:
     storage: Storage = MemoryStorage() if place == "memory" else SqliteStorage(tmp_path / "traces.db", clock=clock)
     one, other = Console(storage, clock=clock), Console(storage, clock=clock)
     new = await a_key(one)
@@ -279,7 +277,7 @@ async def test_a_key_that_is_used_outlives_any_number_of_changes(place: str, tmp
     await one.aclose()
 
 
-async def test_a_key_that_was_not_used_holds_off_the_next_change_and_ends_with_it(clock: FakeClock) -> None:
+async def test_an_unused_key_blocks_the_next_rotation_unless_forced(clock: FakeClock) -> None:
     console = Console(MemoryStorage(), clock=clock)
     used, idle, gone = [await a_key(console, name=name) for name in ("used", "idle", "gone")]
     await console.rotate_secret()
@@ -300,7 +298,7 @@ async def test_a_key_that_was_not_used_holds_off_the_next_change_and_ends_with_i
     await console.rotate_secret()
 
 
-async def test_a_key_that_is_made_under_the_old_secret_meanwhile_holds(tmp_path: Path, clock: FakeClock) -> None:
+async def test_a_key_created_after_a_rotation_elsewhere_is_valid(tmp_path: Path, clock: FakeClock) -> None:
     storage = SqliteStorage(tmp_path / "traces.db", clock=clock)
     here = Console(storage, clock=clock)
     await here.create_account("acme")
@@ -314,9 +312,7 @@ async def test_a_key_that_is_made_under_the_old_secret_meanwhile_holds(tmp_path:
     await here.aclose()
 
 
-async def test_a_process_that_knows_only_the_old_secret_finds_keys_that_went_over(
-    tmp_path: Path, clock: FakeClock
-) -> None:
+async def test_a_process_with_only_the_previous_secret_finds_moved_keys(tmp_path: Path, clock: FakeClock) -> None:
     storage = SqliteStorage(tmp_path / "traces.db", clock=clock)
     behind, ahead = Console(storage, clock=clock), Console(storage, clock=clock)
     new = await a_key(behind)
@@ -329,7 +325,7 @@ async def test_a_process_that_knows_only_the_old_secret_finds_keys_that_went_ove
     await behind.aclose()
 
 
-async def test_where_nothing_can_be_written_a_key_of_the_secret_before_holds_all_the_same(
+async def test_a_key_of_the_previous_secret_is_valid_if_the_storage_is_read_only(
     watched: Watched, clock: FakeClock
 ) -> None:
     new = await a_key(Console(watched, clock=clock, secret=OLD))
@@ -343,7 +339,7 @@ async def test_where_nothing_can_be_written_a_key_of_the_secret_before_holds_all
     assert (await console.key("acme", new.key.id)).digest != new.key.digest
 
 
-async def test_a_storage_that_is_slow_to_write_holds_a_caller_up_for_a_quarter_of_a_second(clock: FakeClock) -> None:
+async def test_a_slow_write_delays_authentication_by_at_most_a_quarter_of_a_second(clock: FakeClock) -> None:
     class Slow(MemoryStorage):
         slow = False
 
@@ -362,7 +358,7 @@ async def test_a_storage_that_is_slow_to_write_holds_a_caller_up_for_a_quarter_o
 
 
 @pytest.mark.parametrize("steps", [[(PRESENT, NEW), (NEW, PRESENT), (NEW, "")]])
-async def test_processes_that_are_told_one_after_another_never_refuse_a_key(
+async def test_a_staggered_change_of_the_variables_refuses_no_key(
     steps: list[tuple[str, str]], clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = MemoryStorage()
@@ -385,7 +381,7 @@ async def test_processes_that_are_told_one_after_another_never_refuse_a_key(
         await old.rotate_secret()
 
 
-async def test_a_change_of_the_secret_is_not_forced_by_what_only_looks_like_a_yes(clock: FakeClock) -> None:
+async def test_only_true_forces_a_rotation(clock: FakeClock) -> None:
     console = Console(MemoryStorage(), clock=clock)
     new = await a_key(console)
     await console.rotate_secret()
@@ -395,7 +391,7 @@ async def test_a_change_of_the_secret_is_not_forced_by_what_only_looks_like_a_ye
     assert await holds(console, new)
 
 
-def test_the_pepper_is_derived_from_the_root_secret_and_marks_its_digests(clock: FakeClock) -> None:
+def test_digests_name_the_pepper_derived_from_the_root_secret(clock: FakeClock) -> None:
     text = new_key("production", bytes(24))
     console = Console(MemoryStorage(), clock=clock, secret=[NEW, PRESENT])
     newest, before = console._authenticator.peppers()
@@ -407,7 +403,7 @@ def test_the_pepper_is_derived_from_the_root_secret_and_marks_its_digests(clock:
     assert PRESENT not in repr(vars(console._authenticator) | {"peppers": [repr(newest), repr(before)]})
 
 
-async def test_the_second_question_is_asked_of_the_keys_own_account(console: Console, watched: Watched) -> None:
+async def test_the_second_read_is_of_the_account_of_the_key(console: Console, watched: Watched) -> None:
     """A storage is asked across accounts once; all else goes by the account that it named."""
     new = await a_key(console)
     asked: list[tuple[str, type]] = []

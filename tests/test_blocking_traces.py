@@ -20,7 +20,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> BlockingTraceStore:
     return TraceStore("memory:" if request.param == "memory" else f"sqlite:///{tmp_path / 'traces.db'}").blocking
 
 
-def test_every_method_that_waits_has_a_twin() -> None:
+def test_every_async_method_has_a_blocking_twin() -> None:
     waits = {
         name
         for name, method in inspect.getmembers(TraceStore, inspect.isfunction)
@@ -30,7 +30,7 @@ def test_every_method_that_waits_has_a_twin() -> None:
     assert waits - {"aclose"} == twins - {"close"}
 
 
-def test_it_does_what_its_twin_does(store: BlockingTraceStore) -> None:
+def test_the_blocking_twin_does_the_same(store: BlockingTraceStore) -> None:
     traces = [make_trace(number, metadata={"tenant": "acme", "number": number}) for number in range(3)]
     for trace in traces:
         store.record(trace)
@@ -58,7 +58,7 @@ def test_it_does_what_its_twin_does(store: BlockingTraceStore) -> None:
     store.close()
 
 
-def test_it_speaks_for_the_account_of_its_store_and_is_closed_behind_with(tmp_path: Path) -> None:
+def test_it_has_the_account_of_its_store_and_with_closes_it(tmp_path: Path) -> None:
     store = TraceStore(f"sqlite:///{tmp_path / 'traces.db'}")
     trace = make_trace(1)
     with store.blocking as default:
@@ -70,7 +70,7 @@ def test_it_speaks_for_the_account_of_its_store_and_is_closed_behind_with(tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["traces.db"]
 
 
-def test_that_of_a_router_reads_what_is_not_written_yet_and_has_no_thread_of_its_own(tmp_path: Path) -> None:
+def test_that_of_a_router_reads_pending_traces_without_its_own_thread(tmp_path: Path) -> None:
     before = {*threading.enumerate()}
     router = Router.sandbox(storage=SqliteStorage(tmp_path / "traces.db"))
     answer = router.blocking.route("hi")

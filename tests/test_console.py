@@ -90,7 +90,7 @@ def test_a_console_takes_a_storage_or_its_url(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_its_help_tells_the_limits_of_every_plan() -> None:
+def test_the_docstring_states_the_limits_of_every_plan() -> None:
     said = " ".join(str(Console.__doc__).split())
     for plan, limits in PLANS.items():
         told = [f"{each:,}" for each in astuple(limits) if each is not None]
@@ -98,18 +98,18 @@ def test_its_help_tells_the_limits_of_every_plan() -> None:
 
 
 @pytest.mark.parametrize("given", [None, 7, object(), "traces.db"])
-def test_what_is_no_storage_is_refused(given: Any) -> None:
+def test_anything_but_a_storage_is_refused(given: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"storage|url"):
         Console(given)
 
 
 @pytest.mark.parametrize("seconds", [-1, 2.1, nan, True, "1", None])
-def test_what_was_found_out_is_never_believed_for_more_than_two_seconds(seconds: Any) -> None:
+def test_recheck_s_is_at_most_two_seconds(seconds: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"^recheck_s: is .*; take seconds from 0 to 2$"):
         Console("memory:", recheck_s=seconds)
 
 
-def test_every_method_that_waits_has_a_plain_twin_that_says_the_same() -> None:
+def test_every_async_method_has_a_blocking_twin_with_its_docstring() -> None:
     waits = {name for name, _ in inspect.getmembers(Console, inspect.iscoroutinefunction) if not name.startswith("_")}
     twins = {name for name, _ in inspect.getmembers(BlockingConsole, inspect.isfunction) if not name.startswith("_")}
     assert waits - {"aclose"} == twins - {"close"}
@@ -119,7 +119,7 @@ def test_every_method_that_waits_has_a_plain_twin_that_says_the_same() -> None:
         assert method.__doc__ == twin.__doc__
 
 
-def test_the_plain_twin_does_what_the_other_does(tmp_path: Path) -> None:
+def test_the_blocking_twin_does_the_same(tmp_path: Path) -> None:
     with Console(f"sqlite:///{tmp_path}/traces.db").blocking as console:
         console.create_account("acme", plan="pro")
         new = console.create_key("acme", name="website")
@@ -131,7 +131,7 @@ def test_the_plain_twin_does_what_the_other_does(tmp_path: Path) -> None:
 # Accounts
 
 
-async def test_an_account_is_kept_as_it_is_set_up(console: Console) -> None:
+async def test_an_account_is_stored_as_created(console: Console) -> None:
     plain = await console.create_account("acme")
     assert plain == Account(name="acme", created_at="2026-11-22T12:00:00.000Z", plan="free")
     full = await console.create_account("Ünal & Co.", plan="team", limits=LIMITS, prepaid=True, monthly_limit_usd=12.5)
@@ -142,7 +142,7 @@ async def test_an_account_is_kept_as_it_is_set_up(console: Console) -> None:
     assert await console.accounts() == [plain, full]
 
 
-async def test_a_change_changes_what_is_given_and_nothing_else(console: Console) -> None:
+async def test_a_change_affects_only_the_given_terms(console: Console) -> None:
     first = await console.create_account("acme", plan="pro", limits=LIMITS, prepaid=True, monthly_limit_usd=5)
     assert await console.change_account("acme") == first
     changed = await console.change_account("acme", plan="team")
@@ -153,7 +153,7 @@ async def test_a_change_changes_what_is_given_and_nothing_else(console: Console)
     assert changed == await console.account("acme") == replace(changed, prepaid=False, monthly_nanos=0)
 
 
-async def test_an_account_is_set_up_once_and_changed_only_where_it_is(console: Console) -> None:
+async def test_an_account_is_created_once_and_changed_only_if_it_exists(console: Console) -> None:
     await console.create_account("acme", plan="pro")
     assert await said(console.create_account("acme")) == (
         "name: 'acme' is set up already; change_account() changes its terms"
@@ -165,7 +165,7 @@ async def test_an_account_is_set_up_once_and_changed_only_where_it_is(console: C
 
 
 @pytest.mark.parametrize("name", [" ", " acme", "acme ", "  a  "])
-async def test_no_account_is_set_up_whose_name_looks_like_anothers(name: str, console: Console) -> None:
+async def test_a_name_with_outer_blanks_is_refused(name: str, console: Console) -> None:
     await console.create_account("acme")
     assert await said(console.create_account(name)) == (
         f"name: must neither begin nor end with a blank, got '{name}'; leave it out"
@@ -176,12 +176,12 @@ async def test_no_account_is_set_up_whose_name_looks_like_anothers(name: str, co
 
 
 @pytest.mark.parametrize("name", ["a\x1b[2J", "a\u200b", "\u00a0", "a\tb", "\ud800", ["acme"]])
-async def test_no_account_is_set_up_whose_name_cannot_be_printed(name: Any, console: Console) -> None:
+async def test_an_unprintable_name_is_refused(name: Any, console: Console) -> None:
     assert (await said(console.create_account(name))).startswith("name: must be 1 to 200 printable characters, got ")
 
 
 @pytest.mark.parametrize("name", ["default", "_system", "", "x" * 201, "two\nlines", 7, None])
-async def test_a_name_that_is_nobodys_is_refused_wherever_it_is_said(name: Any, console: Console) -> None:
+async def test_a_reserved_name_is_refused_by_every_method(name: Any, console: Console) -> None:
     for path, doing in {
         "name": console.create_account(name),
         "account": console.account(name),
@@ -201,7 +201,7 @@ async def test_why_the_default_account_has_no_terms_is_said(console: Console) ->
     )
 
 
-async def test_enterprise_has_the_limits_of_its_contract_or_is_refused(console: Console) -> None:
+async def test_enterprise_needs_limits(console: Console) -> None:
     missing = "limits: are missing: the plan 'enterprise' has none of its own; pass RateLimits(requests_p"
     for limits in (None, RateLimits()):
         assert (await said(console.create_account("acme", plan="enterprise", limits=limits))).startswith(missing)
@@ -241,15 +241,13 @@ async def test_enterprise_has_the_limits_of_its_contract_or_is_refused(console: 
     ],
     ids=str,
 )
-async def test_terms_that_are_none_are_refused_with_what_to_write(
-    terms: dict[str, Any], problem: str, console: Console
-) -> None:
+async def test_invalid_terms_are_refused_with_a_hint(terms: dict[str, Any], problem: str, console: Console) -> None:
     assert (await said(console.create_account("acme", **terms))).startswith(problem)
     await console.create_account("acme")
     assert (await said(console.change_account("acme", **terms))).startswith(problem)
 
 
-async def test_all_that_is_wrong_is_said_at_once(console: Console) -> None:
+async def test_all_problems_are_reported_at_once(console: Console) -> None:
     problems = await said(console.create_account("acme", plan="x", prepaid="no", monthly_limit_usd=nan))  # type: ignore[arg-type]
     assert [line.partition(":")[0] for line in problems.splitlines()] == ["plan", "prepaid", "monthly_limit_usd"]
 
@@ -262,7 +260,7 @@ class Wordy(float):
 
 
 @pytest.mark.parametrize("number", [Wordy, float, np.float64, np.float32, np.float16, Fraction])
-async def test_an_amount_may_be_of_any_kind_of_number(number: Any, console: Console) -> None:
+async def test_amounts_may_be_any_kind_of_number(number: Any, console: Console) -> None:
     account = await console.create_account("acme", prepaid=True, monthly_limit_usd=number(1.5))
     assert account.monthly_nanos == 1_500_000_000
     new = await console.create_key("acme", name="x", budget_usd=number(0.25), monthly_limit_usd=number(0))
@@ -272,14 +270,14 @@ async def test_an_amount_may_be_of_any_kind_of_number(number: Any, console: Cons
 
 
 @pytest.mark.parametrize("number", [np.int64, np.uint8, int])
-async def test_whole_dollars_may_be_so_too(number: Any, console: Console) -> None:
+async def test_whole_amounts_may_be_any_kind_of_integer(number: Any, console: Console) -> None:
     account = await console.create_account("acme", monthly_limit_usd=number(100))
     assert account.monthly_nanos == 100 * 10**9
     assert (await console.credit("acme", number(7))).nanos == 7 * 10**9
 
 
 @given(st.floats(1e-9, 1e9) | st.just(0.0))
-def test_money_is_kept_in_nano_dollars_and_never_grows(dollars: float) -> None:
+def test_amounts_are_rounded_down_to_nano_dollars(dollars: float) -> None:
     nanos = account_terms({"monthly_limit_usd": dollars})["monthly_nanos"]
     assert nanos <= dollars * 1e9 * (1 + 1e-15)
     assert nanos + 1 >= dollars * 1e9 * (1 - 1e-15)
@@ -288,7 +286,7 @@ def test_money_is_kept_in_nano_dollars_and_never_grows(dollars: float) -> None:
 # Credit and standing
 
 
-async def test_credit_adds_to_the_balance_and_can_be_taken_back(console: Console) -> None:
+async def test_credit_adds_to_the_balance_and_can_be_withdrawn(console: Console) -> None:
     await console.create_account("acme", prepaid=True)
     first = await console.credit("acme", 10, note="November")
     assert (first.usd, first.created, first.balance_usd) == (10.0, True, 10.0)
@@ -298,7 +296,7 @@ async def test_credit_adds_to_the_balance_and_can_be_taken_back(console: Console
     assert (back.usd, back.balance_nanos) == (-20.25, -9_750_000_000)
 
 
-async def test_credit_of_one_id_is_given_once(console: Console, storage: Storage) -> None:
+async def test_credit_with_the_same_id_is_booked_once(console: Console, storage: Storage) -> None:
     await console.create_account("acme", prepaid=True)
     assert (await console.credit("acme", 10, id="invoice 7", note="paid")).created
     again = await console.credit("acme", 10, id="invoice 7")
@@ -314,7 +312,7 @@ async def test_credit_of_one_id_is_given_once(console: Console, storage: Storage
     assert (await console.credit("umbra", 3, id="invoice 7")).balance_usd == 3.0
 
 
-async def test_credit_of_an_account_that_is_not_prepaid_counts_once_it_is(console: Console) -> None:
+async def test_credit_counts_once_the_account_becomes_prepaid(console: Console) -> None:
     await console.create_account("acme")
     assert (await console.credit("acme", 10)).balance_usd is None
     assert (await console.standing("acme")).balance is None
@@ -342,7 +340,7 @@ async def test_credit_of_an_account_that_is_not_prepaid_counts_once_it_is(consol
     ],
     ids=str,
 )
-async def test_credit_that_is_none_is_refused(usd: Any, more: dict[str, Any], problem: str, console: Console) -> None:
+async def test_invalid_credit_is_refused(usd: Any, more: dict[str, Any], problem: str, console: Console) -> None:
     await console.create_account("acme", prepaid=True)
     assert (await said(console.credit("acme", usd, **more))).startswith(problem)
     with pytest.raises(NotFound):
@@ -350,7 +348,7 @@ async def test_credit_that_is_none_is_refused(usd: Any, more: dict[str, Any], pr
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-async def test_credit_has_a_bound_in_all_which_is_told(sign: int, console: Console) -> None:
+async def test_total_credit_has_a_limit(sign: int, console: Console) -> None:
     await console.create_account("acme", prepaid=True)
     for number in range(1, 10):
         credit = await console.credit("acme", sign * 1_000_000_000, id=f"invoice {number}")
@@ -362,9 +360,7 @@ async def test_credit_has_a_bound_in_all_which_is_told(sign: int, console: Conso
     assert (await console.credit("acme", sign * -1)).balance_usd == sign * (9e9 - 1)
 
 
-async def test_the_standing_says_what_was_charged_what_is_held_and_what_is_left(
-    console: Console, storage: Storage
-) -> None:
+async def test_the_standing_has_charges_reservations_and_balance(console: Console, storage: Storage) -> None:
     await console.create_account("acme", prepaid=True, monthly_limit_usd=4)
     await console.credit("acme", 10)
     limited = (await console.create_key("acme", name="a", budget_usd=2, monthly_limit_usd=1)).key
@@ -385,7 +381,7 @@ async def test_the_standing_says_what_was_charged_what_is_held_and_what_is_left(
     assert (stands.month.spent_usd, stands.month.limit_usd, stands.month.left_usd) == (1.0, 1.0, 0.0)
 
 
-async def test_where_nothing_is_limited_there_is_no_share_of_it(console: Console) -> None:
+async def test_percent_is_none_without_a_limit(console: Console) -> None:
     await console.create_account("acme")
     month = (await console.standing("acme")).month
     assert (month.limit_usd, month.left_usd, month.percent, month.spent_usd) == (None, None, None, 0.0)
@@ -394,7 +390,7 @@ async def test_where_nothing_is_limited_there_is_no_share_of_it(console: Console
 # Keys
 
 
-async def test_a_key_is_shown_once_and_kept_as_a_digest(console: Console, tmp_path: Path) -> None:
+async def test_a_key_is_shown_once_and_stored_as_a_digest(console: Console, tmp_path: Path) -> None:
     await console.create_account("acme")
     new = await console.create_key("acme", name="website", scopes=["traces:read", "route", "route"], limits=LIMITS,
                                    budget_usd=5, monthly_limit_usd=0.5)  # fmt: skip
@@ -420,7 +416,7 @@ async def test_no_two_keys_are_the_same(console: Console) -> None:
     assert [key.id for key in await console.keys("acme")] == [new.key.id for new in made]
 
 
-async def test_another_accounts_key_and_one_that_is_unknown_are_answered_alike(console: Console) -> None:
+async def test_a_foreign_key_and_an_unknown_one_raise_the_same_error(console: Console) -> None:
     await console.create_account("acme")
     await console.create_account("umbra")
     hers = (await console.create_key("umbra", name="x")).key
@@ -437,7 +433,7 @@ async def test_another_accounts_key_and_one_that_is_unknown_are_answered_alike(c
 
 
 @pytest.mark.parametrize("key_id", ["\ud800", ["key_1"], None, "", "x" * 100_000, "a\0", 7, "sk_live_abcdefgh", b"k"])
-async def test_what_can_be_no_keys_id_is_refused_wherever_it_is_said(key_id: Any, console: Console) -> None:
+async def test_an_invalid_key_id_is_refused_by_every_method(key_id: Any, console: Console) -> None:
     await console.create_account("acme")
     for doing in (
         console.key("acme", key_id),
@@ -450,7 +446,7 @@ async def test_what_can_be_no_keys_id_is_refused_wherever_it_is_said(key_id: Any
         assert len(problem) < 200
 
 
-async def test_a_change_of_a_key_changes_what_is_given_and_nothing_else(console: Console) -> None:
+async def test_a_key_change_affects_only_the_given_terms(console: Console) -> None:
     await console.create_account("acme")
     new = await console.create_key("acme", name="x", scopes=["route"], limits=LIMITS, budget_usd=5)
     assert await console.change_key("acme", new.key.id) == new.key
@@ -464,7 +460,7 @@ async def test_a_change_of_a_key_changes_what_is_given_and_nothing_else(console:
     assert await holds(console, new)
 
 
-async def test_a_revoked_key_stays_so_and_marks_what_it_did(
+async def test_a_revoked_key_stays_revoked_and_its_traces_are_marked(
     console: Console, storage: Storage, clock: FakeClock
 ) -> None:
     await console.create_account("acme")
@@ -504,9 +500,7 @@ async def test_a_revoked_key_stays_so_and_marks_what_it_did(
     ],
     ids=str,
 )
-async def test_a_key_that_cannot_be_is_refused_with_what_to_write(
-    terms: dict[str, Any], problem: str, console: Console
-) -> None:
+async def test_invalid_keys_are_refused_with_a_hint(terms: dict[str, Any], problem: str, console: Console) -> None:
     await console.create_account("acme")
     assert (await said(console.create_key("acme", **{"name": "x"} | terms))).startswith(problem)
     assert await console.keys("acme") == []
@@ -521,7 +515,7 @@ async def test_a_key_needs_an_account(console: Console) -> None:
     assert await console.keys("umbra") == []
 
 
-async def test_no_key_is_made_whose_secret_ends_before_it(clock: FakeClock) -> None:
+async def test_no_key_is_created_without_a_persistent_secret(clock: FakeClock) -> None:
     storage = Watched()
     console = Console(storage, clock=clock)
     await console.create_account("acme")
@@ -533,7 +527,7 @@ async def test_no_key_is_made_whose_secret_ends_before_it(clock: FakeClock) -> N
     assert await holds(told, await told.create_key("acme", name="x"))
 
 
-async def test_consoles_of_one_storage_know_each_others_keys(storage: Storage, clock: FakeClock) -> None:
+async def test_consoles_of_one_storage_share_keys(storage: Storage, clock: FakeClock) -> None:
     one, other = Console(storage, clock=clock), Console(storage, clock=clock)
     await one.create_account("acme")
     assert await holds(other, await one.create_key("acme", name="x"))
@@ -543,7 +537,7 @@ async def test_consoles_of_one_storage_know_each_others_keys(storage: Storage, c
 # Incidents
 
 
-async def test_an_incident_is_kept_with_its_event_and_ends_once(
+async def test_an_incident_is_stored_with_its_event_and_resolved_once(
     console: Console, storage: Storage, clock: FakeClock
 ) -> None:
     first = await console.open_incident("Answers are slow", severity="minor")
@@ -584,9 +578,7 @@ async def test_an_incident_is_kept_with_its_event_and_ends_once(
     ],
     ids=str,
 )
-async def test_an_incident_that_cannot_be_shown_is_refused(
-    given: dict[str, Any], problem: str, console: Console
-) -> None:
+async def test_an_invalid_incident_is_refused(given: dict[str, Any], problem: str, console: Console) -> None:
     assert (await said(console.open_incident(**{"title": "x", "severity": "minor"} | given))).startswith(problem)
     assert await console.incidents() == []
 
@@ -594,7 +586,7 @@ async def test_an_incident_that_cannot_be_shown_is_refused(
 # What others hear of it
 
 
-async def test_a_change_holds_at_once_for_the_routers_of_the_same_storage_object() -> None:
+async def test_a_change_applies_at_once_to_routers_of_the_same_storage_object() -> None:
     clock = FakeClock(autojump=False)
     storage = MemoryStorage(clock=clock)
     console, router = Console(storage, clock=clock), Router.sandbox(storage=storage, settings=Settings(clock=clock))
@@ -622,7 +614,7 @@ async def test_a_router_refuses_a_revoked_key_at_once(clock: FakeClock) -> None:
     await router.aclose()
 
 
-async def test_what_a_storage_fails_with_is_a_fault_of_its_own(clock: FakeClock) -> None:
+async def test_unexpected_storage_errors_are_internal_errors(clock: FakeClock) -> None:
     class Broken(MemoryStorage):
         async def read(self, account: str, query: Any) -> Any:
             raise KeyError("sk_live_canary")

@@ -101,7 +101,7 @@ async def tried(console: Console, method: str, given: dict[str, Any], watch: Wat
     return None
 
 
-def test_every_method_is_looked_at() -> None:
+def test_every_method_is_covered() -> None:
     waits = {name for name, _ in inspect.getmembers(Console, inspect.iscoroutinefunction) if not name.startswith("_")}
     assert set(VALID) == waits - {"aclose", "deliver"}
     for name in VALID:
@@ -110,7 +110,7 @@ def test_every_method_is_looked_at() -> None:
 
 @pytest.mark.parametrize("stray", STRAYS.values(), ids=list(STRAYS))
 @pytest.mark.parametrize("method", [name for name, takes in VALID.items() if takes])
-async def test_a_key_that_is_passed_where_none_belongs_is_not_told(
+async def test_a_key_passed_as_another_argument_is_not_shown(
     method: str, stray: Any, console: Console, watch: Watch
 ) -> None:
     for name in VALID[method]:
@@ -120,7 +120,7 @@ async def test_a_key_that_is_passed_where_none_belongs_is_not_told(
 
 @pytest.mark.parametrize("how", ["away", "read only", "cannot know"])
 @pytest.mark.parametrize("method", VALID)
-async def test_nor_is_one_told_where_the_storage_fails(
+async def test_a_key_is_not_shown_if_the_storage_fails(
     method: str, how: str, console: Console, watched: Watched, watch: Watch
 ) -> None:
     watched.is_away = how == "away"
@@ -130,7 +130,7 @@ async def test_nor_is_one_told_where_the_storage_fails(
     await tried(console, method, VALID[method], watch)
 
 
-async def test_a_key_that_holds_is_seen_by_who_made_it_alone(clock: FakeClock, tmp_path: Path) -> None:
+async def test_a_valid_key_is_shown_only_to_its_creator(clock: FakeClock, tmp_path: Path) -> None:
     storage = SqliteStorage(tmp_path / "traces.db", clock=clock)
     with Watch([]) as watch:
         console = Console(storage, clock=clock)
@@ -173,7 +173,7 @@ async def test_a_new_key_is_neither_encoded_nor_copied(console: Console) -> None
     assert copied.key == new.key
 
 
-async def test_what_a_storage_is_told_is_no_key(console: Console, watched: Watched, watch: Watch) -> None:
+async def test_no_key_reaches_the_storage(console: Console, watched: Watched, watch: Watch) -> None:
     new = await console.create_key("acme", name="x")
     assert await holds(console, new)
     watch.words = [*watch.words, new.secret.reveal(), new.secret.reveal()[12:24]]

@@ -100,7 +100,9 @@ async def a_key(console: Console) -> NewKey:
     return await console.create_key("acme", name="x", budget_usd=5)
 
 
-async def test_two_who_change_a_key_at_once_both_do(mine: Console, theirs: Console, interrupted: Interrupted) -> None:
+async def test_concurrent_changes_of_a_key_are_both_kept(
+    mine: Console, theirs: Console, interrupted: Interrupted
+) -> None:
     key = (await a_key(theirs)).key
     interrupted.between = [lambda: theirs.change_key("acme", key.id, scopes=["models:read"], budget_usd=1)]
     changed = await mine.change_key("acme", key.id, name="y", limits=LIMITS)
@@ -108,7 +110,7 @@ async def test_two_who_change_a_key_at_once_both_do(mine: Console, theirs: Conso
     assert changed == await theirs.key("acme", key.id) == expected
 
 
-async def test_two_who_change_an_account_at_once_both_do(
+async def test_concurrent_changes_of_an_account_are_both_kept(
     mine: Console, theirs: Console, interrupted: Interrupted
 ) -> None:
     await a_key(theirs)
@@ -118,7 +120,7 @@ async def test_two_who_change_an_account_at_once_both_do(
     assert (changed.plan, changed.limits, changed.prepaid, changed.monthly_limit_usd) == ("team", LIMITS, True, 1.0)
 
 
-async def test_terms_have_to_go_together_with_what_others_made_of_them(
+async def test_terms_are_checked_together_with_concurrent_changes(
     mine: Console, theirs: Console, interrupted: Interrupted
 ) -> None:
     await a_key(theirs)
@@ -128,7 +130,7 @@ async def test_terms_have_to_go_together_with_what_others_made_of_them(
     assert (await theirs.account("acme")).plan == "pro"
 
 
-async def test_a_key_that_is_revoked_while_it_is_changed_is_both(
+async def test_a_key_revoked_during_a_change_is_revoked_and_changed(
     mine: Console, theirs: Console, interrupted: Interrupted
 ) -> None:
     key = (await a_key(theirs)).key
@@ -138,7 +140,7 @@ async def test_a_key_that_is_revoked_while_it_is_changed_is_both(
     assert (changed.name, changed.revoked_at) == ("y", "2026-11-22T12:00:00.000Z")
 
 
-async def test_a_key_that_is_changed_while_it_is_revoked_is_both(
+async def test_a_key_changed_during_its_revocation_is_revoked_and_changed(
     mine: Console, theirs: Console, interrupted: Interrupted
 ) -> None:
     key = (await a_key(theirs)).key
@@ -148,7 +150,7 @@ async def test_a_key_that_is_changed_while_it_is_revoked_is_both(
     assert (revoked.scopes, revoked.revoked_at) == (("models:read",), "2026-11-22T12:00:00.000Z")
 
 
-async def test_a_key_goes_over_to_the_new_secret_later_where_it_is_changed_just_then(
+async def test_a_key_changed_meanwhile_moves_to_the_new_secret_later(
     mine: Console, theirs: Console, interrupted: Interrupted, clock: FakeClock
 ) -> None:
     new = await a_key(theirs)
@@ -163,7 +165,7 @@ async def test_a_key_goes_over_to_the_new_secret_later_where_it_is_changed_just_
     assert went_over.digest != new.key.digest
 
 
-async def test_a_key_that_is_revoked_while_it_goes_over_stays_so(
+async def test_a_key_revoked_while_it_moves_to_the_new_secret_stays_revoked(
     mine: Console, theirs: Console, interrupted: Interrupted, clock: FakeClock
 ) -> None:
     new = await a_key(theirs)
@@ -175,7 +177,7 @@ async def test_a_key_that_is_revoked_while_it_goes_over_stays_so(
 
 
 @pytest.mark.parametrize("others", [TRIES - 1, TRIES])
-async def test_who_never_gets_his_turn_is_told(
+async def test_a_change_that_always_loses_raises_precondition_failed(
     others: int, mine: Console, theirs: Console, interrupted: Interrupted
 ) -> None:
     key = (await a_key(theirs)).key
@@ -201,7 +203,7 @@ async def test_who_never_gets_his_turn_is_told(
     assert changed == (others < TRIES, others < TRIES)
 
 
-async def test_a_change_that_comes_to_nothing_new_is_made_all_the_same(mine: Console, theirs: Console) -> None:
+async def test_a_change_without_a_difference_succeeds(mine: Console, theirs: Console) -> None:
     key = (await a_key(theirs)).key
     assert await mine.change_key("acme", key.id) == key
     assert await mine.change_key("acme", key.id, name=key.name) == key
@@ -237,14 +239,14 @@ def _round() -> st.SearchStrategy[list[tuple[int, str, dict[str, Any]]]]:
 
 
 @given(st.lists(_round(), min_size=1, max_size=4), st.integers(0, 2**32), st.booleans())
-def test_of_changes_at_once_every_one_sticks(
+def test_every_concurrent_change_is_kept(
     rounds: list[list[tuple[int, str, dict[str, Any]]]], seed: int, revoked: bool
 ) -> None:
     anyio.run(_all_stick, Shuffled(), rounds, seed, revoked)
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_of_changes_by_two_who_opened_one_file_every_one_sticks(seed: int, tmp_path: Path) -> None:
+async def test_every_concurrent_change_through_two_storages_is_kept(seed: int, tmp_path: Path) -> None:
     chance = Random(seed)
     every: list[tuple[str, dict[str, Any]]] = [
         *(("key", {"name": f"name {seed}"}), ("key", {"budget_usd": seed}), ("key", {"scopes": ["route"]})),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -19,32 +21,26 @@ def run(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_import_loads_nothing_heavy() -> None:
-    loaded = run("import routewright, sys; print(*sys.modules)").split()
-    assert [name for name in HEAVY if name in loaded] == []
+def test_names_that_need_no_router_load_nothing_heavy() -> None:
+    code = f"""
+import sys
+import routewright
+heavy = {HEAVY}
+print("routewright", *[module for module in heavy if module in sys.modules])
+for name in ("Caller", "Message", "RouteRequest", "RouterError", "Policy", "WebhookSigner"):
+    getattr(routewright, name)
+    print(name, *[module for module in heavy if module in sys.modules])
+routewright.Model(id="a/b").to_json()
+print("to_json", *[module for module in heavy if module in sys.modules])
+"""
+    for line in run(code).splitlines():
+        name, *loaded = line.split()
+        assert loaded == [], f"{name} loads them"
 
 
-@pytest.mark.parametrize("name", ["Caller", "Message", "RouteRequest", "RouterError", "Policy", "WebhookSigner"])
-def test_names_that_need_no_router_load_nothing_heavy(name: str) -> None:
-    loaded = run(f"from routewright import {name}; import sys; print(*sys.modules)").split()
-    assert [module for module in HEAVY if module in loaded] == []
-
-
-def test_the_router_is_at_hand_before_network_and_tables_are_loaded() -> None:
-    loaded = run("from routewright import Router; Router(); import sys; print(*sys.modules)").split()
-    for module in ("aiohttp", "pydantic", "tiktoken", "httpx2", "trio", "rich"):
-        assert module not in loaded
-
-
-def test_a_sandbox_decides_without_a_transport() -> None:
-    loaded = run(
-        "from routewright import Router; Router.sandbox().decide('Hi'); import sys; print(*sys.modules)"
-    ).split()
-    assert "routewright.backends.providers.features" in loaded
-    assert [name for name in loaded if name.startswith("routewright.backends.transport")] == []
-
-
-def test_import_and_init_touch_neither_network_nor_processes_nor_files() -> None:
+@pytest.fixture(scope="module")
+def begun() -> dict[str, Any]:
+    """What a process that makes a hundred Routers loads, touches and starts."""
     code = """
 import sys
 touched = []
@@ -57,21 +53,33 @@ sys.dont_write_bytecode = True
 sys.addaudithook(watch)
 import threading
 from routewright import Router
-Router()
-assert threading.active_count() == 1
-print(touched)
-"""
-    assert run(code) == "[]"
-
-
-def test_a_hundred_routers_start_no_thread() -> None:
-    code = """
-import threading
-from routewright import Router
 routers = [Router() for _ in range(100)]
-print(threading.active_count())
+found = {"loaded": [*sys.modules], "touched": [*touched], "threads": threading.active_count()}
+import json
+print(json.dumps(found))
 """
-    assert run(code) == "1"
+    found: dict[str, Any] = json.loads(run(code))
+    return found
+
+
+def test_a_router_loads_neither_network_nor_tables(begun: dict[str, Any]) -> None:
+    assert {"aiohttp", "pydantic", "tiktoken", "httpx2", "trio", "rich"}.isdisjoint(begun["loaded"])
+
+
+def test_import_and_init_touch_neither_network_nor_processes_nor_files(begun: dict[str, Any]) -> None:
+    assert begun["touched"] == []
+
+
+def test_a_hundred_routers_start_no_thread(begun: dict[str, Any]) -> None:
+    assert begun["threads"] == 1
+
+
+def test_a_sandbox_decides_without_a_transport() -> None:
+    loaded = run(
+        "from routewright import Router; Router.sandbox().decide('Hi'); import sys; print(*sys.modules)"
+    ).split()
+    assert "routewright.backends.providers.features" in loaded
+    assert [name for name in loaded if name.startswith("routewright.backends.transport")] == []
 
 
 def test_a_supervisor_of_workers_does_not_load_the_library() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("layers")  # one process reads the files
 SRC = Path(__file__).parent.parent / "src" / "routewright"
 
 FLOORS = [
@@ -23,7 +24,7 @@ FLOORS = [
     (
         "settings storage coordination root_secret guardrail input_file "
         "config policies catalogue output tools arguments authentication "
-        "webhook blocking replay learning trace console ledger counting cache assembly router policy_loss agent "
+        "webhook blocking replay learning trace console ledger cache assembly router policy_loss agent "
         "testing"
     ).split(),
     ["contrib", "server", "serve", "cli", "__main__", "__init__"],
@@ -210,7 +211,7 @@ def test_the_core_is_pure() -> None:
             assert OUTSIDE.isdisjoint(imported.split(".")), f"_core/{here} imports {imported}"
 
 
-def test_the_core_reaches_for_nothing_outside() -> None:
+def test_the_core_uses_no_clock_chance_or_files() -> None:
     for here, path in files_of("_core").items():
         for node in nodes_of(path):
             if isinstance(node, ast.Attribute):
@@ -231,7 +232,7 @@ def test_every_time_out_goes_through_the_clock() -> None:
                 assert "deadline" not in {keyword.arg for keyword in node.keywords}, f"{here}: take Clock.deadline"
 
 
-def test_every_lock_is_open_again_in_a_forked_child() -> None:
+def test_locks_are_renewed_in_forked_children() -> None:
     for path in modules():
         if name_of(path) == "fork":
             continue
@@ -243,7 +244,7 @@ def test_every_lock_is_open_again_in_a_forked_child() -> None:
 
 
 @pytest.mark.parametrize("room", ["contrib", "server", "serve", "cli"])
-def test_what_stands_around_a_router_uses_what_everybody_may(room: str) -> None:
+def test_outer_packages_use_only_public_names(room: str) -> None:
     for path in sorted((SRC / room).rglob("*.py")):
         for imported in imports(path):
             engine = imported.startswith("routewright._engine")
@@ -254,6 +255,6 @@ def test_what_stands_around_a_router_uses_what_everybody_may(room: str) -> None:
                 assert owner in ("self", "cls"), f"{name_of(path)} reaches for {owner}.{node.attr}: give it a name"
 
 
-def test_nothing_is_left_over() -> None:
+def test_no_file_has_a_leftover_name() -> None:
     for path in modules():
         assert path.stem not in {"utils", "common", "helpers", "handlers", "misc", "base", "v2"}, path

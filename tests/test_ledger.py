@@ -81,18 +81,18 @@ def test_a_ledger_takes_a_storage_or_its_url(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [None, 7, MemoryStorage, object(), "calls.db", "mysql://host/db"])
-def test_what_is_no_storage_is_refused(given: Any) -> None:
+def test_anything_but_a_storage_is_refused(given: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"storage|url"):
         Ledger(given)
 
 
 @pytest.mark.parametrize("name", ["", "_system", "a\nb", 7, None])
-def test_what_is_no_account_is_refused(name: Any) -> None:
+def test_an_invalid_account_is_refused(name: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"^account: "):
         Ledger("memory:").as_account(name)
 
 
-async def test_leaving_it_frees_the_storage(tmp_path: Path) -> None:
+async def test_async_with_closes_the_storage(tmp_path: Path) -> None:
     async with Ledger(f"sqlite:///{tmp_path}/calls.db") as ledger:
         assert await ledger.sums() == []
     assert repr(ledger) == f"Ledger({ledger._storage!r})"
@@ -101,7 +101,7 @@ async def test_leaving_it_frees_the_storage(tmp_path: Path) -> None:
 # Rows
 
 
-async def test_rows_are_newest_first_and_of_one_account(firm: Firm) -> None:
+async def test_rows_of_one_account_are_newest_first(firm: Firm) -> None:
     await book(firm.storage, "acme", row(1, "2026-11-20T10:00:00.000Z"), row(3, "2026-11-21T10:00:00.000Z"))
     await book(firm.storage, "acme", row(2, "2026-11-20T11:00:00.000Z"))
     await book(firm.storage, "other", row(9, "2026-11-20T11:00:00.000Z"))
@@ -111,7 +111,7 @@ async def test_rows_are_newest_first_and_of_one_account(firm: Firm) -> None:
     assert await all_rows(firm.ledger.as_account("other").as_account("none")) == []
 
 
-async def test_all_rows_are_given_each_once_however_many(firm: Firm) -> None:
+async def test_any_number_of_rows_is_read_once_each(firm: Firm) -> None:
     rows = [row(number, "2026-11-20T10:00:00.000Z") for number in range(2 * PIECE + 5)]
     await book(firm.storage, "acme", *rows)
     found = await all_rows(firm.ledger)
@@ -130,7 +130,7 @@ async def test_all_rows_are_given_each_once_however_many(firm: Firm) -> None:
         ({"trace_id": "tr_0004"}, []),
     ],
 )
-async def test_rows_can_be_of_a_time_and_of_a_call(firm: Firm, asked: dict[str, Any], numbers: list[int]) -> None:
+async def test_rows_can_be_selected_by_time_and_call(firm: Firm, asked: dict[str, Any], numbers: list[int]) -> None:
     for number, day in ((1, 19), (2, 20), (3, 21)):
         await book(firm.storage, "acme", row(number, f"2026-11-{day}T12:00:00.000Z"))
     assert await all_rows(firm.ledger, **asked) == [f"tr_{number:04}/1" for number in numbers]
@@ -146,7 +146,7 @@ async def test_rows_can_be_of_a_time_and_of_a_call(firm: Firm, asked: dict[str, 
         ({"account": "_system"}, "^account: "),
     ],
 )
-async def test_rows_that_cannot_be_meant_are_refused(firm: Firm, asked: dict[str, Any], said: str) -> None:
+async def test_invalid_selections_of_rows_are_refused(firm: Firm, asked: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationFailed, match=said):
         await all_rows(firm.ledger, **asked)
 
@@ -154,7 +154,7 @@ async def test_rows_that_cannot_be_meant_are_refused(firm: Firm, asked: dict[str
 # Sums
 
 
-async def test_sums_are_of_days_both_ends_included_and_of_the_last_seven_without_any(firm: Firm) -> None:
+async def test_days_of_sums_are_inclusive_and_default_to_the_last_seven(firm: Firm) -> None:
     for number, at in enumerate(("2026-11-14T23:59:59.999Z", "2026-11-15T00:00:00.000Z", "2026-11-21T12:00:00.000Z")):
         await book(firm.storage, "acme", row(number, at, charge=10**number))
     assert [each.charge_nanos for each in await firm.ledger.sums()] == [10, 100]
@@ -171,12 +171,12 @@ async def test_sums_are_of_days_both_ends_included_and_of_the_last_seven_without
         ((None, 20261121), "^last: is 20261121; write YYYY-MM-DD$"),
     ],
 )
-async def test_days_that_cannot_be_meant_are_refused(firm: Firm, days: tuple[Any, Any], said: str) -> None:
+async def test_invalid_days_are_refused(firm: Firm, days: tuple[Any, Any], said: str) -> None:
     with pytest.raises(ValidationFailed, match=said):
         await firm.ledger.sums(*days)
 
 
-async def test_what_all_accounts_used_is_one_sum_a_day_model_and_kind(firm: Firm) -> None:
+async def test_sums_of_all_accounts_are_by_day_model_and_kind(firm: Firm) -> None:
     at = "2026-11-20T10:00:00.000Z"
     await book(firm.storage, "acme", row(1, at, 10), row(2, "2026-11-21T10:00:00.000Z", 20))
     await book(firm.storage, "other", row(3, at, 30, model="b/two", provider="b"), row(4, at, 40))
@@ -191,7 +191,7 @@ async def test_what_all_accounts_used_is_one_sum_a_day_model_and_kind(firm: Firm
     assert await firm.storage.read("acme", asked) == [], "one account sees nothing of the others"
 
 
-async def test_sums_of_all_hold_what_calls_left_of_which_nobody_has_read_the_traces(firm: Firm) -> None:
+async def test_sums_of_all_include_calls_whose_traces_are_unread(firm: Firm) -> None:
     await firm.set_up()
     await firm.call()
     await firm.call(Caller("other"))
@@ -202,7 +202,7 @@ async def test_sums_of_all_hold_what_calls_left_of_which_nobody_has_read_the_tra
 # Statements
 
 
-async def test_a_statement_is_of_the_present_month_if_none_is_named(firm: Firm, clock: FakeClock) -> None:
+async def test_a_statement_covers_the_present_month_by_default(firm: Firm, clock: FakeClock) -> None:
     await firm.set_up()
     await firm.call()
     told = await firm.ledger.statement()
@@ -213,9 +213,7 @@ async def test_a_statement_is_of_the_present_month_if_none_is_named(firm: Firm, 
     assert await firm.ledger.statement("2026-11") == told
 
 
-async def test_one_month_closes_with_what_the_next_opens_with_and_both_with_the_purse(
-    firm: Firm, clock: FakeClock
-) -> None:
+async def test_a_month_opens_with_the_balance_the_last_one_closed_with(firm: Firm, clock: FakeClock) -> None:
     await firm.set_up(10**9, prepaid=True)
     for day in range(0, 30, 10):
         for _ in range(day // 10 + 1):
@@ -229,7 +227,7 @@ async def test_one_month_closes_with_what_the_next_opens_with_and_both_with_the_
     assert (await firm.purses())["account"] == 6 * COST
 
 
-async def test_what_was_charged_before_the_account_was_set_up_was_not_paid_from_its_balance(firm: Firm) -> None:
+async def test_charges_before_the_account_existed_do_not_reduce_its_balance(firm: Firm) -> None:
     created = "2026-11-10T12:00:00.000Z"
     times = ("2026-10-31T00:00:00.000Z", "2026-11-10T11:59:59.999Z")
     await book(firm.storage, "acme", *(row(number, at, 100) for number, at in enumerate(times)))
@@ -243,14 +241,14 @@ async def test_what_was_charged_before_the_account_was_set_up_was_not_paid_from_
     assert (await firm.ledger.statement("2026-12")).opening_nanos == 970
 
 
-async def test_who_is_not_prepaid_has_no_balance(firm: Firm) -> None:
+async def test_an_account_that_is_not_prepaid_has_no_balance(firm: Firm) -> None:
     assert (await firm.ledger.statement(account="nobody")).opening_nanos is None
     await firm.set_up(1_000)
     told = await firm.ledger.statement()
     assert (told.opening_nanos, told.closing_nanos, told.totals.credited_nanos) == (None, None, 1_000)
 
 
-async def test_cost_that_nobody_pays_for_is_cost_all_the_same(storage: Storage, clock: FakeClock) -> None:
+async def test_uncharged_cost_is_listed_as_cost(storage: Storage, clock: FakeClock) -> None:
     firm = await Firm(storage, clock, [BROKEN, FAILS], [FAILS, FAILS]).set_up()
     trace = await firm.call()
     assert trace.status == "failed"
@@ -259,7 +257,7 @@ async def test_cost_that_nobody_pays_for_is_cost_all_the_same(storage: Storage, 
     await firm.close()
 
 
-async def test_a_reservation_whose_process_ended_is_uncertain_in_the_statement(firm: Firm, clock: FakeClock) -> None:
+async def test_an_expired_reservation_is_an_uncertain_cost(firm: Firm, clock: FakeClock) -> None:
     await firm.set_up(10**6, prepaid=True)
     at = "2026-11-21T12:00:00.000Z"
     await hold(firm.storage, "tr_lost", 5_000, at, lasts_s=1.0)
@@ -275,7 +273,7 @@ async def test_a_reservation_whose_process_ended_is_uncertain_in_the_statement(f
     ("asked", "said"),
     [({"month": "2026-13"}, "^month: is '2026-13'; write YYYY-MM$"), ({"by": "week"}, "^by: is 'week'; one of model")],
 )
-async def test_a_statement_that_cannot_be_meant_is_refused(firm: Firm, asked: dict[str, Any], said: str) -> None:
+async def test_invalid_arguments_of_a_statement_are_refused(firm: Firm, asked: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationFailed, match=said):
         await firm.ledger.statement(**asked)
 
@@ -308,7 +306,7 @@ async def test_a_storage_without_a_ledger_says_so() -> None:
         await Ledger(TracesAlone()).sums()
 
 
-async def test_what_a_storage_should_not_raise_is_named_by_its_kind_alone() -> None:
+async def test_unexpected_storage_errors_show_only_their_type() -> None:
     with pytest.raises(InternalError, match=r"^the storage failed with OSError$"):
         await Ledger(Broken()).statement("2026-11")
 
@@ -316,7 +314,7 @@ async def test_what_a_storage_should_not_raise_is_named_by_its_kind_alone() -> N
 # Without await
 
 
-def test_every_method_that_waits_has_a_twin() -> None:
+def test_every_async_method_has_a_blocking_twin() -> None:
     waits = {
         name
         for name, method in inspect.getmembers(Ledger, inspect.isfunction)
@@ -327,7 +325,7 @@ def test_every_method_that_waits_has_a_twin() -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_it_does_without_await_what_it_does_with(kind: str, tmp_path: Path) -> None:
+def test_the_blocking_twin_does_the_same(kind: str, tmp_path: Path) -> None:
     ledger = Ledger("memory:" if kind == "memory" else f"sqlite:///{tmp_path / 'calls.db'}")
     worker = ledger.blocking._worker
     worker.run(book, ledger._storage, "acme", row(1, "2026-11-20T10:00:00.000Z"), row(2, "2026-11-20T11:00:00.000Z"))

@@ -36,7 +36,7 @@ def names(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
 
 
-def test_a_file_beside_the_store_is_made_once_for_its_owner_only(store: SqliteStorage) -> None:
+def test_a_file_beside_the_store_is_created_once_for_its_owner_only(store: SqliteStorage) -> None:
     secret = root_secret(store, {})
     path = secret_path(store.path)
     assert names(store.path.parent) == ["traces.db.secret"]
@@ -46,7 +46,7 @@ def test_a_file_beside_the_store_is_made_once_for_its_owner_only(store: SqliteSt
     assert root_secret(store, {}) == root_secret(SqliteStorage(store.path), {}) == secret
 
 
-def test_a_secret_that_is_made_anew_beside_a_store_with_keys_is_warned_of_once(
+def test_recreating_the_secret_of_a_store_with_keys_is_logged_once(
     store: SqliteStorage, caplog: pytest.LogCaptureFixture
 ) -> None:
     console = Console(store).blocking
@@ -68,7 +68,7 @@ def test_a_secret_that_is_made_anew_beside_a_store_with_keys_is_warned_of_once(
     assert len(caplog.messages) == 1, "of no live key, nothing"
 
 
-def test_of_processes_that_make_it_anew_at_once_the_one_that_does_warns(
+def test_only_the_process_that_recreates_the_secret_warns(
     store: SqliteStorage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     console = Console(store).blocking
@@ -89,7 +89,7 @@ def test_of_processes_that_make_it_anew_at_once_the_one_that_does_warns(
 
 
 @pytest.mark.parametrize("content", [b"", b"not a store, nor anything like it" * 40])
-def test_a_secret_is_made_beside_whatever_there_is(
+def test_a_secret_is_created_beside_any_file(
     content: bytes, store: SqliteStorage, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.path.write_bytes(content)
@@ -111,7 +111,7 @@ def test_the_mode_does_not_depend_on_the_umask(store: SqliteStorage) -> None:
     assert secret_path(store.path).stat().st_mode & 0o777 == 0o600
 
 
-def test_the_variable_wins_and_makes_no_file(store: SqliteStorage) -> None:
+def test_the_variable_takes_precedence_and_creates_no_file(store: SqliteStorage) -> None:
     assert root_secret(store, {VARIABLE: GIVEN}) == GIVEN.encode()
     assert names(store.path.parent) == []
     made = root_secret(store, {})
@@ -120,14 +120,14 @@ def test_the_variable_wins_and_makes_no_file(store: SqliteStorage) -> None:
     assert root_secret(store, {VARIABLE: ""}) == made, "an empty one is none"
 
 
-def test_a_secret_that_is_too_short_is_refused(store: SqliteStorage) -> None:
+def test_a_short_secret_is_refused(store: SqliteStorage) -> None:
     with pytest.raises(ValidationFailed, match=f"{VARIABLE}: has 15 bytes; take at least 16") as raised:
         root_secret(store, {VARIABLE: "fifteen letters"})
     assert "fifteen letters" not in str(raised.value)
 
 
 @pytest.mark.parametrize("secret", ["\ud800" * 20, [GIVEN, "\ud800" * 20]], ids=["one", "two"])
-def test_a_secret_that_is_no_text_is_refused(secret: Any) -> None:
+def test_a_secret_with_a_surrogate_is_refused(secret: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"^secret\[[01]\]: holds half a character"):
         Console(MemoryStorage(), secret=secret)
 
@@ -136,7 +136,7 @@ def test_a_variable_may_hold_any_bytes(store: SqliteStorage) -> None:
     assert root_secret(store, {VARIABLE: os.fsdecode(b"\xff" * 20)}) == b"\xff" * 20
 
 
-def test_the_one_before_stands_in_a_variable_of_its_own(store: SqliteStorage) -> None:
+def test_the_previous_secret_has_its_own_variable(store: SqliteStorage) -> None:
     told = RootSecret(store, {VARIABLE: GIVEN, BEFORE: FORMER})
     assert told.live() == (GIVEN.encode(), FORMER.encode())
     assert RootSecret(store, {VARIABLE: GIVEN, BEFORE: ""}).live() == (GIVEN.encode(),)
@@ -146,7 +146,7 @@ def test_the_one_before_stands_in_a_variable_of_its_own(store: SqliteStorage) ->
         RootSecret(store, {BEFORE: FORMER}).live()
 
 
-def test_memory_has_one_made_up_that_all_who_use_it_agree_on() -> None:
+def test_memory_has_one_random_secret_for_all_its_users() -> None:
     storage = MemoryStorage()
     made = {root_secret(storage, {}) for _ in range(3)}
     assert len(made) == 1
@@ -176,13 +176,13 @@ def test_a_file_without_a_secret_is_refused_and_left_alone(store: SqliteStorage,
     assert path.read_bytes() == content
 
 
-def test_what_is_no_file_is_refused(store: SqliteStorage) -> None:
+def test_a_folder_is_refused(store: SqliteStorage) -> None:
     secret_path(store.path).mkdir()
     with pytest.raises(StorageUnavailable, match="cannot be read"):
         root_secret(store, {})
 
 
-def test_a_file_that_one_may_not_read_is_refused(store: SqliteStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_file_is_refused(store: SqliteStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*given: Any) -> Any:
         raise PermissionError(13, "Permission denied")
 
@@ -192,7 +192,7 @@ def test_a_file_that_one_may_not_read_is_refused(store: SqliteStorage, monkeypat
 
 
 @pytest.mark.parametrize("failing", ["open", "fsync", "link"])
-def test_where_no_file_can_be_made_one_is_made_up_and_that_is_said(
+def test_without_a_file_the_secret_is_random_and_a_warning_is_logged(
     store: SqliteStorage, failing: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*given: Any, **rest: Any) -> Any:
@@ -209,7 +209,7 @@ def test_where_no_file_can_be_made_one_is_made_up_and_that_is_said(
     assert names(store.path.parent) == [], "no part is left"
 
 
-def test_processes_that_need_it_at_once_all_get_the_same(tmp_path: Path, full: bool) -> None:
+def test_concurrent_processes_get_the_same_secret(tmp_path: Path, full: bool) -> None:
     code = """
 import sys
 from collections.abc import Mapping
@@ -222,7 +222,7 @@ while (name := sys.stdin.readline().strip()):
 """
     command = [sys.executable, "-W", "error", "-c", code, str(tmp_path)]
     pipe = subprocess.PIPE
-    racing = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(4)]
+    racing = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(3)]
     try:
         told: list[tuple[Any, Any]] = [(one.stdin, one.stdout) for one in racing]
         assert {out.readline() for _, out in told} == {"ready\n"}
@@ -233,7 +233,7 @@ while (name := sys.stdin.readline().strip()):
             assert len({out.readline() for _, out in told}) == 1
         for given, _ in told:
             given.close()
-        assert [one.wait(30) for one in racing] == [0] * 4
+        assert [one.wait(30) for one in racing] == [0] * 3
     finally:
         for one in racing:
             one.kill()
@@ -247,13 +247,11 @@ while (name := sys.stdin.readline().strip()):
 
 
 @pytest.mark.parametrize("url", ["memory:", "memory://", "memory:/", "memory:///"])
-def test_memory_is_named_by_its_scheme_alone(url: str) -> None:
+def test_memory_urls_have_only_a_scheme(url: str) -> None:
     assert isinstance(open_storage(url), MemoryStorage)
 
 
-def test_a_path_stands_behind_three_slashes_and_an_absolute_one_behind_four(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_follows_three_slashes_and_an_absolute_one_four(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for url, path in [
         ("sqlite:///traces.db", tmp_path / "traces.db"),
@@ -284,7 +282,7 @@ def test_a_path_stands_behind_three_slashes_and_an_absolute_one_behind_four(
         (b"memory:", "write memory: or"),
     ],
 )
-def test_what_is_no_url_of_a_storage_is_refused_with_what_to_write(url: Any, words: str) -> None:
+def test_an_invalid_storage_url_is_refused_with_a_hint(url: Any, words: str) -> None:
     with pytest.raises(ValidationFailed, match=r"^(url|path): ") as raised:
         open_storage(url)
     assert words in str(raised.value)

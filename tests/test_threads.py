@@ -46,7 +46,7 @@ async def until(event: threading.Event) -> None:
     assert await anyio.to_thread.run_sync(event.wait, 20)
 
 
-async def test_work_keeps_its_thread_until_it_ends_though_its_caller_has_left(works: tuple[Work, Work]) -> None:
+async def test_work_keeps_its_thread_after_its_caller_was_cancelled(works: tuple[Work, Work]) -> None:
     threads, (first, second) = Threads("tests", 1), works
     second.go_on.set()
     async with anyio.create_task_group() as group:
@@ -63,7 +63,7 @@ async def test_work_keeps_its_thread_until_it_ends_though_its_caller_has_left(wo
     assert not second.abandoned
 
 
-async def test_who_waits_for_a_thread_may_leave_and_what_he_wanted_is_never_begun(works: tuple[Work, Work]) -> None:
+async def test_a_cancelled_waiter_gets_no_thread(works: tuple[Work, Work]) -> None:
     threads, (first, second) = Threads("tests", 1), works
     async with anyio.create_task_group() as group:
         group.start_soon(threads.run, first)
@@ -77,7 +77,7 @@ async def test_who_waits_for_a_thread_may_leave_and_what_he_wanted_is_never_begu
     assert not second.begun.is_set()
 
 
-async def test_who_was_cancelled_before_takes_no_thread() -> None:
+async def test_a_cancelled_caller_takes_no_thread() -> None:
     threads = Threads("tests", 1)
     with anyio.CancelScope() as scope:
         scope.cancel()
@@ -85,12 +85,12 @@ async def test_who_was_cancelled_before_takes_no_thread() -> None:
     assert await threads.run(str, 2) == "2"
 
 
-async def test_what_work_raises_is_raised_and_its_thread_is_free() -> None:
+async def test_errors_of_work_are_raised_and_free_the_thread() -> None:
     threads = Threads("tests", 1)
     for _ in range(2):
         with pytest.raises(ValueError, match="invalid literal"):
             await threads.run(int, "x")
 
 
-def test_elsewhere_all_work_is_wanted() -> None:
+def test_check_wanted_passes_outside_of_threads() -> None:
     check_wanted()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import aclosing
 from datetime import UTC, date, datetime, timedelta, timezone
 from itertools import count
@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import anyio
 import pytest
 from msgspec.structs import replace
 
@@ -71,6 +72,19 @@ async def store(storage: Storage, clock: FakeClock) -> AsyncIterator[TraceStore]
     await store.aclose()
 
 
+@pytest.fixture(scope="module", params=["memory", "sqlite"])
+def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TraceStore]:
+    """A store with ``chance_traces`` of the accounts ``default`` and ``acme``, for tests that change nothing."""
+    clock = FakeClock(START.timestamp(), autojump=False)
+    path = tmp_path_factory.mktemp("filled") / "traces.db"
+    storage = MemoryStorage() if request.param == "memory" else SqliteStorage(path, clock=clock)
+    store = TraceStore(storage, rollup_keys=["team"], clock=clock)
+    anyio.run(fill, store)
+    anyio.run(fill, store, [replace(trace, account="acme") for trace in chance_traces()])
+    yield store
+    anyio.run(store.aclose)
+
+
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
@@ -112,13 +126,13 @@ def test_a_store_takes_a_storage_or_its_url(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [None, 7, MemoryStorage, object(), "traces.db", "mysql://host/db", "sqlite:"])
-def test_what_is_no_storage_is_refused(given: Any) -> None:
+def test_anything_but_a_storage_is_refused(given: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"storage|url"):
         TraceStore(given)
 
 
 @pytest.mark.parametrize("given", ["team", [""], [7], ["x" * 101], [f"key{number}" for number in range(9)], {"team"}])
-def test_names_to_count_by_are_few_texts(given: Any) -> None:
+def test_rollup_keys_are_at_most_eight_strings(given: Any) -> None:
     with pytest.raises(ValidationFailed, match="rollup_keys"):
         TraceStore(MemoryStorage(), rollup_keys=given)
 
@@ -126,7 +140,7 @@ def test_names_to_count_by_are_few_texts(given: Any) -> None:
 # record and get
 
 
-async def test_what_is_recorded_is_read_back_under_its_own_account(store: TraceStore) -> None:
+async def test_a_recorded_trace_is_read_under_its_own_account(store: TraceStore) -> None:
     trace = make_trace(1, account="acme", environment="sandbox", spans=spans_of_each_kind())
     await store.record(trace)
     assert await store.get(trace.id, account="acme") == trace
@@ -136,7 +150,7 @@ async def test_what_is_recorded_is_read_back_under_its_own_account(store: TraceS
             await store.get(trace.id, **asked)  # type: ignore[arg-type]
 
 
-async def test_an_unknown_trace_and_anothers_are_refused_in_the_same_words(store: TraceStore) -> None:
+async def test_an_unknown_and_a_foreign_trace_raise_the_same_error(store: TraceStore) -> None:
     await store.record(make_trace(1, account="acme"))
     said = []
     for trace_id in (make_trace(1).id, make_trace(2).id):
@@ -146,7 +160,7 @@ async def test_an_unknown_trace_and_anothers_are_refused_in_the_same_words(store
     assert said[0] == said[1]
 
 
-async def test_a_time_is_stored_in_the_one_form(store: TraceStore) -> None:
+async def test_times_are_stored_in_one_format(store: TraceStore) -> None:
     await store.record(make_trace(1, created_at="2026-11-21T01:00:00.0001+01:00"))
     assert (await store.get(make_trace(1).id)).created_at == "2026-11-21T00:00:00.001Z"
 
@@ -175,9 +189,7 @@ async def test_a_time_is_stored_in_the_one_form(store: TraceStore) -> None:
     ],
     ids=lambda given: given if isinstance(given, str) else "",
 )
-async def test_what_is_no_sound_trace_is_refused_by_the_name_of_its_field(
-    store: TraceStore, given: Any, path: str
-) -> None:
+async def test_an_invalid_trace_is_refused_with_its_field(store: TraceStore, given: Any, path: str) -> None:
     with pytest.raises(ValidationFailed) as raised:
         await store.record(given)
     assert any(problem.path.startswith(path) for problem in raised.value.problems)
@@ -185,7 +197,7 @@ async def test_what_is_no_sound_trace_is_refused_by_the_name_of_its_field(
 
 
 @pytest.mark.parametrize("environment", ["production", "sandbox"])
-async def test_a_trace_of_one_environment_takes_no_place_of_the_others(store: TraceStore, environment: Any) -> None:
+async def test_a_trace_id_is_used_in_one_environment_only(store: TraceStore, environment: Any) -> None:
     there = make_trace(1, environment=environment)
     other: Any = {"production": "sandbox", "sandbox": "production"}[environment]
     await store.record(there)
@@ -231,11 +243,11 @@ async def refused(path: str, doing: Coroutine[Any, Any, Any]) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-async def test_every_method_refuses_what_is_no_account_or_environment(store: TraceStore, method: str) -> None:
+async def test_every_method_refuses_an_invalid_account_or_environment(filled: TraceStore, method: str) -> None:
     for account in ("", "_system", "a\nb", "x" * 201, None, 7, "\ud800"):
-        await refused("account", METHODS[method](store, account=account))
+        await refused("account", METHODS[method](filled, account=account))
     for environment in ("test", "", 7, "Production"):
-        await refused("environment", METHODS[method](store, environment=environment))
+        await refused("environment", METHODS[method](filled, environment=environment))
 
 
 @pytest.mark.parametrize("method", SELECTING)
@@ -253,10 +265,10 @@ async def test_every_method_refuses_what_is_no_account_or_environment(store: Tra
     ],
     ids=str,
 )
-async def test_every_selection_refuses_what_it_cannot_read(
-    store: TraceStore, method: str, given: Any, path: str
+async def test_every_selection_refuses_invalid_filters_and_times(
+    filled: TraceStore, method: str, given: Any, path: str
 ) -> None:
-    await refused(path, METHODS[method](store, **given))
+    await refused(path, METHODS[method](filled, **given))
 
 
 @pytest.mark.parametrize("method", REPORTS)
@@ -271,18 +283,18 @@ async def test_every_selection_refuses_what_it_cannot_read(
     ],
     ids=str,
 )
-async def test_every_report_refuses_what_are_no_days(store: TraceStore, method: str, given: Any, path: str) -> None:
-    await refused(path, METHODS[method](store, **given))
+async def test_every_report_refuses_invalid_days(filled: TraceStore, method: str, given: Any, path: str) -> None:
+    await refused(path, METHODS[method](filled, **given))
 
 
 @pytest.mark.parametrize("method", ["get", "delete", "feedback", "feedback_of"])
-async def test_a_trace_id_is_a_text(store: TraceStore, method: str) -> None:
+async def test_a_trace_id_is_a_string(filled: TraceStore, method: str) -> None:
     for trace_id in (7, b"tr_1", ["tr_1"], "\ud800"):
         calls: dict[str, Callable[[Any], Coroutine[Any, Any, Any]]] = {
-            "get": lambda given: store.get(given),
-            "delete": lambda given: store.delete(trace_id=given),
-            "feedback": lambda given: store.feedback(given, 1.0),
-            "feedback_of": lambda given: store.feedback_of(given),
+            "get": lambda given: filled.get(given),
+            "delete": lambda given: filled.delete(trace_id=given),
+            "feedback": lambda given: filled.feedback(given, 1.0),
+            "feedback_of": lambda given: filled.feedback_of(given),
         }
         await refused("trace_id", calls[method](trace_id))
 
@@ -291,28 +303,27 @@ async def test_a_trace_id_is_a_text(store: TraceStore, method: str) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 59, 60, 61, 200])
-async def test_pages_hold_each_trace_once_newest_first(store: TraceStore, limit: int) -> None:
-    traces = await fill(store)
-    found = await pages(store, limit=limit)
+async def test_pages_hold_each_trace_once_newest_first(filled: TraceStore, limit: int) -> None:
+    traces = newest_first(chance_traces())
+    found = await pages(filled, limit=limit)
     assert [item for page in found for item in page.data] == [trace.item for trace in traces]
     assert [len(page.data) for page in found[:-1]] == [limit] * (len(found) - 1)
     assert len(found) == -(-len(traces) // limit), "no page is empty"
 
 
-async def test_a_page_has_fifty_traces_unless_it_is_told_else(store: TraceStore) -> None:
-    await fill(store)
-    page = await store.query()
+async def test_a_page_has_fifty_traces_by_default(filled: TraceStore) -> None:
+    page = await filled.query()
     assert (len(page.data), page.has_more) == (50, True)
-    assert len((await store.query(limit=10.0)).data) == 10  # type: ignore[arg-type]
+    assert len((await filled.query(limit=10.0)).data) == 10  # type: ignore[arg-type]
 
 
-async def test_a_store_with_nothing_in_it_gives_an_empty_page(store: TraceStore) -> None:
+async def test_an_empty_store_gives_an_empty_page(store: TraceStore) -> None:
     assert await store.query() == Page([], None, False)
 
 
 @pytest.mark.parametrize("limit", [0, -1, 201, 1.5, True, "10", None, float("nan"), float("inf"), 10**400])
-async def test_a_limit_is_from_1_to_200(store: TraceStore, limit: Any) -> None:
-    await refused("limit", store.query(limit=limit))
+async def test_a_limit_is_from_1_to_200(filled: TraceStore, limit: Any) -> None:
+    await refused("limit", filled.query(limit=limit))
 
 
 FILTERS = (
@@ -332,13 +343,13 @@ FILTERS = (
 
 
 @pytest.mark.parametrize("filter", FILTERS)
-async def test_a_filter_gives_what_it_means(store: TraceStore, filter: str) -> None:
-    traces = await fill(store)
+async def test_a_filter_selects_the_matching_traces(filled: TraceStore, filter: str) -> None:
+    traces = newest_first(chance_traces())
     terms = parse_filter(filter)
     expected = [trace for trace in traces if selects(Selection(terms=terms), trace)]
-    found = await pages(store, filter=filter, limit=7)
+    found = await pages(filled, filter=filter, limit=7)
     assert ids([item for page in found for item in page.data]) == ids(expected)
-    assert [trace async for trace in store.export(filter=filter)] == expected
+    assert [trace async for trace in filled.export(filter=filter)] == expected
 
 
 @pytest.mark.parametrize(
@@ -352,8 +363,8 @@ async def test_a_filter_gives_what_it_means(store: TraceStore, filter: str) -> N
     ],
 )
 @pytest.mark.parametrize("environment", [None, "production"])
-async def test_a_window_begins_with_since_and_ends_before_until(
-    store: TraceStore, since: Any, until: Any, environment: Any
+async def test_since_is_inclusive_and_until_exclusive(
+    filled: TraceStore, since: Any, until: Any, environment: Any
 ) -> None:
     def moment(given: str | date | None) -> datetime | None:
         if given is None:
@@ -364,12 +375,12 @@ async def test_a_window_begins_with_since_and_ends_before_until(
     first, end = moment(since), moment(until)
     expected = [
         trace
-        for trace in await fill(store)
+        for trace in newest_first(chance_traces())
         for at in [datetime.fromisoformat(trace.created_at)]
         if (first is None or at >= first) and (end is None or at < end) and environment in (None, trace.environment)
     ]
     assert 0 < len(expected) < 60
-    found = await pages(store, since=since, until=until, environment=environment, limit=9)
+    found = await pages(filled, since=since, until=until, environment=environment, limit=9)
     assert ids([item for page in found for item in page.data]) == ids(expected)
 
 
@@ -394,25 +405,23 @@ async def a_cursor(store: TraceStore, **asked: Any) -> str:
     ],
     ids=str,
 )
-async def test_a_cursor_holds_for_one_query_of_one_account(store: TraceStore, other: dict[str, Any]) -> None:
-    await fill(store)
-    await fill(store, [replace(trace, account="acme") for trace in chance_traces()])
-    mine, its = await a_cursor(store), await a_cursor(store, **other)
+async def test_a_cursor_is_valid_for_one_query_of_one_account(filled: TraceStore, other: dict[str, Any]) -> None:
+    mine, its = await a_cursor(filled), await a_cursor(filled, **other)
     with pytest.raises(CursorInvalid, match="does not belong to this query"):
-        await store.query(**other, cursor=mine)
+        await filled.query(**other, cursor=mine)
     with pytest.raises(CursorInvalid):
-        await store.query(cursor=its)
-    assert len((await store.query(cursor=mine, limit=5)).data) == 5, "another limit is no other query"
-    assert (await store.query(**other, cursor=its)).data
+        await filled.query(cursor=its)
+    assert len((await filled.query(cursor=mine, limit=5)).data) == 5, "another limit is no other query"
+    assert (await filled.query(**other, cursor=its)).data
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "=", "AAAA", "é" * 40, "A" * 2_000, "tr_1", 7, b"AAAA", ["x"], True])
-async def test_what_is_no_cursor_is_refused_as_one(store: TraceStore, cursor: Any) -> None:
+async def test_an_invalid_cursor_is_refused(filled: TraceStore, cursor: Any) -> None:
     with pytest.raises(CursorInvalid):
-        await store.query(cursor=cursor)
+        await filled.query(cursor=cursor)
 
 
-async def test_a_cursor_lives_24_hours(store: TraceStore, clock: FakeClock) -> None:
+async def test_a_cursor_expires_after_24_hours(store: TraceStore, clock: FakeClock) -> None:
     await fill(store)
     cursor = await a_cursor(store)
     await clock.advance(DAY_S)
@@ -422,12 +431,11 @@ async def test_a_cursor_lives_24_hours(store: TraceStore, clock: FakeClock) -> N
         await store.query(cursor=cursor)
 
 
-async def test_a_cursor_with_any_bit_flipped_is_refused(store: TraceStore, full: bool) -> None:
-    await fill(store)
-    cursor = await a_cursor(store)
+async def test_a_cursor_with_any_bit_flipped_is_refused(filled: TraceStore, full: bool) -> None:
+    cursor = await a_cursor(filled)
     whole = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
     rng = Random(1)
-    assert (await store.query(cursor=cursor)).data
+    assert (await filled.query(cursor=cursor)).data
     for number in range(10_000 if full else 400):
         if number % 2:
             bits = bytearray(whole)
@@ -441,10 +449,10 @@ async def test_a_cursor_with_any_bit_flipped_is_refused(store: TraceStore, full:
         if flipped == cursor:
             continue
         with pytest.raises(CursorInvalid):
-            await store.query(cursor=flipped)
+            await filled.query(cursor=flipped)
 
 
-async def test_a_cursor_of_a_file_holds_in_every_process_and_one_of_memory_for_that_memory_alone(
+async def test_a_cursor_of_a_file_is_valid_in_every_process_and_of_memory_only_there(
     tmp_path: Path, clock: FakeClock
 ) -> None:
     path = tmp_path / "traces.db"
@@ -461,7 +469,7 @@ async def test_a_cursor_of_a_file_holds_in_every_process_and_one_of_memory_for_t
         await other.query(cursor=await a_cursor(one))
 
 
-async def test_a_walk_over_pages_survives_what_is_recorded_and_deleted_meanwhile(store: TraceStore) -> None:
+async def test_paging_is_unaffected_by_concurrent_writes(store: TraceStore) -> None:
     traces = await fill(store)
     seen, cursor = list[str](), None
     for number in range(100):
@@ -479,18 +487,16 @@ async def test_a_walk_over_pages_survives_what_is_recorded_and_deleted_meanwhile
 
 
 async def test_an_export_gives_whole_traces_newest_first_over_many_pieces(
-    store: TraceStore, monkeypatch: pytest.MonkeyPatch
+    filled: TraceStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    traces = await fill(store)
+    traces = newest_first(chance_traces())
     for piece in (7, 30, 60, 200):
         monkeypatch.setattr("routewright.trace.PIECE", piece)
-        assert [trace async for trace in store.export()] == traces
-    assert [trace async for trace in store.export(account="acme")] == []
+        assert [trace async for trace in filled.export()] == traces
+    assert [trace async for trace in filled.export(account="nobody")] == []
 
 
-async def test_an_export_can_be_left_and_meets_none_twice_while_more_come(
-    store: TraceStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_export_repeats_no_trace_during_writes(store: TraceStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("routewright.trace.PIECE", 5)
     traces = await fill(store)
     seen = []
@@ -507,7 +513,7 @@ async def test_an_export_can_be_left_and_meets_none_twice_while_more_come(
 # another account
 
 
-async def test_a_store_speaks_for_the_account_that_it_is_told(store: TraceStore) -> None:
+async def test_as_account_changes_the_default_account(store: TraceStore) -> None:
     await store.record(make_trace(1))
     await store.record(make_trace(2, account="acme"))
     acme = store.as_account("acme")
@@ -524,7 +530,7 @@ async def test_a_store_speaks_for_the_account_that_it_is_told(store: TraceStore)
         store.as_account("")
 
 
-async def test_a_store_is_closed_behind_async_with(tmp_path: Path) -> None:
+async def test_async_with_closes_the_store(tmp_path: Path) -> None:
     async with TraceStore(f"sqlite:///{tmp_path / 'traces.db'}") as store:
         await store.record(make_trace(1))
         assert len(names(tmp_path)) > 1
@@ -535,11 +541,10 @@ async def test_a_store_is_closed_behind_async_with(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"environment": "sandbox"}, {"account": "acme"}, {"filter": ""}], ids=str)
-async def test_a_deletion_has_to_say_which(store: TraceStore, given: dict[str, Any]) -> None:
-    await fill(store)
+async def test_delete_needs_a_selection(filled: TraceStore, given: dict[str, Any]) -> None:
     with pytest.raises(ValidationFailed, match="does not say which traces; pass trace_id, filter, since or until"):
-        await store.delete(**given)
-    assert len([trace async for trace in store.export()]) == 60
+        await filled.delete(**given)
+    assert len([trace async for trace in filled.export()]) == 60
 
 
 @pytest.mark.parametrize(
@@ -554,7 +559,7 @@ async def test_a_deletion_has_to_say_which(store: TraceStore, given: dict[str, A
     ],
     ids=str,
 )
-async def test_what_is_selected_is_deleted_and_nothing_else(
+async def test_delete_removes_exactly_the_selection(
     store: TraceStore, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("routewright.trace.DELETE_AT_ONCE", 4)
@@ -574,24 +579,22 @@ async def test_what_is_selected_is_deleted_and_nothing_else(
 
 
 @pytest.mark.parametrize("everything", ["no", "yes", 1, 0, None])
-async def test_everything_is_deleted_only_for_a_true(store: TraceStore, everything: Any) -> None:
-    await fill(store)
+async def test_everything_must_be_true_itself(filled: TraceStore, everything: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"everything: is .*; pass True, or leave it out"):
-        await store.delete(everything=everything)
-    assert len([trace async for trace in store.export()]) == 60
+        await filled.delete(everything=everything)
+    assert len([trace async for trace in filled.export()]) == 60
 
 
 @pytest.mark.parametrize("more", [{"filter": "kind=agent"}, {"since": "2026-11-21"}, {"trace_id": TR}], ids=str)
-async def test_everything_is_more_than_what_else_is_given(store: TraceStore, more: dict[str, Any]) -> None:
-    await fill(store)
+async def test_everything_excludes_a_selection(filled: TraceStore, more: dict[str, Any]) -> None:
     with pytest.raises(
         ValidationFailed, match="everything: cannot be combined with a selection; leave out one of them"
     ):
-        await store.delete(everything=True, **more)
-    assert len([trace async for trace in store.export()]) == 60
+        await filled.delete(everything=True, **more)
+    assert len([trace async for trace in filled.export()]) == 60
 
 
-async def test_one_trace_is_deleted_by_either_form_of_its_id(store: TraceStore) -> None:
+async def test_a_trace_is_deleted_by_either_form_of_its_id(store: TraceStore) -> None:
     await fill(store, [make_trace(number) for number in range(4)])
     assert await store.delete(trace_id=make_trace(1).id) == 1
     assert await store.delete(trace_id="trc_" + make_trace(2).id.removeprefix("tr_")) == 1
@@ -604,7 +607,7 @@ async def test_one_trace_is_deleted_by_either_form_of_its_id(store: TraceStore) 
 # feedback
 
 
-async def test_feedback_is_kept_with_its_time_and_goes_with_its_trace(store: TraceStore, clock: FakeClock) -> None:
+async def test_feedback_is_stored_with_its_time_and_deleted_with_its_trace(store: TraceStore, clock: FakeClock) -> None:
     await store.record(make_trace(1))
     assert await store.feedback_of(TR) is None
     await store.feedback(TR, 1)
@@ -640,7 +643,7 @@ async def test_a_score_is_from_0_to_1(store: TraceStore, score: Any) -> None:
 
 
 @pytest.mark.parametrize("comment", [7, b"good", "\ud800"])
-async def test_a_comment_is_a_text(store: TraceStore, comment: Any) -> None:
+async def test_a_comment_is_a_string(store: TraceStore, comment: Any) -> None:
     await store.record(make_trace(1))
     await refused("comment", store.feedback(TR, 1.0, comment))
 
@@ -655,7 +658,7 @@ def counted(traces: list[Trace]) -> Rollups:
     return rollups
 
 
-async def test_reports_are_of_the_last_seven_days_unless_they_are_told_else(store: TraceStore) -> None:
+async def test_reports_cover_the_last_seven_days_by_default(store: TraceStore) -> None:
     traces = await fill(store, [make_trace(n, created_at=f"2026-11-{14 + n}T23:59:59.999Z") for n in range(10)])
     report = await store.usage()
     assert (report.start_date, report.end_date, report.bucket, report.group_by) == (
@@ -675,25 +678,25 @@ async def test_reports_are_of_the_last_seven_days_unless_they_are_told_else(stor
 
 
 @pytest.mark.parametrize("environment", [None, "production", "sandbox"])
-async def test_reports_say_what_counting_the_traces_anew_says(store: TraceStore, environment: Any) -> None:
-    rollups = counted(await fill(store))
+async def test_reports_equal_a_recount_of_the_traces(filled: TraceStore, environment: Any) -> None:
+    rollups = counted(newest_first(chance_traces()))
     first, last = "2026-11-19", "2026-11-21"
     days: dict[str, Any] = {"first": first, "last": last, "environment": environment}
     given: dict[str, Any] = {"environment": environment}
     for group_by in ("model", "tenant", "workflow", "metadata.team"):
         counts = rollups.usage_counts(UsageCounts(**days, group_by=group_by))
         for bucket in BUCKETS:
-            found = await store.usage(first, last, group_by=group_by, bucket=bucket, **given)
+            found = await filled.usage(first, last, group_by=group_by, bucket=bucket, **given)
             assert found == usage_report(counts, first, last, bucket, group_by)
             assert sum(row.requests for row in found.data) == found.totals.requests
     hours = rollups.usage_counts(UsageCounts(**days, group_by="model", hourly=True))
-    assert await store.usage(first, last, bucket="hour", **given) == usage_report(hours, first, last, "hour", "model")
+    assert await filled.usage(first, last, bucket="hour", **given) == usage_report(hours, first, last, "hour", "model")
     cache = cache_report(rollups.cache_counts(CacheCounts(**days)), first, last)
-    assert await store.cache_report(first, last, **given) == cache
+    assert await filled.cache_report(first, last, **given) == cache
     fallback = fallback_report(rollups.fallback_counts(FallbackCounts(**days)), first, last)
-    assert await store.fallback_report(first, last, **given) == fallback
+    assert await filled.fallback_report(first, last, **given) == fallback
     latency = latency_report(rollups.latency_counts(LatencyCounts(**days)), first, last)
-    assert await store.latency_report(first, last, **given) == latency
+    assert await filled.latency_report(first, last, **given) == latency
     assert cache.hits
     assert fallback.candidates
     assert latency.data
@@ -722,13 +725,12 @@ async def test_the_rows_of_a_report_add_up_to_its_totals_while_others_write(stor
     await writer.aclose()
 
 
-async def test_an_account_without_traces_has_empty_reports(store: TraceStore) -> None:
-    await fill(store)
-    usage = await store.usage("2026-11-01", account="acme")
+async def test_an_account_without_traces_has_empty_reports(filled: TraceStore) -> None:
+    usage = await filled.usage("2026-11-01", account="nobody")
     assert (usage.data, usage.totals.requests) == ([], 0)
-    assert (await store.cache_report("2026-11-01", account="acme")).hit_rate is None
-    assert (await store.fallback_report("2026-11-01", account="acme")).rate is None
-    assert (await store.latency_report("2026-11-01", account="acme")).data == []
+    assert (await filled.cache_report("2026-11-01", account="nobody")).hit_rate is None
+    assert (await filled.fallback_report("2026-11-01", account="nobody")).rate is None
+    assert (await filled.latency_report("2026-11-01", account="nobody")).data == []
 
 
 async def test_groups_beyond_a_hundred_share_one_row(store: TraceStore) -> None:
@@ -755,12 +757,11 @@ async def test_groups_beyond_a_hundred_share_one_row(store: TraceStore) -> None:
     ],
     ids=str,
 )
-async def test_usage_is_grouped_by_what_it_was_counted_by_only(store: TraceStore, given: Any, path: str) -> None:
-    await fill(store, chance_traces(5))
-    await refused(path, store.usage(**given))
+async def test_usage_is_grouped_only_by_counted_keys(filled: TraceStore, given: Any, path: str) -> None:
+    await refused(path, filled.usage(**given))
 
 
-async def test_usage_can_be_grouped_by_what_another_store_counted(storage: Storage, clock: FakeClock) -> None:
+async def test_usage_can_be_grouped_by_keys_that_another_store_counted(storage: Storage, clock: FakeClock) -> None:
     one, two = TraceStore(storage, rollup_keys=("region",), clock=clock), TraceStore(storage, clock=clock)
     with pytest.raises(ValidationFailed):
         await two.usage(group_by="metadata.region")
@@ -790,8 +791,8 @@ async def test_retaining_removes_what_is_older_and_reports_still_count_it(store:
 
 
 @pytest.mark.parametrize("given", [None, 30, {"production_days": 7}, "30d"])
-async def test_how_long_is_said_as_a_retention(store: TraceStore, given: Any) -> None:
-    await refused("retention", store.retain(given))
+async def test_retain_takes_a_retention(filled: TraceStore, given: Any) -> None:
+    await refused("retention", filled.retain(given))
 
 
 # Storages that fail
@@ -823,7 +824,7 @@ class Broken:
     "error", [StorageUnavailable("away"), KeyError("secret words")], ids=["away", "a fault of its"]
 )
 @pytest.mark.parametrize("method", [*METHODS, "record", "retain", "retention", "feedback_of"])
-async def test_what_a_storage_raises_comes_out_typed(method: str, error: Exception) -> None:
+async def test_storage_errors_are_router_errors(method: str, error: Exception) -> None:
     store = TraceStore(Broken(error))
     others: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
         "record": lambda: store.record(make_trace(1)),

@@ -195,7 +195,7 @@ def test_an_event_is_handled_once_however_often_it_comes(
 
 
 @pytest.mark.parametrize("sign", SIGN.values(), ids=SIGN)
-def test_everything_else_is_a_401_and_not_handled(
+def test_unverified_requests_are_answered_401_and_not_handled(
     post: Post, sign: Callable[..., Pairs], capsys: pytest.CaptureFixture[str]
 ) -> None:
     at = time.time()
@@ -254,9 +254,7 @@ CONTAINERS: dict[str, Callable[[Pairs], Any]] = {
 
 @pytest.mark.parametrize("sign", SIGN.values(), ids=SIGN)
 @pytest.mark.parametrize("held", CONTAINERS.values(), ids=CONTAINERS)
-def test_headers_are_read_from_what_frameworks_have_for_them(
-    held: Callable[[Pairs], Any], sign: Callable[..., Pairs]
-) -> None:
+def test_headers_of_every_framework_are_read(held: Callable[[Pairs], Any], sign: Callable[..., Pairs]) -> None:
     others = [("Host", "testserver"), ("Service-Event-Id", "evt_2"), ("X-Service-Signature", "t=1,v1=0")]
     found = verify_request(BODY, held(others + sign(BODY, NOW)), OTHER, SECRET, now=NOW)
     assert (found.id, found.type, found.api_version) == ("evt_1", "router.error_burst", "v1")
@@ -281,14 +279,14 @@ def test_a_header_in_two_spellings_is_refused(sign: Callable[..., Pairs]) -> Non
 
 
 @pytest.mark.parametrize("held", ["flask", "django headers", "django META", "wsgi", "httpx"])
-def test_a_repeated_header_that_the_server_joined_is_refused(held: str) -> None:
+def test_a_repeated_header_joined_by_the_server_is_refused(held: str) -> None:
     id, at, signatures = signed_standard(BODY, NOW)
     for headers in (signed(BODY, NOW) * 2, [id, id, at, signatures], [id, at, at, signatures]):
         with pytest.raises(SignatureError):
             verify_request(BODY, CONTAINERS[held](headers), SECRET, now=NOW)
 
 
-def test_our_own_header_is_verified_first() -> None:
+def test_the_service_signature_is_verified_first() -> None:
     both = signed(BODY, NOW) + signed_standard(BODY, NOW)
     assert verify_request(BODY, dict(both), SECRET, now=NOW).id == "evt_1"
     with pytest.raises(SignatureError, match="Service-Signature header is not t="):
@@ -316,13 +314,13 @@ def test_our_own_header_is_verified_first() -> None:
         b'{"id":' + b"[" * 100_000,
     ],
 )
-def test_a_verified_body_that_is_no_event_is_refused(body: bytes, sign: Callable[..., Pairs]) -> None:
+def test_a_verified_body_that_is_not_an_event_is_refused(body: bytes, sign: Callable[..., Pairs]) -> None:
     with pytest.raises(SignatureError, match=r"^the signature is right, but the body is no event: .") as raised:
         verify_request(body, dict(sign(body, NOW)), SECRET, now=NOW)
     assert raised.value.__cause__ is None
 
 
-def test_what_does_not_verify_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unverified_body_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(msgspec.json, "decode", None)
     with pytest.raises(SignatureError, match="no signature matches"):
         verify_request(BODY, dict(signed(BODY, NOW, OTHER)), SECRET, now=NOW)
@@ -335,7 +333,7 @@ def test_types_and_fields_of_later_versions_are_accepted() -> None:
     )
 
 
-def test_by_default_it_is_now() -> None:
+def test_now_defaults_to_the_system_time() -> None:
     assert verify_request(BODY, dict(signed(BODY, time.time())), Secret(SECRET)).id == "evt_1"
     with pytest.raises(SignatureError, match="ago"):
         verify_request(BODY, dict(signed(BODY, NOW)), SECRET)
@@ -343,12 +341,12 @@ def test_by_default_it_is_now() -> None:
 
 @pytest.mark.parametrize("headers", [{}, dict(signed(BODY, NOW)), dict(signed_standard(BODY, NOW)), None])
 @pytest.mark.parametrize("secrets", [(), ("",), (SECRET, "sk_live_x")])
-def test_a_malformed_secret_is_a_mistake_whatever_the_request(secrets: tuple[str, ...], headers: Any) -> None:
+def test_a_malformed_secret_is_a_validation_error_for_any_request(secrets: tuple[str, ...], headers: Any) -> None:
     with pytest.raises(ValidationFailed, match="secrets"):
         verify_request(BODY, headers, *secrets, now=NOW)
 
 
-def test_a_sender_cannot_make_a_mistake_of_a_secret_by_its_choice_of_profile() -> None:
+def test_a_sender_cannot_cause_a_validation_error_by_its_profile() -> None:
     plain = "whsec_" + "not-base64!" * 4
     assert verify_request(BODY, dict(signed(BODY, NOW, plain)), plain, now=NOW).id == "evt_1"
     with pytest.raises(SignatureError, match=r"those of Standard Webhooks, for which secrets\[0\]: is not base64"):
@@ -409,7 +407,7 @@ STRIPE: Any = importlib.import_module("stripe")
 
 
 @given(st.text(max_size=200), st.integers(0, 10**10))
-def test_stripes_library_verifies_what_we_sign_and_we_what_it_signs(text: str, at: int) -> None:
+def test_stripes_library_and_ours_verify_each_other(text: str, at: int) -> None:
     body, theirs = text.encode(), STRIPE.WebhookSignature
     for header in (signed(body, at)[0][1], signed(body, at, OTHER, SECRET)[0][1]):
         assert theirs.verify_header(text, header, SECRET)
@@ -429,7 +427,7 @@ def test_stripes_library_reads_our_events() -> None:
 
 
 @given(st.permutations(range(12)))
-def test_events_sort_by_their_time_then_by_their_ids(order: list[int]) -> None:
+def test_events_sort_by_time_then_by_id(order: list[int]) -> None:
     bodies = [
         body_of(event_of("cache.evicted", f"evt_{number:02}", f"2026-11-22T09:30:{number // 2:02}.000Z"))
         for number in range(12)
@@ -439,7 +437,7 @@ def test_events_sort_by_their_time_then_by_their_ids(order: list[int]) -> None:
 
 
 @pytest.mark.parametrize("type", get_args(EventType))
-def test_a_body_is_the_five_fields_in_their_order(type: EventType) -> None:
+def test_a_body_has_five_fields_in_order(type: EventType) -> None:
     event = event_of(type)
     body = body_of(event)
     assert body == body_of(event.stored) == body_of(event.stored.event)
@@ -450,7 +448,7 @@ def test_a_body_is_the_five_fields_in_their_order(type: EventType) -> None:
     assert msgspec.convert(received.data, SAMPLES[type].__class__) == SAMPLES[type]
 
 
-def test_a_body_to_the_byte() -> None:
+def test_the_bytes_of_a_body_are_fixed() -> None:
     assert body_of(event_of("billing.threshold_crossed")) == (
         b'{"id":"evt_1","type":"billing.threshold_crossed","created_at":"2026-11-22T09:30:00.123Z","api_version":"v1",'
         b'"data":{"period":"2026-11","threshold_percent":80,"spent_usd":400.12,"limit_usd":500.0}}'
@@ -463,7 +461,7 @@ def test_there_is_a_sample_of_each_type() -> None:
     assert {data.__class__ for data in SAMPLES.values()} == {*get_args(PushedEvent)}
 
 
-def test_seen_events_know_the_newest_ones() -> None:
+def test_seen_events_remember_the_newest() -> None:
     seen = SeenEvents(size=3)
 
     def new(event_ids: str) -> str:
@@ -485,18 +483,18 @@ def is_new(seen: SeenEvents, error: BaseException | None = None) -> bool:
 
 
 @pytest.mark.parametrize("error", [ValueError(), KeyboardInterrupt(), GeneratorExit()], ids=repr)
-def test_an_event_that_could_not_be_handled_is_new_again(error: BaseException) -> None:
+def test_a_failed_event_is_new_again(error: BaseException) -> None:
     seen = SeenEvents()
     assert [is_new(seen, error), is_new(seen, error), is_new(seen), is_new(seen)] == [True, True, True, False]
     assert [is_new(seen, error), is_new(seen)] == [False, False], "what fails for a duplicate changes nothing"
 
 
-def test_an_error_is_passed_on() -> None:
+def test_errors_of_the_block_pass() -> None:
     with pytest.raises(ValueError, match="why"), SeenEvents().once("evt_1"):
         raise ValueError("why")
 
 
-def test_a_duplicate_of_an_event_in_work_is_answered_503() -> None:
+def test_a_duplicate_during_handling_is_answered_503() -> None:
     """Were it answered 204, the event would be lost if the first one then fails."""
     seen = SeenEvents()
     with suppress(ValueError), seen.once("evt_1"):
@@ -507,7 +505,7 @@ def test_a_duplicate_of_an_event_in_work_is_answered_503() -> None:
 
 
 @pytest.mark.anyio
-async def test_an_event_whose_task_was_cancelled_is_new_again() -> None:
+async def test_a_cancelled_event_is_new_again() -> None:
     seen = SeenEvents()
     with anyio.CancelScope() as scope, seen.once("evt_1"):
         scope.cancel()
@@ -516,7 +514,7 @@ async def test_an_event_whose_task_was_cancelled_is_new_again() -> None:
         assert is_new
 
 
-def test_of_many_threads_one_handles_an_event() -> None:
+def test_one_of_many_threads_handles_an_event() -> None:
     seen, start, threads, events = SeenEvents(), Barrier(8), 8, 200
 
     def work() -> list[int]:

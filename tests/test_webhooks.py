@@ -99,7 +99,7 @@ def house(request: pytest.FixtureRequest, tmp_path: Path) -> House:
     return House(storage, clock)
 
 
-async def test_each_event_is_delivered_once_for_its_cause(house: House) -> None:
+async def test_each_event_is_delivered_once(house: House) -> None:
     console, router, receiver = house.console, house.router, house.receiver
     await console.create_account("acme", plan="unlimited", monthly_limit_usd=1_000)
     await house.register("acme")
@@ -145,7 +145,7 @@ async def test_each_event_is_delivered_once_for_its_cause(house: House) -> None:
     assert [event.id for event in receiver.events] == [event.id for event in sorted(receiver.events)]
 
 
-async def test_another_account_and_another_type_hear_nothing(house: House) -> None:
+async def test_other_accounts_and_types_receive_nothing(house: House) -> None:
     await house.register("acme", events=["router.fallback_triggered"])
     await house.register("other")
     await house.router.route("stumble", goal="quality")
@@ -156,7 +156,7 @@ async def test_another_account_and_another_type_hear_nothing(house: House) -> No
     assert house.receiver.types == []
 
 
-async def test_an_endpoint_that_is_registered_later_gets_what_comes_then(house: House) -> None:
+async def test_an_endpoint_receives_only_events_after_its_creation(house: House) -> None:
     await house.router.route("stumble", goal="quality")
     await house.router.flush()
     await house.register()
@@ -205,7 +205,7 @@ async def test_endpoints_are_listed_disabled_enabled_and_deleted(house: House) -
     assert await console.endpoints("default") == []
 
 
-async def test_a_rotated_secret_signs_beside_the_one_before_it(house: House) -> None:
+async def test_deliveries_are_signed_with_the_new_and_the_old_secret(house: House) -> None:
     endpoint_id = await house.register()
     new = await house.console.rotate_endpoint("default", endpoint_id, overlap_s=60.0)
     await house.router.route("stumble", goal="quality")
@@ -228,13 +228,13 @@ async def test_a_rotated_secret_signs_beside_the_one_before_it(house: House) -> 
         ({"profile": "svix"}, "profile: is 'svix'"),
     ],
 )
-async def test_an_endpoint_that_cannot_be_is_refused(house: House, terms: dict[str, Any], said: str) -> None:
+async def test_an_invalid_endpoint_is_refused(house: House, terms: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationFailed, match=said):
         await house.console.create_endpoint("acme", **{"url": URL} | terms)
     assert await house.console.endpoints("acme") == []
 
 
-async def test_several_rotations_leave_all_secrets_that_have_not_expired(house: House) -> None:
+async def test_rotations_keep_all_unexpired_secrets(house: House) -> None:
     endpoint_id = await house.register()
     first = house.receiver.secrets[0]
     news = [await house.console.rotate_endpoint("default", endpoint_id) for _ in range(3)]
@@ -263,7 +263,7 @@ async def test_a_test_sends_a_sample_of_each_selected_event(house: House) -> Non
     assert await house.console.deliveries("default") == []
 
 
-async def test_secrets_are_not_stored_in_plain_and_outlive_a_change_of_the_root_secret(tmp_path: Path) -> None:
+async def test_signing_secrets_are_encrypted_and_survive_a_root_secret_rotation(tmp_path: Path) -> None:
     clock = FakeClock()
     house = House(SqliteStorage(tmp_path / "s.db", clock=clock), clock)
     await house.register()
@@ -278,7 +278,7 @@ async def test_secrets_are_not_stored_in_plain_and_outlive_a_change_of_the_root_
     assert house.receiver.secrets[0] not in repr(await house.console.endpoints("default"))
 
 
-async def test_a_router_that_does_not_deliver_leaves_that_to_others(tmp_path: Path) -> None:
+async def test_a_router_with_deliver_off_sends_nothing(tmp_path: Path) -> None:
     clock = FakeClock()
     storage = SqliteStorage(tmp_path / "s.db", clock=clock)
     new = await Console(storage, clock=clock).create_endpoint("default", URL)
@@ -298,7 +298,7 @@ async def test_a_router_that_does_not_deliver_leaves_that_to_others(tmp_path: Pa
     assert house.receiver.types == ["router.fallback_triggered"]
 
 
-async def test_a_console_delivers_what_routers_beside_it_leave_and_drains_when_it_is_told() -> None:
+async def test_a_console_delivers_for_routers_and_drains_on_stop() -> None:
     clock, stop = FakeClock(), anyio.Event()
     storage = MemoryStorage(clock=clock)
     console, receiver = Console(storage, clock=clock), Receiver(clock)
@@ -329,7 +329,7 @@ async def test_secrets_sealed_by_two_root_secrets_all_sign(house: House) -> None
     assert len(house.receiver.events) == 2
 
 
-async def test_the_root_secret_of_a_storage_without_endpoints_can_be_changed() -> None:
+async def test_the_root_secret_of_a_storage_without_endpoints_can_be_rotated() -> None:
     class Plain(MemoryStorage):
         async def read(self, account: str, query: Any) -> Any:
             if isinstance(query, Endpoints):
@@ -343,7 +343,7 @@ async def test_the_root_secret_of_a_storage_without_endpoints_can_be_changed() -
     assert console._secret.live()[1:] == before
 
 
-def test_settings_of_webhooks_are_checked() -> None:
+def test_webhook_settings_are_checked() -> None:
     for attempts in (0, 7, 1.5, True):
         with pytest.raises(ValidationFailed, match="max_attempts"):
             WebhookSettings(max_attempts=attempts)  # type: ignore[arg-type]

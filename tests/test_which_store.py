@@ -45,14 +45,14 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("argv", COMMANDS, ids=" ".join)
-def test_without_a_store_every_command_says_how_to_name_one(argv: list[str], capsys: Capture) -> None:
+def test_without_a_store_every_command_says_how_to_set_one(argv: list[str], capsys: Capture) -> None:
     assert main(argv) == 2
     said = "routewright: --store: is missing; give --store traces.db, or set ROUTEWRIGHT_STORE\n"
     assert capsys.readouterr() == ("", said)
 
 
 @pytest.mark.parametrize("argv", COMMANDS, ids=" ".join)
-def test_a_store_that_is_not_there_is_said_and_not_made(argv: list[str], tmp_path: Path, capsys: Capture) -> None:
+def test_a_missing_store_is_reported_and_not_created(argv: list[str], tmp_path: Path, capsys: Capture) -> None:
     assert main([*argv, "--store", "none.db"]) == 2
     assert f"there is no store {tmp_path / 'none.db'}" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
@@ -72,19 +72,19 @@ def test_a_store_that_is_not_there_is_said_and_not_made(argv: list[str], tmp_pat
         ("\udcff.db", "--store: holds bytes that are no text; name a file, as traces.db"),
     ],
 )
-def test_what_is_no_store_is_refused(written: str, said: str, capsys: Capture) -> None:
+def test_an_invalid_store_is_refused(written: str, said: str, capsys: Capture) -> None:
     assert traces("ls", "--store", written) == 2
     assert capsys.readouterr().err.startswith(f"routewright: {said}")
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "\udcff.db"], ids=["long", "bytes"])
 @pytest.mark.parametrize("argv", COMMANDS, ids=" ".join)
-def test_every_command_refuses_a_name_that_no_file_has(argv: list[str], name: str, capsys: Capture) -> None:
+def test_every_command_refuses_an_impossible_file_name(argv: list[str], name: str, capsys: Capture) -> None:
     assert main([*argv, "--store", name]) == 2
     assert capsys.readouterr().err.startswith("routewright: --store: ")
 
 
-def test_a_file_of_another_kind_is_no_store_and_stays_as_it_is(tmp_path: Path, capsys: Capture) -> None:
+def test_another_kind_of_file_is_refused_and_unchanged(tmp_path: Path, capsys: Capture) -> None:
     other = tmp_path / "notes.txt"
     other.write_text("not a store, and longer than a header of one" * 9)
     before = other.read_bytes()
@@ -93,13 +93,13 @@ def test_a_file_of_another_kind_is_no_store_and_stays_as_it_is(tmp_path: Path, c
     assert other.read_bytes() == before
 
 
-def test_json_holds_the_error_of_a_name_that_is_no_text(capsys: Capture) -> None:
+def test_json_has_the_error_of_an_undecodable_name(capsys: Capture) -> None:
     assert traces("ls", "--store", "\udcff.db", "--json") == 2
     said = "--store: holds bytes that are no text; name a file, as traces.db, or a database, as postgresql://user@host/database"
     assert json.loads(capsys.readouterr().out)["error"]["message"] == said
 
 
-def test_json_holds_the_error_too(capsys: Capture) -> None:
+def test_json_has_the_error(capsys: Capture) -> None:
     assert traces("ls", "--json", "--store", "none.db") == 2
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "not_found"
 
@@ -108,7 +108,7 @@ def test_json_holds_the_error_too(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("name", ["my traces.db", "-traces.db"])
-def test_route_leaves_its_trace_and_names_the_command_that_shows_it(name: str, capsys: Capture) -> None:
+def test_route_stores_its_trace_and_prints_the_command_to_show_it(name: str, capsys: Capture) -> None:
     assert main(["route", "--sandbox", f"--store={name}", "--metadata", "team=x", "Hello"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("This is a canned answer")
@@ -118,7 +118,7 @@ def test_route_leaves_its_trace_and_names_the_command_that_shows_it(name: str, c
     assert "\nmetadata   team=x\n" in capsys.readouterr().out
 
 
-def test_the_environment_names_the_store_of_route_as_well(monkeypatch: Patch, capsys: Capture) -> None:
+def test_the_environment_also_sets_the_store_of_route(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setenv("ROUTEWRIGHT_STORE", "traces.db")
     assert main(["route", "--sandbox", "Hello"]) == 0
     assert re.fullmatch(r"kept: routewright traces show tr_\w{26}", capsys.readouterr().err.splitlines()[-1])
@@ -126,13 +126,13 @@ def test_the_environment_names_the_store_of_route_as_well(monkeypatch: Patch, ca
 
 
 @pytest.mark.parametrize("option", ["--quiet", "--json"])
-def test_scripts_hear_nothing_of_the_store(option: str, capsys: Capture) -> None:
+def test_quiet_and_json_do_not_mention_the_store(option: str, capsys: Capture) -> None:
     assert main(["route", "--sandbox", option, "--store", "traces.db", "Hello"]) == 0
     assert capsys.readouterr().err == ""
     assert len(listed(capsys, "--store", "traces.db")) == 1
 
 
-def test_a_call_that_fails_is_kept_too(monkeypatch: Patch, capsys: Capture) -> None:
+def test_a_failed_call_is_stored(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr(Router, "sandbox", partial(Router.sandbox, faults={"*": "auth"}))
     assert main(["route", "--sandbox", "--store", "traces.db", "Hello"]) == 5
     assert re.search(r"^kept: routewright traces show tr_\w{26} --store=traces.db$", capsys.readouterr().err, re.M)
@@ -142,7 +142,7 @@ def test_a_call_that_fails_is_kept_too(monkeypatch: Patch, capsys: Capture) -> N
     assert out.count("✗") == 4
 
 
-def test_nothing_is_called_where_the_store_cannot_be_opened(monkeypatch: Patch, capsys: Capture) -> None:
+def test_no_model_is_called_if_the_store_cannot_be_opened(monkeypatch: Patch, capsys: Capture) -> None:
     called: list[UpstreamCall] = []
 
     def answer(call: UpstreamCall) -> str:
@@ -156,7 +156,7 @@ def test_nothing_is_called_where_the_store_cannot_be_opened(monkeypatch: Patch, 
     assert "traces.db: it cannot be opened" in err
 
 
-def test_a_request_that_is_not_valid_makes_no_store(tmp_path: Path) -> None:
+def test_an_invalid_request_creates_no_store(tmp_path: Path) -> None:
     assert main(["route", "--sandbox", "--store", "traces.db", "@nowhere"]) == 2
     assert not list(tmp_path.iterdir())
 
@@ -164,10 +164,15 @@ def test_a_request_that_is_not_valid_makes_no_store(tmp_path: Path) -> None:
 # what it costs to start
 
 
-@pytest.mark.parametrize("argv", [["traces", "ls"], ["analytics", "usage"], ["store", "check"]])
-def test_commands_about_a_store_do_not_load_the_router(argv: list[str], tmp_path: Path) -> None:
-    path = record(tmp_path / "traces.db", few())
-    code = f"import sys; from routewright.cli import main; main({[*argv, '--store', str(path)]}); print(*sys.modules)"
+def test_commands_about_a_store_do_not_load_the_router(tmp_path: Path) -> None:
+    store = ["--store", str(record(tmp_path / "traces.db", few()))]
+    code = f"""
+import sys
+from routewright.cli import main
+for argv in (["traces", "ls"], ["analytics", "usage"], ["store", "check"]):
+    main([*argv, *{store}])
+print(*sys.modules)
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     loaded = done.stdout.split()
     assert not {"routewright.router", "routewright.cli.route", "pydantic", "aiohttp", "tiktoken"} & set(loaded)

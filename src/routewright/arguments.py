@@ -12,10 +12,9 @@ from ._core.policy import checked_policy
 from ._core.request.json_scan import is_unicode
 from ._core.request.problems import listed, shown
 from ._core.request.rules import check_names
-from ._core.trace.ids import TraceParent, normalise_trace_id, parse_traceparent
+from ._core.trace.ids import normalise_trace_id
 from .catalogue import Catalogue
 from .errors import ValidationFailed
-from .policies import PolicyFile
 from .protocols import Cache, Provider
 from .protocols import Tool as RunnableTool
 from .settings import Settings
@@ -97,24 +96,19 @@ def check_storage(storage: object) -> None:
     _check_methods("storage", storage, _STORAGE, "pass SqliteStorage(path), MemoryStorage() or open_storage(url)")
 
 
-def check_coordination(coordination: object) -> None:
-    """Raises ``ValidationFailed`` for anything but a coordination, or None for the storage's own."""
-    if coordination is not None:
-        _check_methods("coordination", coordination, _MEETS, "pass MemoryCoordination(), or leave it out")
-
-
 def _check_methods(path: str, part: object, names: Sequence[str], hint: str) -> None:
     if isinstance(part, type) or not all(callable(getattr(part, name, None)) for name in names):
         raise ValidationFailed.at(path, f"{shown(part)} is not a {path}", hint)
 
 
-def check_cache(cache: object) -> None:
-    """Raises ``ValidationFailed`` for anything but a cache, or None for one in memory."""
-    if cache is not None and (isinstance(cache, type) or not isinstance(cache, Cache)):
-        raise ValidationFailed.at("cache", f"{shown(cache)} is not a cache", "pass MemoryCache() or SqliteCache(path)")
-
-
-def check_parts(providers: object, catalogue: object, policies: object, storage: object, settings: object) -> None:
+def check_parts(
+    providers: object,
+    catalogue: object,
+    storage: object,
+    settings: object,
+    coordination: object,
+    cache: object,
+) -> None:
     """Raises ``ValidationFailed`` for a wrong type, such as a file name, or one object instead of a list."""
     if providers is not None:
         if isinstance(providers, Provider):
@@ -139,43 +133,22 @@ def check_parts(providers: object, catalogue: object, policies: object, storage:
         raise ValidationFailed.at(
             "catalogue", f"is {type(catalogue).__name__}", "pass Catalogue.load(path) or a Catalogue"
         )
-    if not isinstance(policies, PolicyFile):
-        _check_policies(policies)
     if storage is not None:
         check_storage(storage)
     if not isinstance(settings, Settings):
         raise ValidationFailed.at("settings", f"{shown(settings)} is not Settings", "pass Settings(...)")
+    if coordination is not None:
+        _check_methods("coordination", coordination, _MEETS, "pass MemoryCoordination(), or leave it out")
+    if cache is not None and (isinstance(cache, type) or not isinstance(cache, Cache)):
+        raise ValidationFailed.at("cache", f"{shown(cache)} is not a cache", "pass MemoryCache() or SqliteCache(path)")
 
 
-def _check_policies(policies: object) -> None:
+def checked_policies(policies: object) -> tuple[Policy, ...]:
+    """Validate a list of policies and every field of them. Raises ``ValidationFailed``."""
     if not isinstance(policies, Sequence) or isinstance(policies, str):
         hint = "pass PolicyFile(path), read_policies(path) or [Policy(...)]"
         raise ValidationFailed.at("policies", "is not a list of Policy", hint)
-
-
-def check_replaceable(policies: object, file: PolicyFile | None) -> None:
-    """Raises ``ValidationFailed`` for an argument that cannot replace the present policies."""
-    _check_policies(policies)
-    if file is not None:
-        hint = "change the file, and call reload_policies() to have it taken at once"
-        raise ValidationFailed.at("policies", f"are those of {file.path}", hint)
-
-
-def checked_policies(policies: Sequence[Policy]) -> tuple[Policy, ...]:
-    """Validate every field of policies. Raises ``ValidationFailed``."""
     return tuple(checked_policy(policy, place) for place, policy in enumerate(policies))
-
-
-def check_many(requests: object, limit: object) -> None:
-    """Raises ``ValidationFailed`` for one request instead of many, and for an invalid limit."""
-    if isinstance(requests, str | Mapping | RouteRequest):
-        raise ValidationFailed.at(
-            "requests", f"{type(requests).__name__} is one request, not many", "put it into a list"
-        )
-    if not isinstance(requests, Iterable | AsyncIterable):
-        raise ValidationFailed.at("requests", f"{shown(requests)} holds no requests", "pass a list of them")
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-        raise ValidationFailed.at("limit", f"must be a whole number of at least 1, got {shown(limit)}", "for example 8")
 
 
 def check_account(path: str, account: object) -> str:
@@ -211,14 +184,6 @@ def check_owner(path: str, account: object) -> str:
     return check_account(path, account)
 
 
-def check_new_owner(path: str, account: object) -> str:
-    """The name of a new account, without outer blanks. Raises ``ValidationFailed``."""
-    name = check_owner(path, account)
-    if name != name.strip():
-        raise ValidationFailed.at(path, f"must neither begin nor end with a blank, got {shown(name)}", "leave it out")
-    return name
-
-
 def check_environment(environment: object) -> Environment | None:
     """An environment, or None for both. Raises ``ValidationFailed``."""
     if environment is not None and environment not in ENVIRONMENTS:
@@ -241,15 +206,6 @@ def checked_feedback(
         raise ValidationFailed.at("comment", f"is {JUDGE!r}, which is reserved for judges", "use other words")
     trace_id = normalise_trace_id(trace_id)
     return PutFeedback(trace_id, float(score), comment, at, expect="present", environment=environment)
-
-
-def checked_traceparent(header: object) -> TraceParent:
-    """Parse a ``traceparent`` header. Raises ``ValidationFailed``."""
-    found = parse_traceparent(header) if isinstance(header, str) else None
-    if found is None:
-        hint = "pass version-trace-span-flags in hexadecimal, such as 00-<32 digits>-<16 digits>-01, not all zero"
-        raise ValidationFailed.at("traceparent", f"is {shown(header)}", hint)
-    return found
 
 
 def check_deletes(everything: object, *, named: bool) -> None:

@@ -25,7 +25,7 @@ from ._core.policy import changes_between, drawn, published, version_asked
 from ._core.request.json_scan import quoted
 from ._core.request.read import checked_retries, timeout_ms_of
 from ._core.routing.inputs import Defaults
-from ._core.tokens.estimate import VOCABULARIES
+from ._core.tokens.estimate import VOCABULARIES, Vocabulary, count_request
 from ._core.webhooks.endpoint import PURPOSE
 from ._engine.admission import Admissions
 from ._engine.cache import Caching
@@ -43,14 +43,13 @@ from ._engine.shared_limits import SharedLimits, Sharing
 from ._engine.trace_log import TraceCounts, TraceLog
 from ._engine.webhooks import Dispatcher, wake
 from ._engine.worker import CLOSE_S, CLOSED, Worker
-from .arguments import check_cache, check_caller, check_coordination, check_parts, check_replaceable, checked_policies
+from .arguments import check_caller, check_parts, checked_policies
 from .backends.providers.callable import HostedProvider
 from .backends.providers.sandbox import Answers, Faults, SandboxProvider
 from .backends.storage.memory import MemoryStorage
 from .cache import Judge
 from .catalogue import Catalogue, built_in_predictor
 from .coordination import Hear, coordination_of, listen
-from .counting import Counter
 from .errors import RouterClosed, RouterError, ValidationFailed
 from .fork import Guard, importing, renew_in_children
 from .guardrail import checked_guardrails
@@ -69,6 +68,7 @@ from .protocols import (
     LocalStorage,
     Provider,
     Storage,
+    TokenCounter,
 )
 from .replay import Replays
 from .root_secret import RootSecret
@@ -83,6 +83,8 @@ from .wire import (
     Policy,
     PolicyChanged,
     PolicySnapshot,
+    RouteRequest,
+    TokenBounds,
 )
 
 T = TypeVar("T")
@@ -120,14 +122,12 @@ class Parts:
         faults: Faults | None = None,
     ) -> None:
         settings = Settings() if settings is None else settings
-        check_parts(providers, catalogue, policies, storage, settings)
+        check_parts(providers, catalogue, storage, settings, coordination, cache)
         self._defaults = Defaults(settings.limits.default_max_output_tokens)
         if timeout is not None:
             self._defaults = self._defaults._replace(timeout_ms=timeout_ms_of(timeout))
         if max_retries is not None:
             self._defaults = self._defaults._replace(max_retries=checked_retries(max_retries))
-        check_coordination(coordination)
-        check_cache(cache)
         self._policy_file = policies if isinstance(policies, PolicyFile) else None
         self._policies = () if isinstance(policies, PolicyFile) else checked_policies(policies)
         self._published: list[PolicySnapshot] = []
@@ -180,7 +180,6 @@ class Parts:
         self._named = bool(providers)
         self._answers = answers
         self._faults = faults
-        self._counter = Counter(settings.tokens)
         self._guard = Guard()
         self._reloading = Guard()
         self._fleets: dict[str, Fleet] = {}
@@ -235,7 +234,14 @@ class Parts:
             return
         needed = VOCABULARIES[:1] if kinds == {*VOCABULARIES[:1]} else VOCABULARIES
         if not engine.counting.loaded.issuperset(needed):
-            await anyio.to_thread.run_sync(self._counter.load, needed, abandon_on_cancel=True)
+
+            def load() -> None:
+                load_table: Callable[[str], object] | None = getattr(self._token_counter, "load", None)
+                if load_table is not None:
+                    for encoding in needed:
+                        load_table(encoding)
+
+            await anyio.to_thread.run_sync(load, abandon_on_cancel=True)
             engine.counting.loaded.update(needed)
 
     def fleet(self, environment: Environment | Literal["hosted"]) -> Fleet:
@@ -314,6 +320,18 @@ class Parts:
             worker=self.worker,
         )
 
+    @cached_property
+    def _token_counter(self) -> TokenCounter:
+        if self.settings.tokens is not None:
+            return self.settings.tokens
+        with importing.lock:
+            from .backends.tokens import PackedTokenCounter  # loads the tables' library
+
+        return PackedTokenCounter()
+
+    def _counter(self, request: RouteRequest, bounds: TokenBounds, encodings: Sequence[Vocabulary]) -> TokenBounds:
+        return count_request(self._token_counter, request, bounds, encodings)
+
     @property
     def used_cache(self) -> Caching | None:
         """The response cache, if one was passed or a request has used it."""
@@ -331,15 +349,11 @@ class Parts:
             await self.caching.remove(CacheSelection(account=account, environment=environment))
 
     @property
-    def is_closed(self) -> bool:
-        """True once no call is admitted."""
-        return self._closed
-
-    @property
     def log(self) -> TraceLog:
         """The trace log. Raises ``RouterClosed``."""
         self._refuse_if_closed()
-        self._keep_dropped()
+        if self._records is not None:
+            self._records.keep_dropped()
         return self._log
 
     @cached_property
@@ -381,7 +395,9 @@ class Parts:
         """Publish policies, or those now in the file, at once. If any is invalid, nothing changes."""
         engine = self.engine
         if policies is not None:
-            check_replaceable(policies, self._policy_file)
+            if self._policy_file is not None:
+                hint = "change the file, and call reload_policies() to have it taken at once"
+                raise ValidationFailed.at("policies", f"are those of {self._policy_file.path}", hint)
             policies = checked_policies(policies)
         with self._reloading.lock:  # not `_guard`: closing and first uses never wait for a file
             before = self._published
@@ -397,10 +413,18 @@ class Parts:
         if fleets is None:
             self._freed.block(CLOSE_S)
             return
+        free = partial(self._free, fleets, began)
         with ExitStack() as closing:
             closing.callback(self._freed.set)
-            closing.callback(_run_apart, partial(self._free, fleets, began))
-            self.worker.close(WORKER_S)
+            try:
+                self.worker.close(WORKER_S)
+            finally:  # in a new event loop: in this thread, or in another if a loop runs here
+                if this_loop() is None:  # the present context may name another kind of loop
+                    contextvars.Context().run(anyio.run, free)
+                else:
+                    thread = threading.Thread(target=anyio.run, args=[free], name="routewright-close", daemon=True)
+                    thread.start()
+                    thread.join(CLOSE_S)
 
     async def aclose(self) -> None:
         """Refuse calls, let the worker and running calls end, write pending traces, and close providers and, last, the
@@ -420,7 +444,8 @@ class Parts:
         with self._guard.lock:
             if self._closed:
                 return None
-            self._keep_dropped()
+            if self._records is not None:
+                self._records.keep_dropped()
             fleets = self.fleets()
             self._fleets.clear()  # so that the engine of a running stream finds none either
             self.running, self._closed = None, True
@@ -429,16 +454,18 @@ class Parts:
                 self._webhooks.stop(self.worker.start)
             return fleets
 
-    def _keep_dropped(self) -> None:
-        if self._records is not None:
-            self._records.keep_dropped()
-
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise RouterClosed(CLOSED)
 
     async def _free(self, fleets: list[Fleet], began: float) -> None:
         """Close each part by its time, even if others fail. Failures are logged."""
+
+        async def close_providers() -> None:
+            async with anyio.create_task_group() as group:
+                for provider in providers:
+                    group.start_soon(self._by, began + PROVIDERS_BY_S, provider.aclose)
+
         providers = [provider for fleet in fleets for provider in fleet.providers]
         providers += () if self._discovery is None else self._discovery.providers
         async with AsyncExitStack() as closing:
@@ -448,17 +475,12 @@ class Parts:
                 closing.push_async_callback(self._by, began + PROVIDERS_BY_S, self.caching.share)
             if self._coordination is not None or "coordination" in vars(self):
                 closing.push_async_callback(self._by, began + STORAGE_BY_S, self.coordination.aclose)
-            closing.push_async_callback(self._close_all, began + PROVIDERS_BY_S, providers)
+            closing.push_async_callback(close_providers)
             closing.callback(self.hooks.close)
             closing.callback(self._log.close)
             if self._records is not None:
                 await self._by(began + CALLS_BY_S, self._records.all_ended)
             await self._by(began + TRACES_BY_S, self._log.write)
-
-    async def _close_all(self, at: float, providers: list[Provider]) -> None:
-        async with anyio.create_task_group() as group:
-            for provider in providers:
-                group.start_soon(self._by, at, provider.aclose)
 
     async def _by(self, at: float, close: Callable[[], Awaitable[object]]) -> None:
         name = getattr(close, "__qualname__", "the background thread")
@@ -547,14 +569,17 @@ class Parts:
             sharing=sharing,
             problems=self.discovery.problems,
         )
-        if self._coordination is not None:
-            fleet.tell = partial(self._tell_circuit, self._coordination, environment)
-        return fleet
+        coordination = self._coordination
+        if coordination is not None:
 
-    def _tell_circuit(self, coordination: Coordination, environment: str, model: str, seconds: float) -> None:
-        notice = Notice(CIRCUIT_TOPIC, f"{environment} {seconds:.3f} {model}")
-        with suppress(RouterClosed):
-            self.worker.start(coordination.announce, notice)
+            def tell(model: str, seconds: float) -> None:
+                with suppress(RouterClosed):
+                    self.worker.start(
+                        coordination.announce, Notice(CIRCUIT_TOPIC, f"{environment} {seconds:.3f} {model}")
+                    )
+
+            fleet.tell = tell
+        return fleet
 
     def _hear_circuit(self, said: str) -> None:
         environment, seconds, model = said.split(" ", 2)
@@ -650,16 +675,6 @@ def _resolved(environment: Environment, caller: Caller) -> Caller:
     if environment == "sandbox" and caller.environment != "sandbox":
         return replace(caller, environment="sandbox")
     return caller
-
-
-def _run_apart(async_fn: Callable[[], Awaitable[object]]) -> None:
-    """Run in a new event loop: in this thread, or in another if a loop runs here."""
-    if this_loop() is None:
-        contextvars.Context().run(anyio.run, async_fn)  # the present context may name another kind of loop
-        return
-    thread = threading.Thread(target=anyio.run, args=[async_fn], name="routewright-close", daemon=True)
-    thread.start()
-    thread.join(CLOSE_S)
 
 
 def stale(catalogue: Catalogue, today: str, after_days: int | None) -> str:

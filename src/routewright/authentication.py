@@ -18,7 +18,7 @@ from .coordination import RECHECK_S
 from .errors import RouterError, ValidationFailed
 from .protocols import Clock, Storage
 from .root_secret import RootSecret
-from .wire import SYSTEM_ACCOUNT, Caller, Environment, Key, KeyByDigest, PutKey, Stands
+from .wire import SYSTEM_ACCOUNT, Caller, Environment, KeyByDigest, PutKey, Stands
 
 PURPOSE = "key pepper"
 MOST_KNOWN = 10_000
@@ -73,7 +73,9 @@ class Authenticator:
             raise unknown_key()
         standing = await self._storage.read(found.account, Stands(timestamp(self._clock.time()), found.id))
         key = standing.key
-        if standing.account is None or key is None or not is_live(key) or not _is(key, digests, told.environment):
+        if standing.account is None or key is None or not is_live(key) or key.environment != told.environment:
+            raise unknown_key()
+        if not any(same(key.digest.encode(), each.encode()) for each in digests):  # a storage's match is not trusted
             raise unknown_key()
         if not same(key.digest.encode(), digests[0].encode()):
             # store the key's digest by the present secret, so that it survives the next rotation
@@ -85,7 +87,10 @@ class Authenticator:
             except RouterError as error:
                 _log.debug("the key %s is still digested with the previous secret (%s)", key.id, type(error).__name__)
         caller = Caller(key.account, key.environment, key.id, key.scopes)
-        self._remember(digests[0], _Known(caller, asked_at + self._recheck_s))
+        self._known[digests[0]] = _Known(caller, asked_at + self._recheck_s)
+        if len(self._known) > MOST_KNOWN:
+            with suppress(KeyError):  # another thread took the last
+                self._known.popitem(last=False)
         return caller
 
     def forget(self, account: str) -> None:
@@ -94,12 +99,6 @@ class Authenticator:
             if known.caller.account == account:
                 self._known.pop(digest, None)
 
-    def _remember(self, digest: str, known: _Known) -> None:
-        self._known[digest] = known
-        if len(self._known) > MOST_KNOWN:
-            with suppress(KeyError):  # another thread took the last
-                self._known.popitem(last=False)
-
 
 def strangers(digests: Sequence[str], secret: RootSecret) -> int:
     """Number of keys that are refused here because they were made with another secret."""
@@ -107,8 +106,3 @@ def strangers(digests: Sequence[str], secret: RootSecret) -> int:
         return 0
     peppers = [Pepper(derive(root, PURPOSE)) for root in secret.known()]
     return sum(not any(pepper.made(digest) for pepper in peppers) for digest in digests)
-
-
-def _is(key: Key, digests: Sequence[str], environment: Environment) -> bool:
-    """True if this is the key that was sent; the storage's own match is not trusted."""
-    return key.environment == environment and any(same(key.digest.encode(), each.encode()) for each in digests)

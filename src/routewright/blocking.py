@@ -63,6 +63,7 @@ class _Blocking:
 
 S = TypeVar("S", bound=Closable)
 T = TypeVar("T")
+R = TypeVar("R")
 P = ParamSpec("P")
 
 
@@ -104,6 +105,18 @@ def plain_loop(method: Callable[Concatenate[S, P], AsyncIterator[T]]) -> Callabl
             yield thing
 
     return iterated
+
+
+def plain_result(
+    method: Callable[Concatenate[S, P], T], kind: Callable[[T, _Wait], R]
+) -> Callable[Concatenate[Twin[S], P], R]:
+    """A method that does not wait, with the blocking twin of its result."""
+
+    @wraps(method)
+    def made(twin: Twin[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return kind(method(twin._of, *args, **kwargs), twin._wait)
+
+    return made
 
 
 class BlockingPrepared:

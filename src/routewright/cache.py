@@ -120,13 +120,13 @@ class ResponseCache:
     def __init__(
         self,
         caching: Callable[[], Caching],
-        explain: Callable[..., Awaitable[CacheExplanation]],
+        decided: Callable[[Any, Any], Awaitable[Call]],
         caller: Caller,
         clock: Clock,
         worker: Worker,
     ) -> None:
         self._caching = caching
-        self._explain = explain
+        self._decided = decided
         self._caller = caller
         self._clock = clock
         self._worker = worker
@@ -141,7 +141,43 @@ class ResponseCache:
     async def explain(self, request: Any, **options: Any) -> CacheExplanation:
         """Explain what the cache would do with a request (``cache=True`` by default). Changes nothing and calls no
         model. Raises as ``Router.decide``."""
-        return await self._explain(request, **options)
+        call = await self._decided(request, options)
+        caching = self._caching()
+        lookup, now = caching.lookup(call), caching.clock.time()
+        near, reason = list[NearEntry](), ""
+        exact = await caching.asked(caching.cache.get(lookup.key, now), lookup.until)
+        exact = exact if exact is not None and lookup.allows(exact) else None
+        if exact is not None:
+            reason = f"a hit: the same request was answered {now - exact.created_at:.0f} s ago"
+        elif lookup.question is None:
+            reason = "a miss: the same request has no entry, and similar ones are not looked for"
+        elif (matches := await caching.near(lookup)) is None:
+            reason = "a miss: the question has no embedding; if it has words, the embedder failed or rests"
+        else:
+            asked, calibration = gist(lookup.question), await caching.calibration(lookup.space)
+            chosen = offer(lookup.question, matches, calibration, lookup.bound)
+            for match in matches:
+                entry, question = match.entry, match.entry.prompt or ""
+                judged = chosen if match is chosen.match else None
+                verdict = guard(asked, gist(question))
+                near.append(
+                    NearEntry(
+                        trace_id=entry.id,
+                        question=question,
+                        similarity=round(match.similarity, 4),
+                        age_s=round(now - entry.created_at, 3),
+                        refused_by=verdict.refused_by,
+                        compared=[*verdict.compared],
+                        probability=None if judged is None else round(judged.probability, 4),
+                        risk=None if judged is None else round(judged.risk, 4),
+                        serve=0.0 if judged is None else round(judged.serve, 4),
+                    )
+                )
+            reason = _reason(near, lookup.bound, calibration.requests)
+        exact_age_s = None if exact is None else round(now - exact.created_at, 3)
+        return CacheExplanation(
+            key=lookup.key.hex(), partition=lookup.partition.hex(), exact_age_s=exact_age_s, near=near, reason=reason
+        )
 
     async def invalidate(
         self,
@@ -207,44 +243,6 @@ class BlockingResponseCache(Twin[ResponseCache]):
         return self._wait(partial(self._of.explain, request, **options))
 
     invalidate = plain(ResponseCache.invalidate)
-
-
-async def explain_cache(caching: Caching, call: Call) -> CacheExplanation:
-    """Explain what the cache would do with a decided call."""
-    lookup, now = caching.lookup(call), caching.clock.time()
-    near, reason = list[NearEntry](), ""
-    exact = await caching.asked(caching.cache.get(lookup.key, now), lookup.until)
-    exact = exact if exact is not None and lookup.allows(exact) else None
-    if exact is not None:
-        reason = f"a hit: the same request was answered {now - exact.created_at:.0f} s ago"
-    elif lookup.question is None:
-        reason = "a miss: the same request has no entry, and similar ones are not looked for"
-    elif (matches := await caching.near(lookup)) is None:
-        reason = "a miss: the question has no embedding; if it has words, the embedder failed or rests"
-    else:
-        asked, calibration = gist(lookup.question), await caching.calibration(lookup.space)
-        chosen = offer(lookup.question, matches, calibration, lookup.bound)
-        for match in matches:
-            entry, question, judged = match.entry, match.entry.prompt or "", chosen if match is chosen.match else None
-            verdict = guard(asked, gist(question))
-            near.append(
-                NearEntry(
-                    trace_id=entry.id,
-                    question=question,
-                    similarity=round(match.similarity, 4),
-                    age_s=round(now - entry.created_at, 3),
-                    refused_by=verdict.refused_by,
-                    compared=[*verdict.compared],
-                    probability=None if judged is None else round(judged.probability, 4),
-                    risk=None if judged is None else round(judged.risk, 4),
-                    serve=0.0 if judged is None else round(judged.serve, 4),
-                )
-            )
-        reason = _reason(near, lookup.bound, calibration.requests)
-    exact_age_s = None if exact is None else round(now - exact.created_at, 3)
-    return CacheExplanation(
-        key=lookup.key.hex(), partition=lookup.partition.hex(), exact_age_s=exact_age_s, near=near, reason=reason
-    )
 
 
 def _reason(near: list[NearEntry], bound: Bound, requests: int) -> str:

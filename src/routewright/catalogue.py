@@ -67,8 +67,8 @@ class Catalogue:
 
         document = read(path)
         with document.naming():
-            given = read_catalogue(document, known=[model.id for model in cls().models])
-            return cls().overlaid(given.rows, aliases=given.aliases, as_of=given.as_of)
+            rows, aliases, as_of = read_catalogue(document, known=[model.id for model in cls().models])
+            return cls().overlaid(rows, aliases=aliases, as_of=as_of)
 
     def overlaid(
         self, rows: Iterable[Mapping[str, Any]], *, aliases: Mapping[str, str] | None = None, as_of: str | None = None
@@ -113,7 +113,13 @@ class Catalogue:
             Catalogue().bill("openai/gpt-4.1", Usage(input=1_000, output=200)).total_usd
 
         Raises ``ValidationFailed`` for an unknown model, a missing price, and a usage that does not add up."""
-        found, day = self._model(model), _day(on, "on")
+        given, models, day = model, {each.id: each for each in self.models}, _day(on, "on")
+        if not isinstance(given, str):
+            raise ValidationFailed.at("model", f"must be an id or alias, got {shown(given)}", 'as "openai/gpt-4.1"')
+        found = models.get(self.aliases.get(given, given))
+        if found is None:
+            hint = did_you_mean(given, [*models, *self.aliases]) or "'models' of the catalogue lists the known ids"
+            raise ValidationFailed.at("model", f"unknown model {quoted(given)}", hint)
         usage = checked_usage(usage)
         listed = pricing_on(found, day)
         prices = batch_prices_of(listed) if batch else prices_of(listed)
@@ -136,16 +142,6 @@ class Catalogue:
     def _said_as_of(self) -> str | None:
         """The given date, or the bundled catalogue's; None for own models without a date."""
         return self.as_of if self._models is None else self._as_of
-
-    def _model(self, name: object) -> Model:
-        models = {model.id: model for model in self.models}
-        if not isinstance(name, str):
-            raise ValidationFailed.at("model", f"must be an id or alias, got {shown(name)}", 'as "openai/gpt-4.1"')
-        found = models.get(self.aliases.get(name, name))
-        if found is None:
-            hint = did_you_mean(name, [*models, *self.aliases]) or "'models' of the catalogue lists the known ids"
-            raise ValidationFailed.at("model", f"unknown model {quoted(name)}", hint)
-        return found
 
 
 def _checked_day(text: object, path: str = "as_of") -> str:
@@ -234,11 +230,16 @@ def built_in_predictor() -> Predictor:
 
 
 def _model(row: _Row, prior: _Prior, mended: Pricing | None) -> Model:
+    modalities: list[Modality] = [*row.modalities]
+    if "audio" in row.input_modalities:
+        modalities.append("audio")
+    if "pdf" in row.input_modalities and row.provider not in NO_FILES:
+        modalities.append("file")
     return Model(
         id=row.id,
         provider=row.provider,
         context_window=row.context_window,
-        modalities=(*row.modalities, *_attached(row)),
+        modalities=tuple(modalities),
         pricing_per_1m=mended or _pricing(row),
         availability=Availability(),
         deprecated_at=row.deprecation_date,
@@ -256,14 +257,6 @@ def _model(row: _Row, prior: _Prior, mended: Pricing | None) -> Model:
         free_tier=row.input_usd_per_1m == 0 and row.output_usd_per_1m == 0,
         disabled=False,
     )
-
-
-def _attached(row: _Row) -> Iterable[Modality]:
-    """Input modalities besides text and images."""
-    if "audio" in row.input_modalities:
-        yield "audio"
-    if "pdf" in row.input_modalities and row.provider not in NO_FILES:
-        yield "file"
 
 
 def _pricing(row: _Row) -> Pricing | None:

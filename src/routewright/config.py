@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import date
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import pydantic
 from msgspec import Struct, convert
@@ -102,10 +102,6 @@ def within(allowed: Range) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _branch(value: object) -> str:
-    return "<switch>" if isinstance(value, bool | str) else "<table>"
-
-
 def _as_written(kind: Any, allowed: Range | None) -> Any:
     """The type of a file's key for a struct's field: strict, arrays as tuples, structs as tables."""
     origin, args = get_origin(kind), get_args(kind)
@@ -122,7 +118,7 @@ def _as_written(kind: Any, allowed: Range | None) -> Any:
     made, *table = [_as_written(each, allowed) for each in args if each is not NoneType]
     if table:
         both: Any = Annotated[made, Tag("<switch>")] | Annotated[table[0], Tag("<table>")]
-        made = Annotated[both, Discriminator(_branch)]
+        made = Annotated[both, Discriminator(lambda value: "<switch>" if isinstance(value, bool | str) else "<table>")]
     return made | None if NoneType in args else made
 
 
@@ -146,28 +142,37 @@ def shaped(content: object, shape: type[FileModel]) -> FileModel:
         return shape.model_validate(content)
     except pydantic.ValidationError as error:
         found = error.errors()[:MAX_PROBLEMS]
-    raise ValidationFailed.of(*(_problem(shape, dict(each)) for each in found))
-
-
-def _problem(shape: type[Strict], found: dict[str, Any]) -> Problem:
-    loc = [part for part in found["loc"] if part not in _TAGS]
-    place = ""
-    for part in loc:
-        place = joined(place, part)
-    if found["type"] == "extra_forbidden":
-        return Problem(place, "unknown key", _hint(str(loc[-1]), shape, top=len(loc) == 1))
-    if found["type"] == "missing":
-        return Problem(place, "is missing", "add it")
-    got = in_json(shown(found["input"])) if place else "something else"  # at the top it may be anything
-    said = _SAID.get(found["type"]) or found["msg"].replace("Input should be", "must be", 1)
-    return Problem(place, f"{said}, got {got}", example(place) or "correct the value")
+    problems = []
+    for each in found:
+        loc = [part for part in each["loc"] if part not in _TAGS]
+        place = ""
+        for part in loc:
+            place = joined(place, part)
+        if each["type"] == "extra_forbidden":
+            problem = Problem(place, "unknown key", _hint(str(loc[-1]), shape, top=len(loc) == 1))
+        elif each["type"] == "missing":
+            problem = Problem(place, "is missing", "add it")
+        else:
+            got = in_json(shown(each["input"])) if place else "something else"  # at the top it may be anything
+            said = _SAID.get(each["type"]) or each["msg"].replace("Input should be", "must be", 1)
+            problem = Problem(place, f"{said}, got {got}", example(place) or "correct the value")
+        problems.append(problem)
+    raise ValidationFailed.of(*problems)
 
 
 def _hint(key: str, shape: type[Strict], *, top: bool) -> str:
     """The hint for an unknown key."""
     if key == "pricing_per_1m":
         return "it is 'prices' in a file"
-    holders = _holders(shape)
+    # every key of the shape, at any depth, with the key that contains it; empty for the top level
+    schema = shape.model_json_schema()
+    holders, waiting = dict.fromkeys(schema["properties"], ""), [schema]
+    for each in waiting:
+        for name, said in each["properties"].items():
+            inner = [schema["$defs"][kind] for kind in _KIND.findall(str(said))]
+            waiting += [one for one in inner if one not in waiting]
+            for one in inner:
+                holders = dict.fromkeys(one["properties"], name) | holders
     holder = holders.get(key)
     if holder is None:
         return did_you_mean(key, holders) or "remove it"
@@ -175,20 +180,6 @@ def _hint(key: str, shape: type[Strict], *, top: bool) -> str:
         return "it goes to the top of the file"
     first = next(iter(shape.model_fields))
     return f"it goes into a table: [[{holder}]]" if top and holder == first else f"it goes into {holder!r}"
-
-
-def _holders(shape: type[Strict]) -> dict[str, str]:
-    """Every key of a shape, at any depth, with the key that contains it; empty for the top level."""
-    schema = shape.model_json_schema()
-    holders = dict.fromkeys(schema["properties"], "")
-    waiting = [schema]
-    for each in waiting:
-        for name, said in each["properties"].items():
-            inner = [schema["$defs"][kind] for kind in _KIND.findall(str(said))]
-            waiting += [one for one in inner if one not in waiting]
-            for one in inner:
-                holders = dict.fromkeys(one["properties"], name) | holders
-    return holders
 
 
 PricesEntry = entry_of(Pricing)
@@ -208,20 +199,6 @@ ModelEntry = entry_of(
 """A model of your own, or changes to a bundled one. A new one needs ``prices`` to be used under a budget."""
 
 
-def _row(entry: Any) -> dict[str, Any]:
-    """The fields of ``Model`` that an entry gives."""
-    row: dict[str, Any] = entry.model_dump(exclude_none=True, exclude={"prices", "price_changes", "regions"})
-    if entry.prices is not None:
-        row["pricing_per_1m"] = _struct_of(Pricing, entry.prices)
-    if entry.price_changes is not None:
-        row["price_changes"] = tuple(
-            PriceChange(each.starts, _struct_of(Pricing, each, exclude={"starts"})) for each in entry.price_changes
-        )
-    if entry.regions is not None:
-        row["availability"] = Availability(regions=entry.regions)
-    return row
-
-
 class CatalogueFile(Strict):
     """A catalogue overlay."""
 
@@ -233,20 +210,12 @@ class CatalogueFile(Strict):
     """The date of its facts."""
 
 
-class Overlay(NamedTuple):
-    """The content of a catalogue file, for ``Catalogue.overlaid``."""
-
-    rows: list[dict[str, Any]]
-    aliases: dict[str, str]
-    as_of: str | None
-
-
-def read_catalogue(document: Document, known: Sequence[str]) -> Overlay:
-    """Read an overlay of a catalogue with the ids ``known``.
+def read_catalogue(document: Document, known: Sequence[str]) -> tuple[list[dict[str, Any]], dict[str, str], str | None]:
+    """Read an overlay of a catalogue with the ids ``known``: its rows, aliases and date, for ``Catalogue.overlaid``.
 
     Raises ``ValidationFailed`` naming the key."""
     file = shaped(document.content, CatalogueFile)
-    # refuse names of unknown models, and aliases that are also ids
+    # names of unknown models are refused, and aliases that are also ids
     entries: tuple[Any, ...] = file.models
     own = [entry.id for entry in entries]
     above = {*known}
@@ -261,7 +230,26 @@ def read_catalogue(document: Document, known: Sequence[str]) -> Overlay:
     for alias in file.aliases:
         if alias in above:
             raise ValidationFailed.at(joined("aliases", alias), "is the id of a model", "take another name")
-    return Overlay([*_rows(file).values()], dict(file.aliases), file.as_of)
+    rows: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        if entry.id in rows:
+            raise ValidationFailed.at("models", f"{entry.id!r} has two entries", "merge them")
+        row = entry.model_dump(exclude_none=True, exclude={"prices", "price_changes", "regions"})
+        if entry.prices is not None:
+            row["pricing_per_1m"] = _struct_of(Pricing, entry.prices)
+        if entry.price_changes is not None:
+            row["price_changes"] = tuple(
+                PriceChange(each.starts, _struct_of(Pricing, each, exclude={"starts"})) for each in entry.price_changes
+            )
+        if entry.regions is not None:
+            row["availability"] = Availability(regions=entry.regions)
+        rows[entry.id] = row
+    for model_id, prices in file.prices.items():
+        row = rows.setdefault(model_id, {"id": model_id})
+        row["pricing_per_1m"] = _struct_of(Pricing, prices)
+    for model_id in file.disabled:
+        rows.setdefault(model_id, {"id": model_id})["disabled"] = True
+    return [*rows.values()], dict(file.aliases), file.as_of
 
 
 def _check_known(path: str, model: str, known: set[str], below: Sequence[str] = ()) -> None:
@@ -271,22 +259,6 @@ def _check_known(path: str, model: str, known: set[str], below: Sequence[str] = 
         raise ValidationFailed.at(path, f"{model!r} is defined below it", "name a model that is defined above")
     hint = did_you_mean(model, known) or "give it an entry under models"
     raise ValidationFailed.at(path, f"unknown model {quoted(model)}", hint)
-
-
-def _rows(file: CatalogueFile) -> dict[str, dict[str, Any]]:
-    """The fields that the file gives of each model."""
-    rows: dict[str, dict[str, Any]] = {}
-    entries: tuple[Any, ...] = file.models
-    for entry in entries:
-        if entry.id in rows:
-            raise ValidationFailed.at("models", f"{entry.id!r} has two entries", "merge them")
-        rows[entry.id] = _row(entry)
-    for model_id, prices in file.prices.items():
-        row = rows.setdefault(model_id, {"id": model_id})
-        row["pricing_per_1m"] = _struct_of(Pricing, prices)
-    for model_id in file.disabled:
-        rows.setdefault(model_id, {"id": model_id})["disabled"] = True
-    return rows
 
 
 WeightsEntry, FallbackEntry = entry_of(PolicyWeights), entry_of(PolicyFallback)

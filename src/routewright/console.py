@@ -41,7 +41,6 @@ from .arguments import (
     ENVIRONMENTS,
     check_choice,
     check_key_id,
-    check_new_owner,
     check_owner,
     check_storage,
     check_whose,
@@ -53,7 +52,7 @@ from .coordination import RECHECK_S
 from .errors import NotFound, PreconditionFailed, Problem, StorageUnavailable, UnsupportedWrite, ValidationFailed
 from .identity import Ids
 from .protocols import Clock, Storage, WebhookTransport
-from .root_secret import RootSecret, given_secrets
+from .root_secret import RootSecret
 from .settings import WebhookSettings
 from .storage import open_storage
 from .webhook import WebhookSigner
@@ -136,7 +135,7 @@ class Console(Closing):
         self._checked: Storage = GuardedStorage(storage)
         self._clock = clock or SystemClock()
         self._ids = Ids(self._clock, SystemRandom())
-        self._secret = RootSecret(storage, os.environ, () if secret is None else given_secrets(secret))
+        self._secret = RootSecret(storage, os.environ, secret)
         self._authenticator = Authenticator(self._checked, self._secret, self._clock, recheck_s)
 
     @cached_property
@@ -161,7 +160,9 @@ class Console(Closing):
         in a month; None: unlimited. Raises ``ValidationFailed``, and ``InternalError`` if the storage has no
         ``accounts`` to enforce the terms."""
         self._check_accounts()
-        check_new_owner("name", name)
+        if check_owner("name", name) != name.strip():
+            said = f"must neither begin nor end with a blank, got {shown(name)}"
+            raise ValidationFailed.at("name", said, "leave it out")
         given = {"plan": plan, "limits": limits, "prepaid": prepaid, "monthly_limit_usd": monthly_limit_usd}
         account = checked_account(Account(name=name, created_at=self._now(), **account_terms(given)))
         try:
@@ -217,8 +218,12 @@ class Console(Closing):
         except PreconditionFailed as error:
             problem = f"would exceed ${usd_text(MOST_CREDIT)}, the most credit that an account may have in all"
             raise ValidationFailed.at("usd", problem, "pass a smaller amount") from error
-        if not written.created:
-            await self._check_repeated(account, given)
+        if not written.created:  # the id was used before: for the same amount?
+            rows = await self._checked.scan(account, LedgerRows(request_id=given.id), after=None, limit=1)
+            before = sum(row.credit_nanos for row in rows)
+            if rows and before != nanos:
+                problem = f"{shown(given.id)} was used for ${usd_text(before)}"
+                raise ValidationFailed.at("id", problem, "pass another id for another amount")
         balance = _balance(await self._stands(account))
         return Credit(given.id, nanos, written.created, None if balance is None else balance.left_nanos)
 
@@ -257,7 +262,9 @@ class Console(Closing):
         terms = key_terms(given)
         await self.account(account)
         text = new_key(environment, secrets.token_bytes(RANDOM_BYTES))
-        digest, prefix, now = self._digest(text), text[:SHOWN], self._now()
+        if not self._secret.lasts:
+            raise _without_secret("keys")
+        digest, prefix, now = self._authenticator.peppers()[0].digest(text), text[:SHOWN], self._now()
         key = Key(id=self._ids("key_"), account=account, digest=digest, prefix=prefix, created_at=now, **terms)
         await self._change(account, PutKey(key, expect="absent"))
         return NewKey(Secret(text), key)
@@ -487,16 +494,20 @@ class Console(Closing):
         another process has just rotated it."""
         in_use = self._secret.live()[0]
         # signing secrets sealed with the previous root secret are sealed anew with the present one
-        keys, now, nonce = self._secret.keys(PURPOSE), self._clock.time(), partial(secrets.token_bytes, 16)
+        roots, now, nonce = self._secret.keys(PURPOSE), self._clock.time(), partial(secrets.token_bytes, 16)
         endpoints: Sequence[Endpoint] = ()
         with suppress(UnsupportedWrite):  # a custom storage may not keep endpoints
             endpoints = await self._checked.read(SYSTEM_ACCOUNT, Endpoints(of_all=True))
         for endpoint in endpoints:
-            resealed = opened(endpoint, keys, now, nonce).endpoint
+            resealed = opened(endpoint, roots, now, nonce).endpoint
             if resealed is not None:
                 with suppress(PreconditionFailed):  # a delivering process has sealed it meanwhile
                     await self._put_endpoint(resealed, endpoint)
-        left_behind = [] if force is True else await self._left_behind()
+        left_behind, peppers = list[Key](), self._authenticator.peppers()
+        if force is not True and len(peppers) > 1:  # live keys still digested with the previous secret
+            for account in await self.accounts():
+                keys = await self.keys(account.name)
+                left_behind += [key for key in keys if is_live(key) and peppers[1].made(key.digest)]
         if left_behind:
             names = listed([f"{key.name} of {key.account}" for key in left_behind])
             count = "1 live key was" if len(left_behind) == 1 else f"{len(left_behind)} live keys were"
@@ -511,12 +522,6 @@ class Console(Closing):
 
     def _now(self) -> str:
         return timestamp(self._clock.time())
-
-    def _digest(self, text: str) -> str:
-        """The digest to store for a new key. Raises ``StorageUnavailable`` if the root secret is not persistent."""
-        if not self._secret.lasts:
-            raise _without_secret("keys")
-        return self._authenticator.peppers()[0].digest(text)
 
     def _check_accounts(self) -> None:
         if getattr(self._storage, "accounts", None) is None:
@@ -558,22 +563,6 @@ class Console(Closing):
         (written,) = await self._checked.apply(account, [write])
         self._authenticator.forget(account)
         return written
-
-    async def _check_repeated(self, account: str, given: AddCredit) -> None:
-        """Refuse an id that was used for another amount."""
-        rows = await self._checked.scan(account, LedgerRows(request_id=given.id), after=None, limit=1)
-        before = sum(row.credit_nanos for row in rows)
-        if rows and before != given.nanos:
-            problem = f"{shown(given.id)} was used for ${usd_text(before)}"
-            raise ValidationFailed.at("id", problem, "pass another id for another amount")
-
-    async def _left_behind(self) -> list[Key]:
-        """Live keys still digested with the previous secret."""
-        peppers = self._authenticator.peppers()
-        if len(peppers) == 1:
-            return []
-        keys = [key for account in await self.accounts() for key in await self.keys(account.name)]
-        return [key for key in keys if is_live(key) and peppers[1].made(key.digest)]
 
 
 class BlockingConsole(Twin[Console]):

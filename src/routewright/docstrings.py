@@ -40,15 +40,16 @@ def _docs_of_module(name: str) -> dict[str, dict[str, str]]:
         source = inspect.getsource(sys.modules[name])
     except OSError:  # installed without it
         return {}
-    return {each.name: _docs_of(each) for each in ast.parse(source).body if isinstance(each, ast.ClassDef)}
-
-
-def _docs_of(lines: ast.ClassDef) -> dict[str, str]:
-    return {
-        field.target.id: " ".join(str(ast.literal_eval(said.value)).split())
-        for field, said in pairwise(lines.body)
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(field.target, ast.Name)
-        and isinstance(said, ast.Expr)
-        and isinstance(said.value, ast.Constant)
-    }
+    docs: dict[str, dict[str, str]] = {}
+    for kind in ast.parse(source).body:
+        if not isinstance(kind, ast.ClassDef):
+            continue
+        docs[kind.name] = {
+            field.target.id: " ".join(str(ast.literal_eval(said.value)).split())
+            for field, said in pairwise(kind.body)
+            if isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(said, ast.Expr)
+            and isinstance(said.value, ast.Constant)
+        }
+    return docs

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -104,11 +103,7 @@ class Lesson:
         models = fit(self._samples)
         name = f"hed_{content_id([self._account, self._environment, at, models])}"
         head = Head(id=name, made_at=at, predictor=self._predictor.id, models=models, figures=figures)
-        return replace(report, head=head, **self._changes(head))
-
-    def _changes(self, head: Head) -> dict[str, Any]:
-        """The fields of the report on what a head would have changed."""
-        sums = np.zeros(6)
+        sums = np.zeros(6)  # over the decisions, replayed with the built-in predictor alone and with the head
         for given, column in self._decided:
             assert given.reading is not None, "it was sketched"
             row = self._replays.boards(given).pool.row
@@ -119,14 +114,16 @@ class Lesson:
                 continue
             sums += 1, old != new, usd, new_usd, after[row[old]] / MICRO, after[row[new]] / MICRO
         count, changed, usd, new_usd, quality, new_quality = sums.tolist()
-        return {
-            "replayed": int(count),
-            "changed": int(changed),
-            "cost_usd": usd,
-            "head_cost_usd": new_usd,
-            "quality": quality / max(count, 1),
-            "head_quality": new_quality / max(count, 1),
-        }
+        return replace(
+            report,
+            head=head,
+            replayed=int(count),
+            changed=int(changed),
+            cost_usd=usd,
+            head_cost_usd=new_usd,
+            quality=quality / max(count, 1),
+            head_quality=new_quality / max(count, 1),
+        )
 
     def _choice(self, given: DecisionInput, quality: tuple[int, ...]) -> tuple[str, float]:
         """The model chosen with some qualities, without exploring, and its expected cost."""

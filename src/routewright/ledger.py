@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from functools import cached_property, partial
 from pathlib import Path
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 from msgspec import UNSET, UnsetType
 
@@ -49,22 +49,18 @@ from .storage import open_storage
 from .trace import When
 from .wire import (
     SYSTEM_ACCOUNT,
-    Account,
     CatalogueSnapshot,
     Correct,
     LedgerRow,
     LedgerRows,
     LedgerSum,
     LedgerSums,
-    ModelSpan,
     PutTrace,
     RollupKeys,
     SnapshotById,
-    Standing,
     Stands,
     Statement,
     StatementBy,
-    Trace,
     TraceById,
     Usage,
 )
@@ -153,9 +149,16 @@ class Ledger(Closing):
         month = now[: len("YYYY-MM")] if month is None else month
         first, last = days_of_month(month)
         account = self._of(account)
-        standing: Standing = await self._read(account, Stands(now))
-        owner = standing.account
-        opening = None if owner is None or not owner.prepaid else await self._balance_before(owner, first)
+        owner = (await self._checked.read(account, Stands(now))).account
+        opening = None
+        if owner is not None and owner.prepaid:
+            # the balance at the start of the month: the credit less the charges since the account was created
+            began = owner.created_at[:10]
+            unpaid = sum(each.charge_nanos for each in await self._sums(account, EPOCH, day_before(began)))
+            until = datetime.fromisoformat(owner.created_at).astimezone(UTC)
+            async for row in self.rows(since=began, until=until, account=account):
+                unpaid += row.charge_nanos
+            opening = balance_of(await self._sums(account, EPOCH, day_before(first))) + unpaid
         return statement(account, month, by, await self._sums(account, first, last), opening)
 
     async def correct(
@@ -174,8 +177,29 @@ class Ledger(Closing):
         counts in the month of the call. Returns the row; None if there was nothing to correct, so repeating it has no
         effect. Raises ``ValidationFailed``, and ``NotFound`` if the trace is gone or has no such attempt."""
         trace_id, account = normalise_trace_id(trace_id), self._of(account)
-        said = _checked_correction(attempt, cost_usd, usage, note)
-        return await _Correction(self._checked, self._clock, account, trace_id).put_right(said)
+        number: object = attempt
+        if isinstance(number, bool) or not isinstance(number, int) or not _ATTEMPT.admits(number):
+            raise ValidationFailed.at("attempt", f"must be {_ATTEMPT}, got {shown(attempt)}", "as in its span")
+        if cost_usd is None and usage is None:
+            raise ValidationFailed.at("cost_usd", "is missing, and so is usage", "pass one of them, or both")
+        said: object = note
+        if not (isinstance(said, str) and len(said) <= MAX_NOTE_CHARS and is_unicode(said)):
+            problem = f"must be a string of at most {MAX_NOTE_CHARS} characters, got {shown(note)}"
+            raise ValidationFailed.at("note", problem, "keep longer ones elsewhere")
+        if cost_usd is not None:
+            given: object = cost_usd
+            if isinstance(given, bool) or not isinstance(given, int | float) or not _COST.admits(given):
+                raise ValidationFailed.at("cost_usd", f"must be {_COST}, got {shown(given)}", "give US dollars")
+        if usage is not None:
+            usage = checked_usage(usage)
+            most = max(usage.input, usage.output)
+            if most > MOST_TOKENS:
+                raise ValidationFailed.at("usage", f"has {most:,} tokens", f"no call has more than {MOST_TOKENS:,}")
+        book = partial(self._book, account, trace_id, attempt, cost_usd, usage, note)
+        try:
+            return await unhindered(book, f"the call {quoted(trace_id)}")
+        except PreconditionFailed as error:
+            raise StorageUnavailable(error.message) from error
 
     async def reconcile(
         self,
@@ -209,21 +233,43 @@ class Ledger(Closing):
         """Close the storage."""
         await self._storage.aclose()
 
-    async def _balance_before(self, owner: Account, day: str) -> int:
-        """An account's balance at the start of a day: its credit less its charges since it was created."""
-        before, began = await self._sums(owner.name, EPOCH, day_before(day)), owner.created_at[:10]
-        unpaid = sum(each.charge_nanos for each in await self._sums(owner.name, EPOCH, day_before(began)))
-        until = datetime.fromisoformat(owner.created_at).astimezone(UTC)
-        async for row in self.rows(since=began, until=until, account=owner.name):
-            unpaid += row.charge_nanos
-        return balance_of(before) + unpaid
+    async def _book(
+        self, account: str, trace_id: str, attempt: int, cost_usd: float | None, usage: Usage | None, note: str
+    ) -> LedgerRow | None:
+        """Correct ledger, trace and analytics in one batch, which fails if another correction of the call came first.
+        Returns the row; None if the attempt is already right."""
+        # rows before the trace: a row added in between fails the batch
+        rows = [row async for row in _rows(self._checked, account, LedgerRows(request_id=trace_id))]
+        trace = await read_trace(self._checked, account, TraceById(trace_id), depth=0)
+        if trace.environment == "sandbox":
+            problem = f"{quoted(trace.id)} is a sandbox call, which is not billed"
+            raise ValidationFailed.at("trace_id", problem, "pass a production call")
+        span = attempt_in(trace, attempt)
+        if cost_usd is not None:
+            truth = Truth(nanos_of(float(cost_usd)), usage)
+        else:  # by the prices of that day in the catalogue of the call's decision
+            assert usage is not None, "either cost or usage is given"
+            day, decided = began_at(trace, span, rows)[: len("YYYY-MM-DD")], trace.decision_input
+            kept = None
+            if decided is not None:
+                kept = await self._checked.read(SYSTEM_ACCOUNT, SnapshotById(decided.catalogue))
+            models = kept.models if isinstance(kept, CatalogueSnapshot) else ()
+            prices = next((prices_of(pricing_on(model, day)) for model in models if model.id == span.model), ())
+            if not prices:
+                problem = f"cannot be priced: the price of {quoted(span.model)} on {day} is no longer stored"
+                raise ValidationFailed.at("usage", problem, "pass cost_usd, too")
+            truth = Truth(usage_nanos(prices, usage), usage)
+        row = correction(trace, span, truth, rows, note)
+        if row is not None:
+            ids = Ids(self._clock, SystemRandom())
+            correct = Correct(row=row, after=len(rows), event_ids=tuple(ids("evt_") for _ in THRESHOLDS))
+            keys = tuple(await self._checked.read(account, RollupKeys()))
+            put = PutTrace(corrected(trace, span, truth, row), expect="present", rollup_keys=keys)
+            await self._checked.apply(account, [correct, put])
+        return row
 
     async def _sums(self, account: str, first: str, last: str) -> list[LedgerSum]:
-        found: list[LedgerSum] = await self._read(account, LedgerSums(first, last))
-        return found
-
-    async def _read(self, account: str, query: Any) -> Any:
-        return await self._checked.read(account, query)
+        return await self._checked.read(account, LedgerSums(first, last))
 
     def _of(self, account: str | UnsetType) -> str:
         return self._account if account is UNSET else check_account("account", account)
@@ -251,88 +297,3 @@ async def _rows(storage: Storage, account: str, asked: LedgerRows) -> AsyncGener
         if len(found) < PIECE:
             return
         after = key_of(found[-1])
-
-
-class _Said(NamedTuple):
-    """What an attempt came to, as the caller says."""
-
-    attempt: int
-    cost_usd: float | None
-    usage: Usage | None
-    note: str
-
-
-def _checked_correction(attempt: object, cost_usd: object, usage: object, note: object) -> _Said:
-    if isinstance(attempt, bool) or not isinstance(attempt, int) or not _ATTEMPT.admits(attempt):
-        raise ValidationFailed.at("attempt", f"must be {_ATTEMPT}, got {shown(attempt)}", "as in its span")
-    if cost_usd is None and usage is None:
-        raise ValidationFailed.at("cost_usd", "is missing, and so is usage", "pass one of them, or both")
-    if not (isinstance(note, str) and len(note) <= MAX_NOTE_CHARS and is_unicode(note)):
-        problem = f"must be a string of at most {MAX_NOTE_CHARS} characters, got {shown(note)}"
-        raise ValidationFailed.at("note", problem, "keep longer ones elsewhere")
-    if cost_usd is not None:
-        if isinstance(cost_usd, bool) or not isinstance(cost_usd, int | float) or not _COST.admits(cost_usd):
-            raise ValidationFailed.at("cost_usd", f"must be {_COST}, got {shown(cost_usd)}", "give US dollars")
-        cost_usd = float(cost_usd)
-    used = None if usage is None else checked_usage(usage)
-    most = 0 if used is None else max(used.input, used.output)
-    if most > MOST_TOKENS:
-        raise ValidationFailed.at("usage", f"has {most:,} tokens", f"no call has more than {MOST_TOKENS:,}")
-    return _Said(attempt, cost_usd, used, note)
-
-
-class _Correction:
-    """Corrects an attempt of one call: ledger, trace and analytics in one batch, which fails if another correction of
-    the call came first."""
-
-    def __init__(self, storage: Storage, clock: Clock, account: str, trace_id: str) -> None:
-        self._storage = storage
-        self._clock = clock
-        self._account = account
-        self._trace_id = trace_id
-        self._ids = Ids(clock, SystemRandom())
-
-    async def put_right(self, said: _Said) -> LedgerRow | None:
-        """Book the correction and return its row; None if the attempt is already right."""
-        try:
-            return await unhindered(partial(self._try, said), f"the call {quoted(self._trace_id)}")
-        except PreconditionFailed as error:
-            raise StorageUnavailable(error.message) from error
-
-    async def _try(self, said: _Said) -> LedgerRow | None:
-        # rows before the trace: a row added in between fails the batch
-        asked = LedgerRows(request_id=self._trace_id)
-        rows = [row async for row in _rows(self._storage, self._account, asked)]
-        trace = await read_trace(self._storage, self._account, TraceById(self._trace_id), depth=0)
-        if trace.environment == "sandbox":
-            problem = f"{quoted(trace.id)} is a sandbox call, which is not billed"
-            raise ValidationFailed.at("trace_id", problem, "pass a production call")
-        span = attempt_in(trace, said.attempt)
-        truth = await self._truth(trace, span, said, began_at(trace, span, rows)[: len("YYYY-MM-DD")])
-        row = correction(trace, span, truth, rows, said.note)
-        if row is not None:
-            await self._book(corrected(trace, span, truth, row), row, len(rows))
-        return row
-
-    async def _truth(self, trace: Trace, span: ModelSpan, said: _Said, day: str) -> Truth:
-        """The given cost, or the cost of the given usage at that day's prices in the catalogue of the call's decision.
-        Raises ``ValidationFailed``."""
-        if said.cost_usd is not None:
-            return Truth(nanos_of(said.cost_usd), said.usage)
-        assert said.usage is not None, "either cost or usage is given"
-        given = trace.decision_input
-        kept = None if given is None else await self._storage.read(SYSTEM_ACCOUNT, SnapshotById(given.catalogue))
-        models = kept.models if isinstance(kept, CatalogueSnapshot) else ()
-        prices = next((prices_of(pricing_on(model, day)) for model in models if model.id == span.model), ())
-        if not prices:
-            problem = f"cannot be priced: the price of {quoted(span.model)} on {day} is no longer stored"
-            raise ValidationFailed.at("usage", problem, "pass cost_usd, too")
-        return Truth(usage_nanos(prices, said.usage), said.usage)
-
-    async def _book(self, trace: Trace, row: LedgerRow, after: int) -> None:
-        """Book a row and store the corrected trace, counted by all roll-up keys of the account."""
-        keys = await self._storage.read(self._account, RollupKeys())
-        event_ids = tuple(self._ids("evt_") for _ in THRESHOLDS)
-        correct = Correct(row=row, after=after, event_ids=event_ids)
-        put = PutTrace(trace, expect="present", rollup_keys=tuple(keys))
-        await self._storage.apply(self._account, [correct, put])

@@ -79,23 +79,22 @@ def _by_pydantic(output_type: Any) -> Form:
             return adapter.validate_json(body)
         except ValidationError as error:
             count = error.error_count()
-            misfits = [] if count > LISTED else [_misfit(each, names) for each in error.errors(include_input=False)]
+            found = [] if count > LISTED else error.errors(include_input=False)
+        misfits = []
+        for each in found:
+            place, known = "", ""
+            for part in each["loc"]:
+                place = joined(place, part)
+                # a dict's key comes from the model
+                known = joined(known, part) if isinstance(part, int) or part in names else f"{known}[...]"
+            # only pydantic's own errors have a "url"; other messages may quote the answer
+            ours = "url" in each and _ABOUT_THE_TYPE.issuperset(each.get("ctx", ()))
+            kind = each["type"] if "url" in each else "its own"
+            misfits.append(Misfit(each["msg"] if ours else f"fails a check ({kind})", each["msg"], known, place))
         said = f"does not fit in {count} places"
         raise Unfit(misfits or [Misfit(said, said)])
 
     return Form(_name(output_type), schema, read)
-
-
-def _misfit(error: Any, names: set[str]) -> Misfit:
-    place, known = "", ""
-    for part in error["loc"]:
-        place = joined(place, part)
-        # a dict's key comes from the model
-        known = joined(known, part) if isinstance(part, int) or part in names else f"{known}[...]"
-    # only pydantic's own errors have a "url"; other messages may quote the answer
-    ours = "url" in error and _ABOUT_THE_TYPE.issuperset(error.get("ctx", ()))
-    kind = error["type"] if "url" in error else "its own"
-    return Misfit(error["msg"] if ours else f"fails a check ({kind})", error["msg"], known, place)
 
 
 def _by_msgspec(output_type: Any) -> Form:
@@ -105,22 +104,17 @@ def _by_msgspec(output_type: Any) -> Form:
         try:
             return decoder.decode(body)
         except msgspec.ValidationError as error:
-            misfit = _msgspec_misfit(error)
-        raise Unfit([misfit])
+            told, is_own = str(error), error.__cause__ is not None  # a check of the type's own
+        what, _, where = told.rpartition(" - at `$")
+        if not what:
+            what, where = told, ""
+        place, said = where.removesuffix("`").lstrip("."), what
+        if is_own or not what.startswith(_EXPECTATIONS):
+            known = (words for start, words in _OTHERWISE.items() if what.startswith(start) and not is_own)
+            said = next(known, "fails a check of its type")
+        raise Unfit([Misfit(said, what, place, place)])
 
     return Form(_name(output_type), msgspec.json.schema(output_type), read)
-
-
-def _msgspec_misfit(error: msgspec.ValidationError) -> Misfit:
-    what, _, where = str(error).rpartition(" - at `$")
-    if not what:
-        what, where = str(error), ""
-    place = where.removesuffix("`").lstrip(".")
-    said = what
-    if error.__cause__ is not None or not what.startswith(_EXPECTATIONS):  # the cause: a check of the type's own
-        known = (words for start, words in _OTHERWISE.items() if what.startswith(start) and error.__cause__ is None)
-        said = next(known, "fails a check of its type")
-    return Misfit(said, what, place, place)
 
 
 def _name(output_type: Any) -> str:

@@ -6,7 +6,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -74,7 +74,12 @@ class PolicyFile:
 
         self._taken = self._signature()  # before reading, so that a concurrent write counts as a change
         try:
-            document = read_policy_document(self._regular())
+            with suppress(OSError, ValueError):  # reading it reports the problem
+                mode = self.path.stat().st_mode
+                if not S_ISREG(mode) and not S_ISDIR(mode):  # opening a pipe or a device may block for ever
+                    problem = "is not a regular file"
+                    raise ValidationFailed.at(str(self.path), problem, "name a file that can be read again")
+            document = read_policy_document(self.path)
             with document.naming():
                 yield policies_of(document)
         except ValidationFailed as error:
@@ -94,16 +99,6 @@ class PolicyFile:
             return None
         return found.st_mtime_ns, found.st_size, found.st_ino
 
-    def _regular(self) -> Path:
-        """The path, unless it is a pipe or a device: opening one may block for ever."""
-        try:
-            mode = self.path.stat().st_mode
-        except (OSError, ValueError):  # reading it reports the problem
-            return self.path
-        if not S_ISREG(mode) and not S_ISDIR(mode):
-            raise ValidationFailed.at(str(self.path), "is not a regular file", "name a file that can be read again")
-        return self.path
-
 
 async def watch(file: PolicyFile, reload: weakref.WeakMethod[Reload], clock: Clock) -> None:
     """Reload a file whenever it changes, as long as its Router lives."""
@@ -112,17 +107,13 @@ async def watch(file: PolicyFile, reload: weakref.WeakMethod[Reload], clock: Clo
         take = reload()
         if take is None:
             return
-        if file.has_changed():
-            await _take(file, partial(take, None), clock)
+        try:
+            if file.has_changed():
+                aside = partial(anyio.to_thread.run_sync, take, None, abandon_on_cancel=True)
+                changes = take(None) if clock.virtual else await aside()
+                _log.debug("policies of %s are in force: %s", file.path, changes)
+        except RouterError as error:
+            _log.warning("the policies stay as they were: %s", error)
+        except Exception:  # raised by an object from a Python file
+            _log.exception("the policies stay as they were: %s could not be read", file.path)
         del take
-
-
-async def _take(file: PolicyFile, take: Callable[[], object], clock: Clock) -> None:
-    try:
-        changes = take() if clock.virtual else await anyio.to_thread.run_sync(take, abandon_on_cancel=True)
-    except RouterError as error:
-        _log.warning("the policies stay as they were: %s", error)
-    except Exception:  # raised by an object from a Python file
-        _log.exception("the policies stay as they were: %s could not be read", file.path)
-    else:
-        _log.debug("policies of %s are in force: %s", file.path, changes)

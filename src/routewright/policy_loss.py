@@ -41,20 +41,18 @@ def policy_losses(
     ends = {model.id: (model.deprecated_at or "")[:10] for model in catalogue.models}
     losses = []
     for policy in policies:
-        choices = [_choice(router, policy.name) for router in routers]
+        choices: list[str | None] = []
+        for router in routers:
+            try:
+                choices.append(router.decide("Hello", policy_id=policy.name).model)
+            except NoCandidates:
+                choices.append(None)
         lost_on = None if choices[0] is None or ends[choices[0]] not in days else ends[choices[0]]
         after = None if lost_on is None else choices[days.index(lost_on)]
         empty_from = next((day for day, choice in zip(days, choices, strict=True) if choice is None), None)
         if lost_on or empty_from:
             losses.append(PolicyLoss(policy.name, choices[0], lost_on, after, empty_from))
     return tuple(losses)
-
-
-def _choice(router: Router, policy: str) -> str | None:
-    try:
-        return router.decide("Hello", policy_id=policy).model
-    except NoCandidates:
-        return None
 
 
 class _Noon(SystemClock):

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
-from ._core.request.problems import shown
-from ._core.routing.board import BOARDS_KEPT, Board, Boards, LruCache
+from ._core.routing.board import BOARDS_KEPT, Boards, LruCache
 from ._core.routing.constraints import CountTokens
 from ._core.routing.decision import Decision, decision_of
 from ._core.routing.inputs import RULES
 from ._core.routing.pool import Pool
 from ._core.routing.request_options import request_options_of
-from ._engine.answer import Answer
 from ._engine.fleet import Fleet
-from .errors import NotFound, ValidationFailed
-from .wire import CatalogueSnapshot, DecisionInput, HealthSnapshot, Snapshot, TraceItem
+from .errors import NotFound
+from .wire import CatalogueSnapshot, DecisionInput, HealthSnapshot, Snapshot
 
 T = TypeVar("T")
 
@@ -37,21 +35,20 @@ class Replays:
             raise NotFound(
                 f"the decision was made by scoring rules {given.rules}, which this version (rules {RULES}) lacks"
             )
-        board = self._board(given)
+        dials, board = request_options_of(given), None
+        for fleet in self._fleets():
+            if fleet.pool.snapshot.id == given.catalogue:
+                health = fleet.board().forecast.health
+                if health.id != given.health:
+                    health = self._snapshot(given.health, HealthSnapshot)
+                board = fleet.boards_on(given.as_of).dialled(dials).of(health)
+                break
+        if board is None:
+            board = self.boards(given).dialled(dials).of(self._snapshot(given.health, HealthSnapshot))
         with suppress(CountTokens):
             return decision_of(given, board)
         # older versions refused without exact counts; there is no text to count now
         return decision_of(replace(given, tokens=replace(given.tokens, counted=True)), board)
-
-    def _board(self, given: DecisionInput) -> Board:
-        """The compiled snapshots of a decision."""
-        dials = request_options_of(given)
-        for fleet in self._fleets():
-            if fleet.pool.snapshot.id == given.catalogue:
-                health = fleet.board().forecast.health
-                boards = fleet.boards_on(given.as_of)
-                return boards.dialled(dials).of(health if health.id == given.health else self._health(given.health))
-        return self.boards(given).dialled(dials).of(self._health(given.health))
 
     def boards(self, given: DecisionInput) -> Boards:
         """The compiled catalogue of a decision, from the storage. Raises ``NotFound``."""
@@ -62,28 +59,8 @@ class Replays:
             self._compiled.put(key, found)
         return found
 
-    def _health(self, snapshot_id: str) -> HealthSnapshot:
-        return self._snapshot(snapshot_id, HealthSnapshot)
-
     def _snapshot(self, snapshot_id: str, kind: type[T]) -> T:
         found = self._stored(snapshot_id)
         if not isinstance(found, kind):
             raise NotFound(f"snapshot {snapshot_id!r} is no longer stored, so the decision cannot be replayed")
         return found
-
-
-def input_of(decided: Answer[Any] | TraceItem | Decision | DecisionInput) -> DecisionInput:
-    """The input of a decision. Raises ``NotFound`` for a trace without one, and ``ValidationFailed`` for a wrong
-    type."""
-    if isinstance(decided, DecisionInput):
-        return decided
-    if isinstance(decided, Answer):
-        return decided.decision.input
-    if isinstance(decided, Decision):
-        return decided.input
-    if not isinstance(decided, TraceItem):
-        hint = "pass an Answer, a Trace (await router.trace(id)), a Decision or its input"
-        raise ValidationFailed.at("", f"{shown(decided)} holds no decision", hint)
-    if decided.decision_input is None:
-        raise NotFound(f"trace {decided.id!r} holds no decision")
-    return decided.decision_input

@@ -8,7 +8,7 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
@@ -42,12 +42,26 @@ _log = logging.getLogger(__name__)
 class RootSecret:
     """The present root secrets of a storage: the one in use, then the one before it if there is one.
 
-    ``given`` replaces every other source. Nothing is read before it is needed."""
+    ``given``, one or both of them as text, replaces every other source. Nothing is read before it is needed."""
 
-    def __init__(self, storage: Storage, environment: Mapping[str, str], given: Sequence[bytes] = ()) -> None:
+    def __init__(self, storage: Storage, environment: Mapping[str, str], given: object = None) -> None:
+        """Raises ``ValidationFailed``, which does not show secrets."""
         self.storage = storage
         self._environment = environment
-        self._given = given
+        self._given: tuple[bytes, ...] = ()
+        if given is not None:
+            several: Sequence[object] = [given] if isinstance(given, str) or not isinstance(given, Sequence) else given
+            texts = [text for text in several if isinstance(text, str)]
+            if len(texts) != len(several) or not 1 <= len(texts) <= LIVE:
+                problem = f"is {type(given).__name__}, not a text, or two of them"
+                raise ValidationFailed.at("secret", problem, "pass the one in use, or [it, the one before it]")
+            plain = {f"secret[{place}]": Secret(text).reveal() for place, text in enumerate(texts)}
+            for where, text in plain.items():
+                if not is_unicode(text):
+                    raise ValidationFailed.at(where, "holds half a character", _LONG_ENOUGH)
+            found = {where: text.encode() for where, text in plain.items()}
+            _check_lengths(found)
+            self._given = tuple(found.values())
         self._derived: dict[str, tuple[tuple[bytes, ...], tuple[bytes, ...]]] = {}
         """Roots and their keys, by purpose."""
 
@@ -79,63 +93,33 @@ class RootSecret:
         self._source.rotate(base)
 
     @cached_property
-    def _source(self) -> _Given | _MadeUp | SecretFile:
+    def _source(self) -> _Held | SecretFile:
+        fixed = "holds the root secret, which only you can change"
         if self._given:
-            return _Given(tuple(self._given), "Console(secret=...)", "pass [the new one, the present one] as secret")
+            hint = "pass [the new one, the present one] as secret"
+            return _Held(*self._given, refusal=partial(ValidationFailed.at, "Console(secret=...)", fixed, hint))
         told = [self._environment.get(name, "").encode(errors="surrogateescape") for name in (VARIABLE, BEFORE)]
         if told[0]:
             _check_lengths(dict(zip((VARIABLE, BEFORE), told, strict=True)))
             hint = f"set {VARIABLE} to a new one and {BEFORE} to the present one, in all processes"
-            return _Given(tuple(each for each in told if each), VARIABLE, hint)
+            return _Held(*filter(None, told), refusal=partial(ValidationFailed.at, VARIABLE, fixed, hint))
         if told[1]:
             raise ValidationFailed.at(BEFORE, f"is set, and {VARIABLE} is not", f"set {VARIABLE}, too")
         if isinstance(self.storage, LocalStorage):
             return SecretFile(self.storage.path)
-        return _made_up_for.of(self.storage, partial(_MadeUp, lasts=isinstance(self.storage, MemoryStorage)))
+        lasts = isinstance(self.storage, MemoryStorage)
+        refusal = None if lasts else partial(StorageUnavailable, f"no root secret is kept anywhere: set {VARIABLE}")
+        return _made_up_for.of(self.storage, partial(_Held, lasts=lasts, refusal=refusal))
 
 
-def given_secrets(secret: object) -> tuple[bytes, ...]:
-    """The secrets that a caller passed: one, or the present and the previous one. Raises ``ValidationFailed``, which
-    does not show them."""
-    several: Sequence[object] = [secret] if isinstance(secret, str) or not isinstance(secret, Sequence) else secret
-    texts = [each for each in several if isinstance(each, str)]
-    if len(texts) != len(several) or not 1 <= len(texts) <= LIVE:
-        problem = f"is {type(secret).__name__}, not a text, or two of them"
-        raise ValidationFailed.at("secret", problem, "pass the one in use, or [it, the one before it]")
-    plain = {f"secret[{place}]": Secret(text).reveal() for place, text in enumerate(texts)}
-    for where, text in plain.items():
-        if not is_unicode(text):
-            raise ValidationFailed.at(where, "holds half a character", _LONG_ENOUGH)
-    found = {where: text.encode() for where, text in plain.items()}
-    _check_lengths(found)
-    return tuple(found.values())
+class _Held:
+    """Secrets in memory: those of the operator, or random ones for a storage that has no place for them."""
 
-
-class _Given:
-    """Secrets that the operator manages."""
-
-    lasts = True
-
-    def __init__(self, roots: tuple[bytes, ...], where: str, hint: str) -> None:
-        self._roots = roots
-        self._where = where
-        self._hint = hint
-
-    def live(self) -> tuple[bytes, ...]:
-        return self._roots
-
-    known = live
-
-    def rotate(self, base: bytes) -> None:
-        raise ValidationFailed.at(self._where, "holds the root secret, which only you can change", self._hint)
-
-
-class _MadeUp:
-    """Random secrets, for a storage that ends with the process or has no place for them."""
-
-    def __init__(self, *, lasts: bool) -> None:
+    def __init__(self, *roots: bytes, lasts: bool = True, refusal: Callable[[], RouterError] | None = None) -> None:
         self.lasts = lasts
-        self._roots: tuple[bytes, ...] = (secrets.token_bytes(RANDOM_BYTES),)
+        self._roots = roots or (secrets.token_bytes(RANDOM_BYTES),)
+        self._refusal = refusal
+        """Makes the error of ``rotate``; None: they can be rotated."""
 
     def live(self) -> tuple[bytes, ...]:
         return self._roots
@@ -143,14 +127,14 @@ class _MadeUp:
     known = live
 
     def rotate(self, base: bytes) -> None:
-        if not self.lasts:
-            raise StorageUnavailable(f"no root secret is kept anywhere: set {VARIABLE}")
+        if self._refusal is not None:
+            raise self._refusal()
         if not same(self._roots[0], base):
             raise PreconditionFailed(_CHANGED)
         self._roots = secrets.token_bytes(RANDOM_BYTES), base
 
 
-_made_up_for: Companions[_MadeUp] = Companions()
+_made_up_for: Companions[_Held] = Companions()
 
 
 def _check_lengths(told: Mapping[str, bytes]) -> None:
@@ -159,13 +143,8 @@ def _check_lengths(told: Mapping[str, bytes]) -> None:
             raise ValidationFailed.at(where, f"has {len(root)} bytes", _LONG_ENOUGH)
 
 
-class _Stamp(NamedTuple):
-    """Identity and time of change of a file."""
-
-    device: int
-    inode: int
-    size: int
-    changed_ns: int
+_Stamp = tuple[int, int, int, int]
+"""Identity, size and time of change of a file."""
 
 
 class _Known(NamedTuple):
@@ -230,23 +209,18 @@ class SecretFile:
             reason = error.strerror
             _log.warning("no secret can be kept beside %s (%s): cursors hold in this process only", self._store, reason)
             return _Known((secrets.token_bytes(RANDOM_BYTES),), None)
-        if made and _has_keys(self._store):
-            _log.warning("%s was made anew, %s", self._path, _KEYS_LOST)
+        if made:
+            from .backends.storage.sqlite.upkeep import live_digests  # rarely needed
+
+            with suppress(RouterError):  # the next reader of the store reports it
+                if live_digests(self._store):
+                    _log.warning("%s was made anew, %s", self._path, _KEYS_LOST)
         return _read(self._path)
 
 
 def secret_path(store: Path) -> Path:
     """The file beside a store that holds its secret."""
     return store.with_name(f"{store.name}.secret")
-
-
-def _has_keys(store: Path) -> bool:
-    from .backends.storage.sqlite.upkeep import live_digests  # rarely needed
-
-    try:
-        return bool(live_digests(store))
-    except RouterError:  # the next reader of the store reports it
-        return False
 
 
 def _new() -> bytes:
@@ -325,4 +299,4 @@ def _stamp(path: Path) -> _Stamp | None:
 
 
 def _stamp_of(status: os.stat_result) -> _Stamp:
-    return _Stamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from types import TracebackType
@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from msgspec.structs import replace
 
+from ._core.call import Call
 from ._core.catalogue.models import resolve_one
 from ._core.request.json_scan import decode
 from ._core.request.problems import shown
@@ -38,24 +39,32 @@ from .arguments import (
     RequestsLike,
     SharedOptions,
     check_caller,
-    check_many,
     checked_feedback,
-    checked_traceparent,
     is_runnable,
 )
 from .assembly import Parts
 from .backends.providers.sandbox import Answers, Faults
-from .blocking import BlockingPrepared, BlockingStream, Twin, plain
-from .cache import BlockingResponseCache, CacheExplanation, ResponseCache, explain_cache
+from .blocking import BlockingPrepared, BlockingStream, Twin, plain, plain_result
+from .cache import BlockingResponseCache, ResponseCache
 from .catalogue import Catalogue
-from .errors import Problem, RouterClosed, RouterError, ValidationFailed
+from .errors import NotFound, Problem, RouterClosed, RouterError, ValidationFailed
 from .fork import importing
 from .policies import PolicyFile
 from .protocols import Cache, Clock, Coordination, Guardrail, Provider, Storage
-from .replay import input_of
 from .settings import Settings
 from .trace import BlockingTraceStore, TraceStore
-from .wire import Budget, BudgetDict, Caller, DecisionInput, Model, Policy, PolicyChanged, Trace, TraceItem
+from .wire import (
+    Budget,
+    BudgetDict,
+    Caller,
+    DecisionInput,
+    Model,
+    Policy,
+    PolicyChanged,
+    RouteRequest,
+    Trace,
+    TraceItem,
+)
 
 __all__ = [
     "BlockingRouter",
@@ -225,7 +234,15 @@ class Router:
         ``budget`` is shared by all of them, beside their own budgets; ``options`` apply to each."""
         own = _declared(cast("Options", options))
         asked = partial(self._asked, options=own)
-        check_many(requests, limit)
+        if isinstance(requests, str | Mapping | RouteRequest):
+            problem = f"{type(requests).__name__} is one request, not many"
+            raise ValidationFailed.at("requests", problem, "put it into a list")
+        if not isinstance(requests, Iterable | AsyncIterable):
+            raise ValidationFailed.at("requests", f"{shown(requests)} holds no requests", "pass a list of them")
+        most: object = limit
+        if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+            problem = f"must be a whole number of at least 1, got {shown(limit)}"
+            raise ValidationFailed.at("limit", problem, "for example 8")
         self._read("a request", own)  # raise an error in the options once, not per request
         shared = None if budget is None else SharedBudget(room_of(as_budget(budget)))
         run = Many(await self._parts.begin(), self._as(caller), asked, limit=limit, budget=shared)
@@ -332,7 +349,19 @@ class Router:
         """Repeat a decision from its stored input; the result is the same, bit for bit.
 
         Raises ``NotFound`` if a snapshot of the input is no longer stored."""
-        return self._parts.replays.decide(input_of(decided))
+        if isinstance(decided, Answer):
+            decided = decided.decision
+        if isinstance(decided, Decision):
+            decided = decided.input
+        if not isinstance(decided, DecisionInput):
+            given: object = decided
+            if not isinstance(given, TraceItem):
+                hint = "pass an Answer, a Trace (await router.trace(id)), a Decision or its input"
+                raise ValidationFailed.at("", f"{shown(given)} holds no decision", hint)
+            if given.decision_input is None:
+                raise NotFound(f"trace {given.id!r} holds no decision")
+            decided = given.decision_input
+        return self._parts.replays.decide(decided)
 
     def models(self, *, caller: Caller | None = None) -> list[Model]:
         """Every known model, with today's price, window, abilities and availability (spec 2.3).
@@ -389,7 +418,12 @@ class Router:
 
         Overrides an active OpenTelemetry span, which is picked up automatically. Raises ``ValidationFailed`` for a
         malformed header."""
-        return within(checked_traceparent(header))
+        given: object = header
+        found = parse_traceparent(given) if isinstance(given, str) else None
+        if found is None:
+            hint = "pass version-trace-span-flags in hexadecimal, such as 00-<32 digits>-<16 digits>-01, not all zero"
+            raise ValidationFailed.at("traceparent", f"is {shown(header)}", hint)
+        return within(found)
 
     def on_trace(self, hook: TraceHook) -> Subscription:
         """Call ``hook(trace)`` after every call of this Router, failed ones included, once its trace is stored.
@@ -516,9 +550,7 @@ class Router:
         """The response cache of this caller's account and environment: stats, explain, invalidate. ``stats`` counts
         both environments."""
         parts = self._parts
-        return ResponseCache(
-            lambda: parts.caching, self._explain_cache, self._caller, parts.settings.clock, parts.worker
-        )
+        return ResponseCache(lambda: parts.caching, self._decided, self._caller, parts.settings.clock, parts.worker)
 
     @property
     def trace_counts(self) -> TraceCounts:
@@ -551,13 +583,14 @@ class Router:
         """The same methods for code without ``await``."""
         return BlockingRouter(self, self._parts.worker)
 
-    async def _explain_cache(self, request: RequestLike, **options: Any) -> CacheExplanation:
-        engine, read = self._parts.engine, self._read(request, cast("Options", options))
+    async def _decided(self, request: RequestLike, options: Options) -> Call:
+        """A decided call that uses the cache."""
+        engine, read = self._parts.engine, self._read(request, options)
         if read.request.cache is None:
             read = replace(read, request=replace(read.request, cache=True))
         call = engine.make_call(read, self._caller)
         call.plan = await engine.plan(call)
-        return await explain_cache(engine.caching, call)
+        return call
 
     def _asked(self, request: RequestLike, options: Options, form: Form | None = None) -> RawRequest | Read:
         held = tags_held()
@@ -626,26 +659,8 @@ class BlockingRouter(Twin[Router]):
     feedback = plain(Router.feedback)
     trace = plain(Router.trace)
     flush = plain(Router.flush)
-
-    def stream(
-        self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]
-    ) -> BlockingStream:
-        """Answer a request piece by piece (``Router.stream``)."""
-        return BlockingStream(self.router.stream(request, caller=caller, **options), self._wait)
-
-    def prepare(
-        self,
-        request: RequestLike | bytes,
-        *,
-        caller: Caller | None = None,
-        path: str = "/v1/route",
-        body: bytes | None = None,
-        traceparent: str | None = None,
-        **options: Unpack[Options],
-    ) -> BlockingPrepared:
-        """Check a request, and call a model later (``Router.prepare``)."""
-        prepared = self.router.prepare(request, caller=caller, path=path, body=body, traceparent=traceparent, **options)
-        return BlockingPrepared(prepared, self._wait)
+    stream = plain_result(Router.stream, BlockingStream)
+    prepare = plain_result(Router.prepare, BlockingPrepared)
 
     @property
     def traces(self) -> BlockingTraceStore:

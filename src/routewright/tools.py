@@ -71,7 +71,12 @@ class FunctionTool:
         self._model, self._context = _model_of(function, name)
         schema = self._model.model_json_schema()
         schema.pop("title", None)
-        self.spec = FunctionSpec(name, description or _summary(function) or None, _untitled(schema))
+        summary: list[str] = []  # the docstring up to its list of arguments
+        for line in (inspect.getdoc(function) or "").splitlines():
+            if line.strip() in ("Args:", "Arguments:", "Parameters", "Parameters:", "Returns:") or _PARAM.match(line):
+                break
+            summary.append(line)
+        self.spec = FunctionSpec(name, description or "\n".join(summary).strip() or None, _untitled(schema))
 
     @property
     def in_thread(self) -> Literal["waiting", "running"] | None:
@@ -240,17 +245,6 @@ def _model_of(function: Callable[..., Any], name: str) -> tuple[type[BaseModel],
         problem = f"{name} has arguments without a JSON schema: {first}"
         raise ValidationFailed.at("tools", problem, "annotate them with plain types") from error
     return made, context
-
-
-def _summary(function: Callable[..., Any]) -> str:
-    """The docstring up to its list of arguments."""
-    text = inspect.getdoc(function) or ""
-    kept: list[str] = []
-    for line in text.splitlines():
-        if line.strip() in ("Args:", "Arguments:", "Parameters", "Parameters:", "Returns:") or _PARAM.match(line):
-            break
-        kept.append(line)
-    return "\n".join(kept).strip()
 
 
 def _untitled(schema: Any) -> Any:

@@ -46,7 +46,7 @@ async def limited(storage: MemoryStorage, **limits: int) -> Caller:
 
 
 @pytest.mark.anyio
-async def test_nothing_happens_before_it_is_used() -> None:
+async def test_preparing_calls_and_stores_nothing() -> None:
     router = Router.sandbox()
     prepared = router.prepare(BODY)
     assert (prepared.request.goal, prepared.request.strategy) == ("cost", "balanced")
@@ -57,7 +57,7 @@ async def test_nothing_happens_before_it_is_used() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("request_", ["Hello", BODY, [{"role": "user", "content": "Hello"}], msgspec.json.decode(BODY)])
-async def test_it_takes_what_route_takes_and_the_bytes_of_a_body(request_: Any) -> None:
+async def test_it_accepts_what_route_accepts_and_the_bytes_of_a_body(request_: Any) -> None:
     router = Router.sandbox(answers={"Hello": "hi"})
     answer = await router.prepare(request_, goal="quality").run()
     assert isinstance(answer, Answer)
@@ -72,7 +72,7 @@ async def test_a_prepared_request_may_run_more_than_once() -> None:
 
 
 @pytest.mark.anyio
-async def test_it_streams() -> None:
+async def test_a_prepared_request_can_be_streamed() -> None:
     prepared = Router.sandbox(answers={"Hello": "hi"}).prepare(body(stream=True))
     assert prepared.request.stream
     async with prepared.stream() as stream:
@@ -111,19 +111,19 @@ def test_a_body_is_read_strictly(sent: bytes, error: type[Exception]) -> None:
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "ü"}], "name": "ann"}]},
     ],
 )
-def test_a_body_becomes_the_same_request_by_the_short_way_and_by_the_long(fields: dict[str, Any]) -> None:
+def test_the_fast_and_the_full_decoder_agree(fields: dict[str, Any]) -> None:
     router, sent = Router.sandbox(), body(**fields)
     whole = completed(shaped_request(sent))
     assert router.prepare(sent).request == whole
     assert router.prepare(sent, idempotency_key="a").request == replace(whole, idempotency_key="a")
 
 
-def test_what_a_body_says_options_may_replace() -> None:
+def test_options_override_the_body() -> None:
     prepared = Router.sandbox().prepare(body(goal="cost", timeout_ms=5), goal="quality")
     assert (prepared.request.goal, prepared.request.timeout_ms) == ("quality", 5)
 
 
-def test_an_idempotency_key_stands_beside_the_same_one_alone() -> None:
+def test_conflicting_idempotency_keys_are_refused() -> None:
     router = Router.sandbox()
     assert router.prepare(BODY, idempotency_key="a").request.idempotency_key == "a"
     assert router.prepare(body(idempotency_key="a"), idempotency_key="a").request.idempotency_key == "a"
@@ -146,13 +146,13 @@ async def test_under_one_key_another_address_or_body_is_another_request() -> Non
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("header", "kept"), [(TRACE, TRACE), ("nonsense", None), (None, None)])
-async def test_a_traceparent_is_kept_and_what_is_none_ignored(header: str | None, kept: str | None) -> None:
+async def test_a_valid_traceparent_is_kept_and_an_invalid_one_ignored(header: str | None, kept: str | None) -> None:
     answer = await Router.sandbox().prepare(BODY, traceparent=header).run()
     assert answer.trace.traceparent == kept
 
 
 @pytest.mark.anyio
-async def test_what_holds_around_goes_before_the_header_that_was_sent() -> None:
+async def test_the_surrounding_trace_context_overrides_the_header() -> None:
     router = Router.sandbox()
     own = TRACE.replace("b7ad", "ffff")
     with router.traceparent(own), router.tags(team="support"):
@@ -162,7 +162,7 @@ async def test_what_holds_around_goes_before_the_header_that_was_sent() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_decision_is_the_one_that_would_be_taken_and_is_free() -> None:
+async def test_decide_returns_the_decision_and_costs_nothing() -> None:
     storage = MemoryStorage()
     router = Router.sandbox(storage=storage)
     caller = await limited(storage, requests_per_min=1)
@@ -174,7 +174,7 @@ async def test_a_decision_is_the_one_that_would_be_taken_and_is_free() -> None:
 
 
 @pytest.mark.anyio
-async def test_to_decide_counts_as_a_request_and_as_no_tokens() -> None:
+async def test_decide_counts_as_a_request_without_tokens() -> None:
     storage = MemoryStorage()
     router = Router.sandbox(storage=storage)
     prepared = router.prepare(BODY, caller=await limited(storage, requests_per_min=2, tokens_per_min=1_000))
@@ -187,7 +187,7 @@ async def test_to_decide_counts_as_a_request_and_as_no_tokens() -> None:
 
 
 @pytest.mark.anyio
-async def test_tokens_are_counted_for_a_model_by_any_of_its_names() -> None:
+async def test_count_tokens_takes_any_name_of_a_model() -> None:
     model = Router.sandbox().models()[0].id
     router = Router.sandbox(catalogue=Catalogue(aliases={"house": model}))
     prepared = router.prepare(BODY)
@@ -210,11 +210,11 @@ async def test_a_refusal_is_the_one_of_route() -> None:
             await asking()
 
 
-def test_nothing_of_a_prompt_is_in_its_repr() -> None:
+def test_the_repr_has_no_prompt() -> None:
     assert "Hello" not in repr(Router.sandbox().prepare(BODY))
 
 
-def test_plain_servers_have_the_same() -> None:
+def test_the_blocking_twin_does_the_same() -> None:
     with Router.sandbox(answers={"Hello": "hi"}).blocking as router:
         blocking = router.prepare(BODY)
         assert blocking.run().output == "hi"
@@ -235,7 +235,7 @@ def test_a_caller_is_resolved_as_calls_have_it() -> None:
             Router.sandbox().resolve_caller(odd)
 
 
-def test_names_are_ids_and_aliases_with_the_id_that_each_means() -> None:
+def test_model_names_are_ids_and_aliases_with_their_ids() -> None:
     model = Router.sandbox().models()[0].id
     router = Router.sandbox(catalogue=Catalogue(aliases={"house": model}))
     names, ids = router.model_names(), {model.id for model in router.models()}
@@ -245,7 +245,7 @@ def test_names_are_ids_and_aliases_with_the_id_that_each_means() -> None:
         names["a"] = "b"  # type: ignore[index]
 
 
-def test_ids_are_in_one_order_with_those_of_traces() -> None:
+def test_new_ids_sort_with_those_of_traces() -> None:
     router = Router.sandbox()
     before = router.new_id("req_")
     trace_id = router.blocking.route("Hello").trace_id
@@ -264,7 +264,7 @@ async def test_a_closed_router_says_that_it_cannot_serve() -> None:
 
 
 @pytest.mark.anyio
-async def test_what_runs_in_the_background_ends_with_the_router() -> None:
+async def test_background_calls_end_with_the_router() -> None:
     began, ended = anyio.Event(), list[str]()
 
     async def watch(name: str) -> None:

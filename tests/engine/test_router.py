@@ -41,7 +41,7 @@ def test_decide_is_a_plain_function_and_calls_nothing() -> None:
     assert house.good.calls == []
 
 
-def test_decide_counts_tokens_only_where_bounds_leave_the_matter_open() -> None:
+def test_decide_counts_tokens_only_if_bounds_do_not_suffice() -> None:
     counted: list[str] = []
 
     class Watched:
@@ -59,7 +59,7 @@ def test_decide_counts_tokens_only_where_bounds_leave_the_matter_open() -> None:
     assert counted == ["o200k_base"]
 
 
-def test_the_exact_count_decides_in_the_end() -> None:
+def test_the_exact_count_decides() -> None:
     window = 2_000
     model = Model(id="a/one", pricing_per_1m=Pricing(1.0, 4.0), context_window=window, tokenizer="o200k_base")
     router = Router(providers=[CallableProvider(lambda call: "x", models=[model])])
@@ -70,7 +70,7 @@ def test_the_exact_count_decides_in_the_end() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_decision_is_explained_from_answer_decision_or_trace_alike() -> None:
+async def test_answer_decision_and_trace_have_the_same_explanation() -> None:
     router = Router.sandbox()
     answer = await router.route("hi", goal="quality")
     shown = router.explain(answer)
@@ -81,7 +81,7 @@ async def test_a_decision_is_explained_from_answer_decision_or_trace_alike() -> 
 
 
 @pytest.mark.anyio
-async def test_a_trace_replays_to_the_same_decision_also_after_health_moved_on() -> None:
+async def test_a_trace_replays_to_the_same_decision_after_health_changed() -> None:
     house = House(lambda call: "a b c", lambda call: "d e f")
     first = await house.router.route("hi", goal="quality")
     for _ in range(20):
@@ -113,7 +113,7 @@ def test_models_say_whether_they_can_be_called() -> None:
     assert status["openai/gpt-4o"] == "unavailable"
 
 
-def test_what_is_disabled_or_past_its_date_is_listed_as_unavailable() -> None:
+def test_disabled_and_expired_models_are_listed_as_unavailable() -> None:
     catalogue = Catalogue().overlaid(
         [
             {"id": "openai/gpt-4o", "disabled": True, "availability": Availability(regions=("eu",))},
@@ -128,7 +128,7 @@ def test_what_is_disabled_or_past_its_date_is_listed_as_unavailable() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_model_most_of_whose_calls_fail_is_listed_as_degraded() -> None:
+async def test_a_mostly_failing_model_is_listed_as_degraded() -> None:
     house = House(lambda call: ProviderFault("auth"), lambda call: "x")
     for _ in range(30):
         await house.router.route("hi", goal="quality", models=["good/one", "spare/two"])
@@ -137,7 +137,7 @@ async def test_a_model_most_of_whose_calls_fail_is_listed_as_degraded() -> None:
     assert (status["good/one"], status["spare/two"]) == ("degraded", "available")
 
 
-def test_policies_are_listed_and_laid_over_requests() -> None:
+def test_policies_are_listed_and_applied_to_requests() -> None:
     policy = Policy(
         name="thrifty", goal="quality", models=["spare/two"], budget=Budget(max_cost_usd=0.05), timeout_ms=5_000,
         fallback=PolicyFallback(models=[]),
@@ -157,14 +157,14 @@ def test_policies_are_listed_and_laid_over_requests() -> None:
     ("policys", "asked", "held"),
     [(None, None, 60_000), (120_000, None, 120_000), (120_000, 90_000, 90_000), (5_000, 90_000, 5_000)],
 )
-def test_a_time_out_is_the_smaller_of_those_that_were_given(policys: int | None, asked: int | None, held: int) -> None:
+def test_the_smallest_timeout_applies(policys: int | None, asked: int | None, held: int) -> None:
     router = House(["x"], policies=[Policy(name="p", timeout_ms=policys)]).router
     options: Any = {} if asked is None else {"timeout_ms": asked}
     assert router.decide("hi", policy_id="p", **options).input.timeout_ms == held
 
 
 @pytest.mark.anyio
-async def test_lists_without_a_common_model_are_refused_like_any_request_that_nothing_fits() -> None:
+async def test_lists_without_a_common_model_raise_no_candidates() -> None:
     router = House(["x"], policies=[Policy(name="p", models=["spare/two"])]).router
     with pytest.raises(NoCandidates, match="add 'spare/two' to 'models' to admit") as refused:
         await router.route("hi", policy_id="p", models=["good/one"])
@@ -183,7 +183,7 @@ async def test_lists_without_a_common_model_are_refused_like_any_request_that_no
 
 
 @pytest.mark.anyio
-async def test_the_policy_stands_in_answer_and_trace() -> None:
+async def test_answer_and_trace_name_the_policy() -> None:
     router = House(["x"], policies=[Policy(name="thrifty", created_at="2026-03-04T05:06:07Z")]).router
     answer = await router.route("hi", goal="quality", policy_id="thrifty")
     assert answer.routing.policy_version == answer.trace.policy_version == "thrifty@2026-03-04"
@@ -230,7 +230,7 @@ def test_a_preference_is_an_id_an_alias_or_a_list() -> None:
         aliased().decide("hi", prefer="spare/tow")
 
 
-def test_a_preference_outside_the_whitelist_is_refused_by_both_lists_and_outside_a_policys_is_skipped() -> None:
+def test_a_preference_outside_models_is_refused_and_outside_a_policys_is_skipped() -> None:
     said = "prefer: 'spare/two' of the preference 'spare/two' is outside the whitelist 'good/one'; add it to 'models'"
     with pytest.raises(ValidationFailed, match=said):
         aliased().decide("hi", models=["good/one"], prefer="spare")
@@ -239,7 +239,7 @@ def test_a_preference_outside_the_whitelist_is_refused_by_both_lists_and_outside
     assert decision.reason.endswith("; preferred, but rejected: spare/two (whitelist)")
 
 
-def test_a_policy_prefers_behind_the_request() -> None:
+def test_the_preference_of_a_policy_comes_after_the_requests() -> None:
     router = aliased(prefer=["spare"])
     assert router.decide("hi", goal="quality", policy_id="p").model == "spare/two"
     both = router.decide("hi", goal="quality", policy_id="p", prefer="good/one")
@@ -247,7 +247,7 @@ def test_a_policy_prefers_behind_the_request() -> None:
     assert router.decide("hi", goal="quality").model == "good/one"
 
 
-def test_an_alias_of_nothing_is_refused_by_its_name() -> None:
+def test_an_alias_of_an_unknown_model_is_refused_by_name() -> None:
     catalogue = Catalogue().overlaid([], aliases={"fast": "cerebras/gemma-4-31"})
     said = r"aliases\['fast'\]: stands for the unknown model 'cerebras/gemma-4-31'; did you mean 'cerebras/gemma-4-31b'"
     with pytest.raises(ValidationFailed, match=said):
@@ -263,7 +263,7 @@ def test_an_alias_may_stand_for_a_model_that_a_provider_declares_but_not_be_its_
         Router(providers=[provider], catalogue=taken).decide("hi")
 
 
-def test_what_was_meant_as_a_files_name_is_told_how_to_be_one() -> None:
+def test_a_file_name_in_the_wrong_place_gets_a_hint() -> None:
     wrong: Any = "models.toml"
     with pytest.raises(ValidationFailed, match=r"Catalogue.load\(path\)"):
         Router(catalogue=wrong)
@@ -285,7 +285,7 @@ def test_another_router_with_the_same_catalogue_replays_at_once() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_functions_error_is_told_by_its_kind_and_place_alone() -> None:
+async def test_the_exception_of_a_function_is_shown_by_class_and_place_only() -> None:
     def broken(call: UpstreamCall) -> str:
         raise ZeroDivisionError("canary")
 
@@ -297,13 +297,13 @@ async def test_a_functions_error_is_told_by_its_kind_and_place_alone() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_script_at_its_end_says_so() -> None:
+async def test_an_exhausted_script_raises() -> None:
     with pytest.raises(UpstreamFailed, match="the script of 'good' has no turn for call 1: add one"):
         await House([]).router.route("hi", goal="quality", fallback={"models": []})
 
 
 @pytest.mark.anyio
-async def test_spans_say_their_type() -> None:
+async def test_spans_have_their_type() -> None:
     answer = await Router.sandbox().route("hi", cache=True)
     assert [span.type for span in answer.trace.spans] == ["decision", "cache", "model"]
 
@@ -330,7 +330,7 @@ def test_providers_come_from_the_environment_where_none_are_given(monkeypatch: p
     assert "canary" not in repr(router) + repr(vars(router._parts)) + repr(router._parts._providers)
 
 
-def test_for_a_named_model_without_a_provider_it_is_said_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_model_without_a_provider_gets_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     for vendor in VENDORS:
         for variable in (*vendor.key_variables, vendor.url_variable or ""):
             monkeypatch.delenv(variable, raising=False)
@@ -347,7 +347,7 @@ def test_for_a_named_model_without_a_provider_it_is_said_what_to_set(monkeypatch
         Router(providers=[OpenAIProvider()]).decide("hi", models=models)
 
 
-def test_without_a_key_in_the_environment_it_is_said_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_key_in_the_environment_the_error_has_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     for vendor in VENDORS:
         for variable in (*vendor.key_variables, vendor.url_variable or ""):
             monkeypatch.delenv(variable, raising=False)
@@ -372,7 +372,7 @@ class Hunch:
         return [0.99 if model.id == "spare/two" else 0.01 for model in models]
 
 
-def test_a_predictor_of_quality_can_be_plugged_in_and_replays() -> None:
+def test_a_custom_quality_predictor_is_used_and_replays() -> None:
     house = House(["x"])
     settings = Settings(predictor=Hunch())  # type: ignore[arg-type]
     router = Router(providers=[house.good, house.spare], settings=settings)
@@ -383,7 +383,7 @@ def test_a_predictor_of_quality_can_be_plugged_in_and_replays() -> None:
 
 
 @pytest.mark.anyio
-async def test_what_production_learns_stays_out_of_the_sandbox() -> None:
+async def test_production_health_does_not_reach_the_sandbox() -> None:
     house = House([ProviderFault("server")], lambda call: "x")
     await house.router.route("hi", goal="quality", fallback={"maxRetries": 0})
     await house.clock.advance(1.0)
@@ -396,7 +396,7 @@ async def test_what_production_learns_stays_out_of_the_sandbox() -> None:
 
 
 @pytest.mark.anyio
-async def test_health_fades_also_for_a_model_that_nobody_calls() -> None:
+async def test_health_also_fades_for_unused_models() -> None:
     house = House(lambda call: ProviderFault("server"), lambda call: "x")
     for _ in range(4):
         await house.router.route("hi", goal="quality", fallback={"maxRetries": 0})
@@ -408,7 +408,7 @@ async def test_health_fades_also_for_a_model_that_nobody_calls() -> None:
 
 
 @pytest.mark.anyio
-async def test_production_and_sandbox_traces_are_two_spaces() -> None:
+async def test_production_and_sandbox_traces_are_separate() -> None:
     house = House(["x"])
     sandbox = house.router.as_caller(Caller(environment="sandbox"))
     trace_id = (await sandbox.route("hi")).trace_id
@@ -425,7 +425,7 @@ async def test_a_view_of_a_sandbox_router_stays_in_the_sandbox() -> None:
 
 
 @pytest.mark.anyio
-async def test_cut_answers_teach_no_length() -> None:
+async def test_cut_answers_are_not_counted_in_the_output_length() -> None:
     house = House(lambda call: [Delta("a"), Usage(10, 8), Finish("length")], [])
     before = house.router.decide("hi", goal="quality").candidates[0].cost_usd
     for _ in range(50):
@@ -435,7 +435,7 @@ async def test_cut_answers_teach_no_length() -> None:
 
 
 @pytest.mark.anyio
-async def test_the_sandbox_bills_nobody_and_reports_the_models_usual_time() -> None:
+async def test_the_sandbox_bills_nothing_and_reports_the_usual_latency() -> None:
     storage = MemoryStorage()
     router = Router.sandbox({"hi": "hello there"}, storage=storage)
     answer = await router.route("hi", models=["openai/gpt-4.1"])
@@ -474,7 +474,7 @@ async def test_the_sandbox_answers_tools_and_schemas_in_kind() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_function_of_any_colour_is_a_provider() -> None:
+async def test_any_kind_of_function_can_be_a_provider() -> None:
     model = Model(id="mine/echo", pricing_per_1m=Pricing(0.1, 0.1), quality=0.1)
 
     def plain(call: UpstreamCall) -> str:
@@ -507,7 +507,7 @@ async def test_a_plain_function_runs_in_a_thread_and_does_not_hold_up_the_deadli
     assert time.monotonic() - started < 5
 
 
-def test_the_text_beside_an_image_is_counted_and_the_image_is_taken_at_its_worst() -> None:
+def test_text_beside_an_image_is_counted_and_the_image_bounded() -> None:
     image = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
     messages = [{"role": "user", "content": [{"type": "text", "text": "word " * 500}, image]}]
     asked = {"messages": messages, "models": ["openai/gpt-6-luna"]}
@@ -525,7 +525,7 @@ def test_the_text_beside_an_image_is_counted_and_the_image_is_taken_at_its_worst
         (["openai/gpt-4.1", "mistral/mistral-large-2512"], {"o200k_base", "cl100k_base"}),
     ],
 )
-def test_a_second_vocabulary_is_counted_only_where_another_vendors_model_is_left(
+def test_a_second_vocabulary_is_counted_only_for_another_vendors_models(
     models: list[str], vocabularies: set[str]
 ) -> None:
     asked = set()

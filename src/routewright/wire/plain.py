@@ -68,7 +68,10 @@ class PlainData:
             if field.type == tuple[source, ...]:
                 schema = make.tuple_variable_schema(make.definition_reference_schema(ref))
             else:
-                schema = handler.generate_schema(_without_unset(field.type))
+                kind = field.type
+                if msgspec.UnsetType in get_args(kind):
+                    kind = Union[tuple(each for each in get_args(kind) if each is not msgspec.UnsetType)]  # noqa: UP007
+                schema = handler.generate_schema(kind)
             shape[field.encode_name] = make.typed_dict_field(schema, required=field.required)
         config = cls.__struct_config__  # type: ignore[attr-defined]  # without a ``_shape`` it is a struct
         if config.tag_field is not None:
@@ -96,12 +99,6 @@ class Struct(PlainData, msgspec.Struct, frozen=True):
             if field.name in docs:
                 resolved["properties"][field.encode_name]["description"] = prose(docs[field.name])
         return json_schema
-
-
-def _without_unset(kind: Any) -> Any:
-    """A field's type without ``UnsetType``."""
-    kinds = tuple(each for each in get_args(kind) if each is not msgspec.UnsetType)
-    return Union[kinds] if msgspec.UnsetType in get_args(kind) else kind  # noqa: UP007  # built from a tuple
 
 
 def _name(kind: Any) -> str:
