@@ -8,19 +8,21 @@ import pickle
 import socket
 from typing import Any
 
-import httpx2
+import anyio
 import msgspec
 import pytest
 
-from routewright import CallableProvider, Caller, Model, Pricing, ProviderFault, Router, UpstreamCall
+from routewright import CallableProvider, Caller, Model, Pricing, ProviderFault, Router, Settings, UpstreamCall
 from routewright.backends.providers.openai import OpenAIProvider
 from routewright.backends.transport.connections import unconnected
 from routewright.errors import UpstreamFailed
 from routewright.server import create_app
+from routewright.settings import ExecutionLimits
 from routewright.testing import ScriptedProvider
 from routewright.wire import error_envelope
 
-from .serving import HELLO, served
+from .serving import HELLO
+from .wire import ask, scope_of
 
 MODELS = [Model(id=f"gpu/m{n}", quality=0.9 - n / 10, pricing_per_1m=Pricing(1.0, 4.0)) for n in range(4)]
 CHAT = {"model": "gpu/m0", "max_tokens": 100, **HELLO}
@@ -41,7 +43,7 @@ def address() -> str:
 def router_at(address: str) -> Router:
     """One whose models all stand on a machine that nobody listens at."""
     provider = OpenAIProvider("sk-test", name="gpu", base_url=f"http://{address}/v1", models=MODELS)
-    return Router(providers=[provider])
+    return Router(providers=[provider], settings=Settings(execution=ExecutionLimits(backoff_s=0.0)))
 
 
 def failed(router: Router, caller: Caller) -> UpstreamFailed:
@@ -81,17 +83,18 @@ def test_a_caller_with_a_key_is_told_no_address_and_the_log_is(address: str, cap
         ("/anthropic/v1/messages", {**CHAT, "stream": True}),
     ],
 )
-def test_http_tells_no_address_with_a_key_or_without(
+@pytest.mark.anyio
+async def test_http_tells_no_address_with_a_key_or_without(
     address: str, path: str, body: dict[str, Any], caller: Caller, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "routewright")
-    headers = {"anthropic-version": "2023-06-01"}
-    with served(create_app(router_at(address), authenticate=lambda scope: caller)) as url:
-        said = httpx2.post(url + path, json=body, headers=headers, timeout=30)
-    assert said.status_code == 502
-    assert "no connection: it was refused" in said.text
-    assert "127.0.0.1" not in said.text
-    assert address.partition(":")[2] not in json.dumps(said.json())
+    router = router_at(address)
+    said = await ask(create_app(router, authenticate=lambda scope: caller), scope_of(path=path), body)
+    await router.aclose()
+    assert said.status == 502
+    assert b"no connection: it was refused" in said.body
+    assert b"127.0.0.1" not in said.body
+    assert address.partition(":")[2] not in json.dumps(said.json)
     assert address in caplog.text
 
 
@@ -164,9 +167,7 @@ def test_a_mistake_in_a_hosts_own_code_is_the_cause_in_process_and_told_nowhere_
     assert type(error.__cause__) is kind
     assert error.message.endswith(f"; fix the provider: {kind.__name__} is a bug in its code")
     trace = router.blocking.trace(error.trace_id or "")
-    app = create_app(router, authenticate=lambda scope: Caller())
-    with served(app) as url:
-        said = httpx2.post(f"{url}/v1/route", json=HELLO, timeout=30)
-    assert said.status_code == 502
+    said = anyio.run(ask, create_app(router, authenticate=lambda scope: Caller()), scope_of(), HELLO)
+    assert said.status == 502
     router.blocking.close()
-    assert SECRET not in f"{error} {error.detail} {msgspec.json.encode(trace)!r} {said.text} {caplog.text}"
+    assert SECRET not in f"{error} {error.detail} {msgspec.json.encode(trace)!r} {said.body!r} {caplog.text}"
