@@ -1,4 +1,4 @@
-"""Four server processes on one store."""
+"""Server processes on one store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEASE_S = 2.0
 
 
 class Farm(NamedTuple):
-    """Four processes, and what they share."""
+    """The processes, and what they share."""
 
     urls: list[str]
     processes: list[subprocess.Popen[str]]
@@ -36,7 +36,7 @@ class Farm(NamedTuple):
 
 
 @contextmanager
-def farmed(folder: Path) -> Iterator[Farm]:
+def farmed(folder: Path, workers: int = WORKERS) -> Iterator[Farm]:
     """Start them, and end them afterwards."""
     store, calls = folder / "traces.db", folder / "calls.txt"
     console = Console(f"sqlite:///{store}", secret=SECRET)
@@ -45,7 +45,7 @@ def farmed(folder: Path) -> Iterator[Farm]:
     with ExitStack() as stack:
         processes = [
             stack.enter_context(subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True))
-            for _ in range(WORKERS)
+            for _ in range(workers)
         ]
         for process in processes:
             stack.callback(process.kill)
