@@ -46,9 +46,9 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def nothing_left_behind() -> Iterator[None]:
-    """Connections that a client never closes are collected here, not in somebody else's test."""
+    """Connections that a client never closes are collected here, not in a test of another file."""
     yield
     gc.collect()
 

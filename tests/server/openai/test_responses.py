@@ -52,6 +52,7 @@ from .bodies import mostly
 from .clients import HI, raw, sandbox, sdk, site_of
 from .test_stream import Breaking
 
+EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 ROUTER = Router.sandbox()
 KNOWN = Known(ROUTER.model_names(), ROUTER.models)
 WEATHER: dict[str, Any] = {
@@ -446,7 +447,7 @@ def events_of(raw: bytes) -> Iterator[dict[str, Any]]:
     for number, event in enumerate(raw.decode().split("\n\n")[:-1]):
         name, data = (line.split(": ", 1)[1] for line in event.split("\n"))
         told = json.loads(data)
-        TypeAdapter(ResponseStreamEvent).validate_python(told)
+        EVENT.validate_python(told)
         assert (told["type"], told["sequence_number"]) == (name, number)
         yield told
 
