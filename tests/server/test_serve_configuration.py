@@ -9,14 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+import anyio
 import pytest
 
+from routewright import Console
 from routewright.cli import main
-from routewright.cli.serve import FLAGS
+from routewright.cli.serve import FLAGS, started_page
 from routewright.serve import prepare
 from routewright.serve.config import VARIABLES, ServeFile, Sources, keys_of
 from routewright.serve.parts import settings_of
-from routewright.serve.plan import Plan, Tls
+from routewright.serve.plan import Begun, Plan, Tls
 from routewright.serve.prepare import plan_of
 from routewright.testing.faulty.server import PEM
 
@@ -210,6 +212,30 @@ def test_a_password_is_never_repeated(refused: Refused) -> None:
     assert "CANARY" not in repr(Tls("c", "k", "CANARY"))
 
 
+DATABASE = "postgresql://app:CANARY@db.example/routewright"
+
+
+def test_a_check_names_a_database_without_its_password(capsys: Capture, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("ROUTEWRIGHT_SECRET", "r" * 64)
+    assert main(["serve", "--check", "--store", DATABASE]) == 0
+    out = capsys.readouterr().out
+    assert "\nstore    postgresql://db.example/routewright\n" in out
+    assert "CANARY" not in out
+
+
+def test_a_database_needs_the_secret_in_the_environment(refused: Refused) -> None:
+    said = "is not set, but a store in PostgreSQL needs it: API keys depend on it"
+    hint = "set the same on all machines ('openssl rand -hex 32')"
+    assert refused("--store", DATABASE) == f"ROUTEWRIGHT_SECRET: {said}; {hint}"
+
+
+def test_addresses_of_redis_are_checked_before_anything_starts(capsys: Capture, refused: Refused) -> None:
+    said = refused("--coordination", "redis://u:CANARY@host/x")
+    assert said.startswith("--coordination: is not an address of Redis; write redis://")
+    assert main(["serve", "--check", "--coordination", "redis://u:CANARY@host/1"]) == 0
+    assert capsys.readouterr().out.count("redis://host/1") == 1
+
+
 def test_policies_and_a_catalogue_are_read_before_anything_starts(refused: Refused) -> None:
     Path("policies.toml").write_text("[[policies]]\nname = 'a'\ngoal = 'fast'\n")
     assert refused("--policies", "policies.toml").startswith("policies.toml: policies[0].goal")
@@ -245,3 +271,30 @@ _NO_FIGURES = (
     "routewright: admin.port: /metrics will have no figures: prometheus_client is not installed; "
     "run: pip install 'routewright[metrics]'\n"
 )
+
+
+@pytest.mark.anyio
+async def test_two_first_starts_at_once_create_one_account() -> None:
+    plan, made = planned(environment="sandbox"), list[Begun]()
+
+    async def first_start() -> None:
+        made.append(await prepare.begin(plan))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(2):
+            group.start_soon(first_start)
+    assert sorted(len(each.keys) for each in made) == [0, 1]
+    async with Console(plan.store) as console:
+        assert [account.name for account in await console.accounts()] == ["main"]
+        assert len(await console.keys("main")) == 1
+
+
+@pytest.mark.anyio
+async def test_a_store_with_an_account_gets_no_other_and_the_page_names_it() -> None:
+    plan = planned()
+    async with Console(plan.store) as console:
+        await console.create_account("acme")
+        begun = await prepare.begin(plan)
+        assert [account.name for account in await console.accounts()] == ["acme"]
+    assert begun.keys == {}
+    assert "routewright keys create acme --name" in started_page(plan, begun, ())

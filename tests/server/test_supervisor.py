@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from routewright.cli.serve import FLAGS
 from routewright.errors import RouterError, ValidationFailed
@@ -33,10 +33,11 @@ from routewright.serve.supervisor import (
     _shared_metrics,
     listening,
 )
-from routewright.serve.worker import fitting
+from routewright.serve.worker import WorkerServer, fitting
 from routewright.server.http_limits import ConnectionLimits
 
 from .command import free_ports
+from .wire import Client, scope_of
 
 PLAN = Plan(
     address=Address("127.0.0.1", 8080),
@@ -346,3 +347,20 @@ def test_a_worker_has_no_more_connections_open_than_it_may_open_files(
     monkeypatch.setattr(resource, "getrlimit", lambda which: (files, files))
     monkeypatch.setattr(resource, "setrlimit", lambda which, limits: None)
     assert fitting(ConnectionLimits()).open == room
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("trusted", "client"), [("127.0.0.1", "192.0.2.7"), ("192.0.2.1", "127.0.0.1")])
+async def test_only_a_trusted_proxy_names_the_client(trusted: str, client: str) -> None:
+    seen: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["client"][0])
+
+    plan = replace(PLAN, trusted_proxies=(trusted,), connections=asdict(ConnectionLimits()))
+    config = WorkerServer(plan).config
+    config.app = app
+    config.load()
+    headers, asking = {"x-forwarded-for": "198.51.100.9, 192.0.2.7"}, Client()
+    await config.loaded_app(scope_of("GET", "/v1/models", headers=headers), asking.receive, asking.send)
+    assert seen == [client]
