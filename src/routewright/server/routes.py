@@ -115,7 +115,10 @@ def parameters(raw: bytes, shape: type[Q], most_bytes: int) -> Q:
         raise wrong("query", f"has {len(pairs)} parameters", f"send at most {_MOST_PARAMETERS}")
     given: dict[str, Any] = {}
     for pair in pairs:
-        name, _, value = map(_unquoted, pair.partition(b"="))
+        try:
+            name, _, value = (unquote_to_bytes(part.replace(b"+", b" ")).decode() for part in pair.partition(b"="))
+        except UnicodeDecodeError:
+            raise wrong("query", "is not percent-encoded UTF-8", "encode it as UTF-8") from None
         if name in given:
             raise wrong(quoted(name), "is given twice", "give it once")
         given[name] = value
@@ -131,14 +134,6 @@ def parameters(raw: bytes, shape: type[Q], most_bytes: int) -> Q:
                 raise wrong(name, f"must be a whole number, got {shown(text)}", "for example 50")
             given[name] = int(text)
     return converted(given, shape, "")
-
-
-def _unquoted(part: bytes) -> str:
-    try:
-        return unquote_to_bytes(part.replace(b"+", b" ")).decode()
-    except UnicodeDecodeError:
-        pass
-    raise wrong("query", "is not percent-encoded UTF-8", "encode it as UTF-8")
 
 
 _CALL = (
@@ -240,7 +235,18 @@ _BEFORE = {path.partition("{")[0]: path for path in ENDPOINTS if path.endswith("
 
 def find(method: str, path: str) -> Endpoint:
     """Look a path up. Raises ``NotFound`` and ``MethodNotAllowed``."""
-    known, parameter = (path, "") if path in ENDPOINTS else _with_parameter(path)
+    known, parameter = path, ""
+    if path not in ENDPOINTS:
+        for before, known in _BEFORE.items():
+            parameter = path.removeprefix(before)
+            if parameter and parameter != path and (known.endswith("...}") or "/" not in parameter):
+                break
+        else:
+            vendor, _, rest = path.lstrip("/").partition("/v1/")
+            name = (rest or path.removeprefix("/v1/")).partition("/")[0]
+            if any(name in names for of, names in NOT_OFFERED.items() if path.startswith("/v1/") or vendor == of):
+                raise NotFound(f"{name!r} is not offered, only chats: {_INSTEAD.get(name, _ELSEWHERE)}")
+            raise NotFound(_NO_PROBE if path in PROBES else _NOTHING)
     methods = ENDPOINTS[known]
     serve = methods.get("GET" if method == "HEAD" else method)
     if serve is None:
@@ -248,18 +254,6 @@ def find(method: str, path: str) -> Endpoint:
         error.headers = {"Allow": ", ".join(methods)}
         raise error
     return Endpoint(known, serve, parameter)
-
-
-def _with_parameter(path: str) -> tuple[str, str]:
-    for before, known in _BEFORE.items():
-        rest = path.removeprefix(before)
-        if rest and rest != path and (known.endswith("...}") or "/" not in rest):
-            return known, rest
-    vendor, _, rest = path.lstrip("/").partition("/v1/")
-    name = (rest or path.removeprefix("/v1/")).partition("/")[0]
-    if any(name in names for of, names in NOT_OFFERED.items() if path.startswith("/v1/") or vendor == of):
-        raise NotFound(f"{name!r} is not offered, only chats: {_INSTEAD.get(name, _ELSEWHERE)}")
-    raise NotFound(_NO_PROBE if path in PROBES else _NOTHING)
 
 
 def body_at(path: str, error: RouterError) -> bytes:
