@@ -177,7 +177,7 @@ def _check(plan: Plan, file: ServeFile) -> None:
             taken = f"is {first}" if first == last else f"is {first}, so workers use {first} to {last}"
             problem = f"{taken}, but {port} is the port for requests"
             raise ValidationFailed.of(Problem("admin.port", problem, "choose another one"))
-    if plan.semconv is not None and not _is_installed(_EXPORTER):
+    if plan.semconv is not None and not (find_spec("opentelemetry") and find_spec(_EXPORTER)):
         problem = f"needs {_EXPORTER}, which is not installed"
         raise ValidationFailed.of(Problem("telemetry.otel", problem, "run: pip install 'routewright[otel]'"))
     if plan.semconv is not None:
@@ -193,13 +193,6 @@ def _check(plan: Plan, file: ServeFile) -> None:
 def _file_of(url: str) -> str | None:
     """The file that a URL names, or None."""
     return os.path.realpath(url.removeprefix("sqlite:///")) if url.startswith("sqlite:") else None
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 @contextmanager
