@@ -107,7 +107,26 @@ class ResponseCall(OpenAICall):
         if any(each not in _KEPT for each in fields.get("include", list) or ()):
             self.ignored.add("include")
         fields.inner("stream_options")
-        self.echo = _echo(fields.sent)
+        tree, called = fields.sent, {"description": None, "parameters": None, "strict": None}
+        shape, reasons = tree.get("text") or {}, tree.get("reasoning") or {}
+        self.echo = {  # with the API's defaults
+            "background": False,
+            "instructions": tree.get("instructions"),
+            "max_output_tokens": tree.get("max_output_tokens"),
+            "metadata": {},
+            "parallel_tool_calls": True,
+            "previous_response_id": None,
+            "reasoning": {"effort": reasons.get("effort"), "summary": reasons.get("summary")},
+            "service_tier": "default",
+            "store": False,
+            "temperature": None,
+            "text": {"format": shape.get("format") or {"type": "text"}, "verbosity": shape.get("verbosity")},
+            "tool_choice": "auto",
+            "tools": [{**called, **each} for each in tree.get("tools") or ()],
+            "top_p": None,
+            "truncation": "disabled",
+            **{name: tree[name] for name in _ECHOED if tree.get(name) is not None},
+        }
         return {
             "max_output_tokens": fields.get("max_output_tokens", float),
             "response_format": _form(text.inner("format")),
@@ -125,8 +144,25 @@ class ResponseCall(OpenAICall):
             return [*said, ("input", Message("user", given))]
         for item in given:
             made = self._item(item)
-            if made is not None:
-                _add(said, item.path, made)
+            if made is None:
+                continue
+            last = said[-1][1] if said else None
+            is_new = last is None or last.role != "assistant" or (last.content is not None and made.tool_calls is None)
+            if made.role != "assistant" or is_new or last is None:
+                said.append((item.path, made))
+                continue
+            # consecutive reasoning, text and calls of the assistant become one message
+            if last.tool_calls is not None:
+                last.tool_calls.extend(made.tool_calls or ())
+            if last.reasoning is not None and made.reasoning is not None:
+                last.reasoning.items.extend(made.reasoning.items)
+            joined = replace(
+                last,
+                content=last.content if made.content is None else made.content,
+                tool_calls=last.tool_calls or made.tool_calls,
+                reasoning=last.reasoning or made.reasoning,
+            )
+            said[-1] = said[-1][0], joined
         said = [each for each in said if each[1].content is not None or each[1].tool_calls]  # no reasoning alone
         if not said:
             raise wrong("input", "must hold at least one message", "send a text, or an array of items")
@@ -164,31 +200,6 @@ class ResponseCall(OpenAICall):
         return given if isinstance(given, str) else content_of([self.part(each) for each in given])
 
 
-def _echo(tree: Item) -> Item:
-    """Fields of the request that the response repeats, with the API's defaults."""
-    said = {name: tree[name] for name in _ECHOED if tree.get(name) is not None}
-    text, reasoning = tree.get("text") or {}, tree.get("reasoning") or {}
-    tools = [{"description": None, "parameters": None, "strict": None, **each} for each in tree.get("tools") or ()]
-    return {
-        "background": False,
-        "instructions": tree.get("instructions"),
-        "max_output_tokens": tree.get("max_output_tokens"),
-        "metadata": {},
-        "parallel_tool_calls": True,
-        "previous_response_id": None,
-        "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
-        "service_tier": "default",
-        "store": False,
-        "temperature": None,
-        "text": {"format": text.get("format") or {"type": "text"}, "verbosity": text.get("verbosity")},
-        "tool_choice": "auto",
-        "tools": tools,
-        "top_p": None,
-        "truncation": "disabled",
-        **said,
-    }
-
-
 def _form(form: Fields) -> Item | None:
     if not form:
         return None
@@ -198,26 +209,6 @@ def _form(form: Fields) -> Item | None:
     more = {"strict": form.get("strict", bool), "description": form.get("description", str)}
     schema = {"name": form.text("name"), "schema": form.need("schema", dict)}
     return {"type": kind, kind: schema | {name: each for name, each in more.items() if each is not None}}
-
-
-def _add(said: list[tuple[str, Message]], place: str, made: Message) -> None:
-    """Add a message. Consecutive reasoning, text and calls of the assistant become one message."""
-    last = said[-1][1] if said else None
-    is_new = last is None or last.role != "assistant" or (last.content is not None and made.tool_calls is None)
-    if made.role != "assistant" or is_new or last is None:
-        said.append((place, made))
-        return
-    if last.tool_calls is not None:
-        last.tool_calls.extend(made.tool_calls or ())
-    if last.reasoning is not None and made.reasoning is not None:
-        last.reasoning.items.extend(made.reasoning.items)
-    joined = replace(
-        last,
-        content=last.content if made.content is None else made.content,
-        tool_calls=last.tool_calls or made.tool_calls,
-        reasoning=last.reasoning or made.reasoning,
-    )
-    said[-1] = said[-1][0], joined
 
 
 # Answers: lists of items, one for each block

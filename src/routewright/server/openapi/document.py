@@ -170,7 +170,20 @@ def _described(path: str, operation: Operation, schemas: Mapping[Any, Schema]) -
     shown, takes_key = OPERATIONS[path], errors.IdempotencyKeyReused in operation.raises
     scope = operation.scope
     told = _head(path, operation.act.__name__, operation.act, f"The API key needs the scope `{scope}`.", scope)
-    if parameters := _parameters(path, operation, shown, takes_key=takes_key):
+    parameters = [
+        {"name": name, "in": "path", "required": True, "description": _IN_PATHS[name], "schema": _TEXT}
+        for name in _IN_PATH.findall(path)
+    ]
+    for name, schema in field_schemas(operation.query).items():
+        said = schema.pop("description", "")
+        parameters.append({"name": name, "in": "query", "description": said, "schema": schema})
+    if takes_key:
+        schema = {**_TEXT, **LIMITS[RouteRequest]["idempotency_key"]}
+        parameters.append({"name": _KEY, "in": "header", "description": _KEY_SAID, "schema": schema})
+    for each in parameters:
+        if each["name"] in shown.parameters:
+            each["example"] = shown.parameters[each["name"]]
+    if parameters:
         told["parameters"] = parameters
     kinds = [*_ALWAYS, *operation.raises]
     if operation.body is not None:
@@ -192,22 +205,6 @@ def _head(path: str, id: str, serve: Any, said: str, scope: str) -> dict[str, An
         "description": said,
         "security": [{"bearer": [scope]}],
     }
-
-
-def _parameters(path: str, operation: Operation, shown: Shown, *, takes_key: bool) -> list[dict[str, Any]]:
-    found = [
-        {"name": name, "in": "path", "required": True, "description": _IN_PATHS[name], "schema": _TEXT}
-        for name in _IN_PATH.findall(path)
-    ]
-    for name, schema in field_schemas(operation.query).items():
-        found.append({"name": name, "in": "query", "description": schema.pop("description", ""), "schema": schema})
-    if takes_key:
-        schema = {**_TEXT, **LIMITS[RouteRequest]["idempotency_key"]}
-        found.append({"name": _KEY, "in": "header", "description": _KEY_SAID, "schema": schema})
-    for each in found:
-        if each["name"] in shown.parameters:
-            each["example"] = shown.parameters[each["name"]]
-    return found
 
 
 def _success(
