@@ -32,7 +32,7 @@ from routewright.storage import is_postgres, open_cache, open_coordination, open
 from routewright.wire import Environment, Key
 from routewright.wire.account import without_password
 
-from .config import ServeFile, Sources, TlsEntry
+from .config import ServeFile, Sources
 from .parts import exporter, router_of, server_context, settings_of
 from .plan import ACCOUNT, Address, Begun, CommandOptions, Plan, Prepared, Seed, Tls
 
@@ -85,10 +85,16 @@ def plan_of(sources: Sources) -> Plan:
     file = sources.file
     as_written = file.model_dump(include=_AS_WRITTEN, warnings=False)  # defaults are no entries, which warns
     with sources.naming():
+        tls = None if file.tls.cert is None else Tls(file.tls.cert, file.tls.key, file.tls.key_password)
+        if tls is not None:
+            server_context(tls)
+        for name in ("key", "key_password") if tls is None else ():
+            if getattr(file.tls, name) is not None:
+                raise ValidationFailed.of(Problem(f"tls.{name}", "needs a certificate", "set tls.cert, too"))
         plan = Plan(
             address=Address(file.host, file.port),
             admin=None if file.admin.port is None else Address(file.admin.host, file.admin.port),
-            tls=_tls(file.tls),
+            tls=tls,
             environment=None if file.environment == "both" else file.environment,
             semconv=file.telemetry.semconv if file.telemetry.otel else None,
             store=_url("store", file.store, open_storage),
@@ -128,17 +134,6 @@ async def begin(plan: Plan) -> Begun:
             shown[environment] = new.secret.reveal()
             kept.append(new.key)
     return Begun(shown, None if secret is None else Seed(account, tuple(kept), secret))
-
-
-def _tls(entry: TlsEntry) -> Tls | None:
-    if entry.cert is None:
-        for name in ("key", "key_password"):
-            if getattr(entry, name) is not None:
-                raise ValidationFailed.of(Problem(f"tls.{name}", "needs a certificate", "set tls.cert, too"))
-        return None
-    tls = Tls(entry.cert, entry.key, entry.key_password)
-    server_context(tls)
-    return tls
 
 
 def _url(key: str, given: str, open_url: Callable[[str], object]) -> str:

@@ -235,7 +235,7 @@ def _finished(response: RouteResponse, blocks: list[Block], echo: Item) -> Item:
         **_begun(response.trace_id, response.routing.selected_model, echo),
         "status": "incomplete" if is_cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-        "output": _items(response.trace_id, blocks),
+        "output": [_item(response.trace_id, block, number) for number, block in enumerate(blocks)],
         "usage": _usage_of(response.routing.tokens),
     }
 
@@ -244,7 +244,7 @@ def _begun(trace_id: str, model: str, echo: Item) -> Item:
     """A response in progress."""
     return {
         **echo,
-        "id": f"resp_{_key(trace_id)}",
+        "id": f"resp_{trace_id.partition('_')[2]}",
         "object": "response",
         "created_at": created_at(trace_id),
         "status": "in_progress",
@@ -256,21 +256,12 @@ def _begun(trace_id: str, model: str, echo: Item) -> Item:
     }
 
 
-def _key(trace_id: str) -> str:
-    """The part of ids that identifies the trace."""
-    return trace_id.partition("_")[2]
-
-
-def _items(trace_id: str, blocks: list[Block]) -> list[Item]:
-    return [_item(_id(trace_id, block, number), block) for number, block in enumerate(blocks)]
-
-
 def _id(trace_id: str, block: Block, number: int) -> str:
-    return f"{_KINDS[block.kind]}_{_key(trace_id)}{number}"
+    return f"{_KINDS[block.kind]}_{trace_id.partition('_')[2]}{number}"
 
 
-def _item(id: str, block: Block) -> Item:
-    item: Item = {"id": id, "status": "completed"}
+def _item(trace_id: str, block: Block, number: int) -> Item:
+    item: Item = {"id": _id(trace_id, block, number), "status": "completed"}
     match block.kind:
         case "thought":
             thought = block.thought
@@ -318,7 +309,7 @@ class ResponseFrames(BlockFrames):
         return self._begin(Block("text"))
 
     def _opened(self, block: Block) -> Iterator[bytes]:
-        begun = _item(self._id(block), block) | {"status": "in_progress"}
+        begun = self._item(block) | {"status": "in_progress"}
         blank = {"text": "content", "thought": "summary"}.get(block.kind)
         summary = begun.get("summary", ())
         if blank is not None:
@@ -345,7 +336,7 @@ class ResponseFrames(BlockFrames):
             yield self._of(block, "response.content_part.done", content_index=0, part=_part(text))
         elif block.kind == "call":
             yield self._of(block, "response.function_call_arguments.done", arguments=text, name=block.name)
-        yield self._event("response.output_item.done", output_index=block.index, item=_item(self._id(block), block))
+        yield self._event("response.output_item.done", output_index=block.index, item=self._item(block))
 
     def _completed(self, response: RouteResponse) -> Iterator[bytes]:
         whole = _finished(response, self.blocks, self._vendor_call.echo)
@@ -356,17 +347,18 @@ class ResponseFrames(BlockFrames):
         flat = {name: body[name] for name in ("code", "message", "param")}
         left = _begun(self.trace_id, self.model, self._vendor_call.echo) | {
             "status": "failed",
-            "output": _items(self.trace_id, self.blocks),
+            "output": [self._item(block) for block in self.blocks],
             "error": {"code": _FAILED.get(error.status, "server_error"), "message": body["message"]},
         }
         return fit(self._event("error", **flat, error=body) + self._event("response.failed", response=left))
 
     def _of(self, block: Block, kind: str, /, **data: Any) -> bytes:
         """An event of an item."""
-        return self._event(kind, item_id=self._id(block), output_index=block.index, **data)
+        id = _id(self.trace_id, block, block.index or 0)
+        return self._event(kind, item_id=id, output_index=block.index, **data)
 
-    def _id(self, block: Block) -> str:
-        return _id(self.trace_id, block, block.index or 0)
+    def _item(self, block: Block) -> Item:
+        return _item(self.trace_id, block, block.index or 0)
 
     def _event(self, kind: str, /, **data: Any) -> bytes:
         body = _encode({"type": kind, "sequence_number": self._number, **data})

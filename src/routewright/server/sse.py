@@ -7,12 +7,14 @@ answer."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import NamedTuple, Protocol
 
 import anyio
 
+from routewright import Stream
+from routewright.agent import Run
 from routewright.errors import RouterError
 from routewright.loop import this_loop
 
@@ -35,21 +37,6 @@ class Frame(NamedTuple):
     """True for content: the status is sent with the first."""
 
 
-class Streamed(Protocol):
-    """A streamed call or agent run."""
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Headers of the response, once the call is admitted."""
-
-    @property
-    def deadline(self) -> float:
-        """Deadline on the monotonic scale."""
-
-    def explain_leaving(self, why: Callable[[], RouterError | None]) -> None:
-        """Set ``why``: it returns the error if the stream is abandoned, None if the client disconnected."""
-
-
 class Frames(Protocol):
     """The events of one answer in the format of one API."""
 
@@ -57,7 +44,7 @@ class Frames(Protocol):
     """Additional headers of the response; complete with the first frame."""
 
     @property
-    def stream(self) -> Streamed:
+    def stream(self) -> Stream | Run:
         """The call or run."""
 
     def __aiter__(self) -> AsyncGenerator[Frame, None]:

@@ -96,8 +96,11 @@ _ALWAYS = (
 )
 """Errors of every authenticated request."""
 _OF_BODIES = (errors.InvalidJson, errors.RequestTimedOut, errors.BodyTooLarge, errors.UnsupportedMediaType)
-NO_REQUESTS = {errors.MalformedRequest, errors.HeadersTooLarge, errors.Overloaded}
-"""Refusals of a connection, before there is a request to answer."""
+NO_REQUESTS = {
+    *(errors.MalformedRequest, errors.HeadersTooLarge, errors.Overloaded),  # refusals of a connection
+    *(RouterError, errors.SignatureError),  # the root, and an error of receivers of webhooks
+}
+"""Errors that answer no request."""
 
 
 def openapi(root_path: str = "") -> dict[str, Any]:
@@ -126,7 +129,8 @@ def _document() -> bytes:
     for path, (method, serve) in VENDOR_ROUTES.items():
         paths[path] = {method: _vendor_call(path, serve)}
     paths[SELF] = {"get": _of_itself()}
-    of_requests = _by_status(kind for kind in _all() if kind not in NO_REQUESTS)
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RouterError)]
+    of_requests = _by_status(kind for kind in kinds if kind not in NO_REQUESTS)
     told = {
         "openapi": "3.1.0",
         "info": {
@@ -308,17 +312,6 @@ def _references(kinds: Iterable[type[RouterError]]) -> dict[str, Any]:
     }
 
 
-def codes() -> list[tuple[int, str, str]]:
-    """All statuses and codes of errors with their meanings."""
-    return [(status, *said) for status, kinds in _by_status(_all()).items() for said in _meanings(kinds).items()]
-
-
-def _all() -> list[type[RouterError]]:
-    """All errors of responses. ``SignatureError`` is only for receivers of webhooks."""
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RouterError)]
-    return [kind for kind in kinds if kind not in (RouterError, errors.SignatureError)]
-
-
 def _by_status(kinds: Iterable[type[RouterError]]) -> dict[int, list[type[RouterError]]]:
     found: dict[int, list[type[RouterError]]] = {}
     for kind in sorted(kinds, key=lambda kind: kind.status):
@@ -330,16 +323,10 @@ def _name(status: int) -> str:
     return HTTPStatus(status).phrase.title().replace(" ", "").replace("-", "")
 
 
-def _meanings(kinds: Iterable[type[RouterError]]) -> dict[str, str]:
-    """The meaning of each code: that of the first error with it, whose subclasses share the code."""
-    said: dict[str, str] = {}
-    for kind in kinds:
-        said.setdefault(kind.code, summary(kind))
-    return said
-
-
 def _answer(status: int, kinds: list[type[RouterError]]) -> dict[str, Any]:
-    meanings = _meanings(kinds)
+    meanings: dict[str, str] = {}  # that of the first error with a code, whose subclasses share it
+    for kind in kinds:
+        meanings.setdefault(kind.code, summary(kind))
     error = {
         "type": "object",
         "properties": {
