@@ -52,7 +52,7 @@ def failed(router: Router, caller: Caller) -> UpstreamFailed:
     return caught.value
 
 
-def test_the_owner_is_told_of_a_dead_address_once_and_what_to_do(address: str) -> None:
+def test_the_owner_sees_a_dead_address_once_with_a_hint(address: str) -> None:
     error = failed(router_at(address), Caller())
     assert error.message.count(address) == 1
     assert error.message.startswith("every attempt failed: gpu/m0, gpu/m1, gpu/m2, gpu/m3 (connect: no connection to ")
@@ -62,7 +62,7 @@ def test_the_owner_is_told_of_a_dead_address_once_and_what_to_do(address: str) -
     assert pickle.loads(pickle.dumps(error)).message == error.message
 
 
-def test_a_caller_with_a_key_is_told_no_address_and_the_log_is(address: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_caller_with_a_key_sees_no_address_but_the_log_does(address: str, caplog: pytest.LogCaptureFixture) -> None:
     error = failed(router_at(address), KEYED)
     shown = f"{error} {error.detail} {error_envelope(error)}"
     assert "127.0.0.1" not in shown
@@ -84,7 +84,7 @@ def test_a_caller_with_a_key_is_told_no_address_and_the_log_is(address: str, cap
     ],
 )
 @pytest.mark.anyio
-async def test_http_tells_no_address_with_a_key_or_without(
+async def test_no_http_error_shows_an_upstream_address(
     address: str, path: str, body: dict[str, Any], caller: Caller, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "routewright")
@@ -99,7 +99,7 @@ async def test_http_tells_no_address_with_a_key_or_without(
 
 
 @pytest.mark.anyio
-async def test_events_in_process_name_no_address_either(address: str) -> None:
+async def test_error_events_show_no_upstream_address(address: str) -> None:
     async with router_at(address) as router, router.stream("Hello", goal="quality") as stream:
         last = [event async for event in stream][-1]
     assert last.event == "error"
@@ -118,7 +118,7 @@ async def test_events_in_process_name_no_address_either(address: str) -> None:
         (TimeoutError("gpu-internal"), "no connection", ""),
     ],
 )
-def test_why_there_is_no_connection_is_told_in_words_of_ours(error: OSError, public: str, hint: str) -> None:
+def test_a_connection_error_is_described_without_the_systems_text(error: OSError, public: str, hint: str) -> None:
     fault = unconnected("gpu-internal:8000", f"it says {error}", error)
     assert fault.message.startswith("no connection to gpu-internal:8000: it says ")
     assert fault.public == public
@@ -126,7 +126,7 @@ def test_why_there_is_no_connection_is_told_in_words_of_ours(error: OSError, pub
     assert bool(fault.hint) == bool(hint)
 
 
-def test_what_is_told_of_several_addresses_stays_apart() -> None:
+def test_faults_of_several_addresses_are_listed_separately() -> None:
     one, two = (ProviderFault("connect", f"no connection to {host}", public="no connection") for host in "ab")
     provider = ScriptedProvider([one, two, two, two], models=MODELS[:2])
     with pytest.raises(UpstreamFailed) as caught:
@@ -159,7 +159,7 @@ class Faulty:
 @pytest.mark.parametrize(
     ("provider", "kind"), [(CallableProvider(faulty, models=MODELS[:1]), TypeError), (Faulty(), KeyError)]
 )
-def test_a_mistake_in_a_hosts_own_code_is_the_cause_in_process_and_told_nowhere_else(
+def test_a_bug_in_a_hosts_provider_is_the_cause_in_process_and_shown_nowhere_else(
     provider: Any, kind: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     router = Router(providers=[provider])

@@ -86,7 +86,7 @@ def ran(farm: Farm, key: str, runs: int, headers: dict[str, str] | None = None, 
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
-def test_requests_with_one_key_at_once_are_one_run(farm: Farm, full: bool, stream: bool) -> None:
+def test_concurrent_requests_with_one_key_are_one_run(farm: Farm, full: bool, stream: bool) -> None:
     account = f"one-run-{stream}".lower()
     farm.console.blocking.create_account(account, plan="unlimited", monthly_limit_usd=10)
     key, times, before = farm.key(account), 20 if full else 2, farm.upstream_calls
@@ -110,7 +110,7 @@ def check_settled(farm: Farm, account: str, found: Kept) -> None:
 
 
 @pytest.mark.parametrize("of", ["account", "key"])
-def test_runs_at_once_never_overspend(farm: Farm, full: bool, of: str) -> None:
+def test_concurrent_runs_never_overspend(farm: Farm, full: bool, of: str) -> None:
     runs, console, account = 200 if full else 24, farm.console.blocking, f"limited-{of}"
     limit = runs * CALLS * CALL_NANOS // 3
     console.create_account(account, plan="unlimited", monthly_limit_usd=limit / 1e9 if of == "account" else 1_000.0)
@@ -145,7 +145,7 @@ def test_runs_at_once_never_overspend(farm: Farm, full: bool, of: str) -> None:
     check_settled(farm, account, found)
 
 
-def test_the_slots_of_runs_are_those_of_the_account(farm: Farm) -> None:
+def test_runs_share_the_slots_of_the_account(farm: Farm) -> None:
     farm.console.blocking.create_account("slots", plan="enterprise", limits=RateLimits(concurrency=2))
     key = farm.key("slots")
     told = Counter(answer.status_code for answer in ran(farm, key, 8, task="rounds 40", max_steps=100))
@@ -154,7 +154,7 @@ def test_the_slots_of_runs_are_those_of_the_account(farm: Farm) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
-def test_a_client_that_left_one_server_finds_its_run_at_another(farm: Farm, stream: bool) -> None:
+def test_a_run_left_at_one_server_is_joined_at_another(farm: Farm, stream: bool) -> None:
     account, before = f"leaves-{stream}".lower(), farm.upstream_calls
     farm.console.blocking.create_account(account, plan="unlimited", monthly_limit_usd=10)
     headers = {**bearer(farm.key(account)), "Idempotency-Key": "k"}
@@ -190,7 +190,7 @@ def at_rest(farm: Farm, account: str) -> Kept:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
-def test_runs_that_are_left_at_any_moment_hold_nothing_and_are_paid_for(farm: Farm, full: bool, stream: bool) -> None:
+def test_runs_left_at_any_moment_hold_nothing_and_are_charged(farm: Farm, full: bool, stream: bool) -> None:
     account, runs, chance = f"moments-{stream}".lower(), 200 if full else 24, Random(7)
     console = farm.console.blocking
     limits = RateLimits(concurrency=runs)
@@ -222,7 +222,7 @@ def test_runs_that_are_left_at_any_moment_hold_nothing_and_are_paid_for(farm: Fa
     assert [completed(answer)["status"] for answer in whole] == ["completed"] * runs, "a slot is not free again"
 
 
-def test_a_run_whose_server_died_goes_on_at_another_and_pays_for_nothing_twice(tmp_path: Path) -> None:
+def test_a_run_of_a_dead_server_resumes_at_another_and_pays_nothing_twice(tmp_path: Path) -> None:
     with farmed(tmp_path, workers=2) as farm:
         farm.console.blocking.create_account("acme", plan="unlimited", monthly_limit_usd=10)
         headers, never = {**bearer(farm.key("acme")), "Idempotency-Key": "k"}, threading.Event()

@@ -57,7 +57,7 @@ def asked_as_printed(page: str) -> dict[str, object]:
     return found
 
 
-def test_the_first_start_shows_keys_once_and_lines_that_work(
+def test_the_first_start_shows_keys_once_and_a_command_that_works(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving(tmp_path, "--log-level", "debug", OPENAI_API_KEY="sk-CANARY") as server:
@@ -92,7 +92,7 @@ def test_a_first_start_that_cannot_show_its_keys_fails(tmp_path: Path) -> None:
         assert "cannot write the output: No space left on device" in server.log
 
 
-def test_a_stream_that_runs_comes_to_its_end_before_the_server_does(tmp_path: Path) -> None:
+def test_a_running_stream_finishes_before_the_server_ends(tmp_path: Path) -> None:
     with Vendor() as vendor, serving(tmp_path, **vendor.variables) as server:
         port = server.port
         response = server.ask(server.keys["live"], **STREAM)
@@ -109,7 +109,7 @@ def test_a_stream_that_runs_comes_to_its_end_before_the_server_does(tmp_path: Pa
     assert "Traceback" not in server.log
 
 
-def test_what_outlasts_the_grace_is_told_so(tmp_path: Path) -> None:
+def test_requests_that_outlast_the_grace_period_get_an_error(tmp_path: Path) -> None:
     with Vendor() as vendor, serving(tmp_path, "--graceful-timeout", "0.5", **vendor.variables) as server:
         streamed = server.ask(server.keys["live"], **STREAM)
         plain: list[tuple[int, bytes]] = []
@@ -143,7 +143,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
         assert server.process.wait(3) == 130
 
 
-def test_a_reload_while_the_server_starts_comes_after_the_start(tmp_path: Path) -> None:
+def test_a_reload_during_the_start_is_done_after_it(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         server.until(lambda: server.children)
         server.signal(signal.SIGHUP)
@@ -151,7 +151,7 @@ def test_a_reload_while_the_server_starts_comes_after_the_start(tmp_path: Path) 
         server.until(lambda: "reloaded the configuration" in server.log)
 
 
-def test_a_server_that_is_ended_while_it_starts_says_nothing(tmp_path: Path) -> None:
+def test_a_server_stopped_during_the_start_logs_no_traceback(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         server.until(lambda: server.children)
         server.signal(signal.SIGTERM)
@@ -184,7 +184,7 @@ def test_a_reload_takes_a_new_configuration_and_refuses_no_request(tmp_path: Pat
         assert server.ended() == 0
 
 
-def test_workers_share_one_store_and_one_that_dies_is_replaced(tmp_path: Path) -> None:
+def test_workers_share_one_store_and_a_dead_one_is_replaced(tmp_path: Path) -> None:
     with serving(tmp_path, "--workers", "2") as server:
         assert server.page
         before = server.children
@@ -204,7 +204,7 @@ def test_workers_share_one_store_and_one_that_dies_is_replaced(tmp_path: Path) -
         assert server.ended() == 0
 
 
-def test_no_worker_makes_a_store_in_place_of_one_that_was_removed(tmp_path: Path) -> None:
+def test_a_worker_does_not_recreate_a_removed_store(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         key = server.keys["test"]
         kept = tmp_path / "backup.db"
@@ -221,7 +221,7 @@ def test_no_worker_makes_a_store_in_place_of_one_that_was_removed(tmp_path: Path
         assert server.ask(key).status == 200
 
 
-def test_workers_end_when_nobody_supervises_them(tmp_path: Path) -> None:
+def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         (worker,) = (server.page, server.children)[1]
         server.process.kill()
@@ -257,7 +257,7 @@ def test_tls_is_1_2_or_higher_and_speaks_http_1_1(tmp_path: Path) -> None:
             pass
 
 
-def test_a_store_in_memory_is_not_lost_to_a_reload_and_keys_outlive_a_worker(tmp_path: Path) -> None:
+def test_an_in_memory_store_survives_a_reload_and_its_keys_survive_a_worker(tmp_path: Path) -> None:
     with serving(tmp_path, "--store", "memory:") as server:
         key, before = server.keys["test"], server.children
         trace_id = json.load(server.ask(key))["trace_id"]
@@ -347,7 +347,7 @@ def test_a_client_that_speaks_no_http_is_logged_and_counted(equipped: Server) ->
     equipped.until(lambda: count in got(admin_ports(equipped)[0], "/metrics"))
 
 
-def test_nothing_is_made_where_the_port_is_taken(tmp_path: Path) -> None:
+def test_a_taken_port_creates_no_store(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = Server(tmp_path, "--port", str(port))
@@ -452,7 +452,7 @@ class Collector:
         self.server.server_close()
 
 
-def test_spans_go_where_the_environment_says_and_belong_to_the_callers_trace(tmp_path: Path) -> None:
+def test_spans_are_exported_by_otlp_within_the_callers_trace(tmp_path: Path) -> None:
     trace_id = "0af7651916cd43dd8448eb211c80319c"
     with Collector() as collector:
         endpoint = f"http://127.0.0.1:{collector.server.server_port}"

@@ -54,7 +54,7 @@ def planned(config: str | None = None, environ: dict[str, str] | None = None, **
     return plan_of(Sources(flags, FLAGS, environ or {}, config))
 
 
-def test_a_flag_is_before_the_environment_before_the_file_before_the_default() -> None:
+def test_flags_win_over_variables_over_the_file_over_defaults() -> None:
     Path("serve.toml").write_text("port = 1\nworkers = 2\nhost = '127.0.0.3'\n")
     environ = {"ROUTEWRIGHT_PORT": "4", "ROUTEWRIGHT_WORKERS": "5", "ROUTEWRIGHT_CONFIG": "serve.toml"}
     plan = planned(environ=environ, port=7)
@@ -63,7 +63,7 @@ def test_a_flag_is_before_the_environment_before_the_file_before_the_default() -
     assert planned("serve.toml").address.port == 1
 
 
-def test_every_key_can_be_said_by_a_variable() -> None:
+def test_every_key_can_be_set_by_a_variable() -> None:
     environ = {
         "ROUTEWRIGHT_INSECURE_BIND": "yes",
         "ROUTEWRIGHT_HOST": "0.0.0.0",
@@ -93,15 +93,15 @@ def test_every_key_can_be_said_by_a_variable() -> None:
 
 @pytest.mark.parametrize("key", ["PRODUCTION_DAYS", "SANDBOX_DAYS"])
 @pytest.mark.parametrize("days", ["9", "forever"])
-def test_one_key_of_a_table_may_stand_alone(key: str, days: str) -> None:
+def test_one_key_of_a_table_is_enough(key: str, days: str) -> None:
     assert settings_of(planned(environ={f"ROUTEWRIGHT_SETTINGS_RETENTION_{key}": days})).retention is not None
 
 
-def test_kubernetes_may_set_a_port_of_its_own() -> None:
+def test_the_port_variable_of_kubernetes_is_ignored() -> None:
     assert planned(environ={"ROUTEWRIGHT_PORT": "tcp://10.0.0.1:80"}).address.port == 8080
 
 
-def test_web_pages_are_named_by_their_origins(refused: Refused) -> None:
+def test_cors_origins_are_validated(refused: Refused) -> None:
     environ = {"ROUTEWRIGHT_CORS_ORIGINS": "https://a.example, https://b.example", "ROUTEWRIGHT_HEALTH": "yes"}
     plan = planned(environ=environ)
     assert (plan.cors_origins, plan.health) == (("https://a.example", "https://b.example"), True)
@@ -109,7 +109,7 @@ def test_web_pages_are_named_by_their_origins(refused: Refused) -> None:
     assert "--cors-origin: 'https://a.example/' is not an origin; write scheme and host" in said
 
 
-def test_a_wrong_value_is_named_where_it_stands(refused: Refused, monkeypatch: Patch) -> None:
+def test_a_wrong_value_is_refused_by_its_source(refused: Refused, monkeypatch: Patch) -> None:
     Path("serve.toml").write_text("# mine\nport = 70_000\n\n[tls]\ncerts = 'x'\n")
     said = refused("--config", "serve.toml")
     assert "serve.toml: port: must be from 0 to 65535, got 70000" in said
@@ -127,7 +127,7 @@ def test_a_wrong_value_is_named_where_it_stands(refused: Refused, monkeypatch: P
 
 
 @pytest.mark.parametrize("proxy", ["*", "nginx", "10.0.0.1/8", "10.0.0.1:80"])
-def test_a_proxy_is_named_by_an_address_or_a_network(refused: Refused, monkeypatch: Patch, proxy: str) -> None:
+def test_trusted_proxies_are_addresses_or_networks(refused: Refused, monkeypatch: Patch, proxy: str) -> None:
     monkeypatch.setenv("ROUTEWRIGHT_TRUSTED_PROXIES", "::1,192.168.0.0/16")
     assert main(["serve", "--check"]) == 0
     monkeypatch.setenv("ROUTEWRIGHT_TRUSTED_PROXIES", f"127.0.0.1,{proxy}")
@@ -135,19 +135,19 @@ def test_a_proxy_is_named_by_an_address_or_a_network(refused: Refused, monkeypat
     assert said.startswith("ROUTEWRIGHT_TRUSTED_PROXIES: must be an address, or a network as 10.0.0.0/8")
 
 
-def test_a_variable_that_is_misspelt_is_told(capsys: Capture, monkeypatch: Patch) -> None:
+def test_a_misspelt_variable_is_warned_about(capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.setenv("ROUTEWRIGHT_WORKER", "2")
     assert main(["serve", "--check"]) == 0
     assert "ROUTEWRIGHT_WORKER says nothing here; did you mean 'ROUTEWRIGHT_WORKERS'" in capsys.readouterr().err
 
 
-def test_a_key_of_a_client_in_the_same_shell_is_taken_for_no_slip(capsys: Capture, monkeypatch: Patch) -> None:
+def test_the_variables_of_clients_cause_no_warning(capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.setenv("ROUTEWRIGHT_KEY", "sk_test_1")
     assert main(["serve", "--check"]) == 0
     assert capsys.readouterr().err == ""
 
 
-def test_a_check_starts_and_makes_nothing(capsys: Capture, monkeypatch: Patch) -> None:
+def test_a_check_starts_and_creates_nothing(capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-CANARY")
     assert main(["serve", "--check", "--workers", "2", "--admin-port", "9100"]) == 0
     shown = capsys.readouterr().out
@@ -158,7 +158,7 @@ def test_a_check_starts_and_makes_nothing(capsys: Capture, monkeypatch: Patch) -
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.5", "example.com"])
-def test_plain_http_stays_on_this_machine_unless_told_otherwise(refused: Refused, host: str) -> None:
+def test_plain_http_beyond_loopback_needs_insecure_bind(refused: Refused, host: str) -> None:
     said = refused("--host", host)
     assert said.startswith(f"--host: is {host!r}, which other machines can reach")
     assert "--insecure-bind" in said
@@ -166,22 +166,22 @@ def test_plain_http_stays_on_this_machine_unless_told_otherwise(refused: Refused
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
-def test_loopback_needs_no_leave(host: str) -> None:
+def test_loopback_addresses_need_no_flag(host: str) -> None:
     assert main(["serve", "--check", "--host", host]) == 0
 
 
-def test_memory_is_not_for_several(refused: Refused) -> None:
+def test_an_in_memory_store_is_for_one_worker(refused: Refused) -> None:
     assert refused("--store", "memory:", "--workers", "2").startswith("--store: is memory:, which 2 workers")
     assert main(["serve", "--check", "--store", "memory:"]) == 0
 
 
-def test_the_administrator_has_ports_of_his_own(refused: Refused) -> None:
+def test_admin_ports_must_not_overlap(refused: Refused) -> None:
     said = refused("--admin-port", "8079", "--workers", "3")
     assert said.startswith("--admin-port: is 8079, so workers use 8079 to 8081, but 8080 is")
     assert refused("--admin-port", "65535", "--workers", "2").startswith("--admin-port: is 65535, but 2 workers")
 
 
-def test_files_of_tls_are_tried_before_anything_starts(refused: Refused, monkeypatch: Patch) -> None:
+def test_tls_files_are_checked_before_the_start(refused: Refused, monkeypatch: Patch) -> None:
     key, certificate = (f"-----BEGIN {each}" for each in PEM.split("-----BEGIN ")[1:])
     Path("key.pem").write_text(key)
     Path("cert.pem").write_text(certificate)
@@ -206,7 +206,7 @@ def test_files_of_tls_are_tried_before_anything_starts(refused: Refused, monkeyp
     assert "does not belong to the certificate" in refused(*given, "locked.pem")
 
 
-def test_a_password_is_never_repeated(refused: Refused) -> None:
+def test_passwords_are_never_shown(refused: Refused) -> None:
     Path("serve.toml").write_text("[tls]\ncert = 'c'\nkey_password = ['CANARY']\n")
     assert "CANARY" not in refused("--config", "serve.toml")
     assert "CANARY" not in repr(Tls("c", "k", "CANARY"))
@@ -229,14 +229,14 @@ def test_a_database_needs_the_secret_in_the_environment(refused: Refused) -> Non
     assert refused("--store", DATABASE) == f"ROUTEWRIGHT_SECRET: {said}; {hint}"
 
 
-def test_addresses_of_redis_are_checked_before_anything_starts(capsys: Capture, refused: Refused) -> None:
+def test_redis_urls_are_checked_before_the_start(capsys: Capture, refused: Refused) -> None:
     said = refused("--coordination", "redis://u:CANARY@host/x")
     assert said.startswith("--coordination: is not an address of Redis; write redis://")
     assert main(["serve", "--check", "--coordination", "redis://u:CANARY@host/1"]) == 0
     assert capsys.readouterr().out.count("redis://host/1") == 1
 
 
-def test_policies_and_a_catalogue_are_read_before_anything_starts(refused: Refused) -> None:
+def test_policies_and_catalogue_are_checked_before_the_start(refused: Refused) -> None:
     Path("policies.toml").write_text("[[policies]]\nname = 'a'\ngoal = 'fast'\n")
     assert refused("--policies", "policies.toml").startswith("policies.toml: policies[0].goal")
     assert "none.toml: cannot be read" in refused("--policies", "none.toml")
@@ -256,7 +256,7 @@ def test_a_missing_extra_is_named(refused: Refused, monkeypatch: Patch) -> None:
     assert isinstance(sys.modules.pop("routewright.cli.serve"), ModuleType)
 
 
-def test_figures_that_nothing_keeps_are_told_before_anything_starts(capsys: Capture, monkeypatch: Patch) -> None:
+def test_a_check_warns_that_metrics_need_prometheus_client(capsys: Capture, monkeypatch: Patch) -> None:
     find = importlib.util.find_spec
     with monkeypatch.context() as without:
         without.setattr(prepare, "find_spec", lambda name: None if name == "prometheus_client" else find(name))

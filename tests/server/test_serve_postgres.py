@@ -89,7 +89,7 @@ async def test_a_database_without_a_store_is_refused_at_the_start(
         await begin(plan)
 
 
-def test_a_part_that_is_away_is_said_with_what_that_means(
+def test_readyz_says_which_part_is_away_and_what_that_means(
     database: PostgresServer, url: str, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     secret = f"redis://:{CANARY}@127.0.0.1:1/0"  # where nothing listens

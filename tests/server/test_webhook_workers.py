@@ -182,7 +182,7 @@ def test_each_of_the_eight_events_arrives_once_over_four_workers(farm: Farm) -> 
             receiver.changed.wait(0.05)
 
 
-def test_a_signature_by_another_secret_is_rejected_for_good(farm: Farm) -> None:
+def test_a_wrong_signature_is_rejected_for_good(farm: Farm) -> None:
     console, receiver = farm.console.blocking, farm.receiver
     console.create_account("other")
     console.create_endpoint("other", f"https://localhost:{farm.port}/in", allow_loopback=True)

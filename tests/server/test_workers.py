@@ -41,7 +41,7 @@ def asked(farm: Farm, key: str, calls: int, **fields: Any) -> list[httpx2.Respon
     return anyio.run(run)
 
 
-def test_a_revoked_key_is_refused_by_all_within_five_seconds(farm: Farm, full: bool) -> None:
+def test_a_revoked_key_is_refused_by_all_servers_within_five_seconds(farm: Farm, full: bool) -> None:
     console, never = farm.console.blocking, threading.Event()
     console.create_account("revoked", plan="unlimited")
     for _ in range(20 if full else 1):
@@ -57,13 +57,13 @@ def test_a_revoked_key_is_refused_by_all_within_five_seconds(farm: Farm, full: b
         assert monotonic() - since < 5.0
 
 
-def test_a_limit_is_one_over_all(farm: Farm) -> None:
+def test_all_servers_share_a_limit(farm: Farm) -> None:
     farm.console.blocking.create_account("limited", plan="enterprise", limits=RateLimits(requests_per_min=30))
     told = Counter(answer.status_code for answer in asked(farm, farm.key("limited"), 60))
     assert told == {200: 30, 429: 30}
 
 
-def test_a_budget_is_one_over_all(farm: Farm) -> None:
+def test_all_servers_share_a_budget(farm: Farm) -> None:
     console, budget = farm.console.blocking, 30 * CALL_NANOS
     console.create_account("budgeted", plan="unlimited", monthly_limit_usd=budget / 1e9)
     answers = asked(farm, farm.key("budgeted"), 60, params={"max_output_tokens": 10})
