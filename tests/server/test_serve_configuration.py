@@ -15,9 +15,10 @@ import pytest
 from routewright import Console
 from routewright.cli import main
 from routewright.cli.serve import FLAGS, started_page
+from routewright.errors import StorageUnavailable
 from routewright.serve import prepare
 from routewright.serve.config import VARIABLES, ServeFile, Sources, keys_of
-from routewright.serve.parts import settings_of
+from routewright.serve.parts import opened, settings_of
 from routewright.serve.plan import Begun, Plan, Tls
 from routewright.serve.prepare import plan_of
 from routewright.testing.faulty.server import PEM
@@ -287,6 +288,33 @@ async def test_two_first_starts_at_once_create_one_account() -> None:
     async with Console(plan.store) as console:
         assert [account.name for account in await console.accounts()] == ["main"]
         assert len(await console.keys("main")) == 1
+
+
+@pytest.mark.anyio
+async def test_a_second_start_shows_no_keys() -> None:
+    plan = planned()
+    first, second = await prepare.begin(plan), await prepare.begin(plan)
+    assert set(first.keys) == {"production", "sandbox"}
+    assert second.keys == {}
+    page = started_page(plan, second, ())
+    assert "first start" not in page
+    assert "routewright keys create main" in page
+    assert "can call no model yet" in page
+
+
+def test_a_worker_does_not_recreate_a_removed_store() -> None:
+    plan = planned()
+    anyio.run(prepare.begin, plan)
+    for file in Path().glob("routewright.db*"):
+        file.unlink()
+
+    async def work() -> None:
+        async with opened(plan):
+            pass
+
+    with pytest.raises(StorageUnavailable, match=r"routewright\.db was removed while it was in use: restore a backup"):
+        anyio.run(work)
+    assert list(Path().iterdir()) == []
 
 
 @pytest.mark.anyio
