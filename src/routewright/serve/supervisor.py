@@ -144,6 +144,7 @@ def preparing(asked: CommandOptions) -> Iterator[Callable[[str], Any]]:
         line.close()
         process.join(5)
         process.kill()
+        process.join()
 
 
 def _prepare(asked: CommandOptions, line: Connection) -> None:
