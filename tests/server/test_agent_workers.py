@@ -235,7 +235,7 @@ def test_a_run_of_a_dead_server_resumes_at_another_and_pays_nothing_twice(tmp_pa
             stalled, since = Path(f"{farm.calls}.stalled"), monotonic()
             while not stalled.exists() and monotonic() - since < PATIENCE_S:
                 never.wait(0.01)
-            farm.processes[0].kill()
+            farm.workers[0].kill()
 
         killer = threading.Thread(target=kill)
         killer.start()
