@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import httpx2
@@ -43,6 +43,10 @@ class _Server(uvicorn.Server):
         if running := set(self.server_state.tasks):
             for task in (await asyncio.wait(running, timeout=self.config.timeout_graceful_shutdown))[1]:
                 task.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                while self.server_state.connections:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
         await self.lifespan.shutdown()
 
     def end(self) -> None:
