@@ -83,11 +83,13 @@ class Server:
         self.opened.append(made)
         return made
 
-    def ask(self, key: str, connection: HTTPConnection | None = None, **more: Any) -> HTTPResponse:
-        """Route a request, and give the response as it begins."""
+    def ask(
+        self, key: str, connection: HTTPConnection | None = None, path: str = "/v1/route", **more: Any
+    ) -> HTTPResponse:
+        """Send a request, and give the response as it begins."""
         connection = connection or self.connect()
         headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-        connection.request("POST", "/v1/route", json.dumps({**HELLO, **more}), headers)
+        connection.request("POST", path, json.dumps({**HELLO, **more}), headers)
         return connection.getresponse()
 
     def signal(self, *numbers: int) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import httpx2
@@ -21,6 +22,39 @@ SECRET = "a secret for tests, which is long enough for one"
 PATIENCE_S = 20.0
 
 
+class _Server(uvicorn.Server):
+    """Ends when it is told to, not at uvicorn's next tick, and gives idle connections no time."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._is_up = threading.Event()
+
+    async def main_loop(self) -> None:
+        self._loop, self._ends = asyncio.get_running_loop(), asyncio.Event()
+        await self.on_tick(0)
+        self._is_up.set()
+        await self._ends.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        if running := set(self.server_state.tasks):
+            for task in (await asyncio.wait(running, timeout=self.config.timeout_graceful_shutdown))[1]:
+                task.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                while self.server_state.connections:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+        await self.lifespan.shutdown()
+
+    def end(self) -> None:
+        """Called in another thread."""
+        assert self._is_up.wait(PATIENCE_S)
+        self._loop.call_soon_threadsafe(self._ends.set)
+
+
 @contextmanager
 def served(app: Callable[..., Any], **config: Any) -> Iterator[str]:
     """Serve an ASGI application. Gives its address."""
@@ -29,13 +63,13 @@ def served(app: Callable[..., Any], **config: Any) -> Iterator[str]:
     bound.bind(("127.0.0.1", 0))
     bound.listen(512)
     settings = {"log_config": None, "access_log": False, "ws": "none", "server_header": False, "loop": "asyncio"}
-    server = uvicorn.Server(uvicorn.Config(app, **{**settings, "timeout_graceful_shutdown": 5, **config}))
+    server = _Server(uvicorn.Config(app, **{**settings, "timeout_graceful_shutdown": 5, **config}))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, name="served")
     thread.start()
     try:
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
     finally:
-        server.should_exit = True
+        server.end()
         thread.join(PATIENCE_S)
         bound.close()
         assert not thread.is_alive()

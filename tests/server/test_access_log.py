@@ -75,7 +75,7 @@ def test_a_request_is_a_line_of_json(lines: Lines) -> None:
     assert line["key_id"].startswith("key_")
 
 
-def test_a_stream_is_told_at_its_end(lines: Lines) -> None:
+def test_a_stream_is_logged_when_it_ends(lines: Lines) -> None:
     site = logged()
     with site.client(site.key(environment="sandbox")) as client:
         answer = client.post("/v1/route", json={**HELLO, "stream": True})
@@ -85,7 +85,7 @@ def test_a_stream_is_told_at_its_end(lines: Lines) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_client_that_left_is_a_499(lines: Lines) -> None:
+async def test_a_disconnected_client_is_a_499(lines: Lines) -> None:
     site = logged()
     headers = {"authorization": f"Bearer {site.key(environment='sandbox')}"}
     await ask(site.app, "/v1/route", "POST", body=HELLO, headers=headers, leaves=True)
@@ -93,7 +93,7 @@ async def test_a_client_that_left_is_a_499(lines: Lines) -> None:
 
 
 @pytest.mark.anyio
-async def test_who_is_not_known_is_nobody(lines: Lines) -> None:
+async def test_an_unknown_key_is_logged_without_an_account(lines: Lines) -> None:
     await ask(logged().app, "/v1/models", headers={"authorization": "Bearer sk_live_CANARY"})
     assert (lines.last["status"], lines.last["code"]) == (401, "authentication_failed")
     assert [lines.last[name] for name in ("account", "key_id", "environment", "trace_id")] == [None] * 4
@@ -102,7 +102,7 @@ async def test_who_is_not_known_is_nobody(lines: Lines) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("endpoint", [*ENDPOINTS, "/nothing"])
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", f"{CANARY}\r\n{{}}"])
-async def test_no_secret_query_header_or_body_is_in_it(lines: Lines, endpoint: str, method: str) -> None:
+async def test_no_secret_query_header_or_body_is_logged(lines: Lines, endpoint: str, method: str) -> None:
     site = logged()
     key = site.key(environment="sandbox")
     path = endpoint.replace("{trace_id}", f"{CANARY}\r\n{{}}\u2028")
@@ -126,7 +126,7 @@ async def test_no_path_breaks_the_line(lines: Lines) -> None:
 
 
 @pytest.mark.anyio
-async def test_an_odd_account_breaks_no_line_and_tells_no_key(lines: Lines) -> None:
+async def test_an_odd_account_name_breaks_no_line_and_shows_no_key(lines: Lines) -> None:
     key = "sk_live_" + "A" * 32
     app = create_app(Router.sandbox(), authenticate=lambda scope: Caller(f"é{key}"), observers=[AccessLog()])
     await ask(app, "/v1/models")
@@ -136,7 +136,7 @@ async def test_an_odd_account_breaks_no_line_and_tells_no_key(lines: Lines) -> N
 
 
 @pytest.mark.anyio
-async def test_the_clients_address_is_told_where_it_is_asked_for(lines: Lines) -> None:
+async def test_the_clients_address_is_logged_on_request(lines: Lines) -> None:
     for site, expected in ((logged(client=True), "192.0.2.7"), (logged(), None)):
         await ask(site.app, "/v1/models", client=("192.0.2.7", 4711))
         assert lines.last.get("client") == expected
@@ -145,7 +145,7 @@ async def test_the_clients_address_is_told_where_it_is_asked_for(lines: Lines) -
 
 
 @pytest.mark.anyio
-async def test_nothing_is_made_where_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_line_is_built_if_the_logger_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AccessLog, "_write", lambda self, told, client: pytest.fail("somebody made a line"))
     monkeypatch.setattr(logging.getLogger("routewright.access"), "level", logging.WARNING)
     answer = await ask(logged().app, "/v1/models")
@@ -153,7 +153,7 @@ async def test_nothing_is_made_where_nobody_reads(monkeypatch: pytest.MonkeyPatc
     assert answer.status == 401
 
 
-def test_a_client_that_is_refused_before_there_is_a_request_is_a_line_like_others(lines: Lines) -> None:
+def test_a_refused_connection_is_a_line_with_the_same_fields(lines: Lines) -> None:
     told = refused(Refusal.TOO_LARGE, "192.0.2.7", [])
     for log, more in ((AccessLog(), []), (AccessLog(client=True), ["client"])):
         log.refused(told)
@@ -164,11 +164,11 @@ def test_a_client_that_is_refused_before_there_is_a_request_is_a_line_like_other
         assert line["time"].endswith("Z")
 
 
-def test_it_brings_no_writer_of_its_own() -> None:
+def test_the_logger_has_no_handlers_by_default() -> None:
     assert logging.getLogger("routewright.access").handlers == []
 
 
 @pytest.mark.anyio
-async def test_what_a_proxy_names_for_an_address_is_cut_to_the_length_of_one(lines: Lines) -> None:
+async def test_an_address_from_a_proxy_is_cut_to_the_longest_valid_one(lines: Lines) -> None:
     await ask(logged(client=True).app, "/v1/models", client=("a" * 20_000, 1))
     assert lines.last["client"] == "a" * LONGEST_ADDRESS

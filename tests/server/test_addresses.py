@@ -8,19 +8,21 @@ import pickle
 import socket
 from typing import Any
 
-import httpx2
+import anyio
 import msgspec
 import pytest
 
-from routewright import CallableProvider, Caller, Model, Pricing, ProviderFault, Router, UpstreamCall
+from routewright import CallableProvider, Caller, Model, Pricing, ProviderFault, Router, Settings, UpstreamCall
 from routewright.backends.providers.openai import OpenAIProvider
 from routewright.backends.transport.connections import unconnected
 from routewright.errors import UpstreamFailed
 from routewright.server import create_app
+from routewright.settings import ExecutionLimits
 from routewright.testing import ScriptedProvider
 from routewright.wire import error_envelope
 
-from .serving import HELLO, served
+from .serving import HELLO
+from .wire import ask, scope_of
 
 MODELS = [Model(id=f"gpu/m{n}", quality=0.9 - n / 10, pricing_per_1m=Pricing(1.0, 4.0)) for n in range(4)]
 CHAT = {"model": "gpu/m0", "max_tokens": 100, **HELLO}
@@ -41,7 +43,7 @@ def address() -> str:
 def router_at(address: str) -> Router:
     """One whose models all stand on a machine that nobody listens at."""
     provider = OpenAIProvider("sk-test", name="gpu", base_url=f"http://{address}/v1", models=MODELS)
-    return Router(providers=[provider])
+    return Router(providers=[provider], settings=Settings(execution=ExecutionLimits(backoff_s=0.0)))
 
 
 def failed(router: Router, caller: Caller) -> UpstreamFailed:
@@ -50,7 +52,7 @@ def failed(router: Router, caller: Caller) -> UpstreamFailed:
     return caught.value
 
 
-def test_the_owner_is_told_of_a_dead_address_once_and_what_to_do(address: str) -> None:
+def test_the_owner_sees_a_dead_address_once_with_a_hint(address: str) -> None:
     error = failed(router_at(address), Caller())
     assert error.message.count(address) == 1
     assert error.message.startswith("every attempt failed: gpu/m0, gpu/m1, gpu/m2, gpu/m3 (connect: no connection to ")
@@ -60,7 +62,7 @@ def test_the_owner_is_told_of_a_dead_address_once_and_what_to_do(address: str) -
     assert pickle.loads(pickle.dumps(error)).message == error.message
 
 
-def test_a_caller_with_a_key_is_told_no_address_and_the_log_is(address: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_caller_with_a_key_sees_no_address_but_the_log_does(address: str, caplog: pytest.LogCaptureFixture) -> None:
     error = failed(router_at(address), KEYED)
     shown = f"{error} {error.detail} {error_envelope(error)}"
     assert "127.0.0.1" not in shown
@@ -81,22 +83,23 @@ def test_a_caller_with_a_key_is_told_no_address_and_the_log_is(address: str, cap
         ("/anthropic/v1/messages", {**CHAT, "stream": True}),
     ],
 )
-def test_http_tells_no_address_with_a_key_or_without(
+@pytest.mark.anyio
+async def test_no_http_error_shows_an_upstream_address(
     address: str, path: str, body: dict[str, Any], caller: Caller, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "routewright")
-    headers = {"anthropic-version": "2023-06-01"}
-    with served(create_app(router_at(address), authenticate=lambda scope: caller)) as url:
-        said = httpx2.post(url + path, json=body, headers=headers, timeout=30)
-    assert said.status_code == 502
-    assert "no connection: it was refused" in said.text
-    assert "127.0.0.1" not in said.text
-    assert address.partition(":")[2] not in json.dumps(said.json())
+    router = router_at(address)
+    said = await ask(create_app(router, authenticate=lambda scope: caller), scope_of(path=path), body)
+    await router.aclose()
+    assert said.status == 502
+    assert b"no connection: it was refused" in said.body
+    assert b"127.0.0.1" not in said.body
+    assert address.partition(":")[2] not in json.dumps(said.json)
     assert address in caplog.text
 
 
 @pytest.mark.anyio
-async def test_events_in_process_name_no_address_either(address: str) -> None:
+async def test_error_events_show_no_upstream_address(address: str) -> None:
     async with router_at(address) as router, router.stream("Hello", goal="quality") as stream:
         last = [event async for event in stream][-1]
     assert last.event == "error"
@@ -115,7 +118,7 @@ async def test_events_in_process_name_no_address_either(address: str) -> None:
         (TimeoutError("gpu-internal"), "no connection", ""),
     ],
 )
-def test_why_there_is_no_connection_is_told_in_words_of_ours(error: OSError, public: str, hint: str) -> None:
+def test_a_connection_error_is_described_without_the_systems_text(error: OSError, public: str, hint: str) -> None:
     fault = unconnected("gpu-internal:8000", f"it says {error}", error)
     assert fault.message.startswith("no connection to gpu-internal:8000: it says ")
     assert fault.public == public
@@ -123,7 +126,7 @@ def test_why_there_is_no_connection_is_told_in_words_of_ours(error: OSError, pub
     assert bool(fault.hint) == bool(hint)
 
 
-def test_what_is_told_of_several_addresses_stays_apart() -> None:
+def test_faults_of_several_addresses_are_listed_separately() -> None:
     one, two = (ProviderFault("connect", f"no connection to {host}", public="no connection") for host in "ab")
     provider = ScriptedProvider([one, two, two, two], models=MODELS[:2])
     with pytest.raises(UpstreamFailed) as caught:
@@ -156,7 +159,7 @@ class Faulty:
 @pytest.mark.parametrize(
     ("provider", "kind"), [(CallableProvider(faulty, models=MODELS[:1]), TypeError), (Faulty(), KeyError)]
 )
-def test_a_mistake_in_a_hosts_own_code_is_the_cause_in_process_and_told_nowhere_else(
+def test_a_bug_in_a_hosts_provider_is_the_cause_in_process_and_shown_nowhere_else(
     provider: Any, kind: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     router = Router(providers=[provider])
@@ -164,9 +167,7 @@ def test_a_mistake_in_a_hosts_own_code_is_the_cause_in_process_and_told_nowhere_
     assert type(error.__cause__) is kind
     assert error.message.endswith(f"; fix the provider: {kind.__name__} is a bug in its code")
     trace = router.blocking.trace(error.trace_id or "")
-    app = create_app(router, authenticate=lambda scope: Caller())
-    with served(app) as url:
-        said = httpx2.post(f"{url}/v1/route", json=HELLO, timeout=30)
-    assert said.status_code == 502
+    said = anyio.run(ask, create_app(router, authenticate=lambda scope: Caller()), scope_of(), HELLO)
+    assert said.status == 502
     router.blocking.close()
-    assert SECRET not in f"{error} {error.detail} {msgspec.json.encode(trace)!r} {said.text} {caplog.text}"
+    assert SECRET not in f"{error} {error.detail} {msgspec.json.encode(trace)!r} {said.body!r} {caplog.text}"

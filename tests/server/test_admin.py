@@ -62,14 +62,14 @@ async def breaks() -> None:
     raise OSError("/secret/CANARY.db")
 
 
-async def test_a_process_that_answers_is_healthy_whatever_its_storage_does() -> None:
+async def test_a_process_is_healthy_whatever_its_storage_does() -> None:
     for state in (fails, anyio.sleep_forever):
         told = await asked(create_admin(Router.sandbox(storage=Store(state))), "/healthz")
         assert (told.status, told.json) == (200, {"status": "ok"})
         assert told.headers["cache-control"] == "no-store"
 
 
-async def test_it_is_ready_where_its_storage_can_be_read(tmp_path: Path) -> None:
+async def test_it_is_ready_if_the_storage_can_be_read(tmp_path: Path) -> None:
     for storage in (MemoryStorage(), SqliteStorage(tmp_path / "traces.db")):
         router = Router.sandbox(storage=storage)
         told = await asked(create_admin(router), "/readyz")
@@ -90,7 +90,7 @@ async def test_it_is_not_ready_once_it_is_closed() -> None:
 
 
 @pytest.mark.parametrize(("state", "said"), [(fails, "storage_unavailable"), (breaks, "internal_error")])
-async def test_it_is_not_ready_where_its_storage_fails_and_tells_no_secret(state: Any, said: str) -> None:
+async def test_it_is_not_ready_if_the_storage_fails_and_shows_no_secret(state: Any, said: str) -> None:
     told = await asked(create_admin(Router.sandbox(storage=Store(state))), "/readyz")
     assert (told.status, told.json["problem"]) == (503, f"the storage cannot be read: {said}")
     assert b"CANARY" not in told.body
@@ -113,7 +113,7 @@ class Unwritten:
         return await self._inner.apply(account, writes)
 
 
-async def test_it_is_not_ready_where_nothing_can_be_written_which_is_tried_now_and_then() -> None:
+async def test_it_is_not_ready_if_writing_fails_which_is_tried_now_and_then() -> None:
     clock, storage = FakeClock(0.0), Unwritten(DeleteResults)
     admin = create_admin(Router.sandbox(storage=storage, settings=Settings(clock=clock)))
     for _ in range(3):
@@ -125,7 +125,7 @@ async def test_it_is_not_ready_where_nothing_can_be_written_which_is_tried_now_a
     assert (await asked(admin, "/readyz")).status == 200
 
 
-async def test_that_it_can_be_written_is_believed_for_a_moment() -> None:
+async def test_a_successful_write_is_trusted_for_a_moment() -> None:
     clock, storage = FakeClock(0.0), Unwritten()
     admin = create_admin(Router.sandbox(storage=storage, settings=Settings(clock=clock)))
     assert (await asked(admin, "/readyz")).status == 200
@@ -135,12 +135,12 @@ async def test_that_it_can_be_written_is_believed_for_a_moment() -> None:
     assert (await asked(admin, "/readyz")).status == 503
 
 
-async def test_a_storage_that_keeps_traces_alone_is_ready() -> None:
+async def test_a_storage_of_traces_alone_is_ready() -> None:
     storage = Unwritten(DeleteResults, fault=UnsupportedWrite("DeleteResults"))
     assert (await asked(create_admin(Router.sandbox(storage=storage)), "/readyz")).status == 200
 
 
-async def test_it_is_not_ready_while_traces_wait_for_their_storage() -> None:
+async def test_it_is_not_ready_while_traces_cannot_be_written() -> None:
     storage = Unwritten(PutTrace)
     router = Router.sandbox(storage=storage)
     admin = create_admin(router)
@@ -176,7 +176,7 @@ async def test_it_is_not_ready_while_another_process_has_the_store_locked(tmp_pa
     await router.aclose()
 
 
-async def test_a_frozen_storage_holds_nobody_up_by_the_routers_clock() -> None:
+async def test_a_frozen_storage_times_out_by_the_routers_clock() -> None:
     clock = FakeClock(0.0)
     storage = Store(anyio.sleep_forever)
     admin = create_admin(Router.sandbox(storage=storage, settings=Settings(clock=clock)), ready_s=3)
@@ -185,7 +185,7 @@ async def test_a_frozen_storage_holds_nobody_up_by_the_routers_clock() -> None:
     assert clock.monotonic() == 3.0
 
 
-async def test_a_storage_that_is_stuck_is_asked_once_until_it_answers() -> None:
+async def test_a_stuck_storage_gets_one_query_until_it_answers() -> None:
     freed = anyio.Event()
     storage = Store(freed.wait)
     router = Router.sandbox(storage=storage, settings=Settings(clock=FakeClock(0.0)))
@@ -197,7 +197,7 @@ async def test_a_storage_that_is_stuck_is_asked_once_until_it_answers() -> None:
     assert [(await asked(admin, "/readyz")).status for _ in range(2)] == [200] * 2
 
 
-async def test_what_a_storage_never_answers_is_asked_again() -> None:
+async def test_an_unanswered_query_is_repeated() -> None:
     clock, freed = FakeClock(0.0), anyio.Event()
 
     async def first_never() -> None:
@@ -212,7 +212,7 @@ async def test_what_a_storage_never_answers_is_asked_again() -> None:
     freed.set()
 
 
-async def test_what_it_was_once_is_never_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_earlier_state_is_never_reported_again(monkeypatch: pytest.MonkeyPatch) -> None:
     class Quick(Detached[Any]):
         """One that has come to its end before anybody can note that it began."""
 
@@ -232,7 +232,7 @@ async def test_what_it_was_once_is_never_told_again(monkeypatch: pytest.MonkeyPa
     assert (await asked(admin, "/readyz")).status == 200
 
 
-async def test_one_that_does_not_hear_that_it_is_cancelled_holds_nobody_up_either() -> None:
+async def test_a_storage_that_ignores_cancellation_times_out() -> None:
     freed = anyio.Event()
 
     async def deaf() -> None:
@@ -244,7 +244,7 @@ async def test_one_that_does_not_hear_that_it_is_cancelled_holds_nobody_up_eithe
     freed.set()
 
 
-async def test_nor_does_one_that_blocks_its_thread_on_real_time() -> None:
+async def test_a_storage_that_blocks_its_thread_times_out() -> None:
     freed = threading.Event()
 
     async def blocks() -> None:
@@ -260,7 +260,7 @@ async def test_nor_does_one_that_blocks_its_thread_on_real_time() -> None:
     await router.aclose()
 
 
-async def test_figures_are_told_as_prometheus_reads_them() -> None:
+async def test_metrics_have_prometheus_format() -> None:
     router = Router.sandbox()
     admin = create_admin(router)
     await router.route("Hello")
@@ -271,14 +271,14 @@ async def test_figures_are_told_as_prometheus_reads_them() -> None:
     assert b'routewright_calls_total{environment="sandbox"' in told.body
 
 
-async def test_figures_that_are_given_are_those() -> None:
+async def test_given_metrics_are_the_ones_served() -> None:
     router = Router.sandbox()
     metrics = Metrics(router)
     metrics._made["cost"].labels("house/m", "production").inc(42)
     assert b"} 42.0" in (await asked(create_admin(router, metrics=metrics), "/metrics")).body
 
 
-def test_without_the_extra_there_are_none_and_the_sentence_says_why() -> None:
+def test_without_the_extra_metrics_is_404_and_names_it() -> None:
     code = """
 import sys; sys.modules["prometheus_client"] = None
 import anyio
@@ -298,7 +298,7 @@ for path in ("/metrics", "/readyz"):
     assert ready.startswith("200 ")
 
 
-async def test_what_is_elsewhere_is_told() -> None:
+async def test_unknown_paths_and_methods_are_refused_and_head_is_answered() -> None:
     admin = create_admin(Router.sandbox())
     told = await asked(admin, "/CANARY")
     assert (told.status, told.json["error"].count("/")) == (404, 3)
@@ -340,7 +340,7 @@ LIVE = Model(id="openai/gpt-4.1")
 OTHER = Model(id="mine/one", quality=0.5, pricing_per_1m=Pricing(1.0, 1.0))
 
 
-async def test_it_is_not_ready_before_tokens_can_be_counted_and_serves_meanwhile() -> None:
+async def test_it_serves_but_is_not_ready_until_token_tables_are_loaded() -> None:
     counter = SlowCounter()
     provider = ScriptedProvider(lambda call: "hello", models=[LIVE])
     async with Router(providers=[provider], settings=Settings(tokens=counter)) as router:
@@ -355,7 +355,7 @@ async def test_it_is_not_ready_before_tokens_can_be_counted_and_serves_meanwhile
         assert {*counter.loaded} == {"o200k_base"}
 
 
-async def test_an_application_with_a_lifespan_is_warm_once_it_has_begun() -> None:
+async def test_the_lifespan_loads_the_token_tables_at_startup() -> None:
     counter, told = SlowCounter(), anyio.Event()
     counter.gate.set()
     async with Router(
@@ -387,7 +387,7 @@ async def test_an_application_with_a_lifespan_is_warm_once_it_has_begun() -> Non
     ],
     ids=["sandbox", "no model", "turned off"],
 )
-async def test_tables_are_not_loaded_where_nothing_can_be_called_or_it_is_turned_off(router: Any) -> None:
+async def test_token_tables_are_not_loaded_without_models_or_if_turned_off(router: Any) -> None:
     counter = SlowCounter()
     async with router(counter) as made:
         assert (await asked(create_admin(made), "/readyz")).status == 200
@@ -402,14 +402,14 @@ async def test_the_bundled_tables_are_loaded_once() -> None:
         await router.warm()
 
 
-async def test_it_is_not_ready_with_policies_that_cannot_be_put_in_force() -> None:
+async def test_it_is_not_ready_with_invalid_policies() -> None:
     router = Router.sandbox(policies=[Policy(name="p", models=["no/model"])])
     told = await asked(create_admin(router), "/readyz")
     assert (told.status, told.json["problem"]) == (503, "it cannot begin: validation_failed")
     await router.aclose()
 
 
-async def test_an_application_answers_probes_where_it_is_asked_to_and_only_there() -> None:
+async def test_the_application_answers_probes_only_with_health() -> None:
     router = Router.sandbox(storage=Store(fails))
     app = create_app(router, health=True)
     told = await asked(app, "/healthz")

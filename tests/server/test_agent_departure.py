@@ -49,7 +49,7 @@ async def opened(*more: Any, storage_s: float | None = None) -> House:
 @without_key
 @moments
 @storages
-async def test_a_run_whose_client_leaves_ends_there_and_holds_nothing(
+async def test_a_disconnect_ends_a_run_and_releases_what_it_held(
     how: How, after_s: float, storage_s: float | None
 ) -> None:
     house = await opened(storage_s=storage_s)
@@ -68,7 +68,7 @@ async def test_a_run_whose_client_leaves_ends_there_and_holds_nothing(
 
 @without_key
 @moments
-async def test_after_a_client_has_left_the_only_slot_is_free(how: How, after_s: float) -> None:
+async def test_a_disconnect_releases_the_only_slot(how: How, after_s: float) -> None:
     house = await opened(*[says("another")] * 2)
     await house.client(how).ask_and_leave(after_s)
     again = await house.run(how)
@@ -79,9 +79,7 @@ async def test_after_a_client_has_left_the_only_slot_is_free(how: How, after_s: 
 @with_key
 @moments
 @storages
-async def test_with_a_key_a_run_goes_on_and_is_there_for_who_asks_again(
-    how: How, after_s: float, storage_s: float | None
-) -> None:
+async def test_with_a_key_a_run_finishes_and_is_replayed(how: How, after_s: float, storage_s: float | None) -> None:
     house = await opened(storage_s=storage_s)
     await house.client(how).ask_and_leave(after_s)
     assert house.clock.monotonic() == LASTS_S
@@ -100,9 +98,7 @@ async def test_with_a_key_a_run_goes_on_and_is_there_for_who_asks_again(
 @with_key
 @moments
 @storages
-async def test_a_client_that_comes_back_meanwhile_joins_the_run(
-    how: How, after_s: float, storage_s: float | None
-) -> None:
+async def test_a_client_that_returns_joins_the_run(how: How, after_s: float, storage_s: float | None) -> None:
     house = await opened(storage_s=storage_s)
     first = house.client(how)
     async with anyio.create_task_group() as group:
@@ -118,7 +114,7 @@ async def test_a_client_that_comes_back_meanwhile_joins_the_run(
 
 
 @with_key
-async def test_one_that_waits_for_another_may_leave_and_harms_nobody(how: How) -> None:
+async def test_a_joined_client_can_disconnect_without_harm(how: How) -> None:
     house = await opened()
     found = list[Any]()
 
@@ -136,7 +132,7 @@ async def test_one_that_waits_for_another_may_leave_and_harms_nobody(how: How) -
 
 
 @hows
-async def test_a_client_that_leaves_while_the_run_is_refused_leaves_nothing(how: How) -> None:
+async def test_a_disconnect_during_a_refusal_holds_nothing(how: How) -> None:
     house = await House([], prepaid=True).open()
     await house.client(how).ask_and_leave(0.0)
     assert await house.runs() == await house.ends() == []
@@ -145,7 +141,7 @@ async def test_a_client_that_leaves_while_the_run_is_refused_leaves_nothing(how:
 
 @pytest.mark.parametrize("how", [STREAMED, STREAMED_KEY], ids=["without a key", "with a key"])
 @pytest.mark.parametrize("breaks_after", [0, 1, 2])
-async def test_a_client_may_be_found_gone_when_it_is_sent_to(
+async def test_a_disconnect_may_be_noticed_when_sending(
     how: How, breaks_after: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     house = await opened()
@@ -160,7 +156,7 @@ async def test_a_client_may_be_found_gone_when_it_is_sent_to(
 
 
 @pytest.mark.parametrize("how", [STREAMED, STREAMED_KEY], ids=["without a key", "with a key"])
-async def test_a_client_that_takes_nothing_for_long_is_taken_to_have_left(how: How) -> None:
+async def test_a_client_that_reads_nothing_is_disconnected(how: How) -> None:
     house = await House([slowly(asks("wait", {}))] * 3 + [says("done")]).open()
     client = house.client(how)
     client.reads = False
@@ -172,7 +168,7 @@ async def test_a_client_that_takes_nothing_for_long_is_taken_to_have_left(how: H
     await house.check_nothing_is_held()
 
 
-async def test_a_plain_answer_that_nobody_takes_is_a_completed_run(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_undeliverable_plain_answer_is_a_completed_run(caplog: pytest.LogCaptureFixture) -> None:
     house = await opened()
     client = house.client()
     client.breaks_after = 0
@@ -185,7 +181,7 @@ async def test_a_plain_answer_that_nobody_takes_is_a_completed_run(caplog: pytes
 @hows
 @moments
 @storages
-async def test_a_run_that_the_end_of_the_server_cuts_off_goes_on_from_its_checkpoint_or_is_made_anew(
+async def test_a_run_stopped_at_shutdown_resumes_from_its_checkpoint_or_starts_over(
     how: How, after_s: float, storage_s: float | None
 ) -> None:
     house = await opened(slowly(says("another")), storage_s=storage_s)

@@ -25,7 +25,7 @@ TERMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @hows
 @pytest.mark.parametrize("name", [*TERMS, "of the balance"])
-async def test_a_run_that_comes_to_the_end_of_the_money_ends_budget_exceeded(how: How, name: str) -> None:
+async def test_a_run_that_uses_up_the_budget_ends_budget_exceeded(how: How, name: str) -> None:
     of_account, of_key = TERMS.get(name, ({"prepaid": True}, {}))
     house = House(lambda _: asks("add", {"a": 1, "b": 1}), **of_account)
     await house.open(**of_key)
@@ -43,7 +43,7 @@ async def test_a_run_that_comes_to_the_end_of_the_money_ends_budget_exceeded(how
 
 
 @pytest.mark.parametrize("name", TERMS)
-async def test_at_every_moment_of_runs_at_once_no_limit_is_crossed(name: str) -> None:
+async def test_concurrent_runs_never_cross_a_limit(name: str) -> None:
     of_account, of_key = TERMS[name]
     factor = 4
     house = House(lambda _: slowly(asks("wait", {})), **{term: value * factor for term, value in of_account.items()})
@@ -76,7 +76,7 @@ async def test_at_every_moment_of_runs_at_once_no_limit_is_crossed(name: str) ->
     await house.check_nothing_is_held()
 
 
-async def test_the_budget_of_a_run_holds_within_that_of_its_account() -> None:
+async def test_a_runs_budget_holds_within_its_accounts() -> None:
     house = await House(lambda _: asks("add", {"a": 1, "b": 1}), monthly_limit_usd=0.01).open()
     body = (await house.run(max_steps=1_000, total_budget_usd=WORST_USD)).body
     assert (body["status"], body["error"]["code"]) == ("budget_exceeded", "quota_exhausted")
@@ -86,7 +86,7 @@ async def test_the_budget_of_a_run_holds_within_that_of_its_account() -> None:
 
 
 @hows
-async def test_a_run_holds_the_one_slot_while_it_lasts_and_its_calls_none(how: How) -> None:
+async def test_a_run_holds_one_slot_and_its_calls_none(how: How) -> None:
     limits = RateLimits(concurrency=1)
     house = await House([slowly(asks("wait", {})), slowly(says("done")), says("next")], limits=limits).open()
     found = list[Outcome]()
@@ -106,7 +106,7 @@ async def test_a_run_holds_the_one_slot_while_it_lasts_and_its_calls_none(how: H
 
 
 @hows
-async def test_the_headers_are_those_of_the_window_of_requests(how: How) -> None:
+async def test_the_headers_describe_the_request_window(how: How) -> None:
     limits = RateLimits(requests_per_min=10)
     house = await House([asks("add", {"a": 1, "b": 1}), says("two"), says("other")], limits=limits).open()
     told = await house.run(how)
@@ -119,12 +119,12 @@ async def test_the_headers_are_those_of_the_window_of_requests(how: How) -> None
     assert again.headers["x-ratelimit-remaining"] == "6"
 
 
-async def test_without_limits_there_are_no_headers_of_limits() -> None:
+async def test_without_limits_there_are_no_limit_headers() -> None:
     house = await House([says("one")]).open()
     assert not [name for name in (await house.run()).headers if name.startswith("x-ratelimit-")]
 
 
-async def test_a_replay_takes_nothing_of_the_windows() -> None:
+async def test_a_replay_counts_against_no_window() -> None:
     house = await House([says("one"), says("two")], limits=RateLimits(requests_per_min=4)).open()
     for _ in range(10):
         assert (await house.run(HOWS["plain with a key"])).status == 200

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -29,13 +28,6 @@ ROUNDS = 3
 PATH = "/v1/agents/run"
 CALLS = ROUNDS + 1
 """Model calls of a run."""
-
-
-@pytest.fixture(scope="module")
-def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    """One for all tests of this file but those that kill; each has an account of its own."""
-    with farmed(tmp_path_factory.mktemp("farm")) as four:
-        yield four
 
 
 class Kept(NamedTuple):
@@ -94,7 +86,7 @@ def ran(farm: Farm, key: str, runs: int, headers: dict[str, str] | None = None, 
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
-def test_requests_with_one_key_at_once_are_one_run(farm: Farm, full: bool, stream: bool) -> None:
+def test_concurrent_requests_with_one_key_are_one_run(farm: Farm, full: bool, stream: bool) -> None:
     account = f"one-run-{stream}".lower()
     farm.console.blocking.create_account(account, plan="unlimited", monthly_limit_usd=10)
     key, times, before = farm.key(account), 20 if full else 2, farm.upstream_calls
@@ -118,7 +110,7 @@ def check_settled(farm: Farm, account: str, found: Kept) -> None:
 
 
 @pytest.mark.parametrize("of", ["account", "key"])
-def test_runs_at_once_never_overspend(farm: Farm, full: bool, of: str) -> None:
+def test_concurrent_runs_never_overspend(farm: Farm, full: bool, of: str) -> None:
     runs, console, account = 200 if full else 24, farm.console.blocking, f"limited-{of}"
     limit = runs * CALLS * CALL_NANOS // 3
     console.create_account(account, plan="unlimited", monthly_limit_usd=limit / 1e9 if of == "account" else 1_000.0)
@@ -153,7 +145,7 @@ def test_runs_at_once_never_overspend(farm: Farm, full: bool, of: str) -> None:
     check_settled(farm, account, found)
 
 
-def test_the_slots_of_runs_are_those_of_the_account(farm: Farm) -> None:
+def test_runs_share_the_slots_of_the_account(farm: Farm) -> None:
     farm.console.blocking.create_account("slots", plan="enterprise", limits=RateLimits(concurrency=2))
     key = farm.key("slots")
     told = Counter(answer.status_code for answer in ran(farm, key, 8, task="rounds 40", max_steps=100))
@@ -162,7 +154,7 @@ def test_the_slots_of_runs_are_those_of_the_account(farm: Farm) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
-def test_a_client_that_left_one_server_finds_its_run_at_another(farm: Farm, stream: bool) -> None:
+def test_a_run_left_at_one_server_is_joined_at_another(farm: Farm, stream: bool) -> None:
     account, before = f"leaves-{stream}".lower(), farm.upstream_calls
     farm.console.blocking.create_account(account, plan="unlimited", monthly_limit_usd=10)
     headers = {**bearer(farm.key(account)), "Idempotency-Key": "k"}
@@ -198,7 +190,7 @@ def at_rest(farm: Farm, account: str) -> Kept:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
-def test_runs_that_are_left_at_any_moment_hold_nothing_and_are_paid_for(farm: Farm, full: bool, stream: bool) -> None:
+def test_runs_left_at_any_moment_hold_nothing_and_are_charged(farm: Farm, full: bool, stream: bool) -> None:
     account, runs, chance = f"moments-{stream}".lower(), 200 if full else 24, Random(7)
     console = farm.console.blocking
     limits = RateLimits(concurrency=runs)
@@ -230,8 +222,8 @@ def test_runs_that_are_left_at_any_moment_hold_nothing_and_are_paid_for(farm: Fa
     assert [completed(answer)["status"] for answer in whole] == ["completed"] * runs, "a slot is not free again"
 
 
-def test_a_run_whose_server_died_goes_on_at_another_and_pays_for_nothing_twice(tmp_path: Path) -> None:
-    with farmed(tmp_path) as farm:
+def test_a_run_of_a_dead_server_resumes_at_another_and_pays_nothing_twice(tmp_path: Path) -> None:
+    with farmed(tmp_path, workers=2) as farm:
         farm.console.blocking.create_account("acme", plan="unlimited", monthly_limit_usd=10)
         headers, never = {**bearer(farm.key("acme")), "Idempotency-Key": "k"}, threading.Event()
         body = {"task": f"rounds {ROUNDS} stall 2"}
@@ -243,7 +235,7 @@ def test_a_run_whose_server_died_goes_on_at_another_and_pays_for_nothing_twice(t
             stalled, since = Path(f"{farm.calls}.stalled"), monotonic()
             while not stalled.exists() and monotonic() - since < PATIENCE_S:
                 never.wait(0.01)
-            farm.processes[0].kill()
+            farm.workers[0].kill()
 
         killer = threading.Thread(target=kill)
         killer.start()
@@ -259,5 +251,5 @@ def test_a_run_whose_server_died_goes_on_at_another_and_pays_for_nothing_twice(t
         assert len(found.ends) == 1
         assert [row.charge_nanos for row in found.rows if row.charge_nanos] == [CALL_NANOS] * CALLS
         check_settled(farm, "acme", found)
-        assert ask(farm.urls[2]).json() == told
+        assert ask(farm.urls[1]).json() == told
         assert farm.upstream_calls == CALLS + 1

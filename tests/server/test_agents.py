@@ -106,7 +106,7 @@ async def test_a_run_has_all_fields_of_the_specification(how: How) -> None:
     ],
 )
 @streams
-async def test_a_wrong_request_is_refused_by_name(how: How, body: dict[str, Any], path: str) -> None:
+async def test_a_wrong_request_is_refused_at_its_path(how: How, body: dict[str, Any], path: str) -> None:
     house = await House([]).open()
     told = await house.run(how, **body)
     assert (told.status, told.body["error"]["code"]) == (400, "validation_failed")
@@ -133,7 +133,7 @@ async def test_a_wrong_request_is_refused_by_name(how: How, body: dict[str, Any]
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("how", [PLAIN, PLAIN_KEY], ids=["without a key", "with a key"])
-async def test_a_body_is_read_as_strictly_as_that_of_a_route_request(
+async def test_a_body_is_validated_as_strictly_as_a_route_request(
     how: How, body: bytes, kind: str, status: int, code: str
 ) -> None:
     house = await House([]).open()
@@ -158,9 +158,7 @@ async def test_by_default_a_run_ends_after_eight_steps(how: How) -> None:
 
 @pytest.mark.parametrize(("given", "limit_s"), [({}, 30.0), ({"per_step_timeout_ms": 2_000}, 2.0)])
 @streams
-async def test_a_model_call_has_the_time_of_a_step_and_a_second_try(
-    how: How, given: dict[str, Any], limit_s: float
-) -> None:
+async def test_a_model_call_has_the_step_timeout_and_one_retry(how: How, given: dict[str, Any], limit_s: float) -> None:
     house = await House(lambda _: [*slowly([]), *slowly([]), *slowly([]), *slowly(says("late"))]).open()
     told = await house.run(how, **given)
     assert (told.body["status"], told.body["error"]["code"]) == ("failed", "RouterTimeoutError")
@@ -169,7 +167,7 @@ async def test_a_model_call_has_the_time_of_a_step_and_a_second_try(
 
 
 @streams
-async def test_a_tool_has_the_time_of_a_step(how: How) -> None:
+async def test_a_tool_has_the_step_timeout(how: How) -> None:
     house = await House([asks("wait", {}), says("too late")]).open()
     body = (await house.run(how, per_step_timeout_ms=2_000)).body
     assert (body["status"], body["output"]) == ("completed", "too late")
@@ -193,7 +191,7 @@ async def test_a_model_strategy_means_what_it_means_in_a_route_request(given: di
     assert f"goal={call['goal']} strategy={call['strategy']}" == reason
 
 
-async def test_a_run_has_only_the_tools_that_it_names() -> None:
+async def test_a_run_has_only_the_tools_it_names() -> None:
     house = await House([says("one")] * 3).open()
     await house.run()
     await house.run(tools=["add", "calculator"])
@@ -249,7 +247,7 @@ ENDINGS = {
 
 @hows
 @pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
-async def test_each_end_of_a_run_is_told_alike_in_every_way(how: How, ending: Ending) -> None:
+async def test_each_ending_is_reported_alike_plain_streamed_and_replayed(how: How, ending: Ending) -> None:
     house = await House(ending.script).open()
     told = await house.run(how, metadata={"team": "a"}, **ending.body)
     body, steps = told.body, told.body["steps"]
@@ -321,7 +319,7 @@ async def check_trace(house: House, body: dict[str, Any]) -> None:
     assert {call["id"] for call in calls} == set(trace["children"])
 
 
-async def test_a_step_that_is_tried_twice_costs_both() -> None:
+async def test_a_retried_step_costs_both_attempts() -> None:
     broken: list[Line] = [Delta("so"), Usage(100, 10), ProviderFault("server")]
     house = await House([broken, broken, ADDS, says("three")]).open()
     told = await house.run(PLAIN, metadata={"team": "a"})
@@ -331,7 +329,7 @@ async def test_a_step_that_is_tried_twice_costs_both() -> None:
     assert len((await house.runs())[0]["children"]) == 3
 
 
-async def test_calls_that_only_the_client_can_run_are_given_to_it() -> None:
+async def test_calls_of_client_tools_are_returned_to_the_client() -> None:
     house = await House([asks("weather", {"city": "Rome"})]).open()
     (pending,) = (await house.run(PLAIN, tools=[WEATHER])).body["pending_tool_calls"]
     assert pending["function"] == {"name": "weather", "arguments": '{"city": "Rome"}'}
@@ -351,7 +349,7 @@ async def check_refused(house: House) -> None:
 
 @hows
 @pytest.mark.parametrize("sent", [None, "", "Bearer sk_live_0123456789", "Basic x"])
-async def test_without_a_good_key_a_run_is_401(how: How, sent: str | None) -> None:
+async def test_without_a_valid_key_a_run_is_401(how: How, sent: str | None) -> None:
     house = await House([]).open()
     good, house.headers = house.headers, {} if sent is None else {"Authorization": sent}
     told = await house.run(how)
@@ -362,7 +360,7 @@ async def test_without_a_good_key_a_run_is_401(how: How, sent: str | None) -> No
 
 
 @hows
-async def test_a_key_that_is_not_for_agents_is_403(how: How) -> None:
+async def test_a_key_without_the_scope_agents_is_403(how: How) -> None:
     house = await House([]).open()
     told = await house.run(how, await house.key(scopes=("route", "traces:read")))
     assert (told.status, told.body["error"]["code"]) == (403, "permission_denied")
@@ -370,7 +368,7 @@ async def test_a_key_that_is_not_for_agents_is_403(how: How) -> None:
 
 
 @hows
-async def test_a_key_for_agents_alone_runs_them(how: How) -> None:
+async def test_a_key_with_only_the_scope_agents_can_run_them(how: How) -> None:
     house = await House([ADDS, says("three")]).open()
     told = await house.run(how, await house.key(scopes=("agents",)))
     assert (told.status, told.body["status"]) == (200, "completed")
@@ -386,7 +384,7 @@ async def test_a_key_for_agents_alone_runs_them(how: How) -> None:
         ({}, {"monthly_limit_usd": 1e-6}, "quota_exhausted"),
     ],
 )
-async def test_without_money_a_run_is_402(how: How, terms: dict[str, Any], of_key: dict[str, Any], code: str) -> None:
+async def test_without_balance_a_run_is_402(how: How, terms: dict[str, Any], of_key: dict[str, Any], code: str) -> None:
     house = await House([], **terms).open(**of_key)
     told = await house.run(how)
     assert (told.status, told.body["error"]["code"]) == (402, code)
@@ -395,7 +393,7 @@ async def test_without_money_a_run_is_402(how: How, terms: dict[str, Any], of_ke
 
 
 @streams
-async def test_a_refusal_that_takes_a_while_has_its_status(how: How) -> None:
+async def test_a_late_refusal_still_has_its_status(how: How) -> None:
     house = await House([], storage_s=1.0, prepaid=True).open()
     told = await house.run(how)
     assert (told.status, told.body["error"]["code"]) == (402, "insufficient_balance")
@@ -404,7 +402,7 @@ async def test_a_refusal_that_takes_a_while_has_its_status(how: How) -> None:
 
 
 @hows
-async def test_beyond_the_window_of_requests_a_run_is_429_until_retry_after(how: How) -> None:
+async def test_over_the_request_limit_a_run_is_429_until_retry_after(how: How) -> None:
     house = await House(lambda _: says("one"), limits=RateLimits(requests_per_min=4)).open()
     for _ in range(2):  # each is a request, and its call another
         assert (await house.run(PLAIN)).status == 200
@@ -417,7 +415,7 @@ async def test_beyond_the_window_of_requests_a_run_is_429_until_retry_after(how:
 
 
 @hows
-async def test_beyond_the_slots_a_run_is_429_with_retry_after(how: How) -> None:
+async def test_over_the_concurrency_limit_a_run_is_429_with_retry_after(how: How) -> None:
     house = await House([slowly(says("one")), says("two")], limits=RateLimits(concurrency=1)).open()
     async with anyio.create_task_group() as group:
         group.start_soon(house.run)
@@ -432,7 +430,7 @@ async def test_beyond_the_slots_a_run_is_429_with_retry_after(how: How) -> None:
 # Server-sent events
 
 
-async def test_a_stream_says_what_the_run_may_take_at_its_start() -> None:
+async def test_a_stream_begins_with_the_limits_of_the_run() -> None:
     house = await House([says("one")] * 2).open()
     told = await house.run(STREAMED, max_steps=3, total_budget_usd=0.5)
     assert told.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -471,7 +469,7 @@ async def test_a_silent_stream_is_kept_open_by_a_comment_every_fifteen_seconds()
     assert client.body.count(b": keep-alive\n\n") == 1
 
 
-async def test_the_last_event_comes_after_the_run_is_settled() -> None:
+async def test_the_last_event_is_sent_after_settlement() -> None:
     house = await House([says("one")], monthly_limit_usd=1.0).open()
     client = house.client(STREAMED)
     async with anyio.create_task_group() as group:
@@ -489,7 +487,7 @@ REPEATED = [name for name, ending in ENDINGS.items() if ending.status != "failed
 
 @pytest.mark.parametrize("how", [PLAIN_KEY, STREAMED_KEY], ids=["plain", "streamed"])
 @pytest.mark.parametrize("name", REPEATED)
-async def test_under_one_key_a_run_is_made_once_and_told_again_as_it_was(how: How, name: str) -> None:
+async def test_a_repeated_key_replays_the_run_unchanged(how: How, name: str) -> None:
     ending = ENDINGS[name]
     house = await House(ending.script).open()
     first = await house.run(how, **ending.body)
@@ -514,13 +512,13 @@ def settled(first: Outcome, again: Outcome) -> list[tuple[Any, int]]:
     return [*zip([each for each in first.events if each.event != "step.started"], ids, strict=True)]
 
 
-async def test_a_run_of_single_steps_is_streamed_again_event_for_event() -> None:
+async def test_a_streamed_run_is_replayed_event_for_event() -> None:
     house = await House([ADDS, says("three")]).open()
     assert (await house.run(STREAMED_KEY)).raw == (await house.run(STREAMED_KEY)).raw
 
 
 @pytest.mark.parametrize(("first", "then"), [(PLAIN_KEY, STREAMED_KEY), (STREAMED_KEY, PLAIN_KEY)])
-async def test_a_stream_and_a_plain_run_are_two_bodies_under_one_key(first: How, then: How) -> None:
+async def test_a_stream_and_a_plain_run_are_different_bodies_of_a_key(first: How, then: How) -> None:
     house = await House([says("one")]).open()
     assert (await house.run(first)).status == 200
     told = await house.run(then)
@@ -533,7 +531,7 @@ async def test_a_stream_and_a_plain_run_are_two_bodies_under_one_key(first: How,
     "other",
     [{"task": "other"}, {"max_steps": 2}, {"metadata": {"a": 1}}, {"tools": []}, {"total_budget_usd": 1}],
 )
-async def test_under_one_key_another_body_is_409(how: How, other: dict[str, Any]) -> None:
+async def test_a_reused_key_with_another_body_is_409(how: How, other: dict[str, Any]) -> None:
     house = await House([says("one")]).open()
     await house.run(how)
     told = await house.run(how, **other)
@@ -541,7 +539,7 @@ async def test_under_one_key_another_body_is_409(how: How, other: dict[str, Any]
     assert len(house.provider.calls) == 1
 
 
-async def test_a_key_is_one_of_header_and_body() -> None:
+async def test_the_key_may_be_in_the_header_or_the_body() -> None:
     house = await House([says("one")]).open()
     first = await house.run(PLAIN_KEY)
     assert (await house.run(PLAIN, idempotency_key="k")).raw == first.raw
@@ -549,7 +547,7 @@ async def test_a_key_is_one_of_header_and_body() -> None:
     assert (await house.run(PLAIN_KEY, idempotency_key="other")).status == 400
 
 
-async def test_a_key_is_one_for_runs_and_calls() -> None:
+async def test_runs_and_calls_share_their_idempotency_keys() -> None:
     house = await House([says("one")]).open()
     await house.run(PLAIN_KEY)
     client = house.client(PLAIN_KEY, task=None, messages=[{"role": "user", "content": "Hello"}])
@@ -558,7 +556,7 @@ async def test_a_key_is_one_for_runs_and_calls() -> None:
 
 
 @pytest.mark.parametrize("how", [PLAIN_KEY, STREAMED_KEY], ids=["plain", "streamed"])
-async def test_a_run_that_failed_is_not_kept_under_its_key(how: How) -> None:
+async def test_a_failed_run_is_not_kept_under_its_key(how: How) -> None:
     house = await House([secret_fault(None), secret_fault(None), says("well")]).open()
     first = await house.run(how)
     again = await house.run(how)
@@ -568,7 +566,7 @@ async def test_a_run_that_failed_is_not_kept_under_its_key(how: How) -> None:
 
 
 @pytest.mark.parametrize("how", [PLAIN_KEY, STREAMED_KEY], ids=["plain", "streamed"])
-async def test_a_run_that_was_refused_is_not_kept_under_its_key(how: How) -> None:
+async def test_a_refused_run_is_not_kept_under_its_key(how: How) -> None:
     house = await House([says("well")], prepaid=True).open()
     assert (await house.run(how)).status == 402
     await house.console.credit("acme", 1.0)
@@ -576,7 +574,7 @@ async def test_a_run_that_was_refused_is_not_kept_under_its_key(how: How) -> Non
 
 
 @pytest.mark.parametrize("how", [PLAIN_KEY, STREAMED_KEY], ids=["plain", "streamed"])
-async def test_requests_at_once_with_one_key_are_one_run(how: How) -> None:
+async def test_concurrent_requests_with_one_key_are_one_run(how: How) -> None:
     house = await House([slowly(asks("wait", {})), slowly(says("done"))], monthly_limit_usd=1.0).open()
     found: list[Outcome] = []
 
@@ -603,7 +601,7 @@ async def test_an_answer_is_kept_for_a_day() -> None:
     assert (await house.run(PLAIN_KEY)).body["output"] == "two"
 
 
-async def test_another_account_and_the_sandbox_have_keys_of_their_own() -> None:
+async def test_accounts_and_environments_have_separate_idempotency_keys() -> None:
     house = await House([says("one"), says("two")]).open()
     await house.console.create_account("other", plan="unlimited")
     other = await house.console.create_key("other", name="test")

@@ -56,7 +56,7 @@ def values_in(tree: object) -> int:
 
 
 @given(tree=TREES, ascii=st.booleans(), spaced=st.booleans())
-def test_values_are_counted_to_the_last_whatever_stands_in_texts(tree: object, ascii: bool, spaced: bool) -> None:
+def test_values_are_counted_exactly_whatever_strings_contain(tree: object, ascii: bool, spaced: bool) -> None:
     body = json.dumps(tree, ensure_ascii=ascii, indent=1 if spaced else None).encode()
     assert not _holds_more(body, values_in(tree))
     assert _holds_more(body, values_in(tree) - 1)
@@ -67,7 +67,7 @@ def test_values_are_counted_to_the_last_whatever_stands_in_texts(tree: object, a
 @pytest.mark.parametrize(
     "metadata", ["[" + "0," * 300 + "0]", "{" + '"a": 1, ' * 300 + '"b": 1}', "[" + "{}," * 150 + "{}]", "[" * 301]
 )
-async def test_a_body_of_too_many_values_is_413_before_it_is_read(path: str, metadata: str) -> None:
+async def test_a_body_with_too_many_values_is_413_before_it_is_parsed(path: str, metadata: str) -> None:
     body = asking("Hello", model="auto", max_tokens=9).removesuffix(b"}") + b', "metadata": ' + metadata.encode() + b"}"
     client = await ask(app_of(body_values=300), scope_of(path=path), body)
     assert client.status == 413
@@ -75,7 +75,7 @@ async def test_a_body_of_too_many_values_is_413_before_it_is_read(path: str, met
 
 
 @pytest.mark.anyio
-async def test_commas_and_brackets_of_a_text_are_no_values() -> None:
+async def test_commas_and_brackets_in_strings_are_not_counted() -> None:
     client = await ask(app_of(body_values=10), scope_of(), asking('[1, {"a": "\\\\"}], ' * 1_000))
     assert client.status == 200
 
@@ -92,7 +92,7 @@ async def test_a_thousand_long_messages_and_many_tools_are_within_the_limits() -
 
 
 @pytest.mark.anyio
-async def test_bytes_that_wait_are_bounded_until_they_are_read_or_their_client_left() -> None:
+async def test_buffered_bytes_are_bounded_until_parsed_or_disconnected() -> None:
     limits = HttpLimits(bodies_bytes=1_000)
     app = create_app(Router.sandbox(), authenticate=lambda scope: Caller(), limits=limits)
     slow, refused, read, again = Client(LONG[:PART], ends=False), *(Client(LONG[:PART], LONG[PART:]) for _ in "123")
@@ -110,7 +110,7 @@ async def test_bytes_that_wait_are_bounded_until_they_are_read_or_their_client_l
 
 
 @pytest.mark.anyio
-async def test_one_account_leaves_room_for_others_and_short_bodies_always_have_some() -> None:
+async def test_one_account_leaves_room_for_others_and_short_bodies_always_fit() -> None:
     limits = HttpLimits(bodies_bytes=1_700)
     app = create_app(Router.sandbox(), authenticate=lambda scope: Caller(account=scope["account"]), limits=limits)
     mine, theirs, third = (scope_of(account=name) for name in ("mine", "theirs", "third"))
@@ -134,7 +134,7 @@ async def test_one_account_leaves_room_for_others_and_short_bodies_always_have_s
 
 
 @pytest.mark.anyio
-async def test_long_bodies_that_came_whole_and_wait_for_their_turn_are_bounded_too() -> None:
+async def test_long_complete_bodies_waiting_to_be_parsed_are_bounded() -> None:
     long, go_on, read = b" " * 300_000, threading.Event(), list[int]()
     bodies = Bodies(4 * len(long))  # of which one account has half
 
@@ -172,7 +172,7 @@ async def test_long_bodies_that_came_whole_and_wait_for_their_turn_are_bounded_t
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("pieces", "status"), [((LONG[:PART],), 408), ((LONG, LONG), 413)])
-async def test_bytes_of_a_body_that_is_late_or_too_long_wait_no_longer(pieces: tuple[bytes, ...], status: int) -> None:
+async def test_a_late_or_too_long_body_frees_its_bytes(pieces: tuple[bytes, ...], status: int) -> None:
     app = app_of(bodies_bytes=1_000, body_bytes=UNCOUNTED_BYTES + 1_000)
     first, second = Client(*pieces, ends=False), Client(LONG[:PART], LONG[PART:])
     for client in (first, second):
@@ -181,7 +181,7 @@ async def test_bytes_of_a_body_that_is_late_or_too_long_wait_no_longer(pieces: t
 
 
 @pytest.mark.anyio
-async def test_a_body_that_is_alone_is_let_in_whatever_the_bound() -> None:
+async def test_a_single_body_is_accepted_whatever_the_limit() -> None:
     client = Client(LONG[:PART], LONG[PART:])
     await app_of(bodies_bytes=500)(scope_of(), client.receive, client.send)
     assert client.status == 200
@@ -199,7 +199,7 @@ def frozen() -> None:
 @pytest.mark.parametrize("path", ["/v1/route", "/openai/v1/chat/completions", "/anthropic/v1/messages"])
 @pytest.mark.parametrize("length", [1_000, 400_000])
 @pytest.mark.parametrize("end", ["}", ', "goal": 1}', ', "messages": []}', ', "metadata": {"a": "\\ud800"}}', ""])
-async def test_nothing_of_a_body_is_left_to_the_garbage_collector(path: str, length: int, end: str) -> None:
+async def test_a_body_is_freed_without_the_garbage_collector(path: str, length: int, end: str) -> None:
     app = create_app(Router.sandbox(), authenticate=lambda scope: Caller())
     fields = {} if path == "/v1/route" else {"model": "auto", "max_tokens": 9}
     body = asking("x" * length, **fields).removesuffix(b"}") + end.encode()
@@ -217,7 +217,7 @@ async def test_nothing_of_a_body_is_left_to_the_garbage_collector(path: str, len
         gc.enable()
 
 
-def test_long_bodies_are_read_one_at_a_time() -> None:
+def test_long_bodies_are_parsed_one_at_a_time() -> None:
     told: list[str] = []
     go_on = threading.Event()
 

@@ -57,7 +57,7 @@ def events(answer: httpx2.Response) -> list[tuple[str, Any]]:
 # our own door
 
 
-def test_the_header_says_hit_or_miss_only_where_the_cache_was_asked_for(site: Site) -> None:
+def test_the_cache_header_is_only_sent_if_the_cache_is_used(site: Site) -> None:
     with http(site) as client:
         answers = [route(client), route(client), route(client, cache=False)]
     first, again, without = (answer.headers.get("X-Routewright-Cache") for answer in answers)
@@ -71,7 +71,7 @@ def test_the_header_says_hit_or_miss_only_where_the_cache_was_asked_for(site: Si
     assert "X-RateLimit-Remaining" in answers[1].headers
 
 
-def test_a_stream_has_the_header_and_the_same_text(site: Site) -> None:
+def test_a_stream_has_the_cache_header_and_the_same_text(site: Site) -> None:
     with http(site) as client:
         first, again = route(client, stream=True), route(client, stream=True)
     assert first.headers["X-Routewright-Cache"] == "miss"
@@ -85,13 +85,13 @@ def test_a_stream_has_the_header_and_the_same_text(site: Site) -> None:
     assert last["routing"]["tokens"] == {"input": 0, "output": 0, "cached": 0}
 
 
-def test_an_answer_that_was_streamed_is_given_whole(site: Site) -> None:
+def test_a_streamed_answer_is_served_as_a_plain_hit(site: Site) -> None:
     with http(site) as client:
         route(client, stream=True)
         assert route(client).json()["output"] == BLUE
 
 
-def test_answers_of_one_account_are_not_given_to_another(site: Site) -> None:
+def test_accounts_do_not_share_cached_answers(site: Site) -> None:
     with http(site) as client:
         route(client)
         other = {"Authorization": f"Bearer {site.key('other', environment='sandbox')}"}
@@ -107,7 +107,7 @@ def test_a_preferred_model_is_served_from_the_cache(site: Site) -> None:
     assert {answer.json()["routing"]["selected_model"] for answer in answers} == {"openai/gpt-4o-mini"}
 
 
-def test_the_header_is_in_the_document() -> None:
+def test_the_cache_header_is_documented() -> None:
     document = openapi()
     success = document["paths"]["/v1/route"]["post"]["responses"]["200"]
     assert "X-Routewright-Cache" in success["headers"]
@@ -212,7 +212,7 @@ def test_workers_share_the_cache_of_the_configuration() -> None:
 
 
 @pytest.mark.usefixtures("_here")
-def test_a_cache_is_in_memory_unless_it_is_named() -> None:
+def test_the_cache_is_in_memory_by_default() -> None:
     assert planned().cache == "memory:"
     found = prepare(CommandOptions(None, {"cache": "cache.db"}, FLAGS), {})
     assert found.facts["cache"] == "cache.db"
@@ -230,7 +230,7 @@ def test_a_cache_in_redis_is_shown_without_its_password() -> None:
 
 
 @pytest.mark.usefixtures("_here")
-def test_a_cache_that_cannot_be_is_refused() -> None:
+def test_an_invalid_cache_url_is_refused() -> None:
     for given, said in [
         ("ftp://x", "--cache: is 'ftp://x'; write memory: or sqlite:///cache.db"),
         ("./store.db", "--cache: is the file of the store; name another file, as cache.db"),

@@ -46,9 +46,9 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def nothing_left_behind() -> Iterator[None]:
-    """Connections that a client never closes are collected here, not in somebody else's test."""
+    """Connections that a client never closes are collected here, not in a test of another file."""
     yield
     gc.collect()
 
@@ -92,9 +92,10 @@ CLIENTS = frozenset("httpx httpx2 openai anthropic litellm langchain_openai lang
 
 def _close_what_is_left(port: int) -> None:
     """Close the connections that clients keep for good, whose end would be told in somebody else's test."""
+    gc.collect()
     for each in gc.get_objects():
         kind = type(each)  # asking the object itself may wake up whatever it is lazy about
-        is_client = kind.__module__.partition(".")[0] in CLIENTS and any(
+        is_client = str(getattr(kind, "__module__", "")).partition(".")[0] in CLIENTS and any(
             b.__name__ == "AsyncClient" for b in kind.__mro__
         )
         if is_client and (state := vars(each).get("_state")):

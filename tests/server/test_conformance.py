@@ -129,7 +129,7 @@ def test_1_a_request_is_json(place: Place, kind: str) -> None:
     "kind",
     ["text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin-1", "application/jsonx"],
 )
-def test_1_anything_else_is_415(place: Place, kind: str) -> None:
+def test_1_any_other_content_type_is_415(place: Place, kind: str) -> None:
     answer = place.live.post("/v1/route", content=b"{}", headers={"Content-Type": kind})
     assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_media_type")
 
@@ -143,7 +143,7 @@ def test_1_a_request_is_utf_8(place: Place, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/openai/chat", "/openai/chat/completions", "/v2/messages", "/anthropic/messages"])
-def test_1_a_wrong_base_url_is_told_the_right_one(place: Place, path: str) -> None:
+def test_1_a_wrong_base_url_is_answered_with_the_right_ones(place: Place, path: str) -> None:
     answer = place.live.post(path, json={})
     assert answer.status_code == 404
     assert "/openai/v1" in answer.text
@@ -170,7 +170,7 @@ ACCEPTED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("field", ACCEPTED)
-def test_2_1_a_field_is_taken(place: Place, field: str) -> None:
+def test_2_1_a_field_is_accepted(place: Place, field: str) -> None:
     assert place.live.post("/v1/route", json={**HELLO, field: ACCEPTED[field]}).status_code == 200
 
 
@@ -231,7 +231,7 @@ def test_2_1_metadata_is_indexed_into_traces(place: Place) -> None:
     assert [each["id"] for each in found] == [trace_id]
 
 
-def test_2_1_tool_messages_are_taken(place: Place) -> None:
+def test_2_1_tool_messages_are_accepted(place: Place) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
     turns = [
         {"role": "user", "content": "Hi"},
@@ -363,7 +363,7 @@ def test_2_7_a_policy(place: Place) -> None:
         assert is_time(each["created_at"])
 
 
-def test_2_7_what_a_policy_guards_against_is_the_operators_to_know(place: Place) -> None:
+def test_2_7_policies_hide_their_guardrails(place: Place) -> None:
     assert "forbidden" not in place.live.get("/v1/policies").text
 
 
@@ -413,7 +413,7 @@ def test_4_5_status_filters(place: Place) -> None:
         ({"page": "2"}, "validation_failed"),
     ],
 )
-def test_4_5_what_is_no_query_is_400(place: Place, query: dict[str, str], code: str) -> None:
+def test_4_5_an_invalid_query_is_400(place: Place, query: dict[str, str], code: str) -> None:
     answer = place.live.get("/v1/traces", params=query)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
 
@@ -429,7 +429,7 @@ def test_4_1_a_request_rescued_by_a_fallback_is_200(place: Place) -> None:
     assert place.live.post("/v1/route", json=ask(f"fault server of {CRANKY}")).status_code == 200
 
 
-def test_4_1_a_key_that_is_repeated_returns_the_original_result(place: Place) -> None:
+def test_4_1_a_repeated_key_returns_the_original_result(place: Place) -> None:
     answers = [place.live.post("/v1/route", json=ask(), headers={"Idempotency-Key": "k1"}) for _ in range(2)]
     assert answers[0].content == answers[1].content
     in_body = place.live.post("/v1/route", json=ask(idempotency_key="k1"))  # 2.1: of the same effect
@@ -453,7 +453,7 @@ def test_4_1_two_keys_that_differ_are_400(place: Place) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "validation_failed")
 
 
-def test_4_1_a_stream_is_one_of_events(place: Place) -> None:
+def test_4_1_a_stream_consists_of_events(place: Place) -> None:
     answer = place.live.post("/v1/route", json=ask(stream=True))
     events = [block.split("\n") for block in answer.text.strip().split("\n\n")]
     names = [lines[0].removeprefix("event: ") for lines in events]
@@ -462,7 +462,7 @@ def test_4_1_a_stream_is_one_of_events(place: Place) -> None:
     assert all(len(lines) == 3 and lines[2].startswith("data: {") for lines in events)
 
 
-def test_4_1_a_stream_that_is_repeated_is_a_stream(place: Place) -> None:
+def test_4_1_a_replayed_stream_is_a_stream(place: Place) -> None:
     texts = [place.live.post("/v1/route", json=ask(stream=True), headers={"Idempotency-Key": "k3"}).text for _ in "12"]
     ends = [text.strip().split("\n\n")[-1].split("data: ")[1] for text in texts]
     assert ends[0] == ends[1]
@@ -481,7 +481,7 @@ def test_4_1_a_stream_that_is_repeated_is_a_stream(place: Place) -> None:
         ("/v1/analytics/latency", {"data"}),
     ],
 )
-def test_4_6_and_4_7_what_is_returned(place: Place, path: str, fields: set[str]) -> None:
+def test_4_6_and_4_7_reports_have_their_fields(place: Place, path: str, fields: set[str]) -> None:
     answer = place.live.get(path)
     assert answer.status_code == 200
     assert fields <= answer.json().keys()
@@ -508,7 +508,7 @@ def test_4_6_usage_by_time_and_group(place: Place, group_by: str, bucket: str) -
         {"end_date": "1999-01-01", "start_date": "2000-01-01"},
     ],
 )
-def test_4_6_what_is_no_query_is_400(place: Place, query: dict[str, str]) -> None:
+def test_4_6_an_invalid_query_is_400(place: Place, query: dict[str, str]) -> None:
     assert place.live.get("/v1/analytics/usage", params=query).status_code == 400
 
 
@@ -565,7 +565,7 @@ def test_5_2_a_test_key_gets_canned_output_and_is_never_billed(place: Place) -> 
 
 
 @pytest.mark.parametrize(("environment", "kind"), [("production", "sandbox"), ("sandbox", "production")])
-def test_5_2_each_address_takes_its_own_keys(environment: Any, kind: Any) -> None:
+def test_5_2_each_address_accepts_its_own_keys(environment: Any, kind: Any) -> None:
     site = Site(environment=environment)
     with site.client(site.key(environment=kind)) as client:
         answer = client.get("/v1/models")
@@ -622,7 +622,7 @@ def test_7_a_stream_that_fails_before_its_content_has_the_status(place: Place, r
         assert (answer.headers["content-type"], answer.json()["error"]["code"]) == ("application/json", code)
 
 
-def test_7_402_is_a_want_of_money(place: Place) -> None:
+def test_7_402_means_insufficient_balance(place: Place) -> None:
     key = place.site.key("poor", account_prepaid=True)
     answer = httpx2.post(f"{place.url}/v1/route", headers=bearer(key), json=ask())
     assert (answer.status_code, answer.json()["error"]["code"]) == (402, "insufficient_balance")
@@ -636,7 +636,7 @@ def test_7_the_detail_of_a_refused_budget(place: Place) -> None:
     assert is_text(detail["suggestion"])
 
 
-def test_7_a_refusal_names_no_model_that_was_not_asked_for(place: Place) -> None:
+def test_7_a_refusal_only_names_requested_models(place: Place) -> None:
     asked = ask(budget={"maxCostUsd": 1e-9}, models=[CRANKY])
     chat = {"messages": asked["messages"], "model": CRANKY, "max_tokens": 9, "routewright": {"budget": asked["budget"]}}
     for path, body in {
@@ -651,7 +651,7 @@ def test_7_a_refusal_names_no_model_that_was_not_asked_for(place: Place) -> None
         assert [each["model"] for each in rejected] == [CRANKY], path
 
 
-def test_7_a_refusal_lists_what_was_asked_for_also_where_the_policy_allows_none_of_it(place: Place) -> None:
+def test_7_a_refusal_lists_the_requested_models_even_if_the_policy_allows_none(place: Place) -> None:
     asked = ask(policy_id="careful", models=[CRANKY])
     error = place.live.post("/v1/route", json=asked).json()["error"]
     with pytest.raises(NoCandidates) as refused:
@@ -662,7 +662,7 @@ def test_7_a_refusal_lists_what_was_asked_for_also_where_the_policy_allows_none_
     assert rejected == refused.value.detail["rejected_candidates"]
 
 
-def test_7_500_is_a_fault_of_ours(place: Place) -> None:
+def test_7_500_hides_what_is_wrong_with_the_storage(place: Place) -> None:
     storage: Any = place.site.storage
     storage.away = True
     try:
@@ -673,7 +673,7 @@ def test_7_500_is_a_fault_of_ours(place: Place) -> None:
     assert "disk" not in answer.text  # what is wrong with it is for the operator
 
 
-def test_7_405_names_what_is_taken(place: Place) -> None:
+def test_7_405_names_the_allowed_methods(place: Place) -> None:
     answer = place.live.get("/v1/route")
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
     assert answer.json()["error"]["code"] == "method_not_allowed"
@@ -694,7 +694,7 @@ def test_8_plans(place: Place, plan: str, requests: int) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_8_429_says_when_to_come_again(place: Place, stream: bool) -> None:
+def test_8_429_has_retry_after(place: Place, stream: bool) -> None:
     key = place.site.key(f"small-{stream}", limits=RateLimits(requests_per_min=1))
     answers = [httpx2.post(f"{place.url}/v1/route", headers=bearer(key), json=ask(stream=stream)) for _ in range(2)]
     assert [answer.status_code for answer in answers] == [200, 429]
@@ -705,7 +705,7 @@ def test_8_429_says_when_to_come_again(place: Place, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/decide", "/anthropic/v1/messages/count_tokens"])
-def test_8_what_calls_no_model_counts_as_a_request(place: Place, path: str) -> None:
+def test_8_decide_and_count_tokens_count_as_requests(place: Place, path: str) -> None:
     key = place.site.key(f"asks {path}", limits=RateLimits(requests_per_min=2, tokens_per_min=1_000_000))
     body = HELLO if path == "/v1/decide" else {**HELLO, "model": "auto", "max_tokens": 9}
     answers = [httpx2.post(f"{place.url}{path}", headers=bearer(key), json=body) for _ in range(3)]

@@ -54,7 +54,7 @@ READABLE = {
 
 @pytest.mark.parametrize(("path", "body"), DOORS)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_answers_and_streams_of_every_door_can_be_read(path: str, body: Any, stream: bool) -> None:
+async def test_answers_and_streams_of_every_api_can_be_read(path: str, body: Any, stream: bool) -> None:
     if stream and path == "/v1/decide":
         return
     told = await asked(app_of(PAGE), path, "POST", PAGE, body=body | ({"stream": True} if stream else {}))
@@ -73,7 +73,7 @@ async def test_errors_can_be_read(path: str, method: str, body: Any, status: int
 
 
 @pytest.mark.parametrize("path", [*(path for path, _ in DOORS), "/v1/models", "/v1/traces/tr_x"])
-async def test_a_browser_may_ask_before_it_asks(path: str) -> None:
+async def test_preflight_requests_are_answered(path: str) -> None:
     question = {
         "access-control-request-method": "POST",
         "access-control-request-headers": "authorization,content-type,x-stainless-os",
@@ -93,7 +93,7 @@ async def test_a_browser_may_ask_before_it_asks(path: str) -> None:
 @pytest.mark.parametrize(
     "origin", [OTHER, PAGE + ":8443", "http://app.example.com", "null", "https://app.example.com."]
 )
-async def test_another_origin_reads_nothing(origin: str) -> None:
+async def test_other_origins_cannot_read_anything(origin: str) -> None:
     question = {"access-control-request-method": "POST"}
     told = await asked(app_of(PAGE), "/v1/route", "OPTIONS", origin, headers=question)
     assert (told.status, cors_of(told)) == (405, {"vary": "Origin"})
@@ -101,17 +101,17 @@ async def test_another_origin_reads_nothing(origin: str) -> None:
     assert (told.status, cors_of(told)) == (200, {"vary": "Origin"})
 
 
-async def test_clients_that_are_no_browsers_are_served_as_ever() -> None:
+async def test_clients_without_an_origin_are_served() -> None:
     told = await asked(app_of(PAGE), "/v1/route", "POST", body=BODY)
     assert (told.status, cors_of(told)) == (200, {"vary": "Origin"})
 
 
-async def test_for_all_origins_there_are_no_credentials() -> None:
+async def test_a_wildcard_allows_no_credentials() -> None:
     told = await asked(app_of("*"), "/v1/models", "GET", OTHER)
     assert cors_of(told) == {"access-control-allow-origin": "*", "access-control-expose-headers": EXPOSED}
 
 
-async def test_where_no_origin_is_listed_nothing_is_said() -> None:
+async def test_without_origins_there_are_no_cors_headers() -> None:
     told = await asked(app_of(), "/v1/models", "GET", PAGE)
     assert cors_of(told) == {}
     question = {"access-control-request-method": "POST"}
@@ -122,12 +122,12 @@ async def test_where_no_origin_is_listed_nothing_is_said() -> None:
     "origin",
     ["https://app.example.com/", "app.example.com", "https://App.example.com", "https://u@x.de", "https://", "null"],
 )
-def test_what_is_no_origin_is_refused_by_its_place(origin: str) -> None:
+def test_an_invalid_origin_is_refused_at_its_index(origin: str) -> None:
     with pytest.raises(ValidationFailed, match=r"cors_origins\[1\]: .* is not an origin"):
         app_of(PAGE, origin)
 
 
-def test_a_string_is_no_list_of_origins() -> None:
+def test_a_string_is_not_a_list_of_origins() -> None:
     wrong: Any = PAGE
     with pytest.raises(ValidationFailed, match=r"cors_origins: is 'https://app\.example\.com'; give a list"):
         create_app(Router.sandbox(), cors_origins=wrong)

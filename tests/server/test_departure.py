@@ -70,7 +70,7 @@ async def leave_after(seconds: float, house: House, client: Client) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_call_whose_client_leaves_is_cancelled_and_settled(stream: bool) -> None:
+async def test_a_disconnect_cancels_and_settles_the_call(stream: bool) -> None:
     house, client = House(), client_of(stream=stream)
     async with anyio.create_task_group() as group:
         group.start_soon(leave_after, 5.0, house, client)
@@ -85,7 +85,7 @@ async def test_a_call_whose_client_leaves_is_cancelled_and_settled(stream: bool)
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
-async def test_with_an_idempotency_key_it_finishes_and_is_there_for_who_asks_again(stream: bool) -> None:
+async def test_with_an_idempotency_key_it_finishes_and_is_replayed(stream: bool) -> None:
     house = House()
     first, again = (client_of(stream=stream, idempotency_key="k") for _ in "12")
     async with anyio.create_task_group() as group:
@@ -100,7 +100,7 @@ async def test_with_an_idempotency_key_it_finishes_and_is_there_for_who_asks_aga
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("key", "stays"), [(None, True), ("k", True), ("k", False)])
-async def test_a_stream_that_the_end_of_the_server_cuts_off_is_not_charged(key: str | None, stays: bool) -> None:
+async def test_a_stream_cut_off_by_shutdown_is_not_charged(key: str | None, stays: bool) -> None:
     house = House(LONG, LONG)
     first, again = (client_of(stream=True, **({} if key is None else {"idempotency_key": key})) for _ in "12")
     with anyio.CancelScope() as life:
@@ -125,7 +125,7 @@ async def test_a_stream_that_the_end_of_the_server_cuts_off_is_not_charged(key: 
 
 
 @pytest.mark.anyio
-async def test_a_client_that_comes_again_in_the_meantime_joins_the_call() -> None:
+async def test_a_client_that_returns_joins_the_call() -> None:
     house = House()
     first, again = (client_of(stream=True, idempotency_key="k") for _ in "12")
     async with anyio.create_task_group() as group:
@@ -172,7 +172,7 @@ async def test_a_silent_stream_is_kept_open_by_a_comment_every_fifteen_seconds()
 
 
 @pytest.mark.anyio
-async def test_a_fault_after_content_is_told_in_the_stream() -> None:
+async def test_a_fault_after_content_is_an_error_event() -> None:
     house = House([Delta("one "), Pause(1.0), ProviderFault("server")])
     client = client_of(stream=True, fallback={"models": [], "maxRetries": 0, "on_partial": "error"})
     await house.serve(client)
@@ -187,7 +187,7 @@ async def test_a_fault_after_content_is_told_in_the_stream() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_fault_before_anything_was_sent_has_its_status() -> None:
+async def test_a_fault_before_content_has_its_status() -> None:
     house = House([Delta("one "), ProviderFault("server")])
     client = client_of(stream=True, fallback={"models": [], "maxRetries": 0, "on_partial": "error"})
     await house.serve(client)
@@ -195,7 +195,7 @@ async def test_a_fault_before_anything_was_sent_has_its_status() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_reader_that_takes_nothing_holds_up_the_model_and_fills_no_memory() -> None:
+async def test_a_slow_reader_pauses_the_model_and_fills_no_memory() -> None:
     house = House([*[Delta("x" * 1_000) for _ in range(10_000)], Usage(3, 9), Finish("stop")])
     client = client_of(stream=True)
     client.reads = False
@@ -210,7 +210,7 @@ async def test_a_reader_that_takes_nothing_holds_up_the_model_and_fills_no_memor
 
 
 @pytest.mark.anyio
-async def test_a_stream_that_came_whole_is_not_told_as_one_whose_client_left() -> None:
+async def test_a_complete_stream_is_not_reported_as_a_disconnect() -> None:
     told: list[tuple[int, bool]] = []
     house, client = House(), client_of(stream=True)
     house.app = create_app(
@@ -226,7 +226,7 @@ async def test_a_stream_that_came_whole_is_not_told_as_one_whose_client_left() -
 @pytest.mark.anyio
 @pytest.mark.parametrize(("key", "status"), [(None, "cancelled"), ("k", "completed")])
 @pytest.mark.parametrize("breaks_after", [0, 2])
-async def test_a_client_may_be_found_gone_when_it_is_sent_to(
+async def test_a_disconnect_may_be_noticed_when_sending(
     key: str | None, status: str, breaks_after: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     house = House()
@@ -240,7 +240,7 @@ async def test_a_client_may_be_found_gone_when_it_is_sent_to(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("path", ["/v1/decide", "/anthropic/v1/messages/count_tokens"])
-async def test_what_is_chosen_or_counted_for_a_client_that_leaves_ends(path: str) -> None:
+async def test_a_disconnect_ends_decisions_and_token_counts(path: str) -> None:
     counting, go_on = threading.Event(), threading.Event()
 
     class Slow:
@@ -263,7 +263,7 @@ async def test_what_is_chosen_or_counted_for_a_client_that_leaves_ends(path: str
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("error", [OSError, RuntimeError, anyio.ClosedResourceError, anyio.EndOfStream])
-async def test_whatever_a_server_raises_when_a_client_that_left_is_told_so_is_no_fault(error: type[Exception]) -> None:
+async def test_errors_of_sending_to_a_disconnected_client_are_ignored(error: type[Exception]) -> None:
     async def receive() -> dict[str, Any]:
         return {"type": "http.disconnect"}
 
@@ -274,7 +274,7 @@ async def test_whatever_a_server_raises_when_a_client_that_left_is_told_so_is_no
 
 
 @pytest.mark.anyio
-async def test_a_plain_answer_that_nobody_takes_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_undeliverable_plain_answer_is_not_an_error(caplog: pytest.LogCaptureFixture) -> None:
     house, client = House(), client_of()
     client.breaks_after = 0
     await house.serve(client)
@@ -283,7 +283,7 @@ async def test_a_plain_answer_that_nobody_takes_is_no_fault(caplog: pytest.LogCa
 
 
 @pytest.mark.anyio
-async def test_a_reader_that_takes_nothing_has_no_more_time_than_the_call() -> None:
+async def test_a_slow_reader_has_no_more_time_than_the_call() -> None:
     house = House([*[Delta("x" * 1_000) for _ in range(1_000)], Usage(3, 9), Finish("stop")])
     client = client_of(stream=True, timeout_ms=2_000)
     client.reads = False
@@ -299,7 +299,7 @@ async def test_a_reader_that_takes_nothing_has_no_more_time_than_the_call() -> N
 
 
 @pytest.mark.anyio
-async def test_a_reader_that_takes_nothing_for_long_is_taken_to_have_left() -> None:
+async def test_a_client_that_reads_nothing_is_disconnected() -> None:
     many = [Delta("x" * 1_000) for _ in range(1_000)]
     house = House([*many, Usage(3, 9), Finish("stop")])
     client = client_of(stream=True)
@@ -318,7 +318,7 @@ async def alone_in_its_loop() -> bool:
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_in_asyncio_no_task_outlives_a_stream_by_more_than_its_cancellation(leaves: bool) -> None:
+def test_on_asyncio_no_task_outlives_a_stream(leaves: bool) -> None:
     async def serve() -> None:
         house = House([Delta("one "), Pause(3_600.0 if leaves else 0.0), *LONG[-3:]], clock=SystemClock())
         client = client_of(stream=True)
@@ -335,7 +335,7 @@ def test_in_asyncio_no_task_outlives_a_stream_by_more_than_its_cancellation(leav
     asyncio.run(serve())
 
 
-def test_in_asyncio_a_silent_stream_is_kept_open_and_a_stuck_reader_left() -> None:
+def test_on_asyncio_a_silent_stream_is_kept_open_and_a_stuck_reader_disconnected() -> None:
     async def serve() -> None:
         limits = HttpLimits(heartbeat_s=0.01, send_s=0.01)
         house, client = (

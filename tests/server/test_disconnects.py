@@ -61,7 +61,7 @@ async def leave(url: str, key: str, after_s: float, stream: bool) -> bytes:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_call_that_is_left_at_any_moment_holds_nothing_and_is_paid_for(full: bool, stream: bool) -> None:
+def test_a_call_left_at_any_moment_holds_nothing_and_is_charged(full: bool, stream: bool) -> None:
     moments, chance = 200 if full else 15, Random(7)
     storage, provider = MemoryStorage(), ScriptedProvider(slow, models=[MODEL], clock=SystemClock())
     site = Site(Router(providers=[provider], storage=storage), storage=storage)

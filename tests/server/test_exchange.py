@@ -52,13 +52,13 @@ async def test_a_long_body_in_one_piece_is_413() -> None:
 
 
 @pytest.mark.anyio
-async def test_the_limit_itself_is_taken() -> None:
+async def test_a_body_of_exactly_the_limit_is_accepted() -> None:
     client = await ask(app_of(limits=HttpLimits(body_bytes=len(BODY))), scope_of(), BODY)
     assert client.status == 200
 
 
 @pytest.mark.anyio
-async def test_a_body_that_does_not_come_is_408() -> None:
+async def test_a_body_that_does_not_arrive_is_408() -> None:
     clock = FakeClock()
     client = Client(BODY[:10], ends=False)
     await app_of(clock, HttpLimits(body_s=5.0))(scope_of(), client.receive, client.send)
@@ -67,7 +67,7 @@ async def test_a_body_that_does_not_come_is_408() -> None:
 
 
 @pytest.mark.anyio
-async def test_what_would_be_told_to_a_client_that_left_in_the_midst_of_its_body_is_499() -> None:
+async def test_a_disconnect_within_the_body_is_499() -> None:
     client = Client(BODY[:10], ends=False)
     client.leave()
     await app_of()(scope_of(), client.receive, client.send)
@@ -76,7 +76,7 @@ async def test_what_would_be_told_to_a_client_that_left_in_the_midst_of_its_body
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", ["authorization", "idempotency-key", "content-type", "x-api-key"])
-async def test_a_header_that_says_who_or_what_comes_once(name: str) -> None:
+async def test_identifying_headers_must_not_be_repeated(name: str) -> None:
     scope = scope_of()
     scope["headers"] += [(name.encode(), b"application/json"), (name.encode(), b"b")]
     client = await ask(app_of(), scope, BODY)
@@ -94,12 +94,12 @@ async def test_a_header_that_says_who_or_what_comes_once(name: str) -> None:
         ("application/json; profile=x; charset=latin-1", 415),
     ],
 )
-async def test_a_kind_of_content_has_parameters(kind: str, status: int) -> None:
+async def test_a_content_type_may_have_parameters(kind: str, status: int) -> None:
     assert (await ask(app_of(), scope_of(headers={"content-type": kind}), BODY)).status == status
 
 
 @pytest.mark.anyio
-async def test_an_address_of_one_environment_takes_no_callers_of_the_other() -> None:
+async def test_an_address_of_one_environment_refuses_callers_of_the_other() -> None:
     router = Router(providers=[])
     app = create_app(router, authenticate=lambda scope: Caller(environment="sandbox"), environment="production")
     client = await ask(app, scope_of("GET", "/v1/models"))
@@ -108,7 +108,7 @@ async def test_an_address_of_one_environment_takes_no_callers_of_the_other() -> 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("coding", ["gzip", "br", "deflate, gzip"])
-async def test_a_packed_body_is_415(coding: str) -> None:
+async def test_a_compressed_body_is_415(coding: str) -> None:
     assert (await ask(app_of(), scope_of(headers={"content-encoding": coding}), BODY)).status == 415
 
 
@@ -130,7 +130,7 @@ async def test_a_packed_body_is_415(coding: str) -> None:
         ("/v1/traces/a/b", "", 404),
     ],
 )
-async def test_an_address_below_a_mount_point(path: str, root: str, status: int) -> None:
+async def test_paths_are_found_below_a_mount_point(path: str, root: str, status: int) -> None:
     client = await ask(app_of(), scope_of("GET", path, root_path=root))
     assert client.status == status
 
@@ -144,13 +144,13 @@ async def test_head_is_answered_as_get() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("query", ["a" * 9_000, "limit=%ff", "&".join("abc") * 40, "x=1", "limit=1&limit=1"])
-async def test_a_query_that_is_none_is_400(query: str) -> None:
+async def test_an_invalid_query_is_400(query: str) -> None:
     client = await ask(app_of(), scope_of("GET", "/v1/traces", query=query))
     assert (client.status, client.json["error"]["code"]) == (400, "validation_failed")
 
 
 @pytest.mark.anyio
-async def test_a_fault_of_ours_tells_the_client_nothing_and_the_log_all(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_internal_error_is_logged_and_hidden_from_the_client(caplog: pytest.LogCaptureFixture) -> None:
     def broken(scope: object) -> Caller:
         raise RuntimeError(CANARY)
 
@@ -164,13 +164,13 @@ async def test_a_fault_of_ours_tells_the_client_nothing_and_the_log_all(caplog: 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("returned", [None, "acme", {"account": "acme"}])
-async def test_what_is_no_caller_is_a_fault_of_the_host(returned: Any) -> None:
+async def test_a_wrong_return_value_of_authenticate_is_an_error(returned: Any) -> None:
     client = await ask(app_of(caller=lambda scope: returned), scope_of(), BODY)
     assert client.status in (400, 500)
 
 
 @pytest.mark.anyio
-async def test_the_hosts_own_authentication_may_be_async_and_may_refuse() -> None:
+async def test_authenticate_may_be_async_and_may_refuse() -> None:
     async def theirs(scope: Any) -> Caller:
         if dict(scope["headers"]).get(b"x-user") != b"ann":
             raise AuthenticationFailed("nobody that we know")
@@ -182,7 +182,7 @@ async def test_the_hosts_own_authentication_may_be_async_and_may_refuse() -> Non
 
 
 @pytest.mark.anyio
-async def test_no_key_is_repeated_that_stands_in_a_wrong_place() -> None:
+async def test_a_key_in_a_wrong_place_is_not_repeated() -> None:
     key = "sk_live_" + "A" * 33
     for scope, body in (
         (scope_of("GET", f"/v1/traces/{key}"), b""),
@@ -207,7 +207,7 @@ async def test_no_key_is_repeated_that_stands_in_a_wrong_place() -> None:
         ("/openai/v1/chat/completions", {"model": "policy:p"}, "this server has no policies"),
     ],
 )
-async def test_hints_are_those_of_http(path: str, fields: dict[str, Any], hint: str) -> None:
+async def test_hints_use_the_words_of_http(path: str, fields: dict[str, Any], hint: str) -> None:
     client = await ask(app_of(), scope_of(path=path), {**HELLO, **fields})
     assert client.status == 400
     assert hint in client.body.decode()
@@ -215,7 +215,7 @@ async def test_hints_are_those_of_http(path: str, fields: dict[str, Any], hint: 
 
 
 @pytest.mark.anyio
-async def test_who_has_no_key_and_who_groups_by_what_is_not_counted_hears_what_the_operator_can_do() -> None:
+async def test_hints_say_what_the_operator_can_do() -> None:
     headers = {"authorization": f"Bearer sk_live_{'A' * 33}"}
     client = await ask(create_app(Router.sandbox(storage=MemoryStorage())), scope_of(headers=headers), BODY)
     assert (client.status, "with 'routewright keys create'" in client.body.decode()) == (401, True)
@@ -225,7 +225,7 @@ async def test_who_has_no_key_and_who_groups_by_what_is_not_counted_hears_what_t
 
 
 @pytest.mark.anyio
-async def test_where_nothing_is_configured_the_operator_has_to() -> None:
+async def test_without_providers_the_error_points_to_the_operator() -> None:
     app = create_app(Router(providers=[]), authenticate=lambda scope: Caller())
     client = await ask(app, scope_of(), BODY)
     assert (client.status, client.json["error"]["code"]) == (422, "router.no_candidates")
@@ -233,7 +233,7 @@ async def test_where_nothing_is_configured_the_operator_has_to() -> None:
 
 
 @pytest.mark.anyio
-async def test_without_console_the_keys_are_those_of_the_routers_storage() -> None:
+async def test_without_a_console_keys_are_read_from_the_routers_storage() -> None:
     app = create_app(Router.sandbox(storage=MemoryStorage()))
     assert (await ask(app, scope_of(), BODY)).status == 401
 
@@ -250,7 +250,7 @@ async def test_a_websocket_is_closed() -> None:
 
 
 @pytest.mark.anyio
-async def test_the_traces_are_written_when_the_server_ends() -> None:
+async def test_traces_are_written_at_shutdown() -> None:
     storage = MemoryStorage()
     app = app_of(storage=storage)
     messages = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
@@ -269,7 +269,7 @@ async def test_the_traces_are_written_when_the_server_ends() -> None:
 
 
 @pytest.mark.anyio
-async def test_two_calls_at_once_do_not_mix() -> None:
+async def test_concurrent_calls_do_not_mix() -> None:
     app = app_of(answers=lambda call: str(call.messages[-1].content))
     clients: dict[str, Client] = {}
 
@@ -286,6 +286,6 @@ async def test_two_calls_at_once_do_not_mix() -> None:
 @pytest.mark.parametrize(
     "limits", [{"body_bytes": 0}, {"body_bytes": 1.5}, {"body_s": 0}, {"send_s": True}, {"heartbeat_s": "15"}]
 )
-async def test_limits_that_are_none_are_refused(limits: Any) -> None:
+async def test_invalid_limits_are_refused(limits: Any) -> None:
     with pytest.raises(ValidationFailed, match="HttpLimits"):
         HttpLimits(**limits)

@@ -171,7 +171,7 @@ class Fuzz:
 
 
 @pytest.mark.parametrize("who", ["default", "acme"])
-def test_no_request_is_a_fault_of_ours(full: bool, who: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_request_causes_an_internal_error(full: bool, who: str, caplog: pytest.LogCaptureFixture) -> None:
     app = create_app(Router.sandbox(), authenticate=lambda scope: Caller(who))
     fuzz, answers = Fuzz(11), Counter[int | None]()
 

@@ -157,7 +157,7 @@ def router() -> Router:
     return Router.sandbox(policies=[Policy(name="p")])
 
 
-def test_every_rule_of_a_request_has_a_hint_in_pythons_words(router: Router) -> None:
+def test_every_rule_of_a_request_has_a_hint_in_python_terms(router: Router) -> None:
     refused = 0
     for request in requests():
         try:
@@ -172,7 +172,7 @@ def test_every_rule_of_a_request_has_a_hint_in_pythons_words(router: Router) -> 
 
 
 @pytest.mark.anyio
-async def test_every_rule_of_a_request_has_a_hint_in_jsons_words(router: Router) -> None:
+async def test_every_rule_of_a_request_has_a_hint_in_json_terms(router: Router) -> None:
     app, refused = create_app(router, authenticate=lambda scope: routewright.Caller()), 0
     for request in requests():
         told = await ask(app, "/v1/decide", "POST", body=request)
@@ -215,7 +215,7 @@ VENDORS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("path", VENDORS)
-async def test_every_rule_of_a_door_has_a_hint_in_jsons_words(path: str, router: Router) -> None:
+async def test_every_rule_of_the_other_apis_has_a_hint_in_json_terms(path: str, router: Router) -> None:
     app, whole, refused = create_app(router, authenticate=lambda scope: routewright.Caller()), VENDORS[path], 0
     for at in places(whole):
         for bad in BAD:
@@ -269,7 +269,7 @@ def test_a_wrong_word_names_the_allowed_ones(place: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_pythons_other_doors_speak_python_too(router: Router) -> None:
+async def test_other_python_functions_use_python_terms(router: Router) -> None:
     store, console = TraceStore(open_storage("memory:")), Console(open_storage("memory:"))
     wrong: Any = None
     many: Any = "many"
@@ -312,7 +312,9 @@ async def test_pythons_other_doors_speak_python_too(router: Router) -> None:
         ({"fallback": Fallback(max_retries=9)}, "fallback.max_retries"),
     ],
 )
-def test_a_struct_is_told_its_attributes_and_a_dict_its_keys(given: dict[str, Any], path: str, router: Router) -> None:
+def test_problems_name_attributes_of_structs_and_keys_of_dicts(
+    given: dict[str, Any], path: str, router: Router
+) -> None:
     with pytest.raises(ValidationFailed) as refused:
         router.decide("hi", **given)
     assert [each.path for each in refused.value.problems] == [path]
@@ -323,13 +325,13 @@ def test_a_struct_is_told_its_attributes_and_a_dict_its_keys(given: dict[str, An
         assert [each.path for each in refused.value.problems] == [path]
 
 
-def test_a_policy_in_code_is_told_its_attributes() -> None:
+def test_problems_of_a_policy_in_code_name_attributes() -> None:
     with pytest.raises(ValidationFailed, match=re.escape("policies['p'].budget.max_cost_usd: must be")):
         Router.sandbox(policies=[Policy(name="p", budget=Budget(-1))]).policies()
 
 
 @pytest.mark.anyio
-async def test_a_refusal_for_money_is_told_in_the_callers_words(router: Router) -> None:
+async def test_a_budget_refusal_uses_the_callers_terms(router: Router) -> None:
     poor: dict[str, Any] = {"messages": [HI], "models": ["openai/gpt-4.1"], "budget": {"maxCostUsd": 0}}
     with pytest.raises(routewright.BudgetExceeded) as refused:
         router.decide(poor)
@@ -356,17 +358,17 @@ async def test_a_refusal_for_money_is_told_in_the_callers_words(router: Router) 
         ("Nonesuch, a listing, got 'it\\'s None'", "Nonesuch, a listing, got 'it\\'s None'"),
     ],
 )
-def test_words_change_and_what_is_quoted_stays(python: str, told: str) -> None:
+def test_quoted_text_is_not_translated(python: str, told: str) -> None:
     assert in_json(python) == told
 
 
-def test_a_named_model_is_one_that_was_asked(router: Router) -> None:
+def test_models_that_were_not_named_are_not_counted_as_rejected(router: Router) -> None:
     decision = router.decide("hi", models=["openai/gpt-4.1"])
     assert "rejected" not in decision.reason
     assert "160" not in decision.reason
 
 
-def test_noise_is_not_taken_for_a_name(router: Router) -> None:
+def test_random_words_get_no_suggestion(router: Router) -> None:
     chance = Random(5)
     fields = [name for names in known_places().fields.values() for name in names]
     for known in ([*router.model_names()], fields, *CHOICES.values()):
@@ -390,14 +392,15 @@ def test_noise_is_not_taken_for_a_name(router: Router) -> None:
         ("openai", None),
     ],
 )
-def test_a_near_miss_is_taken_for_a_model(word: str, meant: str | None, router: Router) -> None:
+def test_a_misspelt_model_gets_a_suggestion(word: str, meant: str | None, router: Router) -> None:
     assert nearest(word, [*router.model_names(), "ollama/llama3.2"]) == meant
 
 
-def test_no_problem_is_made_without_a_hint() -> None:
+def test_every_problem_in_the_source_has_a_hint() -> None:
     found = []
     for path in sorted(Path(routewright.__file__).parent.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if "Problem(" in text else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Problem":
                 hint = node.args[2] if len(node.args) > 2 else None
                 if isinstance(hint, ast.Constant) and not hint.value:
@@ -445,13 +448,13 @@ def test_a_null_in_metadata_and_schemas_is_a_value(router: Router) -> None:
     assert made.tools[0].parameters == schema
 
 
-def test_a_null_that_has_to_be_something_is_missing(router: Router) -> None:
+def test_a_null_in_a_required_field_means_missing(router: Router) -> None:
     with pytest.raises(ValidationFailed, match=r"messages\[0\]\.role: is missing; one of system,"):
         router.decide([{"role": None, "content": "x"}])
 
 
 @pytest.mark.anyio
-async def test_null_means_absent_in_a_run_and_at_the_doors(router: Router) -> None:
+async def test_null_means_absent_in_runs_and_vendor_apis(router: Router) -> None:
     app = create_app(router, authenticate=lambda scope: routewright.Caller())
     run = {"task": "x", **dict.fromkeys([*RUN.keys() - {"task"}])}
     told = await ask(app, "/v1/agents/run", "POST", body=run)

@@ -62,7 +62,7 @@ def test_mounted_in_fastapi_with_the_embedders_own_authentication() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("pieces", [2, 1])
-async def test_middleware_around_it_has_an_answer_though_the_client_left(pieces: int) -> None:
+async def test_middleware_gets_an_answer_after_a_disconnect(pieces: int) -> None:
     seen: list[int] = []
 
     async def see(request: Request, call_next: Any) -> Any:
@@ -89,7 +89,7 @@ def test_mounted_in_starlette_at_any_depth(depth: int) -> None:
         assert httpx2.get(f"{url}/v1/models").status_code == 404
 
 
-def test_without_a_lifespan_traces_are_kept_all_the_same() -> None:
+def test_without_a_lifespan_traces_are_kept() -> None:
     site = Site()
     with served(site.app, lifespan="off") as url:
         test_key = site.key(environment="sandbox")
@@ -98,7 +98,7 @@ def test_without_a_lifespan_traces_are_kept_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/route", "/openai/v1/chat/completions"])
-def test_without_a_lifespan_the_first_request_waits_for_the_models_of_a_server(path: str) -> None:
+def test_without_a_lifespan_the_first_request_waits_for_a_servers_models(path: str) -> None:
     asked, gate = threading.Event(), threading.Event()
 
     def tags(_: Any) -> Any:

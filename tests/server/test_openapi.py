@@ -39,21 +39,21 @@ def answer_schema(told: Any, kind: str = "application/json") -> dict[str, Any]:
     return schema
 
 
-def test_it_is_valid() -> None:
+def test_the_document_is_valid() -> None:
     validator = pytest.importorskip("openapi_spec_validator", reason="the test group installs it")
     validator.validate(json.loads(msgspec.json.encode(DOCUMENT)))
 
 
-def test_it_names_every_address_of_this_version() -> None:
+def test_the_document_has_every_path_of_this_version() -> None:
     told = {(path, method) for path, methods in ENDPOINTS.items() if path.startswith("/v1/") for method in methods}
     assert told == {(path, word.upper()) for path, words in DOCUMENT["paths"].items() for word in words}
 
 
-def test_it_says_which_version_is_served() -> None:
+def test_the_document_names_the_version() -> None:
     assert DOCUMENT["info"]["version"] == routewright.__version__
 
 
-def test_every_error_code_is_in_the_answer_of_its_status() -> None:
+def test_every_error_code_is_described_at_its_status() -> None:
     kinds = [each for _, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, RouterError)]
     told: dict[str, set[str]] = {}
     for answer in DOCUMENT["components"]["responses"].values():
@@ -67,7 +67,7 @@ def test_every_error_code_is_in_the_answer_of_its_status() -> None:
     assert all(len(answers) == 1 for answers in told.values())
 
 
-def test_every_scope_is_asked_for() -> None:
+def test_every_scope_is_required_by_an_operation() -> None:
     asked = {scope for told in told_operations() for scope in described(told)["security"][0]["bearer"]}
     assert asked <= set(get_args(Scope))
     assert set(get_args(Scope)) - asked <= {"agents"}
@@ -84,7 +84,7 @@ def test_every_field_and_parameter_of_a_request_is_explained() -> None:
         assert all(each["description"] for each in described(told).get("parameters", []))
 
 
-def test_what_may_be_left_out_may_be_null() -> None:
+def test_optional_fields_may_be_null() -> None:
     for kind in structs_in([RouteRequest]).values():
         properties = DOCUMENT["components"]["schemas"][kind.__name__]["properties"]
         for field in fields(kind):
@@ -92,7 +92,7 @@ def test_what_may_be_left_out_may_be_null() -> None:
                 conforms(None, properties[field.encode_name])
 
 
-def test_numbers_have_the_ranges_that_requests_are_held_to() -> None:
+def test_numbers_have_the_ranges_of_validation() -> None:
     for kind in structs_in([RouteRequest]).values():
         for name, allowed in NUMBERS.get(kind, {}).items():
             wire = kind.__struct_encode_fields__[kind.__struct_fields__.index(name)]
@@ -102,7 +102,7 @@ def test_numbers_have_the_ranges_that_requests_are_held_to() -> None:
             assert ("multipleOf" in schema) == allowed.whole
 
 
-def test_words_are_those_of_json() -> None:
+def test_descriptions_use_json_terms() -> None:
     text = msgspec.json.encode(DOCUMENT).decode()
     assert not re.search(r"(?<!-)\b(None|True|False)\b", text)
     assert "``" not in text
@@ -142,7 +142,7 @@ def test_requests_of_the_examples_are_answered_as_described() -> None:
                 conforms(answer.json(), strictly(answer_schema(told)))
 
 
-def test_every_operation_wants_a_key_and_refuses_other_methods_and_parameters() -> None:
+def test_every_operation_requires_a_key_and_refuses_other_methods_and_parameters() -> None:
     site = Site()
     key = site.key(environment="sandbox")
     with site.client() as client:
@@ -169,7 +169,7 @@ def test_every_operation_wants_a_key_and_refuses_other_methods_and_parameters() 
         ),
     ],
 )
-def test_a_stream_is_what_its_events_are_described_as(path: str, body: dict[str, Any], expected: set[str]) -> None:
+def test_streamed_events_match_their_schemas(path: str, body: dict[str, Any], expected: set[str]) -> None:
     site = Site()
     (told,) = (each for each in told_operations() if each.path == path)
     schema = answer_schema(told, "text/event-stream")
@@ -193,7 +193,7 @@ def test_the_field_that_asks_for_a_stream_is_named(path: str, field: str) -> Non
 NAMES = {kind.event: kind.__name__ for kind in (*get_args(RouteEvent), *get_args(AgentEvent))}
 
 
-def test_everybody_may_read_it_and_head_asks_for_its_tag_alone() -> None:
+def test_the_document_needs_no_key_and_head_returns_its_etag() -> None:
     with Site().client() as client:
         read = client.get("/v1/openapi.json")
         head = client.head("/v1/openapi.json")
@@ -206,7 +206,7 @@ def test_everybody_may_read_it_and_head_asks_for_its_tag_alone() -> None:
 
 
 @pytest.mark.parametrize("known", ["{}", "W/{}", '"another", {}', "*"])
-def test_a_client_that_has_it_is_told_so(known: str) -> None:
+def test_a_current_copy_is_answered_with_304(known: str) -> None:
     with Site().client() as client:
         tag = client.get("/v1/openapi.json").headers["etag"]
         answer = client.get("/v1/openapi.json", headers={"If-None-Match": known.format(tag)})
@@ -217,7 +217,7 @@ def test_a_client_that_has_it_is_told_so(known: str) -> None:
     assert other.status_code == 200
 
 
-def test_its_addresses_are_those_below_the_mount_point() -> None:
+def test_the_server_url_is_the_mount_point() -> None:
     with Site().client(root_path="/llm") as client:
         told = client.get("/v1/openapi.json").json()
     assert told["servers"] == [{"url": "/llm"}]
@@ -225,12 +225,12 @@ def test_its_addresses_are_those_below_the_mount_point() -> None:
     assert openapi()["servers"] == [{"url": "/"}]
 
 
-def test_parameters_are_refused() -> None:
+def test_query_parameters_of_the_document_are_refused() -> None:
     with Site().client() as client:
         assert client.get("/v1/openapi.json?version=3").status_code == 400
 
 
-def test_a_wrong_time_is_named_as_the_address_names_it() -> None:
+def test_a_wrong_time_is_named_by_its_parameter() -> None:
     site = Site()
     with site.client(site.key(environment="sandbox")) as client:
         for query in ("from=yesterday", "from=2026-11-22&to=2026-11-21"):
@@ -238,13 +238,13 @@ def test_a_wrong_time_is_named_as_the_address_names_it() -> None:
             assert [problem["path"] for problem in told] == ["from"]
 
 
-def test_nothing_of_it_is_there_before_somebody_asks() -> None:
+def test_the_document_is_built_on_the_first_request() -> None:
     code = "import sys, routewright.server; print(sorted(name for name in sys.modules if 'server.openapi' in name))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown.strip() == "[]"
 
 
-def test_without_source_it_is_only_less_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_source_fields_have_no_descriptions(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(_: object) -> str:
         raise OSError("could not get source code")
 
@@ -257,13 +257,13 @@ def test_without_source_it_is_only_less_explained(monkeypatch: pytest.MonkeyPatc
     assert docstrings.field_docs(Router) == {}
 
 
-def test_who_changes_what_he_was_given_changes_nothing_for_others() -> None:
+def test_each_caller_gets_its_own_copy_of_the_document() -> None:
     before, told = openapi(), openapi()
     told["paths"]["/v1/route"]["post"]["requestBody"].clear()
     assert openapi() == before
 
 
-def test_names_of_components_are_told_apart_and_every_reference_leads_to_one() -> None:
+def test_component_names_are_unique_and_every_reference_resolves() -> None:
     for kind, components in DOCUMENT["components"].items():
         alike = {re.sub(r"\W|_", "", name).lower() for name in components}
         assert len(alike) == len(components), f"generators make one class of two {kind}"
@@ -274,7 +274,7 @@ def test_names_of_components_are_told_apart_and_every_reference_leads_to_one() -
             there = there[step]
 
 
-def test_no_schema_has_alternatives_beside_its_fields() -> None:
+def test_no_schema_has_anyof_beside_properties() -> None:
     for name, schema in DOCUMENT["components"]["schemas"].items():
         assert not {"anyOf", "oneOf", "allOf"} & schema.keys(), f"generators of clients make no class of {name}"
 
@@ -332,7 +332,7 @@ CALLS = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": 
         ),
     ],
 )
-def test_what_goes_together_is_said_as_it_is_held_to(field: str, right: list[Any], wrong: list[Any]) -> None:
+def test_rules_between_fields_are_those_of_validation(field: str, right: list[Any], wrong: list[Any]) -> None:
     schema = {"$ref": "#/components/schemas/RouteRequest"}
     site = Site()
     with site.client(site.key(environment="sandbox")) as client:

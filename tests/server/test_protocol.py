@@ -138,7 +138,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("sent", REFUSED.values(), ids=REFUSED)
-def test_what_is_no_request_gets_one_answer_and_is_cut_off(port: int, sent: bytes) -> None:
+def test_an_invalid_request_gets_one_answer_and_the_connection_closes(port: int, sent: bytes) -> None:
     heard = said(port, sent + GET + b"\r\n")
     assert statuses(heard) == [400]
     head, _, body = heard.partition(b"\r\n\r\n")
@@ -148,7 +148,7 @@ def test_what_is_no_request_gets_one_answer_and_is_cut_off(port: int, sent: byte
     assert error["request_id"].encode() in head
 
 
-def test_observers_are_told_who_is_refused(port: int) -> None:
+def test_observers_are_called_for_refused_clients(port: int) -> None:
     told: list[Refused] = []
     shared = _servers[-1].server_state
     shared.observers = [told.append]
@@ -164,7 +164,7 @@ def test_observers_are_told_who_is_refused(port: int) -> None:
 
 
 @pytest.mark.parametrize("sent", REFUSED.values(), ids=REFUSED)
-def test_the_same_in_single_bytes(port: int, sent: bytes) -> None:
+def test_an_invalid_request_in_single_bytes_is_refused(port: int, sent: bytes) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         heard = b""
@@ -194,11 +194,11 @@ ANSWERED = {
 
 
 @pytest.mark.parametrize(("sent", "expected"), ANSWERED.values(), ids=ANSWERED)
-def test_what_is_a_request_is_answered_in_its_turn(port: int, sent: bytes, expected: list[int]) -> None:
+def test_valid_requests_are_answered_in_order(port: int, sent: bytes, expected: list[int]) -> None:
     assert statuses(said(port, sent)) == expected
 
 
-def test_a_trailer_is_no_header(key_and_port: tuple[str, int]) -> None:
+def test_trailers_are_not_headers(key_and_port: tuple[str, int]) -> None:
     key, port = key_and_port
     sent = (
         POST
@@ -209,7 +209,7 @@ def test_a_trailer_is_no_header(key_and_port: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("trailers", [b"X: a\r\n" * 30, b"X: " + b"a" * 5000 + b"\r\nX: b\r\n"])
 @pytest.mark.parametrize("end", [b"\r\n", b"X: "])
-def test_trailers_have_the_bounds_of_headers(key_and_port: tuple[str, int], trailers: bytes, end: bytes) -> None:
+def test_trailers_have_the_limits_of_headers(key_and_port: tuple[str, int], trailers: bytes, end: bytes) -> None:
     key, port = key_and_port
     head = POST + b"Authorization: Bearer %s\r\nTransfer-Encoding: chunked\r\n\r\n" % key.encode()
     assert statuses(said(port, head + b"2\r\n{}\r\n0\r\n" + trailers + end)) == [431]
@@ -231,18 +231,18 @@ TOO_LARGE = {
 
 
 @pytest.mark.parametrize("sent", TOO_LARGE.values(), ids=TOO_LARGE)
-def test_a_head_beyond_its_bounds_is_431(port: int, sent: bytes) -> None:
+def test_a_head_over_its_limits_is_431(port: int, sent: bytes) -> None:
     assert statuses(said(port, sent))[-1:] == [431]
 
 
-def test_headers_that_never_end_are_408_and_silence_is_nothing(port: int) -> None:
+def test_unfinished_headers_are_408_and_a_silent_connection_is_closed(port: int) -> None:
     assert statuses(said(port, b"GET /v1/mo")) == [408]
     assert statuses(said(port, GET + b"\r\n", GET)) == [401, 408]
     assert said(port) == b""
     assert statuses(said(port, GET + b"\r\n")) == [401]
 
 
-def test_headers_that_drip_are_408_however_often(port: int) -> None:
+def test_slowly_dripping_headers_are_408(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
         client.settimeout(0.1)
         heard, dripped = b"", 0
@@ -257,12 +257,12 @@ def test_headers_that_drip_are_408_however_often(port: int) -> None:
         assert statuses(heard) == [408]
 
 
-def test_a_body_that_nobody_reads_does_not_keep_a_connection(port: int) -> None:
+def test_an_unread_body_does_not_keep_the_connection_open(port: int) -> None:
     heard = said(port, POST + b"Content-Length: 1000000\r\n\r\n" + b"{")
     assert statuses(heard) == [401]
 
 
-def test_extensions_of_chunks_are_bounded(key_and_port: tuple[str, int]) -> None:
+def test_chunk_extensions_are_bounded(key_and_port: tuple[str, int]) -> None:
     key, port = key_and_port
     head = POST + b"Authorization: Bearer %s\r\nTransfer-Encoding: chunked\r\n\r\n" % key.encode()
     assert statuses(said(port, head + b"1;" + b"a" * 400_000)) == [400]
@@ -298,7 +298,7 @@ class Held:
 
 
 @pytest.mark.parametrize("begins", [False, True])
-def test_an_error_never_stands_inside_an_answer(begins: bool) -> None:
+def test_an_error_is_never_sent_inside_an_answer(begins: bool) -> None:
     app = Held(begins=begins)
     with listening(app) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as client:
         client.sendall(GET + b"\r\n")
@@ -313,7 +313,7 @@ def test_an_error_never_stands_inside_an_answer(begins: bool) -> None:
 
 
 @pytest.mark.parametrize("begins", [False, True])
-def test_a_body_that_is_none_gets_one_answer(begins: bool) -> None:
+def test_an_invalid_body_gets_one_answer(begins: bool) -> None:
     app = Held(begins=begins)
     with listening(app) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as client:
         client.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n")
@@ -357,7 +357,7 @@ class Long:
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the kernel has no such timeout")
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(loop: str) -> None:
+def test_a_client_that_reads_nothing_is_disconnected(loop: str) -> None:
     app = Long(1_000)
     limits = ConnectionLimits(send_s=0.1)
     with listening(app, limits, loop) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as client:
@@ -365,7 +365,7 @@ def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(loop: str) -> None
         assert app.ended.wait(PATIENCE_S)
 
 
-def test_a_client_that_reads_slowly_has_its_time() -> None:
+def test_a_slow_reader_is_not_disconnected() -> None:
     app, limits = Long(200), ConnectionLimits(send_s=0.1)
     with listening(app, limits) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as client:
         client.sendall(GET + b"Connection: close\r\n\r\n")
@@ -389,7 +389,7 @@ def test_open_connections_are_bounded() -> None:
         assert statuses(heard) == [401]
 
 
-def test_a_kept_connection_is_answered_once_more_while_the_server_ends() -> None:
+def test_a_kept_connection_is_answered_once_more_at_shutdown() -> None:
     site = Site()
     line = GET + f"Authorization: {bearer(site.key(environment='sandbox'))['Authorization']}\r\n\r\n".encode()
     with listening(site.app, ConnectionLimits()) as port, socket.create_connection(("127.0.0.1", port)) as client:
@@ -412,7 +412,7 @@ PIECES = [*REFUSED.values(), *TOO_LARGE.values(), GET, POST, b"\r\n", b"\r\n\r\n
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=6), st.binary(max_size=20))
-def test_nothing_that_is_sent_is_a_fault_of_ours(sent: list[bytes], more: bytes) -> None:
+def test_no_input_causes_an_internal_error(sent: list[bytes], more: bytes) -> None:
     heard = said(_shared_port(), b"".join(sent) + more)
     assert all(status < 500 for status in statuses(heard))
 

@@ -73,7 +73,7 @@ pytestmark = pytest.mark.anyio
         ),
     ],
 )
-async def test_the_dials_of_openai_reach_the_provider(path: str, body: dict[str, Any]) -> None:
+async def test_openais_parameters_reach_the_provider(path: str, body: dict[str, Any]) -> None:
     provider = ScriptedProvider(["Hello."], models=[THINKS])
     app = create_app(Router(providers=[provider]), authenticate=lambda scope: Caller())
     told = await ask(app, scope_of(path=path), {"model": "thinks", **body})
@@ -84,7 +84,7 @@ async def test_the_dials_of_openai_reach_the_provider(path: str, body: dict[str,
     assert params.extra == {"openai": {"user": "ann"}}
 
 
-async def test_what_did_not_reach_anybody_is_named() -> None:
+async def test_parameters_that_reach_no_model_are_listed_as_ignored() -> None:
     provider = ScriptedProvider(["Hello."] * 4, models=[Model(id="other/one", quality=0.9, context_window=9_000)])
     app = create_app(Router(providers=[provider]), authenticate=lambda scope: Caller())
     for path, body in ((CHAT, {"messages": [HI]}), (RESPONSES, {"input": "Hi"})):
@@ -130,7 +130,7 @@ async def test_what_did_not_reach_anybody_is_named() -> None:
         ),
     ],
 )
-async def test_thought_and_what_was_written_to_a_cache_is_counted_at_each_door(
+async def test_reasoning_and_cache_write_tokens_are_in_every_usage(
     path: str, body: dict[str, Any], usage: dict[str, Any]
 ) -> None:
     said: list[Delta | Usage | Finish] = [
@@ -158,14 +158,14 @@ async def test_thought_and_what_was_written_to_a_cache_is_counted_at_each_door(
         ("/openai/v1/models/policy:x", 404, "model_not_found"),
     ],
 )
-async def test_a_model_is_told_by_any_of_its_names(path: str, status: int, said: str) -> None:
+async def test_a_model_is_found_by_any_of_its_names(path: str, status: int, said: str) -> None:
     told = await ask(APP, scope_of("GET", path=path))
     assert told.status == status
     error = told.json.get("error", {})
     assert said in (told.json.get("id"), error.get("type"), error.get("code"))
 
 
-async def test_models_are_listed_as_each_vendor_does() -> None:
+async def test_models_are_listed_in_each_vendors_format() -> None:
     ours = (await ask(APP, scope_of("GET", path="/v1/models"))).json["models"]
     theirs = (await ask(APP, scope_of("GET", path="/anthropic/v1/models"))).json
     assert {model["object"] for model in ours} == {"model"}
@@ -188,7 +188,7 @@ async def test_models_are_listed_as_each_vendor_does() -> None:
         ("/anthropic/v1/files", "not_found_error"),
     ],
 )
-async def test_what_is_not_offered_is_said_in_the_vendors_envelope(path: str, kind: str) -> None:
+async def test_unsupported_paths_use_the_vendors_envelope(path: str, kind: str) -> None:
     told = await ask(APP, scope_of("GET", path=path))
     assert (told.status, told.json["error"]["type"]) == (404, kind)
     assert "is not offered" in told.json["error"]["message"]
@@ -197,7 +197,7 @@ async def test_what_is_not_offered_is_said_in_the_vendors_envelope(path: str, ki
 # Thought.
 
 
-def test_chat_completions_tell_thought_beside_the_answer() -> None:
+def test_chat_completions_have_reasoning_beside_the_answer() -> None:
     message = completion_of(answer(reasoning=THOUGHT))["choices"][0]["message"]
     assert message["reasoning_content"] == "Hm."
     assert message["reasoning_details"] == [
@@ -221,7 +221,7 @@ def thought(reasoning: Reasoning) -> ReasoningDelta:
     return ReasoningDelta(1, ReasoningData(reasoning.text or "", reasoning.items, reasoning.provider, 1))
 
 
-def test_chunks_tell_thought_before_the_answer() -> None:
+def test_chunks_have_reasoning_before_the_answer() -> None:
     exchange, stream = begun()
     prepared: Any = SimpleNamespace(stream=lambda: stream)
     frames = ChunkFrames(exchange, prepared, ChatCall())
@@ -266,7 +266,7 @@ def test_thinking_streams_as_anthropic_sends_it() -> None:
     assert told[5]["content_block"] == {"type": "redacted_thinking", "data": "x"}
 
 
-def test_thought_nobody_asked_for_is_not_told_at_anthropics() -> None:
+def test_messages_without_thinking_show_no_reasoning() -> None:
     told = messages(thought(CLAUDES), RouteCompleted(1, answer(reasoning=CLAUDES)), reads=False)
     assert [event["type"] for event in told] == ["message_start", "message_delta", "message_stop"]
     assert [each["type"] for each in message_of(answer(reasoning=CLAUDES))["content"]] == ["text"]
@@ -274,7 +274,7 @@ def test_thought_nobody_asked_for_is_not_told_at_anthropics() -> None:
     assert [each["type"] for each in shown] == ["thinking", "redacted_thinking", "text"]
 
 
-def test_thought_between_words_and_calls_stays_there() -> None:
+def test_reasoning_between_texts_and_calls_keeps_its_place() -> None:
     thoughts: list[dict[str, Any]] = [{"type": "thinking", "thinking": text, "signature": text} for text in "abc"]
     items = [thoughts[0], thoughts[1] | {"at": [3, 0]}, thoughts[2] | {"at": [3, 1]}]
     calls = [*CALLS, ToolCall("call_2", CALLS[0].function)]
@@ -299,7 +299,7 @@ def test_thought_between_words_and_calls_stays_there() -> None:
         ({"thinking": {"type": "disabled"}}, False),
     ],
 )
-def test_thought_is_told_to_those_who_asked_for_it_or_for_tools(fields: dict[str, Any], reads: bool) -> None:
+def test_messages_show_reasoning_with_thinking_or_tools(fields: dict[str, Any], reads: bool) -> None:
     reading = MessageCall(Known({}, list))
     reading.decode(json.dumps({"model": "auto", "max_tokens": 9, "messages": [HI], **fields}).encode())
     assert reading.shows_thought is reads

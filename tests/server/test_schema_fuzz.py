@@ -24,15 +24,15 @@ checks = pytest.importorskip("schemathesis.specs.openapi.checks")
 FULL = settings().max_examples > 1_000
 """``--full``: the profile of hypothesis says so when this is read."""
 CASES = {
-    "/v1/route": (60, 8_000),
-    "/v1/agents/run": (40, 2_000),
-    "/v1/decide": (40, 5_000),
-    "/v1/traces": (40, 4_000),
-    "/v1/traces/{trace_id}": (20, 1_000),
-    "/v1/analytics/usage": (20, 2_000),
-    "/v1/analytics/cache": (10, 1_000),
-    "/v1/analytics/fallback": (10, 1_000),
-    "/v1/analytics/latency": (10, 1_000),
+    "/v1/route": (30, 8_000),
+    "/v1/agents/run": (15, 2_000),
+    "/v1/decide": (10, 5_000),
+    "/v1/traces": (20, 4_000),
+    "/v1/traces/{trace_id}": (10, 1_000),
+    "/v1/analytics/usage": (10, 2_000),
+    "/v1/analytics/cache": (5, 1_000),
+    "/v1/analytics/fallback": (5, 1_000),
+    "/v1/analytics/latency": (5, 1_000),
     "/v1/models": (5, 500),
     "/v1/policies": (5, 500),
     "/v1/openapi.json": (5, 500),
@@ -99,7 +99,7 @@ def enough(request: pytest.FixtureRequest) -> Iterator[None]:
     """Hold each operation, in whichever process it was, to its number of requests, of which many have got in."""
     before, failed = sent.copy(), request.session.testsfailed
     yield
-    if request.node.name == test_every_operation_is_asked.__name__ or request.session.testsfailed > failed:
+    if request.node.name == test_every_operation_is_fuzzed.__name__ or request.session.testsfailed > failed:
         return
     ((path, number),) = (sent - before).items()
     assert number >= (1 if path in PLAIN else ENOUGH * CASES[path][FULL])
@@ -139,7 +139,7 @@ MENDED = [refused_only_for_what_no_schema_tells, no_fault_of_the_server]
 
 
 @schema.parametrize()  # type: ignore[untyped-decorator]
-def test_the_application_does_what_its_document_says(case: Any, site: tuple[str, str]) -> None:
+def test_the_application_conforms_to_its_document(case: Any, site: tuple[str, str]) -> None:
     url, key = site
     sent[case.path] += 1
     positive = case.meta is not None and case.meta.generation.mode.is_positive
@@ -155,6 +155,6 @@ def test_the_application_does_what_its_document_says(case: Any, site: tuple[str,
     taken[case.path] += response.status_code in (200, 304)
 
 
-def test_every_operation_is_asked() -> None:
+def test_every_operation_is_fuzzed() -> None:
     assert {*CASES, *VENDOR_ROUTES} == DOCUMENT["paths"].keys()
     assert ENOUGH * sum(full for path, (_, full) in CASES.items() if path not in PLAIN) >= PROMISED

@@ -9,14 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+import anyio
 import pytest
 
+from routewright import Console
 from routewright.cli import main
-from routewright.cli.serve import FLAGS
+from routewright.cli.serve import FLAGS, started_page
+from routewright.errors import StorageUnavailable
 from routewright.serve import prepare
 from routewright.serve.config import VARIABLES, ServeFile, Sources, keys_of
-from routewright.serve.parts import settings_of
-from routewright.serve.plan import Plan, Tls
+from routewright.serve.parts import opened, settings_of
+from routewright.serve.plan import Begun, Plan, Tls
 from routewright.serve.prepare import plan_of
 from routewright.testing.faulty.server import PEM
 
@@ -52,7 +55,7 @@ def planned(config: str | None = None, environ: dict[str, str] | None = None, **
     return plan_of(Sources(flags, FLAGS, environ or {}, config))
 
 
-def test_a_flag_is_before_the_environment_before_the_file_before_the_default() -> None:
+def test_flags_win_over_variables_over_the_file_over_defaults() -> None:
     Path("serve.toml").write_text("port = 1\nworkers = 2\nhost = '127.0.0.3'\n")
     environ = {"ROUTEWRIGHT_PORT": "4", "ROUTEWRIGHT_WORKERS": "5", "ROUTEWRIGHT_CONFIG": "serve.toml"}
     plan = planned(environ=environ, port=7)
@@ -61,7 +64,7 @@ def test_a_flag_is_before_the_environment_before_the_file_before_the_default() -
     assert planned("serve.toml").address.port == 1
 
 
-def test_every_key_can_be_said_by_a_variable() -> None:
+def test_every_key_can_be_set_by_a_variable() -> None:
     environ = {
         "ROUTEWRIGHT_INSECURE_BIND": "yes",
         "ROUTEWRIGHT_HOST": "0.0.0.0",
@@ -91,15 +94,15 @@ def test_every_key_can_be_said_by_a_variable() -> None:
 
 @pytest.mark.parametrize("key", ["PRODUCTION_DAYS", "SANDBOX_DAYS"])
 @pytest.mark.parametrize("days", ["9", "forever"])
-def test_one_key_of_a_table_may_stand_alone(key: str, days: str) -> None:
+def test_one_key_of_a_table_is_enough(key: str, days: str) -> None:
     assert settings_of(planned(environ={f"ROUTEWRIGHT_SETTINGS_RETENTION_{key}": days})).retention is not None
 
 
-def test_kubernetes_may_set_a_port_of_its_own() -> None:
+def test_the_port_variable_of_kubernetes_is_ignored() -> None:
     assert planned(environ={"ROUTEWRIGHT_PORT": "tcp://10.0.0.1:80"}).address.port == 8080
 
 
-def test_web_pages_are_named_by_their_origins(refused: Refused) -> None:
+def test_cors_origins_are_validated(refused: Refused) -> None:
     environ = {"ROUTEWRIGHT_CORS_ORIGINS": "https://a.example, https://b.example", "ROUTEWRIGHT_HEALTH": "yes"}
     plan = planned(environ=environ)
     assert (plan.cors_origins, plan.health) == (("https://a.example", "https://b.example"), True)
@@ -107,7 +110,7 @@ def test_web_pages_are_named_by_their_origins(refused: Refused) -> None:
     assert "--cors-origin: 'https://a.example/' is not an origin; write scheme and host" in said
 
 
-def test_a_wrong_value_is_named_where_it_stands(refused: Refused, monkeypatch: Patch) -> None:
+def test_a_wrong_value_is_refused_by_its_source(refused: Refused, monkeypatch: Patch) -> None:
     Path("serve.toml").write_text("# mine\nport = 70_000\n\n[tls]\ncerts = 'x'\n")
     said = refused("--config", "serve.toml")
     assert "serve.toml: port: must be from 0 to 65535, got 70000" in said
@@ -125,7 +128,7 @@ def test_a_wrong_value_is_named_where_it_stands(refused: Refused, monkeypatch: P
 
 
 @pytest.mark.parametrize("proxy", ["*", "nginx", "10.0.0.1/8", "10.0.0.1:80"])
-def test_a_proxy_is_named_by_an_address_or_a_network(refused: Refused, monkeypatch: Patch, proxy: str) -> None:
+def test_trusted_proxies_are_addresses_or_networks(refused: Refused, monkeypatch: Patch, proxy: str) -> None:
     monkeypatch.setenv("ROUTEWRIGHT_TRUSTED_PROXIES", "::1,192.168.0.0/16")
     assert main(["serve", "--check"]) == 0
     monkeypatch.setenv("ROUTEWRIGHT_TRUSTED_PROXIES", f"127.0.0.1,{proxy}")
@@ -133,19 +136,19 @@ def test_a_proxy_is_named_by_an_address_or_a_network(refused: Refused, monkeypat
     assert said.startswith("ROUTEWRIGHT_TRUSTED_PROXIES: must be an address, or a network as 10.0.0.0/8")
 
 
-def test_a_variable_that_is_misspelt_is_told(capsys: Capture, monkeypatch: Patch) -> None:
+def test_a_misspelt_variable_is_warned_about(capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.setenv("ROUTEWRIGHT_WORKER", "2")
     assert main(["serve", "--check"]) == 0
     assert "ROUTEWRIGHT_WORKER says nothing here; did you mean 'ROUTEWRIGHT_WORKERS'" in capsys.readouterr().err
 
 
-def test_a_key_of_a_client_in_the_same_shell_is_taken_for_no_slip(capsys: Capture, monkeypatch: Patch) -> None:
+def test_the_variables_of_clients_cause_no_warning(capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.setenv("ROUTEWRIGHT_KEY", "sk_test_1")
     assert main(["serve", "--check"]) == 0
     assert capsys.readouterr().err == ""
 
 
-def test_a_check_starts_and_makes_nothing(capsys: Capture, monkeypatch: Patch) -> None:
+def test_a_check_starts_and_creates_nothing(capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-CANARY")
     assert main(["serve", "--check", "--workers", "2", "--admin-port", "9100"]) == 0
     shown = capsys.readouterr().out
@@ -156,7 +159,7 @@ def test_a_check_starts_and_makes_nothing(capsys: Capture, monkeypatch: Patch) -
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.5", "example.com"])
-def test_plain_http_stays_on_this_machine_unless_told_otherwise(refused: Refused, host: str) -> None:
+def test_plain_http_beyond_loopback_needs_insecure_bind(refused: Refused, host: str) -> None:
     said = refused("--host", host)
     assert said.startswith(f"--host: is {host!r}, which other machines can reach")
     assert "--insecure-bind" in said
@@ -164,22 +167,22 @@ def test_plain_http_stays_on_this_machine_unless_told_otherwise(refused: Refused
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
-def test_loopback_needs_no_leave(host: str) -> None:
+def test_loopback_addresses_need_no_flag(host: str) -> None:
     assert main(["serve", "--check", "--host", host]) == 0
 
 
-def test_memory_is_not_for_several(refused: Refused) -> None:
+def test_an_in_memory_store_is_for_one_worker(refused: Refused) -> None:
     assert refused("--store", "memory:", "--workers", "2").startswith("--store: is memory:, which 2 workers")
     assert main(["serve", "--check", "--store", "memory:"]) == 0
 
 
-def test_the_administrator_has_ports_of_his_own(refused: Refused) -> None:
+def test_admin_ports_must_not_overlap(refused: Refused) -> None:
     said = refused("--admin-port", "8079", "--workers", "3")
     assert said.startswith("--admin-port: is 8079, so workers use 8079 to 8081, but 8080 is")
     assert refused("--admin-port", "65535", "--workers", "2").startswith("--admin-port: is 65535, but 2 workers")
 
 
-def test_files_of_tls_are_tried_before_anything_starts(refused: Refused, monkeypatch: Patch) -> None:
+def test_tls_files_are_checked_before_the_start(refused: Refused, monkeypatch: Patch) -> None:
     key, certificate = (f"-----BEGIN {each}" for each in PEM.split("-----BEGIN ")[1:])
     Path("key.pem").write_text(key)
     Path("cert.pem").write_text(certificate)
@@ -204,13 +207,37 @@ def test_files_of_tls_are_tried_before_anything_starts(refused: Refused, monkeyp
     assert "does not belong to the certificate" in refused(*given, "locked.pem")
 
 
-def test_a_password_is_never_repeated(refused: Refused) -> None:
+def test_passwords_are_never_shown(refused: Refused) -> None:
     Path("serve.toml").write_text("[tls]\ncert = 'c'\nkey_password = ['CANARY']\n")
     assert "CANARY" not in refused("--config", "serve.toml")
     assert "CANARY" not in repr(Tls("c", "k", "CANARY"))
 
 
-def test_policies_and_a_catalogue_are_read_before_anything_starts(refused: Refused) -> None:
+DATABASE = "postgresql://app:CANARY@db.example/routewright"
+
+
+def test_a_check_names_a_database_without_its_password(capsys: Capture, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("ROUTEWRIGHT_SECRET", "r" * 64)
+    assert main(["serve", "--check", "--store", DATABASE]) == 0
+    out = capsys.readouterr().out
+    assert "\nstore    postgresql://db.example/routewright\n" in out
+    assert "CANARY" not in out
+
+
+def test_a_database_needs_the_secret_in_the_environment(refused: Refused) -> None:
+    said = "is not set, but a store in PostgreSQL needs it: API keys depend on it"
+    hint = "set the same on all machines ('openssl rand -hex 32')"
+    assert refused("--store", DATABASE) == f"ROUTEWRIGHT_SECRET: {said}; {hint}"
+
+
+def test_redis_urls_are_checked_before_the_start(capsys: Capture, refused: Refused) -> None:
+    said = refused("--coordination", "redis://u:CANARY@host/x")
+    assert said.startswith("--coordination: is not an address of Redis; write redis://")
+    assert main(["serve", "--check", "--coordination", "redis://u:CANARY@host/1"]) == 0
+    assert capsys.readouterr().out.count("redis://host/1") == 1
+
+
+def test_policies_and_catalogue_are_checked_before_the_start(refused: Refused) -> None:
     Path("policies.toml").write_text("[[policies]]\nname = 'a'\ngoal = 'fast'\n")
     assert refused("--policies", "policies.toml").startswith("policies.toml: policies[0].goal")
     assert "none.toml: cannot be read" in refused("--policies", "none.toml")
@@ -230,7 +257,7 @@ def test_a_missing_extra_is_named(refused: Refused, monkeypatch: Patch) -> None:
     assert isinstance(sys.modules.pop("routewright.cli.serve"), ModuleType)
 
 
-def test_figures_that_nothing_keeps_are_told_before_anything_starts(capsys: Capture, monkeypatch: Patch) -> None:
+def test_a_check_warns_that_metrics_need_prometheus_client(capsys: Capture, monkeypatch: Patch) -> None:
     find = importlib.util.find_spec
     with monkeypatch.context() as without:
         without.setattr(prepare, "find_spec", lambda name: None if name == "prometheus_client" else find(name))
@@ -245,3 +272,57 @@ _NO_FIGURES = (
     "routewright: admin.port: /metrics will have no figures: prometheus_client is not installed; "
     "run: pip install 'routewright[metrics]'\n"
 )
+
+
+@pytest.mark.anyio
+async def test_two_first_starts_at_once_create_one_account() -> None:
+    plan, made = planned(environment="sandbox"), list[Begun]()
+
+    async def first_start() -> None:
+        made.append(await prepare.begin(plan))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(2):
+            group.start_soon(first_start)
+    assert sorted(len(each.keys) for each in made) == [0, 1]
+    async with Console(plan.store) as console:
+        assert [account.name for account in await console.accounts()] == ["main"]
+        assert len(await console.keys("main")) == 1
+
+
+@pytest.mark.anyio
+async def test_a_second_start_shows_no_keys() -> None:
+    plan = planned()
+    first, second = await prepare.begin(plan), await prepare.begin(plan)
+    assert set(first.keys) == {"production", "sandbox"}
+    assert second.keys == {}
+    page = started_page(plan, second, ())
+    assert "first start" not in page
+    assert "routewright keys create main" in page
+    assert "can call no model yet" in page
+
+
+def test_a_worker_does_not_recreate_a_removed_store() -> None:
+    plan = planned()
+    anyio.run(prepare.begin, plan)
+    for file in Path().glob("routewright.db*"):
+        file.unlink()
+
+    async def work() -> None:
+        async with opened(plan):
+            pass
+
+    with pytest.raises(StorageUnavailable, match=r"routewright\.db was removed while it was in use: restore a backup"):
+        anyio.run(work)
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.anyio
+async def test_a_store_with_an_account_gets_no_other_and_the_page_names_it() -> None:
+    plan = planned()
+    async with Console(plan.store) as console:
+        await console.create_account("acme")
+        begun = await prepare.begin(plan)
+        assert [account.name for account in await console.accounts()] == ["acme"]
+    assert begun.keys == {}
+    assert "routewright keys create acme --name" in started_page(plan, begun, ())

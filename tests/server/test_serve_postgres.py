@@ -9,9 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from routewright import Console, RateLimits
 from routewright.backends.storage.postgres.connection import Address
 from routewright.backends.storage.postgres.schema import create
 from routewright.cli import main
+from routewright.cli.serve import FLAGS
+from routewright.errors import StorageUnavailable
+from routewright.serve.config import Sources
+from routewright.serve.prepare import begin, plan_of
 from routewright.testing.servers import PostgresServer, RedisServer
 
 from .command import Server, serving
@@ -47,52 +52,44 @@ def get(server: Server, path: str) -> tuple[int, dict[str, str]]:
         connection.close()
 
 
-def test_servers_share_a_database(url: str, tmp_path: Path) -> None:
-    (tmp_path / "second").mkdir()
-    with serving(tmp_path, "--store", url, "--workers", "2", ROUTEWRIGHT_SECRET=ROOT) as first:
+def test_servers_share_a_database_and_limits_in_redis(
+    url: str, redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis_server.flush()
+    second_folder = tmp_path / "second"
+    second_folder.mkdir()
+    config = second_folder / "serve.toml"
+    config.write_text(f'store = "{url}"\ncoordination = "{redis_server.url}"\ncache = "{redis_server.url}"\n')
+    flags = ("--store", url, "--coordination", redis_server.url, "--cache", redis_server.url)
+    with serving(tmp_path, *flags, ROUTEWRIGHT_SECRET=ROOT) as first:
         key = first.keys["test"]
         assert first.ask(key).status == 200
-        second_folder = tmp_path / "second"
-        config = second_folder / "serve.toml"
-        config.write_text(f'store = "{url}"\n')
+        monkeypatch.setenv("ROUTEWRIGHT_SECRET", ROOT)
+        console = Console(url).blocking
+        console.create_account("acme", limits=RateLimits(requests_per_min=10))
+        limited = console.create_key("acme", name="site", environment="sandbox").secret.reveal()
+        console.close()
         with serving(second_folder, "--config", str(config), ROUTEWRIGHT_SECRET=ROOT) as second:
             assert second.keys == {}
             assert second.ask(key).status == 200
             assert "another key: routewright keys create main --name NAME --store postgresql://" in second.page
+            found = [server.ask(limited).status for _ in range(6) for server in (first, second)]
             texts = [first.page, first.log, second.page, second.log]
+    assert found == [200] * 10 + [429] * 2
     assert CANARY not in "".join(texts)
 
 
-def test_a_check_names_the_database_without_its_password(
-    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.anyio
+async def test_a_database_without_a_store_is_refused_at_the_start(
+    database: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROUTEWRIGHT_SECRET", ROOT)
-    assert main(["serve", "--check", "--store", url]) == 0
-    out = capsys.readouterr().out
-    assert f"\nstore    postgresql://{url.rpartition('@')[2]}\n" in out
-    assert CANARY not in out
+    plan = plan_of(Sources({"store": database.database()}, FLAGS, {}, None))
+    with pytest.raises(StorageUnavailable, match="there is no store yet: run 'routewright store create'"):
+        await begin(plan)
 
 
-def test_a_database_needs_the_secret_in_the_environment(
-    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("ROUTEWRIGHT_SECRET", raising=False)
-    assert main(["serve", "--store", url]) == 2
-    said = "is not set, but a store in PostgreSQL needs it: API keys depend on it"
-    hint = "set the same on all machines ('openssl rand -hex 32')"
-    assert capsys.readouterr() == ("", f"routewright: ROUTEWRIGHT_SECRET: {said}; {hint}\n")
-
-
-def test_a_database_without_a_store_is_refused_at_the_start(
-    database: PostgresServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with serving(tmp_path, "--store", database.database(), ROUTEWRIGHT_SECRET=ROOT) as server:
-        assert server.ended() == 1
-    assert "there is no store yet: run 'routewright store create'" in server.log
-    assert "Traceback" not in server.log
-
-
-def test_a_part_that_is_away_is_said_with_what_that_means(
+def test_readyz_says_which_part_is_away_and_what_that_means(
     database: PostgresServer, url: str, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     secret = f"redis://:{CANARY}@127.0.0.1:1/0"  # where nothing listens
@@ -120,37 +117,3 @@ def test_a_part_that_is_away_is_said_with_what_that_means(
 
 def main_changes(url: str, *terms: str) -> int:
     return main(["accounts", "change", "main", *terms, "--store", url])
-
-
-def test_servers_share_limits_in_redis(
-    url: str,
-    redis_server: RedisServer,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    redis_server.flush()
-    monkeypatch.setenv("ROUTEWRIGHT_SECRET", ROOT)
-    monkeypatch.setenv("ROUTEWRIGHT_STORE", url)
-    assert main(["accounts", "create", "acme", "--requests-per-min", "10"]) == 0
-    capsys.readouterr()
-    assert main(["keys", "create", "acme", "--name", "site", "--environment", "sandbox"]) == 0
-    key = capsys.readouterr().out.strip()
-    (tmp_path / "second").mkdir()
-    flags = ("--store", url, "--coordination", redis_server.url, "--cache", redis_server.url)
-    with (
-        serving(tmp_path, *flags, ROUTEWRIGHT_SECRET=ROOT) as first,
-        serving(tmp_path / "second", *flags, ROUTEWRIGHT_SECRET=ROOT) as second,
-    ):
-        found = [server.ask(key).status for _ in range(6) for server in (first, second)]
-    assert found == [200] * 10 + [429] * 2
-
-
-def test_addresses_of_redis_are_checked_before_anything_starts(
-    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ROUTEWRIGHT_SECRET", ROOT)
-    assert main(["serve", "--check", "--store", url, "--coordination", f"redis://u:{CANARY}@host/x"]) == 2
-    assert capsys.readouterr().err.startswith("routewright: --coordination: is not an address of Redis; write redis://")
-    assert main(["serve", "--check", "--store", url, "--coordination", f"redis://u:{CANARY}@host/1"]) == 0
-    assert capsys.readouterr().out.count("redis://host/1") == 1

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from routewright.cli.serve import FLAGS
 from routewright.errors import RouterError, ValidationFailed
@@ -33,10 +33,11 @@ from routewright.serve.supervisor import (
     _shared_metrics,
     listening,
 )
-from routewright.serve.worker import fitting
+from routewright.serve.worker import WorkerServer, fitting
 from routewright.server.http_limits import ConnectionLimits
 
 from .command import free_ports
+from .wire import Client, scope_of
 
 PLAN = Plan(
     address=Address("127.0.0.1", 8080),
@@ -151,7 +152,7 @@ def test_each_worker_leaves_when_its_successor_is_ready(supervisor: Supervisor) 
 
 
 @pytest.mark.parametrize("why", ["it ends", "it never becomes ready", "there is no room for a process"])
-def test_a_successor_that_cannot_start_leaves_all_as_it_is(
+def test_a_successor_that_cannot_start_changes_nothing(
     supervisor: Supervisor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     before = list(supervisor._workers)
@@ -170,16 +171,14 @@ def test_a_successor_that_cannot_start_leaves_all_as_it_is(
     assert (why == "there is no room for a process") == ("Cannot allocate memory" in caplog.text)
 
 
-def test_a_configuration_that_is_not_valid_changes_nothing(
-    supervisor: Supervisor, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_invalid_configuration_changes_nothing(supervisor: Supervisor, caplog: pytest.LogCaptureFixture) -> None:
     reload(supervisor, ValidationFailed("serve.toml:3: port: is wrong"))
     assert len(Hand.made) == 2
     assert "not reloaded" in caplog.text
     assert "serve.toml:3: port: is wrong" in caplog.text
 
 
-def test_more_and_fewer_workers_are_taken_at_a_reload(supervisor: Supervisor) -> None:
+def test_a_reload_changes_the_number_of_workers(supervisor: Supervisor) -> None:
     reload(supervisor, replace(PLAN, workers=3))
     assert [worker.place for worker in supervisor._workers] == [0, 1, 2]
     reload(supervisor, replace(PLAN, workers=1))
@@ -187,14 +186,14 @@ def test_more_and_fewer_workers_are_taken_at_a_reload(supervisor: Supervisor) ->
     assert [worker.left for worker in Hand.made] == [True] * 5 + [False]
 
 
-def test_what_only_a_new_start_changes_is_said(supervisor: Supervisor, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reload_warns_of_values_that_need_a_restart(supervisor: Supervisor, caplog: pytest.LogCaptureFixture) -> None:
     reload(supervisor, replace(PLAN, store="sqlite:///b.db", address=Address("127.0.0.1", 9)))
     assert "the new store takes effect at the next restart" in caplog.text
     assert "the new address takes effect at the next restart" in caplog.text
     assert (supervisor._plan.store, supervisor._plan.address) == (PLAN.store, PLAN.address)
 
 
-def test_a_port_that_was_left_to_chance_is_no_change(supervisor: Supervisor, caplog: pytest.LogCaptureFixture) -> None:
+def test_port_0_is_not_a_changed_port(supervisor: Supervisor, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         reload(supervisor, replace(PLAN, address=Address("127.0.0.1", 0)))
     assert caplog.messages == []
@@ -202,7 +201,7 @@ def test_a_port_that_was_left_to_chance_is_no_change(supervisor: Supervisor, cap
 
 
 @pytest.mark.parametrize("no_room", [False, True])
-def test_a_worker_that_dies_again_and_again_is_started_ever_more_slowly(
+def test_a_worker_that_keeps_dying_is_restarted_after_growing_pauses(
     supervisor: Supervisor, now: list[float], no_room: bool
 ) -> None:
     pauses = []
@@ -221,7 +220,7 @@ def test_a_worker_that_dies_again_and_again_is_started_ever_more_slowly(
     assert pauses == [1, 2, 4, 8, 16, LONGEST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
 
 
-def test_while_no_worker_is_alive_one_is_started_at_once_and_the_others_wait(supervisor: Supervisor) -> None:
+def test_if_all_workers_are_dead_one_is_restarted_at_once(supervisor: Supervisor) -> None:
     first, second = supervisor._workers
     first.pause_s, second.pause_s = 8.0, 1.0
     for died in (first, second):
@@ -234,14 +233,14 @@ def test_while_no_worker_is_alive_one_is_started_at_once_and_the_others_wait(sup
         Hand.made[-1].end()
 
 
-def test_one_that_has_lived_long_is_replaced_at_once(supervisor: Supervisor) -> None:
+def test_a_worker_that_lived_long_is_replaced_at_once(supervisor: Supervisor) -> None:
     Hand.made[0].age_s = 60.0
     Hand.made[0].end()
     supervisor._keep_alive()
     assert [id(worker) for worker in supervisor._workers] == [id(Hand.made[2]), id(Hand.made[1])]
 
 
-def test_one_whose_event_loop_hangs_is_replaced(
+def test_a_hanging_worker_is_replaced(
     supervisor: Supervisor, now: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     first = Hand.made[0]
@@ -255,7 +254,7 @@ def test_one_whose_event_loop_hangs_is_replaced(
     assert supervisor._workers[0] is Hand.made[2]
 
 
-def test_no_health_check_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_checks_do_not_block(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(room, "monotonic", lambda: now[0])
     worker = Worker.__new__(Worker)
@@ -275,7 +274,7 @@ def test_no_health_check_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert worker.hangs(is_due=False)
 
 
-def test_one_that_does_not_leave_in_time_is_killed(supervisor: Supervisor, now: list[float]) -> None:
+def test_a_worker_that_does_not_end_in_time_is_killed(supervisor: Supervisor, now: list[float]) -> None:
     reload(supervisor, replace(PLAN, workers=1))
     for worker in Hand.made[:2]:
         worker.leaves_by = now[0] + 10
@@ -288,7 +287,7 @@ def test_one_that_does_not_leave_in_time_is_killed(supervisor: Supervisor, now: 
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_workers_share_figures_in_the_operators_folder_or_one_that_is_removed(
+def test_workers_share_metrics_in_the_operators_folder_or_a_temporary_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: bool
 ) -> None:
     monkeypatch.delenv(METRICS_FOLDER, raising=False)
@@ -301,7 +300,7 @@ def test_workers_share_figures_in_the_operators_folder_or_one_that_is_removed(
     assert (folder.is_dir(), METRICS_FOLDER in os.environ) == (given, given)
 
 
-def test_ports_are_taken_in_a_row_for_the_administrator_of_each_worker() -> None:
+def test_each_worker_has_the_next_admin_port() -> None:
     first = free_ports(2)
     asked = replace(PLAN, address=Address("127.0.0.1", 0), admin=Address("127.0.0.1", first))
     plan, listeners = listening(asked, FLAGS)
@@ -317,7 +316,7 @@ ENDING = [("SIGTERM", None), ("SIGINT", 130), ("SIGQUIT", 131)]
 
 
 @pytest.mark.parametrize(("name", "forced"), ENDING)
-def test_the_second_ctrl_c_waits_for_nothing(name: str, forced: int | None) -> None:
+def test_a_second_ctrl_c_exits_at_once(name: str, forced: int | None) -> None:
     with Signals() as signals:
         signal.raise_signal(signal.SIGTERM)
         assert signals.ending
@@ -329,7 +328,7 @@ def test_the_second_ctrl_c_waits_for_nothing(name: str, forced: int | None) -> N
     assert ended.value.code == forced
 
 
-def test_a_wish_to_reload_is_noted() -> None:
+def test_sighup_requests_a_reload() -> None:
     before = signal.getsignal(signal.SIGHUP)
     with Signals() as signals:
         signal.raise_signal(signal.SIGHUP)
@@ -339,10 +338,25 @@ def test_a_wish_to_reload_is_noted() -> None:
 
 
 @pytest.mark.parametrize(("files", "room"), [(400, 200), (1_024, 768), (20_000, 10_000)])
-def test_a_worker_has_no_more_connections_open_than_it_may_open_files(
-    monkeypatch: pytest.MonkeyPatch, files: int, room: int
-) -> None:
+def test_connections_are_limited_by_open_files(monkeypatch: pytest.MonkeyPatch, files: int, room: int) -> None:
     resource = pytest.importorskip("resource")
     monkeypatch.setattr(resource, "getrlimit", lambda which: (files, files))
     monkeypatch.setattr(resource, "setrlimit", lambda which, limits: None)
     assert fitting(ConnectionLimits()).open == room
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("trusted", "client"), [("127.0.0.1", "192.0.2.7"), ("192.0.2.1", "127.0.0.1")])
+async def test_only_a_trusted_proxy_names_the_client(trusted: str, client: str) -> None:
+    seen: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["client"][0])
+
+    plan = replace(PLAN, trusted_proxies=(trusted,), connections=asdict(ConnectionLimits()))
+    config = WorkerServer(plan).config
+    config.app = app
+    config.load()
+    headers, asking = {"x-forwarded-for": "198.51.100.9, 192.0.2.7"}, Client()
+    await config.loaded_app(scope_of("GET", "/v1/models", headers=headers), asking.receive, asking.send)
+    assert seen == [client]

@@ -64,7 +64,7 @@ def test_the_header_goes_from_the_client_through_the_trace_to_the_upstream() -> 
     assert not any(b"tracestate" in heard for heard in upstream.heard)
 
 
-def test_a_vendor_that_is_not_named_hears_nothing() -> None:
+def test_an_unlisted_vendor_gets_no_traceparent() -> None:
     with passing_on() as (site, upstream), site.client(site.key()) as client:
         trace_id = client.post("/v1/route", json=HELLO, headers={"traceparent": HERE}).json()["trace_id"]
         assert client.get(f"/v1/traces/{trace_id}").json()["traceparent"] == HERE
@@ -82,7 +82,7 @@ def test_a_vendor_that_is_not_named_hears_nothing() -> None:
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_garbage_is_ignored_and_never_said_back(sent: list[tuple[str, str]], stream: bool) -> None:
+def test_an_invalid_traceparent_is_ignored_and_never_repeated(sent: list[tuple[str, str]], stream: bool) -> None:
     site = Site()
     key = site.key(environment="sandbox")
     with site.client() as client:
@@ -94,7 +94,7 @@ def test_garbage_is_ignored_and_never_said_back(sent: list[tuple[str, str]], str
     assert "CANARY" not in answer.text + str(answer.headers) + str(trace)
 
 
-def test_a_stream_knows_where_it_was_asked_from() -> None:
+def test_a_stream_keeps_its_traceparent() -> None:
     site = Site()
     with site.client(site.key(environment="sandbox")) as client:
         client.post("/v1/route", json={**HELLO, "stream": True}, headers={"traceparent": HERE})

@@ -51,14 +51,14 @@ def ignored(answer: Client) -> list[str]:
         ),
     ],
 )
-async def test_a_field_that_is_not_honoured_is_ignored_by_its_name(at: str, name: str) -> None:
+async def test_an_unsupported_field_is_listed_as_ignored(at: str, name: str) -> None:
     answer = await sent(at, **{name: "x"})
     assert (answer.status, ignored(answer)) == (200, [name])
 
 
 @pytest.mark.parametrize("role", ["user", "assistant"])
 @pytest.mark.parametrize("kind", kinds(BetaContentBlockParam))
-async def test_every_block_of_anthropics_is_taken_or_refused_at_its_place(role: str, kind: str) -> None:
+async def test_every_block_of_anthropics_is_accepted_or_refused_at_its_path(role: str, kind: str) -> None:
     answer = await sent(ANTHROPIC_AT, messages=[HI, {"role": role, "content": [{"type": kind}]}])
     if answer.status == 200:
         assert ignored(answer) == [kind]
@@ -68,7 +68,7 @@ async def test_every_block_of_anthropics_is_taken_or_refused_at_its_place(role: 
 
 
 @pytest.mark.parametrize("kind", kinds(BetaContentBlockParam))
-async def test_a_block_in_a_result_is_refused_in_words_of_this_interface(kind: str) -> None:
+async def test_an_unsupported_block_in_a_tool_result_is_refused_in_anthropics_terms(kind: str) -> None:
     result = {"type": "tool_result", "tool_use_id": "a", "content": [{"type": kind}]}
     answer = await sent(ANTHROPIC_AT, messages=[{"role": "user", "content": [result]}])
     problem = answer.json["error"]["details"]["problems"][0]
@@ -84,13 +84,13 @@ async def test_a_tool_that_anthropic_runs_is_refused(kind: str) -> None:
 
 
 @pytest.mark.parametrize("role", kinds(ChatCompletionMessageParam, "role"))
-async def test_every_role_of_openais_is_taken_or_refused_at_its_place(role: str) -> None:
+async def test_every_role_of_openais_is_accepted_or_refused_at_its_path(role: str) -> None:
     answer = await sent(OPENAI_AT, messages=[HI, {"role": role, "content": "Hi", "tool_call_id": "a", "name": "a"}])
     assert answer.status == 200 or answer.json["error"]["param"].startswith("messages[1].")
 
 
 @pytest.mark.parametrize("kind", kinds(ChatCompletionContentPartParam))
-async def test_every_part_of_openais_is_taken_or_refused_at_its_place(kind: str) -> None:
+async def test_every_part_of_openais_is_accepted_or_refused_at_its_path(kind: str) -> None:
     part = {"type": kind, "text": "Hi", "image_url": {"url": "https://x/y.png"}, "prompt_cache_breakpoint": {}}
     answer = await sent(OPENAI_AT, messages=[{"role": "user", "content": [part]}])
     if answer.status == 200:
@@ -100,6 +100,6 @@ async def test_every_part_of_openais_is_taken_or_refused_at_its_place(kind: str)
 
 
 @pytest.mark.parametrize("kind", sorted({*kinds(ChatCompletionToolUnionParam)} - {"function"}))
-async def test_a_tool_that_is_no_function_is_refused(kind: str) -> None:
+async def test_a_tool_that_is_not_a_function_is_refused(kind: str) -> None:
     answer = await sent(OPENAI_AT, tools=[{"type": kind, kind: {"name": "x"}}])
     assert (answer.status, answer.json["error"]["param"]) == (400, "tools[0].type")

@@ -53,7 +53,7 @@ def test_the_forms_of_model(model: str, field: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("model", ["unheard-of", "claude-x", "openai/gpt-5o", "autos", "aut:cost"])
-def test_a_model_that_nobody_knows_is_not_found(model: str) -> None:
+def test_an_unknown_model_is_not_found(model: str) -> None:
     with pytest.raises(ModelNotFound, match=f"there is no model '{model}', or you may not use it; "):
         ALL.id_of(model, "openai", "GET /models")
 
@@ -73,7 +73,7 @@ def test_a_named_model_is_followed_by_those_of_its_fallback() -> None:
     ]
 
 
-def test_what_is_wished_goes_into_the_request() -> None:
+def test_the_field_routewright_sets_fields_of_the_request() -> None:
     wishes = wishes_of({"budget": {"maxCostUsd": 0.5}, "strategy": "balanced", "timeout_ms": 900}, WORDS)
     found = wished(HI, "auto:cost", "openai", wishes, KNOWN)
     assert (found.budget, found.goal, found.timeout_ms) == (Budget(max_cost_usd=0.5), "cost", 900)
@@ -90,13 +90,13 @@ def test_what_is_wished_goes_into_the_request() -> None:
         ("auto:", Wishes()),
     ],
 )
-def test_a_model_that_says_something_else_is_refused(model: str, wishes: Wishes) -> None:
+def test_a_model_that_contradicts_the_options_is_refused(model: str, wishes: Wishes) -> None:
     with pytest.raises(ValidationFailed, match="model: "):
         wished(HI, model, "openai", wishes, KNOWN)
 
 
 @pytest.mark.parametrize("given", [[], "fast", {"budgets": {}}, {"goal": "speed"}, {"budget": {"max_cost_usd": 1}}])
-def test_what_is_no_wish_is_refused_by_its_place(given: Any) -> None:
+def test_an_unknown_option_is_refused_at_its_path(given: Any) -> None:
     with pytest.raises(ValidationFailed, match=FIELD):
         wishes_of(given, WORDS)
 
@@ -107,7 +107,7 @@ BODY = {"model": "auto", "max_tokens": 9, "messages": [{"role": "user", "content
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("path", DOORS)
-async def test_another_body_under_the_same_key_is_409_though_what_differs_is_ignored(path: str) -> None:
+async def test_a_reused_key_is_409_even_if_the_difference_is_ignored(path: str) -> None:
     app = create_app(Router.sandbox(), authenticate=lambda scope: Caller())
     scope = scope_of(path=path, headers={"idempotency-key": "k"})
     first, again = await ask(app, scope, BODY), await ask(app, scope, dict(reversed(BODY.items())))
@@ -117,7 +117,7 @@ async def test_another_body_under_the_same_key_is_409_though_what_differs_is_ign
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("path", DOORS)
-async def test_a_key_in_the_body_is_refused_and_not_ignored(path: str) -> None:
+async def test_an_idempotency_key_in_the_body_is_refused(path: str) -> None:
     app = create_app(Router.sandbox(), authenticate=lambda scope: Caller())
     client = await ask(app, scope_of(path=path), {**BODY, "idempotency_key": "k"})
     assert client.status == 400
@@ -126,7 +126,7 @@ async def test_a_key_in_the_body_is_refused_and_not_ignored(path: str) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("path", DOORS)
-async def test_what_is_suggested_can_be_followed(path: str) -> None:
+async def test_suggestions_name_the_field_routewright(path: str) -> None:
     app = create_app(Router.sandbox(), authenticate=lambda scope: Caller())
     client = await ask(app, scope_of(path=path), {**BODY, FIELD: {"budget": {"maxCostUsd": 1e-9}}})
     assert client.status == 422
@@ -138,7 +138,7 @@ async def test_what_is_suggested_can_be_followed(path: str) -> None:
 @pytest.mark.parametrize(
     "field", ["budget", "models", "goal", "strategy", "policy_id", "prefer", "fallback", "cache", "timeout_ms"]
 )
-async def test_a_wish_beside_the_field_is_refused_and_not_ignored(path: str, field: str) -> None:
+async def test_an_option_outside_the_field_routewright_is_refused(path: str, field: str) -> None:
     app = create_app(Router.sandbox(), authenticate=lambda scope: Caller())
     assert (await ask(app, scope_of(path=path), {**BODY, field: None})).status == 200
     client = await ask(app, scope_of(path=path), {**BODY, field: 1})
@@ -146,7 +146,7 @@ async def test_a_wish_beside_the_field_is_refused_and_not_ignored(path: str, fie
     assert f"send it as {FIELD}.{field}" in client.json["error"]["message"]
 
 
-def test_a_header_names_what_was_ignored_and_holds_nothing_else() -> None:
+def test_the_header_of_ignored_fields_has_only_names() -> None:
     names = Ignored()
     for name in ("top_k", "x\r\nset-cookie", "é", "a b", "logprobs", "sk_live_0123456789abcdef", "y" * 99):
         names.add(name)
@@ -154,7 +154,7 @@ def test_a_header_names_what_was_ignored_and_holds_nothing_else() -> None:
     assert Ignored().headers() == {}
 
 
-def test_what_only_one_vendor_knows_is_ignored_where_another_serves() -> None:
+def test_vendor_fields_are_ignored_if_another_vendor_serves() -> None:
     names = Ignored({"logprobs"})
     names.extra = {"openai": {"user": "ann"}}
     assert names.headers("openai/gpt-4o") == {"X-Routewright-Ignored": "logprobs"}
@@ -162,12 +162,12 @@ def test_what_only_one_vendor_knows_is_ignored_where_another_serves() -> None:
 
 
 @pytest.mark.parametrize("junk", [None, 5, "", "gAAAAB", "bm90IGpzb24=", "e30=", "W1tbW1tb", "*" * 40])
-def test_reasoning_comes_back_as_it_was_packed_and_nothing_else_does(junk: Any) -> None:
+def test_only_reasoning_packed_here_is_unpacked(junk: Any) -> None:
     thought = Reasoning("google", [{"signature": "é", "n": 1}], "Hm.")
     assert unpacked(packed(thought)) == Reasoning("google", [{"signature": "é", "n": 1}])
     assert unpacked(junk) is None
 
 
-def test_goals_are_those_of_the_request() -> None:
+def test_auto_names_have_the_goals_of_the_request() -> None:
     for goal in get_args(Goal):
         assert wished(HI, f"auto:{goal}", "openai", Wishes(), KNOWN).goal == goal

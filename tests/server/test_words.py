@@ -131,14 +131,14 @@ async def problem_of(at: str, fields: dict[str, Any], **headers: str) -> Problem
 
 
 @pytest.mark.parametrize(("at", "fields", "place"), CASES, ids=[f"{at[1]}-{place}" for at, _, place in CASES])
-async def test_a_wrong_value_is_told_at_the_clients_own_field(at: str, fields: dict[str, Any], place: str) -> None:
+async def test_a_wrong_value_is_refused_at_the_clients_field(at: str, fields: dict[str, Any], place: str) -> None:
     problem = await problem_of(at, fields)
     assert problem.path == place
     words = DOORS[at][0]
     assert words.problem(problem) == problem, "a name of ours is left"
 
 
-def test_every_field_of_a_door_has_its_case() -> None:
+def test_every_field_has_a_case() -> None:
     assert WISHES.keys() == {*Wishes.__struct_fields__}
     assert OPENAI.keys() == openai.HONOURED | openai.REFUSED.keys()
     assert ANTHROPIC.keys() == anthropic.HONOURED
@@ -146,7 +146,7 @@ def test_every_field_of_a_door_has_its_case() -> None:
 
 
 @pytest.mark.parametrize("at", DOORS)
-async def test_the_key_to_repeat_by_is_a_header_there(at: str) -> None:
+async def test_the_idempotency_key_is_named_as_its_header(at: str) -> None:
     assert (await problem_of(at, {}, **{"idempotency-key": "k" * 65})).path == "Idempotency-Key"
     for fields in ({"idempotency_key": "k"}, {"routewright": {"idempotency_key": "k"}}):
         assert (await problem_of(at, fields)).hint == "send it as the header Idempotency-Key"
@@ -161,9 +161,7 @@ async def test_the_key_to_repeat_by_is_a_header_there(at: str) -> None:
         ({"routewright": {"budget": {"maxTokens": 1}}}, "raise routewright.budget.maxTokens to "),
     ],
 )
-async def test_what_to_do_about_a_refusal_is_said_in_the_clients_fields(
-    at: str, fields: dict[str, Any], said: str
-) -> None:
+async def test_suggestions_name_the_clients_fields(at: str, fields: dict[str, Any], said: str) -> None:
     if at.endswith("responses") and "max_tokens" in fields:
         fields, said = {"max_output_tokens": fields["max_tokens"]}, "lower max_output_tokens to "
     error = await refused(at, fields)
@@ -186,13 +184,13 @@ async def test_what_to_do_about_a_refusal_is_said_in_the_clients_fields(
         ({"budget": {"max_cost_usd": 1}}, "it is spelled 'maxCostUsd' in an object"),
     ],
 )
-async def test_an_unknown_wish_is_told_what_it_may_have_meant(at: str, wishes: dict[str, Any], hint: str) -> None:
+async def test_an_unknown_option_gets_a_suggestion(at: str, wishes: dict[str, Any], hint: str) -> None:
     if at.endswith("responses"):
         hint = hint.replace("'max_tokens'", "'max_output_tokens'")
     assert (await problem_of(at, {"routewright": wishes})).hint == hint
 
 
-def test_the_longest_place_that_is_known_holds_and_what_follows_stays() -> None:
+def test_the_longest_known_prefix_of_a_path_is_replaced() -> None:
     words = Words(
         {"params": "", "params.stop": "stop_sequences", "models[0]": "model", "goal": "x.goal"}, "GET /models"
     )
@@ -208,7 +206,7 @@ def test_the_longest_place_that_is_known_holds_and_what_follows_stays() -> None:
     assert {ours: words.path(ours) for ours in told} == told
 
 
-def test_messages_that_do_not_stand_as_they_were_sent_are_told_by_their_turns() -> None:
+def test_merged_messages_are_named_by_their_original_path() -> None:
     body = b"""{"model": "auto", "max_tokens": 9, "system": "Be brief.", "messages": [
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
@@ -225,14 +223,14 @@ def test_messages_that_do_not_stand_as_they_were_sent_are_told_by_their_turns() 
     ]
 
 
-def test_a_message_that_there_is_not_is_told_as_it_was_said() -> None:
+def test_an_unknown_message_index_stays_unchanged() -> None:
     words = anthropic.WORDS.having({}, ["messages[0]"])
     assert words.error(RouterError("key 'messages[99]', 'messages[0].content'")).message == (
         "key 'messages[99]', 'messages[0]'"
     )
 
 
-def test_the_clients_own_values_stay_as_they_were() -> None:
+def test_the_clients_values_are_not_translated() -> None:
     words = Words(PLACES, "GET /models").having(places_of("gpt-x"))
     problem = Problem("models[0]", "unknown model 'params.models'", "did you mean 'params.model'?")
     assert words.error(ValidationFailed.of(problem)).problems == [problem._replace(path="model")]
@@ -247,7 +245,7 @@ def test_the_clients_own_values_stay_as_they_were() -> None:
         assert words.error(RouterError(said)).message == said
 
 
-def test_an_error_that_ends_a_stream_is_told_in_the_same_words() -> None:
+def test_an_error_that_ends_a_stream_names_the_clients_fields() -> None:
     idle = SimpleNamespace(request_id="req_1", clock=FakeClock(), expect_text=lambda: None)
     prepared = SimpleNamespace(stream=lambda: idle, tokens=SimpleNamespace(estimate=0))
     reading = anthropic.MessageCall(Known({}, list))
@@ -259,7 +257,7 @@ def test_an_error_that_ends_a_stream_is_told_in_the_same_words() -> None:
 
 
 @pytest.mark.parametrize("at", DOORS)
-async def test_a_named_model_is_followed_by_those_that_are_named_after_it(at: str) -> None:
+async def test_a_named_model_is_followed_by_its_named_fallbacks(at: str) -> None:
     chain = {"fallback": {"models": ["mistral/mistral-large-2512", "openai/gpt-4o"], "maxRetries": 0}}
     faults = {"openai/gpt-4.1": "server", "mistral/mistral-large-2512": "server"}
     app = create_app(Router.sandbox(faults=faults), authenticate=lambda scope: Caller())

@@ -1,14 +1,13 @@
-"""A server that also delivers webhooks, for tests that run several on one store. Writes its port.
+"""Servers that also deliver webhooks, on one store. Each writes its port and id.
 
-    python -m tests.server.webhook_worker STORE POLICIES
+    python -m tests.server.webhook_worker WORKERS STORE POLICIES
 
-The message ``fail`` fails on every model, ``stumble`` on the first. The one-hour and five-minute windows are shortened
-to a few seconds.
+The message ``fail`` fails on every model, ``stumble`` on the first. The hour in which hits of the cache are counted is
+three seconds, and 20 look-ups are enough.
 """
 
 from __future__ import annotations
 
-import socket
 import sys
 from typing import Any
 
@@ -24,12 +23,14 @@ from routewright.settings import WebhookSettings
 from routewright.testing import ScriptedProvider
 from routewright.wire import Delta, Finish, UpstreamCall, Usage
 
+from .farm import fork
+
 PRICE = Pricing(input_usd=1.0, output_usd=100.0)
 MODELS = [
     Model(id=id, quality=quality, pricing_per_1m=PRICE, context_window=9_000, modalities=("text", "tool"))
     for id, quality in (("good/one", 0.9), ("spare/two", 0.1))
 ]
-HITS_WINDOW_S = 3.0
+HITS_WINDOW_S, LEAST_LOOKUPS = 3.0, 20
 
 
 def reply(call: UpstreamCall) -> Any:
@@ -39,8 +40,9 @@ def reply(call: UpstreamCall) -> Any:
     return [Delta("Hello."), Usage(10, 10), Finish("stop")]
 
 
-def main(store: str, policies: str) -> None:
-    alerts.HITS_WINDOW_S = HITS_WINDOW_S  # type: ignore[assignment]
+def main(workers: str, store: str, policies: str) -> None:
+    bound = fork(int(workers))
+    alerts.HITS_WINDOW_S, alerts.LEAST_LOOKUPS = HITS_WINDOW_S, LEAST_LOOKUPS  # type: ignore[assignment]
     defaults: dict[str, Any] = Dispatcher.__init__.__kwdefaults__  # type: ignore[assignment]
     defaults["poll_s"] = 0.2
     clock, storage = SystemClock(), SqliteStorage(store)
@@ -48,12 +50,10 @@ def main(store: str, policies: str) -> None:
         providers=[ScriptedProvider(reply, models=[model], clock=clock) for model in MODELS],
         storage=storage,
         policies=PolicyFile(policies, every_s=0.1),
-        settings=Settings(webhooks=WebhookSettings(allow_loopback=True)),
+        settings=Settings(webhooks=WebhookSettings(allow_loopback=True), preload_tokens=False),
     )
     router.policies()
     app = create_app(router, Console(storage), agent=Agent(router))
-    bound = socket.create_server(("127.0.0.1", 0), backlog=512)
-    print(bound.getsockname()[1], flush=True)
     uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, ws="none")).run(sockets=[bound])
 
 

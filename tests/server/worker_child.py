@@ -1,28 +1,28 @@
-"""A server process on a shared store: ``python -m tests.server.worker_child STORE CALLS LEASE_S``.
+"""Server processes on a shared store: ``python -m tests.server.worker_child WORKERS STORE CALLS LEASE_S``.
 
-Writes its port, and appends a line to the file CALLS for each model call. The message ``wait 3`` is answered after
-three seconds. An agent run with the task ``rounds 2`` calls a tool twice and answers. With ``rounds 2 stall 1``, the
-model call after the first tool takes a minute in the first process that makes it.
+Each writes its port and id, and appends a line to the file CALLS for each model call. The message ``wait 3`` is
+answered after three seconds. An agent run with the task ``rounds 2`` calls a tool twice and answers. With ``rounds 2
+stall 1``, the model call after the first tool takes a minute in the first process that makes it.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import socket
 import sys
 from pathlib import Path
 
 import anyio
 import uvicorn
 
-from routewright import Agent, Console, Model, Router, SqliteStorage
+from routewright import Agent, Console, Model, Router, Settings, SqliteStorage
 from routewright.backends.clock import SystemClock
 from routewright.server import create_app
 from routewright.testing import ScriptedProvider
 from routewright.testing.provider import Line, Pause, Turn
 from routewright.wire import Delta, Finish, Pricing, ToolDelta, UpstreamCall, Usage
 
+from .farm import fork
 from .serving import SECRET
 
 CALL_NANOS = 1_000_000
@@ -39,7 +39,8 @@ MODEL = Model(
 _TASK = re.compile(r"rounds (\d+)(?: stall (\d+))?")
 
 
-def main(store: str, calls: str, lease_s: str) -> None:
+def main(workers: str, store: str, calls: str, lease_s: str) -> None:
+    bound = fork(int(workers))
     journal = os.open(calls, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def reply(call: UpstreamCall) -> Turn:
@@ -65,11 +66,9 @@ def main(store: str, calls: str, lease_s: str) -> None:
 
     provider = ScriptedProvider(reply, models=[MODEL], clock=SystemClock())
     storage = SqliteStorage(store, lease_s=float(lease_s))
-    router = Router(providers=[provider], storage=storage)
+    router = Router(providers=[provider], storage=storage, settings=Settings(preload_tokens=False))
     agent = Agent(router, tools=[note], params={"max_output_tokens": 10})
     app = create_app(router, Console(storage, secret=SECRET), agent=agent)
-    bound = socket.create_server(("127.0.0.1", 0), backlog=512)
-    print(bound.getsockname()[1], flush=True)
     uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, ws="none")).run(sockets=[bound])
 
 

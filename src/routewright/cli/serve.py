@@ -115,8 +115,7 @@ def _check(asked: CommandOptions, screen: Screen) -> int:
 
 
 def _serve(asked: CommandOptions, screen: Screen) -> int:
-    from routewright.serve.logs import set_up
-    from routewright.serve.supervisor import Signals, Supervisor, listening, preparing
+    from routewright.serve.supervisor import Signals, Supervisor, listening, preparing, set_up
 
     with Signals() as signals:
         with preparing(asked) as ask:

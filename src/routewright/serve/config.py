@@ -280,14 +280,16 @@ class Sources:
             with self.document.naming():
                 shaped(self.document.content, ServeFile)
             content = deepcopy(self.document.content)
-        for variable, key in VARIABLES.items():
-            text = environ.get(variable, "")
-            if variable == "ROUTEWRIGHT_PORT" and text.startswith(("tcp://", "udp://")):
+        given = [(VARIABLES[name], environ[name], name) for name in VARIABLES if environ.get(name)]
+        for path, value, source in (*given, *((key, value, names[key]) for key, value in flags.items())):
+            if source == "ROUTEWRIGHT_PORT" and value.startswith(("tcp://", "udp://")):
                 continue  # Kubernetes sets it for a service called routewright
-            if text:
-                self._put(content, key, _value(key, text), variable)
-        for key, value in flags.items():
-            self._put(content, key, value, names[key])
+            *tables, key = path.split(".")
+            table = content
+            for name in tables:
+                table = table.setdefault(name, {})
+            table[key] = _value(path, value) if source in VARIABLES else value
+            self._set_by[path] = source
         with self.naming():
             self.file = shaped(content, ServeFile)
         known = {*VARIABLES, *OTHERS}
@@ -296,33 +298,24 @@ class Sources:
         self.unknown = tuple(f"{name} says nothing here; {hint}" for name, hint in hints.items() if hint)
         """Variables that look like ours, with what they may mean."""
 
-    def _put(self, content: dict[str, Any], path: str, value: Any, source: str) -> None:
-        *tables, key = path.split(".")
-        for table in tables:
-            content = content.setdefault(table, {})
-        content[key] = value
-        self._set_by[path] = source
-
     @contextmanager
     def naming(self) -> Iterator[None]:
         """Let problems that are raised inside, with the paths of keys, name what was written where."""
         try:
             yield
         except ValidationFailed as error:
-            found = [self._placed(each) for each in error.problems]
+            found: list[Problem] = []
+            for problem in error.problems:
+                key = problem.path.partition("[")[0]
+                if key in SECRETS:
+                    problem = problem._replace(problem=problem.problem.partition(", got ")[0])
+                path = self._set_by.get(key) or self._names.get(key, problem.path)
+                if key not in self._set_by and self.document is not None and _holds(self.document.content, key):
+                    path = f"{self.document.path}: {problem.path}"
+                found.append(problem._replace(path=path))
         else:
             return
         raise ValidationFailed.of(*found)
-
-    def _placed(self, problem: Problem) -> Problem:
-        key = problem.path.partition("[")[0]
-        if key in SECRETS:
-            problem = problem._replace(problem=problem.problem.partition(", got ")[0])
-        if key in self._set_by:
-            return problem._replace(path=self._set_by[key])
-        if self.document is not None and _holds(self.document.content, key):
-            return problem._replace(path=f"{self.document.path}: {problem.path}")
-        return problem._replace(path=self._names.get(key, problem.path))
 
 
 def _holds(content: Any, key: str) -> bool:

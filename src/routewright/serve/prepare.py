@@ -32,7 +32,7 @@ from routewright.storage import is_postgres, open_cache, open_coordination, open
 from routewright.wire import Environment, Key
 from routewright.wire.account import without_password
 
-from .config import ServeFile, Sources, TlsEntry
+from .config import ServeFile, Sources
 from .parts import exporter, router_of, server_context, settings_of
 from .plan import ACCOUNT, Address, Begun, CommandOptions, Plan, Prepared, Seed, Tls
 
@@ -85,10 +85,16 @@ def plan_of(sources: Sources) -> Plan:
     file = sources.file
     as_written = file.model_dump(include=_AS_WRITTEN, warnings=False)  # defaults are no entries, which warns
     with sources.naming():
+        tls = None if file.tls.cert is None else Tls(file.tls.cert, file.tls.key, file.tls.key_password)
+        if tls is not None:
+            server_context(tls)
+        for name in ("key", "key_password") if tls is None else ():
+            if getattr(file.tls, name) is not None:
+                raise ValidationFailed.of(Problem(f"tls.{name}", "needs a certificate", "set tls.cert, too"))
         plan = Plan(
             address=Address(file.host, file.port),
             admin=None if file.admin.port is None else Address(file.admin.host, file.admin.port),
-            tls=_tls(file.tls),
+            tls=tls,
             environment=None if file.environment == "both" else file.environment,
             semconv=file.telemetry.semconv if file.telemetry.otel else None,
             store=_url("store", file.store, open_storage),
@@ -130,17 +136,6 @@ async def begin(plan: Plan) -> Begun:
     return Begun(shown, None if secret is None else Seed(account, tuple(kept), secret))
 
 
-def _tls(entry: TlsEntry) -> Tls | None:
-    if entry.cert is None:
-        for name in ("key", "key_password"):
-            if getattr(entry, name) is not None:
-                raise ValidationFailed.of(Problem(f"tls.{name}", "needs a certificate", "set tls.cert, too"))
-        return None
-    tls = Tls(entry.cert, entry.key, entry.key_password)
-    server_context(tls)
-    return tls
-
-
 def _url(key: str, given: str, open_url: Callable[[str], object]) -> str:
     url = url_of(given)
     with _renamed("url", key):
@@ -177,7 +172,7 @@ def _check(plan: Plan, file: ServeFile) -> None:
             taken = f"is {first}" if first == last else f"is {first}, so workers use {first} to {last}"
             problem = f"{taken}, but {port} is the port for requests"
             raise ValidationFailed.of(Problem("admin.port", problem, "choose another one"))
-    if plan.semconv is not None and not _is_installed(_EXPORTER):
+    if plan.semconv is not None and not (find_spec("opentelemetry") and find_spec(_EXPORTER)):
         problem = f"needs {_EXPORTER}, which is not installed"
         raise ValidationFailed.of(Problem("telemetry.otel", problem, "run: pip install 'routewright[otel]'"))
     if plan.semconv is not None:
@@ -193,13 +188,6 @@ def _check(plan: Plan, file: ServeFile) -> None:
 def _file_of(url: str) -> str | None:
     """The file that a URL names, or None."""
     return os.path.realpath(url.removeprefix("sqlite:///")) if url.startswith("sqlite:") else None
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 @contextmanager

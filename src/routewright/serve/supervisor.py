@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,9 +23,9 @@ from msgspec.structs import replace
 from uvicorn.config import Config
 from uvicorn.supervisors.multiprocess import Process
 
+from routewright._core.account import without_keys
 from routewright.errors import InternalError, Problem, RouterError, ValidationFailed
 
-from .logs import set_up
 from .plan import Address, CommandOptions, Plan, Prepared
 
 TICK_S = 0.25
@@ -40,10 +41,33 @@ LONGEST_PAUSE_S = 30.0
 LASTING_S = 10.0
 """A worker that dies at a lower age died early."""
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+_CHATTY = ("uvicorn", "asyncio")
+"""Loggers that write much at ``INFO``."""
 _FORCED = {name: 128 + getattr(signal, name) for name in ("SIGINT", "SIGQUIT") if hasattr(signal, name)}
 _BACKLOG = 2048
 _SPAWN = get_context("spawn")
 _log = logging.getLogger("routewright.serve")
+
+
+class _Keyless(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return without_keys(super().format(record))
+
+
+def set_up(level: str, *, access: bool = False) -> None:
+    """Configure logging of this process: lines on standard error with API keys masked, and with ``access`` requests as
+    JSON on standard output."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Keyless("%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"))
+    root, requests = logging.getLogger(), logging.getLogger("routewright.access")
+    root.handlers[:] = [handler]
+    number = logging.getLevelNamesMapping()[level.upper()]
+    root.setLevel(number)
+    requests.handlers[:] = [logging.StreamHandler(sys.stdout)] if access else []
+    requests.setLevel(logging.INFO if access else logging.CRITICAL)
+    requests.propagate = False
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(number if number <= logging.DEBUG else max(number, logging.WARNING))
 
 
 class Signals:
@@ -120,6 +144,7 @@ def preparing(asked: CommandOptions) -> Iterator[Callable[[str], Any]]:
         line.close()
         process.join(5)
         process.kill()
+        process.join()
 
 
 def _prepare(asked: CommandOptions, line: Connection) -> None:
@@ -195,20 +220,20 @@ class Worker(Process):
 
         set_up(self.plan.log_level, access=self.plan.access_log)
         self._server = self._serving = WorkerServer(self.plan)
-        threading.Thread(target=_end_with_supervisor, daemon=True).start()
+        supervisor = parent_process()
+        assert supervisor is not None
+
+        def end_with_supervisor() -> None:
+            supervisor.join()
+            signal.raise_signal(signal.SIGTERM)
+
+        threading.Thread(target=end_with_supervisor, daemon=True).start()
         super().target(sockets)
 
     def pong(self) -> None:
         """Answer a health check from the event loop."""
         self.child_conn.recv()
         self._serving.answer(self.child_conn.send)
-
-
-def _end_with_supervisor() -> None:
-    supervisor = parent_process()
-    assert supervisor is not None
-    supervisor.join()
-    signal.raise_signal(signal.SIGTERM)
 
 
 class Supervisor:
@@ -246,7 +271,13 @@ class Supervisor:
                         self._reload()
                     self._keep_alive()
                     self._clear()
-                self._drain()
+                _log.info("shutting down: finishing running requests")
+                for listener in (self._listener, *self._administration):
+                    listener.close()
+                self._dismiss(self._workers)
+                while self._leaving:
+                    sleep(TICK_S / 5)
+                    self._clear()
                 return 0
         finally:
             for worker in (*self._workers, *self._leaving):
@@ -358,16 +389,6 @@ class Supervisor:
                 _log.error("%s did not end in time: killing it", worker)
             self._leaving.remove(worker)
             worker.end()
-
-    def _drain(self) -> None:
-        """Stop accepting, and wait until all workers have ended."""
-        _log.info("shutting down: finishing running requests")
-        for listener in (self._listener, *self._administration):
-            listener.close()
-        self._dismiss(self._workers)
-        while self._leaving:
-            sleep(TICK_S / 5)
-            self._clear()
 
 
 @contextmanager

@@ -50,17 +50,15 @@ class Admin:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
-        if scope["type"] == "http":
-            await self._answer(scope, send)
-        elif scope["type"] == "websocket":
+        if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
         while scope["type"] == "lifespan":
             event = (await receive())["type"]
             await send({"type": f"{event}.complete"})
             if event == "lifespan.shutdown":
                 return
-
-    async def _answer(self, scope: Scope, send: Send) -> None:
+        if scope["type"] != "http":
+            return
         root: str = scope.get("root_path", "").rstrip("/")
         serve = self.addresses.get(scope["path"].removeprefix(root))
         if serve is None:

@@ -5,7 +5,7 @@ in a header; fields that would change the meaning are refused."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, cast
@@ -325,21 +325,52 @@ def _messages(fields: Fields) -> list[Placed]:
     return [*turn.results, (fields.path, said)]
 
 
+_BLOCKS = {
+    "user": ("text", "image", "document", "tool_result"),
+    "assistant": ("text", "tool_use", "thinking", "redacted_thinking"),
+    "system": ("text",),
+    "tool": ("text", "image", "document"),
+}
+"""Supported blocks by role, and in the result of a tool."""
+
+
 def _read(given: list[Fields], role: str, where: str) -> _Turn:
     """Read the blocks of a content. ``where``: its place, for errors."""
-    turn, readers = _Turn(), _BLOCKS[role]
+    turn, known = _Turn(), _BLOCKS[role]
     for kind, block in [(each.need("type", str), each) for each in given]:
-        if kind not in readers:
-            known = ", ".join(map(repr, readers))
-            hint = f"supported: {known}; describe it in a text block"
+        if kind not in known:
+            hint = f"supported: {', '.join(map(repr, known))}; describe it in a text block"
             raise block.wrong("type", f"is {shown(kind)}, which is not supported in {where}", hint)
-        readers[kind](block, turn)
+        match kind:
+            case "text":
+                turn.parts.append(TextPart(block.need("text", str), mark_of(block)))
+                block.forget("citations")
+            case "image":
+                source = block.object("source")
+                url = _address(source, MEDIA, "'base64' or 'url'")
+                if not url[:8].lower().startswith(("https://", "http://", "data:")):
+                    raise source.wrong("url", "must begin with https:// or http://", "or send it as base64")
+                turn.parts.append(ImagePart(ImageUrl(url), mark_of(block)))
+            case "document":
+                source, title, mark = block.object("source"), block.get("title", str), mark_of(block)
+                if source.peek("type") == "text":
+                    source.forget("type", "media_type")
+                    turn.parts.append(TextPart(source.need("data", str), mark))
+                else:
+                    data = _address(source, (PDF,), "'base64', 'url' or 'text'")
+                    turn.parts.append(FilePart(FileData(data, title), mark))
+            case "tool_use":
+                id, name = block.text("id"), block.text("name")
+                turn.calls.append(ToolCall(id, FunctionCall(name, _encode(block.need("input", dict)).decode())))
+            case "tool_result":
+                turn.results.append((block.path, _result(block)))
+            case _:  # reasoning: Anthropic's unchanged, others' as packed by us
+                names = ("thinking", "signature") if kind == "thinking" else ("data",)
+                sent = {"type": kind, **{name: block.need(name, str) for name in names}}
+                before = [sum(len(text_of(part)) for part in turn.parts), len(turn.calls)]
+                own = Reasoning(VENDOR, [sent | ({_AT: before} if any(before) else {})])
+                turn.thoughts.append(unpacked(sent[names[-1]]) or own)
     return turn
-
-
-def _text(block: Fields, turn: _Turn) -> None:
-    turn.parts.append(TextPart(block.need("text", str), mark_of(block)))
-    block.forget("citations")
 
 
 def _address(source: Fields, media: tuple[str, ...], kinds: str) -> str:
@@ -352,30 +383,8 @@ def _address(source: Fields, media: tuple[str, ...], kinds: str) -> str:
     raise source.wrong("type", f"must be {kinds}, got {shown(kind)}", "send the data as base64")
 
 
-def _image(block: Fields, turn: _Turn) -> None:
-    source = block.object("source")
-    url = _address(source, MEDIA, "'base64' or 'url'")
-    if not url[:8].lower().startswith(("https://", "http://", "data:")):
-        raise source.wrong("url", "must begin with https:// or http://", "or send it as base64")
-    turn.parts.append(ImagePart(ImageUrl(url), mark_of(block)))
-
-
-def _document(block: Fields, turn: _Turn) -> None:
-    source, title, mark = block.object("source"), block.get("title", str), mark_of(block)
-    if source.peek("type") == "text":
-        source.forget("type", "media_type")
-        turn.parts.append(TextPart(source.need("data", str), mark))
-    else:
-        data = _address(source, (PDF,), "'base64', 'url' or 'text'")
-        turn.parts.append(FilePart(FileData(data, title), mark))
-
-
-def _tool_use(block: Fields, turn: _Turn) -> None:
-    id, name = block.text("id"), block.text("name")
-    turn.calls.append(ToolCall(id, FunctionCall(name, _encode(block.need("input", dict)).decode())))
-
-
-def _tool_result(block: Fields, turn: _Turn) -> None:
+def _result(block: Fields) -> Message:
+    """The message of a ``tool_result``."""
     id, given, mark = block.text("tool_use_id"), block.content("content"), mark_of(block)
     parts: list[Part] = [TextPart(given)] if isinstance(given, str) else []
     if isinstance(given, list):
@@ -388,33 +397,7 @@ def _tool_result(block: Fields, turn: _Turn) -> None:
                 parts = [TextPart(f"{FAILED}."), *parts]
     if mark is not None and parts:
         parts[-1] = replace(parts[-1], cache_control=mark)
-    turn.results.append((block.path, Message("tool", content_of(parts) or "", tool_call_id=id)))
-
-
-def _thinking(block: Fields, turn: _Turn) -> None:
-    thinking, signature = block.need("thinking", str), block.need("signature", str)
-    _think({"type": "thinking", "thinking": thinking, "signature": signature}, signature, turn)
-
-
-def _redacted(block: Fields, turn: _Turn) -> None:
-    data = block.need("data", str)
-    _think({"type": "redacted_thinking", "data": data}, data, turn)
-
-
-def _think(block: dict[str, Any], opaque: str, turn: _Turn) -> None:
-    """Reasoning: Anthropic's unchanged, others' as packed by us."""
-    before = [sum(len(text_of(part)) for part in turn.parts), len(turn.calls)]
-    own = Reasoning(VENDOR, [block | ({_AT: before} if any(before) else {})])
-    turn.thoughts.append(unpacked(opaque) or own)
-
-
-_BLOCKS: dict[str, dict[str, Callable[[Fields, _Turn], None]]] = {
-    "user": {"text": _text, "image": _image, "document": _document, "tool_result": _tool_result},
-    "assistant": {"text": _text, "tool_use": _tool_use, "thinking": _thinking, "redacted_thinking": _redacted},
-    "system": {"text": _text},
-    "tool": {"text": _text, "image": _image, "document": _document},
-}
-"""Supported blocks by role, and in the result of a tool."""
+    return Message("tool", content_of(parts) or "", tool_call_id=id)
 
 
 UNREAD = "INVALID_JSON"
@@ -430,8 +413,11 @@ _REASONS: dict[str | None, str] = {
 
 def message_of(response: RouteResponse, *, shows_thought: bool = False) -> dict[str, Any]:
     """An answer as a message."""
-    text, calls = response.output, [_use_of(call) for call in response.tool_calls or ()]
-    content: list[dict[str, Any]] = []
+    text, content, calls = response.output, list[dict[str, Any]](), list[dict[str, Any]]()
+    for call in response.tool_calls or ():
+        arguments = call.function.arguments
+        given = input_of(arguments)
+        calls.append(_used(call.id, call.function.name, {UNREAD: arguments} if given is None else given))
     said = called = 0
     for block in blocks_of(response.reasoning) if shows_thought and response.reasoning is not None else ():
         chars, count = block.get(_AT) or (0, 0)
@@ -446,11 +432,6 @@ def message_of(response: RouteResponse, *, shows_thought: bool = False) -> dict[
 
 def _said(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
-
-
-def _use_of(call: ToolCall) -> dict[str, Any]:
-    given = input_of(call.function.arguments)
-    return _used(call.id, call.function.name, {UNREAD: call.function.arguments} if given is None else given)
 
 
 def _used(id: str, name: str, given: dict[str, Any]) -> dict[str, Any]:

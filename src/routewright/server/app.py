@@ -17,9 +17,8 @@ from routewright.router import Router
 from routewright.wire import Environment
 
 from .admin import PROBES, READY_S, Admin
-from .auth import Auth, Authenticate
 from .bodies import Bodies
-from .endpoints import Service
+from .endpoints import Auth, Authenticate, Service
 from .errors import headers_of, stopped, told
 from .exchange import CLIENT_LEFT, JSON, ClientLeft, Exchange, Observer, Receive, Scope, Send
 from .fields import wrong
@@ -136,16 +135,12 @@ class App:
             await _fail(exchange, error)
         finally:
             if self._observers:
-                self._observed(exchange)
-
-    def _observed(self, exchange: Exchange) -> None:
-        """Call the observers of an exchange that has ended. Their errors are logged."""
-        exchange.ended_at = self._clock.monotonic()
-        for observer in self._observers:
-            try:
-                observer(exchange)
-            except Exception:
-                _log.exception("an observer of requests failed")
+                exchange.ended_at = self._clock.monotonic()
+                for observer in self._observers:
+                    try:
+                        observer(exchange)
+                    except Exception:
+                        _log.exception("an observer of requests failed")
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Handle the lifespan. Pending traces are written at shutdown."""

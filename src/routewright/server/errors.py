@@ -122,11 +122,8 @@ class Refusal(Enum):
     TOO_LARGE = HeadersTooLarge, "the request line or the headers are too long, or too many"
     BUSY = Overloaded, "too many open connections; try again in a moment"
 
-    @property
-    def kind(self) -> type[RouterError]:
-        """The class of the error."""
-        kind: type[RouterError] = self.value[0]
-        return kind
+    def __init__(self, kind: type[RouterError], message: str) -> None:
+        self.kind, self.message = kind, message
 
 
 class Refused(NamedTuple):
@@ -144,9 +141,8 @@ class Refused(NamedTuple):
 
 def refused(refusal: Refusal, client: str | None, headers: Iterable[tuple[bytes, bytes]]) -> Refused:
     """Build the response to a refused client. ``headers`` are added to it."""
-    kind, said = refusal.value
-    request_id = _ids("req_")
-    body = envelope(kind(said, request_id=request_id))
+    kind, request_id = refusal.kind, _ids("req_")
+    body = envelope(kind(refusal.message, request_id=request_id))
     phrase = HTTPStatus(kind.status).phrase
     own = {
         "content-type": "application/json",

@@ -120,7 +120,16 @@ class Metrics:
     def __init__(self, router: Router) -> None:
         self._registry = CollectorRegistry()
         self._shared = os.environ.get(SHARED_BY)
-        self._made = {word: self._make(figure) for word, figure in FIGURES.items()}
+        self._made: dict[str, Any] = {}
+        for word, figure in FIGURES.items():
+            given: dict[str, Any] = {"labelnames": figure.labels, "registry": self._registry}
+            match figure.kind:
+                case "counter":
+                    self._made[word] = Counter(figure.name, figure.what, **given)
+                case "gauge":
+                    self._made[word] = Gauge(figure.name, figure.what, multiprocess_mode="livesum", **given)
+                case "histogram":
+                    self._made[word] = Histogram(figure.name, figure.what, buckets=_SECONDS, **given)
         for environment in get_args(Environment):  # opens the file of histograms while its folder exists
             self._made["call_seconds"].labels(environment)
         self._requests: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
@@ -130,16 +139,6 @@ class Metrics:
         self._subscription = router.on_trace(self.tell)
         if self._shared is not None:
             router.run_in_background(_stay_fresh, weakref.ref(self), router.clock)
-
-    def _make(self, figure: Figure) -> Any:
-        given: dict[str, Any] = {"labelnames": figure.labels, "registry": self._registry}
-        match figure.kind:
-            case "counter":
-                return Counter(figure.name, figure.what, **given)
-            case "gauge":
-                return Gauge(figure.name, figure.what, multiprocess_mode="livesum", **given)
-            case "histogram":
-                return Histogram(figure.name, figure.what, buckets=_SECONDS, **given)
 
     def __call__(self, exchange: Exchange) -> None:
         """Count an ended request."""
@@ -165,8 +164,14 @@ class Metrics:
         made["call_seconds"].labels(environment).observe(trace.duration_ms / 1000)
         for span in trace.spans:
             match span:
-                case ModelSpan():
-                    self._count(span, environment)
+                case ModelSpan(error=error, tokens=tokens):
+                    model, outcome = self._model(span.model), error or span.status
+                    made["attempts"].labels(model, outcome if outcome in _OUTCOMES else OTHER, environment).inc()
+                    made["cost"].labels(model, environment).inc(span.cost_usd)
+                    if span.ttft_ms is not None:
+                        made["first_token"].labels(model).observe(span.ttft_ms / 1000)
+                    for kind in () if tokens is None else ("input", "output", "cached"):
+                        made["tokens"].labels(model, environment, kind).inc(getattr(tokens, kind))
                 case FallbackSpan():
                     made["fallbacks"].labels(span.reason, environment).inc()
                 case CacheSpan():
@@ -174,17 +179,6 @@ class Metrics:
                     made["cache"].labels(outcome, environment).inc()
                 case GuardrailSpan():
                     made["guardrails"].labels(span.stage, span.action).inc(span.count)
-
-    def _count(self, span: ModelSpan, environment: str) -> None:
-        made, model = self._made, self._model(span.model)
-        outcome = span.error or span.status
-        made["attempts"].labels(model, outcome if outcome in _OUTCOMES else OTHER, environment).inc()
-        made["cost"].labels(model, environment).inc(span.cost_usd)
-        if span.ttft_ms is not None:
-            made["first_token"].labels(model).observe(span.ttft_ms / 1000)
-        if span.tokens is not None:
-            for kind in ("input", "output", "cached"):
-                made["tokens"].labels(model, environment, kind).inc(getattr(span.tokens, kind))
 
     def _model(self, model: str) -> str:
         """The label of a model. Their number is bounded."""
@@ -201,8 +195,14 @@ class Metrics:
             return generate_latest(self._registry)
         for file in Path(self._shared).glob("gauge_live*_*.db"):  # gauges of ended processes; their counters stay
             found = _LIVE.fullmatch(file.name)
-            if found is not None and not _lives(int(found[1])):
+            if found is None:
+                continue
+            try:
+                os.kill(int(found[1]), 0)
+            except ProcessLookupError:
                 mark_process_dead(int(found[1]), self._shared)  # type: ignore[no-untyped-call]
+            except PermissionError:  # another user's
+                pass
         registry = CollectorRegistry()
         MultiProcessCollector(registry, self._shared)  # type: ignore[no-untyped-call]
         return generate_latest(registry)
@@ -242,13 +242,3 @@ async def _stay_fresh(of: weakref.ref[Metrics], clock: Clock) -> None:
         metrics.refresh()
         del metrics
         await clock.sleep(FRESH_S)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        pass
-    return True

@@ -46,7 +46,6 @@ from routewright.wire import (
     Tokens,
     Tool,
     ToolCall,
-    ToolCallData,
     ToolCallDelta,
     Verbosity,
     error_envelope,
@@ -149,26 +148,14 @@ class OpenAICall(VendorCall):
         """Make a request from the fields of a body."""
         messages = self.messages(fields)
         choice, tools = self.choice(fields, [self.tool(each) for each in fields.each("tools")])
-        return RouteRequest(
-            messages=messages,
-            tools=tools or None,
-            tool_choice=choice,
-            metadata=fields.get("metadata", dict),
-            stream=fields.get("stream", bool) or False,
-            params=Params(
-                **self.dials(fields),
-                temperature=fields.get("temperature", float),
-                top_p=fields.get("top_p", float),
-                parallel_tool_calls=fields.get("parallel_tool_calls", bool),
-                service_tier=self._tier(fields),
-                extra=self._extra(fields),
-            ),
-        )
-
-    def _extra(self, fields: Fields) -> dict[str, Item] | None:
-        """Fields to be passed to the provider: OpenAI's own, and for a named model those that cost nothing. Others are
-        ignored and listed."""
-        provider, extra = self.provider or VENDOR, {}
+        metadata, stream, dials = fields.get("metadata", dict), fields.get("stream", bool), self.dials(fields)
+        temperature, top_p = fields.get("temperature", float), fields.get("top_p", float)
+        parallel, tier = fields.get("parallel_tool_calls", bool), fields.get("service_tier", str)
+        if tier is not None and tier not in get_args(ServiceTier):  # of OpenAI's contracts
+            self.ignored.add("service_tier")
+            tier = None
+        # The rest is passed to the provider: OpenAI's own fields, and for a named model those that cost nothing.
+        provider, extra = self.provider or VENDOR, dict[str, Any]()
         for name, value in fields.rest().items():
             is_known = name in self.passed or (self.provider and name in COST_NOTHING and name not in self.unanswered)
             if is_known and provider not in _OTHER_TONGUES:
@@ -177,15 +164,21 @@ class OpenAICall(VendorCall):
                 self.ignored.add(name)
         self.places[f"params.extra.{provider}"] = ""
         self.ignored.extra = {provider: extra}
-        return {provider: extra} if extra else None
-
-    def _tier(self, fields: Fields) -> ServiceTier | None:
-        """``service_tier``. Tiers of OpenAI's contracts are ignored."""
-        tier = fields.get("service_tier", str)
-        if tier is None or tier in get_args(ServiceTier):
-            return cast("ServiceTier | None", tier)
-        self.ignored.add("service_tier")
-        return None
+        return RouteRequest(
+            messages=messages,
+            tools=tools or None,
+            tool_choice=choice,
+            metadata=metadata,
+            stream=stream or False,
+            params=Params(
+                **dials,
+                temperature=temperature,
+                top_p=top_p,
+                parallel_tool_calls=parallel,
+                service_tier=cast("ServiceTier | None", tier),
+                extra={provider: extra} if extra else None,
+            ),
+        )
 
     def inside(self, fields: Fields, kind: str) -> Fields:
         """The fields of a typed object."""
@@ -309,7 +302,7 @@ class ChatCall(OpenAICall):
         return [self._message(each) for each in fields.each("messages")]
 
     def dials(self, fields: Fields) -> dict[str, Any]:
-        """Fields of ``Params``. Refuses several answers, and sets ``wants_usage``."""
+        """Fields of ``Params``. Refuses several answers and two different caps, and sets ``wants_usage``."""
         n, options = fields.take("n"), fields.inner("stream_options")
         if n is not None and (n != 1 or n is True):
             hint = "send one request for each answer"
@@ -320,23 +313,19 @@ class ChatCall(OpenAICall):
         if options and not fields.sent.get("stream"):
             self.ignored.add("stream_options")
         effort = fields.may_be("reasoning_effort", EFFORTS)
+        cap, older = fields.get("max_completion_tokens", float), fields.get("max_tokens", float)
+        self.places["params.max_output_tokens"] = "max_completion_tokens" if older is None else "max_tokens"
+        if None not in (cap, older) and cap != older:
+            problem = f"is {shown(cap)}, but max_tokens is {shown(older)}"
+            raise wrong("max_completion_tokens", problem, "send only 'max_completion_tokens'")
         return {
-            "max_output_tokens": self._cap(fields),
+            "max_output_tokens": cap if older is None else older,
             "stop": converted(fields.take("stop"), _STOPS, "stop"),
             "seed": fields.get("seed", float),
             "response_format": fields.get("response_format", dict),
             "reasoning": effort and EFFORTS[effort],
             "verbosity": fields.may_be("verbosity", get_args(Verbosity)),
         }
-
-    def _cap(self, fields: Fields) -> float | None:
-        """The output cap, from two fields. Raises ``ValidationFailed`` if they differ."""
-        cap, older = fields.get("max_completion_tokens", float), fields.get("max_tokens", float)
-        self.places["params.max_output_tokens"] = "max_completion_tokens" if older is None else "max_tokens"
-        if None not in (cap, older) and cap != older:
-            problem = f"is {shown(cap)}, but max_tokens is {shown(older)}"
-            raise wrong("max_completion_tokens", problem, "send only 'max_completion_tokens'")
-        return cap if older is None else older
 
     def _message(self, item: Fields) -> Message:
         """One message. Raises ``ValidationFailed`` for the old function calls."""
@@ -349,19 +338,20 @@ class ChatCall(OpenAICall):
         given = item.content("content")
         if given is None and isinstance(item.peek("refusal"), str):  # the text of a refusal
             given = item.get("refusal", str)
+        content = [self.part(each) for each in given] if isinstance(given, list) else given
+        calls: list[ToolCall] = []
+        for call in item.each("tool_calls"):
+            call.may_be("type", ("function",))
+            id, function = call.need("id", str), call.object("function")
+            calls.append(ToolCall(id, FunctionCall(function.need("name", str), function.need("arguments", str))))
         return Message(
             cast("Role", role),
-            [self.part(each) for each in given] if isinstance(given, list) else given,
-            tool_calls=[self._call(each) for each in item.each("tool_calls")] or None,
+            content,
+            tool_calls=calls or None,
             tool_call_id=item.get("tool_call_id", str),
             name=item.get("name", str),
             reasoning=self._thought(item) if role == "assistant" else None,
         )
-
-    def _call(self, item: Fields) -> ToolCall:
-        item.may_be("type", ("function",))
-        id, function = item.need("id", str), item.object("function")
-        return ToolCall(id, FunctionCall(function.need("name", str), function.need("arguments", str)))
 
     def _thought(self, item: Fields) -> Reasoning | None:
         """The model's reasoning. ``reasoning_details`` may be ours or somebody else's. Plain text is only sent back to
@@ -478,7 +468,10 @@ class ChunkFrames(CallFrames):
                 yield self._begin("") + self._chunk(_told_thought(thought, self._thoughts))
                 self._thoughts += 1
             case ToolCallDelta(data=data):
-                yield self._begin(None) + self._chunk({"tool_calls": [self._piece(data)]})
+                place = self._places.setdefault(data.index, len(self._places))
+                function = self._once(place, name=data.name) | {"arguments": data.arguments}
+                call = {"index": place, **self._once(place, id=data.call_id, type="function"), "function": function}
+                yield self._begin(None) + self._chunk({"tool_calls": [call]})
             case RouteCompleted(data=response):
                 yield self._begin("") + self._chunk({}, _finish_of(response))
                 if self._vendor_call.wants_usage:
@@ -494,11 +487,6 @@ class ChunkFrames(CallFrames):
             return b""
         self._begun = True
         return self._chunk({"role": "assistant", "content": content})
-
-    def _piece(self, data: ToolCallData) -> Item:
-        place = self._places.setdefault(data.index, len(self._places))
-        function = self._once(place, name=data.name) | {"arguments": data.arguments}
-        return {"index": place, **self._once(place, id=data.call_id, type="function"), "function": function}
 
     def _once(self, place: int, **values: str) -> Item:
         """The values that were not sent for this call."""

@@ -107,7 +107,26 @@ class ResponseCall(OpenAICall):
         if any(each not in _KEPT for each in fields.get("include", list) or ()):
             self.ignored.add("include")
         fields.inner("stream_options")
-        self.echo = _echo(fields.sent)
+        tree, called = fields.sent, {"description": None, "parameters": None, "strict": None}
+        shape, reasons = tree.get("text") or {}, tree.get("reasoning") or {}
+        self.echo = {  # with the API's defaults
+            "background": False,
+            "instructions": tree.get("instructions"),
+            "max_output_tokens": tree.get("max_output_tokens"),
+            "metadata": {},
+            "parallel_tool_calls": True,
+            "previous_response_id": None,
+            "reasoning": {"effort": reasons.get("effort"), "summary": reasons.get("summary")},
+            "service_tier": "default",
+            "store": False,
+            "temperature": None,
+            "text": {"format": shape.get("format") or {"type": "text"}, "verbosity": shape.get("verbosity")},
+            "tool_choice": "auto",
+            "tools": [{**called, **each} for each in tree.get("tools") or ()],
+            "top_p": None,
+            "truncation": "disabled",
+            **{name: tree[name] for name in _ECHOED if tree.get(name) is not None},
+        }
         return {
             "max_output_tokens": fields.get("max_output_tokens", float),
             "response_format": _form(text.inner("format")),
@@ -125,8 +144,25 @@ class ResponseCall(OpenAICall):
             return [*said, ("input", Message("user", given))]
         for item in given:
             made = self._item(item)
-            if made is not None:
-                _add(said, item.path, made)
+            if made is None:
+                continue
+            last = said[-1][1] if said else None
+            is_new = last is None or last.role != "assistant" or (last.content is not None and made.tool_calls is None)
+            if made.role != "assistant" or is_new or last is None:
+                said.append((item.path, made))
+                continue
+            # consecutive reasoning, text and calls of the assistant become one message
+            if last.tool_calls is not None:
+                last.tool_calls.extend(made.tool_calls or ())
+            if last.reasoning is not None and made.reasoning is not None:
+                last.reasoning.items.extend(made.reasoning.items)
+            joined = replace(
+                last,
+                content=last.content if made.content is None else made.content,
+                tool_calls=last.tool_calls or made.tool_calls,
+                reasoning=last.reasoning or made.reasoning,
+            )
+            said[-1] = said[-1][0], joined
         said = [each for each in said if each[1].content is not None or each[1].tool_calls]  # no reasoning alone
         if not said:
             raise wrong("input", "must hold at least one message", "send a text, or an array of items")
@@ -164,31 +200,6 @@ class ResponseCall(OpenAICall):
         return given if isinstance(given, str) else content_of([self.part(each) for each in given])
 
 
-def _echo(tree: Item) -> Item:
-    """Fields of the request that the response repeats, with the API's defaults."""
-    said = {name: tree[name] for name in _ECHOED if tree.get(name) is not None}
-    text, reasoning = tree.get("text") or {}, tree.get("reasoning") or {}
-    tools = [{"description": None, "parameters": None, "strict": None, **each} for each in tree.get("tools") or ()]
-    return {
-        "background": False,
-        "instructions": tree.get("instructions"),
-        "max_output_tokens": tree.get("max_output_tokens"),
-        "metadata": {},
-        "parallel_tool_calls": True,
-        "previous_response_id": None,
-        "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
-        "service_tier": "default",
-        "store": False,
-        "temperature": None,
-        "text": {"format": text.get("format") or {"type": "text"}, "verbosity": text.get("verbosity")},
-        "tool_choice": "auto",
-        "tools": tools,
-        "top_p": None,
-        "truncation": "disabled",
-        **said,
-    }
-
-
 def _form(form: Fields) -> Item | None:
     if not form:
         return None
@@ -198,26 +209,6 @@ def _form(form: Fields) -> Item | None:
     more = {"strict": form.get("strict", bool), "description": form.get("description", str)}
     schema = {"name": form.text("name"), "schema": form.need("schema", dict)}
     return {"type": kind, kind: schema | {name: each for name, each in more.items() if each is not None}}
-
-
-def _add(said: list[tuple[str, Message]], place: str, made: Message) -> None:
-    """Add a message. Consecutive reasoning, text and calls of the assistant become one message."""
-    last = said[-1][1] if said else None
-    is_new = last is None or last.role != "assistant" or (last.content is not None and made.tool_calls is None)
-    if made.role != "assistant" or is_new or last is None:
-        said.append((place, made))
-        return
-    if last.tool_calls is not None:
-        last.tool_calls.extend(made.tool_calls or ())
-    if last.reasoning is not None and made.reasoning is not None:
-        last.reasoning.items.extend(made.reasoning.items)
-    joined = replace(
-        last,
-        content=last.content if made.content is None else made.content,
-        tool_calls=last.tool_calls or made.tool_calls,
-        reasoning=last.reasoning or made.reasoning,
-    )
-    said[-1] = said[-1][0], joined
 
 
 # Answers: lists of items, one for each block
@@ -244,7 +235,7 @@ def _finished(response: RouteResponse, blocks: list[Block], echo: Item) -> Item:
         **_begun(response.trace_id, response.routing.selected_model, echo),
         "status": "incomplete" if is_cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-        "output": _items(response.trace_id, blocks),
+        "output": [_item(response.trace_id, block, number) for number, block in enumerate(blocks)],
         "usage": _usage_of(response.routing.tokens),
     }
 
@@ -253,7 +244,7 @@ def _begun(trace_id: str, model: str, echo: Item) -> Item:
     """A response in progress."""
     return {
         **echo,
-        "id": f"resp_{_key(trace_id)}",
+        "id": f"resp_{trace_id.partition('_')[2]}",
         "object": "response",
         "created_at": created_at(trace_id),
         "status": "in_progress",
@@ -265,21 +256,12 @@ def _begun(trace_id: str, model: str, echo: Item) -> Item:
     }
 
 
-def _key(trace_id: str) -> str:
-    """The part of ids that identifies the trace."""
-    return trace_id.partition("_")[2]
-
-
-def _items(trace_id: str, blocks: list[Block]) -> list[Item]:
-    return [_item(_id(trace_id, block, number), block) for number, block in enumerate(blocks)]
-
-
 def _id(trace_id: str, block: Block, number: int) -> str:
-    return f"{_KINDS[block.kind]}_{_key(trace_id)}{number}"
+    return f"{_KINDS[block.kind]}_{trace_id.partition('_')[2]}{number}"
 
 
-def _item(id: str, block: Block) -> Item:
-    item: Item = {"id": id, "status": "completed"}
+def _item(trace_id: str, block: Block, number: int) -> Item:
+    item: Item = {"id": _id(trace_id, block, number), "status": "completed"}
     match block.kind:
         case "thought":
             thought = block.thought
@@ -327,7 +309,7 @@ class ResponseFrames(BlockFrames):
         return self._begin(Block("text"))
 
     def _opened(self, block: Block) -> Iterator[bytes]:
-        begun = _item(self._id(block), block) | {"status": "in_progress"}
+        begun = self._item(block) | {"status": "in_progress"}
         blank = {"text": "content", "thought": "summary"}.get(block.kind)
         summary = begun.get("summary", ())
         if blank is not None:
@@ -354,7 +336,7 @@ class ResponseFrames(BlockFrames):
             yield self._of(block, "response.content_part.done", content_index=0, part=_part(text))
         elif block.kind == "call":
             yield self._of(block, "response.function_call_arguments.done", arguments=text, name=block.name)
-        yield self._event("response.output_item.done", output_index=block.index, item=_item(self._id(block), block))
+        yield self._event("response.output_item.done", output_index=block.index, item=self._item(block))
 
     def _completed(self, response: RouteResponse) -> Iterator[bytes]:
         whole = _finished(response, self.blocks, self._vendor_call.echo)
@@ -365,17 +347,18 @@ class ResponseFrames(BlockFrames):
         flat = {name: body[name] for name in ("code", "message", "param")}
         left = _begun(self.trace_id, self.model, self._vendor_call.echo) | {
             "status": "failed",
-            "output": _items(self.trace_id, self.blocks),
+            "output": [self._item(block) for block in self.blocks],
             "error": {"code": _FAILED.get(error.status, "server_error"), "message": body["message"]},
         }
         return fit(self._event("error", **flat, error=body) + self._event("response.failed", response=left))
 
     def _of(self, block: Block, kind: str, /, **data: Any) -> bytes:
         """An event of an item."""
-        return self._event(kind, item_id=self._id(block), output_index=block.index, **data)
+        id = _id(self.trace_id, block, block.index or 0)
+        return self._event(kind, item_id=id, output_index=block.index, **data)
 
-    def _id(self, block: Block) -> str:
-        return _id(self.trace_id, block, block.index or 0)
+    def _item(self, block: Block) -> Item:
+        return _item(self.trace_id, block, block.index or 0)
 
     def _event(self, kind: str, /, **data: Any) -> bytes:
         body = _encode({"type": kind, "sequence_number": self._number, **data})

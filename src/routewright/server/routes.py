@@ -9,46 +9,12 @@ from urllib.parse import unquote_to_bytes
 from msgspec import Struct
 from msgspec.structs import fields
 
+from routewright import errors, wire
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.problems import did_you_mean, shown
 from routewright._core.request.read import converted
-from routewright.errors import (
-    BlockedByPolicy,
-    BudgetExceeded,
-    ContentRefused,
-    CursorExpired,
-    CursorInvalid,
-    IdempotencyKeyReused,
-    InsufficientBalance,
-    MethodNotAllowed,
-    NoCandidates,
-    NotFound,
-    QuotaExhausted,
-    RateLimited,
-    RouterError,
-    RouterTimeoutError,
-    UpstreamFailed,
-)
-from routewright.wire import (
-    AgentEvent,
-    AgentRequest,
-    AgentResponse,
-    CacheReport,
-    Caller,
-    Decided,
-    FallbackReport,
-    LatencyReport,
-    Page,
-    Policy,
-    RouteEvent,
-    RouteRequest,
-    RouteResponse,
-    Scope,
-    StreamError,
-    Trace,
-    TraceItem,
-    UsageReport,
-)
+from routewright.errors import RouterError
+from routewright.wire import Caller, Scope
 
 from . import anthropic, endpoints, openai, responses
 from .admin import PROBES
@@ -115,7 +81,10 @@ def parameters(raw: bytes, shape: type[Q], most_bytes: int) -> Q:
         raise wrong("query", f"has {len(pairs)} parameters", f"send at most {_MOST_PARAMETERS}")
     given: dict[str, Any] = {}
     for pair in pairs:
-        name, _, value = map(_unquoted, pair.partition(b"="))
+        try:
+            name, _, value = (unquote_to_bytes(part.replace(b"+", b" ")).decode() for part in pair.partition(b"="))
+        except UnicodeDecodeError:
+            raise wrong("query", "is not percent-encoded UTF-8", "encode it as UTF-8") from None
         if name in given:
             raise wrong(quoted(name), "is given twice", "give it once")
         given[name] = value
@@ -133,45 +102,42 @@ def parameters(raw: bytes, shape: type[Q], most_bytes: int) -> Q:
     return converted(given, shape, "")
 
 
-def _unquoted(part: bytes) -> str:
-    try:
-        return unquote_to_bytes(part.replace(b"+", b" ")).decode()
-    except UnicodeDecodeError:
-        pass
-    raise wrong("query", "is not percent-encoded UTF-8", "encode it as UTF-8")
-
-
+_CHOICE = (errors.NoCandidates, errors.BudgetExceeded, errors.RateLimited, errors.RouterTimeoutError)
+"""Errors of a decision; counting tokens takes time."""
 _CALL = (
-    *(InsufficientBalance, QuotaExhausted, BlockedByPolicy, ContentRefused, IdempotencyKeyReused),
-    *(NoCandidates, BudgetExceeded, RateLimited, UpstreamFailed, RouterTimeoutError),
+    *_CHOICE,
+    *(errors.InsufficientBalance, errors.QuotaExhausted, errors.BlockedByPolicy, errors.ContentRefused),
+    *(errors.IdempotencyKeyReused, errors.UpstreamFailed),
 )
 """Errors of a call."""
-_CHOICE = (NoCandidates, BudgetExceeded, RateLimited, RouterTimeoutError)
-"""Errors of a decision; counting tokens takes time."""
-_CURSORS = (CursorInvalid, CursorExpired)
+_CURSORS = (errors.CursorInvalid, errors.CursorExpired)
 ENDPOINTS: dict[str, dict[str, Serve]] = {
     "/v1/route": {
-        "POST": Operation(endpoints.route, "route", RouteResponse, body=RouteRequest, events=RouteEvent, raises=_CALL)
+        "POST": Operation(
+            endpoints.route, "route", wire.RouteResponse, body=wire.RouteRequest, events=wire.RouteEvent, raises=_CALL
+        )
     },
     "/v1/agents/run": {
         "POST": Operation(
             endpoints.run_agent,
             "agents",
-            AgentResponse,
-            body=AgentRequest,
-            events=AgentEvent | StreamError,
+            wire.AgentResponse,
+            body=wire.AgentRequest,
+            events=wire.AgentEvent | wire.StreamError,
             raises=_CALL,
         )
     },
-    "/v1/decide": {"POST": Operation(endpoints.decide, "route", Decided, body=RouteRequest, raises=_CHOICE)},
+    "/v1/decide": {"POST": Operation(endpoints.decide, "route", wire.Decided, body=wire.RouteRequest, raises=_CHOICE)},
     "/v1/models": {"GET": Operation(endpoints.models, "models:read", Models)},
-    "/v1/policies": {"GET": Operation(endpoints.policies, "policies:read", list[Policy])},
-    "/v1/traces": {"GET": Operation(endpoints.traces, "traces:read", Page[TraceItem], TracesQuery, raises=_CURSORS)},
-    "/v1/traces/{trace_id}": {"GET": Operation(endpoints.trace, "traces:read", Trace)},
-    "/v1/analytics/usage": {"GET": Operation(endpoints.usage, "analytics:read", UsageReport, UsageQuery)},
-    "/v1/analytics/cache": {"GET": Operation(endpoints.cache, "analytics:read", CacheReport, DatesQuery)},
-    "/v1/analytics/fallback": {"GET": Operation(endpoints.fallback, "analytics:read", FallbackReport, DatesQuery)},
-    "/v1/analytics/latency": {"GET": Operation(endpoints.latency, "analytics:read", LatencyReport, DatesQuery)},
+    "/v1/policies": {"GET": Operation(endpoints.policies, "policies:read", list[wire.Policy])},
+    "/v1/traces": {
+        "GET": Operation(endpoints.traces, "traces:read", wire.Page[wire.TraceItem], TracesQuery, raises=_CURSORS)
+    },
+    "/v1/traces/{trace_id}": {"GET": Operation(endpoints.trace, "traces:read", wire.Trace)},
+    "/v1/analytics/usage": {"GET": Operation(endpoints.usage, "analytics:read", wire.UsageReport, UsageQuery)},
+    "/v1/analytics/cache": {"GET": Operation(endpoints.cache, "analytics:read", wire.CacheReport, DatesQuery)},
+    "/v1/analytics/fallback": {"GET": Operation(endpoints.fallback, "analytics:read", wire.FallbackReport, DatesQuery)},
+    "/v1/analytics/latency": {"GET": Operation(endpoints.latency, "analytics:read", wire.LatencyReport, DatesQuery)},
     "/v1/openapi.json": {"GET": openapi},
     "/v1/chat/completions": {"POST": openai.completions},
     "/v1/responses": {"POST": responses.responses},
@@ -240,26 +206,25 @@ _BEFORE = {path.partition("{")[0]: path for path in ENDPOINTS if path.endswith("
 
 def find(method: str, path: str) -> Endpoint:
     """Look a path up. Raises ``NotFound`` and ``MethodNotAllowed``."""
-    known, parameter = (path, "") if path in ENDPOINTS else _with_parameter(path)
+    known, parameter = path, ""
+    if path not in ENDPOINTS:
+        for before, known in _BEFORE.items():
+            parameter = path.removeprefix(before)
+            if parameter and parameter != path and (known.endswith("...}") or "/" not in parameter):
+                break
+        else:
+            vendor, _, rest = path.lstrip("/").partition("/v1/")
+            name = (rest or path.removeprefix("/v1/")).partition("/")[0]
+            if any(name in names for of, names in NOT_OFFERED.items() if path.startswith("/v1/") or vendor == of):
+                raise errors.NotFound(f"{name!r} is not offered, only chats: {_INSTEAD.get(name, _ELSEWHERE)}")
+            raise errors.NotFound(_NO_PROBE if path in PROBES else _NOTHING)
     methods = ENDPOINTS[known]
     serve = methods.get("GET" if method == "HEAD" else method)
     if serve is None:
-        error = MethodNotAllowed(f"this address takes {' and '.join(methods)}")
+        error = errors.MethodNotAllowed(f"this address takes {' and '.join(methods)}")
         error.headers = {"Allow": ", ".join(methods)}
         raise error
     return Endpoint(known, serve, parameter)
-
-
-def _with_parameter(path: str) -> tuple[str, str]:
-    for before, known in _BEFORE.items():
-        rest = path.removeprefix(before)
-        if rest and rest != path and (known.endswith("...}") or "/" not in rest):
-            return known, rest
-    vendor, _, rest = path.lstrip("/").partition("/v1/")
-    name = (rest or path.removeprefix("/v1/")).partition("/")[0]
-    if any(name in names for of, names in NOT_OFFERED.items() if path.startswith("/v1/") or vendor == of):
-        raise NotFound(f"{name!r} is not offered, only chats: {_INSTEAD.get(name, _ELSEWHERE)}")
-    raise NotFound(_NO_PROBE if path in PROBES else _NOTHING)
 
 
 def body_at(path: str, error: RouterError) -> bytes:

@@ -7,13 +7,14 @@ answer."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import NamedTuple, Protocol
 
 import anyio
-from anyio.abc import TaskGroup
 
+from routewright import Stream
+from routewright.agent import Run
 from routewright.errors import RouterError
 from routewright.loop import this_loop
 
@@ -36,21 +37,6 @@ class Frame(NamedTuple):
     """True for content: the status is sent with the first."""
 
 
-class Streamed(Protocol):
-    """A streamed call or agent run."""
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Headers of the response, once the call is admitted."""
-
-    @property
-    def deadline(self) -> float:
-        """Deadline on the monotonic scale."""
-
-    def explain_leaving(self, why: Callable[[], RouterError | None]) -> None:
-        """Set ``why``: it returns the error if the stream is abandoned, None if the client disconnected."""
-
-
 class Frames(Protocol):
     """The events of one answer in the format of one API."""
 
@@ -58,7 +44,7 @@ class Frames(Protocol):
     """Additional headers of the response; complete with the first frame."""
 
     @property
-    def stream(self) -> Streamed:
+    def stream(self) -> Stream | Run:
         """The call or run."""
 
     def __aiter__(self) -> AsyncGenerator[Frame, None]:
@@ -96,8 +82,19 @@ class EventStream:
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._produce)
-                with self._attended(group), self._sender:
-                    await self._send()
+                loop, watchers = this_loop(), list[asyncio.Task[None]]()
+                if isinstance(loop, asyncio.AbstractEventLoop) and not self._exchange.clock.virtual:
+                    # plain tasks, at a fifth of the cost of a group's
+                    watchers = [loop.create_task(self._watch()), loop.create_task(self._tick())]
+                else:
+                    group.start_soon(self._watch)
+                    group.start_soon(self._tick)
+                try:
+                    with self._sender:
+                        await self._send()
+                finally:
+                    for task in watchers:
+                        task.cancel()
                 if self._gone and finishes:
                     await self._is_over.wait()
                 group.cancel_scope.cancel()
@@ -116,41 +113,22 @@ class EventStream:
         finish without it, since that will be repeated."""
         return None if self._gone and not self._finishes else stopped()
 
-    @contextmanager
-    def _attended(self, group: TaskGroup) -> Iterator[None]:
-        """Watch for a disconnect, and tick. On asyncio both are plain tasks, at a fifth of the cost of a group's."""
-        loop = this_loop()
-        if not isinstance(loop, asyncio.AbstractEventLoop) or self._exchange.clock.virtual:
-            group.start_soon(self._watch)
-            group.start_soon(self._tick)
-            yield
-            return
-        beside = [loop.create_task(self._watch()), loop.create_task(self._tick())]
-        try:
-            yield
-        finally:
-            for task in beside:
-                task.cancel()
-
     async def _produce(self) -> None:
         try:
             async with aclosing(aiter(self._frames)) as frames:
                 async for frame in frames:
                     self._put(frame)
-                    if len(self._waiting) > HIGH_BYTES:
-                        await self._have_room()
+                    if len(self._waiting) <= HIGH_BYTES:
+                        continue
+                    # until the client has read; at the call's deadline the rest of the answer is short
+                    with self._exchange.clock.deadline(self._frames.stream.deadline):
+                        while len(self._waiting) > HIGH_BYTES:
+                            self._went = anyio.Event()
+                            await self._went.wait()
         except Exception as error:  # a group would wrap it
             self._error = error
         self._is_over.set()
         self._came.set()
-
-    async def _have_room(self) -> None:
-        """Wait until the client has read the buffer, at most until the call's deadline. The rest of the answer is short
-        by then."""
-        with self._exchange.clock.deadline(self._frames.stream.deadline):
-            while len(self._waiting) > HIGH_BYTES:
-                self._went = anyio.Event()
-                await self._went.wait()
 
     def _put(self, frame: Frame) -> None:
         if self._gone:

@@ -30,7 +30,6 @@ from routewright.wire import (
     RouteStarted,
     Scope,
     StreamError,
-    ToolCallData,
     ToolCallDelta,
 )
 
@@ -42,11 +41,12 @@ from .sse import Frame
 from .vendor_requests import (
     AUTO,
     FIELD,
+    KEY_HINT,
     NOBODY,
+    OURS,
     Known,
     ModelNotFound,
     Words,
-    check_placed,
     known_to,
     places_of,
     routing_headers,
@@ -87,7 +87,10 @@ class VendorCall(ABC):
     def decode(self, body: bytes) -> RouteRequest:
         """Read a body. Raises ``InvalidJson``, ``ValidationFailed`` and ``ModelNotFound``."""
         fields = Fields(tree_of(body), "", self.ignored)
-        check_placed(fields)
+        for name in ("idempotency_key", *OURS):
+            if fields.peek(name) is not None:  # an ignored budget would be overspent
+                hint = f'send it as {FIELD}.{name}: {{"{FIELD}": {{"{name}": ...}}}}' if name in OURS else KEY_HINT
+                raise fields.wrong(name, "is not a field of this interface", hint)
         fields.forget(*(name for name, values in self.as_ever.items() if fields.peek(name) in values))
         for name, (problem, hint) in self.refused.items():
             if fields.peek(name) is not None:
@@ -288,7 +291,14 @@ class BlockFrames(CallFrames):
                     yield from self._begin(Block("thought", thought=thought))
                     yield from self._end(self._open[-1:])
             case ToolCallDelta(data=data):
-                yield from self._call(data)
+                call = self._calls.setdefault(data.index, Block("call"))
+                call.id, call.name = call.id or data.call_id, call.name or data.name
+                call.waiting += data.arguments
+                if call.index is None and call.name:
+                    yield from self._begin(call)
+                if call.waiting and call in self._open:
+                    told, call.waiting = call.waiting, ""
+                    yield self._grown(call, told)
             case RouteCompleted(data=response):
                 if not self.blocks:
                     yield from self._empty()
@@ -303,16 +313,6 @@ class BlockFrames(CallFrames):
         self.blocks.append(block)
         self._open.append(block)
         yield from self._opened(block)
-
-    def _call(self, piece: ToolCallData) -> Iterator[bytes]:
-        call = self._calls.setdefault(piece.index, Block("call"))
-        call.id, call.name = call.id or piece.call_id, call.name or piece.name
-        call.waiting += piece.arguments
-        if call.index is None and call.name:
-            yield from self._begin(call)
-        if call.waiting and call in self._open:
-            told, call.waiting = call.waiting, ""
-            yield self._grown(call, told)
 
     def _grown(self, block: Block, piece: str) -> bytes:
         block.pieces.append(piece)

@@ -66,10 +66,10 @@ class Wishes(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     timeout_ms: float | None = None
 
 
-_KEY_HINT = "send it as the header Idempotency-Key"
-_OURS = tuple(name for name in Wishes.__struct_fields__ if name != "metadata")
+KEY_HINT = "send it as the header Idempotency-Key"
+OURS = tuple(name for name in Wishes.__struct_fields__ if name != "metadata")
 """Options that no vendor has a field for."""
-PLACES = {"params": "", "idempotency_key": "Idempotency-Key", **{name: f"{FIELD}.{name}" for name in _OURS}}
+PLACES = {"params": "", "idempotency_key": "Idempotency-Key", **{name: f"{FIELD}.{name}" for name in OURS}}
 """Names of these fields in every API (``Words.places``)."""
 
 _MESSAGE = re.compile(r"messages\[(\d+)\]")
@@ -131,7 +131,7 @@ def wishes_of(given: object, words: Words) -> Wishes:
     known = Wishes.__struct_fields__
     for name in given if isinstance(given, dict) else ():
         if name not in known:
-            hint = _KEY_HINT if name == "idempotency_key" else hint_for(name, "", known)
+            hint = KEY_HINT if name == "idempotency_key" else hint_for(name, "", known)
             # known names are relative to the field
             raise wrong(joined(FIELD, name), "is not a field", hint if hint.startswith("known: ") else words.text(hint))
     try:
@@ -139,14 +139,6 @@ def wishes_of(given: object, words: Words) -> Wishes:
     except ValidationFailed as error:
         found = [each._replace(path=beneath(FIELD, each.path), hint=words.text(each.hint)) for each in error.problems]
     raise ValidationFailed.of(*found)
-
-
-def check_placed(fields: Fields) -> None:
-    """Refuse our options outside the field ``routewright``: an ignored budget would be overspent."""
-    for name in ("idempotency_key", *_OURS):
-        if fields.peek(name) is not None:
-            hint = f'send it as {FIELD}.{name}: {{"{FIELD}": {{"{name}": ...}}}}' if name in _OURS else _KEY_HINT
-            raise fields.wrong(name, "is not a field of this interface", hint)
 
 
 class ModelNotFound(NotFound, code="model_not_found"):

@@ -46,7 +46,7 @@ def failure(site: Site, key: str | None = None, **asked: Any) -> anthropic.APISt
         ({"extra_headers": {"Content-Type": "text/plain"}}, anthropic.APIStatusError, "invalid_request_error", None),
     ],
 )
-def test_a_wrong_request_raises_what_the_sdk_has_for_it(
+def test_a_refused_request_raises_the_sdks_own_error_class(
     asked: dict[str, Any], error: type[anthropic.APIStatusError], kind: str, code: str | None
 ) -> None:
     caught = failure(sandbox(), **asked)
@@ -64,13 +64,13 @@ def test_a_key_without_the_scope_is_denied() -> None:
     assert caught.type == "permission_error"
 
 
-def test_an_empty_account_has_to_pay_first() -> None:
+def test_an_account_without_balance_gets_402() -> None:
     site = scripted(ScriptedProvider(["Hello"], models=[model()]))
     caught = failure(site, site.key(account_prepaid=True))
     assert (caught.status_code, caught.type) == (402, "billing_error")
 
 
-def test_an_error_lists_twenty_rejected_models_first_those_that_could_be_called() -> None:
+def test_an_error_lists_at_most_twenty_rejected_models_callable_ones_first() -> None:
     site = scripted(ScriptedProvider([], models=[model()]))
     caught = failure(site, site.key(), **LIMITED)
     assert caught.error_code == "router.budget_exceeded"
@@ -81,7 +81,7 @@ def test_an_error_lists_twenty_rejected_models_first_those_that_could_be_called(
     assert len(str(caught)) < 3_000
 
 
-def test_what_is_not_there_is_not_found() -> None:
+def test_an_endpoint_that_is_not_offered_is_404() -> None:
     with sdk(sandbox()) as client, pytest.raises(anthropic.NotFoundError) as caught:
         client.messages.batches.list()
     assert caught.value.type == "not_found_error"
@@ -95,7 +95,7 @@ def test_a_body_over_the_limit_is_too_large() -> None:
     assert (caught.status_code, caught.body["error"]["type"]) == (413, "request_too_large")  # type: ignore[index]
 
 
-def test_a_key_for_another_body_is_a_conflict_that_is_not_tried_again() -> None:
+def test_a_reused_key_with_another_body_is_a_conflict_without_retry() -> None:
     provider = ScriptedProvider(["Hello", "Hello"], models=[model()])
     site = scripted(provider)
     with sdk(site, site.key(), max_retries=2) as client:
@@ -105,14 +105,14 @@ def test_a_key_for_another_body_is_a_conflict_that_is_not_tried_again() -> None:
     assert len(provider.calls) == 1
 
 
-def test_a_failing_provider_is_an_error_of_the_server() -> None:
+def test_a_provider_failure_is_a_server_error() -> None:
     caught = failure(sandbox(faults={"*": "server"}))
     assert isinstance(caught, anthropic.InternalServerError)
     assert (caught.status_code, caught.type) == (502, "api_error")
     assert caught.error_code == "router.upstream_failed"
 
 
-def test_refused_content_is_denied() -> None:
+def test_refused_content_is_permission_denied() -> None:
     caught = failure(sandbox(faults={"*": "refused"}))
     assert isinstance(caught, anthropic.PermissionDeniedError)
     assert caught.error_code == "content_refused"
@@ -128,12 +128,12 @@ def test_a_call_that_takes_too_long_times_out() -> None:
     assert (caught.status_code, caught.type) == (504, "timeout_error")
 
 
-def test_a_stream_that_fails_before_its_first_word_has_a_status() -> None:
+def test_a_stream_that_fails_before_content_has_an_error_status() -> None:
     with sdk(sandbox(faults={"*": "server"})) as client, pytest.raises(anthropic.InternalServerError):
         client.messages.create(**ASKED, stream=True)
 
 
-def test_a_fallback_before_the_first_word_is_only_seen_in_the_model() -> None:
+def test_a_fallback_before_content_only_changes_the_model() -> None:
     provider = ScriptedProvider(
         [ProviderFault("request"), "Hello"], models=[model("test/one"), model("test/two", quality=0.4)]
     )
@@ -148,7 +148,7 @@ def test_a_fallback_before_the_first_word_is_only_seen_in_the_model() -> None:
     assert answer.headers["X-Routewright-Model"] == served
 
 
-def test_a_fault_after_the_first_word_is_an_error_in_the_stream() -> None:
+def test_a_fault_after_content_is_an_error_event() -> None:
     read = threading.Event()
 
     def answer(call: UpstreamCall) -> Iterator[str]:
@@ -183,7 +183,7 @@ class Patient(anthropic.Anthropic):
         return 0.0
 
 
-def test_the_sdk_asks_again_after_the_time_that_it_was_told() -> None:
+def test_the_sdk_retries_after_retry_after() -> None:
     began, release = threading.Event(), threading.Event()
 
     def answer(call: UpstreamCall) -> Iterator[Any]:
@@ -220,7 +220,7 @@ def leave(url: str, key: str, began: threading.Event, **more: Any) -> None:
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_client_that_leaves_ends_its_call(streams: bool) -> None:
+def test_a_disconnect_cancels_the_call(streams: bool) -> None:
     began, left = threading.Event(), threading.Event()
 
     async def answer(call: UpstreamCall) -> AsyncIterator[str]:
@@ -238,7 +238,7 @@ def test_a_client_that_leaves_ends_its_call(streams: bool) -> None:
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_with_a_key_to_repeat_by_the_call_goes_on(streams: bool) -> None:
+def test_with_an_idempotency_key_the_call_finishes_after_a_disconnect(streams: bool) -> None:
     began, release, calls = threading.Event(), threading.Event(), list[UpstreamCall]()
 
     def answer(call: UpstreamCall) -> Iterator[Any]:

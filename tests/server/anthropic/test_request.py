@@ -50,7 +50,7 @@ def refusal(**fields: Any) -> str:
     return door.in_words(caught.value, 0.0).message
 
 
-def test_sampling_goes_under_its_names_here() -> None:
+def test_sampling_parameters_are_translated() -> None:
     request = request_of(max_tokens=64, temperature=0.5, top_p=0.9, stop_sequences=["END"], stream=True)
     assert request.params is not None
     assert (request.params.max_output_tokens, request.params.temperature, request.params.top_p) == (64, 0.5, 0.9)
@@ -131,7 +131,7 @@ def test_the_image_of_a_tool_is_kept() -> None:
     assert [part.__struct_config__.tag for part in content] == ["text", "image_url"]
 
 
-def test_thought_goes_back_to_who_thought_it() -> None:
+def test_reasoning_is_sent_back_to_its_own_provider() -> None:
     thought: list[dict[str, Any]] = [
         {"type": "thinking", "thinking": "hm", "signature": "x"},
         {"type": "redacted_thinking", "data": "y"},
@@ -149,7 +149,7 @@ def test_thought_goes_back_to_who_thought_it() -> None:
     assert ignored == set()
 
 
-def test_thought_of_another_vendor_comes_back_as_it_was_packed() -> None:
+def test_packed_reasoning_of_another_vendor_is_unpacked() -> None:
     texts, silent = Reasoning("google", [{"a": 1}], "Hm."), Reasoning("google", [{"b": 2}])
     blocks = [*blocks_of(texts), *blocks_of(silent)]
     assert [block["type"] for block in blocks] == ["thinking", "redacted_thinking"]
@@ -169,14 +169,14 @@ def test_thought_of_another_vendor_comes_back_as_it_was_packed() -> None:
         ({"output_config": {"effort": "xhigh"}}, "max"),
     ],
 )
-def test_thinking_and_effort_say_how_much_is_thought(fields: dict[str, Any], reasoning: Any) -> None:
+def test_thinking_and_effort_set_the_reasoning_effort(fields: dict[str, Any], reasoning: Any) -> None:
     request, ignored = reading_of(**fields)
     assert request.params is not None
     assert request.params.reasoning == reasoning
     assert ignored == set()
 
 
-def test_marks_for_the_cache_stay_where_they_were_set() -> None:
+def test_cache_marks_stay_on_their_parts() -> None:
     mark, hour = {"cache_control": {"type": "ephemeral"}}, {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
     request, ignored = reading_of(
         system=[{"type": "text", "text": "Be brief."}, {"type": "text", "text": "Be kind.", **hour}],
@@ -197,7 +197,7 @@ def test_marks_for_the_cache_stay_where_they_were_set() -> None:
     assert ignored == set()
 
 
-def test_one_mark_for_all_is_set_on_the_last_part() -> None:
+def test_a_cache_mark_of_the_body_is_set_on_the_last_part() -> None:
     request = request_of(cache_control={"type": "ephemeral"}, system="Be brief.")
     assert request.messages[-1].content == [TextPart("Hi", CacheControl("ephemeral"))]
     assert request.messages[0].content == "Be brief."
@@ -219,7 +219,7 @@ def test_documents_are_files_or_text() -> None:
 
 
 @pytest.mark.parametrize(("tier", "ours"), [("auto", "auto"), ("standard_only", "default"), (None, None)])
-def test_service_tiers_have_their_words_here(tier: str | None, ours: str | None) -> None:
+def test_service_tiers_are_translated(tier: str | None, ours: str | None) -> None:
     params = request_of(service_tier=tier).params
     assert params is not None
     assert params.service_tier == ours
@@ -235,7 +235,7 @@ def test_tools_keep_name_description_schema_and_strictness() -> None:
 
 
 @pytest.mark.parametrize(("kind", "choice"), [("auto", "auto"), ("any", "required"), ("none", "none")])
-def test_tool_choice_has_its_word_here(kind: str, choice: str) -> None:
+def test_tool_choice_is_translated(kind: str, choice: str) -> None:
     request, ignored = reading_of(tools=[WEATHER], tool_choice={"type": kind, "disable_parallel_tool_use": True})
     assert request.tool_choice == choice
     assert request.params is not None
@@ -243,7 +243,7 @@ def test_tool_choice_has_its_word_here(kind: str, choice: str) -> None:
     assert ignored == set()
 
 
-def test_a_named_tool_is_chosen_by_its_name() -> None:
+def test_a_tool_can_be_chosen_by_name() -> None:
     choice = request_of(tools=[WEATHER], tool_choice={"type": "tool", "name": "weather"}).tool_choice
     assert choice is not None
     assert not isinstance(choice, str)
@@ -259,7 +259,7 @@ def test_a_schema_for_the_answer_is_honoured(field: str) -> None:
     assert request.params.response_format["json_schema"]["schema"] == {"type": "object"}
 
 
-def test_of_two_schemas_for_the_answer_the_newer_field_counts_and_the_older_is_named() -> None:
+def test_output_config_wins_over_output_format_which_is_listed_as_ignored() -> None:
     one, two = ({"type": "json_schema", "schema": {"title": title}} for title in "ab")
     request, ignored = reading_of(output_config={"format": one}, output_format=two)
     assert request.params is not None
@@ -270,7 +270,7 @@ def test_of_two_schemas_for_the_answer_the_newer_field_counts_and_the_older_is_n
     assert ignored == {"output_format"}
 
 
-def test_the_user_goes_into_metadata_beside_what_is_asked_for_there() -> None:
+def test_the_user_id_is_merged_into_metadata() -> None:
     request = request_of(metadata={"user_id": "u1"}, routewright={"metadata": {"team": "a"}, "goal": "quality"})
     assert request.metadata == {"user_id": "u1", "team": "a"}
     assert request.goal == "quality"
@@ -292,14 +292,14 @@ def test_the_forms_of_model(model: str, field: str, value: Any) -> None:
     assert getattr(request_of(model=model), field) == value
 
 
-def test_what_is_not_heeded_is_named_and_null_is_not_there() -> None:
+def test_unknown_fields_are_listed_as_ignored_unless_null() -> None:
     request, ignored = reading_of(top_k=3, metadata={"user_id": "u"}, mcp_servers=[], new_thing=1, container=None)
     assert ignored == {"mcp_servers", "new_thing"}
     assert request.params is not None
     assert request.params.extra == {"anthropic": {"top_k": 3, "metadata": {"user_id": "u"}}}
 
 
-def test_names_of_ignored_fields_are_bounded_and_no_keys() -> None:
+def test_the_ignored_list_is_bounded_and_holds_no_api_key() -> None:
     many = {f"field_{place}": 1 for place in range(100)}
     _, ignored = reading_of(**{"sk_live_0123456789abcdef": 1, "x" * 100: 1}, **many)
     assert len(ignored) == MOST_IGNORED
@@ -356,7 +356,7 @@ def test_names_of_ignored_fields_are_bounded_and_no_keys() -> None:
         ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type: must be 'json_schema', got 'xml'"),
     ],
 )
-def test_what_is_wrong_is_told_by_its_name_here(fields: dict[str, Any], said: str) -> None:
+def test_errors_name_the_field_as_this_api_does(fields: dict[str, Any], said: str) -> None:
     assert said in refusal(**fields)
 
 
@@ -378,13 +378,13 @@ def test_what_is_wrong_is_told_by_its_name_here(fields: dict[str, Any], said: st
         ({"text": "x"}, "type: is missing"),
     ],
 )
-def test_a_block_that_cannot_be_sent_is_refused_by_its_place(block: dict[str, Any], said: str) -> None:
+def test_an_unsupported_block_is_refused_at_its_path(block: dict[str, Any], said: str) -> None:
     told = refusal(messages=[{"role": "user", "content": [block]}])
     assert told.startswith("messages[0].content[0].")
     assert said in told
 
 
-def test_no_words_of_a_prompt_are_in_an_error() -> None:
+def test_errors_repeat_no_text_of_a_prompt() -> None:
     secret = "open sesame"
     for fields in (
         {"messages": [secret]},
@@ -400,7 +400,7 @@ def test_no_words_of_a_prompt_are_in_an_error() -> None:
         assert secret not in refusal(**fields)
 
 
-def test_a_number_that_nothing_can_hold_is_refused() -> None:
+def test_a_number_beyond_a_double_is_refused() -> None:
     reading = MessageCall(KNOWN)
     with pytest.raises(ValidationFailed, match="out of range"):
         reading.decode(b'{"model": "auto", "max_tokens": 1e999, "messages": []}')

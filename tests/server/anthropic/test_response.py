@@ -76,11 +76,11 @@ def told(response: RouteResponse) -> dict[str, Any]:
         ("length", ('{"a": ',), "max_tokens"),
     ],
 )
-def test_why_it_ended_in_the_words_of_the_messages_api(finish: str | None, calls: tuple[str, ...], reason: str) -> None:
+def test_finish_reasons_become_stop_reasons(finish: str | None, calls: tuple[str, ...], reason: str) -> None:
     assert told(response("Hi", finish, *calls))["stop_reason"] == reason
 
 
-def test_a_message_has_what_clients_read() -> None:
+def test_a_message_has_every_field_that_clients_read() -> None:
     message = told(response())
     assert message == {
         "id": "msg_01ABC",
@@ -152,21 +152,21 @@ def put_together(events: Iterable[bytes]) -> list[dict[str, Any]]:
     return found
 
 
-def test_text_and_calls_are_blocks_one_after_the_other() -> None:
+def test_text_and_calls_are_consecutive_blocks() -> None:
     found = blocks_of("Let ", "me", piece(0, "", "a", "f"), piece(0, '{"x":'), piece(0, "1}"), "Done")
     assert [each["type"] for each in found] == ["text", "tool_use", "text"]
     assert (found[0]["text"], found[1]["json"], found[2]["text"]) == ("Let me", '{"x":1}', "Done")
     assert (found[1]["id"], found[1]["name"], found[1]["input"]) == ("a", "f", {})
 
 
-def test_calls_that_come_side_by_side_each_keep_their_arguments() -> None:
+def test_interleaved_calls_keep_their_own_arguments() -> None:
     found = blocks_of(
         piece(0, '{"x":', "a", "f"), piece(1, '{"y":', "b", "g"), piece(0, "1}"), piece(1, "2}"), piece(2, "", "c", "h")
     )
     assert [(each["name"], each["json"]) for each in found] == [("f", '{"x":1}'), ("g", '{"y":2}'), ("h", "")]
 
 
-def test_a_call_begins_once_its_name_is_there() -> None:
+def test_a_call_begins_once_its_name_is_known() -> None:
     (found,) = blocks_of(piece(0, '{"x"', "a"), piece(0, ":1}", "", "f"))
     assert (found["id"], found["name"], found["json"]) == ("a", "f", '{"x":1}')
 
@@ -177,7 +177,7 @@ SAID = st.lists(
 
 
 @given(SAID)
-def test_no_word_is_lost_and_every_block_is_closed(said: list[Any]) -> None:
+def test_no_text_is_lost_and_every_block_is_closed(said: list[Any]) -> None:
     pieces = [each if isinstance(each, str) else piece(each[0], each[1], f"c{each[0]}", "f") for each in said]
     found = blocks_of(*pieces)
     texts = "".join(each for each in said if isinstance(each, str))
@@ -215,5 +215,5 @@ def test_every_error_has_its_type(error: type[RouterError], kind: str) -> None:
     }
 
 
-def test_no_key_is_repeated_in_an_error() -> None:
+def test_errors_repeat_no_api_key() -> None:
     assert b"0123456789" not in body(NotFound("there is no sk_live_0123456789"))

@@ -115,7 +115,7 @@ def said(client: anthropic.Anthropic, asked: dict[str, Any], streams: bool) -> A
         return stream.get_final_message()
 
 
-def test_calls_that_a_provider_mixes_are_told_apart_in_a_stream() -> None:
+def test_interleaved_calls_are_separated_in_a_stream() -> None:
     mixed: Turn = [
         ToolDelta(0, '{"city": ', "a", "weather"),
         ToolDelta(1, '{"city": ', "b", "weather"),
@@ -143,7 +143,7 @@ def test_an_image_reaches_the_model() -> None:
     assert shown[0].image_url.url == f"data:image/png;base64,{PIXEL}"
 
 
-def test_an_answer_of_a_type_is_parsed() -> None:
+def test_structured_output_is_parsed() -> None:
     class City(BaseModel):
         name: str
 
@@ -174,7 +174,7 @@ def test_tokens_are_counted_before_a_call() -> None:
     assert low <= claude.parse().input_tokens <= high
 
 
-def test_a_key_in_x_api_key_is_taken() -> None:
+def test_a_key_in_x_api_key_is_accepted() -> None:
     site = sandbox({"Hi": "Hello"})
     key = site.key(environment="sandbox")
     with site.served() as url:
@@ -189,13 +189,13 @@ def test_a_key_in_x_api_key_is_taken() -> None:
     assert message.stop_reason == "end_turn"
 
 
-def test_the_field_routewright_goes_in_as_an_extra_one() -> None:
+def test_the_field_routewright_can_be_sent_in_extra_body() -> None:
     with sdk(sandbox()) as client:
         message = client.messages.create(**ASKED, extra_body={"routewright": {"models": ["openai/gpt-4.1"]}})
     assert message.model == "openai/gpt-4.1"
 
 
-def test_a_key_to_repeat_by_is_answered_again_without_a_second_call() -> None:
+def test_a_repeated_idempotency_key_makes_no_second_call() -> None:
     provider = ScriptedProvider(["Hello"], models=[model()])
     site = scripted(provider)
     with sdk(site, site.key()) as client:
@@ -204,7 +204,7 @@ def test_a_key_to_repeat_by_is_answered_again_without_a_second_call() -> None:
     assert (first.id, first.content) == (again.id, again.content)
 
 
-def test_a_stream_is_told_again_under_its_key() -> None:
+def test_a_stream_is_replayed_under_its_idempotency_key() -> None:
     site = scripted(ScriptedProvider(["Hello"], models=[model()]))
     with site.served() as url, client_of(url, site.key()) as client:
         told = []

@@ -36,7 +36,7 @@ def test_every_valid_body_translates(body: dict[str, Any]) -> None:
 
 
 @given(broken() | JSON | st.dictionaries(st.sampled_from(["model", "messages", "max_tokens", "tools"]), JSON))
-def test_every_other_body_is_refused_as_such(body: Any) -> None:
+def test_every_invalid_body_is_refused_as_invalid(body: Any) -> None:
     reading = MessageCall(KNOWN)
     try:
         bounds_of(completed(reading.decode(msgspec.json.encode(body))))
@@ -46,7 +46,7 @@ def test_every_other_body_is_refused_as_such(body: Any) -> None:
 
 
 @given(bodies())
-def test_what_goes_in_here_comes_out_at_anthropics_the_same(body: dict[str, Any]) -> None:
+def test_a_body_reaches_anthropic_unchanged(body: dict[str, Any]) -> None:
     request = translated(body)
     params = request.params or Params()
     cap = int(params.max_output_tokens or 0)

@@ -79,7 +79,7 @@ def test_a_coding_agent_is_answered() -> None:
     assert [name for name, _ in events][-2:] == ["message_delta", "message_stop"]
 
 
-def test_a_stream_says_at_its_end_what_it_used() -> None:
+def test_a_stream_ends_with_its_usage() -> None:
     site = sandbox({"Hi": "Hello"})
     with site.client(site.key(environment="sandbox")) as client:
         whole = client.post(AT, json=ASKED).json()
@@ -92,7 +92,7 @@ def test_a_stream_says_at_its_end_what_it_used() -> None:
     assert ended["usage"] == whole["usage"]
 
 
-def test_every_response_has_its_id_and_what_the_request_cost() -> None:
+def test_every_response_has_its_id_and_cost() -> None:
     site = sandbox()
     with site.client(site.key(environment="sandbox")) as client:
         answer = client.post(AT, json=ASKED)
@@ -108,7 +108,7 @@ def test_every_response_has_its_id_and_what_the_request_cost() -> None:
 
 
 @pytest.mark.parametrize("path", ["/anthropic/v1/nothing", "/anthropic/v1/messages/batches"])
-def test_errors_are_told_in_these_words_at_every_address_of_this_door(path: str) -> None:
+def test_errors_of_every_path_below_anthropic_use_its_envelope(path: str) -> None:
     with sandbox().client() as client:
         answer = client.post(path, json={})
     assert answer.status_code == 404
@@ -126,7 +126,7 @@ def keyed(client: httpx2.Client, **headers: str) -> httpx2.Response:
     return client.post(AT, json=ASKED, headers=headers)
 
 
-def test_a_key_comes_in_either_header_and_in_both_if_it_is_one() -> None:
+def test_a_key_may_be_in_either_header_or_the_same_in_both() -> None:
     site = sandbox()
     key, other = (site.key(environment="sandbox") for _ in range(2))
     bearer = f"Bearer {key}"
@@ -144,7 +144,7 @@ def test_a_key_comes_in_either_header_and_in_both_if_it_is_one() -> None:
     assert other not in both.text
 
 
-def test_an_embedder_alone_says_who_calls() -> None:
+def test_the_hosts_authenticate_replaces_both_headers() -> None:
     def known(scope: Any) -> Caller:
         if (b"x-api-key", b"theirs") in scope["headers"]:
             return Caller("acme", "sandbox")
@@ -166,7 +166,7 @@ def test_an_embedder_alone_says_who_calls() -> None:
         (b'{"model": "auto", "max_tokens": NaN}', "NaN is not JSON"),
     ],
 )
-def test_a_body_that_is_no_strict_json_object_is_refused(body: bytes, said: str) -> None:
+def test_a_body_that_is_not_a_strict_json_object_is_refused(body: bytes, said: str) -> None:
     site = sandbox()
     with site.client(site.key(environment="sandbox")) as client:
         answer = client.post(AT, content=body, headers={"content-type": "application/json"})
@@ -190,7 +190,7 @@ def test_a_body_that_is_no_strict_json_object_is_refused(body: bytes, said: str)
         ({"messages": [{"role": "user", "content": "x"}] * 1_001}, "messages"),
     ],
 )
-def test_rules_of_the_route_request_are_told_by_the_names_here(fields: dict[str, Any], place: str) -> None:
+def test_violated_rules_of_the_route_request_name_this_apis_fields(fields: dict[str, Any], place: str) -> None:
     site = sandbox()
     with site.client(site.key(environment="sandbox")) as client:
         answer = client.post(AT, json={**ASKED, **fields})
@@ -200,14 +200,14 @@ def test_rules_of_the_route_request_are_told_by_the_names_here(fields: dict[str,
     assert answer.json()["error"]["message"].startswith(f"{place}: ")
 
 
-def test_parameters_of_the_address_change_nothing() -> None:
+def test_query_parameters_are_ignored() -> None:
     site = sandbox()
     with site.client(site.key(environment="sandbox")) as client:
         assert client.post(f"{AT}?beta=true&stream=true", json=ASKED).json()["type"] == "message"
 
 
 @pytest.mark.parametrize("empty", ["", "Bearer"])
-def test_an_empty_header_is_not_there(empty: str) -> None:
+def test_an_empty_key_header_counts_as_missing(empty: str) -> None:
     site = sandbox()
     key = site.key(environment="sandbox")
     with site.client() as client:

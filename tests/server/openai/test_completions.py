@@ -38,7 +38,7 @@ def test_an_answer_is_a_chat_completion() -> None:
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens > 1
 
 
-def test_the_async_client_is_answered_as_well() -> None:
+def test_the_async_client_is_answered() -> None:
     site = sandbox({"Hi": "Hello!"})
 
     async def ask(url: str, key: str) -> str | None:
@@ -51,7 +51,7 @@ def test_the_async_client_is_answered_as_well() -> None:
         assert anyio.run(ask, url, key) == "Hello!"
 
 
-def test_on_the_wire_it_has_every_field_that_typed_clients_require() -> None:
+def test_a_completion_has_every_field_that_typed_clients_require() -> None:
     provider = ScriptedProvider([[Delta("Four."), Usage(9, 2, cached=3), Finish("stop")]], models=[ONE])
     site = site_of(provider)
     with site.client(site.key()) as client:
@@ -82,7 +82,7 @@ def test_on_the_wire_it_has_every_field_that_typed_clients_require() -> None:
     }
 
 
-def test_headers_say_how_it_was_routed_and_what_is_left() -> None:
+def test_headers_have_the_routing_and_the_remaining_limits() -> None:
     site = Site()
     with raw(site) as client:
         headers = client.post(
@@ -107,12 +107,12 @@ def test_headers_say_how_it_was_routed_and_what_is_left() -> None:
         ({"model": "gpt-4.1", "routewright": {"fallback": {"models": []}}}, "openai/gpt-4.1"),
     ],
 )
-def test_the_routing_is_asked_for_in_model_and_beside_it(fields: dict[str, Any], model: str) -> None:
+def test_routing_options_are_in_model_and_in_the_field_routewright(fields: dict[str, Any], model: str) -> None:
     with raw(Site()) as client:
         assert client.post("/chat/completions", json={**CHAT, **fields}).json()["model"] == model
 
 
-def test_the_model_is_the_one_that_served() -> None:
+def test_the_answer_names_the_serving_model() -> None:
     site = sandbox(faults={"openai/gpt-4.1": "server"})
     wishes = {"models": ["openai/gpt-4.1", "openai/gpt-4o"], "fallback": {"models": ["openai/gpt-4o"]}}
     with sdk(site) as client:
@@ -120,7 +120,7 @@ def test_the_model_is_the_one_that_served() -> None:
     assert answer.model == "openai/gpt-4o"
 
 
-def test_what_a_model_is_asked_is_what_was_sent() -> None:
+def test_the_provider_gets_the_fields_that_were_sent() -> None:
     provider = ScriptedProvider(["Fine."], models=[ONE])
     site = site_of(provider)
     with sdk(site, site.key()) as client:
@@ -173,14 +173,14 @@ def test_structured_output_is_parsed() -> None:
     assert answer.choices[0].message.parsed == Weather(city="Ulm", degrees=12)
 
 
-def test_an_answer_that_ends_with_a_word_that_nobody_knows_has_stopped() -> None:
+def test_an_unknown_finish_reason_becomes_stop() -> None:
     site = site_of(ScriptedProvider([[Delta("Hello!"), Finish("tired")]], models=[ONE]))
     with sdk(site, site.key()) as client:
         answer = client.chat.completions.create(model="test/one", messages=HI)
     assert answer.choices[0].finish_reason == "stop"
 
 
-def test_an_answer_that_was_cut_ends_in_length() -> None:
+def test_a_truncated_answer_ends_with_length() -> None:
     with sdk(Site()) as client:
         answer = client.chat.completions.create(model="auto", messages=HI, max_tokens=5)
         budget = {"budget": {"maxTokens": 20}}
@@ -191,7 +191,7 @@ def test_an_answer_that_was_cut_ends_in_length() -> None:
     assert by_budget.choices[0].finish_reason == "length"
 
 
-def test_a_request_under_a_key_is_answered_once() -> None:
+def test_a_repeated_idempotency_key_makes_one_call() -> None:
     provider = ScriptedProvider(["One.", "Two."], models=[ONE])
     site = site_of(provider)
     with sdk(site, site.key()) as client:
@@ -203,7 +203,7 @@ def test_a_request_under_a_key_is_answered_once() -> None:
     assert len(provider.calls) == 1
 
 
-def test_a_key_of_another_address_is_another_request() -> None:
+def test_a_key_used_at_another_path_is_a_conflict() -> None:
     site = site_of(ScriptedProvider(["One.", "Two."], models=[ONE]))
     headers = {"Idempotency-Key": "k1"}
     with site.client(site.key()) as client:
@@ -248,7 +248,7 @@ async def _post(client: httpx2.AsyncClient, body: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_who_leaves_ends_the_call(stream: bool) -> None:
+def test_a_disconnect_cancels_the_call(stream: bool) -> None:
     held = Held()
     site = site_of(held.provider)
     key = site.key()
@@ -260,7 +260,7 @@ def test_who_leaves_ends_the_call(stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_with_a_key_the_call_goes_on_and_is_there_for_who_asks_again(stream: bool) -> None:
+def test_with_a_key_the_call_finishes_and_is_replayed(stream: bool) -> None:
     held = Held()
     site = site_of(held.provider)
     key = site.key()
@@ -273,7 +273,7 @@ def test_with_a_key_the_call_goes_on_and_is_there_for_who_asks_again(stream: boo
     assert held.calls == 1
 
 
-def test_two_models_of_two_vendors_stand_in_for_each_other() -> None:
+def test_a_model_of_another_vendor_is_the_fallback() -> None:
     first, second = ScriptedProvider([], models=[ONE]), ScriptedProvider(["Here."], models=[TWO])
     site = site_of(first, second)
     with sdk(site, site.key()) as client:

@@ -76,7 +76,7 @@ def test_an_unknown_policy_is_a_bad_request_that_names_the_model() -> None:
     assert caught(Site(), openai.BadRequestError, model="policy:none").param == "model"
 
 
-def test_what_cannot_be_paid_within_the_budget_cannot_be_processed() -> None:
+def test_a_budget_below_every_estimate_is_unprocessable() -> None:
     wishes = {"budget": {"maxCostUsd": 1e-6}}
     error = caught(
         Site(), openai.UnprocessableEntityError, model="gpt-4.1", max_tokens=900, extra_body={"routewright": wishes}
@@ -88,7 +88,7 @@ def test_what_cannot_be_paid_within_the_budget_cannot_be_processed() -> None:
     assert error.body["trace_id"] == error.response.headers["x-routewright-trace-id"]
 
 
-def test_a_key_with_another_body_is_a_conflict_that_is_not_tried_again() -> None:
+def test_a_reused_key_with_another_body_is_a_conflict_without_retry() -> None:
     site = site_of(ScriptedProvider(["One."], models=[ONE]))
     headers = {"Idempotency-Key": "k1"}
     with sdk(site, site.key(), max_retries=2) as client:
@@ -101,7 +101,7 @@ def test_a_key_with_another_body_is_a_conflict_that_is_not_tried_again() -> None
     assert error.response.request.headers["x-stainless-retry-count"] == "0"
 
 
-def test_a_key_that_is_too_long_is_named_as_the_header() -> None:
+def test_a_long_idempotency_key_is_refused_by_its_header() -> None:
     error = caught(Site(), openai.BadRequestError, extra_headers={"Idempotency-Key": "k" * 65})
     assert error.param == "Idempotency-Key"
 
@@ -126,13 +126,13 @@ def test_content_that_is_refused_is_permission_denied() -> None:
     assert caught(sandbox(faults={"*": "refused"}), openai.PermissionDeniedError).code == "content_refused"
 
 
-def test_an_empty_account_pays_nothing() -> None:
+def test_an_account_without_balance_gets_402() -> None:
     site = site_of(ScriptedProvider([], models=[PRICED]))
     error = caught(site, openai.APIStatusError, site.key(account_prepaid=True))
     assert (error.status_code, error.code, error.type) == (402, "insufficient_balance", "insufficient_quota")
 
 
-def test_beyond_a_limit_is_a_rate_limit_error() -> None:
+def test_a_request_over_the_limit_is_a_rate_limit_error() -> None:
     site = Site()
     key = site.key(environment="sandbox", limits=RateLimits(requests_per_min=1))
     with sdk(site, key) as client:
@@ -145,7 +145,7 @@ def test_beyond_a_limit_is_a_rate_limit_error() -> None:
     assert (headers["x-ratelimit-limit-requests"], headers["x-ratelimit-remaining-requests"]) == ("1", "0")
 
 
-def test_it_is_tried_again_when_the_retry_after_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sdk_retries_after_retry_after(monkeypatch: pytest.MonkeyPatch) -> None:
     entered, go_on = threading.Event(), threading.Event()
 
     def answer(call: object) -> str:
@@ -177,7 +177,7 @@ def _instead(slept: list[float], go_on: threading.Event, first: threading.Thread
     return sleep
 
 
-def test_a_limit_of_calls_at_a_time_is_not_told_as_one_of_requests() -> None:
+def test_a_concurrency_limit_has_no_headers_of_the_request_limit() -> None:
     gate, entered = threading.Event(), threading.Event()
 
     def answer(call: object) -> str:
@@ -197,7 +197,7 @@ def test_a_limit_of_calls_at_a_time_is_not_told_as_one_of_requests() -> None:
     assert found.value.response.headers["retry-after"] == "1"
 
 
-def test_on_the_wire_an_error_is_openais_envelope() -> None:
+def test_an_error_is_openais_envelope() -> None:
     with raw(Site()) as client:
         answer = client.post("/chat/completions", json={**CHAT, "n": 2})
     assert answer.json() == {
@@ -224,14 +224,14 @@ def test_on_the_wire_an_error_is_openais_envelope() -> None:
     ("method", "path", "status"),
     [("GET", "/chat/completions", 405), ("POST", "/completions", 404), ("GET", "/models/", 404)],
 )
-def test_errors_of_addresses_have_it_too(method: str, path: str, status: int) -> None:
+def test_errors_of_paths_have_openais_envelope(method: str, path: str, status: int) -> None:
     with raw(Site()) as client:
         answer = client.request(method, path)
     assert answer.status_code == status
     assert set(answer.json()["error"]) == {"message", "type", "param", "code", "request_id", "detail"}
 
 
-def test_a_body_that_is_not_json_has_it_too() -> None:
+def test_a_body_that_is_not_json_has_openais_envelope() -> None:
     with raw(Site()) as client:
         broken = client.post("/chat/completions", content=b"{", headers={"Content-Type": "application/json"})
         typed = client.post("/chat/completions", content=b"{}", headers={"Content-Type": "text/plain"})
@@ -239,7 +239,7 @@ def test_a_body_that_is_not_json_has_it_too() -> None:
     assert (typed.status_code, typed.json()["error"]["type"]) == (415, "invalid_request_error")
 
 
-def test_no_api_key_is_repeated() -> None:
+def test_errors_repeat_no_api_key() -> None:
     site = Site()
     key = site.key(environment="sandbox")
     with raw(site, key) as client:
@@ -249,7 +249,7 @@ def test_no_api_key_is_repeated() -> None:
             assert key not in answer.text
 
 
-def test_a_fault_of_ours_tells_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_internal_error_shows_no_details(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     async def fail(*args: object) -> None:
         raise LookupError("what only the operator is to see")
 
@@ -261,7 +261,7 @@ def test_a_fault_of_ours_tells_nothing(monkeypatch: pytest.MonkeyPatch, caplog: 
 
 
 @given(BODIES)
-def test_no_body_is_a_fault_of_ours(body: dict[str, Any]) -> None:
+def test_no_body_causes_an_internal_error(body: dict[str, Any]) -> None:
     status, headers, told = anyio.run(sent, ANY_SITE, ANY_KEY, body)
     assert status in (200, 400, 422)
     assert all(value.decode().isprintable() for value in headers.values())
@@ -271,7 +271,7 @@ def test_no_body_is_a_fault_of_ours(body: dict[str, Any]) -> None:
         assert told.endswith(b"data: [DONE]\n\n")
 
 
-def test_names_of_fields_put_nothing_into_the_head() -> None:
+def test_names_of_ignored_fields_cannot_inject_headers() -> None:
     odd = {"a\r\nSet-Cookie: x=1": 1, "b\n": 1, "c, d": 1, "é": 1, "fine": 1}
     status, headers, _ = anyio.run(sent, ANY_SITE, ANY_KEY, {**CHAT, **odd})
     assert status == 200

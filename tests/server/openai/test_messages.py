@@ -26,7 +26,7 @@ from .reading import CALL, fault, made, request
 # Messages.
 
 
-def test_parts_and_roles_are_as_they_are() -> None:
+def test_parts_and_roles_are_kept() -> None:
     found = request(
         messages=[
             {"role": "developer", "content": "Be brief.", "name": "boss"},
@@ -44,7 +44,7 @@ def test_parts_and_roles_are_as_they_are() -> None:
     assert found.messages[0].name == "boss"
 
 
-def test_what_a_model_said_in_refusing_is_what_it_said() -> None:
+def test_the_text_of_a_refusal_is_the_content() -> None:
     told = [
         {"role": "assistant", "refusal": "I will not."},
         {"role": "assistant", "content": [{"type": "refusal", "refusal": "I will not."}]},
@@ -54,7 +54,7 @@ def test_what_a_model_said_in_refusing_is_what_it_said() -> None:
     assert second.content == [TextPart("I will not.")]
 
 
-def test_no_tool_calls_are_none() -> None:
+def test_an_empty_list_of_tool_calls_means_none() -> None:
     assert request(messages=[{"role": "assistant", "content": "Yes.", "tool_calls": []}]).messages[0].tool_calls is None
 
 
@@ -84,7 +84,7 @@ def test_no_tool_calls_are_none() -> None:
         ("Hi", "", "an object"),
     ],
 )
-def test_a_wrong_message_is_refused_at_its_place(message: object, place: str, said: str) -> None:
+def test_a_wrong_message_is_refused_at_its_path(message: object, place: str, said: str) -> None:
     problem = fault(messages=[*HI, message])
     assert problem.path == f"messages[1]{place}"
     assert said in str(problem)
@@ -93,7 +93,7 @@ def test_a_wrong_message_is_refused_at_its_place(message: object, place: str, sa
 # Tools.
 
 
-def test_a_choice_of_tools_leaves_those_allowed() -> None:
+def test_allowed_tools_leaves_only_those_tools() -> None:
     other = {"type": "function", "function": {"name": "news"}}
     choice = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [other]}}
     found = request(tools=[TOOL, other], tool_choice=choice)
@@ -102,7 +102,7 @@ def test_a_choice_of_tools_leaves_those_allowed() -> None:
     assert found.tool_choice == "required"
 
 
-def test_one_tool_may_be_named() -> None:
+def test_tool_choice_may_name_one_tool() -> None:
     choice = {"type": "function", "function": {"name": "weather"}}
     assert request(tools=[TOOL], tool_choice=choice).tool_choice == NamedToolChoice(FunctionName("weather"))
 
@@ -136,7 +136,7 @@ def test_one_tool_may_be_named() -> None:
         ({"function_call": "auto"}, "function_call", "'tool_choice'"),
     ],
 )
-def test_wrong_tools_are_refused_at_their_place(fields: dict[str, Any], path: str, said: str) -> None:
+def test_wrong_tools_are_refused_at_their_path(fields: dict[str, Any], path: str, said: str) -> None:
     problem = fault(**fields)
     assert problem.path.startswith(path)
     assert said in str(problem)
@@ -145,7 +145,7 @@ def test_wrong_tools_are_refused_at_their_place(fields: dict[str, Any], path: st
 # What the classes of LangChain's ``ChatOpenAI`` send, and what agents send back that dump the SDK's own messages.
 
 
-def test_a_dumped_message_of_the_sdk_may_be_sent_back() -> None:
+def test_a_dumped_message_of_the_sdk_can_be_sent_back() -> None:
     dumped = {
         "content": None,
         "refusal": None,
@@ -161,7 +161,7 @@ def test_a_dumped_message_of_the_sdk_may_be_sent_back() -> None:
     assert not asked.ignored
 
 
-def test_what_langchain_sends_is_understood() -> None:
+def test_a_request_of_langchain_is_understood() -> None:
     body = {
         "messages": [
             {"content": "Be brief.", "role": "system"},
@@ -195,7 +195,7 @@ def test_what_langchain_sends_is_understood() -> None:
     assert asked.ignored == set()
 
 
-def test_sound_and_documents_are_sent_on() -> None:
+def test_audio_and_documents_are_passed_on() -> None:
     sound = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
     document = {"type": "file", "file": {"file_data": "data:application/pdf;base64,JVBERi0=", "filename": "a.pdf"}}
     marked = {"type": "text", "text": "What is it?", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
@@ -207,7 +207,7 @@ def test_sound_and_documents_are_sent_on() -> None:
     ]
 
 
-def test_thought_comes_back_for_the_provider_that_made_it() -> None:
+def test_packed_reasoning_is_for_the_provider_that_made_it() -> None:
     thought = Reasoning("google", [{"signature": "s"}], "Hm.")
     details = [{"type": "reasoning.encrypted", "data": packed(thought)}]
     said = {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm.", "reasoning_details": details}
@@ -233,7 +233,7 @@ def test_thought_comes_back_for_the_provider_that_made_it() -> None:
         ("auto", {"reasoning_details": []}, None, ""),
     ],
 )
-def test_other_thought_is_for_the_named_host_or_ignored(
+def test_plain_reasoning_is_for_the_named_host_or_ignored(
     model: str, fields: dict[str, Any], found: Reasoning | None, ignored: str
 ) -> None:
     request, asked = made({"model": model, "messages": [{"role": "assistant", "content": "Yes.", **fields}]})

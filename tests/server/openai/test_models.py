@@ -12,7 +12,7 @@ from tests.server.serving import Site
 from .clients import ONE, raw, sdk, site_of
 
 
-def test_all_models_that_can_be_called_are_listed_and_may_be_asked() -> None:
+def test_every_callable_model_is_listed_and_can_be_called() -> None:
     site = site_of(ScriptedProvider(["Hello."], models=[ONE]))
     with sdk(site, site.key()) as client:
         ids = [model.id for model in client.models.list()]
@@ -21,7 +21,7 @@ def test_all_models_that_can_be_called_are_listed_and_may_be_asked() -> None:
     assert answer.model == "test/one"
 
 
-def test_on_the_wire_a_list_has_every_field_that_clients_require() -> None:
+def test_a_list_of_models_has_every_field_that_clients_require() -> None:
     with raw(Site()) as client:
         body = client.get("/models").json()
     assert body["object"] == "list"
@@ -31,7 +31,7 @@ def test_on_the_wire_a_list_has_every_field_that_clients_require() -> None:
     assert (one["owned_by"], one["created"]) == ("openai", 1744588800)  # 2025-04-14
 
 
-def test_a_day_that_is_not_known_is_none() -> None:
+def test_an_unknown_release_day_is_zero() -> None:
     models = [
         Model(id="test/month", quality=0.5, released_at="2025-04"),
         Model(id="test/never", quality=0.5),
@@ -44,13 +44,13 @@ def test_a_day_that_is_not_known_is_none() -> None:
 
 
 @pytest.mark.parametrize("name", ["openai/gpt-4.1", "gpt-4.1", "auto", "auto:quality"])
-def test_a_model_is_found_by_any_name_that_a_request_may_give_it(name: str) -> None:
+def test_a_model_is_found_by_any_name_that_requests_may_use(name: str) -> None:
     with sdk(Site()) as client:
         found = client.models.retrieve(name)
     assert found.id == ("openai/gpt-4.1" if "gpt" in name else name)
 
 
-def test_a_model_that_there_is_not_is_not_found() -> None:
+def test_an_unknown_model_is_not_found() -> None:
     with sdk(Site()) as client, pytest.raises(NotFoundError) as caught:
         client.models.retrieve("gpt-4.l")
     assert "did you mean 'openai/gpt-4.1'?" in caught.value.message

@@ -24,7 +24,7 @@ from .reading import CALL, KNOWN, fault, ignored, made, refused, request
 # The fields.
 
 
-def test_every_honoured_field_finds_its_place() -> None:
+def test_every_honoured_field_is_translated() -> None:
     found = request(
         model="gpt-4.1",
         max_completion_tokens=7,
@@ -83,18 +83,18 @@ def test_a_model_is_an_id_or_leaves_the_choice(model: str, field: str, value: ob
     assert getattr(request(model=model), field) == value
 
 
-def test_the_older_cap_is_the_newer_one() -> None:
+def test_max_tokens_means_max_completion_tokens() -> None:
     for fields in ({"max_tokens": 9}, {"max_tokens": 9, "max_completion_tokens": 9}):
         params = request(**fields).params
         assert params is not None
         assert params.max_output_tokens == 9
 
 
-def test_metadata_of_both_places_is_joined() -> None:
+def test_metadata_of_both_fields_is_merged() -> None:
     assert request(metadata={"a": "1", "b": "1"}, routewright={"metadata": {"b": 2}}).metadata == {"a": "1", "b": 2}
 
 
-def test_usage_is_told_where_it_is_asked_for() -> None:
+def test_usage_is_streamed_on_request() -> None:
     assert made({**CHAT, "stream": True, "stream_options": {"include_usage": True}})[1].wants_usage
     assert not made({**CHAT, "stream": True, "stream_options": {"include_usage": False}})[1].wants_usage
     assert not made({**CHAT, "stream": True})[1].wants_usage
@@ -103,7 +103,7 @@ def test_usage_is_told_where_it_is_asked_for() -> None:
 # What counts for nothing.
 
 
-def test_what_is_ignored_is_named() -> None:
+def test_ignored_fields_are_listed() -> None:
     fields: dict[str, Any] = {
         "logprobs": True,
         "prediction": {"type": "content", "content": "x"},
@@ -127,21 +127,19 @@ def test_what_is_ignored_is_named() -> None:
         ("anthropic/claude-x", None, None, {"plugins", "top_k", "user"}),
     ],
 )
-def test_what_only_a_vendor_knows_is_for_the_named_model_or_openais(
-    model: str, wishes: Any, extra: Any, named: set[str]
-) -> None:
+def test_vendor_fields_go_to_the_named_model_or_to_openai(model: str, wishes: Any, extra: Any, named: set[str]) -> None:
     found, asked = made({**CHAT, "model": model, "user": "ann", "top_k": 5, "plugins": [], "routewright": wishes})
     assert (None if found.params is None else found.params.extra) == extra
     assert asked.ignored == named
 
 
-def test_what_is_as_ever_is_not_named() -> None:
+def test_values_that_change_nothing_are_not_listed_as_ignored() -> None:
     for name, values in AS_EVER.items():
         for value in (*values, None):
             assert ignored(**{name: value}) == set()
 
 
-def test_what_is_ignored_inside_is_named_too() -> None:
+def test_ignored_fields_of_inner_objects_are_listed() -> None:
     messages = [
         {"role": "system", "content": "Be brief.", "cache_control": {"type": "ephemeral"}},
         {"role": "assistant", "content": "Yes.", "reasoning_content": "hm", "audio": None, "refusal": "never"},
@@ -168,7 +166,7 @@ def test_what_is_ignored_inside_is_named_too() -> None:
     }
 
 
-def test_the_header_of_what_is_ignored_stays_short_and_is_one_line() -> None:
+def test_the_header_of_ignored_fields_is_short_and_one_line() -> None:
     names = {f"field_{number}": 1 for number in range(5_000)}
     odd = {"a\r\nSet-Cookie: x": 1, "ü": 1, "b" * 65: 1, "": 1, "with space": 1}
     (header,) = made({**odd, **CHAT, **names})[1].ignored.headers().values()
@@ -230,7 +228,7 @@ def test_the_header_of_what_is_ignored_stays_short_and_is_one_line() -> None:
         ({"routewright": {"cache": {"ttl_seconds": 0}}}, "routewright.cache.ttl_seconds"),
     ],
 )
-def test_a_fault_is_named_as_the_client_wrote_it(fields: dict[str, Any], path: str) -> None:
+def test_an_error_names_the_field_that_the_client_wrote(fields: dict[str, Any], path: str) -> None:
     problem = fault(**fields)
     assert problem.path == path
     assert "params." not in str(problem)
@@ -246,7 +244,7 @@ def test_a_body_is_one_strict_object() -> None:
             ChatCall(KNOWN).decode(body)
 
 
-def test_no_text_of_a_message_is_repeated() -> None:
+def test_errors_repeat_no_text_of_a_message() -> None:
     secret = "the prompt that nobody is to see"
     for message in (
         {"role": "user", "content": {"x": secret}},
@@ -274,7 +272,7 @@ def test_no_text_of_a_message_is_repeated() -> None:
         ("the word models alone", "the word models alone"),
     ],
 )
-def test_messages_speak_of_the_clients_fields(ours: str, theirs: str) -> None:
+def test_error_messages_name_the_clients_fields(ours: str, theirs: str) -> None:
     words = made({**CHAT, "max_tokens": 5})[1].words
     assert words is not None
     assert words.text(ours) == theirs
@@ -289,7 +287,7 @@ def test_messages_speak_of_the_clients_fields(ours: str, theirs: str) -> None:
 
 
 @given(BODIES)
-def test_any_body_is_a_request_or_refused_with_a_place(body: dict[str, Any]) -> None:
+def test_any_body_is_read_or_refused_with_a_path(body: dict[str, Any]) -> None:
     asked = ChatCall(KNOWN)
     try:
         found = completed(asked.decode(json.dumps(body).encode()))
@@ -306,6 +304,6 @@ def test_any_body_is_a_request_or_refused_with_a_place(body: dict[str, Any]) -> 
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_refused_or_read(body: bytes) -> None:
+def test_any_bytes_are_read_or_refused(body: bytes) -> None:
     with suppress(ValidationFailed):
         ChatCall(KNOWN).decode(body)

@@ -52,6 +52,7 @@ from .bodies import mostly
 from .clients import HI, raw, sandbox, sdk, site_of
 from .test_stream import Breaking
 
+EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 ROUTER = Router.sandbox()
 KNOWN = Known(ROUTER.model_names(), ROUTER.models)
 WEATHER: dict[str, Any] = {
@@ -92,7 +93,7 @@ def refusal(**fields: Any) -> dict[str, Any]:
 # Requests, those of OpenAI's reference among them.
 
 
-def test_every_honoured_field_finds_its_place() -> None:
+def test_every_honoured_field_is_translated() -> None:
     request, reading = made(
         instructions="Be brief.",
         max_output_tokens=70,
@@ -129,7 +130,7 @@ def test_every_honoured_field_finds_its_place() -> None:
     assert reading.ignored == set()
 
 
-def test_the_parts_of_the_reference_are_understood() -> None:
+def test_the_parts_of_openais_reference_are_understood() -> None:
     (message,) = chat(
         {
             "role": "user",
@@ -151,7 +152,7 @@ def test_the_parts_of_the_reference_are_understood() -> None:
     ]
 
 
-def test_what_a_model_made_in_one_turn_is_one_message() -> None:
+def test_items_of_one_assistant_turn_become_one_message() -> None:
     call = {
         "type": "function_call",
         "id": "fc_1",
@@ -184,7 +185,7 @@ def test_what_a_model_made_in_one_turn_is_one_message() -> None:
     ]
 
 
-def test_thought_that_is_not_ours_is_left_out_and_named() -> None:
+def test_foreign_reasoning_is_left_out_and_listed_as_ignored() -> None:
     foreign = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAAAB"}
     request, reading = made(
         input=[{"role": "user", "content": "Hi"}, foreign, {"role": "assistant", "content": "Yes."}]
@@ -206,7 +207,7 @@ def _said(text: str) -> dict[str, Any]:
         ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]}, "required"),
     ],
 )
-def test_a_choice_of_tools_has_its_word_here(choice: Any, ours: Any) -> None:
+def test_tool_choice_is_translated(choice: Any, ours: Any) -> None:
     request, reading = made(tools=[WEATHER, {"type": "function", "name": "f", "parameters": None}], tool_choice=choice)
     assert request.tool_choice == ours
     if ours == "required":
@@ -265,19 +266,19 @@ def test_a_choice_of_tools_has_its_word_here(choice: Any, ours: Any) -> None:
         ({"stream": "yes"}, "stream", "true or false"),
     ],
 )
-def test_what_is_wrong_is_told_at_its_place(fields: dict[str, Any], param: str, said: str) -> None:
+def test_a_wrong_field_is_refused_at_its_path(fields: dict[str, Any], param: str, said: str) -> None:
     error = refusal(**fields)
     assert error["param"] == param
     assert said in error["message"]
     assert error["type"] == "invalid_request_error"
 
 
-def test_a_model_that_there_is_not_is_not_found() -> None:
+def test_an_unknown_model_is_not_found() -> None:
     with pytest.raises(ModelNotFound):
         made(model="gpt-9")
 
 
-def test_what_has_no_meaning_here_is_named() -> None:
+def test_fields_without_a_meaning_are_listed_as_ignored() -> None:
     fields = {
         "store": True,
         "truncation": "auto",
@@ -300,7 +301,7 @@ def test_what_has_no_meaning_here_is_named() -> None:
         ("anthropic/claude-sonnet-4-5", None, {"plugins", "top_k", "user"}),
     ],
 )
-def test_what_only_a_vendor_knows_is_for_the_named_model_or_openais(model: str, extra: Any, named: set[str]) -> None:
+def test_vendor_fields_go_to_the_named_model_or_to_openai(model: str, extra: Any, named: set[str]) -> None:
     request, reading = made(model=model, user="ann", top_k=5, plugins=[])
     assert request.params is not None
     assert (request.params.extra, reading.ignored) == (extra, named)
@@ -309,7 +310,7 @@ def test_what_only_a_vendor_knows_is_for_the_named_model_or_openais(model: str, 
 @pytest.mark.parametrize(
     "name", sorted(openai.types.responses.response_create_params.ResponseCreateParamsBase.__annotations__)
 )
-def test_every_field_of_the_sdk_is_honoured_sent_on_refused_or_named(name: str) -> None:
+def test_every_field_of_the_sdk_is_honoured_passed_refused_or_listed(name: str) -> None:
     if name in HONOURED | PASSED:
         return
     value = True if name == "background" else "x"
@@ -348,7 +349,7 @@ _fields = {
 
 
 @given(st.fixed_dictionaries({}, optional=_fields))
-def test_any_body_is_a_request_or_refused_at_a_place(body: dict[str, Any]) -> None:
+def test_any_body_is_read_or_refused_at_a_path(body: dict[str, Any]) -> None:
     reading = ResponseCall(KNOWN)
     try:
         completed(reading.decode(json.dumps(body).encode()))
@@ -391,7 +392,7 @@ def test_a_response_is_as_the_sdk_reads_it() -> None:
     assert told.tools[0].type == "function"
 
 
-def test_what_was_answered_can_be_sent_back_as_it_is() -> None:
+def test_the_output_can_be_sent_back_as_input() -> None:
     output = response_of(answer(output="", tool_calls=CALLS, reasoning=THOUGHT), {})["output"]
     result = {"type": "function_call_output", "call_id": "call_1", "output": "15"}
     request, reading = made(input=[{"role": "user", "content": "Hi"}, *output, result])
@@ -402,7 +403,7 @@ def test_what_was_answered_can_be_sent_back_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("reason", ["length", "budget"])
-def test_a_cut_answer_is_incomplete(reason: str) -> None:
+def test_a_truncated_answer_is_incomplete(reason: str) -> None:
     told = response_of(answer(finish_reason=reason), {})
     assert (told["status"], told["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
 
@@ -446,7 +447,7 @@ def events_of(raw: bytes) -> Iterator[dict[str, Any]]:
     for number, event in enumerate(raw.decode().split("\n\n")[:-1]):
         name, data = (line.split(": ", 1)[1] for line in event.split("\n"))
         told = json.loads(data)
-        TypeAdapter(ResponseStreamEvent).validate_python(told)
+        EVENT.validate_python(told)
         assert (told["type"], told["sequence_number"]) == (name, number)
         yield told
 
@@ -493,7 +494,7 @@ def test_a_call_streams_as_in_the_reference() -> None:
     assert (item["call_id"], item["arguments"], item["status"]) == ("call_1", BOSTON, "completed")
 
 
-def test_thought_streams_before_what_it_led_to() -> None:
+def test_reasoning_streams_before_the_text() -> None:
     thought = ReasoningDelta(1, ReasoningData("Hm.", [{"signature": "s"}], "google", 1))
     told = told_by(thought, _text("Hi"), RouteCompleted(1, answer(output="Hi", reasoning=THOUGHT)))
     assert [event["type"] for event in told][2:8] == REASONING
@@ -505,7 +506,7 @@ def test_thought_streams_before_what_it_led_to() -> None:
     assert [event["type"] for event in silent][2:4] == ["response.output_item.added", "response.output_item.done"]
 
 
-def test_calls_whose_pieces_come_mixed_stay_apart() -> None:
+def test_interleaved_calls_stay_apart() -> None:
     pieces = [_piece(0, "{", "a", "f"), _piece(1, "{", "b", "g"), _piece(0, "}"), _piece(1, "}"), _text("So.")]
     told = told_by(*pieces, RouteCompleted(1, answer(output="So.")))
     output = told[-1]["response"]["output"]
@@ -537,7 +538,7 @@ def test_a_stream_that_breaks_ends_with_an_error_that_the_sdk_raises() -> None:
     assert told == TEXT[:5]
 
 
-def test_an_error_is_told_as_an_event_and_as_a_response_that_failed() -> None:
+def test_an_error_is_an_error_event_and_a_failed_response() -> None:
     error, failed = (json.loads(line[6:]) for line in ended_by(UpstreamFailed("no")).split("\n") if line[:5] == "data:")
     assert (error["type"], error["code"], failed["type"]) == ("error", "router.upstream_failed", "response.failed")
     assert failed["sequence_number"] == error["sequence_number"] + 1

@@ -44,7 +44,7 @@ def frames(site: Site, **fields: Any) -> tuple[httpx2.Response, list[Any]]:
     return response, [json.loads(each) if each != "[DONE]" else each for each in told]
 
 
-def test_on_the_wire_chunks_are_those_of_openai() -> None:
+def test_chunks_have_openais_format() -> None:
     response, (first, second, third, last, done) = frames(scripted(TEXT))
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
     trace = response.headers["x-routewright-trace-id"]
@@ -67,7 +67,7 @@ def test_on_the_wire_chunks_are_those_of_openai() -> None:
     assert done == "[DONE]"
 
 
-def test_usage_comes_last_where_it_is_asked_for() -> None:
+def test_usage_is_the_last_chunk_if_requested() -> None:
     _, (*chunks, usage, done) = frames(scripted(TEXT), stream_options={"include_usage": True})
     assert [each["usage"] for each in chunks] == [None] * 4
     assert usage["choices"] == []
@@ -103,14 +103,14 @@ def test_the_async_sdk_reads_the_stream() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_it_is_served_on_any_loop(stream: bool, anyio_backend: str) -> None:
+def test_it_is_served_on_both_event_loops(stream: bool, anyio_backend: str) -> None:
     site = scripted(TEXT)
     status, _, told = anyio.run(sent, site, site.key(), {**CHAT, "stream": stream}, backend=anyio_backend)
     assert status == 200
     assert told.endswith(b"data: [DONE]\n\n") if stream else b'"content":"Hello!"' in told
 
 
-def test_pieces_of_tool_calls_are_told_once_each() -> None:
+def test_pieces_of_tool_calls_are_sent_once() -> None:
     _, chunks = frames(scripted(CALLS), tools=[TOOL])
     deltas = [each["choices"][0]["delta"] for each in chunks[:-1]]
     assert deltas == [
@@ -132,7 +132,7 @@ def test_pieces_of_tool_calls_are_told_once_each() -> None:
     assert chunks[-2]["choices"][0]["finish_reason"] == "tool_calls"
 
 
-def test_the_sdk_puts_tool_calls_together_as_a_plain_answer_has_them() -> None:
+def test_the_sdk_assembles_the_tool_calls_of_a_plain_answer() -> None:
     site = scripted([*CALLS[:2], CALLS[3], CALLS[4]], [*CALLS[:2], CALLS[3], CALLS[4]])
     with sdk(site, site.key()) as client:
         with client.chat.completions.stream(model="auto", messages=HI, tools=[_strict(TOOL)]) as stream:
@@ -147,7 +147,7 @@ def test_the_sdk_puts_tool_calls_together_as_a_plain_answer_has_them() -> None:
         assert one.function.arguments == other.function.arguments == '{"city": "Ulm"}'
 
 
-def test_structured_output_may_be_streamed() -> None:
+def test_structured_output_can_be_streamed() -> None:
     site = sandbox({"Hi": '{"city": "Ulm", "degrees": 12}'})
     form: Any = {"type": "json_schema", "json_schema": {"name": "w", "schema": {"type": "object"}}}
     with (
@@ -158,7 +158,7 @@ def test_structured_output_may_be_streamed() -> None:
     assert json.loads(answer.choices[0].message.content or "") == {"city": "Ulm", "degrees": 12}
 
 
-def test_a_fault_before_the_first_word_moves_on_unseen() -> None:
+def test_a_fallback_before_content_is_invisible() -> None:
     first = ScriptedProvider([ProviderFault("server")] * 2, models=[ONE])
     second = ScriptedProvider([TEXT], models=[TWO])
     response, chunks = frames(site_of(first, second), model="auto:quality")
@@ -180,7 +180,7 @@ class Breaking:
         raise ProviderFault("reset")
 
 
-def test_a_stream_that_is_to_begin_again_is_refused_since_chunks_cannot_say_so() -> None:
+def test_on_partial_restart_is_refused_since_chunks_cannot_restart() -> None:
     wishes = {"fallback": {"on_partial": "restart"}}
     site = site_of(ScriptedProvider(["Hello."], models=[ONE]))
     with raw(site, site.key()) as client:
@@ -192,7 +192,7 @@ def test_a_stream_that_is_to_begin_again_is_refused_since_chunks_cannot_say_so()
 
 
 @pytest.mark.parametrize("wishes", [{}, {"fallback": {"on_partial": "error"}}])
-def test_a_fault_after_it_ends_the_stream_with_an_error_and_never_as_a_whole_answer(wishes: dict[str, Any]) -> None:
+def test_a_fault_after_content_ends_the_stream_with_an_error(wishes: dict[str, Any]) -> None:
     breaking, other = Breaking(), ScriptedProvider(["Another answer."], models=[TWO])
     site = site_of(breaking.provider, other)
     body = {**CHAT, "stream": True, "model": "auto:quality", "routewright": wishes}
@@ -211,7 +211,7 @@ def test_a_fault_after_it_ends_the_stream_with_an_error_and_never_as_a_whole_ans
     assert other.calls == []
 
 
-def test_the_sdk_raises_what_ends_a_stream() -> None:
+def test_the_sdk_raises_the_error_that_ends_a_stream() -> None:
     breaking = Breaking()
     site, words = site_of(breaking.provider), list[Any]()
 
@@ -229,7 +229,7 @@ def test_the_sdk_raises_what_ends_a_stream() -> None:
     assert caught.value.code == "router.upstream_failed"
 
 
-def test_a_failure_before_it_keeps_its_status() -> None:
+def test_a_failure_before_content_keeps_its_status() -> None:
     site = scripted(ProviderFault("server"))
     with sdk(site, site.key()) as client, pytest.raises(InternalServerError) as caught:
         client.chat.completions.create(model="auto", messages=HI, stream=True, extra_body=PIECES)
@@ -237,19 +237,19 @@ def test_a_failure_before_it_keeps_its_status() -> None:
     assert caught.value.code == "router.upstream_failed"
 
 
-def test_what_is_wrong_with_a_streamed_request_is_told_plainly() -> None:
+def test_a_wrong_streamed_request_gets_a_plain_error() -> None:
     with raw(Site()) as client:
         answer = client.post("/chat/completions", json={**CHAT, "stream": True, "model": "gpt-99"})
     assert answer.status_code == 404
     assert answer.json()["error"]["param"] == "model"
 
 
-def test_what_is_ignored_is_named_in_the_head_of_a_stream() -> None:
+def test_ignored_fields_are_listed_in_the_headers_of_a_stream() -> None:
     response, _ = frames(scripted(TEXT), user="ann", seed=None)
     assert response.headers["x-routewright-ignored"] == "user"
 
 
-def test_an_answer_that_is_told_again_is_told_in_chunks() -> None:
+def test_a_replayed_answer_is_streamed_in_chunks() -> None:
     provider = ScriptedProvider([CALLS], models=[ONE])
     site = site_of(provider)
     body = {**CHAT, "stream": True, "tools": [TOOL]}

@@ -96,8 +96,11 @@ _ALWAYS = (
 )
 """Errors of every authenticated request."""
 _OF_BODIES = (errors.InvalidJson, errors.RequestTimedOut, errors.BodyTooLarge, errors.UnsupportedMediaType)
-NO_REQUESTS = {errors.MalformedRequest, errors.HeadersTooLarge, errors.Overloaded}
-"""Refusals of a connection, before there is a request to answer."""
+NO_REQUESTS = {
+    *(errors.MalformedRequest, errors.HeadersTooLarge, errors.Overloaded),  # refusals of a connection
+    *(RouterError, errors.SignatureError),  # the root, and an error of receivers of webhooks
+}
+"""Errors that answer no request."""
 
 
 def openapi(root_path: str = "") -> dict[str, Any]:
@@ -126,7 +129,8 @@ def _document() -> bytes:
     for path, (method, serve) in VENDOR_ROUTES.items():
         paths[path] = {method: _vendor_call(path, serve)}
     paths[SELF] = {"get": _of_itself()}
-    of_requests = _by_status(kind for kind in _all() if kind not in NO_REQUESTS)
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RouterError)]
+    of_requests = _by_status(kind for kind in kinds if kind not in NO_REQUESTS)
     told = {
         "openapi": "3.1.0",
         "info": {
@@ -170,7 +174,20 @@ def _described(path: str, operation: Operation, schemas: Mapping[Any, Schema]) -
     shown, takes_key = OPERATIONS[path], errors.IdempotencyKeyReused in operation.raises
     scope = operation.scope
     told = _head(path, operation.act.__name__, operation.act, f"The API key needs the scope `{scope}`.", scope)
-    if parameters := _parameters(path, operation, shown, takes_key=takes_key):
+    parameters = [
+        {"name": name, "in": "path", "required": True, "description": _IN_PATHS[name], "schema": _TEXT}
+        for name in _IN_PATH.findall(path)
+    ]
+    for name, schema in field_schemas(operation.query).items():
+        said = schema.pop("description", "")
+        parameters.append({"name": name, "in": "query", "description": said, "schema": schema})
+    if takes_key:
+        schema = {**_TEXT, **LIMITS[RouteRequest]["idempotency_key"]}
+        parameters.append({"name": _KEY, "in": "header", "description": _KEY_SAID, "schema": schema})
+    for each in parameters:
+        if each["name"] in shown.parameters:
+            each["example"] = shown.parameters[each["name"]]
+    if parameters:
         told["parameters"] = parameters
     kinds = [*_ALWAYS, *operation.raises]
     if operation.body is not None:
@@ -192,22 +209,6 @@ def _head(path: str, id: str, serve: Any, said: str, scope: str) -> dict[str, An
         "description": said,
         "security": [{"bearer": [scope]}],
     }
-
-
-def _parameters(path: str, operation: Operation, shown: Shown, *, takes_key: bool) -> list[dict[str, Any]]:
-    found = [
-        {"name": name, "in": "path", "required": True, "description": _IN_PATHS[name], "schema": _TEXT}
-        for name in _IN_PATH.findall(path)
-    ]
-    for name, schema in field_schemas(operation.query).items():
-        found.append({"name": name, "in": "query", "description": schema.pop("description", ""), "schema": schema})
-    if takes_key:
-        schema = {**_TEXT, **LIMITS[RouteRequest]["idempotency_key"]}
-        found.append({"name": _KEY, "in": "header", "description": _KEY_SAID, "schema": schema})
-    for each in found:
-        if each["name"] in shown.parameters:
-            each["example"] = shown.parameters[each["name"]]
-    return found
 
 
 def _success(
@@ -311,17 +312,6 @@ def _references(kinds: Iterable[type[RouterError]]) -> dict[str, Any]:
     }
 
 
-def codes() -> list[tuple[int, str, str]]:
-    """All statuses and codes of errors with their meanings."""
-    return [(status, *said) for status, kinds in _by_status(_all()).items() for said in _meanings(kinds).items()]
-
-
-def _all() -> list[type[RouterError]]:
-    """All errors of responses. ``SignatureError`` is only for receivers of webhooks."""
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RouterError)]
-    return [kind for kind in kinds if kind not in (RouterError, errors.SignatureError)]
-
-
 def _by_status(kinds: Iterable[type[RouterError]]) -> dict[int, list[type[RouterError]]]:
     found: dict[int, list[type[RouterError]]] = {}
     for kind in sorted(kinds, key=lambda kind: kind.status):
@@ -333,16 +323,10 @@ def _name(status: int) -> str:
     return HTTPStatus(status).phrase.title().replace(" ", "").replace("-", "")
 
 
-def _meanings(kinds: Iterable[type[RouterError]]) -> dict[str, str]:
-    """The meaning of each code: that of the first error with it, whose subclasses share the code."""
-    said: dict[str, str] = {}
-    for kind in kinds:
-        said.setdefault(kind.code, summary(kind))
-    return said
-
-
 def _answer(status: int, kinds: list[type[RouterError]]) -> dict[str, Any]:
-    meanings = _meanings(kinds)
+    meanings: dict[str, str] = {}  # that of the first error with a code, whose subclasses share it
+    for kind in kinds:
+        meanings.setdefault(kind.code, summary(kind))
     error = {
         "type": "object",
         "properties": {

@@ -259,8 +259,10 @@ def _described(schema: Schema, kind: type[Struct], *, asked: bool) -> Schema:
     for written, raw in schema["properties"].items():
         name = names.get(written, "")  # the tag of a union is no field
         bounds = {**(_bounds(ranges[name]) if name in ranges else {}), **limits.get(name, {})}
+        kinds = raw.get("anyOf", [raw])
         may_be_null = asked and written not in schema.get("required", ())
-        properties[written] = made = _bounded(_plain(_or_null(raw) if may_be_null else raw), bounds)
+        nullable = {"anyOf": [*kinds, _NULL]} if may_be_null and _NULL not in kinds else raw
+        properties[written] = made = _bounded(_plain(nullable), bounds)
         if name in docs:
             made["description"] = text_of(docs[name], kind)
         if not may_lack:
@@ -274,11 +276,6 @@ def _described(schema: Schema, kind: type[Struct], *, asked: bool) -> Schema:
         **limits.get(WHOLE, {}),
     }
     return {word: value for word, value in whole.items() if value not in ([], "")}
-
-
-def _or_null(schema: Schema) -> Schema:
-    kinds = schema.get("anyOf", [schema])
-    return schema if _NULL in kinds else {"anyOf": [*kinds, _NULL]}
 
 
 def _bounded(schema: Schema, bounds: Schema) -> Schema:
