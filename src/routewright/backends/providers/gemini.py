@@ -27,7 +27,6 @@ from routewright.wire import (
     Part,
     TextPart,
     Thought,
-    ToolDelta,
     UpstreamCall,
     Usage,
 )
@@ -333,46 +332,35 @@ class GeneratedContent(Reader):
         blocked = content.prompt_feedback and content.prompt_feedback.block_reason
         if blocked and not content.candidates:
             is_word = _WORD.fullmatch(blocked) and blocked not in _UNSPECIFIED  # else it may be any text
-            raise self._fault(FaultKind.REFUSED, f"refused the prompt{f': {blocked.lower()}' if is_word else ''}")
+            said = f"{self._provider} refused the prompt{f': {blocked.lower()}' if is_word else ''}"
+            raise ProviderFault(FaultKind.REFUSED, said, status=200)
         for candidate in content.candidates or ():
-            if not candidate.index:  # only one is requested
-                yield from self._add(candidate)
-
-    def _add(self, candidate: _Candidate) -> Iterator[Chunk]:
-        self._started = True
-        parts = candidate.content.parts if candidate.content else None
-        for part in parts or ():
-            yield from self._part(part)
-        if candidate.finish_reason in _UNEXPLAINED:
-            raise self._fault(FaultKind.TRUNCATED, f"broke off with {candidate.finish_reason!r}")
-        if candidate.finish_reason:
-            self._reason = ended(self._provider, candidate.finish_reason)
-
-    def _part(self, part: _Part) -> Iterator[Chunk]:
-        signature, is_said = part.thought_signature, bool(part.text) and not part.thought
-        if part.function_call is not None:
-            if signature:
-                yield Thought(item={_SIGNATURE: signature, _CALL: self._called})
-            self._called += 1
-            yield self._call(part.function_call)
-            return
-        if is_said:
-            self._chars += len(part.text or "")
-        if signature:
-            yield Thought(item={_SIGNATURE: signature, _AT: self._chars})
-        if is_said:
-            self._spoke = True
-            yield Delta(part.text or "")
-        elif part.text:
-            yield Thought(part.text)
-
-    def _call(self, call: _Call) -> ToolDelta:
-        if not call.name:
-            raise malformed(self._provider, "a function call without a name")
-        return self._tools.add(Piece(id=call.id, function=Function(call.name, call.args or {})))
-
-    def _fault(self, kind: FaultKind, what: str) -> ProviderFault:
-        return ProviderFault(kind, f"{self._provider} {what}", status=200)
+            if candidate.index:  # only one is requested
+                continue
+            self._started = True
+            parts = candidate.content.parts if candidate.content else None
+            for part in parts or ():
+                signature, call, text = part.thought_signature, part.function_call, part.text or ""
+                if call is None and not part.thought:
+                    self._chars += len(text)
+                if signature:
+                    place = {_AT: self._chars} if call is None else {_CALL: self._called}
+                    yield Thought(item={_SIGNATURE: signature, **place})
+                if call is not None:
+                    self._called += 1
+                    if not call.name:
+                        raise malformed(self._provider, "a function call without a name")
+                    yield self._tools.add(Piece(id=call.id, function=Function(call.name, call.args or {})))
+                elif text and not part.thought:
+                    self._spoke = True
+                    yield Delta(text)
+                elif text:
+                    yield Thought(text)
+            if candidate.finish_reason in _UNEXPLAINED:
+                said = f"{self._provider} broke off with {candidate.finish_reason!r}"
+                raise ProviderFault(FaultKind.TRUNCATED, said, status=200)
+            if candidate.finish_reason:
+                self._reason = ended(self._provider, candidate.finish_reason)
 
 
 def read_usage(usage: Any) -> Usage | None:

@@ -92,9 +92,16 @@ class HttpSearch(ABC):
         limit = max(1, min(limit, MOST_RESULTS))
         if not query:
             raise ToolFailed("the query is empty")
+        ask = self._ask(query, limit)
+        url, headers = self._url + ask.path, {"accept": "application/json", **ask.headers}
         with self._clock.deadline(self._clock.monotonic() + self._timeout_s) as time_limit:
             try:
-                return self._results(await self._fetch(self._ask(query, limit)))[:limit]
+                async with self._transport.request(ask.method, url, headers=headers, body=ask.body) as response:
+                    if response.status != 200:
+                        reason = self.reasons.get(response.status, "")
+                        raise ProviderFault("request", f"status {response.status}" + (f", {reason}" if reason else ""))
+                    body = await response.read(ANSWER_BYTES)
+                return self._results(body)[:limit]
             except ProviderFault as fault:
                 said = fault.public or fault.message  # the public text has no addresses
         if time_limit.expired:
@@ -105,22 +112,11 @@ class HttpSearch(ABC):
     def _ask(self, query: str, limit: int) -> HttpRequest:
         """The request for a search."""
 
-    async def _fetch(self, ask: HttpRequest) -> Any:
-        headers = {"accept": "application/json", **ask.headers}
-        async with self._transport.request(
-            ask.method, self._url + ask.path, headers=headers, body=ask.body
-        ) as response:
-            if response.status != 200:
-                reason = self.reasons.get(response.status, "")
-                raise ProviderFault("request", f"status {response.status}" + (f", {reason}" if reason else ""))
-            body = await response.read(ANSWER_BYTES)
+    def _results(self, body: bytes) -> list[SearchResult]:
         try:
-            return json.decode(body)
-        except (DecodeError, UnicodeError, RecursionError):
-            pass  # what was raised may hold the text
-        raise ProviderFault("malformed", "the answer is not JSON")
-
-    def _results(self, document: Any) -> list[SearchResult]:
+            document = json.decode(body)
+        except (DecodeError, UnicodeError, RecursionError):  # not chained: it may contain the text
+            raise ProviderFault("malformed", "the answer is not JSON") from None
         for name in self.rows_at:
             # Brave leaves out empty lists
             document = document.get(name, {}) if isinstance(document, dict) else None
@@ -128,14 +124,12 @@ class HttpSearch(ABC):
             return []
         if not isinstance(document, list):
             raise ProviderFault("malformed", "the answer is not a list of results")
-        return [found for row in document if isinstance(row, dict) and (found := self._result(row)) is not None]
-
-    def _result(self, row: Mapping[str, Any]) -> SearchResult | None:
-        url = row.get("url")
-        if not isinstance(url, str) or len(url) > URL_CHARS or not url.startswith(("https://", "http://")):
-            return None
-        title, snippet = _plain(row.get("title"), TITLE_CHARS), _plain(row.get(self.snippet_field), SNIPPET_CHARS)
-        return SearchResult(title or url, url, snippet)
+        found: list[SearchResult] = []
+        for row in (row for row in document if isinstance(row, dict)):
+            url, title = row.get("url"), _plain(row.get("title"), TITLE_CHARS)
+            if isinstance(url, str) and len(url) <= URL_CHARS and url.startswith(("https://", "http://")):
+                found.append(SearchResult(title or url, url, _plain(row.get(self.snippet_field), SNIPPET_CHARS)))
+        return found
 
 
 class SearxngSearch(HttpSearch):
@@ -171,7 +165,10 @@ class _KeyedSearch(HttpSearch):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(url or self.host, transport, timeout_s, clock)
-        self._key = _key_of(key)
+        text = Secret(key).reveal().strip() if isinstance(key, str) else ""
+        if not text or " " in text or not (text.isascii() and text.isprintable()):
+            raise ValidationFailed.at("key", "is not a key", "a key is printable ASCII without spaces")
+        self._key = Secret(text)
 
 
 class BraveSearch(_KeyedSearch):
@@ -194,13 +191,6 @@ class TavilySearch(_KeyedSearch):
     def _ask(self, query: str, limit: int) -> HttpRequest:
         headers = {"content-type": "application/json", "authorization": f"Bearer {self._key.reveal()}"}
         return HttpRequest("POST", "/search", headers, json.encode({"query": query, "max_results": limit}))
-
-
-def _key_of(key: object) -> Secret:
-    text = Secret(key).reveal().strip() if isinstance(key, str) else ""
-    if not text or " " in text or not (text.isascii() and text.isprintable()):
-        raise ValidationFailed.at("key", "is not a key", "a key is printable ASCII without spaces")
-    return Secret(text)
 
 
 def _plain(value: Any, most: int) -> str:

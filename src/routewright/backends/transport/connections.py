@@ -10,7 +10,6 @@ import ssl
 import weakref
 import zlib
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -168,40 +167,31 @@ class _Inflater:
     """Decompresses in bounded pieces, to be safe from decompression bombs."""
 
     def __init__(self) -> None:
-        self._raw: deque[bytes] = deque()
+        self._rest = b""
         self._stream = zlib.decompressobj(_GZIP_OR_ZLIB)
         self._started = False
 
     async def read(self, receive: Receive) -> bytes:
         """Up to 64 KiB of decompressed bytes; empty at the end."""
         while True:
-            while self._raw:
-                if piece := self._next_piece():
-                    return piece
-            raw = await receive()
+            raw, self._rest = self._rest or await receive(), b""
             if not raw and self._started and not self._stream.eof:
                 raise ProviderFault("malformed", "the compressed answer is incomplete")
             if not raw:
                 return b""
-            self._raw.append(raw)
-
-    def _next_piece(self) -> bytes:
-        raw = self._raw.popleft()
-        first, self._started = not self._started, True
-        try:
-            piece = self._stream.decompress(raw, _PIECE_BYTES)
-        except zlib.error as exc:
-            if not first:
-                raise ProviderFault("malformed", "the answer does not match its content-encoding") from exc
-            self._stream = zlib.decompressobj(-zlib.MAX_WBITS)  # some servers send raw deflate
-            self._raw.appendleft(raw)
-            return b""
-        rest = self._stream.unconsumed_tail or self._stream.unused_data
-        if rest:
-            self._raw.appendleft(rest)
-        if self._stream.eof and rest:  # gzip allows several members
-            self._stream = zlib.decompressobj(_GZIP_OR_ZLIB)
-        return piece
+            first, self._started = not self._started, True
+            try:
+                piece = self._stream.decompress(raw, _PIECE_BYTES)
+            except zlib.error as exc:
+                if not first:
+                    raise ProviderFault("malformed", "the answer does not match its content-encoding") from exc
+                self._stream, self._rest = zlib.decompressobj(-zlib.MAX_WBITS), raw  # some servers send raw deflate
+                continue
+            self._rest = self._stream.unconsumed_tail or self._stream.unused_data
+            if self._stream.eof and self._rest:  # gzip allows several members
+                self._stream = zlib.decompressobj(_GZIP_OR_ZLIB)
+            if piece:
+                return piece
 
 
 # --- pools
