@@ -18,6 +18,7 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from routewright.backends.clock import SystemClock
+from routewright.backends.providers import http
 from routewright.backends.providers.openai import OpenAIProvider
 from routewright.backends.transport import AutoTransport, TransportLimits
 from routewright.errors import ProviderFault, ValidationFailed
@@ -35,6 +36,8 @@ MODEL = Model(id="test/one", quality=0.5)
 HEAVY = {"endless", "gzip_bomb", "long_line", "many_events"}
 """They take their time, and are played in processes of their own."""
 LIGHT = sorted(set(SCENARIOS) - HEAVY)
+BROKEN = ("connect", "timeout", "reset", "truncated")
+"""Kinds that depend on the connection. All others depend only on the answer."""
 MEMORY_MIB = 64
 VIRTUAL_S = 30.0
 """Longer than any limit, shorter than any stall."""
@@ -88,7 +91,7 @@ def check(cell: Scenario, stream: bool, outcome: Outcome) -> None:
 @pytest.mark.anyio
 @both
 @light
-async def test_in_memory_a_fault_is_taken_for_what_its_row_says(name: str, stream: bool) -> None:
+async def test_in_memory_a_fault_is_classified_as_its_row_says(name: str, stream: bool) -> None:
     clock = FakeClock()
     provider = FaultyProvider([name], models=[MODEL], clock=clock)
     check(SCENARIOS[name], stream, await outcome_of(provider, stream, clock, VIRTUAL_S))
@@ -99,9 +102,11 @@ async def test_in_memory_a_fault_is_taken_for_what_its_row_says(name: str, strea
 
 
 @pytest.mark.anyio
-@both
-@light
-async def test_over_tcp_a_fault_is_taken_for_what_its_row_says(
+@pytest.mark.parametrize(
+    ("name", "stream"),
+    [(name, stream) for name in LIGHT for stream in (False, True) if SCENARIOS[name].play(stream).kind in BROKEN],
+)
+async def test_over_tcp_a_broken_connection_is_classified_as_its_row_says(
     name: str, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name == "dns_failure":
@@ -119,6 +124,22 @@ async def test_over_tcp_a_fault_is_taken_for_what_its_row_says(
         if server.connection is None:
             after = await outcome_of(provider, stream, clock, PATIENT_S)
             assert after.finish == "stop", "the next call is served"
+        await transport.aclose()
+        assert await anyio.to_thread.run_sync(server.wait_connected, 0)
+
+
+@pytest.mark.anyio
+@both
+async def test_over_tcp_each_answer_is_classified_as_its_row_says(
+    stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "ERROR_BODY_S", REAL_S)
+    names, transport = [name for name in LIGHT if SCENARIOS[name].play(stream).kind not in BROKEN], AutoTransport()
+    with FaultyServer(names) as server:
+        provider = OpenAIProvider("key", name="test", base_url=server.url, models=[MODEL], transport=transport)
+        for name in names:
+            check(SCENARIOS[name], stream, await outcome_of(provider, stream, SystemClock(), PATIENT_S))
+        assert (await outcome_of(provider, stream, SystemClock(), PATIENT_S)).finish == "stop"
         await transport.aclose()
         assert await anyio.to_thread.run_sync(server.wait_connected, 0)
 
@@ -156,7 +177,7 @@ anyio.run(play, sys.argv[3].split(), sys.argv[2], backend=sys.argv[1])
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("where", ["memory", "tcp"])
-def test_what_never_seems_to_end_fills_no_memory(backend: str, where: str, full: bool) -> None:
+def test_endless_answers_fill_no_memory(backend: str, where: str, full: bool) -> None:
     if (where == "memory" or backend == "trio") and not full:
         pytest.skip("asyncio over TCP is enough for a commit; run with --full")
     names = sorted(HEAVY)
