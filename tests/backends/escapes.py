@@ -6,6 +6,7 @@ are replaced by a folder, a port, an abstract socket and the host's process id.
 
 from __future__ import annotations
 
+import ast
 import os
 import platform
 import socket
@@ -357,10 +358,19 @@ GREEDY = {
 ENDLESS = {"deep_recursion", "no_death_signal"}
 """Escapes that end by the time-out only."""
 
+
+def _only_attempts(code: str) -> bool:
+    calls = [each.value for each in ast.parse(code).body if isinstance(each, ast.Expr)]
+    names = [ast.unparse(call.func) for call in calls if isinstance(call, ast.Call)]
+    return names == ["attempt"] * len(ast.parse(code).body)
+
+
 ESCAPES = FILES | PROCFS | PYTHON | PROCESSES | SIGNALS | CALLS | NETWORK | LIMITS
 if platform.machine() != "x86_64":  # the numbers of system calls are those of x86_64
     ESCAPES = {name: code for name, code in ESCAPES.items() if "raw(" not in code and "raw," not in code}
     ESCAPES.pop("i386_call", None)
+TOGETHER = [name for name, code in ESCAPES.items() if _only_attempts(code)]
+"""Escapes that can run one after the other in one program."""
 
 
 class Outside:
