@@ -135,33 +135,31 @@ def _end(parser: SseParser, reader: Reader) -> Finish:
 
 def read_whole(reader: Reader, body: bytes) -> Iterator[Chunk]:
     """Give the chunks of a document; of an invalid one only its usage, before the fault."""
-    chunks, fault = list[Chunk](), None
+    chunks = list[Chunk]()
     try:
         chunks.extend(reader.read(body))
-    except ProviderFault as raised:
-        fault = raised
-        chunks = [chunk for chunk in chunks if isinstance(chunk, Usage)]
+    except ProviderFault:
+        yield from (chunk for chunk in chunks if isinstance(chunk, Usage))
+        raise
     yield from chunks
-    if fault is not None:
-        raise fault
 
 
 def usage_last(chunks: Iterator[Chunk], usage: Usage | None) -> Iterator[Chunk]:
     """Give the chunks of a document, then its usage; an empty ``Delta`` as a sign of life if there is neither. A fault
     is raised after the usage."""
-    said, fault = False, None
+    said = False
     try:
         for chunk in chunks:
             said = True
             yield chunk
-    except ProviderFault as raised:
-        fault = raised
+    except ProviderFault:
+        if usage is not None:
+            yield usage
+        raise
     if usage is not None:
         yield usage
-    elif not said and fault is None:
+    elif not said:
         yield Delta("")
-    if fault is not None:
-        raise fault
 
 
 def count_of(value: Any) -> int | None:

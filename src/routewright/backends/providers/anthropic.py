@@ -151,7 +151,11 @@ def message_body(call: UpstreamCall, provider: str = ANTHROPIC.name) -> Json:
             body["messages"][-1]["content"][-1]["cache_control"] = {"type": "ephemeral"}
     if call.params.service_tier in _TIERS:
         body["service_tier"] = _TIERS[call.params.service_tier]
-    body |= _sampling(call, told=told) | _stops(call.params.stop)
+    stops = [call.params.stop] if isinstance(call.params.stop, str) else call.params.stop or []
+    for each in stops:
+        if not each.strip():
+            raise _unsayable(f"does not support a stop sequence of only white space, got {each[:_SHOWN_CHARS]!r}")
+    body |= _sampling(call, told=told) | ({"stop_sequences": stops} if stops else {})
     return with_extra(merged(body | _output(call.params.response_format), thinking), call, provider)
 
 
@@ -295,14 +299,6 @@ def _sampling(call: UpstreamCall, *, told: bool) -> dict[str, float]:
             both = f"{given['temperature']} and {given['top_p']}"
             raise _unsayable(f"supports only one of temperature and top_p for this model, got {both}")
     return given
-
-
-def _stops(stop: str | list[str] | None) -> dict[str, list[str]]:
-    stops = [stop] if isinstance(stop, str) else stop or []
-    for each in stops:
-        if not each.strip():
-            raise _unsayable(f"does not support a stop sequence of only white space, got {each[:_SHOWN_CHARS]!r}")
-    return {"stop_sequences": stops} if stops else {}
 
 
 def _output(form: Json | None) -> Json:

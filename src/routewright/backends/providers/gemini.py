@@ -22,7 +22,6 @@ from routewright.wire import (
     Delta,
     FaultKind,
     FilePart,
-    FunctionSpec,
     Message,
     Part,
     TextPart,
@@ -117,7 +116,15 @@ def content_body(call: UpstreamCall, provider: str = GOOGLE.name) -> Json:
         specs = [tool.function_spec for tool in call.tools]
         named = [{"name": s.name, "description": s.description, "parametersJsonSchema": s.parameters} for s in specs]
         body["tools"] = [{"functionDeclarations": [_given(each) for each in named]}]
-        if mode := _calling(call, specs):
+        choice, mode = call.tool_choice, Json()
+        if choice in (None, "auto") and any(spec.strict for spec in specs):
+            mode = {"mode": "VALIDATED"}  # of all functions, as there is no mode of a single one
+        elif isinstance(choice, str) and choice in _MODES:
+            mode = {"mode": _MODES[choice]}
+        elif choice is not None:
+            name = choice if isinstance(choice, str) else choice.function.name
+            mode = {"mode": "ANY", "allowedFunctionNames": [name]}
+        if mode:
             body["toolConfig"] = {"functionCallingConfig": mode}
     params, lacking = call.params, call.model.unsupported or ()  # else the model does it anyway
     stops = [params.stop] if isinstance(params.stop, str) else params.stop
@@ -145,18 +152,6 @@ def content_body(call: UpstreamCall, provider: str = GOOGLE.name) -> Json:
 
 def _given(named: Json) -> Json:
     return {name: value for name, value in named.items() if value is not None}
-
-
-def _calling(call: UpstreamCall, specs: Sequence[FunctionSpec]) -> Json:
-    """The function calling mode. One ``strict`` function makes all strict."""
-    choice = call.tool_choice
-    if choice is None or choice == "auto":
-        strict = any(spec.strict for spec in specs)
-        return {"mode": "VALIDATED"} if strict else {"mode": "AUTO"} if choice else {}
-    if isinstance(choice, str) and choice in _MODES:
-        return {"mode": _MODES[choice]}
-    name = choice if isinstance(choice, str) else choice.function.name
-    return {"mode": "ANY", "allowedFunctionNames": [name]}
 
 
 def _contents(call: UpstreamCall, provider: str) -> list[Json]:

@@ -62,7 +62,9 @@ class HttpSearch(ABC):
     reasons: Mapping[int, str] = _REASONS
     """Meanings of statuses."""
 
-    def __init__(self, url: str, transport: Transport | None, timeout_s: float, clock: Clock | None) -> None:
+    def __init__(
+        self, url: str, *, transport: Transport | None = None, timeout_s: float = TIMEOUT_S, clock: Clock | None = None
+    ) -> None:
         self._url = address_of(Endpoint(name=self.name, base_url=url), None, {})
         self._timeout_s = timeout_s
         self._clock = SystemClock() if clock is None else clock
@@ -114,7 +116,7 @@ class HttpSearch(ABC):
 
     def _results(self, body: bytes) -> list[SearchResult]:
         try:
-            document = json.decode(body)
+            document: Any = json.decode(body)
         except (DecodeError, UnicodeError, RecursionError):  # not chained: it may contain the text
             raise ProviderFault("malformed", "the answer is not JSON") from None
         for name in self.rows_at:
@@ -125,7 +127,9 @@ class HttpSearch(ABC):
         if not isinstance(document, list):
             raise ProviderFault("malformed", "the answer is not a list of results")
         found: list[SearchResult] = []
-        for row in (row for row in document if isinstance(row, dict)):
+        for row in document:
+            if not isinstance(row, dict):
+                continue
             url, title = row.get("url"), _plain(row.get("title"), TITLE_CHARS)
             if isinstance(url, str) and len(url) <= URL_CHARS and url.startswith(("https://", "http://")):
                 found.append(SearchResult(title or url, url, _plain(row.get(self.snippet_field), SNIPPET_CHARS)))
@@ -143,11 +147,6 @@ class SearxngSearch(HttpSearch):
     name = "SearXNG"
     reasons: Mapping[int, str] = {403: "add 'json' to search.formats in its settings.yml", 429: _REASONS[429]}
 
-    def __init__(
-        self, url: str, *, transport: Transport | None = None, timeout_s: float = TIMEOUT_S, clock: Clock | None = None
-    ) -> None:
-        super().__init__(url, transport, timeout_s, clock)
-
     def _ask(self, query: str, limit: int) -> HttpRequest:
         return HttpRequest("GET", "/search?" + urlencode({"q": query, "format": "json"}))
 
@@ -164,11 +163,8 @@ class _KeyedSearch(HttpSearch):
         timeout_s: float = TIMEOUT_S,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(url or self.host, transport, timeout_s, clock)
-        text = Secret(key).reveal().strip() if isinstance(key, str) else ""
-        if not text or " " in text or not (text.isascii() and text.isprintable()):
-            raise ValidationFailed.at("key", "is not a key", "a key is printable ASCII without spaces")
-        self._key = Secret(text)
+        super().__init__(url or self.host, transport=transport, timeout_s=timeout_s, clock=clock)
+        self._key = _key_of(key)
 
 
 class BraveSearch(_KeyedSearch):
@@ -191,6 +187,13 @@ class TavilySearch(_KeyedSearch):
     def _ask(self, query: str, limit: int) -> HttpRequest:
         headers = {"content-type": "application/json", "authorization": f"Bearer {self._key.reveal()}"}
         return HttpRequest("POST", "/search", headers, json.encode({"query": query, "max_results": limit}))
+
+
+def _key_of(key: object) -> Secret:
+    text = Secret(key).reveal().strip() if isinstance(key, str) else ""
+    if not text or " " in text or not (text.isascii() and text.isprintable()):
+        raise ValidationFailed.at("key", "is not a key", "a key is printable ASCII without spaces")
+    return Secret(text)
 
 
 def _plain(value: Any, most: int) -> str:
