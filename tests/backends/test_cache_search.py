@@ -98,7 +98,7 @@ def test_signs_follow_what_is_added_and_removed() -> None:
         walk.check(query, 1)
 
 
-def test_of_many_the_nearest_is_found_99_times_of_100(full: bool) -> None:
+def test_the_nearest_of_many_is_found_99_times_in_100(full: bool) -> None:
     many = 100_000 if full else 20_000
     rows = paraphrases(many, 256)
     vectors = filled(rows)
@@ -117,7 +117,7 @@ def test_equal_embeddings_are_not_all_compared() -> None:
     assert len(found) <= 4 * search.CANDIDATES
 
 
-def test_a_lone_vector_takes_little_room_also_when_others_have_gone() -> None:
+def test_a_single_vector_takes_little_room_even_after_others_were_removed() -> None:
     vectors = filled(paraphrases(1_000, 256))
     assert vectors._matrix.nbytes <= 1.125 * 1_024 * 1_001
     for number in range(999):
@@ -131,7 +131,7 @@ def test_signs_are_padded_to_whole_words() -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_a_row_that_went_since_candidates_were_chosen_is_left_out() -> None:
+def test_a_row_removed_after_candidates_were_chosen_is_left_out() -> None:
     vectors = filled(paraphrases(10, 200))
     query = paraphrases(1, 200)[0]
     rows = vectors.candidates(query, 10)

@@ -238,7 +238,7 @@ def at_once(coroutine: Any) -> Any:
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 @given(walk=st.lists(steps, max_size=60))
-def test_any_walk_gives_what_a_dictionary_would(kind: str, walk: list[tuple[Any, ...]]) -> None:
+def test_any_walk_agrees_with_a_dict(kind: str, walk: list[tuple[Any, ...]]) -> None:
     clock = StillClock()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cache.db"
@@ -254,7 +254,7 @@ def test_any_walk_gives_what_a_dictionary_would(kind: str, walk: list[tuple[Any,
 
 
 @given(walk=st.lists(steps, max_size=60))
-def test_any_walk_in_postgresql_gives_what_a_dictionary_would(
+def test_any_walk_in_postgresql_agrees_with_a_dict(
     postgres_server: PostgresServer, walk: list[tuple[Any, ...]]
 ) -> None:
     clock = StillClock()
@@ -308,7 +308,7 @@ def test_bytes_are_counted_honestly(vector: int | None, is_shared: bool) -> None
     assert 0.9 < cache.size_bytes / taken < 1.5
 
 
-def test_the_memory_cache_drops_what_is_unused_for_longest() -> None:
+def test_the_memory_cache_evicts_the_least_recently_used_entry() -> None:
     cache = MemoryCache(max_entries=3, clock=StillClock())
     for name in "abc":
         at_once(cache.put(make_entry(name, START, PLACES[name])))
@@ -320,7 +320,7 @@ def test_the_memory_cache_drops_what_is_unused_for_longest() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_begins_with_an_empty_memory() -> None:
+def test_a_forked_child_starts_with_an_empty_memory_cache() -> None:
     cache = MemoryCache(clock=StillClock())
     at_once(cache.put(make_entry("a", START, PLACES["a"])))
     child = os.fork()
@@ -331,7 +331,7 @@ def test_a_forked_child_begins_with_an_empty_memory() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_long_search_leaves_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_search_does_not_block_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "QUICK", 0)
     cache, searched_in = MemoryCache(), list[str]()
     candidates = Vectors.candidates
@@ -359,7 +359,7 @@ def test_a_database_is_named_by_its_url_and_its_password_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize("url", ["", "cache.db", "sqlite:", "sqlite://cache.db", "sqlite:///", "sqlit:///x", None])
-def test_another_url_is_refused_with_what_to_write(url: Any) -> None:
+def test_another_url_is_refused_with_a_hint(url: Any) -> None:
     with pytest.raises(ValidationFailed, match="write"):
         open_cache(url)
 

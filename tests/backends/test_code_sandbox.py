@@ -79,7 +79,7 @@ def changed(folder: Path, old: str, new: str) -> list[str]:
 # --- isolated
 
 
-async def test_attempts_in_one_program_reach_nothing(sandbox: SubprocessSandbox, outside: Outside) -> None:
+async def test_plain_escapes_in_one_program_reach_nothing(sandbox: SubprocessSandbox, outside: Outside) -> None:
     code = "\n".join(f"{ESCAPES[name]}\nprint('tried', {name!r})" for name in TOGETHER)
     done = await sandbox.execute(outside.fill_in(code), TIMEOUT_S)
     assert [line for line in done.output.splitlines() if "tried" in line] == [f"tried {name}" for name in TOGETHER]
