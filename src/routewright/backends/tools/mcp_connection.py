@@ -44,7 +44,11 @@ class Connection:
     """The SDK's session in its own task, since a broken transport cancels that task."""
 
     def __init__(self, name: str, connect: Connect, allow: Collection[str] | None) -> None:
-        self.name, self.listing = name, Listing(name, allow)
+        self.name = name
+        self.specs: dict[str, FunctionSpec] = {}
+        """The allowed tools."""
+        self._allow = None if allow is None else set(allow)
+        self._names = set[str]()
         self._connect = connect
         self._group = anyio.create_task_group()
         self._is_open, self._closing, self._gone = anyio.Event(), anyio.Event(), anyio.Event()
@@ -65,7 +69,7 @@ class Connection:
             error = error.exceptions[0]
         match error:
             case None:
-                return [*self.listing.specs.values()]
+                return [*self.specs.values()]
             case ValidationFailed() | ToolFailed():
                 raise error
             case ValidationError():
@@ -106,7 +110,7 @@ class Connection:
         try:
             async with (
                 self._connect() as (read, write),
-                ClientSession(dispatcher=_Screen(read, write, self.listing)) as session,
+                ClientSession(dispatcher=_Screen(read, write, self)) as session,
             ):
                 await session.initialize()
                 await self._list(session)
@@ -124,66 +128,31 @@ class Connection:
         for _ in range(MOST_PAGES):
             page = await session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
             for tool in page.tools:
-                self.listing.add(FunctionSpec(tool.name, tool.description, tool.input_schema))
+                if tool.name in self.specs:
+                    raise self._refusal(tool.name, "is listed twice")
+                if len(self.specs) == MOST_TOOLS:
+                    problem = f"the MCP server {self.name} lists more than {MOST_TOOLS} tools"
+                    raise ValidationFailed.at("tools", problem, "have it list fewer")
+                self.specs[tool.name] = FunctionSpec(tool.name, tool.description, tool.input_schema)
             cursor = page.next_cursor
             if cursor is None:
-                return self.listing.finish()
-        problem = f"the MCP server {self.name} lists them on more than {MOST_PAGES} pages"
-        raise ValidationFailed.at("tools", problem, "have it list fewer")
-
-
-class _Screen(JSONRPCDispatcher[TransportContext]):
-    """Checks lists of tools before the SDK, which refuses the complete list without naming the invalid tool."""
-
-    def __init__(self, read: Any, write: Any, listing: Listing) -> None:
-        super().__init__(read, write)
-        self._listing = listing
-
-    async def send_raw_request(self, method: str, *given: Any, **more: Any) -> dict[str, Any]:
-        raw = await super().send_raw_request(method, *given, **more)
-        if method == "tools/list" and isinstance(raw.get("tools"), list):
-            return raw | {"tools": self._listing.screened(raw["tools"])}
-        return raw
-
-
-def bounded(text: str) -> str:
-    """A server's error text, cut off at ``ERROR_CHARS``."""
-    return text if len(text) <= ERROR_CHARS else f"{text[:ERROR_CHARS]} [cut off]"
-
-
-class Listing:
-    """The tools of one server, read page by page. Servers are not trusted: tools that no model can use are refused. All
-    methods raise ``ValidationFailed``."""
-
-    def __init__(self, server: str, allow: Collection[str] | None) -> None:
-        """``server``: its name in errors. ``allow``: names of the tools to keep; None: all."""
-        self.specs: dict[str, FunctionSpec] = {}
-        self._server, self._allow = server, None if allow is None else set(allow)
-        self._names = set[str]()
+                break
+        else:
+            problem = f"the MCP server {self.name} lists them on more than {MOST_PAGES} pages"
+            raise ValidationFailed.at("tools", problem, "have it list fewer")
+        for name in sorted((self._allow or set()) - self.specs.keys()):
+            hint = did_you_mean(name, self._names) or "leave it out"
+            raise ValidationFailed.at("allow", f"the MCP server {self.name} has no tool {shown(name)}", hint)
 
     def screened(self, page: Sequence[Any]) -> list[Any]:
-        """The allowed tools of a raw page, with only the used fields: output schemas are dropped, never evaluated."""
+        """The allowed tools of a raw page, with only the used fields: output schemas are dropped, never evaluated.
+        Servers are not trusted: ``ValidationFailed`` for a tool that no model can use."""
         self._names |= {str(tool.get("name"))[:_NAME_CHARS] for tool in page[:MOST_TOOLS] if isinstance(tool, dict)}
         return [
             self._checked(tool) if isinstance(tool, dict) else tool
             for tool in page
             if self._allow is None or (isinstance(tool, dict) and tool.get("name") in self._allow)
         ]
-
-    def add(self, spec: FunctionSpec) -> None:
-        """Add a tool. Raises if it is listed twice, or if there are more than ``MOST_TOOLS``."""
-        if spec.name in self.specs:
-            raise self._refusal(spec.name, "is listed twice")
-        if len(self.specs) == MOST_TOOLS:
-            problem = f"the MCP server {self._server} lists more than {MOST_TOOLS} tools"
-            raise ValidationFailed.at("tools", problem, "have it list fewer")
-        self.specs[spec.name] = spec
-
-    def finish(self) -> None:
-        """Check that all allowed tools were listed."""
-        for name in sorted((self._allow or set()) - self.specs.keys()):
-            hint = did_you_mean(name, self._names) or "leave it out"
-            raise ValidationFailed.at("allow", f"the MCP server {self._server} has no tool {shown(name)}", hint)
 
     def _checked(self, tool: Mapping[str, Any]) -> dict[str, Any]:
         name, described, schema = tool.get("name"), tool.get("description"), tool.get("inputSchema")
@@ -201,5 +170,24 @@ class Listing:
 
     def _refusal(self, tool: Any, problem: str) -> ValidationFailed:
         name = shown(tool[:_NAME_CHARS] if isinstance(tool, str) else tool)
-        said = f"the tool {name} of the MCP server {self._server} {problem}"
+        said = f"the tool {name} of the MCP server {self.name} {problem}"
         return ValidationFailed.at("tools", said, "fix the server, or name its other tools in allow=[...]")
+
+
+class _Screen(JSONRPCDispatcher[TransportContext]):
+    """Checks lists of tools before the SDK, which refuses the complete list without naming the invalid tool."""
+
+    def __init__(self, read: Any, write: Any, connection: Connection) -> None:
+        super().__init__(read, write)
+        self._connection = connection
+
+    async def send_raw_request(self, method: str, *given: Any, **more: Any) -> dict[str, Any]:
+        raw = await super().send_raw_request(method, *given, **more)
+        if method == "tools/list" and isinstance(raw.get("tools"), list):
+            return raw | {"tools": self._connection.screened(raw["tools"])}
+        return raw
+
+
+def bounded(text: str) -> str:
+    """A server's error text, cut off at ``ERROR_CHARS``."""
+    return text if len(text) <= ERROR_CHARS else f"{text[:ERROR_CHARS]} [cut off]"
