@@ -354,7 +354,7 @@ GREEDY = {
     "memory_of_list": ("x = [0]\nwhile True: x += x", "memory"),
     "memory_of_text": ("x = 'ab'\nwhile True: x += x", "memory"),
 }
-"""Programs that end for a reason."""
+"""Programs with the reason that ends them."""
 ENDLESS = {"deep_recursion", "no_death_signal"}
 """Escapes that end by the time-out only."""
 
@@ -374,7 +374,7 @@ TOGETHER = [name for name, code in ESCAPES.items() if _only_attempts(code)]
 
 
 class Outside:
-    """A world with a secret file, open sockets and a count of processes, which a program must not touch."""
+    """A secret file, open sockets and processes that a program must not touch."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -395,14 +395,14 @@ class Outside:
         self._stack.close()
 
     def fill_in(self, code: str) -> str:
-        """The program with what the placeholders stand for."""
+        """The program with its placeholders filled in."""
         values = {"FOLDER": self._folder, "PORT": self._port, "ABSTRACT": self._abstract, "HOST": os.getpid()}
         for name, value in values.items():
             code = code.replace(name, str(value))
         return PREAMBLE + code
 
     def changes(self) -> list[str]:
-        """What is not as it was."""
+        """The differences to the initial state."""
         state = self._look()
         return [f"{name}: {old} -> {state[name]}" for name, old in self._state.items() if state[name] != old]
 

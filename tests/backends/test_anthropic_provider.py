@@ -40,7 +40,7 @@ from routewright.wire import (
 
 from . import asking
 from .anthropic_server import AnthropicServer, answer, error, events_of, message, problems_of, said, sse, thought, used
-from .asking import bytes_of, chunks_of, fault_after, fault_of, kind_of, outcome, read_streamed, told, written
+from .asking import bytes_of, chunks_of, fault_after, fault_of, kind_of, outcome, read_streamed, summary_of, written
 from .vendors import ANTHROPIC, KEY, Vendor
 
 MODEL = Model(id="anthropic/claude-haiku-4-5", max_output_tokens=64_000)
@@ -55,14 +55,14 @@ call = partial(asking.call, model=MODEL)
 
 
 def body_of(*messages: Message | str, **rest: Any) -> dict[str, Any]:
-    """The body of a call, which the official types allow."""
+    """The body of a call, checked with the official types."""
     body: dict[str, Any] = json.loads(msgspec.json.encode(message_body(call(*messages, **rest))))
     assert problems_of(body) == []
     return body
 
 
 def unsayable(*messages: Message | str, **rest: Any) -> str:
-    """Why a call cannot be said."""
+    """Why a call cannot be expressed."""
     with pytest.raises(ProviderFault) as caught:
         message_body(call(*messages, **rest))
     assert caught.value.kind == "request"
@@ -470,7 +470,7 @@ async def test_tool_calls_have_id_and_name_first_and_complete_arguments(
     server.answers = [answer(message(*content, stop="tool_use"), stream=stream)]
     chunks = await chunks_of(provider, call(stream=stream))
     calls = [("toolu_1", "look", {"at": "naïve 🦜"}), ("toolu_2", "wait", {})]
-    assert told(chunks) == ("I look.", calls, Usage(9, 3), "tool_calls")
+    assert summary_of(chunks) == ("I look.", calls, Usage(9, 3), "tool_calls")
     firsts = [chunk for chunk in chunks if isinstance(chunk, ToolDelta) and chunk.id]
     assert firsts == [ToolDelta(0, "", "toolu_1", "look"), ToolDelta(1, "", "toolu_2", "wait")]
 
@@ -538,7 +538,7 @@ async def test_empty_answer_is_allowed_if_the_reason_explains_it(
 ) -> None:
     details = {"stop_details": {"type": "refusal", "category": "cyber", "explanation": "no"}}
     server.answers = [answer(message(stop=reason, **details if reason == "refusal" else {}), stream=stream)]
-    assert told(await chunks_of(provider, call(stream=stream)))[0] == ""
+    assert summary_of(await chunks_of(provider, call(stream=stream)))[0] == ""
 
 
 @pytest.mark.anyio
@@ -550,7 +550,7 @@ async def test_an_answer_after_tool_results_may_be_empty(
     messages = [Message("user", "look"), asked, Message("tool", "done", tool_call_id="c1")]
     server.answers = [answer(message(), stream=stream)] * 2
     chunks = await chunks_of(provider, call(*messages, stream=stream))
-    assert told(chunks) == ("", [], Usage(9, 3), "stop")
+    assert summary_of(chunks) == ("", [], Usage(9, 3), "stop")
     with pytest.raises(ProviderFault, match="neither text nor tool calls"):
         await chunks_of(provider, call(stream=stream))
 
@@ -613,7 +613,7 @@ _reasons = st.sampled_from(["end_turn", "max_tokens", "stop_sequence", "tool_use
 
 @st.composite
 def _answers(draw: st.DrawFn) -> dict[str, Any]:
-    """Answers of all shapes, each tool call with an id of its own."""
+    """Answers of all shapes with unique tool call ids."""
     blocks = draw(_answer_blocks)
     blocks = [block | ({"id": f"toolu_{at}"} if "id" in block else {}) for at, block in enumerate(blocks)]
     return message(*blocks, stop=draw(_reasons), usage=draw(_counts))
@@ -649,7 +649,7 @@ def test_a_tool_call_may_have_all_its_input_at_the_start() -> None:
     ]
     reader = Blocks("x")
     chunks = [chunk for event in events for chunk in reader.add(SseEvent(json.dumps(event)))]
-    assert told(chunks)[1] == [("toolu_1", "f", {"a": 1})]
+    assert summary_of(chunks)[1] == [("toolu_1", "f", {"a": 1})]
 
 
 def test_after_the_stop_reason_only_usage_counts() -> None:

@@ -94,7 +94,7 @@ async def put(cache: SqliteCache, name: object) -> CacheEntry:
 
 
 class Other:
-    """Another process, which does what it is told."""
+    """Another process that follows commands."""
 
     def __init__(self, path: Path) -> None:
         self.process = subprocess.Popen(

@@ -15,7 +15,7 @@ Rows = NDArray[np.float32]
 
 
 def paraphrases(many: int, dimension: int, seed: int = 7) -> Rows:
-    """Embeddings in clusters, as of questions that are asked in many words."""
+    """Embeddings in clusters, like those of paraphrases."""
     rng = np.random.default_rng(seed)
     centers = rng.standard_normal((max(10, many // 20), dimension), dtype=np.float32)
     rows = centers[rng.integers(0, len(centers), many)]
@@ -44,12 +44,12 @@ def filled(rows: Rows) -> Vectors[int]:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handful of vectors is many."""
+    """Use the search for large partitions from a few vectors on."""
     monkeypatch.setattr(search, "EXACT", 16 * 70)
 
 
 class Walk:
-    """Vectors beside a dictionary of the same."""
+    """Vectors and a dict side by side."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
@@ -57,7 +57,7 @@ class Walk:
         self.model: dict[int, Rows] = {}
 
     def step(self, number: int) -> None:
-        """Add one that is not there, or remove it."""
+        """Add a vector, or remove it if it exists."""
         if number in self.model:
             del self.model[number]
             self.vectors.remove(number)

@@ -53,7 +53,7 @@ class TestSqliteCache(CacheContract):
 
 
 class Exact(Subject):
-    """A cache that finds the same request alone: near to anything is each entry of the partition that it gives."""
+    """An exact cache: every entry of a partition counts as near."""
 
     def __init__(self, cache: Cache, clock: FakeClock) -> None:
         super().__init__(cache, clock)
@@ -110,7 +110,7 @@ class TestPostgresCache(CacheContract):
 
 
 class StillClock(FakeClock):
-    """Time moves only when it is told to, outside of any loop."""
+    """A clock that is moved by hand."""
 
     at = START
 
@@ -120,14 +120,14 @@ class StillClock(FakeClock):
 
 NAMES = "abcdefgh"
 PLACES = {name: (math.cos(number**0.5), math.sin(number**0.5)) for number, name in enumerate(NAMES)}
-"""No two are equally near to a third."""
+"""No two have the same distance to a third."""
 OWNERS = {name: ("acme", "other")[number % 2] for number, name in enumerate(NAMES)}
 PARTITIONS = {name: (PARTITION, OTHER)[number % 3 == 0] for number, name in enumerate(NAMES)}
 MOST = 4
 
 
 class Model:
-    """A cache of four entries as a dictionary. ``recent``: the longest unused makes room, else what expires soonest."""
+    """A model of a cache of four entries. ``recent``: evicts the least recently used, else the first to expire."""
 
     def __init__(self, *, recent: bool) -> None:
         self.kept: dict[bytes, CacheEntry] = {}
@@ -190,7 +190,7 @@ steps = st.one_of(
 
 
 class Beside:
-    """A cache and the model, which do the same."""
+    """A cache and the model side by side."""
 
     def __init__(self, cache: Cache, clock: StillClock) -> None:
         self.cache = cache
@@ -230,7 +230,7 @@ class Beside:
 
 
 def at_once(coroutine: Any) -> Any:
-    """What a coroutine gives that waits for nothing."""
+    """The result of a coroutine that does not wait."""
     with pytest.raises(StopIteration) as stopped:
         coroutine.send(None)
     return stopped.value.value

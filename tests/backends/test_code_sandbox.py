@@ -44,7 +44,7 @@ elif libc.unshare(0x10000000 | 0x20000000 | 0x40000000 | 0x20000) < 0:
 
 @pytest.fixture(scope="module")
 def sandbox() -> SubprocessSandbox:
-    """Skips only for what the kernel lacks. A sandbox that refuses elsewhere fails."""
+    """Skips only if the kernel lacks something. Any other refusal fails."""
     found = subprocess.run([sys.executable, "-c", KERNEL], capture_output=True, text=True, check=True)
     if found.stdout:
         pytest.skip(f"this kernel cannot isolate programs: {found.stdout.strip()}")
@@ -69,7 +69,7 @@ def assert_untouched(outside: Outside, done: Executed) -> None:
 
 
 def changed(folder: Path, old: str, new: str) -> list[str]:
-    """The command of a runner whose source was changed."""
+    """The command of a runner with a changed source."""
     source = Path(subprocess_sandbox.RUNNER).read_text("utf-8")
     assert old in source
     (folder / "runner.py").write_text(source.replace(old, new))

@@ -56,7 +56,7 @@ async def embedder(server: OpenAIServer, anyio_backend: str) -> Any:
 
 
 async def fault_of(embedder: OpenAIEmbedder) -> ProviderFault:
-    """What it raises, which shows neither the key nor the question, tracebacks included."""
+    """The fault, checked for the key and the question, even in tracebacks."""
     with pytest.raises(ProviderFault) as caught:
         await embedder.embed(QUESTION)
     shown = "".join(traceback.format_exception(caught.value)) + repr(vars(caught.value))

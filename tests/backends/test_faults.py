@@ -34,7 +34,7 @@ from .asking import call
 
 MODEL = Model(id="test/one", quality=0.5)
 HEAVY = {"endless", "gzip_bomb", "long_line", "many_events"}
-"""They take their time, and are played in processes of their own."""
+"""Slow scenarios, run in separate processes."""
 LIGHT = sorted(set(SCENARIOS) - HEAVY)
 BROKEN = ("connect", "timeout", "reset", "truncated")
 """Kinds that depend on the connection. All others depend only on the answer."""
@@ -42,9 +42,9 @@ MEMORY_MIB = 64
 VIRTUAL_S = 30.0
 """Longer than any limit, shorter than any stall."""
 REAL_S = 0.2
-"""As long as a stall is waited for."""
+"""How long to wait for a stall."""
 PATIENT_S = 10.0
-"""As long as anything else is."""
+"""How long to wait for anything else."""
 both = pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
 light = pytest.mark.parametrize("name", LIGHT)
 
@@ -55,11 +55,11 @@ class Outcome(NamedTuple):
     retry_after: float | None
     chunks: Sequence[Chunk]
     cut: bool
-    """The time ran out."""
+    """True if the time ran out."""
 
 
 async def outcome_of(provider: Provider, stream: bool, clock: Clock, seconds: float) -> Outcome:
-    """How a call ends; ``timeout`` if it does not within the time."""
+    """The outcome of a call; ``timeout`` if it does not end in time."""
     chunks: list[Chunk] = []
     kind, retry_after = None, None
     limit = clock.deadline(clock.monotonic() + seconds)
@@ -190,7 +190,7 @@ def test_endless_answers_fill_no_memory(backend: str, where: str, full: bool) ->
 
 
 def grown_mib(*arguments: str) -> list[float]:
-    """By how much the peak of a process of its own has grown after each fault."""
+    """Growth of the peak memory of another process after each fault."""
     command = [sys.executable, "-c", CHILD, *arguments]
     root = Path(__file__).parents[2]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=root)
@@ -198,7 +198,7 @@ def grown_mib(*arguments: str) -> list[float]:
     return [float(line.split()[-1]) for line in done.stdout.splitlines()]
 
 
-# --- what the cells are made of
+# --- scenarios
 
 
 def test_every_kind_that_a_vendor_can_cause_has_a_scenario() -> None:
@@ -236,7 +236,7 @@ def test_endless_steps_are_generated_lazily() -> None:
     assert list(taken) == [Pause(5.0), b"x", Pause(5.0), b"x"]
 
 
-# --- how they are played
+# --- doubles
 
 
 @pytest.mark.anyio

@@ -66,7 +66,7 @@ call = partial(asking.call, model=MODEL)
 
 
 def body_of(*messages: Message | str, **rest: Any) -> dict[str, Any]:
-    """What is sent, which the official types take."""
+    """The body of a call, checked with the official types."""
     written = msgspec.json.encode(content_body(call(*messages, **rest)))
     assert problems_of(written) == []
     decoded: dict[str, Any] = json.loads(written)

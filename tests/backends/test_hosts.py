@@ -192,7 +192,7 @@ def test_images_of_tool_results_go_to_a_user_message_after_them(host: str) -> No
 
 
 def test_text_added_for_images_of_results_is_within_the_bound_of_the_prompt() -> None:
-    """A budget holds by it."""
+    """Budgets rely on this."""
     id = "call_" + "Q7x" * 20
     result, bare = Message("tool", [CHART], tool_call_id=id), Message("tool", [CHART], tool_call_id="")
     plain = body_for("mistral", bare)["messages"]

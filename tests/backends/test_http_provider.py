@@ -45,9 +45,9 @@ from .asking import (
     fault_after,
     fault_of,
     read_streamed,
-    spoken,
+    summary_of,
     text_from,
-    told,
+    without_signs_of_life,
     written,
 )
 from .conversations import calls, conversations, scraps
@@ -61,7 +61,7 @@ on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 
 @pytest.fixture
-async def ringed(vendor: Vendor, server: OpenAIServer, anyio_backend: str) -> AsyncIterator[HttpProvider]:
+async def several_keys(vendor: Vendor, server: OpenAIServer, anyio_backend: str) -> AsyncIterator[HttpProvider]:
     """A provider with several keys."""
     made = vendor.make(KEYS, base_url=server.url, clock=FakeClock(autojump=False))
     yield made
@@ -95,7 +95,7 @@ async def test_stream_is_read_as_it_arrives(vendor: Vendor, server: OpenAIServer
     async with provider.open(call()) as chunks:
         assert await text_from(chunks) == "first"
         gate.open()
-        assert spoken([chunk async for chunk in chunks]) == [Delta("last"), USAGE, Finish("stop")]
+        assert without_signs_of_life([chunk async for chunk in chunks]) == [Delta("last"), USAGE, Finish("stop")]
 
 
 @pytest.mark.anyio
@@ -124,7 +124,7 @@ async def test_a_server_may_stream_or_not_regardless_of_the_request(
 ) -> None:
     server.answers = [vendor.whole("all at once"), vendor.streamed("all at once")]
     assert await chunks_of(provider, call(stream=stream)) == vendor.plain("all at once")
-    assert told(await chunks_of(provider, call(stream=stream))) == ("all at once", [], USAGE, "stop")
+    assert summary_of(await chunks_of(provider, call(stream=stream))) == ("all at once", [], USAGE, "stop")
 
 
 @pytest.mark.anyio
@@ -194,7 +194,7 @@ async def test_a_stream_without_events_lets_other_tasks_run(vendor: Vendor, nois
         group.start_soon(count)
         read = [chunk async for chunk in streamed(vendor.reader(), quiet, str)]
         group.cancel_scope.cancel()
-    assert spoken(read) == [*vendor.begun, Delta("x"), USAGE, Finish("stop")]
+    assert without_signs_of_life(read) == [*vendor.begun, Delta("x"), USAGE, Finish("stop")]
     assert turns >= size // SLICE_BYTES - 2
 
 
@@ -480,8 +480,8 @@ async def test_cancel_frees_the_connection(server: OpenAIServer, provider: HttpP
 
 
 @pytest.fixture
-async def hurried(vendor: Vendor, server: OpenAIServer, anyio_backend: str) -> AsyncIterator[HttpProvider]:
-    """A provider with a timeout, on a clock that is moved by hand."""
+async def hasty(vendor: Vendor, server: OpenAIServer, anyio_backend: str) -> AsyncIterator[HttpProvider]:
+    """A provider with a timeout, on a manual clock."""
     made = vendor.make(KEY, base_url=server.url, clock=FakeClock(autojump=False), timeout=2.5, max_retries=3)
     yield made
     await made.aclose()
@@ -489,16 +489,16 @@ async def hurried(vendor: Vendor, server: OpenAIServer, anyio_backend: str) -> A
 
 @pytest.mark.anyio
 @both
-async def test_a_timeout_ends_a_wait_for_an_answer(server: OpenAIServer, hurried: HttpProvider, stream: bool) -> None:
-    gate, clock = Gate(), hurried._clock
+async def test_a_timeout_ends_a_wait_for_an_answer(server: OpenAIServer, hasty: HttpProvider, stream: bool) -> None:
+    gate, clock = Gate(), hasty._clock
     assert isinstance(clock, FakeClock)
     server.answers = [Answer([gate], headers=EVENTS if stream else JSON, chunked=True)]
     async with anyio.create_task_group() as group:
 
         async def ask() -> None:
-            fault = await fault_of(hurried, call(stream=stream))
+            fault = await fault_of(hasty, call(stream=stream))
             assert (fault.kind, str(fault)) == ("timeout", "timeout: no data for 2.5 s, the provider's timeout")
-            assert hurried._clock.monotonic() == 2.5
+            assert hasty._clock.monotonic() == 2.5
 
         group.start_soon(ask)
         await anyio.to_thread.run_sync(gate.reached.wait)
@@ -506,17 +506,17 @@ async def test_a_timeout_ends_a_wait_for_an_answer(server: OpenAIServer, hurried
         assert server.connected == 1
         await clock.advance(0.1)
     assert await anyio.to_thread.run_sync(server.wait_connected, 0)
-    assert await chunks_of(hurried, call("abc", stream=stream)) == await chunks_of(hurried, call("abc", stream=stream))
+    assert await chunks_of(hasty, call("abc", stream=stream)) == await chunks_of(hasty, call("abc", stream=stream))
 
 
 @pytest.mark.anyio
 async def test_a_timeout_applies_to_each_wait_of_a_stream(
-    vendor: Vendor, server: OpenAIServer, hurried: HttpProvider
+    vendor: Vendor, server: OpenAIServer, hasty: HttpProvider
 ) -> None:
-    first, second, clock = Gate(), Gate(), hurried._clock
+    first, second, clock = Gate(), Gate(), hasty._clock
     assert isinstance(clock, FakeClock)
     server.answers = [vendor.broken("first", first, "second", second)]
-    async with hurried.open(call()) as chunks:
+    async with hasty.open(call()) as chunks:
         assert await text_from(chunks) == "first"
         await clock.advance(2.4)  # the reader's own time
         first.open()
@@ -574,8 +574,8 @@ async def test_closing_is_idempotent_and_leaves_a_given_transport_open(vendor: V
 # --- what must not be seen of keys
 
 
-def saying_back(vendor: Vendor, status: int, field: str) -> Callable[[Request], Answer]:
-    """Say the key back in a message, where the body of a fault is cut among others, and as a code."""
+def repeating(vendor: Vendor, status: int, field: str) -> Callable[[Request], Answer]:
+    """Repeat the key in a message, at the cut of the body, and as a code."""
 
     def answer(request: Request) -> Answer:
         key = vendor.key_of(request)
@@ -594,7 +594,7 @@ async def test_key_is_hidden_if_the_server_repeats_it(vendor: Vendor, server: Op
     other = "another-secret"
     provider = vendor.make(KEY, base_url=server.url, headers={"X-Secret": other})
     for field in ("code", "type", "status", "reason", "error_code"):
-        server.answer = saying_back(vendor, status, field)
+        server.answer = repeating(vendor, status, field)
         for stream in (False, True):
             text = written(await fault_of(provider, call(stream=stream))) + f"{provider!r} {provider} {vars(provider)}"
             assert "canary" not in text.lower()
@@ -659,11 +659,11 @@ async def test_key_is_hidden_in_any_spelling(vendor: Vendor, server: OpenAIServe
 @both
 @pytest.mark.parametrize("status", [200, 400, 401, 429, 500])
 async def test_all_keys_are_hidden_whichever_the_server_repeats(
-    server: OpenAIServer, ringed: HttpProvider, status: int, stream: bool
+    server: OpenAIServer, several_keys: HttpProvider, status: int, stream: bool
 ) -> None:
     server.answer = lambda request: of_json({"error": {"message": f"bad: {KEYS}", "code": KEYS[1]}}, status)
-    assert "canary" not in written(await fault_of(ringed, call(stream=stream))).lower()
-    assert "Canary" not in repr(ringed) + repr(vars(ringed)) + repr(vars(ringed._keys))
+    assert "canary" not in written(await fault_of(several_keys, call(stream=stream))).lower()
+    assert "Canary" not in repr(several_keys) + repr(vars(several_keys)) + repr(vars(several_keys._keys))
 
 
 @pytest.mark.parametrize("dump", [pickle.dumps, copy.copy, copy.deepcopy])
@@ -675,15 +675,15 @@ def test_a_provider_cannot_be_copied(vendor: Vendor, dump: Callable[[object], ob
 # --- which keys are asked
 
 
-def asked(vendor: Vendor, server: OpenAIServer) -> list[int]:
-    """Which keys came, by their places."""
+def tried(vendor: Vendor, server: OpenAIServer) -> list[int]:
+    """The positions of the received keys."""
     came = [KEYS.index(vendor.key_of(request)) for request in server.requests]
     server.requests.clear()
     return came
 
 
-def refuse(vendor: Vendor, server: OpenAIServer, refusals: dict[str, Answer]) -> None:
-    """Answer some keys so, and all others well."""
+def refuse_keys(vendor: Vendor, server: OpenAIServer, refusals: dict[str, Answer]) -> None:
+    """Refuse some keys with these answers."""
     well = server.answer
     server.answer = lambda request: refusals.get(vendor.key_of(request)) or well(request)
 
@@ -695,12 +695,12 @@ def refuse(vendor: Vendor, server: OpenAIServer, refusals: dict[str, Answer]) ->
     ("status", "body"), [(401, {}), (402, {}), (403, {}), (429, {}), (400, {"error": "Incorrect API key provided"})]
 )
 async def test_a_call_continues_with_the_next_key_if_one_is_refused(
-    vendor: Vendor, server: OpenAIServer, ringed: HttpProvider, status: int, body: Any, stream: bool
+    vendor: Vendor, server: OpenAIServer, several_keys: HttpProvider, status: int, body: Any, stream: bool
 ) -> None:
-    refuse(vendor, server, dict.fromkeys(KEYS[:2], of_json(body, status)))
+    refuse_keys(vendor, server, dict.fromkeys(KEYS[:2], of_json(body, status)))
     for expected in ([0, 1, 2], [2], [2]):
-        assert await chunks_of(ringed, call("abc", stream=stream))
-        assert asked(vendor, server) == expected
+        assert await chunks_of(several_keys, call("abc", stream=stream))
+        assert tried(vendor, server) == expected
 
 
 @pytest.mark.anyio
@@ -709,24 +709,24 @@ async def test_a_call_continues_with_the_next_key_if_one_is_refused(
     ("status", "body"), [(403, {"error": "Your input was flagged"}), (404, {}), (422, {}), (498, {}), (500, {})]
 )
 async def test_a_fault_unrelated_to_the_key_is_raised_at_once(
-    vendor: Vendor, server: OpenAIServer, ringed: HttpProvider, status: int, body: Any
+    vendor: Vendor, server: OpenAIServer, several_keys: HttpProvider, status: int, body: Any
 ) -> None:
     server.answer = lambda request: of_json(body, status)
-    assert (await fault_of(ringed)).status == status
-    assert asked(vendor, server) == [0]
+    assert (await fault_of(several_keys)).status == status
+    assert tried(vendor, server) == [0]
 
 
 @pytest.mark.anyio
 @on_asyncio
 async def test_if_all_keys_are_limited_the_soonest_retry_is_reported(
-    vendor: Vendor, server: OpenAIServer, ringed: HttpProvider
+    vendor: Vendor, server: OpenAIServer, several_keys: HttpProvider
 ) -> None:
-    refuse(vendor, server, {key: of_json({}, 429, retry_after=str(9 - place)) for place, key in enumerate(KEYS)})
-    fault = await fault_of(ringed)
+    refuse_keys(vendor, server, {key: of_json({}, 429, retry_after=str(9 - place)) for place, key in enumerate(KEYS)})
+    fault = await fault_of(several_keys)
     assert (fault.kind, fault.status, fault.retry_after) == ("rate_limited", 429, 7.0)
-    assert asked(vendor, server) == [0, 1, 2]
-    await fault_of(ringed)
-    assert asked(vendor, server) == [2], "the one due soonest, alone"
+    assert tried(vendor, server) == [0, 1, 2]
+    await fault_of(several_keys)
+    assert tried(vendor, server) == [2], "the one due soonest, alone"
 
 
 @pytest.mark.anyio
@@ -736,19 +736,19 @@ async def test_faults_of_a_single_key_are_raised_unchanged(vendor: Vendor, serve
     server.answer = lambda request: of_json({}, 429)
     for _ in range(3):
         assert (await fault_of(provider)).retry_after is None
-    assert asked(vendor, server) == [0, 0, 0]
+    assert tried(vendor, server) == [0, 0, 0]
     await provider.aclose()
 
 
 @pytest.mark.anyio
 @on_asyncio
 async def test_a_refused_key_is_not_a_failed_attempt(vendor: Vendor, server: OpenAIServer) -> None:
-    refuse(vendor, server, {KEYS[0]: of_json({}, 401)})
+    refuse_keys(vendor, server, {KEYS[0]: of_json({}, 401)})
     models = [Model(id=f"{vendor.name}/gpt-x", like="openai/gpt-4.1")]
     provider = vendor.make(KEYS, base_url=server.url, models=models)
     answer = await Router(providers=[provider]).route("hi")
     assert [span.type for span in answer.trace.spans] == ["decision", "model"]
-    assert asked(vendor, server) == [0, 1]
+    assert tried(vendor, server) == [0, 1]
     await provider.aclose()
 
 
@@ -758,7 +758,7 @@ async def test_one_refused_key_of_several_is_logged_once_and_degrades_its_models
     vendor: Vendor, server: OpenAIServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     well, clock = server.answer, FakeClock(autojump=False)
-    refuse(vendor, server, {KEYS[0]: of_json({}, 401)})
+    refuse_keys(vendor, server, {KEYS[0]: of_json({}, 401)})
     models = [Model(id=f"{vendor.name}/gpt-x", quality=0.5)]
     provider = vendor.make(KEYS, base_url=server.url, models=models, clock=clock)
     router = Router(providers=[provider], catalogue=Catalogue(()))
@@ -824,7 +824,7 @@ USED_UP = {
 
 
 def used_up(vendor: Vendor) -> Answer:
-    """A good answer, which says that nothing is left for a minute and a half."""
+    """A good answer whose limit is used up for 90 seconds."""
     rest, reset, until = USED_UP[vendor.name]
     answer = vendor.whole("hello")
     return replace(answer, headers={**answer.headers, "date": "Thu, 26 Nov 2026 12:00:00 GMT", rest: "0", reset: until})
@@ -846,14 +846,14 @@ async def test_a_single_used_up_key_is_still_used(vendor: Vendor, server: OpenAI
 @pytest.mark.anyio
 @on_asyncio
 async def test_a_used_up_key_is_replaced_for_that_model(
-    vendor: Vendor, server: OpenAIServer, ringed: HttpProvider
+    vendor: Vendor, server: OpenAIServer, several_keys: HttpProvider
 ) -> None:
     if vendor.name not in USED_UP:
         pytest.skip("its answers say nothing of limits")
     server.answers = [used_up(vendor)]
     for model in ("x/gpt-x", "x/gpt-x", "x/other"):
-        assert await chunks_of(ringed, call(model=model))
-    assert asked(vendor, server) == [0, 1, 1]
+        assert await chunks_of(several_keys, call(model=model))
+    assert tried(vendor, server) == [0, 1, 1]
 
 
 def test_a_request_has_the_next_key_after_one_is_used_up(vendor: Vendor) -> None:

@@ -30,7 +30,7 @@ class Keys:
         self.ring = KeyRing([Secret(name) for name in names], self.clock, "test")
 
     def turn(self) -> str:
-        """The keys that a call asks if each refuses, though none is put aside."""
+        """The keys that a call would try if all refused."""
         return "".join(key.reveal() for key in self.ring.turn(MODEL))
 
     def refuse(self, name: str, fault: ProviderFault) -> None:
@@ -40,7 +40,7 @@ class Keys:
         return next(key for key in self.ring.keys if key.reveal() == name)
 
     def call(self, outcomes: dict[str, ProviderFault]) -> tuple[str, ProviderFault | None]:
-        """Ask key after key, as a provider does: which were asked, and the fault that is told."""
+        """Try the keys like a provider. Returns the tried ones and the fault."""
         asked, faults = "", {}
         for key in self.ring.turn(MODEL):
             asked += key.reveal()

@@ -56,7 +56,7 @@ WHOLE = {
 
 
 class Piece:
-    """As pydantic's models write themselves."""
+    """Serializes like a pydantic model."""
 
     def __init__(self, document: Any) -> None:
         self.document = document
@@ -88,7 +88,7 @@ class Wrapper:
 
 
 class StandIn(ModuleType):
-    """What the provider uses of litellm."""
+    """The part of litellm that the provider uses."""
 
     def __init__(self) -> None:
         super().__init__("litellm")
@@ -110,7 +110,7 @@ class StandIn(ModuleType):
 
 
 def error(name: str, status: Any, message: str = "", *, parent: str = "", headers: Any = None) -> Exception:
-    """An exception as litellm makes them: a class of its own, a status, words and perhaps the answer."""
+    """An exception like those of litellm: class, status, message and perhaps the response."""
     base = type(parent, (Exception,), {}) if parent else Exception
     made: Any = type(name, (base,), {})(f"litellm.{name}: {message}")
     made.status_code, made.message = status, f"litellm.{name}: {message}"
@@ -133,7 +133,7 @@ def made(name: str = "acme", **rest: Any) -> Any:
 
 
 def written(fault: BaseException) -> str:
-    """All that is said of a fault but its body."""
+    """All texts of a fault except its body."""
     behind = f"{fault.__cause__!r} {fault.__context__!r}"
     return "".join(traceback.format_exception(fault)) + repr(fault) + repr(fault.args) + str(fault) + behind
 

@@ -58,7 +58,7 @@ async def run(tools: list[Any], *calls: tuple[str, dict[str, Any]], **given: Any
 
 
 def children() -> list[str]:
-    """Processes that this one has started and that still run; none where the system does not say."""
+    """Running child processes; empty if the system does not list them."""
     told = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
     return told.read_text().split() if told.exists() else []
 

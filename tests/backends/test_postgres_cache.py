@@ -42,7 +42,7 @@ async def cache(postgres: str) -> AsyncIterator[PostgresCache]:
 
 @pytest.fixture
 async def other(postgres: str) -> AsyncIterator[PostgresCache]:
-    """That of another process."""
+    """The cache of another process."""
     made = PostgresCache(postgres)
     yield made
     await made.aclose()

@@ -78,7 +78,7 @@ def proxy() -> Iterator[ProxyServer]:
 
 @pytest.fixture
 def guarded() -> Iterator[ProxyServer]:
-    """A proxy that wants a password."""
+    """A proxy that requires a password."""
     with ProxyServer(USER) as running:
         yield running
 
@@ -96,7 +96,7 @@ def answer(request: Request) -> Answer:
 
 
 def named(server: OpenAIServer) -> str:
-    """Its address by a name that only the proxy knows."""
+    """Its address with a name that only the proxy resolves."""
     return server.url.replace("127.0.0.1", NAME)
 
 

@@ -56,11 +56,11 @@ BOUND = 2048
 TOOL = Tool(name="f", parameters={"type": "object", "properties": {}})
 ASKED: dict[str, Any] = {word: word for word in get_args(Effort)} | {"bound": ReasoningBudget(BOUND)}
 FEATURE: dict[str, Feature] = {"none": "reasoning_none", "bound": "reasoning_tokens"}
-"""What a model lacks that cannot be asked so; ``reasoning`` for all others."""
+"""The unsupported feature by effort; ``reasoning`` for all others."""
 
 
 def others(*names: str) -> list[str]:
-    """The hosts but these."""
+    """All other hosts."""
     return [name for name in HOSTS if name not in names]
 
 
@@ -78,7 +78,7 @@ def model_of(id: str, *, reasoning: bool = True) -> Model:
 
 
 def sent(upstream: UpstreamCall) -> dict[str, Any]:
-    """The body of a call, which the vendor's official types allow."""
+    """The body of a call, checked with the vendor's official types."""
     name = upstream.model.id.partition("/")[0]
     raw = made(name).request(upstream).body
     body: dict[str, Any] = json.loads(raw)
@@ -93,7 +93,7 @@ def sent(upstream: UpstreamCall) -> dict[str, Any]:
 
 
 def base_of(id: str) -> dict[str, Any]:
-    """The body of a call that asks for nothing but an answer."""
+    """The body of a call without options."""
     name, model = id.partition("/")[0], wire_name(Model(id=id))
     if name == "anthropic":
         said = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
@@ -261,7 +261,7 @@ THINKING: dict[str, dict[str, Any]] = {
     "google/gemini-4-argon": levels("low", "low", "medium", "high", "high"),
     "google/gemma-4-31b-it": NOTHING,
 }
-"""What is sent for each effort and for a bound of 2,048 tokens under a cap of 4,000; None: it cannot be said."""
+"""The fields for each effort, and for a budget of 2,048 tokens with a cap of 4,000; None: not expressible."""
 
 
 def test_every_host_has_models_in_the_table() -> None:
@@ -407,7 +407,7 @@ PARALLEL: dict[str, bool] = {
     "groq/m": True, "xai/m": True, "cerebras/m": True, "alibaba/m": True, "openrouter/m": True, "vllm/m": True,
     "llamacpp/m": True, "anthropic/claude-opus-5": True, "anthropic/glm-5": False,
 }  # fmt: skip
-"""Which models promise one call at a time; no others do."""
+"""Models that support ``parallel_tool_calls``; no others do."""
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ BOMBS: dict[str, Any] = {
 
 
 def weigh(value: Any) -> tuple[int, int]:
-    """How many values there are in one, and how deep."""
+    """The number of values in a value, and its depth."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     weights = [weigh(each) for each in inner]
     return 1 + sum(count for count, _ in weights), 1 + max((depth for _, depth in weights), default=0)

@@ -33,7 +33,7 @@ every = pytest.mark.parametrize("make", MAKES, ids=["searxng", "brave", "tavily"
 
 
 class Site:
-    """A service that answers what a test says, and remembers what it was asked."""
+    """A service with scripted answers that records requests."""
 
     def __init__(self) -> None:
         self.answer: Answer | None = None

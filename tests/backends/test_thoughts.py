@@ -38,7 +38,7 @@ SIGNATURE = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pkiMOYds+/=="
 
 
 def remembered(name: str, chunks: list[Chunk]) -> Message:
-    """An answer as the assistant's message of the next call."""
+    """An answer as the assistant message of the next call."""
     calls: dict[int, list[str]] = {}
     for chunk in chunks:
         if isinstance(chunk, ToolDelta):
@@ -56,7 +56,7 @@ def remembered(name: str, chunks: list[Chunk]) -> Message:
 
 
 def next_call(name: str, model: str, answer: Message, **params: Any) -> Any:
-    """The body of the call that gives the results of the tools."""
+    """The body of the call with the tool results."""
     results = [Message("tool", "12 C", tool_call_id=asked.id) for asked in answer.tool_calls or ()]
     said = [Message("user", "hi"), answer, *(results or [Message("user", "go on")])]
     made: dict[str, HttpProvider] = {
@@ -277,7 +277,7 @@ MINIMAX = {"type": "reasoning.text", "id": "t1", "index": 0}
 
 
 def of_field(field: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Pieces of a thought in a stream, and the field of the message that is sent back."""
+    """Pieces of reasoning in a stream, and the field that is sent back."""
     return [{field: "Let me "}, {field: "see."}], {field: "Let me see."}
 
 
@@ -318,7 +318,7 @@ HOSTED: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
     "groq": ("openai/gpt-oss-120b", of_field("reasoning")[0], {}),
     "openai": ("gpt-5.1", of_field("reasoning_content")[0], {}),
 }
-"""The pieces in which a host streams a thought, and what it is sent of it with the results of tools."""
+"""The pieces that a host streams, and what is sent back with tool results."""
 
 
 def answered_by(name: str, *documents: dict[str, Any]) -> list[Chunk]:

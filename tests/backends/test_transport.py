@@ -530,7 +530,7 @@ anyio.run(use_and_fork); anyio.run(use_and_fork, backend="trio")
 
 
 def run_python(script: str, *arguments: str) -> str:
-    """What a fresh interpreter writes to stderr, with every warning on."""
+    """The standard error of a new interpreter with all warnings."""
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", script, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     return done.stderr if done.returncode == 0 else f"exit code {done.returncode}\n{done.stderr}"

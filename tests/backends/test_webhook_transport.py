@@ -66,7 +66,7 @@ def serving(authority: trustme.CA) -> ssl.SSLContext:
 
 @pytest.fixture
 async def transport(anyio_backend: str, trusting: ssl.SSLContext) -> AsyncIterator[AiohttpWebhooks]:
-    """As in production, but for its authority."""
+    """As in production, with another certificate authority."""
     made = AiohttpWebhooks(ssl_context=trusting)
     yield made
     await made.aclose()
@@ -90,7 +90,7 @@ async def status(transport: WebhookTransport, url: str) -> int:
 
 
 async def reason(transport: WebhookTransport, url: str) -> str:
-    """Why there is no answer, in words that give nothing away."""
+    """The error message, checked for internal details."""
     with pytest.raises(OSError, match=r".") as caught:
         await transport.post(url, HEADERS, BODY)
     said = str(caught.value)

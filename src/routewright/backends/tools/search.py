@@ -16,7 +16,7 @@ from msgspec import DecodeError, json
 
 from routewright.backends.clock import SystemClock
 from routewright.backends.providers.endpoint import Endpoint, address_of
-from routewright.backends.transport import AutoTransport, TransportLimits
+from routewright.backends.transport import AutoTransport
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.protocols import Clock, SearchResult, ToolFailed, Transport
 from routewright.wire.account import Secret
@@ -69,7 +69,7 @@ class HttpSearch(ABC):
         self._timeout_s = timeout_s
         self._clock = SystemClock() if clock is None else clock
         self._is_own = transport is None
-        self._transport = AutoTransport(TransportLimits(answer_bytes=ANSWER_BYTES)) if transport is None else transport
+        self._transport = AutoTransport() if transport is None else transport
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._url!r})"

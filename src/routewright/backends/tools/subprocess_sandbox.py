@@ -103,26 +103,22 @@ class SubprocessSandbox:
         """Run a program. ``timeout_s`` includes its start. The first call tests the level, in some 0.2 s.
 
         Raises ``ToolFailed`` if the level is not available."""
-        if not self._is_tested:
-            await self._test()
+        if not self._is_tested:  # find the readable paths, and test the isolation from inside a program
+            if sys.platform != "linux":
+                raise self._refusal(f"isolation needs Linux, this is {sys.platform}")
+            try:
+                found = await anyio.run_process([*PYTHON, "paths"], env={}, cwd="/", stdin=subprocess.DEVNULL)
+            except (OSError, subprocess.CalledProcessError) as error:
+                raise self._refusal(f"{sys.executable} does not start: {error}") from error
+            self._paths = os.fsdecode(found.stdout).splitlines()
+            done = await self._run(SELF_TEST, SELF_TEST_S)
+            if done.output != "isolated\n":
+                raise self._refusal(done.output.strip() or f"the self-test ended with {done.reason or done.exit_code}")
+            self._is_tested = True
         return await self._run(code, timeout_s)
 
     async def aclose(self) -> None:
         """Nothing to release."""
-
-    async def _test(self) -> None:
-        """Find the readable paths, and test the isolation from inside a program."""
-        if sys.platform != "linux":
-            raise self._refusal(f"isolation needs Linux, this is {sys.platform}")
-        try:
-            found = await anyio.run_process([*PYTHON, "paths"], env={}, cwd="/", stdin=subprocess.DEVNULL)
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise self._refusal(f"{sys.executable} does not start: {error}") from error
-        self._paths = os.fsdecode(found.stdout).splitlines()
-        done = await self._run(SELF_TEST, SELF_TEST_S)
-        if done.output != "isolated\n":
-            raise self._refusal(done.output.strip() or f"the self-test ended with {done.reason or done.exit_code}")
-        self._is_tested = True
 
     async def _run(self, code: str, timeout_s: float) -> Executed:
         until = self._clock.monotonic() + timeout_s

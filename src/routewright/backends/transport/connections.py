@@ -67,7 +67,16 @@ def unconnected(host: str, said: str, error: BaseException, proxy: Proxy | None 
         if isinstance(each, OSError) and each.errno in _REMEDIES:
             lack = f"{each.strerror}; {_REMEDIES[each.errno]}"
             return ProviderFault("local", f"this process cannot open a connection: {lack}")
-    why, hint = next(filter(None, map(_reason, causes)), ("", ""))
+    why = hint = ""
+    for each in reversed(causes):  # the outermost that is known counts
+        match each:
+            case socket.gaierror():
+                why = "the host is unknown"
+                hint = "check the host name in the provider's base_url, and the name service"
+            case ssl.SSLCertVerificationError():
+                why, hint = "its certificate is not valid", "check the server's certificate and its issuer"
+            case OSError(errno=errno.ECONNREFUSED):
+                why, hint = "it was refused", "check that the server runs, and the port in the provider's base_url"
     public, through = "no connection", ""
     if proxy is not None:
         public, through, hint = f"{public} through the proxy", f" through the proxy {proxy.place}", _PROXY_HINT
@@ -87,17 +96,6 @@ def broken(host: str, what: str) -> ProviderFault:
     """The fault of a broken connection."""
     said = f"the connection to {host} broke: {what}"
     return ProviderFault("reset", said, public=f"the connection broke: {what}")
-
-
-def _reason(error: BaseException) -> tuple[str, str] | None:
-    """The reason for a failed connection, and a hint. None if unknown."""
-    if isinstance(error, socket.gaierror):
-        return "the host is unknown", "check the host name in the provider's base_url, and the name service"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return "its certificate is not valid", "check the server's certificate and its issuer"
-    if isinstance(error, OSError) and error.errno == errno.ECONNREFUSED:
-        return "it was refused", "check that the server runs, and the port in the provider's base_url"
-    return None
 
 
 def _causes(error: BaseException | None, *, outermost: bool = True) -> Iterator[BaseException]:
