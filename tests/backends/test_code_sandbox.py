@@ -196,8 +196,8 @@ def test_programs_end_when_the_host_is_killed(outside: Outside, tmp_path: Path) 
 
 @pytest.mark.usefixtures("sandbox")
 async def test_more_memory_and_disk_can_be_given(outside: Outside) -> None:
-    sandbox = SubprocessSandbox(memory_bytes=2**31, disk_bytes=2**27, output_bytes=10)
-    code = "x = bytearray(2**30); open('a', 'wb').write(bytes(2**26)); print('x' * 9)"
+    sandbox = SubprocessSandbox(memory_bytes=2**30, disk_bytes=2**27, output_bytes=10)
+    code = "x = bytearray(2**29); open('a', 'wb').write(bytes(2**26)); print('x' * 9)"
     assert await sandbox.execute(code, 20) == Executed(output="xxxxxxxxx\n", exit_code=0)
     assert (await sandbox.execute("print('x' * 10)", 20)).reason == "output"
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import anyio
 import anyio.to_thread
 import pytest
 
 from routewright import Model, OpenAIProvider, Pricing, Router
+from routewright.cli import main
 from routewright.errors import NoProviders, ProviderFault
 from routewright.protocols import DiscoveringProvider
 from tests.backends.proxy_server import ProxyServer
@@ -258,23 +257,40 @@ def free_port() -> int:
         return server.port
 
 
-def command(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "PYTHONPATH", "HOME", "SYSTEMROOT")}
-    whole = [sys.executable, "-m", "routewright", *arguments]
-    return subprocess.run(whole, env=kept | environ, capture_output=True, text=True, check=False, timeout=50)
+class Ran(NamedTuple):
+    status: int
+    stdout: str
+    stderr: str
 
 
-def test_the_command_routes_and_lists_by_a_variable_alone() -> None:
+Command = Callable[..., Ran]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """Runs the command with only these variables."""
+
+    def run(*arguments: str, **environ: str) -> Ran:
+        for name in [*os.environ]:
+            monkeypatch.delenv(name)
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        return Ran(main(arguments), *capfd.readouterr())
+
+    return run
+
+
+def test_the_command_routes_and_lists_by_a_variable_alone(command: Command) -> None:
     with LocalServer(ollama("gpt-oss:20b", "llama3.2:latest")) as server:
         routed = command("route", "hi", "-q", "--max-cost", "0.001", OLLAMA_HOST=server.place)
-        assert (routed.returncode, routed.stdout) in [(0, "I am gpt-oss:20b\n"), (0, "I am llama3.2:latest\n")]
+        assert (routed.status, routed.stdout) in [(0, "I am gpt-oss:20b\n"), (0, "I am llama3.2:latest\n")]
         listed = command("models", OLLAMA_HOST=server.place)
-        assert listed.returncode == 0
+        assert listed.status == 0
         assert "ollama/gpt-oss:20b" in listed.stdout
         assert "openai/" not in listed.stdout
 
 
-def test_a_server_behind_a_proxy_gets_the_hint_no_proxy(free_port: int) -> None:
+def test_a_server_behind_a_proxy_gets_the_hint_no_proxy(free_port: int, command: Command) -> None:
     with ProxyServer("user:password") as proxy:
         environ = {"OLLAMA_HOST": f"127.0.0.1:{free_port}", "HTTP_PROXY": proxy.url}
         routed = command("route", "hi", **environ)
@@ -282,8 +298,8 @@ def test_a_server_behind_a_proxy_gets_the_hint_no_proxy(free_port: int) -> None:
     assert "ollama serve" not in routed.stderr
 
 
-def test_the_command_names_the_unreachable_server(free_port: int) -> None:
+def test_the_command_names_the_unreachable_server(free_port: int, command: Command) -> None:
     routed = command("route", "hi", OLLAMA_HOST=f"127.0.0.1:{free_port}")
-    assert routed.returncode == 3
+    assert routed.status == 3
     assert f"ollama at http://127.0.0.1:{free_port}/v1 cannot list its models" in routed.stderr
     assert "start it with 'ollama serve', or set OLLAMA_HOST" in routed.stderr

@@ -29,6 +29,7 @@ from routewright.wire import (
     Model,
     NamedToolChoice,
     Params,
+    ReasoningBudget,
     Thought,
     Tool,
     ToolDelta,
@@ -342,6 +343,16 @@ def test_parameters_unknown_to_litellm_are_unsupported_features(
     assert made().unsupported(Model(id="acme/m")) == lacking
     thinks = made().unsupported(Model(id="acme/m", reasoning=True))
     assert thinks == (*lacking, "reasoning_tokens_brief"), "a bound is from 1,024 tokens on"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_cannot_be_expressed_is_a_request_fault(package: StandIn) -> None:
+    fault = await fault_of(made(), call(params=Params(reasoning=ReasoningBudget(100))))
+    assert (fault.kind, fault.message) == (
+        "request",
+        "the model needs a reasoning budget of at least 1024 tokens, got 100",
+    )
 
 
 @pytest.mark.anyio
