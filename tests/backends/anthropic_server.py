@@ -154,6 +154,6 @@ def answer(whole: dict[str, Any], *, stream: bool) -> Answer:
 
 
 def echo(request: Request) -> Answer:
-    """Say the last text back, plainly or streamed, as asked."""
+    """Echo the last text, plain or streamed as requested."""
     text = request.body["messages"][-1]["content"][-1]["text"]
     return answer(message(said(text)), stream=bool(request.body.get("stream")))

@@ -37,19 +37,19 @@ def body_for(host: str, *messages: Message | str, **rest: Any) -> dict[str, Any]
     return decoded
 
 
-def spoken(chunks: Iterable[Chunk]) -> list[Chunk]:
-    """Every chunk but the signs of life."""
+def without_signs_of_life(chunks: Iterable[Chunk]) -> list[Chunk]:
+    """All chunks except signs of life."""
     return [chunk for chunk in chunks if chunk != Delta("")]
 
 
 async def chunks_of(provider: Provider, upstream: UpstreamCall) -> list[Chunk]:
-    """Every chunk but the signs of life."""
+    """All chunks except signs of life."""
     async with provider.open(upstream) as chunks:
-        return spoken([chunk async for chunk in chunks])
+        return without_signs_of_life([chunk async for chunk in chunks])
 
 
 async def text_from(chunks: AsyncIterator[Chunk]) -> str:
-    """The first text that comes."""
+    """The first text of a stream."""
     async for chunk in chunks:
         if isinstance(chunk, Delta) and chunk.text:
             return chunk.text
@@ -63,19 +63,19 @@ async def fault_of(provider: Provider, upstream: UpstreamCall | None = None) -> 
 
 
 async def fault_after(provider: Provider, upstream: UpstreamCall | None = None) -> tuple[list[Chunk], ProviderFault]:
-    """What came, without the signs of life, and the fault that ended it."""
+    """The chunks without signs of life, and the fault at the end."""
     came: list[Chunk] = []
     async with provider.open(upstream or call()) as chunks:
         try:
             async for chunk in chunks:
                 came.append(chunk)
         except ProviderFault as fault:
-            return spoken(came), fault
+            return without_signs_of_life(came), fault
     raise AssertionError(came)
 
 
-def told(chunks: list[Chunk]) -> tuple[str, list[tuple[str, str, Any]], Usage | None, str]:
-    """What an answer says at last, in however many chunks: text, tool calls, usage and how it ended."""
+def summary_of(chunks: list[Chunk]) -> tuple[str, list[tuple[str, str, Any]], Usage | None, str]:
+    """An answer as a whole: text, tool calls, usage and finish reason."""
     calls: dict[int, list[str]] = {}
     for chunk in chunks:
         if isinstance(chunk, ToolDelta):
@@ -91,22 +91,22 @@ def told(chunks: list[Chunk]) -> tuple[str, list[tuple[str, str, Any]], Usage | 
 
 
 def outcome(read: Callable[..., Iterable[Chunk]], *given: Any) -> Any:
-    """What an answer says at last, or the fault that it is."""
+    """An answer as a whole, or its fault."""
     try:
-        return told(list(read(*given)))
+        return summary_of(list(read(*given)))
     except ProviderFault as fault:
         return str(fault)
 
 
 def kind_of(read: Callable[..., Iterable[Chunk]], *given: Any) -> str:
-    """The kind of the fault that an answer is."""
+    """The kind of fault of an answer."""
     with pytest.raises(ProviderFault) as caught:
         list(read(*given))
     return caught.value.kind
 
 
 def written(fault: BaseException) -> str:
-    """Everything that can be read off an exception and those behind it."""
+    """All texts of an exception and its causes."""
     text = "".join(traceback.format_exception(fault))
     seen: BaseException | None = fault
     while seen is not None:
@@ -141,6 +141,6 @@ def read_streamed(reader: Reader, *pieces: bytes) -> list[Chunk]:
     """The chunks of a stream in pieces, without the signs of life."""
 
     async def read() -> list[Chunk]:
-        return spoken([chunk async for chunk in streamed(reader, AtOnce(*pieces), str)])
+        return without_signs_of_life([chunk async for chunk in streamed(reader, AtOnce(*pieces), str)])
 
     return anyio.run(read)

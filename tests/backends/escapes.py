@@ -6,6 +6,7 @@ are replaced by a folder, a port, an abstract socket and the host's process id.
 
 from __future__ import annotations
 
+import ast
 import os
 import platform
 import socket
@@ -353,18 +354,27 @@ GREEDY = {
     "memory_of_list": ("x = [0]\nwhile True: x += x", "memory"),
     "memory_of_text": ("x = 'ab'\nwhile True: x += x", "memory"),
 }
-"""Programs that end for a reason."""
+"""Programs with the reason that ends them."""
 ENDLESS = {"deep_recursion", "no_death_signal"}
 """Escapes that end by the time-out only."""
+
+
+def _only_attempts(code: str) -> bool:
+    calls = [each.value for each in ast.parse(code).body if isinstance(each, ast.Expr)]
+    names = [ast.unparse(call.func) for call in calls if isinstance(call, ast.Call)]
+    return names == ["attempt"] * len(ast.parse(code).body)
+
 
 ESCAPES = FILES | PROCFS | PYTHON | PROCESSES | SIGNALS | CALLS | NETWORK | LIMITS
 if platform.machine() != "x86_64":  # the numbers of system calls are those of x86_64
     ESCAPES = {name: code for name, code in ESCAPES.items() if "raw(" not in code and "raw," not in code}
     ESCAPES.pop("i386_call", None)
+TOGETHER = [name for name, code in ESCAPES.items() if _only_attempts(code)]
+"""Escapes that can run one after the other in one program."""
 
 
 class Outside:
-    """A world with a secret file, open sockets and a count of processes, which a program must not touch."""
+    """A secret file, open sockets and processes that a program must not touch."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -385,14 +395,14 @@ class Outside:
         self._stack.close()
 
     def fill_in(self, code: str) -> str:
-        """The program with what the placeholders stand for."""
+        """The program with its placeholders filled in."""
         values = {"FOLDER": self._folder, "PORT": self._port, "ABSTRACT": self._abstract, "HOST": os.getpid()}
         for name, value in values.items():
             code = code.replace(name, str(value))
         return PREAMBLE + code
 
     def changes(self) -> list[str]:
-        """What is not as it was."""
+        """The differences to the initial state."""
         state = self._look()
         return [f"{name}: {old} -> {state[name]}" for name, old in self._state.items() if state[name] != old]
 

@@ -109,7 +109,7 @@ def error(code: int, status: str, message: str = "...", details: Any = None, **h
 
 
 def echo(request: Request) -> Answer:
-    """Say the last text back, plainly or streamed, as asked."""
+    """Echo the last text, plain or streamed as requested."""
     text = request.body["contents"][-1]["parts"][-1].get("text", "none")
     if ":streamGenerateContent" not in request.path:
         return whole(text)

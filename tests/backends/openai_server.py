@@ -64,7 +64,7 @@ class Cut:
 
 @dataclass
 class Answer:
-    """What to send: pieces of the body, each in a write of its own, with gates between them."""
+    """An answer: pieces of the body, each written separately, with gates between them."""
 
     pieces: Sequence[bytes | Gate | Cut]
     status: int = 200
@@ -263,7 +263,7 @@ def _head(answer: Answer) -> bytes:
 
 
 def echo(request: Request) -> Answer:
-    """Say the last message back, plainly or streamed, as asked."""
+    """Echo the last message, plain or streamed as requested."""
     text = request.body["messages"][-1]["content"]
     if not request.body.get("stream"):
         return whole(text)

@@ -40,7 +40,7 @@ from routewright.wire import (
 
 from . import asking
 from .anthropic_server import AnthropicServer, answer, error, events_of, message, problems_of, said, sse, thought, used
-from .asking import bytes_of, chunks_of, fault_after, fault_of, kind_of, outcome, read_streamed, told, written
+from .asking import bytes_of, chunks_of, fault_after, fault_of, kind_of, outcome, read_streamed, summary_of, written
 from .vendors import ANTHROPIC, KEY, Vendor
 
 MODEL = Model(id="anthropic/claude-haiku-4-5", max_output_tokens=64_000)
@@ -55,14 +55,14 @@ call = partial(asking.call, model=MODEL)
 
 
 def body_of(*messages: Message | str, **rest: Any) -> dict[str, Any]:
-    """The body of a call, which the official types allow."""
+    """The body of a call, checked with the official types."""
     body: dict[str, Any] = json.loads(msgspec.json.encode(message_body(call(*messages, **rest))))
     assert problems_of(body) == []
     return body
 
 
 def unsayable(*messages: Message | str, **rest: Any) -> str:
-    """Why a call cannot be said."""
+    """Why a call cannot be expressed."""
     with pytest.raises(ProviderFault) as caught:
         message_body(call(*messages, **rest))
     assert caught.value.kind == "request"
@@ -76,7 +76,7 @@ def unsayable(*messages: Message | str, **rest: Any) -> str:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
-async def test_call_is_sent_as_the_vendor_has_it(
+async def test_request_has_the_form_of_the_messages_api(
     server: AnthropicServer, provider: AnthropicProvider, stream: bool
 ) -> None:
     spoken = [
@@ -145,13 +145,13 @@ async def test_call_is_sent_as_the_vendor_has_it(
     }
 
 
-def test_the_cap_is_the_calls_or_the_models_or_4096() -> None:
+def test_the_cap_is_that_of_the_call_or_the_model_or_4096() -> None:
     assert body_of(max_output_tokens=5)["max_tokens"] == 5
     assert body_of()["max_tokens"] == 64_000
     assert body_of(model=Model(id="anthropic/x"))["max_tokens"] == 4096
 
 
-def test_system_messages_go_to_system_wherever_they_stand() -> None:
+def test_system_messages_anywhere_go_to_system() -> None:
     body = body_of(Message("system", "a"), "b", Message("developer", [TextPart("c"), TextPart("d")]), "e")
     assert body["system"] == "a\n\nc\n\nd"
     assert body["messages"] == [
@@ -160,7 +160,7 @@ def test_system_messages_go_to_system_wherever_they_stand() -> None:
     assert "system" not in body_of("b")
 
 
-def test_results_of_tools_come_first_in_one_turn_right_after_their_calls() -> None:
+def test_tool_results_come_first_in_the_turn_after_their_calls() -> None:
     calls = [ToolCall("c1", FunctionCall("f", "")), ToolCall("c2", FunctionCall("f", "{}"))]
     results = [Message("tool", "1", tool_call_id="c1"), Message("tool", "", tool_call_id="c2")]
     body = body_of("a", Message("assistant", None, calls), results[0], "b", Message("system", "s"), results[1])
@@ -181,7 +181,7 @@ def test_blank_texts_are_left_out() -> None:
     assert unsayable(Message("system", "a"), Message("user", "  ")).startswith("needs a message that is neither")
 
 
-def test_ids_of_other_vendors_are_made_ids_that_are_taken() -> None:
+def test_ids_of_other_vendors_are_made_valid() -> None:
     spoken = [Message("assistant", None, [ToolCall(id, FunctionCall("f", "{}")) for id in ("a.b", "a|b", "a_b")])]
     spoken += [Message("tool", "1", tool_call_id=id) for id in ("a.b", "a|b", "a_b")]
     turns = body_of("x", *spoken)["messages"]
@@ -190,7 +190,7 @@ def test_ids_of_other_vendors_are_made_ids_that_are_taken() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["[]", "1", "canary", '{"a": canary}', "[" * 100_000, "null"])
-def test_arguments_that_are_no_object_are_refused_without_being_shown(arguments: str) -> None:
+def test_invalid_arguments_are_refused_without_being_shown(arguments: str) -> None:
     why = unsayable("a", Message("assistant", None, [ToolCall("c1", FunctionCall("f", arguments))]))
     assert why == "supports only tool calls with a JSON object as arguments"
 
@@ -205,12 +205,12 @@ def test_arguments_that_are_no_object_are_refused_without_being_shown(arguments:
         (NamedToolChoice(FunctionName("f")), {"type": "tool", "name": "f"}),
     ],
 )
-def test_tool_choice_is_said_in_the_vendors_words(choice: Any, sent: Any) -> None:
+def test_tool_choice_is_translated(choice: Any, sent: Any) -> None:
     assert body_of(tools=[Tool(name="f")], tool_choice=choice)["tool_choice"] == sent
     assert "tool_choice" not in body_of(tool_choice=choice)
 
 
-def test_images_of_a_result_stay_in_it() -> None:
+def test_images_stay_in_their_tool_result() -> None:
     image = ImagePart(ImageUrl("data:image/png;base64,AAAA"))
     result = Message("tool", [TextPart("a chart"), image], tool_call_id="c1")
     sent = body_of("draw", Message("assistant", None, [ToolCall("c1", FunctionCall("draw", "{}"))]), result)
@@ -234,7 +234,7 @@ def test_images_of_a_result_stay_in_it() -> None:
         (f"data:image/{'x' * 100};base64,", repr("image/" + "x" * 34)),
     ],
 )
-def test_images_that_are_not_taken_are_refused_by_their_type(url: str, got: str) -> None:
+def test_unsupported_images_are_refused_by_type(url: str, got: str) -> None:
     why = unsayable(Message("user", [ImagePart(ImageUrl(url))]))
     assert why == f"supports images as base64 of image/jpeg, image/png, image/gif, image/webp, got {got}"
     system = Message("system", [ImagePart(ImageUrl("https://x.example/a.png"))])
@@ -255,14 +255,14 @@ def test_images_that_are_not_taken_are_refused_by_their_type(url: str, got: str)
         ("glm-5", Params(1.0, 1.0), {"temperature": 1, "top_p": 1}),
     ],
 )
-def test_sampling_is_sent_where_it_is_not_what_the_model_does_of_itself(
+def test_default_sampling_is_left_out_where_it_would_be_refused(
     model: str, params: Params, sent: dict[str, float]
 ) -> None:
     body = body_of(model=Model(id=f"anthropic/{model}"), params=params)
     assert {name: body[name] for name in ("temperature", "top_p") if name in body} == sent
 
 
-def test_sampling_that_cannot_be_said_is_refused_with_its_values() -> None:
+def test_unsupported_sampling_is_refused_with_its_values() -> None:
     assert unsayable(params=Params(1.5)) == "supports a temperature from 0 to 1, got 1.5"
     why = "supports only one of temperature and top_p for this model, got 0.5 and 0.25"
     assert unsayable(params=Params(0.5, 0.25)) == why
@@ -279,7 +279,7 @@ def test_sampling_that_cannot_be_said_is_refused_with_its_values() -> None:
         ("claude-fable-latest", False),
     ],
 )
-def test_an_answer_is_begun_for_models_that_take_it_and_without_white_space_at_its_end(model: str, taken: bool) -> None:
+def test_a_prefill_is_sent_without_trailing_white_space_where_supported(model: str, taken: bool) -> None:
     begun, upstream = Message("assistant", "{ \n"), Model(id=f"anthropic/{model}")
     if taken:
         end = body_of("a", begun, model=upstream)["messages"][-1]
@@ -290,7 +290,7 @@ def test_an_answer_is_begun_for_models_that_take_it_and_without_white_space_at_i
     assert body_of("a", begun, "b", model=upstream)["messages"][1]["content"] == [{"type": "text", "text": "{ \n"}]
 
 
-def test_stops_are_a_list_and_none_is_blank() -> None:
+def test_stop_sequences_are_a_list_without_blank_ones() -> None:
     assert body_of(params=Params(stop="x"))["stop_sequences"] == ["x"]
     assert "stop_sequences" not in body_of(params=Params(stop=[]))
     said = r"does not support a stop sequence of only white space, got '\n'"
@@ -322,13 +322,13 @@ def test_stops_are_a_list_and_none_is_blank() -> None:
         ("glm-5", ""),
     ],
 )
-def test_what_a_model_does_not_take_follows_from_its_version(model: str, lacking: str) -> None:
+def test_unsupported_features_follow_from_the_version(model: str, lacking: str) -> None:
     features = AnthropicProvider(KEY).unsupported(Model(id=f"anthropic/{model}"))
     wishes = {"flex", "priority", "verbosity"} | (set() if "claude" in model else {"parallel_tool_calls"})
     assert set(features) == {"seed", "json_object", *lacking.split()} | wishes
 
 
-def test_requests_for_sampling_and_forced_tools_pass_the_newest_models_by() -> None:
+def test_requests_with_sampling_or_forced_tools_avoid_the_newest_models() -> None:
     router = Router(providers=[AnthropicProvider(KEY)])
     cold = router.decide("hi", params={"temperature": 0.0})
     assert {model.removeprefix("anthropic/claude-") for model in cold.chain} <= {
@@ -348,7 +348,7 @@ def test_requests_for_sampling_and_forced_tools_pass_the_newest_models_by() -> N
         ({}, {"tools": [{"type": "function", "name": "f"}], "tool_choice": "f"}),
     ],
 )
-def test_what_an_older_model_does_not_take_beside_thinking_is_decided(params: Any, rest: Any) -> None:
+def test_what_older_models_cannot_combine_with_reasoning_is_refused(params: Any, rest: Any) -> None:
     router, named = Router(providers=[AnthropicProvider(KEY)]), ["anthropic/claude-haiku-4-5"]
     thinking: Any = {"reasoning": "low", **params}
     assert router.decide("hi", models=named, params=params, **rest).model == named[0]
@@ -374,7 +374,7 @@ def test_json_without_a_schema_is_refused() -> None:
     assert why == "supports only a response_format with a JSON schema, got 'json_object'"
 
 
-def test_a_schema_is_closed_and_what_is_not_held_to_is_said_in_words() -> None:
+def test_a_schema_is_closed_and_unsupported_keywords_go_to_the_description() -> None:
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
@@ -442,7 +442,7 @@ def test_a_schema_that_cannot_be_closed_is_refused(schema: dict[str, Any]) -> No
     ],
     ids=repr,
 )  # fmt: skip
-def test_a_schema_that_is_none_is_the_requests_fault_and_not_the_vendors(odd: dict[str, Any]) -> None:
+def test_an_invalid_schema_is_a_fault_of_the_request(odd: dict[str, Any]) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}} | odd
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
     assert unsayable(params=Params(response_format=form)).startswith("supports a response_format only with")
@@ -451,7 +451,7 @@ def test_a_schema_that_is_none_is_the_requests_fault_and_not_the_vendors(odd: di
     )
 
 
-def test_a_bound_of_any_kind_leaves_the_schema_it_came_in_untouched() -> None:
+def test_closing_a_schema_leaves_the_original_unchanged() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}}
     before = json.dumps(schema)
     closed_form(schema)
@@ -463,20 +463,20 @@ def test_a_bound_of_any_kind_leaves_the_schema_it_came_in_untouched() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
-async def test_tool_calls_come_with_id_and_name_first_and_whole_arguments(
+async def test_tool_calls_have_id_and_name_first_and_complete_arguments(
     server: AnthropicServer, provider: AnthropicProvider, stream: bool
 ) -> None:
     content = [thought("hm"), said("I look."), used("look", {"at": "naïve 🦜"}), used("wait", {}, "toolu_2")]
     server.answers = [answer(message(*content, stop="tool_use"), stream=stream)]
     chunks = await chunks_of(provider, call(stream=stream))
     calls = [("toolu_1", "look", {"at": "naïve 🦜"}), ("toolu_2", "wait", {})]
-    assert told(chunks) == ("I look.", calls, Usage(9, 3), "tool_calls")
+    assert summary_of(chunks) == ("I look.", calls, Usage(9, 3), "tool_calls")
     firsts = [chunk for chunk in chunks if isinstance(chunk, ToolDelta) and chunk.id]
     assert firsts == [ToolDelta(0, "", "toolu_1", "look"), ToolDelta(1, "", "toolu_2", "wait")]
 
 
 @pytest.mark.anyio
-async def test_signatures_pings_and_what_is_not_known_are_signs_of_life(
+async def test_signatures_pings_and_unknown_events_are_signs_of_life(
     server: AnthropicServer, provider: AnthropicProvider
 ) -> None:
     start, ping, *rest = events_of(message(thought("hm"), {"type": "redacted_thinking", "data": "x"}, said("so")))
@@ -512,7 +512,7 @@ async def test_signatures_pings_and_what_is_not_known_are_signs_of_life(
         ("refusal", "content_filter"),
     ],
 )
-async def test_stop_reasons_are_said_in_the_common_words(
+async def test_stop_reasons_are_translated(
     server: AnthropicServer, provider: AnthropicProvider, reason: str, common: str, stream: bool
 ) -> None:
     server.answers = [answer(message(said("x"), stop=reason), stream=stream)]
@@ -521,7 +521,7 @@ async def test_stop_reasons_are_said_in_the_common_words(
     ]  # fmt: skip
 
 
-def test_a_whole_answer_with_a_new_reason_is_whole_and_one_without_is_not() -> None:
+def test_a_complete_answer_may_have_an_unknown_reason_but_needs_one() -> None:
     document: dict[str, Any] = {"type": "message", "content": [said("x")], "stop_reason": "a_new_word"}
     assert list(Blocks("x").read(json.dumps(document).encode()))[-1] == Finish("a_new_word")
     document["stop_reason"] = None
@@ -533,29 +533,29 @@ def test_a_whole_answer_with_a_new_reason_is_whole_and_one_without_is_not() -> N
 @pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("reason", ["refusal", "max_tokens", "stop_sequence"])
-async def test_answer_may_be_empty_where_the_reason_says_why(
+async def test_empty_answer_is_allowed_if_the_reason_explains_it(
     server: AnthropicServer, provider: AnthropicProvider, reason: str, stream: bool
 ) -> None:
     details = {"stop_details": {"type": "refusal", "category": "cyber", "explanation": "no"}}
     server.answers = [answer(message(stop=reason, **details if reason == "refusal" else {}), stream=stream)]
-    assert told(await chunks_of(provider, call(stream=stream)))[0] == ""
+    assert summary_of(await chunks_of(provider, call(stream=stream)))[0] == ""
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_model_may_have_nothing_to_add_to_what_its_tools_gave(
+async def test_an_answer_after_tool_results_may_be_empty(
     server: AnthropicServer, provider: AnthropicProvider, stream: bool
 ) -> None:
     asked = Message("assistant", tool_calls=[ToolCall("c1", FunctionCall("look", "{}"))])
     messages = [Message("user", "look"), asked, Message("tool", "done", tool_call_id="c1")]
     server.answers = [answer(message(), stream=stream)] * 2
     chunks = await chunks_of(provider, call(*messages, stream=stream))
-    assert told(chunks) == ("", [], Usage(9, 3), "stop")
+    assert summary_of(chunks) == ("", [], Usage(9, 3), "stop")
     with pytest.raises(ProviderFault, match="neither text nor tool calls"):
         await chunks_of(provider, call(stream=stream))
 
 
-def test_usage_is_the_input_with_all_caches_and_the_output_with_all_thought() -> None:
+def test_usage_includes_cached_input_and_reasoning() -> None:
     usage = {
         "input_tokens": 50,
         "cache_read_input_tokens": 100_000,
@@ -571,7 +571,7 @@ def test_usage_is_the_input_with_all_caches_and_the_output_with_all_thought() ->
     assert Counts().add({"input_tokens": 1, "output_tokens": 1} | thought) == Usage(1, 1, 0, 1)
 
 
-def test_usage_of_a_stream_is_merged_and_told_again_only_where_it_has_changed() -> None:
+def test_usage_of_a_stream_is_merged_and_repeated_only_if_changed() -> None:
     counts = Counts()
     assert counts.add({"input_tokens": 5, "cache_read_input_tokens": 7, "output_tokens": 1}) == Usage(12, 1, 7)
     assert counts.add({"output_tokens": 1}) is None
@@ -580,7 +580,7 @@ def test_usage_of_a_stream_is_merged_and_told_again_only_where_it_has_changed() 
     assert counts.add({"output_tokens": 0}) == Usage(13, 0, 7), "what a refusal took back"
 
 
-def test_input_that_is_told_only_at_the_end_is_usage_too() -> None:
+def test_input_reported_only_at_the_end_counts() -> None:
     counts = Counts()
     assert counts.add({"input_tokens": 0}) is None
     assert counts.add({"input_tokens": 0, "output_tokens": 0}) == Usage(0, 0)
@@ -613,7 +613,7 @@ _reasons = st.sampled_from(["end_turn", "max_tokens", "stop_sequence", "tool_use
 
 @st.composite
 def _answers(draw: st.DrawFn) -> dict[str, Any]:
-    """Answers of all shapes, each tool call with an id of its own."""
+    """Answers of all shapes with unique tool call ids."""
     blocks = draw(_answer_blocks)
     blocks = [block | ({"id": f"toolu_{at}"} if "id" in block else {}) for at, block in enumerate(blocks)]
     return message(*blocks, stop=draw(_reasons), usage=draw(_counts))
@@ -633,14 +633,14 @@ def test_plain_and_streamed_forms_of_an_answer_are_the_same(whole: dict[str, Any
 
 
 @given(_answers(), st.randoms(use_true_random=False))
-def test_a_stream_cut_into_any_bytes_is_the_same(whole: dict[str, Any], chance: random.Random) -> None:
+def test_a_stream_in_any_pieces_is_the_same(whole: dict[str, Any], chance: random.Random) -> None:
     data = _streamed(whole, 3)
     cuts = sorted(chance.sample(range(len(data)), min(20, len(data))))
     pieces = [data[start:end] for start, end in pairwise([0, *cuts, len(data)])]
     assert outcome(read_streamed, Blocks("x"), *filter(None, pieces)) == outcome(read_streamed, Blocks("x"), data)
 
 
-def test_a_block_that_begins_with_its_input_and_gets_no_pieces_has_that() -> None:
+def test_a_tool_call_may_have_all_its_input_at_the_start() -> None:
     events: list[dict[str, Any]] = [
         {"type": "content_block_start", "index": 1, "content_block": used("f", {"a": 1})},
         {"type": "content_block_stop", "index": 1},
@@ -649,10 +649,10 @@ def test_a_block_that_begins_with_its_input_and_gets_no_pieces_has_that() -> Non
     ]
     reader = Blocks("x")
     chunks = [chunk for event in events for chunk in reader.add(SseEvent(json.dumps(event)))]
-    assert told(chunks)[1] == [("toolu_1", "f", {"a": 1})]
+    assert summary_of(chunks)[1] == [("toolu_1", "f", {"a": 1})]
 
 
-def test_after_its_reason_an_answer_adds_only_usage() -> None:
+def test_after_the_stop_reason_only_usage_counts() -> None:
     reader, late = Blocks("x"), events_of(message(said("late"), used("f", {})))
     ended = {"type": "message_delta", "delta": {"stop_reason": "max_tokens"}, "usage": {"output_tokens": 2}}
     chunks = [chunk for event in (ended, *late) for chunk in reader.add(SseEvent(json.dumps(event)))]
@@ -663,7 +663,7 @@ def test_after_its_reason_an_answer_adds_only_usage() -> None:
 
 
 @pytest.mark.parametrize("block", [thought("hm"), {"type": "text", "text": 5}])
-def test_a_whole_answer_without_text_is_malformed(block: dict[str, Any]) -> None:
+def test_a_complete_answer_without_text_is_malformed(block: dict[str, Any]) -> None:
     document = {"type": "message", "content": [block], "stop_reason": "end_turn"}
     assert kind_of(Blocks("x").read, json.dumps(document).encode()) == "malformed"
 
@@ -684,7 +684,7 @@ _START, *_ = events_of(message())
     ],
     ids=["nothing said", "thought alone", "no delta", "no index", "text that is none", "an error of no known type"],
 )
-async def test_a_stream_that_is_none_is_malformed_and_tells_its_usage_first(
+async def test_an_invalid_stream_is_malformed_after_its_usage(
     server: AnthropicServer, provider: AnthropicProvider, broken: list[dict[str, Any]]
 ) -> None:
     server.answers = [sse(_START, *broken)]
@@ -737,7 +737,7 @@ STATUSES: list[tuple[int, Any, str]] = [
 
 
 @pytest.mark.parametrize(("status", "body", "kind"), STATUSES)
-def test_status_and_body_say_the_kind_of_fault(status: int, body: Any, kind: str) -> None:
+def test_status_and_body_determine_the_kind_of_fault(status: int, body: Any, kind: str) -> None:
     fault = fault_of_answer("anthropic", status, {}, json.dumps(body))
     assert fault.kind == kind
     assert fault.message.startswith(f"anthropic answered {status} ")
@@ -757,12 +757,12 @@ def test_status_and_body_say_the_kind_of_fault(status: int, body: Any, kind: str
         (error("invalid_request_error", "no"), "malformed"),
     ],
 )
-def test_an_error_inside_an_answer_is_known_by_its_type(event: dict[str, Any], kind: str) -> None:
+def test_an_error_in_an_answer_is_classified_by_type(event: dict[str, Any], kind: str) -> None:
     document = json.dumps(event).encode()
     assert kind_of(Blocks("x").read, document) == kind_of(read_streamed, Blocks("x"), bytes_of(sse(event))) == kind
 
 
-def test_an_error_is_one_by_its_name_or_by_its_type() -> None:
+def test_an_event_is_an_error_by_name_or_type() -> None:
     for event in (SseEvent('{"message": "boom"}', "error"), SseEvent(json.dumps(error("overloaded_error")))):
         with pytest.raises(ProviderFault, match="x answered 200 with an error"):
             list(Blocks("x").add(event))
@@ -770,7 +770,7 @@ def test_an_error_is_one_by_its_name_or_by_its_type() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_request_that_cannot_be_said_is_not_sent(
+async def test_a_request_that_cannot_be_expressed_is_not_sent(
     server: AnthropicServer, provider: AnthropicProvider, stream: bool
 ) -> None:
     fault = await fault_of(provider, call("my secret", stream=stream, params=Params(2.0)))
@@ -783,7 +783,7 @@ async def test_a_request_that_cannot_be_said_is_not_sent(
 
 
 @pytest.mark.parametrize("base_url", ["https://llm.example.com", "https://llm.example.com/v1/"])
-def test_an_address_may_name_the_version_or_not(base_url: str) -> None:
+def test_an_address_may_have_the_version(base_url: str) -> None:
     provider = AnthropicProvider(KEY, base_url=base_url)
     assert provider.request(call()).url == "https://llm.example.com/v1/messages"
 
@@ -820,7 +820,7 @@ async def test_a_router_answers_with_its_usage_at_its_price(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_router_takes_thought_back_in_a_tool_loop(
+async def test_a_router_returns_reasoning_in_a_tool_loop(
     server: AnthropicServer, provider: AnthropicProvider, stream: bool
 ) -> None:
     blocks = [said("I ask. "), thought("Let me see."), used("f", {}), thought("Once more."), used("f", {}, "toolu_2")]

@@ -94,7 +94,7 @@ async def put(cache: SqliteCache, name: object) -> CacheEntry:
 
 
 class Other:
-    """Another process, which does what it is told."""
+    """Another process that follows commands."""
 
     def __init__(self, path: Path) -> None:
         self.process = subprocess.Popen(
@@ -114,7 +114,7 @@ class Other:
         self.process.communicate(timeout=30)
 
 
-async def test_two_processes_share_what_is_put_and_what_is_removed(cache: SqliteCache, path: Path) -> None:
+async def test_two_processes_share_entries_and_removals(cache: SqliteCache, path: Path) -> None:
     with Other(path) as other:
         await put(cache, "mine")
         assert (other.do("get mine"), other.do("near")) == ("True", "['tr_mine']")
@@ -127,7 +127,7 @@ async def test_two_processes_share_what_is_put_and_what_is_removed(cache: Sqlite
         assert (await get(cache, "yours"), await near(cache)) == (None, [])
 
 
-async def test_what_another_removed_does_not_hide_what_is_left(path: Path) -> None:
+async def test_removals_by_another_process_do_not_hide_the_rest(path: Path) -> None:
     mine, other = SqliteCache(path), SqliteCache(path)
     for number in range(30):
         await put(mine, number)
@@ -211,7 +211,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("damage", ["garbage", "zeros", "torn header"])
-async def test_a_damaged_file_is_named_and_the_cache_works_again_once_it_is_deleted(path: Path, damage: str) -> None:
+async def test_a_damaged_file_is_named_and_the_cache_works_after_its_deletion(path: Path, damage: str) -> None:
     cache = SqliteCache(path)
     for number in range(50):
         await put(cache, number)
@@ -231,7 +231,7 @@ async def test_a_damaged_file_is_named_and_the_cache_works_again_once_it_is_dele
     await cache.aclose()
 
 
-async def test_all_processes_follow_to_a_new_file(path: Path) -> None:
+async def test_all_processes_switch_to_a_new_file(path: Path) -> None:
     caches = [SqliteCache(path), SqliteCache(path)]
     for cache in caches:
         await put(cache, "old")
@@ -247,7 +247,7 @@ async def test_all_processes_follow_to_a_new_file(path: Path) -> None:
         await cache.aclose()
 
 
-async def test_a_row_that_cannot_be_read_is_a_miss(cache: SqliteCache, path: Path) -> None:
+async def test_an_unreadable_row_is_a_miss(cache: SqliteCache, path: Path) -> None:
     await put(cache, "a")
     await put(cache, "b")
     _ask(path, "UPDATE entries SET body = zeroblob(8) WHERE id = 'tr_a'")
@@ -265,7 +265,7 @@ async def test_the_file_of_another_program_is_refused_and_left_alone(path: Path)
     assert content_of(path) == content
 
 
-async def test_a_cache_of_another_version_begins_empty(cache: SqliteCache, path: Path) -> None:
+async def test_a_cache_of_another_version_starts_empty(cache: SqliteCache, path: Path) -> None:
     await put(cache, "a")
     await cache.aclose()
     _ask(path, "ALTER TABLE entries RENAME COLUMN body TO text")
@@ -275,12 +275,12 @@ async def test_a_cache_of_another_version_begins_empty(cache: SqliteCache, path:
     assert await get(cache, "b") is not None
 
 
-def test_a_folder_that_is_not_there_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_missing_folder_is_refused_by_the_constructor(tmp_path: Path) -> None:
     with pytest.raises(ValidationFailed, match="nowhere"):
         SqliteCache(tmp_path / "nowhere" / "cache.db")
 
 
-async def test_observations_of_others_are_returned_once_and_ones_own_never(cache: SqliteCache) -> None:
+async def test_observations_of_other_processes_are_returned_once(cache: SqliteCache) -> None:
     first, second, third = (Observation((number, 0.5), number > 1.0, 50.0) for number in (1.0, 2.0, 3.0))
     told, mine = await cache.learned("space", [first], 0)
     assert list(told) == []
@@ -292,7 +292,7 @@ async def test_observations_of_others_are_returned_once_and_ones_own_never(cache
     assert yours == mine
 
 
-async def test_what_was_learned_starts_over_with_a_new_file(cache: SqliteCache, path: Path) -> None:
+async def test_observations_start_over_with_a_new_file(cache: SqliteCache, path: Path) -> None:
     seen = Observation((0.5,), True, 1.0)
     _, end = await cache.learned("space", [seen] * 5, 0)
     delete(path)
@@ -300,7 +300,7 @@ async def test_what_was_learned_starts_over_with_a_new_file(cache: SqliteCache, 
     assert list((await cache.learned("space", [], end))[0]) == [seen]
 
 
-async def test_what_was_learned_is_bounded(cache: SqliteCache) -> None:
+async def test_observations_are_bounded(cache: SqliteCache) -> None:
     seen = Observation((0.5,), True, 1.0)
     for _ in range(3):
         await cache.learned("space", [seen] * OBSERVATIONS, 0)
@@ -310,7 +310,7 @@ async def test_what_was_learned_is_bounded(cache: SqliteCache) -> None:
 # Embeddings in memory
 
 
-async def test_embeddings_of_entries_that_made_room_do_not_pile_up(path: Path) -> None:
+async def test_embeddings_of_evicted_entries_do_not_pile_up(path: Path) -> None:
     cache, most = SqliteCache(path, max_entries=20), 0
     for number in range(1_200):
         await cache.put(make_entry(number, time.time(), (1.0, 0.0)))
@@ -321,13 +321,13 @@ async def test_embeddings_of_entries_that_made_room_do_not_pile_up(path: Path) -
     await cache.aclose()
 
 
-async def test_a_question_of_another_length_hides_nothing(cache: SqliteCache) -> None:
+async def test_a_query_of_another_dimension_hides_nothing(cache: SqliteCache) -> None:
     await put(cache, "a")
     assert await cache.nearest(PARTITION, (1.0, 0.0, 0.0), time.time(), 1) == []
     assert await near(cache) == ["tr_a"]
 
 
-async def test_a_first_answer_kept_does_not_have_all_embeddings_read_again(path: Path) -> None:
+async def test_a_new_entry_does_not_reload_all_embeddings(path: Path) -> None:
     before, cache = SqliteCache(path), SqliteCache(path)
     await put(before, "a")
     await near(cache)
@@ -342,7 +342,7 @@ async def test_a_first_answer_kept_does_not_have_all_embeddings_read_again(path:
 # What is removed
 
 
-async def test_what_is_removed_is_gone_from_the_disk(cache: SqliteCache, path: Path) -> None:
+async def test_removed_entries_are_erased_from_the_disk(cache: SqliteCache, path: Path) -> None:
     canary = "canary-in-the-coal-mine"
     await cache.put(make_entry("a", time.time(), NORTH, prompt=canary, answer=CachedAnswer(canary, "stop", "m", "p")))
     await put(cache, "b")
@@ -351,7 +351,7 @@ async def test_what_is_removed_is_gone_from_the_disk(cache: SqliteCache, path: P
     assert canary.encode() not in content_of(*files_of(path))
 
 
-async def test_the_entries_that_expire_soonest_make_room(path: Path) -> None:
+async def test_the_entries_that_expire_first_are_evicted(path: Path) -> None:
     cache, now = SqliteCache(path, max_entries=2), time.time()
     for name, seconds in (("long", 90.0), ("short", 30.0), ("new", 10.0)):
         await cache.put(make_entry(name, now, expires_at=now + seconds))
@@ -359,7 +359,7 @@ async def test_the_entries_that_expire_soonest_make_room(path: Path) -> None:
     await cache.aclose()
 
 
-async def test_the_file_is_its_owners_alone(cache: SqliteCache, path: Path) -> None:
+async def test_the_file_is_readable_only_by_its_owner(cache: SqliteCache, path: Path) -> None:
     await put(cache, "a")
     assert {file.stat().st_mode & 0o077 for file in files_of(path)} == {0}
 
@@ -385,7 +385,7 @@ def _in_child(cache: SqliteCache) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-async def test_while_embeddings_are_read_into_memory_the_cache_is_starting(
+async def test_the_cache_is_starting_while_embeddings_are_read(
     cache: SqliteCache, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in "abc":

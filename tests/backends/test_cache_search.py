@@ -15,7 +15,7 @@ Rows = NDArray[np.float32]
 
 
 def paraphrases(many: int, dimension: int, seed: int = 7) -> Rows:
-    """Embeddings in clusters, as of questions that are asked in many words."""
+    """Embeddings in clusters, like those of paraphrases."""
     rng = np.random.default_rng(seed)
     centers = rng.standard_normal((max(10, many // 20), dimension), dtype=np.float32)
     rows = centers[rng.integers(0, len(centers), many)]
@@ -44,12 +44,12 @@ def filled(rows: Rows) -> Vectors[int]:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handful of vectors is many."""
+    """Use the search for large partitions from a few vectors on."""
     monkeypatch.setattr(search, "EXACT", 16 * 70)
 
 
 class Walk:
-    """Vectors beside a dictionary of the same."""
+    """Vectors and a dict side by side."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
@@ -57,7 +57,7 @@ class Walk:
         self.model: dict[int, Rows] = {}
 
     def step(self, number: int) -> None:
-        """Add one that is not there, or remove it."""
+        """Add a vector, or remove it if it exists."""
         if number in self.model:
             del self.model[number]
             self.vectors.remove(number)
@@ -98,7 +98,7 @@ def test_signs_follow_what_is_added_and_removed() -> None:
         walk.check(query, 1)
 
 
-def test_of_many_the_nearest_is_found_99_times_of_100(full: bool) -> None:
+def test_the_nearest_of_many_is_found_99_times_in_100(full: bool) -> None:
     many = 100_000 if full else 20_000
     rows = paraphrases(many, 256)
     vectors = filled(rows)
@@ -117,7 +117,7 @@ def test_equal_embeddings_are_not_all_compared() -> None:
     assert len(found) <= 4 * search.CANDIDATES
 
 
-def test_a_lone_vector_takes_little_room_also_when_others_have_gone() -> None:
+def test_a_single_vector_takes_little_room_even_after_others_were_removed() -> None:
     vectors = filled(paraphrases(1_000, 256))
     assert vectors._matrix.nbytes <= 1.125 * 1_024 * 1_001
     for number in range(999):
@@ -131,7 +131,7 @@ def test_signs_are_padded_to_whole_words() -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_a_row_that_went_since_candidates_were_chosen_is_left_out() -> None:
+def test_a_row_removed_after_candidates_were_chosen_is_left_out() -> None:
     vectors = filled(paraphrases(10, 200))
     query = paraphrases(1, 200)[0]
     rows = vectors.candidates(query, 10)

@@ -53,7 +53,7 @@ class TestSqliteCache(CacheContract):
 
 
 class Exact(Subject):
-    """A cache that finds the same request alone: near to anything is each entry of the partition that it gives."""
+    """An exact cache: every entry of a partition counts as near."""
 
     def __init__(self, cache: Cache, clock: FakeClock) -> None:
         super().__init__(cache, clock)
@@ -110,7 +110,7 @@ class TestPostgresCache(CacheContract):
 
 
 class StillClock(FakeClock):
-    """Time moves only when it is told to, outside of any loop."""
+    """A clock that is moved by hand."""
 
     at = START
 
@@ -120,14 +120,14 @@ class StillClock(FakeClock):
 
 NAMES = "abcdefgh"
 PLACES = {name: (math.cos(number**0.5), math.sin(number**0.5)) for number, name in enumerate(NAMES)}
-"""No two are equally near to a third."""
+"""No two have the same distance to a third."""
 OWNERS = {name: ("acme", "other")[number % 2] for number, name in enumerate(NAMES)}
 PARTITIONS = {name: (PARTITION, OTHER)[number % 3 == 0] for number, name in enumerate(NAMES)}
 MOST = 4
 
 
 class Model:
-    """A cache of four entries as a dictionary. ``recent``: the longest unused makes room, else what expires soonest."""
+    """A model of a cache of four entries. ``recent``: evicts the least recently used, else the first to expire."""
 
     def __init__(self, *, recent: bool) -> None:
         self.kept: dict[bytes, CacheEntry] = {}
@@ -190,7 +190,7 @@ steps = st.one_of(
 
 
 class Beside:
-    """A cache and the model, which do the same."""
+    """A cache and the model side by side."""
 
     def __init__(self, cache: Cache, clock: StillClock) -> None:
         self.cache = cache
@@ -230,7 +230,7 @@ class Beside:
 
 
 def at_once(coroutine: Any) -> Any:
-    """What a coroutine gives that waits for nothing."""
+    """The result of a coroutine that does not wait."""
     with pytest.raises(StopIteration) as stopped:
         coroutine.send(None)
     return stopped.value.value
@@ -238,7 +238,7 @@ def at_once(coroutine: Any) -> Any:
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 @given(walk=st.lists(steps, max_size=60))
-def test_any_walk_gives_what_a_dictionary_would(kind: str, walk: list[tuple[Any, ...]]) -> None:
+def test_any_walk_agrees_with_a_dict(kind: str, walk: list[tuple[Any, ...]]) -> None:
     clock = StillClock()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cache.db"
@@ -254,7 +254,7 @@ def test_any_walk_gives_what_a_dictionary_would(kind: str, walk: list[tuple[Any,
 
 
 @given(walk=st.lists(steps, max_size=60))
-def test_any_walk_in_postgresql_gives_what_a_dictionary_would(
+def test_any_walk_in_postgresql_agrees_with_a_dict(
     postgres_server: PostgresServer, walk: list[tuple[Any, ...]]
 ) -> None:
     clock = StillClock()
@@ -308,7 +308,7 @@ def test_bytes_are_counted_honestly(vector: int | None, is_shared: bool) -> None
     assert 0.9 < cache.size_bytes / taken < 1.5
 
 
-def test_the_memory_cache_drops_what_is_unused_for_longest() -> None:
+def test_the_memory_cache_evicts_the_least_recently_used_entry() -> None:
     cache = MemoryCache(max_entries=3, clock=StillClock())
     for name in "abc":
         at_once(cache.put(make_entry(name, START, PLACES[name])))
@@ -320,7 +320,7 @@ def test_the_memory_cache_drops_what_is_unused_for_longest() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_begins_with_an_empty_memory() -> None:
+def test_a_forked_child_starts_with_an_empty_memory_cache() -> None:
     cache = MemoryCache(clock=StillClock())
     at_once(cache.put(make_entry("a", START, PLACES["a"])))
     child = os.fork()
@@ -331,7 +331,7 @@ def test_a_forked_child_begins_with_an_empty_memory() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_long_search_leaves_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_search_does_not_block_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "QUICK", 0)
     cache, searched_in = MemoryCache(), list[str]()
     candidates = Vectors.candidates
@@ -359,7 +359,7 @@ def test_a_database_is_named_by_its_url_and_its_password_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize("url", ["", "cache.db", "sqlite:", "sqlite://cache.db", "sqlite:///", "sqlit:///x", None])
-def test_another_url_is_refused_with_what_to_write(url: Any) -> None:
+def test_another_url_is_refused_with_a_hint(url: Any) -> None:
     with pytest.raises(ValidationFailed, match="write"):
         open_cache(url)
 

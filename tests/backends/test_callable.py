@@ -26,7 +26,7 @@ async def chunks_of(function: Callable[[UpstreamCall], Any]) -> list[Chunk]:
         return [piece async for piece in pieces]
 
 
-async def test_a_piece_that_is_none_is_a_sign_of_life_and_not_the_end() -> None:
+async def test_none_as_a_piece_is_a_sign_of_life() -> None:
     async def pieces(call: UpstreamCall) -> AsyncIterator[str | None]:
         yield "half "
         yield None
@@ -46,24 +46,24 @@ async def test_a_piece_that_is_none_is_a_sign_of_life_and_not_the_end() -> None:
         (lambda one, two: "hi", "function: does not fit: missing a required argument: 'two'; it is called with one"),
     ],
 )
-async def test_a_function_that_does_not_fit_is_refused_when_it_is_given(function: Any, said: str) -> None:
+async def test_an_unsuitable_function_is_refused_by_the_constructor(function: Any, said: str) -> None:
     with pytest.raises(ValidationFailed) as refused:
         CallableProvider(function, models=[MODEL])
     assert str(refused.value).startswith(said)
 
 
-async def test_tool_calls_end_in_their_own_word() -> None:
+async def test_tool_calls_end_with_the_reason_tool_calls() -> None:
     assert (await chunks_of(lambda call: [ToolDelta(0, "{}", "c", "look")]))[-1] == Finish("tool_calls")
 
 
 @pytest.mark.parametrize("reply", [{"text": "hello"}, {"hello"}, b"hello", None, 7, Delta("hello")])
-async def test_what_is_neither_text_nor_pieces_is_refused_with_what_to_return(reply: object) -> None:
+async def test_another_result_is_refused_with_a_hint(reply: object) -> None:
     with pytest.raises(ProviderFault, match=f"returned {type(reply).__name__}; return text") as fault:
         await chunks_of(lambda call: reply)
     assert fault.value.kind == "malformed"
 
 
-async def test_a_plain_generator_blocks_nobody_and_is_closed() -> None:
+async def test_a_generator_does_not_block_the_loop_and_is_closed() -> None:
     here, threads, closed = threading.get_ident(), set(), []
 
     def pieces(call: UpstreamCall) -> Iterator[str]:
@@ -82,7 +82,7 @@ async def test_a_plain_generator_blocks_nobody_and_is_closed() -> None:
     assert here not in closed
 
 
-async def test_a_generator_that_is_left_at_work_is_closed_when_it_comes_back() -> None:
+async def test_a_running_generator_is_closed_after_its_next_piece() -> None:
     begun, go_on, closed = threading.Event(), threading.Event(), threading.Event()
 
     def pieces(call: UpstreamCall) -> Iterator[str]:
@@ -120,7 +120,7 @@ class Hanging:
             await anext(pieces)
 
 
-async def test_functions_that_hang_take_no_threads_from_others() -> None:
+async def test_hanging_functions_take_no_threads_from_other_work() -> None:
     hanging, shared = Hanging(), anyio.to_thread.current_default_thread_limiter()
     try:
         async with anyio.create_task_group() as group:
@@ -134,7 +134,7 @@ async def test_functions_that_hang_take_no_threads_from_others() -> None:
         hanging.release.set()
 
 
-async def test_functions_that_hang_keep_their_places_though_their_callers_have_left(
+async def test_hanging_functions_keep_their_threads_after_cancellation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(callables, "THREADS", 2)

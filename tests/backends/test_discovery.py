@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import anyio
 import anyio.to_thread
 import pytest
 
 from routewright import Model, OpenAIProvider, Pricing, Router
+from routewright.cli import main
 from routewright.errors import NoProviders, ProviderFault
 from routewright.protocols import DiscoveringProvider
 from tests.backends.proxy_server import ProxyServer
@@ -50,7 +49,7 @@ def facts(models: list[Model]) -> list[tuple[str, str, int | None, tuple[str, ..
     return [(each.id, each.provider_model_id, each.context_window, each.modalities, each.reasoning) for each in models]
 
 
-async def test_ollama_tells_windows_and_abilities_and_its_embedders_are_left_out() -> None:
+async def test_ollama_reports_windows_and_capabilities_without_its_embedders() -> None:
     models, server = await models_of("ollama", ollama())
     assert facts(models) == [
         ("ollama/gemma4:31b", "gemma4:31b", 262_144, ("text", "image"), False),
@@ -60,7 +59,7 @@ async def test_ollama_tells_windows_and_abilities_and_its_embedders_are_left_out
     assert server.keys == {None}
 
 
-async def test_ollama_is_asked_for_each_model_once() -> None:
+async def test_ollama_is_asked_once_for_each_model() -> None:
     with LocalServer(ollama("llama3.2:latest")) as server:
         provider = OpenAIProvider(name="ollama", base_url=server.url, environ={})
         await provider.discover()
@@ -76,7 +75,7 @@ async def test_ollama_is_asked_for_each_model_once() -> None:
         await provider.aclose()
 
 
-async def test_ollama_runs_a_loaded_model_with_the_window_that_it_was_loaded_with() -> None:
+async def test_a_model_loaded_by_ollama_has_its_loaded_window() -> None:
     loaded = [
         {"name": "llama3.2:latest", "context_length": 4_096},
         {"name": "gpt-oss:20b", "context_length": 131_072},
@@ -94,13 +93,13 @@ async def test_ollama_runs_a_loaded_model_with_the_window_that_it_was_loaded_wit
         await provider.aclose()
 
 
-async def test_a_model_that_ollama_cannot_show_is_left_out_alone() -> None:
+async def test_only_the_model_that_ollama_cannot_show_is_left_out() -> None:
     answers = ollama() | {"/api/show": lambda body: None if "gpt" in body["model"] else SHOWN[body["model"]]}
     models, _ = await models_of("ollama", answers)
     assert [model.id for model in models] == ["ollama/gemma4:31b", "ollama/llama3.2"]
 
 
-async def test_vllm_tells_windows_also_of_adapters() -> None:
+async def test_vllm_reports_windows_even_of_adapters() -> None:
     models, _ = await models_of("vllm", VLLM)
     assert facts(models) == [
         ("vllm/Qwen/Qwen3.5-9B", "Qwen/Qwen3.5-9B", 32_768, ("text", "tool"), None),
@@ -108,13 +107,13 @@ async def test_vllm_tells_windows_also_of_adapters() -> None:
     ]
 
 
-async def test_llamacpp_tells_the_window_that_it_was_started_with() -> None:
+async def test_llamacpp_reports_the_window_that_it_was_started_with() -> None:
     models, _ = await models_of("llamacpp", LLAMACPP)
     name = "/models/Qwen3.5-9B-Q4_K_M.gguf"
     assert facts(models) == [("llamacpp/Qwen3.5-9B-Q4_K_M", name, 8_192, ("text", "image", "tool"), None)]
 
 
-async def test_llamacpp_without_props_or_with_a_template_that_knows_no_tools() -> None:
+async def test_llamacpp_without_props_or_a_tool_template_has_no_tools() -> None:
     models, _ = await models_of("llamacpp", {"/v1/models": LLAMACPP["/v1/models"]})
     assert (models[0].context_window, models[0].modalities) == (131_072, ("text",))
     deaf = LLAMACPP["/props"] | {"chat_template_caps": {"supports_tools": False}, "modalities": {}}
@@ -122,7 +121,7 @@ async def test_llamacpp_without_props_or_with_a_template_that_knows_no_tools() -
     assert models[0].modalities == ("text",)
 
 
-async def test_llamacpp_with_several_models_goes_by_what_it_lists() -> None:
+async def test_llamacpp_with_several_models_uses_the_list_only() -> None:
     data = [{"id": "org/one GGUF:Q4_K_M", "meta": None}, {"id": "two", "meta": {"n_ctx": 512, "n_ctx_train": 4096}}]
     models, server = await models_of("llamacpp", LLAMACPP | {"/v1/models": {"data": data}})
     assert [(model.id, model.context_window) for model in models] == [
@@ -132,7 +131,7 @@ async def test_llamacpp_with_several_models_goes_by_what_it_lists() -> None:
     assert server.asked("/props") == 0
 
 
-async def test_lmstudio_tells_the_window_of_what_is_loaded() -> None:
+async def test_lmstudio_reports_the_loaded_window() -> None:
     models, _ = await models_of("lmstudio", LMSTUDIO)
     assert facts(models) == [
         ("lmstudio/meta-llama-3.1-8b-instruct", "meta-llama-3.1-8b-instruct", 4_096, ("text", "tool"), None),
@@ -140,7 +139,7 @@ async def test_lmstudio_tells_the_window_of_what_is_loaded() -> None:
     ]
 
 
-async def test_a_key_and_headers_go_with_the_questions() -> None:
+async def test_key_and_headers_are_sent_with_discovery_requests() -> None:
     with LocalServer(VLLM) as server:
         provider = OpenAIProvider("a-key", name="vllm", base_url=server.url, environ={})
         await provider.discover()
@@ -158,9 +157,7 @@ async def test_a_key_and_headers_go_with_the_questions() -> None:
         ({"/api/tags": {"models": None}}, "has no models: get one with 'ollama pull NAME'"),
     ],
 )
-async def test_what_a_server_does_not_say_is_told_with_its_address_and_what_to_do(
-    answers: dict[str, Any], said: str
-) -> None:
+async def test_a_failed_discovery_names_the_address_and_a_hint(answers: dict[str, Any], said: str) -> None:
     with LocalServer(answers) as server:
         provider = OpenAIProvider(name="ollama", base_url=server.url, environ={})
         with pytest.raises(ProviderFault) as caught:
@@ -171,7 +168,7 @@ async def test_what_a_server_does_not_say_is_told_with_its_address_and_what_to_d
         await provider.aclose()
 
 
-def test_models_that_are_given_are_all_there_are() -> None:
+def test_given_models_are_not_discovered() -> None:
     given = OpenAIProvider(name="ollama", environ={}, models=[Model(id="ollama/mine", pricing_per_1m=FREE)])
     assert isinstance(given, DiscoveringProvider)
     assert [each.discovers for each in (given, OpenAIProvider("k"), OpenAIProvider(name="vllm", environ={}))] == [
@@ -195,7 +192,7 @@ def everything(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.usefixtures("everything")
-async def test_all_kinds_are_found_by_their_variables_and_called() -> None:
+async def test_all_servers_are_found_by_their_variables_and_called() -> None:
     async with Router() as router:
         assert len(found(router)) == 8
         for model in found(router):
@@ -205,7 +202,7 @@ async def test_all_kinds_are_found_by_their_variables_and_called() -> None:
 
 
 @pytest.mark.usefixtures("everything")
-def test_a_model_that_the_catalogue_knows_has_its_quality_and_not_its_speed() -> None:
+def test_a_model_in_the_catalogue_has_its_quality_but_not_its_speed() -> None:
     router = Router()
     by_id = {model.id: model for model in router.models()}
     small = by_id["groq/openai/gpt-oss-20b"]
@@ -217,7 +214,7 @@ def test_a_model_that_the_catalogue_knows_has_its_quality_and_not_its_speed() ->
     router.blocking.close()
 
 
-async def test_a_slow_server_is_waited_for_without_blocking_the_loop() -> None:
+async def test_a_slow_server_does_not_block_the_loop() -> None:
     asked, gate = threading.Event(), threading.Event()
 
     def tags(_: Any) -> Any:
@@ -236,13 +233,13 @@ async def test_a_slow_server_is_waited_for_without_blocking_the_loop() -> None:
         await router.aclose()
 
 
-def test_nothing_is_asked_at_import_nor_by_the_constructor() -> None:
+def test_nothing_is_requested_at_import_or_by_the_constructor() -> None:
     with LocalServer(ollama()) as server:
         Router(providers=[OpenAIProvider(name="ollama", base_url=server.url, environ={})])
         assert server.requests == []
 
 
-def test_a_server_that_starts_later_is_named_until_then(free_port: int) -> None:
+def test_an_unreachable_server_is_named_until_it_starts(free_port: int) -> None:
     provider = OpenAIProvider(name="ollama", environ={"OLLAMA_HOST": f"127.0.0.1:{free_port}"})
     router = Router(providers=[provider])
     with pytest.raises(NoProviders, match=rf"ollama at http://127\.0\.0\.1:{free_port}/v1 cannot list .*refused"):
@@ -260,23 +257,40 @@ def free_port() -> int:
         return server.port
 
 
-def command(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "PYTHONPATH", "HOME", "SYSTEMROOT")}
-    whole = [sys.executable, "-m", "routewright", *arguments]
-    return subprocess.run(whole, env=kept | environ, capture_output=True, text=True, check=False, timeout=50)
+class Ran(NamedTuple):
+    status: int
+    stdout: str
+    stderr: str
 
 
-def test_the_command_routes_and_lists_by_a_variable_alone() -> None:
+Command = Callable[..., Ran]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """Runs the command with only these variables."""
+
+    def run(*arguments: str, **environ: str) -> Ran:
+        for name in [*os.environ]:
+            monkeypatch.delenv(name)
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        return Ran(main(arguments), *capfd.readouterr())
+
+    return run
+
+
+def test_the_command_routes_and_lists_by_a_variable_alone(command: Command) -> None:
     with LocalServer(ollama("gpt-oss:20b", "llama3.2:latest")) as server:
         routed = command("route", "hi", "-q", "--max-cost", "0.001", OLLAMA_HOST=server.place)
-        assert (routed.returncode, routed.stdout) in [(0, "I am gpt-oss:20b\n"), (0, "I am llama3.2:latest\n")]
+        assert (routed.status, routed.stdout) in [(0, "I am gpt-oss:20b\n"), (0, "I am llama3.2:latest\n")]
         listed = command("models", OLLAMA_HOST=server.place)
-        assert listed.returncode == 0
+        assert listed.status == 0
         assert "ollama/gpt-oss:20b" in listed.stdout
         assert "openai/" not in listed.stdout
 
 
-def test_a_server_that_a_proxy_hides_is_to_be_excepted_from_it(free_port: int) -> None:
+def test_a_server_behind_a_proxy_gets_the_hint_no_proxy(free_port: int, command: Command) -> None:
     with ProxyServer("user:password") as proxy:
         environ = {"OLLAMA_HOST": f"127.0.0.1:{free_port}", "HTTP_PROXY": proxy.url}
         routed = command("route", "hi", **environ)
@@ -284,8 +298,8 @@ def test_a_server_that_a_proxy_hides_is_to_be_excepted_from_it(free_port: int) -
     assert "ollama serve" not in routed.stderr
 
 
-def test_the_command_says_which_server_is_away(free_port: int) -> None:
+def test_the_command_names_the_unreachable_server(free_port: int, command: Command) -> None:
     routed = command("route", "hi", OLLAMA_HOST=f"127.0.0.1:{free_port}")
-    assert routed.returncode == 3
+    assert routed.status == 3
     assert f"ollama at http://127.0.0.1:{free_port}/v1 cannot list its models" in routed.stderr
     assert "start it with 'ollama serve', or set OLLAMA_HOST" in routed.stderr

@@ -56,7 +56,7 @@ async def embedder(server: OpenAIServer, anyio_backend: str) -> Any:
 
 
 async def fault_of(embedder: OpenAIEmbedder) -> ProviderFault:
-    """What it raises, which shows neither the key nor the question, tracebacks included."""
+    """The fault, checked for the key and the question, even in tracebacks."""
     with pytest.raises(ProviderFault) as caught:
         await embedder.embed(QUESTION)
     shown = "".join(traceback.format_exception(caught.value)) + repr(vars(caught.value))
@@ -83,7 +83,7 @@ async def test_a_server_is_asked_for_one_embedding(server: OpenAIServer) -> None
     await embedder.aclose()
 
 
-async def test_a_server_of_ones_own_needs_no_key_and_gets_none(
+async def test_a_custom_server_needs_no_key_and_gets_none(
     server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
@@ -151,7 +151,7 @@ async def test_a_status_is_a_fault_of_its_kind(
     ],
     ids=lambda content: content[:40],
 )
-async def test_anything_but_one_embedding_is_malformed(
+async def test_an_answer_without_exactly_one_embedding_is_malformed(
     server: OpenAIServer, embedder: OpenAIEmbedder, content: str
 ) -> None:
     server.answers.append(plain(content))
@@ -188,7 +188,7 @@ def words() -> StaticEmbedder:
 
 
 @needs_wordllama
-def test_word_vectors_are_near_for_what_means_the_same(words: StaticEmbedder) -> None:
+def test_word_vectors_of_synonyms_are_near(words: StaticEmbedder) -> None:
     one, near, far = (words.embed(text) for text in ("reset my password", "change the password", "buy a car"))
     assert float(one @ near) > float(one @ far) + 0.2
     assert isinstance(words, Embedder)
@@ -230,7 +230,7 @@ def test_word_vectors_are_loaded_once_by_many_threads(monkeypatch: pytest.Monkey
 
 
 @needs_wordllama
-def test_loading_reaches_for_no_network_and_leaves_logging_alone(
+def test_loading_uses_no_network_and_does_not_configure_logging(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def refuse(*args: object, **more: object) -> None:
@@ -251,7 +251,7 @@ def test_loading_reaches_for_no_network_and_leaves_logging_alone(
 
 
 @needs_wordllama
-def test_missing_files_are_an_error_and_no_download(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_files_are_an_error_and_not_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(import_module("wordllama"), "__file__", str(tmp_path / "__init__.py"))
     with pytest.raises(FileNotFoundError, match="downloads are disabled"):
         StaticEmbedder().load()

@@ -571,14 +571,14 @@ SHAPES: dict[str, tuple[int, Any, str]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_an_error_is_known_by_what_its_vendor_says(shape: str) -> None:
+def test_an_error_is_classified_by_its_vendors_fields(shape: str) -> None:
     status, body, kind = SHAPES[shape]
     text = json.dumps(body)
     fault = fault_in_answer("x", text) if status == 200 else fault_of_answer("x", status, {}, text)
     assert fault.kind == kind
 
 
-def test_what_was_sent_and_comes_back_among_errors_says_nothing_of_them() -> None:
+def test_input_repeated_in_an_error_does_not_change_its_kind() -> None:
     echoed = [{"type": "string_type", "loc": ["body", "stop"], "msg": "Input should be a list", "input": "moderation"}]
     for body in ({"detail": echoed}, {"message": {"detail": echoed}}, {"error": {"message": echoed}}):
         assert fault_of_answer("x", 422, {}, json.dumps(body)).kind == "request"

@@ -18,6 +18,7 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from routewright.backends.clock import SystemClock
+from routewright.backends.providers import http
 from routewright.backends.providers.openai import OpenAIProvider
 from routewright.backends.transport import AutoTransport, TransportLimits
 from routewright.errors import ProviderFault, ValidationFailed
@@ -33,15 +34,17 @@ from .asking import call
 
 MODEL = Model(id="test/one", quality=0.5)
 HEAVY = {"endless", "gzip_bomb", "long_line", "many_events"}
-"""They take their time, and are played in processes of their own."""
+"""Slow scenarios, run in separate processes."""
 LIGHT = sorted(set(SCENARIOS) - HEAVY)
+BROKEN = ("connect", "timeout", "reset", "truncated")
+"""Kinds that depend on the connection. All others depend only on the answer."""
 MEMORY_MIB = 64
 VIRTUAL_S = 30.0
 """Longer than any limit, shorter than any stall."""
 REAL_S = 0.2
-"""As long as a stall is waited for."""
+"""How long to wait for a stall."""
 PATIENT_S = 10.0
-"""As long as anything else is."""
+"""How long to wait for anything else."""
 both = pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
 light = pytest.mark.parametrize("name", LIGHT)
 
@@ -52,11 +55,11 @@ class Outcome(NamedTuple):
     retry_after: float | None
     chunks: Sequence[Chunk]
     cut: bool
-    """The time ran out."""
+    """True if the time ran out."""
 
 
 async def outcome_of(provider: Provider, stream: bool, clock: Clock, seconds: float) -> Outcome:
-    """How a call ends; ``timeout`` if it does not within the time."""
+    """The outcome of a call; ``timeout`` if it does not end in time."""
     chunks: list[Chunk] = []
     kind, retry_after = None, None
     limit = clock.deadline(clock.monotonic() + seconds)
@@ -88,7 +91,7 @@ def check(cell: Scenario, stream: bool, outcome: Outcome) -> None:
 @pytest.mark.anyio
 @both
 @light
-async def test_in_memory_a_fault_is_taken_for_what_its_row_says(name: str, stream: bool) -> None:
+async def test_in_memory_a_fault_is_classified_as_its_row_says(name: str, stream: bool) -> None:
     clock = FakeClock()
     provider = FaultyProvider([name], models=[MODEL], clock=clock)
     check(SCENARIOS[name], stream, await outcome_of(provider, stream, clock, VIRTUAL_S))
@@ -99,9 +102,11 @@ async def test_in_memory_a_fault_is_taken_for_what_its_row_says(name: str, strea
 
 
 @pytest.mark.anyio
-@both
-@light
-async def test_over_tcp_a_fault_is_taken_for_what_its_row_says(
+@pytest.mark.parametrize(
+    ("name", "stream"),
+    [(name, stream) for name in LIGHT for stream in (False, True) if SCENARIOS[name].play(stream).kind in BROKEN],
+)
+async def test_over_tcp_a_broken_connection_is_classified_as_its_row_says(
     name: str, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name == "dns_failure":
@@ -119,6 +124,22 @@ async def test_over_tcp_a_fault_is_taken_for_what_its_row_says(
         if server.connection is None:
             after = await outcome_of(provider, stream, clock, PATIENT_S)
             assert after.finish == "stop", "the next call is served"
+        await transport.aclose()
+        assert await anyio.to_thread.run_sync(server.wait_connected, 0)
+
+
+@pytest.mark.anyio
+@both
+async def test_over_tcp_each_answer_is_classified_as_its_row_says(
+    stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "ERROR_BODY_S", REAL_S)
+    names, transport = [name for name in LIGHT if SCENARIOS[name].play(stream).kind not in BROKEN], AutoTransport()
+    with FaultyServer(names) as server:
+        provider = OpenAIProvider("key", name="test", base_url=server.url, models=[MODEL], transport=transport)
+        for name in names:
+            check(SCENARIOS[name], stream, await outcome_of(provider, stream, SystemClock(), PATIENT_S))
+        assert (await outcome_of(provider, stream, SystemClock(), PATIENT_S)).finish == "stop"
         await transport.aclose()
         assert await anyio.to_thread.run_sync(server.wait_connected, 0)
 
@@ -156,7 +177,7 @@ anyio.run(play, sys.argv[3].split(), sys.argv[2], backend=sys.argv[1])
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("where", ["memory", "tcp"])
-def test_what_never_seems_to_end_fills_no_memory(backend: str, where: str, full: bool) -> None:
+def test_endless_answers_fill_no_memory(backend: str, where: str, full: bool) -> None:
     if (where == "memory" or backend == "trio") and not full:
         pytest.skip("asyncio over TCP is enough for a commit; run with --full")
     names = sorted(HEAVY)
@@ -169,7 +190,7 @@ def test_what_never_seems_to_end_fills_no_memory(backend: str, where: str, full:
 
 
 def grown_mib(*arguments: str) -> list[float]:
-    """By how much the peak of a process of its own has grown after each fault."""
+    """Growth of the peak memory of another process after each fault."""
     command = [sys.executable, "-c", CHILD, *arguments]
     root = Path(__file__).parents[2]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=root)
@@ -177,15 +198,15 @@ def grown_mib(*arguments: str) -> list[float]:
     return [float(line.split()[-1]) for line in done.stdout.splitlines()]
 
 
-# --- what the cells are made of
+# --- scenarios
 
 
-def test_every_kind_that_a_vendor_can_cause_is_among_the_cells() -> None:
+def test_every_kind_that_a_vendor_can_cause_has_a_scenario() -> None:
     kinds = {play.kind for cell in SCENARIOS.values() for play in (cell.plain, cell.streamed)}
     assert kinds == {None, *FaultKind} - {FaultKind.LOCAL, FaultKind.INVALID_OUTPUT, FaultKind.BLOCKED}
 
 
-def test_good_answers_are_what_the_official_types_have() -> None:
+def test_good_answers_match_the_official_types() -> None:
     cell = good("All is well.")
     plain, streamed = [
         b"".join(step for step in play.steps if isinstance(step, bytes)) for play in (cell.plain, cell.streamed)
@@ -197,7 +218,7 @@ def test_good_answers_are_what_the_official_types_have() -> None:
     assert len(events) > 3
 
 
-def test_a_bomb_unpacks_to_1_gib_of_one_answer() -> None:
+def test_a_bomb_expands_to_1_gib() -> None:
     for play in (SCENARIOS["gzip_bomb"].plain, SCENARIOS["gzip_bomb"].streamed):
         _, start, block = play.steps
         assert isinstance(start, bytes)
@@ -210,16 +231,16 @@ def test_a_bomb_unpacks_to_1_gib_of_one_answer() -> None:
         assert sum(map(len, (start, block.piece))) < 2048
 
 
-def test_steps_without_end_are_made_as_they_are_taken() -> None:
+def test_endless_steps_are_generated_lazily() -> None:
     taken = itertools.islice(moments([Repeat(b"x", every_s=5.0)]), 4)
     assert list(taken) == [Pause(5.0), b"x", Pause(5.0), b"x"]
 
 
-# --- how they are played
+# --- doubles
 
 
 @pytest.mark.anyio
-async def test_one_fault_is_that_of_every_call_and_a_list_ends_in_good_answers() -> None:
+async def test_a_single_fault_repeats_and_a_list_ends_in_good_answers() -> None:
     async def ends(provider: FaultyProvider) -> list[str | None]:
         return [(await outcome_of(provider, False, FakeClock(), 1)).kind for _ in range(3)]
 
@@ -231,7 +252,7 @@ async def test_one_fault_is_that_of_every_call_and_a_list_ends_in_good_answers()
 
 @pytest.mark.anyio
 @both
-async def test_a_good_answer_says_what_it_was_given_and_calls_are_remembered(stream: bool) -> None:
+async def test_a_good_answer_has_the_given_text_and_calls_are_recorded(stream: bool) -> None:
     provider = FaultyProvider(models=[MODEL], answer="One two.\nThree.")
     answered = await outcome_of(provider, stream, FakeClock(), 1)
     assert "".join(chunk.text for chunk in answered.chunks if isinstance(chunk, Delta)) == "One two.\nThree."
@@ -246,7 +267,7 @@ async def test_a_good_answer_says_what_it_was_given_and_calls_are_remembered(str
 @pytest.mark.parametrize(
     ("name", "seconds"), [("connect_refused", 0.0), ("handshake_stall", 10.0), ("silent", VIRTUAL_S)]
 )
-async def test_in_memory_a_stall_lasts_as_long_as_the_limits_have_it(name: str, seconds: float) -> None:
+async def test_in_memory_a_stall_lasts_until_its_limit(name: str, seconds: float) -> None:
     clock = FakeClock()
     await outcome_of(FaultyProvider(name, clock=clock), False, clock, VIRTUAL_S)
     assert clock.monotonic() == seconds
@@ -254,14 +275,14 @@ async def test_in_memory_a_stall_lasts_as_long_as_the_limits_have_it(name: str, 
 
 @pytest.mark.anyio
 @both
-async def test_who_waits_a_minute_for_the_first_token_gets_the_answer(stream: bool) -> None:
+async def test_a_slow_first_token_arrives_after_a_minute(stream: bool) -> None:
     clock = FakeClock()
     outcome = await outcome_of(FaultyProvider("slow_first_token", clock=clock), stream, clock, FOREVER)
     assert (outcome.finish, clock.monotonic()) == ("stop", 60.0)
 
 
 @pytest.mark.anyio
-async def test_a_transport_in_memory_knows_what_is_open() -> None:
+async def test_a_transport_in_memory_counts_open_calls() -> None:
     transport = FaultyTransport("stall_mid_answer")
     async with transport.request("POST", "http://x/", headers={"a": "secret"}) as response:
         assert response.status == 200
@@ -270,7 +291,7 @@ async def test_a_transport_in_memory_knows_what_is_open() -> None:
     assert "secret" not in repr(transport.requests)
 
 
-def test_pauses_over_tcp_are_as_long_as_their_scale_has_them() -> None:
+def test_pauses_over_tcp_are_scaled() -> None:
     with FaultyServer("slow_first_token", time_scale=0.0) as server:
         provider = OpenAIProvider("key", name="test", base_url=server.url, models=[MODEL])
 
@@ -293,21 +314,21 @@ def test_pauses_over_tcp_are_as_long_as_their_scale_has_them() -> None:
         (5, "faults: 5 is neither a fault nor a list of them; name one of routewright.testing.SCENARIOS"),
     ],
 )
-def test_a_fault_that_nobody_knows_is_refused(faults: Any, said: str) -> None:
+def test_an_unknown_fault_is_refused(faults: Any, said: str) -> None:
     for kind in (FaultyProvider, FaultyServer, FaultyTransport):
         with pytest.raises(ValidationFailed) as caught:
             kind(faults)
         assert str(caught.value).startswith(said)
 
 
-def test_a_server_may_be_left_as_soon_as_it_is_entered() -> None:
+def test_a_server_may_be_exited_at_once() -> None:
     for name in (None, "bad_certificate", "connect_refused"):
         for _ in range(5):
             with FaultyServer([name]):
                 pass
 
 
-def test_a_server_that_cannot_be_reached_serves_nothing_else() -> None:
+def test_a_connection_fault_cannot_be_combined_with_others() -> None:
     alone = [name for name, cell in SCENARIOS.items() if isinstance(cell.plain.steps[0], Connection)]
     assert len(alone) == len(Connection)
     for name in alone:

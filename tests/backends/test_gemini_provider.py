@@ -66,7 +66,7 @@ call = partial(asking.call, model=MODEL)
 
 
 def body_of(*messages: Message | str, **rest: Any) -> dict[str, Any]:
-    """What is sent, which the official types take."""
+    """The body of a call, checked with the official types."""
     written = msgspec.json.encode(content_body(call(*messages, **rest)))
     assert problems_of(written) == []
     decoded: dict[str, Any] = json.loads(written)
@@ -86,9 +86,7 @@ def asks(name: str, arguments: str = "{}", id: str = "c1") -> ToolCall:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
-async def test_call_is_sent_as_the_official_types_have_it(
-    server: GeminiServer, provider: GeminiProvider, stream: bool
-) -> None:
+async def test_request_matches_the_official_types(server: GeminiServer, provider: GeminiProvider, stream: bool) -> None:
     spoken = [
         Message("developer", "be brief"),
         Message("user", [TextPart("what is this?"), ImagePart(ImageUrl("https://x.example/a.PNG?b=c.gif", "low"))]),
@@ -174,7 +172,7 @@ async def test_call_is_sent_as_the_official_types_have_it(
     assert isinstance(request.body["generationConfig"]["seed"], int)
 
 
-def test_a_bare_call_says_nothing_more_than_its_message() -> None:
+def test_a_bare_call_sends_only_its_message() -> None:
     assert body_of("hi", params=Params(response_format={"type": "text"}, stop=[])) == {
         "contents": [{"role": "user", "parts": [{"text": "hi"}]}]
     }
@@ -189,7 +187,7 @@ def test_a_bare_call_says_nothing_more_than_its_message() -> None:
         ("https://x.example/google/v1", "https://x.example/google/v1"),
     ],
 )
-def test_the_version_is_v1beta_unless_the_address_names_one(base: str, root: str) -> None:
+def test_the_version_is_v1beta_unless_the_address_has_one(base: str, root: str) -> None:
     request = GeminiProvider(KEY, base_url=base).request(call())
     assert request.url == f"{root}/models/gemini-3.5-flash:generateContent"
 
@@ -217,12 +215,12 @@ def test_strict_tools_have_their_calls_validated(choice: str | None) -> None:
     assert said["toolConfig"] == {"functionCallingConfig": {"mode": "VALIDATED"}}
 
 
-def test_a_json_object_is_asked_for_by_its_type_alone() -> None:
+def test_a_json_object_is_requested_by_media_type() -> None:
     said = body_of("hi", params=Params(response_format={"type": "json_object"}))
     assert said["generationConfig"] == {"responseMimeType": "application/json"}
 
 
-def test_turns_of_one_role_are_one_turn() -> None:
+def test_consecutive_turns_of_one_role_are_joined() -> None:
     said = contents_of("a", "b", Message("assistant", "c"), Message("system", "s"), Message("assistant", "d"), "e")
     assert [(turn["role"], [part["text"] for part in turn["parts"]]) for turn in said] == [
         ("user", ["a", "b"]),
@@ -231,7 +229,7 @@ def test_turns_of_one_role_are_one_turn() -> None:
     ]
 
 
-def test_text_that_is_empty_is_left_out_beside_a_call_and_kept_where_it_is_all() -> None:
+def test_empty_text_is_left_out_beside_a_tool_call_only() -> None:
     assert contents_of("", model=OLDER) == [{"role": "user", "parts": [{"text": ""}]}]
     (_, turn) = contents_of("a", Message("assistant", "", [asks("f")]), model=OLDER)
     assert turn["parts"] == [{"functionCall": {"id": "c1", "name": "f", "args": {}}}]
@@ -247,9 +245,7 @@ def test_text_that_is_empty_is_left_out_beside_a_call_and_kept_where_it_is_all()
         ("gemma-4-31b-it", False),
     ],
 )
-def test_the_first_call_of_each_turn_bears_the_word_for_unsigned_where_signatures_are_needed(
-    model: str, signed: bool
-) -> None:
+def test_the_first_unsigned_call_of_a_turn_gets_the_placeholder(model: str, signed: bool) -> None:
     said = contents_of(
         "a",
         Message("assistant", "so", [asks("f", id="1"), asks("g", id="2")]),
@@ -267,7 +263,7 @@ def test_the_first_call_of_each_turn_bears_the_word_for_unsigned_where_signature
     assert base64.urlsafe_b64decode(UNSIGNED), "the field is bytes"
 
 
-def test_a_result_names_the_function_of_the_last_call_with_its_id() -> None:
+def test_a_result_has_the_function_name_of_the_last_call_with_its_id() -> None:
     said = contents_of(
         "a",
         Message("assistant", None, [asks("f", id="call_0")]),
@@ -293,7 +289,7 @@ def test_a_result_names_the_function_of_the_last_call_with_its_id() -> None:
         ([TextPart('{"a"'), TextPart(": 1}")], '{"a": 1}'),
     ],
 )
-def test_a_result_is_an_object_letter_for_letter_or_goes_under_one_key(content: Any, response: str | None) -> None:
+def test_a_result_is_sent_as_an_object_or_under_one_key(content: Any, response: str | None) -> None:
     sent = call("a", Message("assistant", None, [asks("f")]), Message("tool", content, tool_call_id="c1"))
     body = msgspec.json.encode(content_body(sent))
     if response is None:
@@ -302,7 +298,7 @@ def test_a_result_is_an_object_letter_for_letter_or_goes_under_one_key(content: 
     assert problems_of(body) == []
 
 
-def test_images_in_results_are_sent_where_they_can_be() -> None:
+def test_images_in_results_are_sent_where_supported() -> None:
     content: Any = [TextPart("see"), ImagePart(ImageUrl("data:image/png;base64,AAAA", "high"))]
     said = contents_of("a", Message("assistant", None, [asks("f")]), Message("tool", content, tool_call_id="c1"))
     assert said[-1]["parts"] == [
@@ -345,7 +341,7 @@ def test_an_image_is_its_data_or_its_address(url: str, part: dict[str, Any]) -> 
         (OLDER, "high", None),
     ],
 )
-def test_detail_is_a_resolution_where_images_have_their_own(model: Model, detail: Any, level: str | None) -> None:
+def test_detail_becomes_the_resolution_where_supported(model: Model, detail: Any, level: str | None) -> None:
     image = ImagePart(ImageUrl("data:image/png;base64,QUJD", detail))
     ((part,),) = [turn["parts"] for turn in contents_of(Message("user", [image]), model=model)]
     assert part.get("mediaResolution") == (level and {"level": level})
@@ -384,7 +380,7 @@ UNSAYABLE: list[tuple[str, list[Message], dict[str, Any]]] = [
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("said", "messages", "rest"), UNSAYABLE)
-async def test_what_cannot_be_said_is_a_fault_of_the_request_that_shows_no_text_and_nothing_is_sent(
+async def test_what_cannot_be_expressed_is_a_request_fault_without_text_and_not_sent(
     server: GeminiServer, provider: GeminiProvider, said: str, messages: list[Message], rest: dict[str, Any]
 ) -> None:
     fault = await fault_of(provider, call(*messages, **rest))
@@ -395,7 +391,7 @@ async def test_what_cannot_be_said_is_a_fault_of_the_request_that_shows_no_text_
     assert server.requests == []
 
 
-def test_five_stop_sequences_can_be_said() -> None:
+def test_five_stop_sequences_are_sent() -> None:
     assert body_of("x", params=Params(stop=["a"] * 5))["generationConfig"]["stopSequences"] == ["a"] * 5
     assert body_of("x", params=Params(stop="a"))["generationConfig"]["stopSequences"] == ["a"]
 
@@ -410,7 +406,7 @@ def test_five_stop_sequences_can_be_said() -> None:
         ("gemma-4-31b-it", (0, 0)),
     ],
 )
-def test_a_models_name_says_its_generation(name: str, generation: tuple[int, int]) -> None:
+def test_the_generation_is_read_from_the_models_name(name: str, generation: tuple[int, int]) -> None:
     assert generation_of(Model(id=f"google/{name}")) == generation
 
 
@@ -428,17 +424,17 @@ def test_a_models_name_says_its_generation(name: str, generation: tuple[int, int
         ("gemma-4-31b-it", {"image_url", "file_url"}),
     ],
 )
-def test_what_a_model_ignores_is_a_constraint(name: str, lacking: set[str]) -> None:
+def test_ignored_parameters_are_constraints(name: str, lacking: set[str]) -> None:
     wishes = {"parallel_tool_calls", "verbosity", "cache_control"}
     assert set(GeminiProvider(KEY).unsupported(Model(id=f"google/{name}"))) == lacking | wishes
 
 
-def test_a_model_that_samples_by_itself_is_sent_no_sampling() -> None:
+def test_a_model_without_sampling_parameters_is_sent_none() -> None:
     model = Model(id="google/gemini-4-argon", unsupported=("temperature", "top_p"))
     assert "generationConfig" not in body_of("x", params=Params(1.0, 1.0), model=model)
 
 
-def test_requests_that_ask_for_sampling_go_past_models_that_ignore_it() -> None:
+def test_requests_with_sampling_avoid_models_that_ignore_it() -> None:
     router = Router(providers=[GeminiProvider(KEY)])
     chain = router.decide("hi", params={"temperature": 0.2}).chain
     assert chain
@@ -454,7 +450,7 @@ def test_the_catalogues_models_of_google_are_served() -> None:
 
 
 @given(calls(conversations(), *GEMINI.models))
-def test_a_conversation_that_is_well_formed_is_never_refused(upstream: UpstreamCall) -> None:
+def test_a_valid_conversation_is_never_refused(upstream: UpstreamCall) -> None:
     assert problems_of(msgspec.json.encode(content_body(upstream))) == []
 
 
@@ -463,7 +459,7 @@ def test_a_conversation_that_is_well_formed_is_never_refused(upstream: UpstreamC
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
-async def test_function_calls_are_tool_calls_with_an_id_each(
+async def test_function_calls_become_tool_calls_with_unique_ids(
     server: GeminiServer, provider: GeminiProvider, stream: bool
 ) -> None:
     parts = [called("f", {"a": [1, 2.5]}, "x1"), called("g"), called("g", {"b": None}), called("h", {}, "x1")]
@@ -482,7 +478,7 @@ async def test_function_calls_are_tool_calls_with_an_id_each(
 
 
 @pytest.mark.anyio
-async def test_thoughts_are_no_output_and_unknown_parts_a_sign_of_life(
+async def test_thoughts_are_not_output_and_unknown_parts_are_signs_of_life(
     server: GeminiServer, provider: GeminiProvider
 ) -> None:
     code = {"executableCode": {"language": "PYTHON", "code": "1"}}
@@ -536,7 +532,7 @@ BROKEN = {
 }
 
 
-def test_every_reason_that_the_official_types_know_is_an_end_or_a_fault() -> None:
+def test_every_official_finish_reason_is_an_end_or_a_fault() -> None:
     from google.genai.types import FinishReason
 
     assert {reason.value for reason in FinishReason} == {*REASONS, *BROKEN}
@@ -544,7 +540,7 @@ def test_every_reason_that_the_official_types_know_is_an_end_or_a_fault() -> Non
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("said", "common"), REASONS.items())
-async def test_finish_reasons_are_said_in_the_common_words(
+async def test_finish_reasons_are_translated(
     server: GeminiServer, provider: GeminiProvider, said: str, common: str
 ) -> None:
     server.answers = [whole("half", finish=said), events(generated("half"), generated(finish=said))]
@@ -555,7 +551,7 @@ async def test_finish_reasons_are_said_in_the_common_words(
 @pytest.mark.anyio
 @pytest.mark.parametrize(("said", "kind"), BROKEN.items())
 @pytest.mark.parametrize("stream", [False, True])
-async def test_reasons_that_say_there_is_no_answer_are_faults_after_the_usage(
+async def test_finish_reasons_without_an_answer_are_faults_after_the_usage(
     server: GeminiServer, provider: GeminiProvider, said: str, kind: str, stream: bool
 ) -> None:
     ended = generated(finish="STOP", usage=USAGE)
@@ -569,7 +565,7 @@ async def test_reasons_that_say_there_is_no_answer_are_faults_after_the_usage(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("said", "told"), [("A_NEW_REASON", "A_NEW_REASON"), (f"as you said: {CANARY}", "other")])
-async def test_a_new_reason_is_handed_on_and_one_that_is_no_word_is_not_shown(
+async def test_an_unknown_finish_reason_is_passed_on_and_shown_only_if_a_word(
     server: GeminiServer, provider: GeminiProvider, said: str, told: str
 ) -> None:
     document = generated("x", finish="STOP")
@@ -581,7 +577,7 @@ async def test_a_new_reason_is_handed_on_and_one_that_is_no_word_is_not_shown(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("reason", ["MAX_TOKENS", "SAFETY"])
-async def test_answer_may_be_empty_where_the_reason_says_why(
+async def test_empty_answer_is_allowed_if_the_reason_explains_it(
     server: GeminiServer, provider: GeminiProvider, reason: str
 ) -> None:
     server.answers = [whole(finish=reason, usage=None), events(generated(finish=reason))]
@@ -590,15 +586,13 @@ async def test_answer_may_be_empty_where_the_reason_says_why(
 
 
 @pytest.mark.anyio
-async def test_every_chunk_may_bear_a_reason_and_the_last_counts(
-    server: GeminiServer, provider: GeminiProvider
-) -> None:
+async def test_the_last_finish_reason_counts(server: GeminiServer, provider: GeminiProvider) -> None:
     server.answers = [events(generated("a", finish="STOP"), generated("b", finish="MAX_TOKENS", usage=USAGE))]
     assert await chunks_of(provider, call()) == [Delta("a"), Delta("b"), Usage(9, 3), Finish("length")]
 
 
 @pytest.mark.anyio
-async def test_usage_is_given_when_it_changes(server: GeminiServer, provider: GeminiProvider) -> None:
+async def test_usage_is_given_only_when_it_changes(server: GeminiServer, provider: GeminiProvider) -> None:
     first, last = {"promptTokenCount": 9}, {"promptTokenCount": 9, "candidatesTokenCount": 2, "thoughtsTokenCount": 5}
     server.answers = [
         events(
@@ -656,7 +650,7 @@ def test_usage_counts_thoughts_as_output_and_the_cache_as_input(said: dict[str, 
 
 
 @pytest.mark.anyio
-async def test_a_plain_answer_without_a_reason_is_not_whole(server: GeminiServer, provider: GeminiProvider) -> None:
+async def test_a_plain_answer_without_a_reason_is_truncated(server: GeminiServer, provider: GeminiProvider) -> None:
     server.answers = [whole("x", finish=None, usage=None)]
     assert (await fault_of(provider, call(stream=False))).kind == "truncated"
 
@@ -669,7 +663,7 @@ async def test_only_the_first_candidate_is_read(server: GeminiServer, provider: 
     assert await chunks_of(provider, call(stream=False)) == [Delta("first"), Finish("stop")]
 
 
-def test_an_event_is_read_only_as_far_as_it_is_asked_for() -> None:
+def test_an_event_is_read_lazily() -> None:
     chunks = GeneratedContent("google").add(SseEvent(json.dumps(generated("a", "b"))))
     assert next(chunks) == Delta("a")
     assert msgspec.structs.asdict(next(chunks)) == {"text": "b"}
@@ -691,7 +685,7 @@ counts = st.fixed_dictionaries(
 
 
 @given(parts, counts, st.sampled_from(["STOP", "MAX_TOKENS", "SAFETY", "OTHER"]), st.integers(0, 3))
-def test_plain_and_streamed_forms_of_an_answer_say_the_same(
+def test_plain_and_streamed_forms_of_an_answer_are_the_same(
     parts: list[Any], usage: dict[str, int], finish: str, grouped: int
 ) -> None:
     whole = generated(*parts, finish=finish, usage=usage)
@@ -709,9 +703,7 @@ BLOCKED = {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, "usageMetada
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_prompt_that_is_blocked_is_a_refusal(
-    server: GeminiServer, provider: GeminiProvider, stream: bool
-) -> None:
+async def test_a_blocked_prompt_is_a_refusal(server: GeminiServer, provider: GeminiProvider, stream: bool) -> None:
     server.answers = [events(checked(BLOCKED)) if stream else of_json(checked(BLOCKED))]
     came, fault = await fault_after(provider, call(stream=stream))
     assert came == [Usage(9, 0)]
@@ -744,11 +736,11 @@ async def test_feedback_beside_a_candidate_is_no_refusal(server: GeminiServer, p
         "arguments that are none",
     ],
 )  # fmt: skip
-def test_a_document_that_says_nothing_is_malformed(document: dict[str, Any]) -> None:
+def test_a_document_without_candidates_is_malformed(document: dict[str, Any]) -> None:
     assert kind_of(GeneratedContent("google").read, json.dumps(document).encode()) == "malformed"
 
 
-def test_a_stream_that_says_nothing_is_malformed() -> None:
+def test_an_empty_stream_is_malformed() -> None:
     silent = bytes_of(events(generated(finish="STOP")))
     assert kind_of(read_streamed, GeneratedContent("google"), silent) == "malformed"
 
@@ -762,7 +754,7 @@ def test_a_stream_that_says_nothing_is_malformed() -> None:
         ({"status": "INTERNAL"}, "server", None),
     ],
 )
-async def test_an_error_inside_a_stream_comes_after_what_was_said(
+async def test_an_error_in_a_stream_comes_after_the_chunks_before_it(
     server: GeminiServer, provider: GeminiProvider, told: dict[str, Any], kind: str, wait: float | None
 ) -> None:
     server.answers = [events(generated("half"), {"error": told, "usageMetadata": USAGE})]
@@ -802,7 +794,7 @@ STATUSES: list[tuple[Answer, str]] = [
 
 
 @pytest.mark.parametrize(("answer", "kind"), STATUSES)
-def test_status_and_body_say_the_kind_of_fault(answer: Answer, kind: str) -> None:
+def test_status_and_body_determine_the_kind_of_fault(answer: Answer, kind: str) -> None:
     fault = fault_of_answer("google", answer.status, {}, bytes_of(answer).decode())
     assert (fault.kind, fault.retry_after) == (kind, None)
 
@@ -815,7 +807,7 @@ def test_status_and_body_say_the_kind_of_fault(answer: Answer, kind: str) -> Non
         ({"code": 429, "details": [reason("API_KEY_INVALID")]}, "google answered 429 api_key_invalid"),
     ],
 )
-def test_googles_words_are_shown_and_a_code_that_repeats_the_status_is_not(told: Any, message: str) -> None:
+def test_googles_error_status_is_shown_without_the_repeated_code(told: Any, message: str) -> None:
     assert fault_of_answer("google", 429, {}, json.dumps({"error": told})).message == message
 
 
@@ -831,7 +823,7 @@ def test_googles_words_are_shown_and_a_code_that_repeats_the_status_is_not(told:
         ("INVALID_ARGUMENT", "malformed"),
     ],
 )
-def test_googles_words_say_the_kind_where_no_number_does(word: str, kind: str) -> None:
+def test_googles_error_status_determines_the_kind_without_a_number(word: str, kind: str) -> None:
     assert fault_in_answer("google", json.dumps({"error": {"status": word}})).kind == kind
 
 
@@ -852,7 +844,7 @@ def test_googles_words_say_the_kind_where_no_number_does(word: str, kind: str) -
         (None, None),
     ],
 )
-def test_the_delay_among_the_details_is_the_time_to_wait(delay: Any, seconds: float | None) -> None:
+def test_the_retry_delay_is_read_from_the_details(delay: Any, seconds: float | None) -> None:
     body = json.dumps({"error": {"code": 429, "details": ["x", {}, QUOTA, RETRY_INFO | {"retryDelay": delay}]}})
     assert fault_of_answer("x", 429, {}, body).retry_after == seconds
     assert fault_in_answer("x", body).retry_after == seconds
@@ -863,7 +855,7 @@ def test_the_delay_among_the_details_is_the_time_to_wait(delay: Any, seconds: fl
 
 
 @pytest.mark.anyio
-async def test_a_key_at_its_limit_is_put_aside_for_as_long_as_the_details_say(server: GeminiServer) -> None:
+async def test_a_key_at_its_limit_rests_for_the_retry_delay(server: GeminiServer) -> None:
     limits = [[RETRY_INFO | {"retryDelay": f"{seconds}s"}] for seconds in (50, 48, 49)]
     server.answers = [error(429, "RESOURCE_EXHAUSTED", "...", limit) for limit in limits]
     provider = GeminiProvider(["a", "b", "c"], base_url=server.url, clock=FakeClock(autojump=False))
@@ -873,7 +865,7 @@ async def test_a_key_at_its_limit_is_put_aside_for_as_long_as_the_details_say(se
 
 
 @pytest.mark.anyio
-async def test_a_word_for_a_reason_that_is_the_key_is_hidden(server: GeminiServer) -> None:
+async def test_a_reason_that_is_the_key_is_hidden(server: GeminiServer) -> None:
     key = "A_KEY_OF_GREAT_LENGTH"
     provider = GeminiProvider(key, base_url=server.url)
     for told in ({"promptFeedback": {"blockReason": key}}, {"candidates": [{"finishReason": key}]}):
@@ -882,6 +874,6 @@ async def test_a_word_for_a_reason_that_is_the_key_is_hidden(server: GeminiServe
     await provider.aclose()
 
 
-def test_of_two_keys_in_the_environment_that_counts_which_googles_own_packages_choose() -> None:
+def test_google_api_key_takes_precedence_over_gemini_api_key() -> None:
     (provider,) = providers_from_environment({"GEMINI_API_KEY": "one", "GOOGLE_API_KEY": "two"})
     assert [key.reveal() for key in provider._keys.keys] == ["two"]

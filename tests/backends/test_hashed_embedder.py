@@ -36,13 +36,13 @@ def test_vectors_have_length_one_unless_there_are_no_words(text: str) -> None:
     assert abs(length - 1) < 1e-5 or length == 0
 
 
-def test_what_is_remembered_of_words_changes_no_vector() -> None:
+def test_cached_words_change_no_vector() -> None:
     for text in TEXTS:
         assert np.array_equal(HashedEmbedder().embed(text), EMBEDDER.embed(text))
         assert np.array_equal(EMBEDDER.embed(text), EMBEDDER.embed(text))
 
 
-def test_another_process_makes_the_same_vectors() -> None:
+def test_vectors_are_the_same_in_another_process() -> None:
     short = TEXTS[:3]
     command = [sys.executable, "-c", PRINT, *short]
     path = ":".join(sys.path)
@@ -61,6 +61,6 @@ def test_paraphrases_are_nearer_than_other_texts() -> None:
     assert (nearest == np.arange(len(pairs))).mean() > 0.7
 
 
-def test_words_decide_and_not_their_case_or_marks() -> None:
+def test_case_and_punctuation_do_not_matter() -> None:
     assert np.array_equal(EMBEDDER.embed("When will my CARD arrive?"), EMBEDDER.embed("when will my card arrive"))
     assert EMBEDDER.embed("when will my card arrive") @ EMBEDDER.embed("how do volcanoes form") < 0.3

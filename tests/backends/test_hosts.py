@@ -55,7 +55,7 @@ RESOURCE = "https://my-resource.openai.azure.com"
 
 
 @pytest.mark.parametrize("host", HOSTS.values(), ids=lambda host: host.name)
-def test_every_row_has_addresses_variables_and_features_that_are_some(host: Any) -> None:
+def test_every_row_has_valid_addresses_variables_and_features(host: Any) -> None:
     addresses = [*host.regions.values(), *([host.base_url] if host.base_url else [])]
     for address in addresses:
         parts = urlsplit(address)
@@ -68,7 +68,7 @@ def test_every_row_has_addresses_variables_and_features_that_are_some(host: Any)
     assert not set(host.unsupported) & set(host.unsupported_reasoning)
 
 
-def test_a_request_that_a_host_would_not_heed_goes_elsewhere() -> None:
+def test_a_request_that_a_host_would_ignore_goes_elsewhere() -> None:
     price = Pricing(1.0, 1.0)
     cheap = Model(id="ollama/small", quality=0.9, modalities=("text", "tool"), pricing_per_1m=Pricing(0.0, 0.0))
     other = Model(id="other/big", quality=0.1, modalities=("text", "tool"), pricing_per_1m=price)
@@ -80,7 +80,7 @@ def test_a_request_that_a_host_would_not_heed_goes_elsewhere() -> None:
     assert router.decide({**asked, "tool_choice": "required"}).model == "other/big"
 
 
-def test_names_are_left_out_where_they_are_refused() -> None:
+def test_names_are_left_out_where_unsupported() -> None:
     named = Message("user", "hi", name="ann")
     assert body_for("mistral", named)["messages"] == [{"role": "user", "content": "hi"}]
     assert body_for("groq", named)["messages"] == [{"role": "user", "content": "hi"}]
@@ -89,7 +89,7 @@ def test_names_are_left_out_where_they_are_refused() -> None:
 
 
 @pytest.mark.parametrize("choice", ["f", NamedToolChoice(FunctionName("f"))])
-def test_where_a_tool_cannot_be_named_it_alone_is_sent_and_required(choice: Any) -> None:
+def test_a_chosen_tool_is_sent_alone_where_it_cannot_be_named(choice: Any) -> None:
     tools = [Tool(name="e"), Tool(name="f"), Tool(name="g")]
     body = body_for("llamacpp", tools=tools, tool_choice=choice)
     assert body["tool_choice"] == "required"
@@ -108,7 +108,7 @@ ASKED = Message(
 RESULTS = [Message("tool", "1", tool_call_id="call_0fypS1hVX"), Message("tool", "2", tool_call_id="abcDEF123")]
 
 
-def test_ids_of_calls_are_made_short_where_others_are_refused_and_those_of_results_with_them() -> None:
+def test_ids_of_tool_calls_and_results_are_shortened_where_required() -> None:
     asked, *answers = body_for("mistral", ASKED, *RESULTS)["messages"]
     ids = [made["id"] for made in asked["tool_calls"]]
     assert ids == [answer["tool_call_id"] for answer in answers]
@@ -118,7 +118,7 @@ def test_ids_of_calls_are_made_short_where_others_are_refused_and_those_of_resul
     assert body_for("openai", ASKED)["messages"][0]["tool_calls"][0]["id"] == "call_0fypS1hVX"
 
 
-def test_text_in_parts_is_put_together_where_it_is_refused_and_images_are_left() -> None:
+def test_text_parts_are_joined_where_unsupported_unless_there_are_images() -> None:
     image = ImagePart(ImageUrl("https://example.com/a.png"))
     said = [
         Message("user", [TextPart("a"), TextPart("b")]),
@@ -132,7 +132,7 @@ def test_text_in_parts_is_put_together_where_it_is_refused_and_images_are_left()
     assert len(body_for("openai", *said)["messages"][0]["content"]) == 2
 
 
-def test_messages_of_one_role_in_a_row_are_one_where_they_are_refused() -> None:
+def test_consecutive_messages_of_one_role_are_joined_where_required() -> None:
     image = ImagePart(ImageUrl("https://example.com/a.png"))
     said = [
         Message("user", "a"),
@@ -179,7 +179,7 @@ def text(said: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("host", sorted(HOSTS.keys() - {"mistral"}))
-def test_the_user_shows_the_images_of_results_behind_all_results_of_a_turn(host: str) -> None:
+def test_images_of_tool_results_go_to_a_user_message_after_them(host: str) -> None:
     sent = body_for(host, *DRAWN)["messages"]
     assert [each["role"] for each in sent[:6]] == ["user", "assistant", "tool", "tool", "tool", "user"]
     assert [each["content"] for each in sent[2:5]] == ["A chart.", "(attachments, which are shown below)", "Failed."]
@@ -191,8 +191,8 @@ def test_the_user_shows_the_images_of_results_behind_all_results_of_a_turn(host:
     assert body_for(host, *DRAWN[:5])["messages"][5]["content"] == shown
 
 
-def test_what_is_written_around_images_of_results_is_within_the_bound_of_the_prompt() -> None:
-    """A budget holds by it."""
+def test_text_added_for_images_of_results_is_within_the_bound_of_the_prompt() -> None:
+    """Budgets rely on this."""
     id = "call_" + "Q7x" * 20
     result, bare = Message("tool", [CHART], tool_call_id=id), Message("tool", [CHART], tool_call_id="")
     plain = body_for("mistral", bare)["messages"]
@@ -204,14 +204,14 @@ def test_what_is_written_around_images_of_results_is_within_the_bound_of_the_pro
     assert MESSAGE_TOKENS + sum(counter.count(each, "o200k_base") for each in added) <= room
 
 
-def test_a_host_that_takes_no_user_behind_a_result_is_sent_images_in_it() -> None:
+def test_images_stay_in_tool_results_where_no_user_message_may_follow() -> None:
     sent = body_for("mistral", *DRAWN)["messages"]
     assert [each["role"] for each in sent] == ["user", "assistant", "tool", "tool", "tool", "user"]
     assert sent[2]["content"] == [text("A chart."), of_image(CHART)]
     assert sent[3]["content"] == [of_image(PLAN), of_image(CHART)]
 
 
-def test_every_turn_of_results_has_its_images_behind_it() -> None:
+def test_images_follow_the_results_of_their_turn() -> None:
     again = [
         Message("assistant", None, tool_calls=[ToolCall("d", FunctionCall("draw", "{}"))]),
         Message("tool", [TextPart("One."), TextPart("Two."), CHART], tool_call_id="d"),
@@ -231,7 +231,7 @@ def test_short_ids_of_two_calls_differ_as_the_calls_do(ids: list[str]) -> None:
 
 
 @pytest.mark.parametrize("host", ["deepseek", "moonshotai"])
-def test_a_blank_stands_for_the_thought_behind_tool_calls_where_one_is_demanded(host: str) -> None:
+def test_tool_calls_get_blank_reasoning_where_it_is_required(host: str) -> None:
     said = [Message("user", "hi"), ASKED, *RESULTS, Message("assistant", "so")]
 
     def thoughts(model: Model, *messages: Message) -> list[Any]:
@@ -244,11 +244,11 @@ def test_a_blank_stands_for_the_thought_behind_tool_calls_where_one_is_demanded(
     assert set(thoughts(reasoning, Message("user", "hi"), Message("assistant", "so"))) == {None}
 
 
-def test_openrouter_is_told_to_ask_none_that_leaves_out_what_it_lacks() -> None:
+def test_openrouter_is_told_to_require_all_parameters() -> None:
     assert body_for("openrouter")["provider"] == {"require_parameters": True}
 
 
-def test_the_cap_has_the_name_that_the_host_reads() -> None:
+def test_the_cap_has_the_field_name_of_the_host() -> None:
     named = {
         name: next(field for field in body_for(name, max_output_tokens=5) if field.startswith("max")) for name in HOSTS
     }
@@ -289,13 +289,13 @@ def test_a_region_has_its_own_address(name: str, region: str, url: str) -> None:
         ),
     ],
 )
-def test_a_region_that_the_host_does_not_have_is_refused_naming_those_it_has(given: dict[str, Any], said: str) -> None:
+def test_an_invalid_region_is_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationFailed) as caught:
         OpenAIProvider(KEY, environ={}, **given)
     assert str(caught.value) == said
 
 
-def test_models_of_a_region_are_there_for_policies_that_ask_for_it() -> None:
+def test_models_of_a_region_satisfy_policies_with_that_region() -> None:
     policies = [Policy(name="eu", regions=["eu"]), Policy(name="us", regions=["us"])]
     router = Router(providers=[OpenAIProvider(KEY, region="eu"), OpenAIProvider(KEY, name="groq")], policies=policies)
     where = {model.id: model.availability.regions for model in router.models()}
@@ -306,7 +306,7 @@ def test_models_of_a_region_are_there_for_policies_that_ask_for_it() -> None:
         router.decide("hi", policy_id="us")
 
 
-def test_where_a_provider_serves_from_stands_over_what_is_declared() -> None:
+def test_the_region_of_a_provider_overrides_the_declared_one() -> None:
     model = Model(id="openai/gpt-4.1", availability=Availability(regions=("us", "eu")))
     router = Router(providers=[OpenAIProvider(KEY, region="eu", models=[model])])
     (found,) = [each for each in router.models() if each.id == model.id]
@@ -325,7 +325,7 @@ def test_where_a_provider_serves_from_stands_over_what_is_declared() -> None:
         f"{RESOURCE}/openai/v1/",
     ],
 )
-def test_azures_address_is_completed_however_it_is_written(given: str) -> None:
+def test_azures_address_is_completed_from_any_form(given: str) -> None:
     environ = {"AZURE_OPENAI_ENDPOINT": given, "AZURE_OPENAI_API_KEY": KEY}
     for provider in (OpenAIProvider(name="azure", environ=environ), *providers_from_environment(environ)):
         assert provider.request(call()).url == f"{RESOURCE}/openai/v1/chat/completions"
@@ -335,7 +335,7 @@ def test_azures_address_is_completed_however_it_is_written(given: str) -> None:
     )
 
 
-def test_an_address_with_another_path_is_left_as_it_is() -> None:
+def test_an_address_with_another_path_is_unchanged() -> None:
     provider = OpenAIProvider(KEY, name="azure", base_url="https://gateway.example/open/azure")
     assert provider.request(call()).url == "https://gateway.example/open/azure/chat/completions"
 
@@ -343,12 +343,12 @@ def test_an_address_with_another_path_is_left_as_it_is() -> None:
 @pytest.mark.parametrize(
     "path", ["/?api-version=2024-10-21", "/openai/deployments/mine/chat/completions?api-version=1"]
 )
-def test_an_azure_address_of_another_api_is_refused_with_what_to_give(path: str) -> None:
+def test_an_azure_address_of_another_api_is_refused_with_a_hint(path: str) -> None:
     with pytest.raises(ValidationFailed, match=r"base_url: .*; give https://RESOURCE\.openai\.azure\.com, with"):
         OpenAIProvider(KEY, name="azure", base_url=f"{RESOURCE}{path}")
 
 
-def test_azure_gets_its_key_in_its_own_header_and_the_deployment_as_the_model() -> None:
+def test_azure_has_its_own_key_header_and_the_deployment_as_the_model() -> None:
     request = OpenAIProvider(KEY, name="azure", base_url=RESOURCE).request(call(model="azure/my-deployment"))
     assert request.reveal()["api-key"] == KEY
     assert "authorization" not in request.reveal()
@@ -356,7 +356,7 @@ def test_azure_gets_its_key_in_its_own_header_and_the_deployment_as_the_model() 
     assert json.loads(request.body)["model"] == "my-deployment"
 
 
-def test_azure_needs_an_address_and_is_found_only_with_both_variables() -> None:
+def test_azure_needs_both_variables() -> None:
     with pytest.raises(ValidationFailed) as caught:
         OpenAIProvider(KEY, name="azure", environ={})
     assert str(caught.value) == (
@@ -418,7 +418,7 @@ async def test_azures_content_filter_is_a_refusal(server: OpenAIServer, azure: O
 
 
 @pytest.mark.anyio
-async def test_what_azures_filter_says_on_the_way_is_no_output(server: OpenAIServer, azure: OpenAIProvider) -> None:
+async def test_annotations_of_azures_filter_are_not_output(server: OpenAIServer, azure: OpenAIProvider) -> None:
     server.answers = [events(PROMPT_RESULTS, delta("all"), OFFSETS, delta(finish="stop"))]
     answer = await Router(providers=[azure]).route("hi")
     assert answer.output == "all"
@@ -447,7 +447,7 @@ thoughts = pytest.mark.parametrize(
 
 
 @thoughts
-def test_a_thought_is_read_and_no_output_however_it_is_written(thought: dict[str, Any]) -> None:
+def test_reasoning_in_any_form_is_not_output(thought: dict[str, Any]) -> None:
     assert take(delta(**thought)) == [Thought("hm")]
     answer = Completion("x")
     chunks = [*answer.take(json.dumps(delta(**thought))), *answer.take(json.dumps(delta("so", finish="stop")))]
@@ -460,7 +460,7 @@ def test_a_thought_is_read_and_no_output_however_it_is_written(thought: dict[str
 
 @pytest.mark.parametrize("content", [{}, {"content": ""}, {"content": None}], ids=["none", "empty", "null"])
 @thoughts
-def test_an_answer_of_thoughts_alone_is_none(thought: dict[str, Any], content: dict[str, Any]) -> None:
+def test_an_answer_with_only_reasoning_is_malformed(thought: dict[str, Any], content: dict[str, Any]) -> None:
     answer = Completion("x")
     for document in (delta(**content), delta(**content | thought), delta(**content, finish="stop")):
         list(answer.take(json.dumps(document)))
@@ -468,13 +468,13 @@ def test_an_answer_of_thoughts_alone_is_none(thought: dict[str, Any], content: d
         answer.end()
 
 
-def test_an_end_mark_may_have_white_space_behind_it() -> None:
+def test_an_end_mark_may_be_followed_by_white_space() -> None:
     answer = Completion("x")
     list(answer.take(json.dumps(delta("a", finish="stop"))))
     assert list(answer.add(SseEvent("[DONE] "))) == [Finish("stop")]
 
 
-def test_an_empty_text_without_a_thought_is_an_answer() -> None:
+def test_an_empty_text_without_reasoning_is_an_answer() -> None:
     answer = Completion("x")
     list(answer.take(json.dumps(delta("", finish="stop"))))
     assert answer.end() == Finish("stop")
@@ -558,11 +558,11 @@ def test_an_empty_text_without_a_thought_is_an_answer() -> None:
     ],
     ids=["deepseek", "moonshot", "openrouter", "openai", "groq", "sonar", "deep research", "xai", "alibaba", "minimax"],
 )  # fmt: skip
-def test_usage_is_read_as_each_host_writes_it(said: dict[str, Any], read: Usage) -> None:
+def test_usage_is_read_in_the_form_of_each_host(said: dict[str, Any], read: Usage) -> None:
     assert read_usage(said) == read
 
 
-def test_groqs_usage_stands_in_a_place_of_its_own() -> None:
+def test_groqs_usage_is_read_from_x_groq() -> None:
     counts = {"prompt_tokens": 24, "completion_tokens": 51, "total_tokens": 75}
     last = delta(finish="stop") | {"x_groq": {"id": "req_1", "usage": counts}}
     assert take(last) == [Usage(24, 51)]
@@ -570,7 +570,7 @@ def test_groqs_usage_stands_in_a_place_of_its_own() -> None:
     assert take({"choices": [], "usage": counts, "x_groq": {"usage": {"prompt_tokens": 1}}}) == [Usage(24, 51)]
 
 
-def test_usage_of_moonshots_streams_stands_in_the_choice() -> None:
+def test_usage_of_moonshots_streams_is_read_from_the_choice() -> None:
     last = delta(finish="stop")
     last["choices"][0]["usage"] = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12, "cached_tokens": 4}
     assert take(last) == [Usage(9, 3, cached=4)]
@@ -597,13 +597,13 @@ def test_usage_of_moonshots_streams_stands_in_the_choice() -> None:
         (401, {"error": {"code": "1002", "message": "Authorization Token is invalid"}}, "auth"),
     ],
 )  # fmt: skip
-def test_errors_are_understood_as_each_host_writes_them(status: int, body: Any, kind: str) -> None:
+def test_errors_are_read_in_the_form_of_each_host(status: int, body: Any, kind: str) -> None:
     provider = OpenAIProvider(KEY)
     with pytest.raises(ProviderFault) as caught:
         provider.read(provider.request(call()), status, {}, json.dumps(body).encode())
     assert caught.value.kind == kind
 
 
-def test_an_answer_of_minimax_that_went_well_says_so() -> None:
+def test_status_code_0_of_minimax_is_not_an_error() -> None:
     good = {"choices": [{"index": 0, "message": {"content": "hi"}, "finish_reason": "stop"}]}
     assert take(good | {"base_resp": {"status_code": 0, "status_msg": ""}}) == [Delta("hi")]

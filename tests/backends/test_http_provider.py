@@ -45,9 +45,9 @@ from .asking import (
     fault_after,
     fault_of,
     read_streamed,
-    spoken,
+    summary_of,
     text_from,
-    told,
+    without_signs_of_life,
     written,
 )
 from .conversations import calls, conversations, scraps
@@ -56,10 +56,12 @@ from .vendors import BAD_ADDRESSES, KEY, PASSWORD, TEXT, USAGE, VENDORS, Vendor
 
 KEYS = ["sk-Canary-one-0123456789", "sk-Canary-two-0123456789", "sk-Canary-3-0123456789"]
 both = pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
+"""For what is decided after the transport, which the event loop does not change."""
 
 
 @pytest.fixture
-async def ringed(vendor: Vendor, server: OpenAIServer, anyio_backend: str) -> AsyncIterator[HttpProvider]:
+async def several_keys(vendor: Vendor, server: OpenAIServer, anyio_backend: str) -> AsyncIterator[HttpProvider]:
     """A provider with several keys."""
     made = vendor.make(KEYS, base_url=server.url, clock=FakeClock(autojump=False))
     yield made
@@ -87,18 +89,18 @@ async def test_streamed_answer_is_deltas_usage_and_finish(
 
 
 @pytest.mark.anyio
-async def test_stream_comes_as_it_is_sent(vendor: Vendor, server: OpenAIServer, provider: HttpProvider) -> None:
+async def test_stream_is_read_as_it_arrives(vendor: Vendor, server: OpenAIServer, provider: HttpProvider) -> None:
     gate = Gate()
     server.answers = [vendor.streamed("first", gate, "last")]
     async with provider.open(call()) as chunks:
         assert await text_from(chunks) == "first"
         gate.open()
-        assert spoken([chunk async for chunk in chunks]) == [Delta("last"), USAGE, Finish("stop")]
+        assert without_signs_of_life([chunk async for chunk in chunks]) == [Delta("last"), USAGE, Finish("stop")]
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
-async def test_stream_over_the_wire_in_any_pieces_is_the_same(
+async def test_stream_over_tcp_in_any_pieces_is_the_same(
     vendor: Vendor, server: OpenAIServer, provider: HttpProvider, size: int
 ) -> None:
     sent = bytes_of(vendor.stream(*vendor.long, *vendor.long_ending))
@@ -117,16 +119,16 @@ def test_stream_cut_at_any_bytes_is_the_same(vendor: Vendor, data: st.DataObject
 
 @pytest.mark.anyio
 @both
-async def test_a_server_may_answer_whole_or_stream_whatever_it_was_asked(
+async def test_a_server_may_stream_or_not_regardless_of_the_request(
     vendor: Vendor, server: OpenAIServer, provider: HttpProvider, stream: bool
 ) -> None:
     server.answers = [vendor.whole("all at once"), vendor.streamed("all at once")]
     assert await chunks_of(provider, call(stream=stream)) == vendor.plain("all at once")
-    assert told(await chunks_of(provider, call(stream=stream))) == ("all at once", [], USAGE, "stop")
+    assert summary_of(await chunks_of(provider, call(stream=stream))) == ("all at once", [], USAGE, "stop")
 
 
 @pytest.mark.anyio
-async def test_a_stream_may_end_without_its_end_mark_once_it_gave_its_reason(
+async def test_a_stream_may_lack_its_end_mark_after_the_finish_reason(
     vendor: Vendor, server: OpenAIServer, provider: HttpProvider
 ) -> None:
     server.answers = [vendor.broken("x", *vendor.ending)]
@@ -134,14 +136,14 @@ async def test_a_stream_may_end_without_its_end_mark_once_it_gave_its_reason(
 
 
 @pytest.mark.anyio
-async def test_both_ways_keep_the_connection(server: OpenAIServer, provider: HttpProvider) -> None:
+async def test_plain_and_streamed_answers_keep_the_connection(server: OpenAIServer, provider: HttpProvider) -> None:
     for number in range(20):
         await chunks_of(provider, call("abc", stream=number % 2 == 0))
     assert server.opened == 1
 
 
 @pytest.mark.anyio
-async def test_a_stream_is_read_to_its_very_end_so_that_its_connection_serves_the_next_call(
+async def test_a_stream_is_drained_so_that_its_connection_is_reused(
     vendor: Vendor, server: OpenAIServer, provider: HttpProvider
 ) -> None:
     gate, ended = Gate(), anyio.Event()
@@ -170,7 +172,7 @@ def test_asyncio_and_trio_read_the_same_chunks(vendor: Vendor, server: OpenAISer
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, 3.0, True, "9", 10**12, [], {}])
-def test_usage_that_is_not_sound_is_ignored(vendor: Vendor, wrong: Any) -> None:
+def test_invalid_usage_is_ignored(vendor: Vendor, wrong: Any) -> None:
     assert vendor.read_usage(vendor.counts(1, 1) | vendor.details(wrong)) == Usage(1, 1)
     for said in (vendor.counts(wrong, 1), vendor.counts(None, 1), vendor.counts(1, wrong), wrong, None):
         assert vendor.read_usage(said) is None
@@ -178,7 +180,7 @@ def test_usage_that_is_not_sound_is_ignored(vendor: Vendor, wrong: Any) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("noise", [b":\n\n", b"\n", b"event: ping\n\n", b": comment "])
-async def test_a_stream_that_says_nothing_lets_others_run(vendor: Vendor, noise: bytes) -> None:
+async def test_a_stream_without_events_lets_other_tasks_run(vendor: Vendor, noise: bytes) -> None:
     size, turns = 256 << 10, 0
     quiet = AtOnce(noise * (size // len(noise)), b"\n\n" + bytes_of(vendor.streamed("x")))
 
@@ -192,12 +194,12 @@ async def test_a_stream_that_says_nothing_lets_others_run(vendor: Vendor, noise:
         group.start_soon(count)
         read = [chunk async for chunk in streamed(vendor.reader(), quiet, str)]
         group.cancel_scope.cancel()
-    assert spoken(read) == [*vendor.begun, Delta("x"), USAGE, Finish("stop")]
+    assert without_signs_of_life(read) == [*vendor.begun, Delta("x"), USAGE, Finish("stop")]
     assert turns >= size // SLICE_BYTES - 2
 
 
 @pytest.mark.anyio
-async def test_a_stream_is_read_no_further_than_it_is_asked_for() -> None:
+async def test_a_stream_is_read_lazily() -> None:
     class Counting(Reader):
         events = 0
 
@@ -236,9 +238,10 @@ MALFORMED: dict[str, Callable[[Vendor], Answer]] = {
 
 
 @pytest.mark.anyio
+@on_asyncio
 @both
 @pytest.mark.parametrize("case", MALFORMED)
-async def test_whole_answer_that_is_none_is_malformed(
+async def test_invalid_complete_answer_is_malformed(
     vendor: Vendor, server: OpenAIServer, provider: HttpProvider, case: str, stream: bool
 ) -> None:
     server.answers = [MALFORMED[case](vendor)]
@@ -247,8 +250,9 @@ async def test_whole_answer_that_is_none_is_malformed(
 
 
 @pytest.mark.anyio
+@on_asyncio
 @both
-async def test_usage_that_came_with_a_fault_is_given_before_it(
+async def test_usage_is_given_before_a_fault(
     vendor: Vendor, server: OpenAIServer, provider: HttpProvider, stream: bool
 ) -> None:
     none: list[dict[str, Any]] = [BOOM, {vendor.content: []}, {}]
@@ -279,8 +283,9 @@ BROKEN: dict[str, tuple[bytes | Cut, str]] = {
 
 
 @pytest.mark.anyio
+@on_asyncio
 @pytest.mark.parametrize("case", BROKEN)
-async def test_stream_that_breaks_gives_what_came_before_the_fault(
+async def test_broken_stream_gives_the_chunks_before_the_fault(
     vendor: Vendor, server: OpenAIServer, provider: HttpProvider, case: str
 ) -> None:
     broken, kind = BROKEN[case]
@@ -293,7 +298,8 @@ async def test_stream_that_breaks_gives_what_came_before_the_fault(
 
 
 @pytest.mark.anyio
-async def test_stream_that_ends_before_its_reason_is_truncated_at_every_event(
+@on_asyncio
+async def test_stream_that_ends_before_its_reason_is_truncated(
     vendor: Vendor, server: OpenAIServer, provider: HttpProvider
 ) -> None:
     for kept in range(len(vendor.long) + 1):
@@ -306,7 +312,7 @@ async def test_stream_that_ends_before_its_reason_is_truncated_at_every_event(
 
 @pytest.mark.anyio
 @both
-async def test_a_connection_that_breaks_in_the_body_of_an_answer_says_that_it_had_begun(
+async def test_a_fault_in_the_body_is_marked_as_answered(
     server: OpenAIServer, provider: HttpProvider, stream: bool
 ) -> None:
     server.answers = [Answer([b'{"a"', Cut()], headers=EVENTS if stream else JSON, chunked=True)]
@@ -315,7 +321,7 @@ async def test_a_connection_that_breaks_in_the_body_of_an_answer_says_that_it_ha
 
 
 @pytest.mark.anyio
-async def test_unreachable_host_is_connect(vendor: Vendor, server: OpenAIServer) -> None:
+async def test_unreachable_host_is_a_connect_fault(vendor: Vendor, server: OpenAIServer) -> None:
     provider = vendor.make(KEY, base_url=f"https://127.0.0.1:{server.port}")
     fault = await fault_of(provider)
     assert (fault.kind, fault.answered) == ("connect", False)
@@ -323,7 +329,8 @@ async def test_unreachable_host_is_connect(vendor: Vendor, server: OpenAIServer)
 
 
 @pytest.mark.anyio
-async def test_of_a_content_type_its_short_name_is_shown(
+@on_asyncio
+async def test_an_unexpected_content_type_is_shown_shortened(
     vendor: Vendor, server: OpenAIServer, provider: HttpProvider
 ) -> None:
     for said, shown in (("text/html; charset=utf-8", "'text/html'"), ("x" * 1000, repr("x" * 40))):
@@ -353,9 +360,10 @@ STATUSES: list[tuple[int, Any, str]] = [
 
 
 @pytest.mark.anyio
+@on_asyncio
 @both
 @pytest.mark.parametrize(("status", "body", "kind"), STATUSES)
-async def test_status_and_body_say_the_kind_of_fault(
+async def test_status_and_body_determine_the_kind_of_fault(
     vendor: Vendor, server: OpenAIServer, provider: HttpProvider, status: int, body: Any, kind: str, stream: bool
 ) -> None:
     server.answers = [of_json(body, status, retry_after="7")]
@@ -365,14 +373,15 @@ async def test_status_and_body_say_the_kind_of_fault(
 
 
 @pytest.mark.anyio
-async def test_body_of_a_fault_is_cut(server: OpenAIServer, provider: HttpProvider) -> None:
+@on_asyncio
+async def test_body_of_a_fault_is_bounded(server: OpenAIServer, provider: HttpProvider) -> None:
     server.answers = [Answer([b"x" * (1 << 20)], 500)]
     assert (await fault_of(provider)).body == "x" * BODY_CHARS
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("status", "kind"), [(429, "rate_limited"), (500, "server")])
-async def test_error_whose_body_breaks_off_is_still_the_error_and_no_answer(
+async def test_error_with_an_incomplete_body_is_still_the_error(
     server: OpenAIServer, provider: HttpProvider, status: int, kind: str
 ) -> None:
     server.answers = [Answer([b'{"error": ', Cut()], status, chunked=True)]
@@ -380,7 +389,7 @@ async def test_error_whose_body_breaks_off_is_still_the_error_and_no_answer(
     assert (fault.kind, fault.answered) == (kind, False)
 
 
-def test_code_inside_a_200_counts_like_a_status() -> None:
+def test_code_in_a_200_counts_like_a_status() -> None:
     def kind(**error: Any) -> str:
         return fault_in_answer("x", json.dumps({"error": error})).kind
 
@@ -393,7 +402,7 @@ def test_code_inside_a_200_counts_like_a_status() -> None:
 
 
 @pytest.mark.parametrize("named", ["code", "type", "status"])
-def test_message_of_a_fault_shows_the_code_and_none_of_the_text(named: str) -> None:
+def test_message_of_a_fault_shows_the_code_without_the_text(named: str) -> None:
     for said, shown in (("bad_thing", "bad_thing"), ("my secret; with spaces", ""), ("400", "")):
         body = json.dumps({"error": {"message": "you said 'my secret'", named: said}})
         assert fault_of_answer("x", 400, {}, body).message == f"x answered 400 {shown}".rstrip()
@@ -431,12 +440,12 @@ def test_details_of_any_shape_are_read(details: Any) -> None:
     assert (fault.kind, fault.retry_after) == ("rate_limited", None)
 
 
-@pytest.mark.parametrize("depth", [*range(100, 1_000, 7)])
-def test_an_error_that_nests_however_deep_is_a_fault(depth: int) -> None:
-    deep = "[" * depth + "]" * depth
-    for said in (deep, f'{{"message": {deep}}}', f'{{"code": {deep}, "details": {deep}}}'):
-        assert fault_in_answer("x", f'{{"error": {said}}}').kind == "malformed"
-        assert fault_of_answer("x", 500, {}, f'{{"error": {said}}}').kind == "server"
+def test_a_deeply_nested_error_is_a_fault() -> None:
+    for depth in range(100, 1_000, 7):
+        deep = "[" * depth + "]" * depth
+        for said in (deep, f'{{"message": {deep}}}', f'{{"code": {deep}, "details": {deep}}}'):
+            assert fault_in_answer("x", f'{{"error": {said}}}').kind == "malformed"
+            assert fault_of_answer("x", 500, {}, f'{{"error": {said}}}').kind == "server"
 
 
 # --- leaving early
@@ -471,8 +480,8 @@ async def test_cancel_frees_the_connection(server: OpenAIServer, provider: HttpP
 
 
 @pytest.fixture
-async def hurried(vendor: Vendor, server: OpenAIServer, anyio_backend: str) -> AsyncIterator[HttpProvider]:
-    """A provider with a timeout, on a clock that is moved by hand."""
+async def hasty(vendor: Vendor, server: OpenAIServer, anyio_backend: str) -> AsyncIterator[HttpProvider]:
+    """A provider with a timeout, on a manual clock."""
     made = vendor.make(KEY, base_url=server.url, clock=FakeClock(autojump=False), timeout=2.5, max_retries=3)
     yield made
     await made.aclose()
@@ -480,16 +489,16 @@ async def hurried(vendor: Vendor, server: OpenAIServer, anyio_backend: str) -> A
 
 @pytest.mark.anyio
 @both
-async def test_a_timeout_ends_a_wait_for_an_answer(server: OpenAIServer, hurried: HttpProvider, stream: bool) -> None:
-    gate, clock = Gate(), hurried._clock
+async def test_a_timeout_ends_a_wait_for_an_answer(server: OpenAIServer, hasty: HttpProvider, stream: bool) -> None:
+    gate, clock = Gate(), hasty._clock
     assert isinstance(clock, FakeClock)
     server.answers = [Answer([gate], headers=EVENTS if stream else JSON, chunked=True)]
     async with anyio.create_task_group() as group:
 
         async def ask() -> None:
-            fault = await fault_of(hurried, call(stream=stream))
+            fault = await fault_of(hasty, call(stream=stream))
             assert (fault.kind, str(fault)) == ("timeout", "timeout: no data for 2.5 s, the provider's timeout")
-            assert hurried._clock.monotonic() == 2.5
+            assert hasty._clock.monotonic() == 2.5
 
         group.start_soon(ask)
         await anyio.to_thread.run_sync(gate.reached.wait)
@@ -497,17 +506,17 @@ async def test_a_timeout_ends_a_wait_for_an_answer(server: OpenAIServer, hurried
         assert server.connected == 1
         await clock.advance(0.1)
     assert await anyio.to_thread.run_sync(server.wait_connected, 0)
-    assert await chunks_of(hurried, call("abc", stream=stream)) == await chunks_of(hurried, call("abc", stream=stream))
+    assert await chunks_of(hasty, call("abc", stream=stream)) == await chunks_of(hasty, call("abc", stream=stream))
 
 
 @pytest.mark.anyio
-async def test_a_timeout_is_of_each_wait_of_a_stream(
-    vendor: Vendor, server: OpenAIServer, hurried: HttpProvider
+async def test_a_timeout_applies_to_each_wait_of_a_stream(
+    vendor: Vendor, server: OpenAIServer, hasty: HttpProvider
 ) -> None:
-    first, second, clock = Gate(), Gate(), hurried._clock
+    first, second, clock = Gate(), Gate(), hasty._clock
     assert isinstance(clock, FakeClock)
     server.answers = [vendor.broken("first", first, "second", second)]
-    async with hurried.open(call()) as chunks:
+    async with hasty.open(call()) as chunks:
         assert await text_from(chunks) == "first"
         await clock.advance(2.4)  # the reader's own time
         first.open()
@@ -525,7 +534,7 @@ def test_wrong_timeouts_and_retries_are_refused(vendor: Vendor, wrong: dict[str,
 
 
 @pytest.mark.anyio
-async def test_context_may_be_left_in_another_task(
+async def test_context_may_be_exited_in_another_task(
     vendor: Vendor, server: OpenAIServer, provider: HttpProvider
 ) -> None:
     server.answers = [vendor.broken("first", Gate())]
@@ -550,9 +559,7 @@ def test_ten_loops_one_after_another_share_a_provider(vendor: Vendor, server: Op
 
 
 @pytest.mark.anyio
-async def test_closing_twice_is_closing_once_and_a_given_transport_stays_open(
-    vendor: Vendor, server: OpenAIServer
-) -> None:
+async def test_closing_is_idempotent_and_leaves_a_given_transport_open(vendor: Vendor, server: OpenAIServer) -> None:
     owner = vendor.make(KEY, base_url=server.url)
     guest = vendor.make(KEY, base_url=server.url, transport=owner._transport)
     await chunks_of(owner, call())
@@ -567,8 +574,8 @@ async def test_closing_twice_is_closing_once_and_a_given_transport_stays_open(
 # --- what must not be seen of keys
 
 
-def saying_back(vendor: Vendor, status: int, field: str) -> Callable[[Request], Answer]:
-    """Say the key back in a message, where the body of a fault is cut among others, and as a code."""
+def repeating(vendor: Vendor, status: int, field: str) -> Callable[[Request], Answer]:
+    """Repeat the key in a message, at the cut of the body, and as a code."""
 
     def answer(request: Request) -> Answer:
         key = vendor.key_of(request)
@@ -581,14 +588,13 @@ def saying_back(vendor: Vendor, status: int, field: str) -> Callable[[Request], 
 
 
 @pytest.mark.anyio
+@on_asyncio
 @pytest.mark.parametrize("status", [200, 302, 400, 401, 429, 500])
-async def test_key_is_nowhere_even_if_the_server_says_it_back(
-    vendor: Vendor, server: OpenAIServer, status: int
-) -> None:
+async def test_key_is_hidden_if_the_server_repeats_it(vendor: Vendor, server: OpenAIServer, status: int) -> None:
     other = "another-secret"
     provider = vendor.make(KEY, base_url=server.url, headers={"X-Secret": other})
     for field in ("code", "type", "status", "reason", "error_code"):
-        server.answer = saying_back(vendor, status, field)
+        server.answer = repeating(vendor, status, field)
         for stream in (False, True):
             text = written(await fault_of(provider, call(stream=stream))) + f"{provider!r} {provider} {vars(provider)}"
             assert "canary" not in text.lower()
@@ -598,6 +604,7 @@ async def test_key_is_nowhere_even_if_the_server_says_it_back(
 
 
 @pytest.mark.anyio
+@on_asyncio
 @pytest.mark.parametrize(
     "make",
     [
@@ -616,7 +623,7 @@ async def test_key_is_nowhere_even_if_the_server_says_it_back(
         lambda key, vendor: Answer([f"HTTP/1.1 {key}\r\n\r\n".encode()], raw=True),
     ],
 )
-async def test_key_is_nowhere_in_the_fault_of_a_broken_answer(
+async def test_key_is_hidden_in_the_fault_of_a_broken_answer(
     vendor: Vendor, server: OpenAIServer, provider: HttpProvider, make: Callable[[str, Vendor], Answer]
 ) -> None:
     server.answers = [make(KEY, vendor)]
@@ -624,6 +631,7 @@ async def test_key_is_nowhere_in_the_fault_of_a_broken_answer(
 
 
 @pytest.mark.anyio
+@on_asyncio
 @pytest.mark.parametrize(
     "spell",
     [
@@ -633,9 +641,7 @@ async def test_key_is_nowhere_in_the_fault_of_a_broken_answer(
         lambda key: "".join(f"\\u{ord(letter):04X}" if at % 2 else letter for at, letter in enumerate(key)),
     ],
 )
-async def test_key_is_nowhere_however_the_server_writes_it(
-    vendor: Vendor, server: OpenAIServer, spell: Callable[[str], str]
-) -> None:
+async def test_key_is_hidden_in_any_spelling(vendor: Vendor, server: OpenAIServer, spell: Callable[[str], str]) -> None:
     key = KEYS[0]
     provider = vendor.make(key, base_url=server.url)
     for status in (200, 401):
@@ -649,18 +655,19 @@ async def test_key_is_nowhere_however_the_server_writes_it(
 
 
 @pytest.mark.anyio
+@on_asyncio
 @both
 @pytest.mark.parametrize("status", [200, 400, 401, 429, 500])
-async def test_no_key_is_anywhere_whichever_of_them_the_server_says_back(
-    server: OpenAIServer, ringed: HttpProvider, status: int, stream: bool
+async def test_all_keys_are_hidden_whichever_the_server_repeats(
+    server: OpenAIServer, several_keys: HttpProvider, status: int, stream: bool
 ) -> None:
     server.answer = lambda request: of_json({"error": {"message": f"bad: {KEYS}", "code": KEYS[1]}}, status)
-    assert "canary" not in written(await fault_of(ringed, call(stream=stream))).lower()
-    assert "Canary" not in repr(ringed) + repr(vars(ringed)) + repr(vars(ringed._keys))
+    assert "canary" not in written(await fault_of(several_keys, call(stream=stream))).lower()
+    assert "Canary" not in repr(several_keys) + repr(vars(several_keys)) + repr(vars(several_keys._keys))
 
 
 @pytest.mark.parametrize("dump", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_a_provider_is_not_copied_with_its_key(vendor: Vendor, dump: Callable[[object], object]) -> None:
+def test_a_provider_cannot_be_copied(vendor: Vendor, dump: Callable[[object], object]) -> None:
     with pytest.raises(TypeError, match="cannot be copied or pickled, since it has a key; create another one"):
         dump(vendor.make(KEY))
 
@@ -668,84 +675,90 @@ def test_a_provider_is_not_copied_with_its_key(vendor: Vendor, dump: Callable[[o
 # --- which keys are asked
 
 
-def asked(vendor: Vendor, server: OpenAIServer) -> list[int]:
-    """Which keys came, by their places."""
+def tried(vendor: Vendor, server: OpenAIServer) -> list[int]:
+    """The positions of the received keys."""
     came = [KEYS.index(vendor.key_of(request)) for request in server.requests]
     server.requests.clear()
     return came
 
 
-def refuse(vendor: Vendor, server: OpenAIServer, refusals: dict[str, Answer]) -> None:
-    """Answer some keys so, and all others well."""
+def refuse_keys(vendor: Vendor, server: OpenAIServer, refusals: dict[str, Answer]) -> None:
+    """Refuse some keys with these answers."""
     well = server.answer
     server.answer = lambda request: refusals.get(vendor.key_of(request)) or well(request)
 
 
 @pytest.mark.anyio
+@on_asyncio
 @both
 @pytest.mark.parametrize(
     ("status", "body"), [(401, {}), (402, {}), (403, {}), (429, {}), (400, {"error": "Incorrect API key provided"})]
 )
-async def test_a_call_goes_on_with_the_next_key_where_one_is_refused(
-    vendor: Vendor, server: OpenAIServer, ringed: HttpProvider, status: int, body: Any, stream: bool
+async def test_a_call_continues_with_the_next_key_if_one_is_refused(
+    vendor: Vendor, server: OpenAIServer, several_keys: HttpProvider, status: int, body: Any, stream: bool
 ) -> None:
-    refuse(vendor, server, dict.fromkeys(KEYS[:2], of_json(body, status)))
+    refuse_keys(vendor, server, dict.fromkeys(KEYS[:2], of_json(body, status)))
     for expected in ([0, 1, 2], [2], [2]):
-        assert await chunks_of(ringed, call("abc", stream=stream))
-        assert asked(vendor, server) == expected
+        assert await chunks_of(several_keys, call("abc", stream=stream))
+        assert tried(vendor, server) == expected
 
 
 @pytest.mark.anyio
+@on_asyncio
 @pytest.mark.parametrize(
     ("status", "body"), [(403, {"error": "Your input was flagged"}), (404, {}), (422, {}), (498, {}), (500, {})]
 )
-async def test_what_another_key_would_not_mend_is_told_at_once(
-    vendor: Vendor, server: OpenAIServer, ringed: HttpProvider, status: int, body: Any
+async def test_a_fault_unrelated_to_the_key_is_raised_at_once(
+    vendor: Vendor, server: OpenAIServer, several_keys: HttpProvider, status: int, body: Any
 ) -> None:
     server.answer = lambda request: of_json(body, status)
-    assert (await fault_of(ringed)).status == status
-    assert asked(vendor, server) == [0]
+    assert (await fault_of(several_keys)).status == status
+    assert tried(vendor, server) == [0]
 
 
 @pytest.mark.anyio
-async def test_when_all_keys_are_at_their_limit_the_soonest_time_is_told(
-    vendor: Vendor, server: OpenAIServer, ringed: HttpProvider
+@on_asyncio
+async def test_if_all_keys_are_limited_the_soonest_retry_is_reported(
+    vendor: Vendor, server: OpenAIServer, several_keys: HttpProvider
 ) -> None:
-    refuse(vendor, server, {key: of_json({}, 429, retry_after=str(9 - place)) for place, key in enumerate(KEYS)})
-    fault = await fault_of(ringed)
+    refuse_keys(vendor, server, {key: of_json({}, 429, retry_after=str(9 - place)) for place, key in enumerate(KEYS)})
+    fault = await fault_of(several_keys)
     assert (fault.kind, fault.status, fault.retry_after) == ("rate_limited", 429, 7.0)
-    assert asked(vendor, server) == [0, 1, 2]
-    await fault_of(ringed)
-    assert asked(vendor, server) == [2], "the one due soonest, alone"
+    assert tried(vendor, server) == [0, 1, 2]
+    await fault_of(several_keys)
+    assert tried(vendor, server) == [2], "the one due soonest, alone"
 
 
 @pytest.mark.anyio
-async def test_a_lone_key_has_its_faults_told_as_they_are(vendor: Vendor, server: OpenAIServer) -> None:
+@on_asyncio
+async def test_faults_of_a_single_key_are_raised_unchanged(vendor: Vendor, server: OpenAIServer) -> None:
     provider = vendor.make(KEYS[:1], base_url=server.url)
     server.answer = lambda request: of_json({}, 429)
     for _ in range(3):
         assert (await fault_of(provider)).retry_after is None
-    assert asked(vendor, server) == [0, 0, 0]
+    assert tried(vendor, server) == [0, 0, 0]
     await provider.aclose()
 
 
 @pytest.mark.anyio
-async def test_the_engine_hears_nothing_of_a_key_that_was_refused(vendor: Vendor, server: OpenAIServer) -> None:
-    refuse(vendor, server, {KEYS[0]: of_json({}, 401)})
+@on_asyncio
+async def test_a_refused_key_is_not_a_failed_attempt(vendor: Vendor, server: OpenAIServer) -> None:
+    refuse_keys(vendor, server, {KEYS[0]: of_json({}, 401)})
     models = [Model(id=f"{vendor.name}/gpt-x", like="openai/gpt-4.1")]
     provider = vendor.make(KEYS, base_url=server.url, models=models)
     answer = await Router(providers=[provider]).route("hi")
     assert [span.type for span in answer.trace.spans] == ["decision", "model"]
-    assert asked(vendor, server) == [0, 1]
+    assert tried(vendor, server) == [0, 1]
     await provider.aclose()
 
 
 @pytest.mark.anyio
-async def test_one_dead_key_among_several_is_logged_once_and_its_models_are_shown_as_degraded(
+@on_asyncio
+async def test_one_refused_key_of_several_is_logged_once_and_degrades_its_models(
     vendor: Vendor, server: OpenAIServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     well, clock = server.answer, FakeClock(autojump=False)
-    refuse(vendor, server, {KEYS[0]: of_json({}, 401)})
+    refuse_keys(vendor, server, {KEYS[0]: of_json({}, 401)})
     models = [Model(id=f"{vendor.name}/gpt-x", quality=0.5)]
     provider = vendor.make(KEYS, base_url=server.url, models=models, clock=clock)
     router = Router(providers=[provider], catalogue=Catalogue(()))
@@ -774,8 +787,9 @@ async def test_one_dead_key_among_several_is_logged_once_and_its_models_are_show
 
 
 @pytest.mark.anyio
+@on_asyncio
 @pytest.mark.parametrize(("said", "retry"), [("true", True), ("false", False), ("maybe", None)])
-async def test_a_vendor_says_whether_to_try_again(
+async def test_the_header_x_should_retry_is_read(
     server: OpenAIServer, provider: HttpProvider, said: str, retry: bool | None
 ) -> None:
     server.answer = lambda request: of_json({}, 500, x_should_retry=said)
@@ -783,8 +797,9 @@ async def test_a_vendor_says_whether_to_try_again(
 
 
 @pytest.mark.anyio
+@on_asyncio
 @pytest.mark.parametrize(("status", "said", "asked"), [(400, "true", 2), (500, "false", 1), (500, "", 2)])
-async def test_the_router_tries_again_as_the_vendor_says(
+async def test_the_router_retries_as_the_vendor_says(
     vendor: Vendor, server: OpenAIServer, status: int, said: str, asked: int
 ) -> None:
     server.answer = lambda request: of_json({}, status, x_should_retry=said)
@@ -809,17 +824,16 @@ USED_UP = {
 
 
 def used_up(vendor: Vendor) -> Answer:
-    """A good answer, which says that nothing is left for a minute and a half."""
+    """A good answer whose limit is used up for 90 seconds."""
     rest, reset, until = USED_UP[vendor.name]
     answer = vendor.whole("hello")
     return replace(answer, headers={**answer.headers, "date": "Thu, 26 Nov 2026 12:00:00 GMT", rest: "0", reset: until})
 
 
 @pytest.mark.anyio
+@on_asyncio
 @both
-async def test_a_lone_key_that_an_answer_used_up_is_asked_all_the_same(
-    vendor: Vendor, server: OpenAIServer, stream: bool
-) -> None:
+async def test_a_single_used_up_key_is_still_used(vendor: Vendor, server: OpenAIServer, stream: bool) -> None:
     if vendor.name not in USED_UP:
         pytest.skip("its answers say nothing of limits")
     provider = vendor.make(KEY, base_url=server.url)
@@ -830,18 +844,19 @@ async def test_a_lone_key_that_an_answer_used_up_is_asked_all_the_same(
 
 
 @pytest.mark.anyio
-async def test_a_key_that_is_used_up_gives_way_to_the_next_for_that_model(
-    vendor: Vendor, server: OpenAIServer, ringed: HttpProvider
+@on_asyncio
+async def test_a_used_up_key_is_replaced_for_that_model(
+    vendor: Vendor, server: OpenAIServer, several_keys: HttpProvider
 ) -> None:
     if vendor.name not in USED_UP:
         pytest.skip("its answers say nothing of limits")
     server.answers = [used_up(vendor)]
     for model in ("x/gpt-x", "x/gpt-x", "x/other"):
-        assert await chunks_of(ringed, call(model=model))
-    assert asked(vendor, server) == [0, 1, 1]
+        assert await chunks_of(several_keys, call(model=model))
+    assert tried(vendor, server) == [0, 1, 1]
 
 
-def test_who_makes_the_calls_is_given_the_next_key_where_an_answer_used_one_up(vendor: Vendor) -> None:
+def test_a_request_has_the_next_key_after_one_is_used_up(vendor: Vendor) -> None:
     if vendor.name not in USED_UP:
         pytest.skip("its answers say nothing of limits")
     provider, answer = vendor.make(KEYS), used_up(vendor)
@@ -867,7 +882,7 @@ def test_who_makes_the_calls_is_given_the_next_key_where_an_answer_used_one_up(v
         ("-3s", None),
     ],
 )
-def test_when_a_limit_is_reset_is_read_as_each_vendor_writes_it(value: str, seconds: float | None) -> None:
+def test_the_reset_of_a_limit_is_read_in_each_vendors_form(value: str, seconds: float | None) -> None:
     headers = {"reset": value, "date": "Thu, 26 Nov 2026 12:00:00 GMT"}
     assert seconds_until(headers, "reset") == pytest.approx(seconds)
 
@@ -879,7 +894,7 @@ def revealed(provider: HttpProvider) -> list[str]:
     return [key.reveal() for key in provider._keys.keys]
 
 
-def test_keys_come_from_the_environment_parted_by_commas_when_the_provider_is_made(vendor: Vendor) -> None:
+def test_keys_are_read_from_the_environment_separated_by_commas(vendor: Vendor) -> None:
     for variable in vendor.variables:
         environ = {variable: f" {KEYS[0]}, {KEYS[1]},,{KEYS[0]} ,\n"}
         provider = vendor.make(environ=environ)
@@ -889,7 +904,7 @@ def test_keys_come_from_the_environment_parted_by_commas_when_the_provider_is_ma
     assert revealed(vendor.make([Secret(KEYS[0]), KEYS[2]])) == [KEYS[0], KEYS[2]]
 
 
-def test_environment_makes_the_provider_where_it_has_its_key(vendor: Vendor) -> None:
+def test_environment_creates_the_provider_if_it_has_a_key(vendor: Vendor) -> None:
     elsewhere = {vendor.url_variable: "https://proxy.example/v1/"}
     assert providers_from_environment({}) == providers_from_environment(elsewhere) == []
     for variable in vendor.variables:
@@ -909,7 +924,7 @@ def test_missing_key_names_the_variables(vendor: Vendor) -> None:
 
 
 @pytest.mark.parametrize("bad", ["sk-Canary a", "sk-Canary\na", "sk-Canäry", "sk-Canary\x7f"])
-def test_text_that_cannot_be_a_key_is_refused_without_being_shown(vendor: Vendor, bad: str) -> None:
+def test_invalid_key_is_refused_without_being_shown(vendor: Vendor, bad: str) -> None:
     variable = vendor.variables[0]
     with pytest.raises(ValidationFailed, match=f"{variable}: is not a key") as caught:
         vendor.make(environ={variable: bad})
@@ -934,7 +949,7 @@ def test_text_that_cannot_be_a_key_is_refused_without_being_shown(vendor: Vendor
         (4921, "api_key: must be a string or a list of them, got int; pass the key as its vendor shows it"),
     ],
 )
-def test_what_holds_no_keys_is_refused_and_none_is_shown(vendor: Vendor, given: Any, said: str) -> None:
+def test_invalid_lists_of_keys_are_refused_without_being_shown(vendor: Vendor, given: Any, said: str) -> None:
     with pytest.raises(ValidationFailed) as caught:
         vendor.make(given, environ={})
     assert str(caught.value) == said.format(name=vendor.name, variables=" or ".join(vendor.variables))
@@ -956,7 +971,7 @@ def test_what_holds_no_keys_is_refused_and_none_is_shown(vendor: Vendor, given: 
         ({"models": None}, "models: None is not a list of Model; leave it out, or pass [Model(id=...)]"),
     ],
 )
-def test_what_is_not_of_its_kind_is_refused_and_no_value_is_shown(
+def test_arguments_of_a_wrong_type_are_refused_without_being_shown(
     vendor: Vendor, given: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ValidationFailed) as caught:
@@ -964,20 +979,20 @@ def test_what_is_not_of_its_kind_is_refused_and_no_value_is_shown(
     assert str(caught.value) == said
 
 
-def test_a_server_of_ones_own_has_its_name_its_address_and_its_models(vendor: Vendor) -> None:
+def test_a_custom_server_has_a_name_an_address_and_models(vendor: Vendor) -> None:
     mine = vendor.make(KEY, name="mine", base_url="https://llm.example.com/v1/", models=[Model(id="mine/x")])
     assert repr(mine) == f"{vendor.make.__name__}(name='mine', base_url='https://llm.example.com/v1')"
     assert [model.id for model in mine.models()] == ["mine/x"]
 
 
-def test_an_address_from_the_environment_is_refused_by_its_variable(vendor: Vendor) -> None:
+def test_an_invalid_address_from_the_environment_names_its_variable(vendor: Vendor) -> None:
     said = f"^{vendor.url_variable}: 'proxy' is not an address; write https://host/path"
     with pytest.raises(ValidationFailed, match=said):
         vendor.make(KEY, environ={vendor.url_variable: "proxy"})
 
 
 @pytest.mark.parametrize("url", ["llm.example.com", "ftp://x/", "https://"])
-def test_text_that_is_no_address_is_refused(vendor: Vendor, url: str) -> None:
+def test_invalid_address_is_refused(vendor: Vendor, url: str) -> None:
     with pytest.raises(ValidationFailed, match=f"^base_url: '{url}' is not an address; write https://host/path"):
         vendor.make(KEY, base_url=url)
 
@@ -989,7 +1004,7 @@ def test_address_with_credentials_is_refused_without_showing_them(vendor: Vendor
 
 
 @pytest.mark.parametrize("url", BAD_ADDRESSES)
-def test_an_address_shows_no_credentials_whatever_is_wrong_with_it(vendor: Vendor, url: str) -> None:
+def test_an_invalid_address_shows_no_credentials(vendor: Vendor, url: str) -> None:
     ways: list[dict[str, Any]] = [{"base_url": url}, {"environ": {vendor.url_variable: url}}]
     for way in ways:
         with pytest.raises(ValidationFailed, match=f"^(base_url|{vendor.url_variable}): ") as caught:
@@ -1030,14 +1045,14 @@ def test_a_request_is_what_the_provider_would_send_with_its_key_hidden(vendor: V
     assert "abc" not in repr(request)
 
 
-def test_headers_of_ones_own_stand_over_all_others(vendor: Vendor) -> None:
+def test_custom_headers_override_all_others(vendor: Vendor) -> None:
     own = {vendor.key_header.title(): "Canary-own", "Accept": "application/x-own"}
     sent = vendor.make(KEY, headers=own).request(call()).reveal()
     ours = {"content-type": "application/json"} | vendor.headers
     assert sent == ours | {name.lower(): value for name, value in own.items()}
 
 
-def test_an_answer_that_somebody_else_fetched_is_read_into_chunks(vendor: Vendor) -> None:
+def test_an_answer_fetched_by_the_caller_is_read_into_chunks(vendor: Vendor) -> None:
     provider = vendor.make(KEY)
     for headers in ({"Content-Type": "application/json; charset=utf-8"}, {}):
         body = bytes_of(vendor.whole("hello"))
@@ -1055,7 +1070,7 @@ def test_an_answer_that_somebody_else_fetched_is_read_into_chunks(vendor: Vendor
         (500, {}, b"", "server", False),
     ],
 )
-def test_a_fault_that_somebody_else_fetched_is_read_as_the_providers_own(
+def test_a_fault_fetched_by_the_caller_is_classified_like_the_providers_own(
     vendor: Vendor, status: int, headers: dict[str, str], body: bytes, kind: str, answered: bool
 ) -> None:
     provider = vendor.make(KEY)
@@ -1067,7 +1082,7 @@ def test_a_fault_that_somebody_else_fetched_is_read_as_the_providers_own(
     assert "Canary" not in written(fault)
 
 
-def test_a_key_that_was_refused_is_in_no_request_for_a_while(vendor: Vendor) -> None:
+def test_a_refused_key_is_in_no_request_for_a_while(vendor: Vendor) -> None:
     provider = vendor.make(KEYS, clock=FakeClock())
     first = provider.request(call())
     with pytest.raises(ProviderFault):
@@ -1091,7 +1106,7 @@ async def test_a_router_routes_through_it(provider: HttpProvider, stream: bool) 
     assert (answer.output, answer.routing.tokens.input, answer.routing.tokens.output) == ("say this", 9, 3)
 
 
-def test_steps_go_through_a_provider_that_somebody_else_sends_for(vendor: Vendor) -> None:
+def test_steps_use_a_provider_whose_requests_the_caller_sends(vendor: Vendor) -> None:
     provider = vendor.make(KEY)
     answers = [(404, b"{}"), (200, bytes_of(vendor.calling))]
     with Router(providers=[provider]).steps("hi", tools=[{"type": "function", "name": "f"}]) as steps:

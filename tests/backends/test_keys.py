@@ -30,7 +30,7 @@ class Keys:
         self.ring = KeyRing([Secret(name) for name in names], self.clock, "test")
 
     def turn(self) -> str:
-        """The keys that a call asks if each refuses, though none is put aside."""
+        """The keys that a call would try if all refused."""
         return "".join(key.reveal() for key in self.ring.turn(MODEL))
 
     def refuse(self, name: str, fault: ProviderFault) -> None:
@@ -40,7 +40,7 @@ class Keys:
         return next(key for key in self.ring.keys if key.reveal() == name)
 
     def call(self, outcomes: dict[str, ProviderFault]) -> tuple[str, ProviderFault | None]:
-        """Ask key after key, as a provider does: which were asked, and the fault that is told."""
+        """Try the keys like a provider. Returns the tried ones and the fault."""
         asked, faults = "", {}
         for key in self.ring.turn(MODEL):
             asked += key.reveal()
@@ -73,13 +73,13 @@ class Keys:
         (ProviderFault("connect"), None),
     ],
 )
-def test_only_what_is_said_of_the_key_puts_it_aside(fault: ProviderFault, seconds: float | None) -> None:
+def test_only_faults_of_the_key_suspend_it(fault: ProviderFault, seconds: float | None) -> None:
     keys = Keys("ab")
     assert aside_s(fault) == seconds
     assert keys.ring.refuse(keys["a"], fault) == (seconds is not None)
 
 
-def test_a_key_stays_in_use_until_it_is_refused_and_its_successor_after() -> None:
+def test_a_key_is_used_until_refused_and_then_its_successor() -> None:
     keys = Keys("abc")
     assert keys.call({}) == keys.call({}) == ("a", None)
     assert keys.call({"a": UNKNOWN}) == ("ab", None)
@@ -87,7 +87,7 @@ def test_a_key_stays_in_use_until_it_is_refused_and_its_successor_after() -> Non
     assert keys.call({}) == ("b", None), "its prompt cache is warm"
 
 
-def test_a_refused_key_is_asked_again_after_its_time() -> None:
+def test_a_refused_key_is_tried_again_after_its_time() -> None:
     keys = Keys("ab")
     keys.call({"a": limited(3.0)})
     keys.pass_time(2.9)
@@ -96,14 +96,14 @@ def test_a_refused_key_is_asked_again_after_its_time() -> None:
     assert keys.call({}) == ("a", None)
 
 
-def test_all_keys_are_asked_before_a_fault_is_told_that_of_the_one_due_soonest() -> None:
+def test_all_keys_are_tried_before_the_soonest_fault_is_raised() -> None:
     keys = Keys("abc")
     told = limited(4.0)
     assert keys.call({"a": UNKNOWN, "b": told, "c": limited(9.0)}) == ("abc", told)
     assert told.retry_after == 4.0
 
 
-def test_a_key_that_came_due_while_others_were_asked_is_to_be_waited_for_no_longer() -> None:
+def test_a_key_that_became_available_meanwhile_needs_no_wait() -> None:
     keys, first, second = Keys("ab"), limited(1.0), limited(9.0)
     keys.refuse("a", first)
     keys.pass_time(2.0)
@@ -112,7 +112,7 @@ def test_a_key_that_came_due_while_others_were_asked_is_to_be_waited_for_no_long
     assert first.retry_after == 0.0
 
 
-def test_when_all_are_aside_the_one_due_soonest_is_asked_alone() -> None:
+def test_if_all_are_suspended_only_the_soonest_is_tried() -> None:
     keys = Keys("abc")
     keys.call({"a": UNKNOWN, "b": limited(4.0), "c": limited(9.0)})
     keys.pass_time(1.0)
@@ -123,30 +123,30 @@ def test_when_all_are_aside_the_one_due_soonest_is_asked_alone() -> None:
     assert fault.retry_after == 8.0, "the third is due before it"
 
 
-def test_a_limit_without_a_time_is_told_with_the_time_that_holds() -> None:
+def test_a_limit_without_a_time_gets_the_default_time() -> None:
     fault = Keys("ab").call({"a": limited(None), "b": limited(None)})[1]
     assert fault is not None
     assert fault.retry_after == LIMITED_S
 
 
-def test_a_retry_after_of_nothing_still_lets_the_others_be_asked_first() -> None:
+def test_a_retry_after_of_zero_still_tries_the_others_first() -> None:
     assert Keys("ab").call({"a": limited(0.0)}) == ("ab", None)
 
 
-def test_a_fault_that_is_not_a_limit_keeps_its_words() -> None:
+def test_a_fault_other_than_a_limit_is_unchanged() -> None:
     fault = ProviderFault("auth", status=401)
     assert Keys("ab").call({"a": fault, "b": ProviderFault("auth", status=402)}) == ("ab", fault)
     assert fault.retry_after is None
 
 
-def test_a_key_that_another_thread_made_due_meanwhile_leaves_the_last_fault() -> None:
+def test_a_key_freed_by_another_thread_leaves_the_last_fault() -> None:
     keys = Keys("ab")
     fault = ProviderFault("auth", status=401)
     keys.refuse("b", fault)
     assert keys.ring.told({keys["b"]: fault}) is fault
 
 
-def test_threads_that_refuse_at_once_lose_nothing() -> None:
+def test_concurrent_refusals_are_not_lost() -> None:
     keys = Keys("abcdefgh")
     threads = [threading.Thread(target=lambda: keys.call(dict.fromkeys("abcdefg", UNKNOWN))) for _ in range(8)]
     for thread in threads:
@@ -156,7 +156,7 @@ def test_threads_that_refuse_at_once_lose_nothing() -> None:
     assert keys.call({}) == ("h", None)
 
 
-def test_one_call_asks_so_many_keys_at_most() -> None:
+def test_one_call_tries_a_bounded_number_of_keys() -> None:
     keys = Keys("abcdefghijkl")
     asked, _ = keys.call(dict.fromkeys("abcdefghijkl", UNKNOWN))
     assert asked == "abcdefgh"
@@ -169,7 +169,7 @@ CALLS = st.tuples(st.dictionaries(st.sampled_from("abcd"), FAULTS), st.sampled_f
 
 
 @given(st.integers(1, 4), st.lists(CALLS, max_size=12))
-def test_whatever_happens_each_key_is_asked_once_a_call_and_a_free_one_first(
+def test_each_key_is_tried_once_a_call_available_ones_first(
     count: int, calls: Sequence[tuple[dict[str, ProviderFault], float]]
 ) -> None:
     keys = Keys("abcd"[:count])
@@ -196,7 +196,7 @@ def test_whatever_happens_each_key_is_asked_once_a_call_and_a_free_one_first(
 # --- limits that an answer used up
 
 
-def test_a_key_that_is_used_up_for_a_model_comes_last_until_the_reset_five_minutes_at_most() -> None:
+def test_a_used_up_key_comes_last_until_the_reset_or_five_minutes() -> None:
     keys = Keys("abc")
     keys.ring.served(keys["a"], MODEL, 3_600.0)
     assert next(keys.ring.turn("x/other")).reveal() == "a"
@@ -207,7 +207,7 @@ def test_a_key_that_is_used_up_for_a_model_comes_last_until_the_reset_five_minut
     assert keys.ring.due(keys["a"], MODEL) == keys.clock.monotonic()
 
 
-def test_when_all_are_used_up_the_one_due_soonest_is_asked_all_the_same() -> None:
+def test_if_all_are_used_up_the_soonest_is_tried() -> None:
     keys = Keys("ab")
     for name in "ab":
         keys.ring.served(keys[name], MODEL, 60.0)

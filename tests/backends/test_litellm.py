@@ -29,6 +29,7 @@ from routewright.wire import (
     Model,
     NamedToolChoice,
     Params,
+    ReasoningBudget,
     Thought,
     Tool,
     ToolDelta,
@@ -56,7 +57,7 @@ WHOLE = {
 
 
 class Piece:
-    """As pydantic's models write themselves."""
+    """Serializes like a pydantic model."""
 
     def __init__(self, document: Any) -> None:
         self.document = document
@@ -88,7 +89,7 @@ class Wrapper:
 
 
 class StandIn(ModuleType):
-    """What the provider uses of litellm."""
+    """The part of litellm that the provider uses."""
 
     def __init__(self) -> None:
         super().__init__("litellm")
@@ -110,7 +111,7 @@ class StandIn(ModuleType):
 
 
 def error(name: str, status: Any, message: str = "", *, parent: str = "", headers: Any = None) -> Exception:
-    """An exception as litellm makes them: a class of its own, a status, words and perhaps the answer."""
+    """An exception like those of litellm: class, status, message and perhaps the response."""
     base = type(parent, (Exception,), {}) if parent else Exception
     made: Any = type(name, (base,), {})(f"litellm.{name}: {message}")
     made.status_code, made.message = status, f"litellm.{name}: {message}"
@@ -133,7 +134,7 @@ def made(name: str = "acme", **rest: Any) -> Any:
 
 
 def written(fault: BaseException) -> str:
-    """All that is said of a fault but its body."""
+    """All texts of a fault except its body."""
     behind = f"{fault.__cause__!r} {fault.__context__!r}"
     return "".join(traceback.format_exception(fault)) + repr(fault) + repr(fault.args) + str(fault) + behind
 
@@ -152,7 +153,7 @@ def test_without_the_package_one_sentence_names_the_extra(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("before", [None, "False"])
-def test_the_package_is_loaded_without_its_download_and_is_told_to_print_nothing(
+def test_the_package_is_imported_without_download_and_prints_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: str | None
 ) -> None:
     (tmp_path / "litellm.py").write_text(f"import os\nseen = os.environ.get({OFFLINE!r})\n", "utf-8")
@@ -177,7 +178,7 @@ def test_it_fits_the_protocols(package: StandIn) -> None:
 
 @asyncio_only
 @pytest.mark.anyio
-async def test_a_call_is_asked_without_retries_and_within_the_deadline(package: StandIn) -> None:
+async def test_a_call_has_no_retries_and_the_deadline_as_its_timeout(package: StandIn) -> None:
     provider = made("amazon-bedrock", vendor="bedrock", api_key=KEY, options={"aws_region_name": "eu-west-1"})
     tools = [Tool(name="f", parameters={"type": "object"})]
     upstream = asking.call(
@@ -207,7 +208,7 @@ async def test_a_call_is_asked_without_retries_and_within_the_deadline(package: 
 
 @asyncio_only
 @pytest.mark.anyio
-async def test_a_call_of_a_wider_trace_goes_on_under_its_header_beside_those_of_the_options(package: StandIn) -> None:
+async def test_traceparent_is_sent_beside_the_headers_of_the_options(package: StandIn) -> None:
     parent, options = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", {"extra_headers": {"x-team": "a"}}
     await chunks_of(made(options=options), call(stream=False, traceparent=parent))
     await chunks_of(made(), call(stream=False, traceparent=parent))
@@ -224,7 +225,7 @@ async def test_a_call_of_a_wider_trace_goes_on_under_its_header_beside_those_of_
 
 @asyncio_only
 @pytest.mark.anyio
-async def test_a_stream_is_read_by_the_same_reader_as_hosts_are_and_closed(package: StandIn) -> None:
+async def test_a_stream_is_read_like_that_of_a_host_and_closed(package: StandIn) -> None:
     piece = {"index": 0, "id": "c1", "function": {"name": "f", "arguments": "{}"}}
     package.answer = Wrapper(
         delta(reasoning_content="hm"), delta("so"), delta(tool_calls=[piece]), delta(finish="tool_calls"), USAGE
@@ -250,7 +251,7 @@ async def test_leaving_a_stream_closes_it(package: StandIn) -> None:
 @asyncio_only
 @pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_is_no_answer_is_a_fault_after_its_usage(package: StandIn, stream: bool) -> None:
+async def test_an_invalid_answer_is_a_fault_after_its_usage(package: StandIn, stream: bool) -> None:
     package.answer = Wrapper(USAGE, delta("half")) if stream else Piece({"choices": [], "usage": USAGE["usage"]})
     async with made().open(call(stream=stream)) as chunks:
         assert await anext(chunks) == Usage(9, 3)
@@ -282,7 +283,7 @@ FAULTS = [
 @asyncio_only
 @pytest.mark.anyio
 @pytest.mark.parametrize(("raised", "kind", "status", "wait_s"), FAULTS, ids=lambda each: type(each).__name__)
-async def test_an_exception_is_a_fault_by_its_type_and_status(
+async def test_an_exception_is_classified_by_type_and_status(
     package: StandIn, raised: Exception, kind: str, status: int | None, wait_s: float | None
 ) -> None:
     package.answer = raised
@@ -294,7 +295,7 @@ async def test_an_exception_is_a_fault_by_its_type_and_status(
 
 @asyncio_only
 @pytest.mark.anyio
-async def test_an_exception_on_the_way_is_a_fault_of_a_call_that_was_answered(package: StandIn) -> None:
+async def test_an_exception_in_a_stream_is_marked_as_answered(package: StandIn) -> None:
     for name, kind in (("APIConnectionError", "reset"), ("MidStreamFallbackError", "server")):
         package.answer = Wrapper(delta("half"), error(name, 503))
         async with made().open(call()) as chunks:
@@ -307,7 +308,7 @@ async def test_an_exception_on_the_way_is_a_fault_of_a_call_that_was_answered(pa
 @asyncio_only
 @pytest.mark.anyio
 @pytest.mark.parametrize("begun", [False, True])
-async def test_neither_prompt_nor_key_is_in_what_is_shown(package: StandIn, begun: bool) -> None:
+async def test_neither_prompt_nor_key_is_shown(package: StandIn, begun: bool) -> None:
     other, third = "Canary-option-0123", "Canary-environ-0123"
     options, environ = {"aws_secret_access_key": Secret(other)}, {"ACME_API_KEY": third}
     provider = made(api_key=KEY, options=options, environ=environ)
@@ -335,7 +336,9 @@ async def test_neither_prompt_nor_key_is_in_what_is_shown(package: StandIn, begu
         (ValueError("no such vendor"), ()),
     ],
 )
-def test_what_litellm_cannot_ask_for_is_not_supported(package: StandIn, known: Any, lacking: tuple[str, ...]) -> None:
+def test_parameters_unknown_to_litellm_are_unsupported_features(
+    package: StandIn, known: Any, lacking: tuple[str, ...]
+) -> None:
     package.known = known
     assert made().unsupported(Model(id="acme/m")) == lacking
     thinks = made().unsupported(Model(id="acme/m", reasoning=True))
@@ -343,9 +346,17 @@ def test_what_litellm_cannot_ask_for_is_not_supported(package: StandIn, known: A
 
 
 @pytest.mark.anyio
-async def test_a_router_routes_through_it_on_asyncio_and_elsewhere_says_why_not(
-    package: StandIn, anyio_backend: str
-) -> None:
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_cannot_be_expressed_is_a_request_fault(package: StandIn) -> None:
+    fault = await fault_of(made(), call(params=Params(reasoning=ReasoningBudget(100))))
+    assert (fault.kind, fault.message) == (
+        "request",
+        "the model needs a reasoning budget of at least 1024 tokens, got 100",
+    )
+
+
+@pytest.mark.anyio
+async def test_a_router_routes_through_it_on_asyncio_only(package: StandIn, anyio_backend: str) -> None:
     model = Model(id="acme/m", quality=0.5, pricing_per_1m=Pricing(1.0, 2.0))
     provider = made(models=[model])
     if anyio_backend == "trio":
@@ -356,7 +367,7 @@ async def test_a_router_routes_through_it_on_asyncio_and_elsewhere_says_why_not(
     assert (answer.output, answer.routing.cost_usd) == ("hello", 1.5e-05)
 
 
-def test_without_models_it_serves_those_of_the_catalogue_under_its_name(package: StandIn) -> None:
+def test_without_models_it_serves_those_of_the_catalogue(package: StandIn) -> None:
     router = Router(providers=[made("amazon-bedrock", vendor="bedrock")])
     assert router.decide("hi").model.startswith("amazon-bedrock/")
 
@@ -370,7 +381,7 @@ def test_without_models_it_serves_those_of_the_catalogue_under_its_name(package:
         ({"models": None}, "models: None is not a list of Model; leave it out, or pass [Model(id=...)]"),
     ],
 )
-def test_what_is_not_of_its_kind_is_refused(package: StandIn, given: dict[str, Any], said: str) -> None:
+def test_arguments_of_a_wrong_type_are_refused(package: StandIn, given: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationFailed) as caught:
         made(**{"name": "acme", **given})
     assert str(caught.value) == said
@@ -394,7 +405,7 @@ async def real(server: OpenAIServer, anyio_backend: str) -> AsyncIterator[Any]:
 @asyncio_only
 @pytest.mark.anyio
 @pytest.mark.filterwarnings("ignore")
-async def test_the_real_package_answers_and_fails_as_its_stand_in_does(server: OpenAIServer, real: Any) -> None:
+async def test_the_real_package_behaves_like_its_stand_in(server: OpenAIServer, real: Any) -> None:
     def asked(**rest: Any) -> UpstreamCall:
         return asking.call("abc", model="acme/m", deadline=SystemClock().monotonic() + 30.0, **rest)
 
@@ -416,7 +427,7 @@ async def test_the_real_package_answers_and_fails_as_its_stand_in_does(server: O
 
 @asyncio_only
 @pytest.mark.anyio
-async def test_a_callers_own_fields_are_never_arguments_of_litellm(package: StandIn) -> None:
+async def test_extra_fields_are_never_arguments_of_litellm(package: StandIn) -> None:
     extra: dict[str, dict[str, Any]] = {"acme": {"api_base": "http://evil", "top_k": 3}, "other": {"top_k": 4}}
     await chunks_of(made(), asking.call("hi", model="acme/m", params=Params(extra=extra), stream=False))
     (asked,) = package.calls

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.anyio
 # On trio the SDK leaves the end of an HTTP answer to the garbage collector.
 unread = pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
-LIAR = str(Path(__file__).with_name("mcp_liar.py"))
+BARE = str(Path(__file__).with_name("mcp_bare_server.py"))
 ONE = Model(
     id="test/one", modalities=("text", "tool"), quality=0.8, pricing_per_1m=Pricing(1.0, 1.0), context_window=100_000
 )
@@ -42,8 +42,8 @@ def shop(**given: Any) -> McpTools:
     return McpTools.stdio(sys.executable, [SERVER, "stdio"], **given)
 
 
-def liar(how: str, **given: Any) -> McpTools:
-    return McpTools.stdio(sys.executable, [LIAR, how], **given)
+def bare(defect: str = "none", **given: Any) -> McpTools:
+    return McpTools.stdio(sys.executable, [BARE, defect], **given)
 
 
 async def run(tools: list[Any], *calls: tuple[str, dict[str, Any]], **given: Any) -> AgentAnswer[Any]:
@@ -58,7 +58,7 @@ async def run(tools: list[Any], *calls: tuple[str, dict[str, Any]], **given: Any
 
 
 def children() -> list[str]:
-    """Processes that this one has started and that still run; none where the system does not say."""
+    """Running child processes; empty if the system does not list them."""
     told = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
     return told.read_text().split() if told.exists() else []
 
@@ -68,8 +68,8 @@ def outputs(answer: AgentAnswer[Any]) -> list[Any]:
 
 
 @pytest.fixture
-def site() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """The server over HTTP, and its process."""
+def site() -> Iterator[str]:
+    """The address of the server over HTTP."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
     process = subprocess.Popen([sys.executable, SERVER, "http", str(port)])
@@ -80,7 +80,7 @@ def site() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
                 break
             except ConnectionRefusedError:
                 time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}/mcp", process
+        yield f"http://127.0.0.1:{port}/mcp"
     finally:
         process.kill()
         process.wait()
@@ -116,57 +116,51 @@ async def test_an_agent_uses_the_tools_of_a_server_over_stdio() -> None:
 
 
 @unread
-async def test_an_agent_uses_the_tools_of_a_server_over_http(site: tuple[str, Any]) -> None:
-    async with McpTools.http(site[0], headers={"authorization": "Bearer s3cret"}, allow=["price", "hang"]) as tools:
-        assert {tool.spec.name for tool in tools} == {"price", "hang"}
+async def test_an_agent_uses_the_tools_of_a_server_over_http(site: str) -> None:
+    async with McpTools.http(site, headers={"authorization": "Bearer s3cret"}, allow=["price", "hang", "die"]) as tools:
+        assert {tool.spec.name for tool in tools} == {"price", "hang", "die"}
         answer = await run(tools, ("price", {"article": "tea"}), ("hang", {}), per_step_timeout_ms=1000)
         found, late = outputs(answer)
         assert found == {"result": {"article": "tea", "price": 3}}
         assert late["error"].startswith("timed out after ")
         again = await run(tools, ("price", {"article": "tea"}))
         assert outputs(again) == [found]
+        for call in (("die", {}), ("price", {"article": "tea"})):
+            gone = await run(tools, call)
+            assert gone.status == "completed"
+            assert outputs(gone) == [{"error": "the MCP server of this tool ended the connection"}]
 
 
 async def test_all_tools_of_a_server_may_need_approval() -> None:
-    async with shop(needs_approval=True, allow=["price"]) as tools:
-        answer = await run(tools, ("price", {"article": "tea"}))
+    async with bare(needs_approval=True, allow=["good"]) as tools:
+        answer = await run(tools, ("good", {}))
         assert (answer.marker, outputs(answer)) == ("tool_calls_pending", [])
-        approved = await run(tools, ("price", {"article": "tea"}), approve=lambda name, arguments: True)
-        assert outputs(approved)[0]["result"]["price"] == 3
+        approved = await run(tools, ("good", {}), approve=lambda name, arguments: True)
+        assert outputs(approved) == [{"result": {"n": 1}}]
     assert McpTools.http("http://x/", needs_approval=True).needs_approval
 
 
-async def test_a_call_that_hangs_is_left_at_the_deadline_and_harms_no_other() -> None:
-    async with shop() as tools:
+async def test_a_call_that_hangs_ends_at_the_deadline_and_harms_no_other() -> None:
+    async with bare() as tools:
         began = time.monotonic()
-        answer = await run(tools, ("hang", {}), ("price", {"article": "tea"}), per_step_timeout_ms=1000)
+        answer = await run(tools, ("hang", {}), ("good", {}), per_step_timeout_ms=1000)
         assert time.monotonic() - began < 3
         late, found = outputs(answer)
         assert late["error"].startswith("timed out after ")
-        assert found["result"]["price"] == 3
-        assert outputs(await run(tools, ("price", {"article": "tea"}))) == [found]
+        assert found == {"result": {"n": 1}}
+        assert outputs(await run(tools, ("good", {}))) == [found]
 
 
-async def test_a_server_that_dies_in_a_call_fails_it_and_all_later_ones_but_nothing_else() -> None:
-    async with shop() as tools:
-        answer = await run(tools, ("die", {}))
-        assert answer.status == "completed"
-        assert outputs(answer) == [{"error": "the MCP server of this tool ended the connection"}]
-        later = await run(tools, ("price", {"article": "tea"}))
-        assert outputs(later) == [{"error": "the MCP server of this tool ended the connection"}]
-
-
-@unread
-async def test_a_site_that_dies_in_a_call_fails_it_and_all_later_ones(site: tuple[str, Any]) -> None:
-    async with McpTools.http(site[0]) as tools:
-        for call in (("die", {}), ("price", {"article": "tea"}), ("price", {"article": "tea"})):
-            answer = await run(tools, call)
+async def test_a_server_that_dies_fails_its_calls_but_not_the_run() -> None:
+    async with bare() as tools:
+        for name in ("die", "good"):
+            answer = await run(tools, (name, {}))
             assert answer.status == "completed"
             assert outputs(answer) == [{"error": "the MCP server of this tool ended the connection"}]
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("defect", "said"),
     [
         ("schema", "'bad' of the MCP server python.*not the schema of an object"),
         ("no_schema", "'bad'.*not the schema of an object"),
@@ -179,24 +173,24 @@ async def test_a_site_that_dies_in_a_call_fails_it_and_all_later_ones(site: tupl
         ("endless", "more than 100 pages"),
     ],
 )
-async def test_a_server_that_lies_is_refused_by_name(how: str, said: str) -> None:
+async def test_an_invalid_tool_is_refused_by_name(defect: str, said: str) -> None:
     with pytest.raises(ValidationFailed, match=said) as caught:
-        async with liar(how):
+        async with bare(defect):
             raise AssertionError("it opened")
     assert "python" in caught.value.message
     assert len(caught.value.message) < 500
 
 
-@pytest.mark.parametrize("how", ["schema", "name", "number"])
-async def test_what_is_not_allowed_is_neither_offered_nor_checked(how: str) -> None:
-    async with liar(how, allow=["good"]) as tools:
+@pytest.mark.parametrize("defect", ["schema", "name", "number"])
+async def test_tools_that_are_not_allowed_are_neither_offered_nor_checked(defect: str) -> None:
+    async with bare(defect, allow=["good"]) as tools:
         (tool,) = tools
         assert tool.spec.parameters == {"type": "object"}
         assert outputs(await run(tools, ("good", {}), ("bad", {})))[0] == {"result": {"n": 1}}
 
 
 async def test_a_result_outside_the_protocol_fails_the_call() -> None:
-    async with liar("result") as tools:
+    async with bare("result") as tools:
         assert "the protocol does not allow" in outputs(await run(tools, ("good", {})))[0]["error"]
 
 
@@ -234,7 +228,7 @@ class Bomb(BaseHTTPRequestHandler):
 
 
 @unread
-async def test_a_site_cannot_fill_the_memory() -> None:
+async def test_a_server_over_http_cannot_fill_the_memory() -> None:
     with HTTPServer(("127.0.0.1", 0), Bomb) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         async with McpTools.http(f"http://127.0.0.1:{server.server_port}/mcp") as tools:
@@ -245,12 +239,12 @@ async def test_a_site_cannot_fill_the_memory() -> None:
         assert "the body is compressed, or longer than 4194304 bytes" in output["error"]
 
 
-async def test_what_cannot_be_opened_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValidationFailed, match="no tool 'prise'; did you mean 'price'"):
-        async with shop(allow=["prise"]):
+async def test_a_server_that_cannot_be_opened_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValidationFailed, match="no tool 'goof'; did you mean 'good'"):
+        async with bare(allow=["goof"]):
             pass
     with pytest.raises(ValidationFailed, match="list of names"):
-        shop(allow="price")
+        bare(allow="good")
     with pytest.raises(ValidationFailed, match=r"args: must be a list of strings, got a string; write \['server.py'\]"):
         McpTools.stdio("python", "server.py")
     with pytest.raises(ValidationFailed, match="is not an address"):
@@ -268,18 +262,16 @@ async def test_what_cannot_be_opened_says_so(monkeypatch: pytest.MonkeyPatch) ->
             pass
     monkeypatch.setattr(mcp_connection, "OPEN_S", 0.5)
     with pytest.raises(ToolFailed, match="listed no tools within"):
-        async with liar("silent"):
+        async with bare("silent"):
             pass
 
 
-async def test_errors_of_the_body_pass_as_they_are_and_end_the_server() -> None:
-    others, opened = children(), shop()
+async def test_an_error_in_the_context_ends_the_server_and_passes() -> None:
+    others, opened = children(), bare()
     with pytest.raises(KeyError):
         async with opened as tools:
             raise KeyError
-    assert outputs(await run(tools, ("price", {"article": "tea"}))) == [
-        {"error": "the MCP server of this tool is closed"}
-    ]
+    assert outputs(await run(tools, ("good", {}))) == [{"error": "the MCP server of this tool is closed"}]
     with anyio.move_on_after(10) as scope:
         async with opened as tools:
             with pytest.raises(RuntimeError, match="open already"):
@@ -291,16 +283,16 @@ async def test_errors_of_the_body_pass_as_they_are_and_end_the_server() -> None:
 
 
 async def test_the_tools_belong_to_their_event_loop() -> None:
-    async with shop() as tools:
+    async with bare() as tools:
 
         def elsewhere() -> AgentAnswer[Any]:
-            return anyio.run(run, tools, ("price", {"article": "tea"}))
+            return anyio.run(run, tools, ("good", {}))
 
         answer = await anyio.to_thread.run_sync(elsewhere)
     assert outputs(answer) == [{"error": "the MCP server of this tool was opened in another event loop"}]
 
 
-def test_keys_are_in_no_repr() -> None:
+def test_no_repr_shows_keys() -> None:
     for tools in (shop(env={"TOKEN": "s3cret"}), McpTools.http("http://x/", headers={"authorization": "s3cret"})):
         assert "s3cret" not in repr(tools) + repr(vars(tools))
 

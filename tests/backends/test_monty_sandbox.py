@@ -42,7 +42,7 @@ async def test_no_escape_reaches_the_host(outside: Outside) -> None:
         ("raise TimeoutError('mine')", "TimeoutError: mine", 1),
     ],
 )
-async def test_what_a_program_prints_and_how_it_ends(code: str, output: str, exit_code: int) -> None:
+async def test_output_and_exit_code(code: str, output: str, exit_code: int) -> None:
     done = await SANDBOX.execute(code, TIMEOUT_S)
     assert (done.exit_code, done.reason) == (exit_code, None)
     assert output in done.output

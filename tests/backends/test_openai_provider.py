@@ -52,9 +52,7 @@ def vendor() -> Vendor:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
-async def test_call_is_sent_as_the_official_types_have_it(
-    server: OpenAIServer, provider: OpenAIProvider, stream: bool
-) -> None:
+async def test_request_matches_the_official_types(server: OpenAIServer, provider: OpenAIProvider, stream: bool) -> None:
     spoken = [
         Message("developer", "be brief"),
         Message("system", "and kind"),
@@ -157,13 +155,13 @@ def test_each_host_gets_its_own_dialect() -> None:
     assert body_for("minimax")["reasoning_split"] is True
 
 
-def test_developer_is_system_where_the_role_is_not_known() -> None:
+def test_developer_role_is_sent_as_system_where_it_is_unknown() -> None:
     messages = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
     sent = request_body(call(Message("developer", "a"), "b"), HOSTS["mistral"])["messages"]
     assert json.loads(msgspec.json.encode(sent)) == messages
 
 
-def test_models_of_openai_that_reason_take_no_sampling_and_are_sent_none() -> None:
+def test_reasoning_models_of_openai_are_sent_no_sampling() -> None:
     thinks, params = Model(id="openai/o3", reasoning=True), Params(temperature=1.0, top_p=1.0)
     lacking = OpenAIProvider(KEY).unsupported(thinks)
     assert {"temperature", "top_p"} <= set(lacking)
@@ -185,7 +183,7 @@ def test_models_of_openai_that_reason_take_no_sampling_and_are_sent_none() -> No
         ("gpt-6.1-sol", {}, "tools; declare no tools to admit"),
     ],
 )
-def test_tools_go_to_models_that_take_them_as_they_think(name: str, params: Any, why: str | None) -> None:
+def test_tools_with_reasoning_go_to_models_that_support_both(name: str, params: Any, why: str | None) -> None:
     router, tools = Router(providers=[OpenAIProvider(KEY)]), [{"type": "function", "name": "f"}]
     model = f"openai/{name}"
     if why is None:
@@ -200,7 +198,7 @@ def test_tools_go_to_models_that_take_them_as_they_think(name: str, params: Any,
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
-async def test_tool_calls_come_by_index(server: OpenAIServer, provider: OpenAIProvider, stream: bool) -> None:
+async def test_tool_calls_are_told_apart_by_index(server: OpenAIServer, provider: OpenAIProvider, stream: bool) -> None:
     def piece(index: int, arguments: str, **first: Any) -> dict[str, Any]:
         function = {"arguments": arguments} | ({"name": first.pop("name")} if first else {})
         return {"index": index, "function": function} | first
@@ -243,7 +241,7 @@ async def test_tool_calls_without_index_or_id_are_told_apart(server: OpenAIServe
 
 
 @pytest.mark.anyio
-async def test_reasoning_is_read_and_no_output(server: OpenAIServer, provider: OpenAIProvider) -> None:
+async def test_reasoning_is_not_output(server: OpenAIServer, provider: OpenAIProvider) -> None:
     server.answers = [
         events(delta(reasoning_content="hm"), b": comment\n\n", delta("so", reasoning="x"), delta(finish="stop"))
     ]
@@ -266,7 +264,7 @@ async def test_reasoning_is_read_and_no_output(server: OpenAIServer, provider: O
         ("eos", "stop"),
     ],
 )
-async def test_finish_reasons_are_said_in_the_common_words(
+async def test_finish_reasons_are_translated(
     server: OpenAIServer, provider: OpenAIProvider, said: str, common: str
 ) -> None:
     server.answers = [whole(finish=said, usage=None), events(delta("hello", finish=said))]
@@ -275,7 +273,9 @@ async def test_finish_reasons_are_said_in_the_common_words(
 
 
 @pytest.mark.anyio
-async def test_answer_may_be_empty_where_the_reason_says_why(server: OpenAIServer, provider: OpenAIProvider) -> None:
+async def test_empty_answer_is_allowed_if_the_reason_explains_it(
+    server: OpenAIServer, provider: OpenAIProvider
+) -> None:
     silent = {"role": "assistant", "content": None}
     for reason in ("length", "content_filter"):
         server.answers = [whole(silent, finish=reason, usage=None), events(delta(finish=reason))]
@@ -290,7 +290,7 @@ async def test_content_in_parts_is_its_text(server: OpenAIServer, provider: Open
     assert await chunks_of(provider, call(stream=False)) == [Delta("ab"), Finish("stop")]
 
 
-def test_usage_is_read_in_every_host_s_words() -> None:
+def test_usage_is_read_in_the_form_of_every_host() -> None:
     base = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
     assert read_usage(base) == Usage(100, 20)
     assert read_usage({"prompt_tokens": 1}) is None
@@ -318,7 +318,7 @@ def test_usage_is_read_in_every_host_s_words() -> None:
         ({"prompt_tokens_details": {"cached_tokens": 2_500, "cache_write_tokens": 400}}, (2_500, 100)),
     ],
 )
-def test_what_was_written_to_a_cache_is_part_of_the_prompt(said: dict[str, Any], read: tuple[int, int]) -> None:
+def test_tokens_written_to_a_cache_are_part_of_the_prompt(said: dict[str, Any], read: tuple[int, int]) -> None:
     base = {"prompt_tokens": 2_600, "completion_tokens": 20, "total_tokens": 2_620}
     assert read_usage(base | said) == Usage(2_600, 20, cached=read[0], written=read[1])
 
@@ -330,7 +330,7 @@ def test_what_was_written_to_a_cache_is_part_of_the_prompt(said: dict[str, Any],
 @pytest.mark.parametrize(
     "said", [None, {}, {"content": None}, {"content": []}, {"content": [{"type": "thinking", "thinking": []}]}]
 )
-def test_an_answer_that_says_nothing_is_malformed(said: Any, reason: str) -> None:
+def test_an_answer_without_content_is_malformed(said: Any, reason: str) -> None:
     def document(place: str) -> dict[str, Any]:
         return {"choices": [{"index": 0, "finish_reason": reason} | ({} if said is None else {place: said})]}
 
@@ -354,7 +354,7 @@ NATIVELY_BROKEN["choices"][0]["native_finish_reason"] = "network_error"
         (events(delta("half"), delta(refusal="I cannot")), "refused"),
     ],
 )
-async def test_stream_that_says_it_broke_gives_what_came_before_the_fault(
+async def test_error_event_in_a_stream_comes_after_the_chunks_before_it(
     server: OpenAIServer, provider: OpenAIProvider, answer: Answer, kind: str
 ) -> None:
     server.answers = [answer]
@@ -362,7 +362,7 @@ async def test_stream_that_says_it_broke_gives_what_came_before_the_fault(
     assert (came, fault.kind) == ([Delta("half")], kind)
 
 
-def test_an_end_mark_without_a_reason_is_no_end() -> None:
+def test_an_end_mark_without_a_finish_reason_is_truncated() -> None:
     for said in ([], [delta("half")]):
         assert kind_of(read_streamed, Completion("x"), bytes_of(events(*said))) == "truncated"
 
@@ -396,14 +396,14 @@ STATUSES: list[tuple[int, Any, str]] = [
 
 
 @pytest.mark.parametrize(("status", "body", "kind"), STATUSES)
-def test_status_and_body_say_the_kind_of_fault(status: int, body: Any, kind: str) -> None:
+def test_status_and_body_determine_the_kind_of_fault(status: int, body: Any, kind: str) -> None:
     assert fault_of_answer("openai", status, {}, json.dumps(body)).kind == kind
 
 
 # --- keys and hosts
 
 
-def test_key_comes_from_the_host_s_variable_and_a_missing_one_names_it() -> None:
+def test_key_is_read_from_the_variable_of_the_host() -> None:
     (key,) = OpenAIProvider(name="mistral", environ={"MISTRAL_API_KEY": KEY})._keys.keys
     assert key.reveal() == KEY
     with pytest.raises(ValidationFailed, match="mistral needs a key; set MISTRAL_API_KEY, or give api_key="):
@@ -413,7 +413,7 @@ def test_key_comes_from_the_host_s_variable_and_a_missing_one_names_it() -> None
 
 
 @pytest.mark.parametrize("address", [f"http://{PASSWORD}@x/v1", *BAD_ADDRESSES])
-def test_an_address_of_ones_own_server_is_refused_by_its_variable_without_showing_credentials(address: str) -> None:
+def test_an_invalid_address_names_its_variable_without_credentials(address: str) -> None:
     with pytest.raises(ValidationFailed, match=r"^OLLAMA_HOST: ") as caught:
         OpenAIProvider(name="ollama", environ={"OLLAMA_HOST": address})
     assert PASSWORD not in written(caught.value)
@@ -424,7 +424,7 @@ def test_unknown_host_names_the_nearest() -> None:
         OpenAIProvider(KEY, name="mistrall")
 
 
-def test_a_host_is_one_and_has_an_address() -> None:
+def test_host_must_be_a_host_with_an_address() -> None:
     with pytest.raises(ValidationFailed, match=r"^base_url: '' is not an address"):
         OpenAIProvider(KEY, host=Host(name="x", base_url=""))
     said = r"^host: must be a Host, got str; pass the name of a known one as name=\.\.\., or base_url=\.\.\.$"
@@ -432,7 +432,7 @@ def test_a_host_is_one_and_has_an_address() -> None:
         OpenAIProvider(KEY, host="4921")  # type: ignore[arg-type]  # the point
 
 
-def test_the_address_of_a_single_call_is_refused_with_what_to_write() -> None:
+def test_the_address_of_a_single_call_is_refused_with_a_hint() -> None:
     with pytest.raises(ValidationFailed) as caught:
         OpenAIProvider(KEY, name="mine", base_url="https://llm.example.com/v1/chat/completions/")
     assert str(caught.value) == (
@@ -442,7 +442,7 @@ def test_the_address_of_a_single_call_is_refused_with_what_to_write() -> None:
 
 
 @pytest.mark.parametrize(("name", "provider"), [("anthropic", "AnthropicProvider"), ("google", "GeminiProvider")])
-def test_a_vendor_of_another_protocol_is_refused_naming_its_provider(name: str, provider: str) -> None:
+def test_a_vendor_with_another_protocol_is_refused_naming_its_provider(name: str, provider: str) -> None:
     with pytest.raises(ValidationFailed) as caught:
         OpenAIProvider(KEY, name=name)
     assert str(caught.value) == f"name: {name} has its own protocol; use {provider}"
@@ -457,7 +457,7 @@ def test_many_tool_calls_are_read_in_linear_time() -> None:
     assert time.process_time() - started < 2.0  # it takes a twentieth of that; where it is squared, ten seconds
 
 
-def test_environment_makes_a_provider_for_each_host_that_is_configured() -> None:
+def test_environment_creates_a_provider_for_each_configured_host() -> None:
     environ = {
         "OPENAI_API_KEY": KEY,
         "OPENAI_BASE_URL": "https://proxy.example/v1",
@@ -491,7 +491,7 @@ def test_address_of_a_local_server_is_completed(written: str, meant: str) -> Non
     assert repr(given) == f"OpenAIProvider(name='ollama', base_url={meant!r})"
 
 
-def test_every_host_of_the_table_can_be_made() -> None:
+def test_every_known_host_can_be_created() -> None:
     for host in HOSTS.values():
         provider = OpenAIProvider(
             KEY, name=host.name, environ={"AZURE_OPENAI_ENDPOINT": "https://mine.openai.azure.com"}
@@ -501,7 +501,7 @@ def test_every_host_of_the_table_can_be_made() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_host_of_ones_own_is_asked_for_usage_until_it_refuses(server: OpenAIServer) -> None:
+async def test_an_unknown_host_is_asked_for_usage_until_it_refuses(server: OpenAIServer) -> None:
     provider = OpenAIProvider(KEY, name="mine", base_url=server.url, models=[Model(id="mine/x")])
     refused = {"error": {"message": "Unrecognized request argument supplied: stream_options"}}
     other = {"error": {"message": "Unrecognized request argument supplied: seed"}}
@@ -515,7 +515,7 @@ async def test_a_host_of_ones_own_is_asked_for_usage_until_it_refuses(server: Op
 
 
 @pytest.mark.anyio
-async def test_a_host_that_refuses_without_having_been_asked_is_believed(server: OpenAIServer) -> None:
+async def test_a_call_is_retried_once_without_the_usage_option(server: OpenAIServer) -> None:
     provider = OpenAIProvider(KEY, name="mine", base_url=server.url, models=[Model(id="mine/x")])
     refused = of_json({"error": {"message": "no stream_options"}}, 400)
     server.answers = [refused, refused]
@@ -566,7 +566,7 @@ def piece(index: int | None, arguments: str = "", id: str | None = None, name: s
     ],
     ids=["one index for all", "an id a piece", "all said again", "said late", "one id for all", "some without index"],
 )  # fmt: skip
-async def test_tool_calls_are_told_apart_however_they_are_numbered(
+async def test_tool_calls_are_told_apart_with_any_numbering(
     server: OpenAIServer, provider: OpenAIProvider, pieces: list[dict[str, Any]], given: list[Chunk]
 ) -> None:
     server.answers = [events(*pieces, delta(finish="tool_calls"))]
@@ -590,9 +590,7 @@ TOLD = {"usage": USAGE["usage"]}
         events(USAGE, "{"),
     ],
 )
-async def test_usage_that_came_with_a_fault_is_given_before_it(
-    server: OpenAIServer, provider: OpenAIProvider, answer: Answer
-) -> None:
+async def test_usage_is_given_before_a_fault(server: OpenAIServer, provider: OpenAIProvider, answer: Answer) -> None:
     server.answers = [answer]
     async with provider.open(call()) as chunks:
         assert await anext(chunks) == Usage(9, 3)
@@ -601,7 +599,7 @@ async def test_usage_that_came_with_a_fault_is_given_before_it(
 
 
 @pytest.mark.anyio
-async def test_after_its_reason_an_answer_adds_only_usage(server: OpenAIServer, provider: OpenAIProvider) -> None:
+async def test_after_the_finish_reason_only_usage_counts(server: OpenAIServer, provider: OpenAIProvider) -> None:
     late = [delta("more", finish="length"), piece(0, "{}", "a", "f"), delta(refusal="I cannot")]
     server.answers = [events(delta("all", finish="stop"), *late, USAGE)]
     assert await chunks_of(provider, call()) == [Delta("all"), Usage(9, 3), Finish("stop")]

@@ -78,7 +78,7 @@ def proxy() -> Iterator[ProxyServer]:
 
 @pytest.fixture
 def guarded() -> Iterator[ProxyServer]:
-    """A proxy that wants a password."""
+    """A proxy that requires a password."""
     with ProxyServer(USER) as running:
         yield running
 
@@ -96,7 +96,7 @@ def answer(request: Request) -> Answer:
 
 
 def named(server: OpenAIServer) -> str:
-    """Its address by a name that only the proxy knows."""
+    """Its address with a name that only the proxy resolves."""
     return server.url.replace("127.0.0.1", NAME)
 
 
@@ -132,7 +132,7 @@ async def fault_of(transport: AutoTransport, url: str) -> ProviderFault:
 
 
 @pytest.mark.anyio
-async def test_an_https_address_is_reached_by_a_tunnel_that_is_kept(
+async def test_an_https_address_is_reached_through_a_tunnel_that_is_reused(
     make: Make, upstream: OpenAIServer, proxy: ProxyServer, bundle: Path
 ) -> None:
     async with using(make(proxy=proxy.url, verify=bundle)) as transport:
@@ -147,7 +147,7 @@ async def test_an_https_address_is_reached_by_a_tunnel_that_is_kept(
 
 
 @pytest.mark.anyio
-async def test_an_http_address_is_asked_for_in_absolute_form(
+async def test_an_http_address_is_requested_in_absolute_form(
     make: Make, plain: OpenAIServer, proxy: ProxyServer
 ) -> None:
     async with using(make(proxy=proxy.url)) as transport:
@@ -159,7 +159,7 @@ async def test_an_http_address_is_asked_for_in_absolute_form(
 
 
 @pytest.mark.anyio
-async def test_user_and_password_go_to_the_proxy_alone(
+async def test_user_and_password_go_only_to_the_proxy(
     make: Make, upstream: OpenAIServer, plain: OpenAIServer, guarded: ProxyServer, bundle: Path
 ) -> None:
     async with using(make(proxy=signed_in(guarded), verify=bundle)) as transport:
@@ -171,7 +171,7 @@ async def test_user_and_password_go_to_the_proxy_alone(
 
 
 @pytest.mark.anyio
-async def test_a_password_may_hold_any_character(make: Make, plain: OpenAIServer) -> None:
+async def test_a_password_may_have_any_character(make: Make, plain: OpenAIServer) -> None:
     with ProxyServer("us er:p@ss:/ä") as proxy:
         place = proxy.url.replace("://", "://us%20er:p%40ss%3A%2F%C3%A4@")
         async with using(make(proxy=place)) as transport:
@@ -179,7 +179,7 @@ async def test_a_password_may_hold_any_character(make: Make, plain: OpenAIServer
 
 
 @pytest.mark.anyio
-async def test_a_proxy_may_speak_tls_itself(
+async def test_a_proxy_may_use_tls(
     make: Make, upstream: OpenAIServer, plain: OpenAIServer, tls: ssl.SSLContext, bundle: Path
 ) -> None:
     with ProxyServer(USER, tls=tls) as proxy:
@@ -204,7 +204,7 @@ async def test_cancelling_closes_the_tunnel(
         assert await fetch(transport, named(upstream)) == b"hello"
 
 
-def test_tunnels_work_on_uvloop_also_through_a_proxy_that_speaks_tls(
+def test_tunnels_work_on_uvloop_even_through_a_tls_proxy(
     upstream: OpenAIServer, proxy: ProxyServer, tls: ssl.SSLContext, bundle: Path
 ) -> None:
     uvloop = pytest.importorskip("uvloop")
@@ -223,7 +223,7 @@ def test_tunnels_work_on_uvloop_also_through_a_proxy_that_speaks_tls(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("scheme", ["http", "https"])
-async def test_a_proxy_that_wants_a_password_is_named_and_not_tried_again(
+async def test_a_proxy_that_requires_a_password_is_named_and_not_retried(
     make: Make, upstream: OpenAIServer, plain: OpenAIServer, guarded: ProxyServer, scheme: str
 ) -> None:
     wrong = guarded.url.replace("://", f"://wrong:{PASSWORD}@")
@@ -236,7 +236,7 @@ async def test_a_proxy_that_wants_a_password_is_named_and_not_tried_again(
 
 
 @pytest.mark.anyio
-async def test_a_proxy_that_opens_no_tunnel_is_connect(make: Make, upstream: OpenAIServer) -> None:
+async def test_a_refused_tunnel_is_a_connect_fault(make: Make, upstream: OpenAIServer) -> None:
     with ProxyServer(answers=503) as proxy:
         fault = await fault_of(make(proxy=proxy.url), named(upstream))
     assert (fault.kind, fault.retry) == ("connect", None)
@@ -245,7 +245,7 @@ async def test_a_proxy_that_opens_no_tunnel_is_connect(make: Make, upstream: Ope
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("scheme", ["http", "https"])
-async def test_a_proxy_that_is_not_there_is_connect(make: Make, scheme: str) -> None:
+async def test_an_unreachable_proxy_is_a_connect_fault(make: Make, scheme: str) -> None:
     fault = await fault_of(make(proxy=f"http://{USER}@127.0.0.1:9"), f"{scheme}://{NAME}/v1")
     assert fault.kind == "connect"
     assert f"no connection to {NAME} through the proxy 127.0.0.1:9" in fault.message
@@ -253,9 +253,7 @@ async def test_a_proxy_that_is_not_there_is_connect(make: Make, scheme: str) -> 
 
 
 @pytest.mark.anyio
-async def test_a_proxy_whose_certificate_is_not_trusted_is_connect(
-    make: Make, plain: OpenAIServer, tls: ssl.SSLContext
-) -> None:
+async def test_an_untrusted_proxy_is_a_connect_fault(make: Make, plain: OpenAIServer, tls: ssl.SSLContext) -> None:
     with ProxyServer(tls=tls) as proxy:
         fault = await fault_of(make(proxy=proxy.url), named(plain))
     assert fault.kind == "connect"
@@ -265,7 +263,7 @@ async def test_a_proxy_whose_certificate_is_not_trusted_is_connect(
 
 
 @pytest.mark.anyio
-async def test_a_tunnel_does_not_vouch_for_who_is_behind_it(
+async def test_certificates_are_verified_through_a_tunnel_too(
     make: Make, upstream: OpenAIServer, proxy: ProxyServer
 ) -> None:
     fault = await fault_of(make(proxy=proxy.url), named(upstream))
@@ -278,7 +276,7 @@ async def test_a_tunnel_does_not_vouch_for_who_is_behind_it(
 
 
 @pytest.mark.anyio
-async def test_whom_to_trust_may_be_a_file_a_context_or_everybody(
+async def test_verify_may_be_a_file_a_context_or_false(
     make: Make, upstream: OpenAIServer, bundle: Path, authority: trustme.CA
 ) -> None:
     context = ssl.create_default_context()
@@ -290,14 +288,14 @@ async def test_whom_to_trust_may_be_a_file_a_context_or_everybody(
 
 
 @pytest.mark.anyio
-async def test_a_given_file_is_trusted_alone(make: Make, upstream: OpenAIServer, tmp_path: Path) -> None:
+async def test_only_a_given_file_is_trusted(make: Make, upstream: OpenAIServer, tmp_path: Path) -> None:
     other = tmp_path / "other.pem"
     trustme.CA().cert_pem.write_to_path(str(other))
     assert (await fault_of(make(verify=other), upstream.url)).kind == "connect"
 
 
 @pytest.mark.anyio
-async def test_variables_name_the_authorities_unless_some_are_given(
+async def test_variables_name_the_certificates_unless_verify_is_given(
     make: Make, upstream: OpenAIServer, bundle: Path, tmp_path: Path
 ) -> None:
     async with using(make(environ={"SSL_CERT_FILE": str(bundle)})) as transport:
@@ -308,13 +306,13 @@ async def test_variables_name_the_authorities_unless_some_are_given(
 
 
 @pytest.mark.anyio
-async def test_authorities_that_cannot_be_read_are_a_local_fault(make: Make, upstream: OpenAIServer) -> None:
+async def test_unreadable_certificates_are_a_local_fault(make: Make, upstream: OpenAIServer) -> None:
     fault = await fault_of(make(environ={"SSL_CERT_FILE": "/no/such.pem"}), upstream.url)
     assert fault.kind == "local"
     assert "the certificates of SSL_CERT_FILE cannot be read: No such file" in fault.message
 
 
-def test_a_folder_of_authorities_is_read_as_openssl_does(bundle: Path, authority: trustme.CA, tmp_path: Path) -> None:
+def test_a_folder_of_certificates_is_read_as_by_openssl(bundle: Path, authority: trustme.CA, tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_bytes(bundle.read_bytes())
     for network in (Network(verify=tmp_path), Network(environ={"SSL_CERT_DIR": str(tmp_path)})):
         assert network.tls is not None
@@ -322,7 +320,7 @@ def test_a_folder_of_authorities_is_read_as_openssl_does(bundle: Path, authority
 
 
 @pytest.mark.parametrize("verify", ["/no/such.pem", 1.5, None])
-def test_whom_to_trust_is_checked_when_it_is_given(verify: object) -> None:
+def test_verify_is_checked_by_the_constructor(verify: object) -> None:
     with pytest.raises(ValidationFailed) as caught:
         Network(verify=verify)  # type: ignore[arg-type]
     assert caught.value.problems[0].path == "verify"
@@ -355,7 +353,7 @@ def chosen(environ: Mapping[str, str], url: str) -> str | None:
         ({"ALL_PROXY": "http://a:1", "NO_PROXY": f"{NAME}:443"}, "http://a:1", None),
     ],
 )
-def test_variables_are_read_as_httpx_reads_them(environ: dict[str, str], http: str | None, https: str | None) -> None:
+def test_variables_are_read_as_by_httpx(environ: dict[str, str], http: str | None, https: str | None) -> None:
     assert chosen(environ, f"http://{NAME}/") == http
     assert chosen(environ, f"https://{NAME}/") == https
 
@@ -385,7 +383,7 @@ ENTRIES = [
     scheme=st.sampled_from(["http", "https"]),
     port=st.sampled_from(["", ":8080"]),
 )
-def test_no_proxy_spares_whom_httpx_spares(entries: list[str], host: str, scheme: str, port: str) -> None:
+def test_no_proxy_matches_as_in_httpx(entries: list[str], host: str, scheme: str, port: str) -> None:
     environ, url = {"ALL_PROXY": "http://p:1", "NO_PROXY": ", ".join(entries)}, f"{scheme}://{host}{port}/v1"
     with pytest.MonkeyPatch.context() as patched:
         for name, value in environ.items():
@@ -396,7 +394,7 @@ def test_no_proxy_spares_whom_httpx_spares(entries: list[str], host: str, scheme
 
 
 @pytest.mark.anyio
-async def test_the_environment_is_read_when_a_transport_is_made(
+async def test_the_environment_is_read_by_the_constructor(
     make: Make, plain: OpenAIServer, proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = make()
@@ -423,7 +421,7 @@ async def test_the_environment_is_read_when_a_transport_is_made(
         f"http://[user:{PASSWORD}@p",
     ],
 )
-def test_a_wrong_address_of_a_proxy_is_refused_without_being_shown(wrong: str) -> None:
+def test_an_invalid_proxy_is_refused_without_being_shown(wrong: str) -> None:
     cases: list[tuple[str, str | None, dict[str, str]]] = [
         ("proxy", wrong, {}),
         ("HTTPS_PROXY", None, {"https_proxy": wrong}),
@@ -436,7 +434,7 @@ def test_a_wrong_address_of_a_proxy_is_refused_without_being_shown(wrong: str) -
         assert caught.value.__context__ is None or caught.value.__suppress_context__
 
 
-def test_a_socks_proxy_is_refused_in_a_sentence() -> None:
+def test_a_socks_proxy_is_refused() -> None:
     with pytest.raises(ValidationFailed, match="ALL_PROXY: names a SOCKS proxy, which is not supported"):
         Network(environ={"ALL_PROXY": "socks5h://127.0.0.1:1080"})
 
@@ -445,7 +443,7 @@ def test_a_socks_proxy_is_refused_in_a_sentence() -> None:
 
 
 @pytest.mark.anyio
-async def test_every_provider_goes_through_the_proxy_that_it_was_given(
+async def test_every_provider_uses_the_given_proxy(
     vendor: Vendor, make: Make, guarded: ProxyServer, tls: ssl.SSLContext, bundle: Path
 ) -> None:
     with vendor.serve() as server:
@@ -462,7 +460,7 @@ async def test_every_provider_goes_through_the_proxy_that_it_was_given(
 
 
 @pytest.mark.anyio
-async def test_a_fault_of_a_provider_holds_no_password_of_its_proxy(
+async def test_a_fault_does_not_contain_the_password_of_the_proxy(
     vendor: Vendor, make: Make, guarded: ProxyServer
 ) -> None:
     wrong = guarded.url.replace("://", f"://wrong:{PASSWORD}@")
@@ -474,14 +472,14 @@ async def test_a_fault_of_a_provider_holds_no_password_of_its_proxy(
     assert PASSWORD not in str(vars(caught.value))
 
 
-def test_a_transport_has_a_proxy_of_its_own(vendor: Vendor) -> None:
+def test_proxy_cannot_be_combined_with_a_transport(vendor: Vendor) -> None:
     for more in ({"proxy": "http://p:1"}, {"verify": False}):
         with pytest.raises(ValidationFailed, match="cannot be combined with transport="):
             vendor.make(KEY, base_url="http://x.example", transport=AutoTransport(), **more)
 
 
 @pytest.mark.anyio
-async def test_an_embedder_goes_through_the_proxy_of_the_environment(
+async def test_an_embedder_uses_the_proxy_of_the_environment(
     make: Make, plain: OpenAIServer, proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ALL_PROXY", proxy.url)

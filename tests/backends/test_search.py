@@ -33,7 +33,7 @@ every = pytest.mark.parametrize("make", MAKES, ids=["searxng", "brave", "tavily"
 
 
 class Site:
-    """A service that answers what a test says, and remembers what it was asked."""
+    """A service with scripted answers that records requests."""
 
     def __init__(self) -> None:
         self.answer: Answer | None = None
@@ -78,7 +78,7 @@ async def fault_of(backend: HttpSearch) -> str:
 
 
 @every
-async def test_results_are_plain_bounded_and_at_most_as_many_as_asked(make: Make, site: Site) -> None:
+async def test_results_are_plain_text_and_bounded(make: Make, site: Site) -> None:
     async with make(site.url) as backend:
         assert isinstance(backend, SearchBackend)
         assert await backend.search(" tea\n& milk ", 2) == [
@@ -97,7 +97,7 @@ async def test_results_are_plain_bounded_and_at_most_as_many_as_asked(make: Make
         assert len(site.asked) == 2
 
 
-async def test_each_service_is_asked_in_its_way(site: Site) -> None:
+async def test_each_service_gets_its_form_of_request(site: Site) -> None:
     for make in MAKES:
         async with make(site.url) as backend:
             await backend.search("tea & milk", 100)
@@ -127,15 +127,13 @@ async def test_each_service_is_asked_in_its_way(site: Site) -> None:
         (Answer([b"{", Cut()], 200, chunked=True), "the connection broke"),
     ],
 )
-async def test_faults_are_told_without_addresses_and_keys(
-    make: Make, answer: Answer, expected: str, site: Site
-) -> None:
+async def test_faults_show_no_addresses_and_keys(make: Make, answer: Answer, expected: str, site: Site) -> None:
     site.answer = answer
     assert expected in await fault_of(make(site.url))
 
 
 @every
-async def test_a_service_that_is_not_there_or_does_not_answer_is_told(make: Make, site: Site) -> None:
+async def test_an_unreachable_or_slow_service_is_reported(make: Make, site: Site) -> None:
     assert "no connection: it was refused" in await fault_of(make("http://127.0.0.1:1"))
     gate = Gate()
     site.answer = Answer([b"{", gate], 200, chunked=True)
@@ -145,7 +143,7 @@ async def test_a_service_that_is_not_there_or_does_not_answer_is_told(make: Make
     gate.open()
 
 
-async def test_nothing_found_is_no_fault(site: Site) -> None:
+async def test_finding_nothing_is_not_a_fault(site: Site) -> None:
     site.answer = said({"type": "search", "results": []})
     for make in MAKES:
         async with make(site.url) as backend:
@@ -169,7 +167,7 @@ async def test_an_agent_searches_with_it(site: Site) -> None:
         assert "add 'json' to search.formats" in answer.steps[1].output["error"]
 
 
-def test_keys_are_shown_nowhere() -> None:
+def test_keys_are_never_shown() -> None:
     for made in (BraveSearch(KEY), TavilySearch(KEY)):
         assert KEY not in f"{made!r} {made} {vars(made)}"
         with pytest.raises(TypeError, match="pickled"):

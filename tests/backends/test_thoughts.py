@@ -38,7 +38,7 @@ SIGNATURE = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pkiMOYds+/=="
 
 
 def remembered(name: str, chunks: list[Chunk]) -> Message:
-    """An answer as the assistant's message of the next call."""
+    """An answer as the assistant message of the next call."""
     calls: dict[int, list[str]] = {}
     for chunk in chunks:
         if isinstance(chunk, ToolDelta):
@@ -56,7 +56,7 @@ def remembered(name: str, chunks: list[Chunk]) -> Message:
 
 
 def next_call(name: str, model: str, answer: Message, **params: Any) -> Any:
-    """The body of the call that gives the results of the tools."""
+    """The body of the call with the tool results."""
     results = [Message("tool", "12 C", tool_call_id=asked.id) for asked in answer.tool_calls or ()]
     said = [Message("user", "hi"), answer, *(results or [Message("user", "go on")])]
     made: dict[str, HttpProvider] = {
@@ -105,27 +105,27 @@ def answered_by_claude(content: list[dict[str, Any]], *, stream: bool) -> list[C
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("content", CLAUDE_ANSWERS.values(), ids=CLAUDE_ANSWERS)
-def test_claude_is_sent_its_blocks_as_they_came(content: list[dict[str, Any]], stream: bool) -> None:
+def test_claude_is_sent_its_reasoning_blocks_unchanged(content: list[dict[str, Any]], stream: bool) -> None:
     answer = remembered("anthropic", answered_by_claude(content, stream=stream))
     body = next_call("anthropic", "claude-opus-5", answer)
     assert body["messages"][1]["content"] == content
     assert anthropic.problems_of(body) == []
 
 
-def test_thought_of_claude_is_read_as_it_comes_and_is_whole_before_what_follows() -> None:
+def test_reasoning_of_claude_is_streamed_and_complete_before_what_follows() -> None:
     chunks = answered_by_claude([thinks("abcdef"), anthropic.said("so"), WEATHER], stream=True)
     told = [chunk for chunk in chunks if isinstance(chunk, Thought | Delta)]
     assert told == [Thought("abc"), Thought("def"), Thought(item=thinks("abcdef")), Delta("so")]
 
 
-def test_a_block_that_does_not_come_first_says_where_it_stands() -> None:
+def test_a_block_that_is_not_first_has_its_position() -> None:
     chunks = answered_by_claude([thinks("a"), anthropic.said("One."), WEATHER, thinks("b"), EVENTS], stream=False)
     items = [chunk.item for chunk in chunks if isinstance(chunk, Thought) and chunk.item]
     assert items == [thinks("a"), thinks("b") | {"at": [4, 1]}]
 
 
 @pytest.mark.parametrize("place", [None, "x", [1], ["a", 2], [9, 9], {"chars": 1}])
-def test_a_place_that_makes_no_sense_loses_no_words_and_no_call(place: Any) -> None:
+def test_an_invalid_position_loses_no_text_and_no_call(place: Any) -> None:
     item = thinks("a") | {"at": place}
     asked = [ToolCall("toolu_1", FunctionCall("get_weather", '{"location": "Paris"}'))]
     answer = Message("assistant", "One.", asked, reasoning=Reasoning("anthropic", [item]))
@@ -133,7 +133,7 @@ def test_a_place_that_makes_no_sense_loses_no_words_and_no_call(place: Any) -> N
     assert sorted(block["type"] for block in content) == ["text", "thinking", "tool_use"]
 
 
-def test_words_in_parts_stand_behind_the_thought() -> None:
+def test_text_parts_follow_the_reasoning() -> None:
     answer = Message("assistant", [TextPart("a"), TextPart("b")], reasoning=Reasoning("anthropic", [thinks("t")]))
     content = next_call("anthropic", "claude-opus-5", answer)["messages"][1]["content"]
     assert content == [thinks("t"), anthropic.said("a"), anthropic.said("b")]
@@ -153,16 +153,14 @@ def test_words_in_parts_stand_behind_the_thought() -> None:
         ("claude-opus-5-5", None, True),
     ],
 )
-def test_claude_is_sent_its_thought_only_while_it_thinks(model: str, asked: Any, kept: bool) -> None:
+def test_claude_is_sent_its_reasoning_only_if_it_reasons(model: str, asked: Any, kept: bool) -> None:
     answer = remembered("anthropic", answered_by_claude([thinks("Hm."), WEATHER], stream=False))
     content = next_call("anthropic", model, answer, reasoning=asked)["messages"][1]["content"]
     assert content == [thinks("Hm."), WEATHER] if kept else [WEATHER]
 
 
 @pytest.mark.parametrize(("model", "thinking"), [("claude-haiku-4-5", None), ("claude-opus-4-8", "adaptive")])
-def test_a_tool_loop_of_another_model_goes_on_without_thought_where_claude_wants_its_own(
-    model: str, thinking: str | None
-) -> None:
+def test_a_tool_loop_of_another_model_continues_without_reasoning(model: str, thinking: str | None) -> None:
     asked = [ToolCall("c1", FunctionCall("f", "{}"))]
     other = Message("assistant", "so", asked, reasoning=Reasoning("deepseek", [{"reasoning_content": "hm"}]))
     body = next_call("anthropic", model, other, reasoning="low")
@@ -222,7 +220,7 @@ def answered_by_gemini(pieces: list[list[dict[str, Any]]], *, stream: bool) -> l
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("pieces", "parts"), GEMINI_ANSWERS.values(), ids=GEMINI_ANSWERS)
-def test_gemini_is_sent_its_signatures_where_they_were(
+def test_gemini_is_sent_its_signatures_in_place(
     pieces: list[list[dict[str, Any]]], parts: list[dict[str, Any]], stream: bool
 ) -> None:
     answer = remembered("google", answered_by_gemini(pieces, stream=stream))
@@ -231,7 +229,7 @@ def test_gemini_is_sent_its_signatures_where_they_were(
     assert gemini.problems_of(json.dumps(body).encode()) == []
 
 
-def test_a_signature_is_told_before_the_call_that_bears_it() -> None:
+def test_a_signature_is_given_before_its_call() -> None:
     pieces = [[{"text": "hm", "thought": True}], [signed(PARIS, "QQ=="), LONDON]]
     chunks = answered_by_gemini(pieces, stream=False)
     assert chunks[0] == Thought("hm")
@@ -241,7 +239,7 @@ def test_a_signature_is_told_before_the_call_that_bears_it() -> None:
 
 @pytest.mark.parametrize("items", [[], [{"thoughtSignature": 5, "call": 0}], [{"thoughtSignature": "QQ==", "call": 7}]])
 @pytest.mark.parametrize("provider", ["google", "anthropic"])
-def test_calls_without_a_signature_of_their_own_bear_the_word_for_that(provider: str, items: list[Any]) -> None:
+def test_calls_without_a_signature_get_the_placeholder(provider: str, items: list[Any]) -> None:
     asked = [ToolCall("c1", FunctionCall("get_weather", "{}"))]
     answer = Message("assistant", None, asked, reasoning=Reasoning(provider, items))
     (part,) = next_call("google", "gemini-3.6-flash", answer)["contents"][1]["parts"]
@@ -279,7 +277,7 @@ MINIMAX = {"type": "reasoning.text", "id": "t1", "index": 0}
 
 
 def of_field(field: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Pieces of a thought in a stream, and the field of the message that is sent back."""
+    """Pieces of reasoning in a stream, and the field that is sent back."""
     return [{field: "Let me "}, {field: "see."}], {field: "Let me see."}
 
 
@@ -320,7 +318,7 @@ HOSTED: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
     "groq": ("openai/gpt-oss-120b", of_field("reasoning")[0], {}),
     "openai": ("gpt-5.1", of_field("reasoning_content")[0], {}),
 }
-"""The pieces in which a host streams a thought, and what it is sent of it with the results of tools."""
+"""The pieces that a host streams, and what is sent back with tool results."""
 
 
 def answered_by(name: str, *documents: dict[str, Any]) -> list[Chunk]:
@@ -330,7 +328,7 @@ def answered_by(name: str, *documents: dict[str, Any]) -> list[Chunk]:
 
 
 @pytest.mark.parametrize(("name", "row"), HOSTED.items(), ids=HOSTED)
-def test_a_host_is_sent_the_thought_of_its_model_where_it_wants_it_back(name: str, row: Any) -> None:
+def test_a_host_is_sent_reasoning_where_it_accepts_it(name: str, row: Any) -> None:
     model, pieces, back = row
     chunks = answered_by(
         name, *(openai.delta(**piece) for piece in pieces), openai.delta("So."), openai.delta(tool_calls=[CALL]),
@@ -350,7 +348,7 @@ def test_a_host_is_sent_the_thought_of_its_model_where_it_wants_it_back(name: st
     assert message == plain | back
 
 
-def test_what_a_whole_answer_thought_is_read_likewise() -> None:
+def test_reasoning_of_a_complete_answer_is_read_too() -> None:
     said = {"role": "assistant", "content": "So.", "reasoning_content": "Let me see."}
     document = json.dumps({"choices": [{"index": 0, "message": said, "finish_reason": "stop"}]}).encode()
     reader = OpenAIProvider("k", name="deepseek")._reader(call(), {})
@@ -359,7 +357,7 @@ def test_what_a_whole_answer_thought_is_read_likewise() -> None:
     ]  # fmt: skip
 
 
-def test_thought_that_is_encrypted_with_a_call_is_whole_before_it_and_joined_with_the_rest() -> None:
+def test_encrypted_reasoning_is_joined_and_complete_before_its_call() -> None:
     late = {"type": "reasoning.text", "signature": SIGNATURE, "index": 0}
     chunks = answered_by(
         "openrouter", openai.delta(reasoning_details=[DETAILS[0]]), openai.delta("So."),
@@ -376,7 +374,7 @@ def test_thought_that_is_encrypted_with_a_call_is_whole_before_it_and_joined_wit
 
 
 @pytest.mark.parametrize("name", ["deepseek", "openrouter", "mistral", "openai"])
-def test_the_thought_of_another_provider_is_dropped(name: str) -> None:
+def test_reasoning_of_another_provider_is_dropped(name: str) -> None:
     asked = [ToolCall("abcDEF123", FunctionCall("get_weather", "{}"))]
     other = Message("assistant", "So.", asked, reasoning=Reasoning("other", [{"reasoning_content": "secret"}]))
     message = next_call(name, "m", other)["messages"][1]
@@ -387,7 +385,7 @@ def test_the_thought_of_another_provider_is_dropped(name: str) -> None:
 
 
 @pytest.mark.parametrize("item", [{}, {"reasoning_content": None}, {"reasoning_content": [1]}, {"x": 1}])
-def test_an_item_that_makes_no_sense_is_no_thought(item: dict[str, Any]) -> None:
+def test_an_invalid_item_is_ignored(item: dict[str, Any]) -> None:
     asked = [ToolCall("c1", FunctionCall("f", "{}"))]
     answer = Message("assistant", None, asked, reasoning=Reasoning("deepseek", [item]))
     message = next_call("deepseek", "deepseek-v4-pro", answer)["messages"][1]

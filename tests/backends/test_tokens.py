@@ -6,12 +6,10 @@ import base64
 import gzip
 import hashlib
 import json
-import lzma
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
-from importlib.resources import files
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -68,8 +66,7 @@ def test_development_prompts_count_as_in_tiktoken(encoding: str, full: bool) -> 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_shipped_table_is_the_published_one(encoding: str) -> None:
-    packed = files("routewright").joinpath("data").joinpath("encodings").joinpath(f"{encoding}.ranks.xz").read_bytes()
-    ranks = tokens._unpack(lzma.decompress(packed))
+    ranks = tokens._encoder(encoding)._mergeable_ranks
     lines = b"".join(b"%s %d\n" % (base64.b64encode(token), rank) for token, rank in ranks.items())
     assert hashlib.sha256(lines).hexdigest() == PINNED[encoding]
 
@@ -86,7 +83,7 @@ def test_pattern_is_the_one_tiktoken_uses(encoding: str, monkeypatch: pytest.Mon
     assert tokens._VOCABULARIES[encoding].pattern == facts["pat_str"]
 
 
-def test_the_registry_of_tiktoken_is_left_alone() -> None:
+def test_the_registry_of_tiktoken_is_unchanged() -> None:
     lines = (
         "import tiktoken.registry",
         "from routewright.backends.tokens import PackedTokenCounter",
@@ -96,7 +93,7 @@ def test_the_registry_of_tiktoken_is_left_alone() -> None:
     subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True, timeout=50)  # here others may have filled it
 
 
-def test_a_table_is_built_once_however_many_threads_ask_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_is_built_once_by_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[str] = []
     together = Barrier(4)
 
@@ -151,20 +148,20 @@ def test_spaces_cut_at_whole_tokens_count_as_if_uncut(
     assert COUNTER.count(head + tail, encoding) == COUNTER.count(head, encoding) + COUNTER.count(tail, encoding)
 
 
-def test_runs_of_spaces_that_tiktoken_cannot_take_are_counted_in_parts() -> None:
+def test_runs_of_spaces_too_long_for_tiktoken_are_counted_in_parts() -> None:
     spaces = 128 * 8_000
     text = "a" + " " * spaces + " b"
     assert list(map(len, tokens._parts(text))) == [1 + tokens._LONGEST_RUN, spaces + 2 - tokens._LONGEST_RUN]
     assert COUNTER.count(text, "o200k_base") == 1 + 8_000 + 1
 
 
-def test_long_texts_without_such_a_run_stay_whole() -> None:
+def test_long_texts_without_such_a_run_are_not_cut() -> None:
     for text in ("word " * 300_000, " " * 1_500_000 + "\n", "a" * 1_500_000, "\x1c" * 1_500_000):
         assert list(tokens._parts(text)) == [text]
 
 
 @pytest.mark.parametrize("quarters", range(9))
-def test_such_a_run_is_found_wherever_it_stands(quarters: int) -> None:
+def test_such_a_run_is_found_anywhere(quarters: int) -> None:
     for more in (-1, 0, 1):
         before = "a" * max(quarters * tokens._LONGEST_RUN // 4 + more, 0)
         parts = list(tokens._parts(f"{before} {' ' * tokens._LONGEST_RUN}b"))
@@ -195,7 +192,7 @@ def test_pieces_count_as_if_uncut(encoding: str, text: str) -> None:
     assert sum(COUNTER.count(piece, encoding) for piece in pieces) == COUNTER.count(text, encoding)
 
 
-def test_a_long_text_is_counted_no_further_once_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counting_a_long_text_stops_when_its_caller_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[None] = []
 
     def check_wanted() -> None:
@@ -209,7 +206,7 @@ def test_a_long_text_is_counted_no_further_once_nobody_waits(monkeypatch: pytest
 
 
 @pytest.mark.full
-def test_a_megabyte_of_one_thing_is_counted_in_seconds(full: bool) -> None:
+def test_a_megabyte_of_one_character_is_counted_in_seconds(full: bool) -> None:
     if not full:
         pytest.skip("run with --full")
     for piece in ("a", "A", " ", "\n", "\t", "^", "-", "0", "é", "的", "😀", "aA", " \n", "\u0301"):

@@ -59,7 +59,7 @@ async def fault_of(transport: Transport, url: str) -> ProviderFault:
 
 
 @pytest.mark.anyio
-async def test_request_and_answer_go_through(server: OpenAIServer, transport: Transport) -> None:
+async def test_request_and_answer_are_transmitted(server: OpenAIServer, transport: Transport) -> None:
     server.answers = [text(b"one", b"two", status=418, X_Answer="Yes", chunked=True)]
     async with transport.request("PUT", f"{server.url}/a?b=c", headers={"X-Test": "1"}, body=b"body") as response:
         assert response.status == 418
@@ -82,13 +82,13 @@ def error_of(number: int) -> ConnectionError:
     ("number", "remedy"),
     [(errno.EMFILE, "ulimit -n"), (errno.ENFILE, "on this machine"), (errno.ENOMEM, "short of memory")],
 )
-def test_what_this_process_lacks_is_no_fault_of_the_provider_and_told_with_its_remedy(number: int, remedy: str) -> None:
+def test_a_shortage_of_this_process_is_a_local_fault_with_a_remedy(number: int, remedy: str) -> None:
     fault = unconnected("x.example", "no", error_of(number))
     assert fault.kind == "local"
     assert remedy in fault.message
 
 
-def test_a_host_that_refuses_is_no_lack_of_this_process() -> None:
+def test_a_refused_connection_is_not_a_local_fault() -> None:
     error = error_of(errno.ECONNREFUSED)
     assert error.__cause__ is not None
     error.__cause__.__context__ = OSError(errno.EMFILE, "what the host was about")
@@ -96,14 +96,14 @@ def test_a_host_that_refuses_is_no_lack_of_this_process() -> None:
 
 
 @pytest.mark.anyio
-async def test_connection_is_kept_for_the_next_request(server: OpenAIServer, transport: Transport) -> None:
+async def test_connection_is_reused(server: OpenAIServer, transport: Transport) -> None:
     for _ in range(20):
         assert await fetch(transport, server.url) == b"hello"
     assert server.opened == 1
 
 
 @pytest.mark.anyio
-async def test_requests_at_the_same_time_get_their_own_answers(server: OpenAIServer, transport: Transport) -> None:
+async def test_concurrent_requests_get_their_own_answers(server: OpenAIServer, transport: Transport) -> None:
     async def one(number: int) -> None:
         assert await fetch(transport, server.url, b"%d" % number) == b"%d" % number
 
@@ -113,7 +113,7 @@ async def test_requests_at_the_same_time_get_their_own_answers(server: OpenAISer
 
 
 @pytest.mark.anyio
-async def test_pieces_come_as_they_are_sent(server: OpenAIServer, transport: Transport) -> None:
+async def test_body_is_read_as_it_arrives(server: OpenAIServer, transport: Transport) -> None:
     gate = Gate()
     server.answers = [text(b"first", gate, b"second", chunked=True)]
     async with transport.request("POST", server.url, headers={}) as response:
@@ -136,7 +136,7 @@ async def test_long_body_is_sent_without_a_warning(server: OpenAIServer, transpo
 
 
 @pytest.mark.anyio
-async def test_refused_connection_is_connect(transport: Transport) -> None:
+async def test_refused_connection_is_a_connect_fault(transport: Transport) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
@@ -147,7 +147,7 @@ async def test_refused_connection_is_connect(transport: Transport) -> None:
 
 
 @pytest.mark.anyio
-async def test_unknown_name_is_connect(transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unknown_host_is_a_connect_fault(transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any, **more: Any) -> Any:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -156,12 +156,12 @@ async def test_unknown_name_is_connect(transport: Transport, monkeypatch: pytest
 
 
 @pytest.mark.anyio
-async def test_failed_tls_is_connect(server: OpenAIServer, transport: Transport) -> None:
+async def test_failed_tls_is_a_connect_fault(server: OpenAIServer, transport: Transport) -> None:
     assert (await fault_of(transport, f"https://127.0.0.1:{server.port}/")).kind == "connect"
 
 
 @pytest.mark.anyio
-async def test_a_certificate_that_is_not_trusted_is_named_as_the_reason(transport: Transport) -> None:
+async def test_an_untrusted_certificate_is_named_as_the_reason(transport: Transport) -> None:
     with FaultyServer("bad_certificate") as server:
         assert "certificate verify failed: self-signed" in (await fault_of(transport, server.url)).message
 
@@ -181,14 +181,14 @@ async def test_a_certificate_that_is_not_trusted_is_named_as_the_reason(transpor
     ],
     ids=["cut", "closed", "cut in headers", "not HTTP", "cut in body", "short body", "no last chunk", "bad chunk"],
 )
-async def test_broken_connection_is_reset(server: OpenAIServer, transport: Transport, answer: Answer) -> None:
+async def test_broken_connection_is_a_reset_fault(server: OpenAIServer, transport: Transport, answer: Answer) -> None:
     server.answers = [answer]
     assert (await fault_of(transport, server.url)).kind == "reset"
     assert await fetch(transport, server.url) == b"hello"
 
 
 @pytest.mark.anyio
-async def test_fault_says_nothing_of_the_request(server: OpenAIServer, transport: Transport) -> None:
+async def test_fault_shows_nothing_of_the_request(server: OpenAIServer, transport: Transport) -> None:
     server.answers = [Answer([b"this is not HTTP\r\n\r\n"], raw=True), Answer([Cut()], raw=True)]
     for _ in range(2):
         with pytest.raises(ProviderFault) as caught:
@@ -229,7 +229,7 @@ def raw_deflate(data: bytes) -> bytes:
     ("encoding", "pack"),
     [("gzip", gzip.compress), ("x-gzip", gzip.compress), ("deflate", zlib.compress), ("Deflate", raw_deflate)],
 )
-async def test_compressed_answer_is_unpacked(
+async def test_compressed_answer_is_decompressed(
     server: OpenAIServer, transport: Transport, encoding: str, pack: Any
 ) -> None:
     said = bytes(range(256)) * 1000
@@ -242,13 +242,13 @@ async def test_compressed_answer_is_unpacked(
 
 
 @pytest.mark.anyio
-async def test_gzip_in_several_members_is_unpacked(server: OpenAIServer, transport: Transport) -> None:
+async def test_gzip_with_several_members_is_decompressed(server: OpenAIServer, transport: Transport) -> None:
     server.answers = [text(gzip.compress(b"one") + gzip.compress(b"two"), content_encoding="gzip")]
     assert await fetch(transport, server.url) == b"onetwo"
 
 
 @pytest.mark.anyio
-async def test_bomb_stops_at_the_limit(server: OpenAIServer, transport: Transport) -> None:
+async def test_decompression_bomb_stops_at_the_limit(server: OpenAIServer, transport: Transport) -> None:
     server.answers = [text(gzip.compress(bytes(100 * LIMIT)), content_encoding="gzip")]
     lengths: list[int] = []
     fault = None
@@ -285,7 +285,7 @@ async def test_plain_answer_stops_at_the_limit_too(server: OpenAIServer, transpo
     ],
     ids=["not compressed", "cut short", "unasked for"],
 )
-async def test_answer_that_cannot_be_unpacked_is_malformed(
+async def test_answer_that_cannot_be_decompressed_is_malformed(
     server: OpenAIServer, transport: Transport, answer: Answer
 ) -> None:
     server.answers = [answer]
@@ -343,7 +343,7 @@ async def test_cancelled_requests_never_give_their_answers_to_others(
 
 
 @pytest.mark.anyio
-async def test_context_may_be_left_in_another_task(server: OpenAIServer, transport: Transport) -> None:
+async def test_context_may_be_exited_in_another_task(server: OpenAIServer, transport: Transport) -> None:
     server.answers = [text(b"first", Gate(), chunked=True)]
     exchange = transport.request("POST", server.url, headers={})
 
@@ -361,9 +361,7 @@ async def test_context_may_be_left_in_another_task(server: OpenAIServer, transpo
 
 
 @pytest.mark.anyio
-async def test_closing_twice_is_closing_once_and_a_later_request_opens_anew(
-    server: OpenAIServer, transport: Transport
-) -> None:
+async def test_closing_is_idempotent_and_a_later_request_reopens(server: OpenAIServer, transport: Transport) -> None:
     await transport.aclose()
     assert await fetch(transport, server.url) == b"hello"
     await transport.aclose()
@@ -392,7 +390,7 @@ def test_ten_loops_one_after_another_share_a_transport(server: OpenAIServer) -> 
         assert not pools._pools._pools  # type: ignore[attr-defined]  # what it keeps must not grow with the loops
 
 
-def test_loops_in_two_threads_may_sweep_one_pool_that_is_over() -> None:
+def test_two_threads_may_remove_one_stale_pool() -> None:
     here, sweeping = "over", -1
 
     class Pool(LoopPool):
@@ -442,7 +440,7 @@ def test_dropped_transport_closes_its_connections_while_the_loop_runs_on(server:
 
 
 @pytest.mark.anyio
-async def test_closing_from_another_loop_closes_that_of_a_running_one(
+async def test_closing_from_another_loop_closes_the_pool_of_a_running_one(
     server: OpenAIServer, transport: Transport
 ) -> None:
     await fetch(transport, server.url)
@@ -453,7 +451,7 @@ async def test_closing_from_another_loop_closes_that_of_a_running_one(
     assert await fetch(transport, server.url) == b"hello"
 
 
-def test_closing_from_another_loop_lets_go_of_those_that_stand_still(server: OpenAIServer) -> None:
+def test_closing_from_another_loop_abandons_pools_of_stopped_loops(server: OpenAIServer) -> None:
     transport, still, closed = AiohttpTransport(), asyncio.new_event_loop(), asyncio.new_event_loop()
     for loop in (still, closed):
         loop.run_until_complete(fetch(transport, server.url))
@@ -467,7 +465,7 @@ def test_closing_from_another_loop_lets_go_of_those_that_stand_still(server: Ope
     assert server.wait_connected(0)
 
 
-def test_uvloop_is_served_and_left_clean(server: OpenAIServer) -> None:
+def test_it_works_on_uvloop_without_leaks(server: OpenAIServer) -> None:
     uvloop = pytest.importorskip("uvloop")
     shared = AutoTransport()
 
@@ -532,19 +530,19 @@ anyio.run(use_and_fork); anyio.run(use_and_fork, backend="trio")
 
 
 def run_python(script: str, *arguments: str) -> str:
-    """What a fresh interpreter writes to stderr, with every warning on."""
+    """The standard error of a new interpreter with all warnings."""
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", script, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     return done.stderr if done.returncode == 0 else f"exit code {done.returncode}\n{done.stderr}"
 
 
 @pytest.mark.parametrize("ending", list(ENDINGS))
-def test_nothing_is_left_behind_by_a_transport_that_nobody_closed(server: OpenAIServer, ending: str) -> None:
+def test_an_unclosed_transport_leaks_nothing(server: OpenAIServer, ending: str) -> None:
     assert run_python(PRELUDE + ENDINGS[ending], server.url) == ""
     assert server.wait_connected(0)
 
 
-def test_drivers_are_imported_when_first_used() -> None:
+def test_drivers_are_imported_at_first_use() -> None:
     script = """
 import sys
 from routewright.backends.transport import AutoTransport
@@ -554,7 +552,7 @@ assert not {"aiohttp", "httpcore2", "httpx2", "trio"} & set(sys.modules)
     assert run_python(script) == ""
 
 
-def test_on_trio_a_missing_extra_is_what_the_call_fails_with() -> None:
+def test_on_trio_a_missing_extra_fails_the_call() -> None:
     script = """
 import sys
 sys.modules["httpcore2"] = None
@@ -588,7 +586,7 @@ except ModuleNotFoundError as error:
 
 
 @pytest.mark.parametrize(("encoding", "shown"), [("br", "br"), ("sk-Canary/" * 5, "not shown")])
-def test_of_an_unknown_content_encoding_no_more_than_a_short_word_is_shown(encoding: str, shown: str) -> None:
+def test_an_unknown_content_encoding_is_shown_only_if_short(encoding: str, shown: str) -> None:
     async def receive() -> bytes:
         return b""
 

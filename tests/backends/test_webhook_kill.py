@@ -81,7 +81,7 @@ def receiving(received: Received) -> Iterator[int]:
 SECRET = WebhookSigner.new_secret().reveal()
 
 
-async def test_every_event_arrives_though_dispatchers_are_killed(tmp_path: Path, full: bool) -> None:
+async def test_every_event_arrives_even_if_dispatchers_are_killed(tmp_path: Path, full: bool) -> None:
     kills, chance, received = 200 if full else 6, Random(), Received()
     storage = SqliteStorage(tmp_path / "s.db")
     for number in range(ENDPOINTS):

@@ -66,7 +66,7 @@ def serving(authority: trustme.CA) -> ssl.SSLContext:
 
 @pytest.fixture
 async def transport(anyio_backend: str, trusting: ssl.SSLContext) -> AsyncIterator[AiohttpWebhooks]:
-    """As in production, but for its authority."""
+    """As in production, with another certificate authority."""
     made = AiohttpWebhooks(ssl_context=trusting)
     yield made
     await made.aclose()
@@ -90,7 +90,7 @@ async def status(transport: WebhookTransport, url: str) -> int:
 
 
 async def reason(transport: WebhookTransport, url: str) -> str:
-    """Why there is no answer, in words that give nothing away."""
+    """The error message, checked for internal details."""
     with pytest.raises(OSError, match=r".") as caught:
         await transport.post(url, HEADERS, BODY)
     said = str(caught.value)
@@ -107,7 +107,7 @@ def within(seconds: float) -> Any:
 # --- what is sent, and what comes back
 
 
-async def test_request_and_status_go_through(local: AiohttpWebhooks) -> None:
+async def test_request_and_status_are_transmitted(local: AiohttpWebhooks) -> None:
     async with receiving(b"HTTP/1.1 418 Teapot\r\nContent-Length: 6\r\n\r\nsecret") as receiver:
         answer = await local.post(f"{receiver.url}?a=b", HEADERS, BODY)
     assert (answer.status, answer.retry_after_s) == (418, None)
@@ -153,14 +153,14 @@ async def test_retry_after_is_read_in_seconds(local: AiohttpWebhooks, value: str
         assert (await local.post(receiver.url, HEADERS, BODY)).retry_after_s == seconds
 
 
-async def test_connection_is_kept_for_the_next_post(local: AiohttpWebhooks) -> None:
+async def test_connection_is_reused(local: AiohttpWebhooks) -> None:
     async with receiving(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine") as receiver:
         for _ in range(20):
             assert await status(local, receiver.url) == 200
         assert receiver.connections == 1
 
 
-async def test_connection_is_kept_when_the_body_comes_later(local: AiohttpWebhooks) -> None:
+async def test_connection_is_reused_if_the_body_comes_later(local: AiohttpWebhooks) -> None:
     asked = asyncio.Event()
 
     async def respond(connection: Connection) -> None:
@@ -188,7 +188,7 @@ async def test_no_cookie_is_kept(net: Net, transport: AiohttpWebhooks, serving: 
     assert all(b"cookie" not in head.lower() for head, _ in receiver.requests)
 
 
-async def test_posts_at_the_same_time_get_their_own_answers(local: AiohttpWebhooks) -> None:
+async def test_concurrent_posts_get_their_own_answers(local: AiohttpWebhooks) -> None:
     async def respond(connection: Connection) -> None:
         await connection.write(b"HTTP/1.1 %s X\r\nContent-Length: 0\r\n\r\n" % connection.body)
 
@@ -314,7 +314,7 @@ REBINDINGS: dict[str, list[tuple[list[str], str | None]]] = {
 
 
 @pytest.mark.parametrize("name", REBINDINGS)
-async def test_each_connection_resolves_anew(
+async def test_each_connection_resolves_again(
     net: Net, transport: AiohttpWebhooks, serving: ssl.SSLContext, name: str
 ) -> None:
     script = REBINDINGS[name]
@@ -348,7 +348,7 @@ async def test_slow_lookup_is_checked_too(net: Net, transport: AiohttpWebhooks) 
     assert net.sockets == 0
 
 
-async def test_slow_lookups_end_with_the_deadline_and_hold_up_no_other_threads(
+async def test_slow_lookups_end_with_the_deadline_and_do_not_block_other_threads(
     net: Net, transport: AiohttpWebhooks
 ) -> None:
     ends = threading.Event()
@@ -388,7 +388,7 @@ ftp://93.184.216.34 //127.0.0.1 file:///etc/passwd
 
 
 @pytest.mark.parametrize("url", LITERALS)
-async def test_url_that_could_not_be_registered_is_not_sent_to(net: Net, transport: AiohttpWebhooks, url: str) -> None:
+async def test_invalid_url_is_not_sent_to(net: Net, transport: AiohttpWebhooks, url: str) -> None:
     assert (await reason(transport, url)).startswith("url: ")
     assert (net.lookups, net.connects, net.sockets) == ([], [], 0)
 
@@ -397,7 +397,7 @@ UNSPELT = [url for url in LITERALS if re.match(r"https?://[\[\]0-9a-f.:]+(/|:[0-
 
 
 @pytest.mark.parametrize("url", UNSPELT)
-async def test_socket_to_an_address_is_the_last_gate(
+async def test_addresses_are_checked_when_the_socket_is_created(
     net: Net, transport: AiohttpWebhooks, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     monkeypatch.setattr(webhooks, "check_url", lambda url, **_: None)
@@ -406,7 +406,7 @@ async def test_socket_to_an_address_is_the_last_gate(
     assert (net.connects, net.sockets) == ([], 0)
 
 
-async def test_socket_is_the_last_gate_of_names_too(
+async def test_resolved_addresses_are_checked_when_the_socket_is_created(
     net: Net, transport: AiohttpWebhooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def resolve(self: object, host: str, port: int = 0, family: int = 0) -> Any:
@@ -419,9 +419,7 @@ async def test_socket_is_the_last_gate_of_names_too(
     assert set(net.connects) == {B}
 
 
-async def test_development_reaches_loopback_and_nothing_else_that_is_not_public(
-    net: Net, local: AiohttpWebhooks
-) -> None:
+async def test_development_allows_only_loopback_besides_public_addresses(net: Net, local: AiohttpWebhooks) -> None:
     net.script("localhost", [["::1", "127.0.0.1"], ["10.0.0.1"]])
     async with receiving(CLOSING) as receiver:
         net.routes = {"127.0.0.1": receiver.port}
@@ -515,9 +513,7 @@ async def test_connection_of_a_body_up_to_64_kib_is_kept(local: AiohttpWebhooks,
         assert receiver.connections == connections
 
 
-async def test_body_that_does_not_come_is_not_waited_for(
-    local: AiohttpWebhooks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missing_body_is_not_waited_for(local: AiohttpWebhooks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhooks, "_BODY_S", 0.05)
 
     async def respond(connection: Connection) -> None:
@@ -560,7 +556,7 @@ async def test_few_bodies_are_read_at_once(local: AiohttpWebhooks, monkeypatch: 
     ],
 )
 @pytest.mark.parametrize("by_reset", [True, False])
-async def test_what_fails_after_the_status_does_not_change_it(
+async def test_a_failure_after_the_status_does_not_change_it(
     local: AiohttpWebhooks, rest: bytes, by_reset: bool
 ) -> None:
     async def respond(connection: Connection) -> None:
@@ -616,7 +612,7 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
-async def test_garbage_is_no_answer_and_is_not_shown(local: AiohttpWebhooks, garbage: bytes) -> None:
+async def test_garbage_is_an_error_and_is_not_shown(local: AiohttpWebhooks, garbage: bytes) -> None:
     async def respond(connection: Connection) -> None:
         await connection.write(garbage)
         connection.writer.close()
@@ -627,7 +623,9 @@ async def test_garbage_is_no_answer_and_is_not_shown(local: AiohttpWebhooks, gar
 
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nA: secre"])
 @pytest.mark.parametrize("by_reset", [True, False])
-async def test_connection_that_ends_before_an_answer(local: AiohttpWebhooks, head: bytes, by_reset: bool) -> None:
+async def test_connection_closed_before_an_answer_is_an_error(
+    local: AiohttpWebhooks, head: bytes, by_reset: bool
+) -> None:
     async def respond(connection: Connection) -> None:
         await connection.write(head)
         if by_reset:
@@ -640,9 +638,7 @@ async def test_connection_that_ends_before_an_answer(local: AiohttpWebhooks, hea
 
 
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nA: b\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"])
-async def test_deadline_of_the_caller_cuts_off_an_answer_that_does_not_come(
-    local: AiohttpWebhooks, head: bytes
-) -> None:
+async def test_deadline_of_the_caller_ends_a_missing_answer(local: AiohttpWebhooks, head: bytes) -> None:
     async def respond(connection: Connection) -> None:
         for byte in head:
             await connection.write(bytes([byte]))
@@ -656,7 +652,7 @@ async def test_deadline_of_the_caller_cuts_off_an_answer_that_does_not_come(
 
 
 @pytest.mark.parametrize("piece", [b"A: b\r\n", b"\r\nHTTP/1.1 103 Early Hints\r\n"], ids=["headers", "hints"])
-async def test_head_without_end_is_cut_off(local: AiohttpWebhooks, piece: bytes) -> None:
+async def test_endless_headers_are_cut_off(local: AiohttpWebhooks, piece: bytes) -> None:
     async def respond(connection: Connection) -> None:
         await endless(connection, b"HTTP/1.1 103 Early Hints\r\n", piece, 1 << 40)
         connection.reset()
@@ -668,7 +664,7 @@ async def test_head_without_end_is_cut_off(local: AiohttpWebhooks, piece: bytes)
         await receiver.ended.get()
 
 
-async def test_cancellation_passes_and_ends_the_connection(local: AiohttpWebhooks) -> None:
+async def test_cancellation_closes_the_connection(local: AiohttpWebhooks) -> None:
     came = asyncio.Event()
 
     async def respond(connection: Connection) -> None:
@@ -687,7 +683,7 @@ async def test_cancellation_passes_and_ends_the_connection(local: AiohttpWebhook
 # --- connections that cannot be made
 
 
-async def test_refused_connection_is_said(net: Net, transport: AiohttpWebhooks) -> None:
+async def test_refused_connection_is_reported(net: Net, transport: AiohttpWebhooks) -> None:
     net.script(NAME, [[A], [A, B, A6]])
     assert await reason(transport, URL) == "the connection was refused"
     assert await reason(transport, URL) == "the connection was refused"
@@ -705,7 +701,7 @@ async def test_refused_connection_is_said(net: Net, transport: AiohttpWebhooks) 
         (errno.EMFILE, "the connection failed"),
     ],
 )
-async def test_why_there_is_no_connection_is_said(
+async def test_the_reason_for_a_failed_connection_is_reported(
     net: Net, transport: AiohttpWebhooks, monkeypatch: pytest.MonkeyPatch, number: int, said: str
 ) -> None:
     def fail(address: Any) -> int:
@@ -737,9 +733,7 @@ async def test_certificate_of_another_name_is_refused(
     assert said.startswith("TLS: certificate verify failed: Hostname mismatch")
 
 
-async def test_certificate_that_has_run_out_is_refused(
-    net: Net, transport: AiohttpWebhooks, authority: trustme.CA
-) -> None:
+async def test_expired_certificate_is_refused(net: Net, transport: AiohttpWebhooks, authority: trustme.CA) -> None:
     old = authority.issue_cert(
         NAME, not_before=datetime(2020, 1, 1, tzinfo=UTC), not_after=datetime(2021, 1, 1, tzinfo=UTC)
     )
@@ -760,7 +754,7 @@ async def test_plain_http_where_tls_is_expected_is_refused(net: Net, transport: 
     await server.wait_closed()
 
 
-async def test_the_systems_authorities_are_asked_by_default(net: Net, serving: ssl.SSLContext) -> None:
+async def test_the_systems_certificates_are_used_by_default(net: Net, serving: ssl.SSLContext) -> None:
     transport = AiohttpWebhooks()
     assert (await connect(transport, net, serving)).startswith("TLS: certificate verify failed: ")
     await transport.aclose()
@@ -789,7 +783,7 @@ async def test_connections_are_limited(local: AiohttpWebhooks, monkeypatch: pyte
         assert receiver.connections == 2
 
 
-async def test_closing_ends_posts_and_connections(local: AiohttpWebhooks) -> None:
+async def test_closing_cancels_posts_and_closes_connections(local: AiohttpWebhooks) -> None:
     came = asyncio.Event()
 
     async def respond(connection: Connection) -> None:
@@ -805,7 +799,7 @@ async def test_closing_ends_posts_and_connections(local: AiohttpWebhooks) -> Non
         await receiver.ended.get()
 
 
-async def test_one_that_was_never_used_can_be_closed() -> None:
+async def test_an_unused_transport_can_be_closed() -> None:
     await AiohttpWebhooks().aclose()
 
 

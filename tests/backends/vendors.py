@@ -23,7 +23,7 @@ from .openai_server import Answer, Cut, Gate, OpenAIServer, Request, of_json
 
 Piece = dict[str, Any] | bytes | Gate | Cut
 USAGE = Usage(9, 3)
-"""What all servers here report at last."""
+"""The usage that all servers report."""
 TEXT = "naïve 🦜\u2028\u0085 end"
 KEY = "sk-Canary/0123456789+abcdef"
 PASSWORD = "Tr0ub4dor"
@@ -39,7 +39,7 @@ BAD_ADDRESSES = [
     f"ftp://x.example/v1?key={PASSWORD}#@",
     f"x://user:{PASSWORD}@a://b",
 ]
-"""Each is wrong, and holds the password."""
+"""Invalid addresses with a password."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,25 +49,25 @@ class Vendor:
     name: str
     make: Callable[..., HttpProvider]
     serve: Callable[[], OpenAIServer]
-    """Make a server that says the last text back."""
+    """Creates a server that echoes the last text."""
     base_url: str
     path: str
-    """Of a plain call to the model ``gpt-x``, behind the base URL."""
+    """The path of a plain call to the model ``gpt-x``."""
     variables: tuple[str, ...]
-    """The environment's, for its key; the first counts."""
+    """Environment variables for the key; the first set one counts."""
     url_variable: str
     key_header: str
     key_prefix: str = ""
     headers: dict[str, str] = field(default_factory=dict)
-    """What it sends of its own, beside the key."""
+    """Headers besides the key."""
     models: tuple[Model, ...]
-    """Some to which calls are written each in its way."""
+    """Models whose requests differ."""
     problems: Callable[[bytes], list[str]]
-    """What the official types have against a body."""
+    """Returns what the official types do not allow in a body."""
     reader: Callable[[], Reader]
     whole: Callable[[str], Answer]
     calling: Answer
-    """A plain answer that says hello, and calls ``f``."""
+    """A plain answer with text and a call of ``f``."""
     usage_first: bool = False
     """The usage of a plain answer is told before its text, and a stream begins with the input's."""
     stream: Callable[..., Answer]
@@ -76,7 +76,7 @@ class Vendor:
     ending: tuple[Piece, ...]
     mark: tuple[Piece, ...] = ()
     long: tuple[Piece, ...]
-    """A stream of ``TEXT`` and tool calls, as far as its reason."""
+    """A stream of ``TEXT`` and tool calls up to its finish reason."""
     long_ending: tuple[Piece, ...]
     calls: tuple[ToolDelta, ...]
     """Of the long one."""
@@ -85,15 +85,15 @@ class Vendor:
     signed: tuple[Thought, ...] = ()
     """Of the end of the long one."""
     content: str
-    """The field of a document that holds what is said."""
+    """The field of a document with its content."""
     deep: bytes
-    """A document up to a place where anything may stand."""
+    """The beginning of a document, up to any value."""
     usage: str
-    """The field of a document that holds its usage."""
+    """The field of a document with its usage."""
     counts: Callable[[Any, Any], dict[str, Any]]
-    """A report of tokens, in and out."""
+    """A report of input and output tokens."""
     details: Callable[[Any], dict[str, Any]]
-    """More of it, which may be left out."""
+    """Optional fields of the report."""
     read_usage: Callable[[Any], Usage | None]
 
     def __str__(self) -> str:
@@ -101,34 +101,34 @@ class Vendor:
 
     @property
     def begun(self) -> list[Chunk]:
-        """What is told of a stream before all else."""
+        """The first chunks of a stream."""
         return [Usage(9, 1)] if self.usage_first else []
 
     def broken(self, *parts: str | Piece) -> Answer:
-        """A stream without its end, of texts and of what is sent as it is."""
+        """A stream of texts and raw pieces without its end."""
         return self.stream(*self.opening, *(self.text(part) if isinstance(part, str) else part for part in parts))
 
     def streamed(self, *parts: str | Piece) -> Answer:
-        """A whole stream, likewise."""
+        """A complete stream of texts and raw pieces."""
         return self.broken(*parts, *self.ending, *self.mark)
 
     def plain(self, text: str) -> list[Chunk]:
-        """What a plain answer is read as."""
+        """The chunks of the plain answer."""
         said: list[Chunk] = [Delta(text), USAGE]
         return [*(reversed(said) if self.usage_first else said), Finish("stop")]
 
     @property
     def long_read(self) -> list[Chunk]:
-        """What the long stream is read as."""
+        """The chunks of the long stream."""
         said = [*self.begun, *self.thought, Delta(TEXT), *self.calls, *self.signed]
         return [*said, USAGE, Finish("tool_calls")]
 
     def key_of(self, request: Request) -> str:
-        """The key that a request came with."""
+        """The key of a request."""
         return request.headers[self.key_header].removeprefix(self.key_prefix)
 
     def sign(self, key: str) -> dict[str, str]:
-        """The headers that say who calls."""
+        """The authentication headers."""
         return self.headers | {self.key_header: self.key_prefix + key}
 
 

@@ -76,20 +76,18 @@ class PackedTokenCounter:
         encoder = _encoder(encoding)
         if len(text) < _LONG_TEXT:
             return len(encoder.encode_ordinary(text))
-        return sum(_count_aside(encoder, piece) for part in _parts(text) for piece in _pieces(part))
+        total = 0
+        for piece in (piece for part in _parts(text) for piece in _pieces(part)):
+            check_wanted()
+            try:  # without a list of tokens, which would block all other threads
+                total += len(encoder.encode_to_numpy(piece, disallowed_special=()))
+            except UnicodeEncodeError:  # a lone surrogate, which `encode_ordinary` repairs
+                total += len(encoder.encode_ordinary(piece))
+        return total
 
     def load(self, encoding: str) -> None:
         """Build the table now, which blocks."""
         _encoder(encoding)
-
-
-def _count_aside(encoder: tiktoken.Encoding, text: str) -> int:
-    """Count without a list of tokens, which would block all other threads."""
-    check_wanted()
-    try:
-        return len(encoder.encode_to_numpy(text, disallowed_special=()))
-    except UnicodeEncodeError:  # a lone surrogate, which `encode_ordinary` repairs
-        return len(encoder.encode_ordinary(text))
 
 
 _encoders: dict[str, tiktoken.Encoding] = {}
@@ -114,30 +112,20 @@ def _build(encoding: str) -> tiktoken.Encoding:
     found = hashlib.sha256(packed).hexdigest()
     if found != vocabulary.sha256:
         raise InternalError(f"the token table {encoding} is damaged (SHA-256 {found}); install routewright again")
-    return tiktoken.Encoding(
-        encoding, pat_str=vocabulary.pattern, mergeable_ranks=_unpack(lzma.decompress(packed)), special_tokens={}
-    )
-
-
-def _unpack(table: bytes) -> dict[bytes, int]:
-    ranks: dict[bytes, int] = {}
-    at = 0
-    while at < len(table):
+    table, at, ranks = lzma.decompress(packed), 0, dict[bytes, int]()
+    while at < len(table):  # tokens in order, each after a byte with its length
         end = at + 1 + table[at]
         ranks[table[at + 1 : end]] = len(ranks)
         at = end
-    return ranks
-
-
-def _may_hold_run(text: str) -> bool:
-    """A cheap test that excludes most texts: the search itself blocks all threads for 20 ms a megabyte."""
-    quarter = _LONGEST_RUN // 4
-    return any(text[at : at + quarter].isspace() for at in range(0, len(text), 2 * quarter))
+    return tiktoken.Encoding(encoding, pat_str=vocabulary.pattern, mergeable_ranks=ranks, special_tokens={})
 
 
 def _parts(text: str) -> Iterator[str]:
-    start = 0
-    for run in _LONG_RUN.finditer(text) if _may_hold_run(text) else ():
+    """The text, cut in the runs of spaces that are too long."""
+    start, quarter = 0, _LONGEST_RUN // 4
+    # excludes most texts: the search itself blocks all threads for 20 ms a megabyte
+    may_have_run = any(text[at : at + quarter].isspace() for at in range(0, len(text), 2 * quarter))
+    for run in _LONG_RUN.finditer(text) if may_have_run else ():
         for end in range(run.start() + _LONGEST_RUN, run.end(), _LONGEST_RUN):
             yield text[start:end]
             start = end

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -59,18 +58,36 @@ class RedisCache:
 
     async def remove(self, which: CacheSelection) -> int:
         """Remove entries, and return how many (``protocols.Cache``)."""
-        return await self._server.run(partial(_remove, which, self._clock.time()))
+        now = self._clock.time()
+
+        def drop(client: Any) -> int:
+            meant = {name: entry.expires_at > now for name, entry, _ in _entries(client) if selects(which, entry)}
+            with client.pipeline(transaction=False) as pipe:
+                for name in meant:
+                    pipe.delete(name)
+                pipe.execute()
+            return sum(meant.values())
+
+        return await self._server.run(drop)
 
     async def stats(self, account: str | None, now: float) -> CacheStats:
         """Count the entries of an account, or of all (``protocols.Cache``)."""
-        kept = await self._server.run(partial(_counted, account, now))
-        return CacheStats(
-            entries=len(kept),
-            size_bytes=sum(size for size, *_ in kept),
-            partitions=len({partition for _, partition, *_ in kept}),
-            oldest_at=min((created_at for *_, created_at, _ in kept), default=None),
-            saves_nanos=sum(nanos for *_, nanos in kept),
-        )
+
+        def count(client: Any) -> CacheStats:
+            kept = {
+                name: (size, entry.partition, entry.created_at, entry.cost_nanos)
+                for name, entry, size in _entries(client)
+                if account in (None, entry.account) and entry.expires_at > now
+            }.values()
+            return CacheStats(
+                entries=len(kept),
+                size_bytes=sum(size for size, *_ in kept),
+                partitions=len({partition for _, partition, *_ in kept}),
+                oldest_at=min((created_at for *_, created_at, _ in kept), default=None),
+                saves_nanos=sum(nanos for *_, nanos in kept),
+            )
+
+        return await self._server.run(count)
 
     async def lead(self, key: bytes, seconds: float) -> bool:
         """Begin to make the answer of a request, or end it (``protocols.Cache``)."""
@@ -95,21 +112,3 @@ def _entries(client: Any) -> Iterator[tuple[bytes, CacheEntry, int]]:
             for name, body in zip(page, pipe.execute(), strict=True):
                 if (entry := entry_of(body or b"")) is not None:
                     yield name, entry, len(body)
-
-
-def _counted(account: str | None, now: float, client: Any) -> Collection[tuple[int, bytes, float, int]]:
-    """Sizes, partitions, ages and costs of the entries of an account, or of all."""
-    return {
-        name: (size, entry.partition, entry.created_at, entry.cost_nanos)
-        for name, entry, size in _entries(client)
-        if account in (None, entry.account) and entry.expires_at > now
-    }.values()
-
-
-def _remove(which: CacheSelection, now: float, client: Any) -> int:
-    meant = {name: entry.expires_at > now for name, entry, _ in _entries(client) if selects(which, entry)}
-    with client.pipeline(transaction=False) as pipe:
-        for name in meant:
-            pipe.delete(name)
-        pipe.execute()
-    return sum(meant.values())

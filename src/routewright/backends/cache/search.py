@@ -16,8 +16,6 @@ from routewright.wire import CacheEntry, CacheMatch
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from routewright.protocols import Vector
-
 AT_ONCE = 500
 """Rows that are looked up or removed at a time."""
 MIRRORED = 50_000_000
@@ -49,19 +47,8 @@ class Mirrors:
 
     def nearest(self, partition: bytes, vector: Vector, limit: int, read: Read, look: Look) -> list[CacheMatch]:
         """The most similar entries of a partition, after reading new ones."""
-        query, many = vector_of(vector), limit
-        vectors, found = self._up_to_date(partition, len(query), read), dict[int, CacheEntry]()
-        while near := vectors.nearest(query, many):
-            found = {**look([number for number, _ in near])}
-            gone = [number for number, _ in near if number not in found]
-            if not gone:
-                break
-            for number in gone:
-                vectors.remove(number)
-            many = max(many, min(2 * many, AT_ONCE))  # many may be gone
-        return [CacheMatch(found[number], similarity) for number, similarity in near[:limit]]
-
-    def _up_to_date(self, partition: bytes, dimension: int, read: Read) -> Vectors[int]:
+        query, many, found = vector_of(vector), limit, dict[int, CacheEntry]()
+        dimension = len(query)
         mirror = self._kept.get((partition, dimension)) or _Mirror(Vectors(dimension))
         self.is_starting = not mirror.last
         try:
@@ -76,7 +63,16 @@ class Mirrors:
         finally:
             self.is_starting = False
         self._kept[partition, dimension] = mirror
-        return mirror.vectors
+        vectors = mirror.vectors
+        while near := vectors.nearest(query, many):
+            found = {**look([number for number, _ in near])}
+            gone = [number for number, _ in near if number not in found]
+            if not gone:
+                break
+            for number in gone:
+                vectors.remove(number)
+            many = max(many, min(2 * many, AT_ONCE))  # many may be gone
+        return [CacheMatch(found[number], similarity) for number, similarity in near[:limit]]
 
 
 K = TypeVar("K", bound=Hashable)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -95,7 +95,9 @@ async def streamed(reader: Reader, response: Response, redact: Redact) -> AsyncG
                     continue
                 yield chunk
                 if isinstance(chunk, Finish):
-                    await _drain(body)
+                    with suppress(ProviderFault):  # read the rest, so that the connection can be reused
+                        async for _ in body:
+                            pass
                     return
         yield _end(parser, reader)
     except ProviderFault as fault:
@@ -118,13 +120,6 @@ def _read(data: bytes, parser: SseParser, reader: Reader) -> Iterator[Chunk | No
             yield None
 
 
-async def _drain(body: AsyncIterator[bytes]) -> None:
-    """Read the rest of the body, so that its connection can be reused."""
-    with suppress(ProviderFault):  # the answer was complete
-        async for _ in body:
-            pass
-
-
 def _end(parser: SseParser, reader: Reader) -> Finish:
     """The end of a stream. An error outside all events becomes the fault."""
     try:
@@ -140,33 +135,31 @@ def _end(parser: SseParser, reader: Reader) -> Finish:
 
 def read_whole(reader: Reader, body: bytes) -> Iterator[Chunk]:
     """Give the chunks of a document; of an invalid one only its usage, before the fault."""
-    chunks, fault = list[Chunk](), None
+    chunks = list[Chunk]()
     try:
         chunks.extend(reader.read(body))
-    except ProviderFault as raised:
-        fault = raised
-        chunks = [chunk for chunk in chunks if isinstance(chunk, Usage)]
+    except ProviderFault:
+        yield from (chunk for chunk in chunks if isinstance(chunk, Usage))
+        raise
     yield from chunks
-    if fault is not None:
-        raise fault
 
 
 def usage_last(chunks: Iterator[Chunk], usage: Usage | None) -> Iterator[Chunk]:
     """Give the chunks of a document, then its usage; an empty ``Delta`` as a sign of life if there is neither. A fault
     is raised after the usage."""
-    said, fault = False, None
+    said = False
     try:
         for chunk in chunks:
             said = True
             yield chunk
-    except ProviderFault as raised:
-        fault = raised
+    except ProviderFault:
+        if usage is not None:
+            yield usage
+        raise
     if usage is not None:
         yield usage
-    elif not said and fault is None:
+    elif not said:
         yield Delta("")
-    if fault is not None:
-        raise fault
 
 
 def count_of(value: Any) -> int | None:
@@ -217,8 +210,12 @@ class ToolCalls:
         call, id = self._latest.get(at), ""
         # some hosts use index 0 for all calls; others repeat the id, but not the name
         if call is None or (function.name and piece.id and call.id and piece.id != call.id):
-            call = self._begin(at)
-            id = self._own(piece.id or f"call_{call.index}", call)
+            index = self._free if at in self._indices else at
+            self._indices.add(index)
+            self._free = max(self._free, index + 1)
+            self._last = at
+            call = self._latest[at] = _Begun(index)
+            id = self._own(piece.id or f"call_{index}", call)
         elif piece.id and call.id is None:
             id = self._own(piece.id, call)
         call.id = call.id or piece.id or None
@@ -226,14 +223,6 @@ class ToolCalls:
         if not isinstance(arguments, str):
             arguments = "" if arguments is None else msgspec.json.encode(arguments).decode()
         return ToolDelta(call.index, arguments, id, function.name or "")
-
-    def _begin(self, at: int) -> _Begun:
-        index = self._free if at in self._indices else at
-        self._indices.add(index)
-        self._free = max(self._free, index + 1)
-        self._last = at
-        call = self._latest[at] = _Begun(index)
-        return call
 
     def _own(self, id: str, call: _Begun) -> str:
         """The id, made unique, since results refer to it."""
@@ -243,10 +232,7 @@ class ToolCalls:
         return id
 
 
-class _Begun:
-    __slots__ = ("id", "index")
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.id: str | None = None
-        """The host's id."""
+class _Begun(msgspec.Struct):
+    index: int
+    id: str | None = None
+    """The host's id."""

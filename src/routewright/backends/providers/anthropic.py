@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NoReturn, Unpack
 
 import msgspec
@@ -16,7 +17,6 @@ import msgspec
 from routewright._core.request.json_scan import object_in
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.wire import (
-    AudioPart,
     Chunk,
     Delta,
     FaultKind,
@@ -120,8 +120,12 @@ def message_body(call: UpstreamCall, provider: str = ANTHROPIC.name) -> Json:
     cap = call.max_output_tokens or call.model.max_output_tokens or DEFAULT_MAX_TOKENS
     asked, version = asked_of(call), claude_of(call.model)[1]
     thinking = {} if asked is None else thinking_of(CLAUDE_THINKING, call.model, version).fields(asked, cap)
-    if thinking.get("thinking", {}).get("type") == "enabled" and _broke_off(call, provider):
-        thinking = {}  # a tool loop continues as it began
+    if thinking.get("thinking", {}).get("type") == "enabled":
+        turn = [
+            each for each in takewhile(lambda each: each.role != "user", reversed(call.messages)) if each.tool_calls
+        ]
+        if not all(each.reasoning and each.reasoning.provider == provider for each in turn):
+            thinking = {}  # a tool loop continues as it began
     told = bool(thinking) and asked != "none"
     thinks = told or (not thinking and version >= THINKS)
     body: Json = {
@@ -141,20 +145,18 @@ def message_body(call: UpstreamCall, provider: str = ANTHROPIC.name) -> Json:
     if call.tools:
         body["tools"] = [_tool(tool) for tool in call.tools]
         body |= _calling(call)
-    if call.repeats:
-        _keep(body)
+    if call.repeats and body["messages"][-1]["role"] == "user" and isinstance(body.get("system", ""), str):
+        blocks = [block for turn in body["messages"] for block in turn["content"]] + body.get("tools", [])
+        if not any("cache_control" in block for block in blocks):  # the caller's own marks count
+            body["messages"][-1]["content"][-1]["cache_control"] = {"type": "ephemeral"}
     if call.params.service_tier in _TIERS:
         body["service_tier"] = _TIERS[call.params.service_tier]
-    body |= _sampling(call, told=told) | _stops(call.params.stop)
+    stops = [call.params.stop] if isinstance(call.params.stop, str) else call.params.stop or []
+    for each in stops:
+        if not each.strip():
+            raise _unsayable(f"does not support a stop sequence of only white space, got {each[:_SHOWN_CHARS]!r}")
+    body |= _sampling(call, told=told) | ({"stop_sequences": stops} if stops else {})
     return with_extra(merged(body | _output(call.params.response_format), thinking), call, provider)
-
-
-def _keep(body: Json) -> None:
-    """Mark the prompt for the cache, unless the caller has set marks."""
-    system, last = body.get("system", ""), body["messages"][-1]
-    blocks = [block for turn in body["messages"] for block in turn["content"]] + body.get("tools", [])
-    if last["role"] == "user" and isinstance(system, str) and not any("cache_control" in block for block in blocks):
-        last["content"][-1]["cache_control"] = {"type": "ephemeral"}
 
 
 def _calling(call: UpstreamCall) -> Json:
@@ -167,16 +169,6 @@ def _calling(call: UpstreamCall) -> Json:
     if serial and made["type"] != "none":
         made["disable_parallel_tool_use"] = True
     return {"tool_choice": made} if choice is not None or serial else {}
-
-
-def _broke_off(call: UpstreamCall, provider: str) -> bool:
-    """True if the conversation ends with tool results whose calls lack their reasoning."""
-    for message in reversed(call.messages):
-        if message.role == "user":
-            break
-        if message.tool_calls and not (message.reasoning and message.reasoning.provider == provider):
-            return True
-    return False
 
 
 def _turns(call: UpstreamCall, thinker: str | None, *, may_begin: bool) -> list[Json]:
@@ -245,24 +237,23 @@ def _content(message: Message) -> Iterator[Json]:
         yield from _text_block(message.content)
         return
     for part in message.content or ():
-        mark = part.cache_control
-        for block in _text_block(part.text) if isinstance(part, TextPart) else (_attached(part),):
-            yield block if mark is None else block | {"cache_control": mark}
+        marked = {} if part.cache_control is None else {"cache_control": part.cache_control}
+        match part:
+            case TextPart():
+                yield from (block | marked for block in _text_block(part.text))
+            case ImagePart():
+                yield {"type": "image", "source": _source(part.image_url.url, _MEDIA, "images")} | marked
+            case FilePart():
+                named = {} if part.file.filename is None else {"title": part.file.filename}
+                source = _source(part.file.file_data, (_PDF,), "documents")
+                yield {"type": "document", "source": source} | named | marked
+            case _:
+                raise _unsayable("does not support sound")
 
 
 def _text_block(text: str) -> Iterator[Json]:
     if text.strip():
         yield {"type": "text", "text": text}
-
-
-def _attached(part: ImagePart | AudioPart | FilePart) -> Json:
-    match part:
-        case ImagePart():
-            return {"type": "image", "source": _source(part.image_url.url, _MEDIA, "images")}
-        case FilePart():
-            named = {} if part.file.filename is None else {"title": part.file.filename}
-            return {"type": "document", "source": _source(part.file.file_data, (_PDF,), "documents")} | named
-    raise _unsayable("does not support sound")
 
 
 def _source(url: str, kinds: tuple[str, ...], what: str) -> Json:
@@ -310,14 +301,6 @@ def _sampling(call: UpstreamCall, *, told: bool) -> dict[str, float]:
     return given
 
 
-def _stops(stop: str | list[str] | None) -> dict[str, list[str]]:
-    stops = [stop] if isinstance(stop, str) else stop or []
-    for each in stops:
-        if not each.strip():
-            raise _unsayable(f"does not support a stop sequence of only white space, got {each[:_SHOWN_CHARS]!r}")
-    return {"stop_sequences": stops} if stops else {}
-
-
 def _output(form: Json | None) -> Json:
     kind = "text" if form is None else form.get("type")
     if form is None or kind == "text":
@@ -346,7 +329,10 @@ _AS_THEY_ARE = frozenset("type description title enum const default required $re
 _FORMATS = frozenset("date-time time date duration email hostname uri ipv4 ipv6 uuid".split())
 _HARD_PATTERN = re.compile(r"\(\?|\\[bB1-9]")
 """Look-arounds, word boundaries and back references."""
-_MEANINGLESS = frozenset("$schema $id $comment discriminator deprecated readOnly writeOnly".split())
+_MEANINGLESS = frozenset(
+    "$schema $id $comment additionalProperties discriminator deprecated readOnly writeOnly".split()
+)
+"""Not repeated in the description."""
 _SHAPES = frozenset("type enum const anyOf allOf $ref".split())
 """A schema without any of them allows everything."""
 
@@ -362,10 +348,23 @@ def closed_form(schema: object) -> Json:
         raise OpenEnded
     made, words = Json(), list[str]()
     for word, value in schema.items():
-        part = _enforced(word, value)
-        made |= part
-        if not part and word not in _MEANINGLESS and word != "additionalProperties":
-            words.append(f"{word}: {msgspec.json.encode(value).decode()}")
+        match word:
+            case _ if word in _AS_THEY_ARE:
+                made[word] = value
+            case "properties" | "$defs" | "definitions":
+                made[word] = {name: closed_form(inner) for name, inner in value.items()}
+            case "items":
+                made[word] = closed_form(value)
+            case "anyOf" | "allOf" | "oneOf":
+                made["allOf" if word == "allOf" else "anyOf"] = [closed_form(each) for each in value]
+            case "format" if value in _FORMATS:
+                made[word] = value
+            case "minItems" if value in (0, 1):
+                made[word] = value
+            case "pattern" if not _HARD_PATTERN.search(value):
+                made[word] = value
+            case _ if word not in _MEANINGLESS:
+                words.append(f"{word}: {msgspec.json.encode(value).decode()}")
     if not made.keys() & _SHAPES:
         raise OpenEnded
     if words:
@@ -376,26 +375,6 @@ def closed_form(schema: object) -> Json:
             raise OpenEnded
         made["additionalProperties"] = False
     return made
-
-
-def _enforced(word: str, value: Any) -> Json:
-    """A keyword in Anthropic's form; empty if it is not supported."""
-    match word:
-        case _ if word in _AS_THEY_ARE:
-            return {word: value}
-        case "properties" | "$defs" | "definitions":
-            return {word: {name: closed_form(inner) for name, inner in value.items()}}
-        case "items":
-            return {word: closed_form(value)}
-        case "anyOf" | "allOf" | "oneOf":
-            return {"allOf" if word == "allOf" else "anyOf": [closed_form(each) for each in value]}
-        case "format" if value in _FORMATS:
-            return {word: value}
-        case "minItems" if value in (0, 1):
-            return {word: value}
-        case "pattern" if not _HARD_PATTERN.search(value):
-            return {word: value}
-    return {}
 
 
 # --- answers
@@ -496,7 +475,22 @@ class Blocks(Reader):
             case "content_block_start":
                 yield from self._start(event.get("index"), self._fields(event.get("content_block")))
             case "content_block_delta":
-                yield from self._continue(event.get("index"), self._fields(event.get("delta")))
+                index, piece = event.get("index"), self._fields(event.get("delta"))
+                match piece.get("type"):
+                    case "text_delta":
+                        yield from self._say(piece.get("text"))
+                    case "input_json_delta":
+                        block, text = self._open.get(self._place(index), {}), self._text(piece.get("partial_json"))
+                        if text and block.get("type") == "tool_use":
+                            block.pop("input", None)
+                            yield self._add(block["number"], text)
+                    case "thinking_delta" | "signature_delta" as kind:
+                        name = kind.removesuffix("_delta")
+                        block, text = self._open.get(self._place(index), {}), self._text(piece.get(name))
+                        if block.get("type") in _THOUGHTS:
+                            block.setdefault(name, []).append(text)
+                        if name == "thinking":
+                            yield from self._think(text)
             case "content_block_stop":
                 yield from self._stop(event.get("index"))
 
@@ -518,22 +512,6 @@ class Blocks(Reader):
             grows: Json = {name: [self._text(block[name])] for name in ("thinking", "signature") if name in block}
             self._open[self._place(index)] = {**block, **grows}
             yield from self._think(block.get("thinking"))
-
-    def _continue(self, index: Any, piece: Json) -> Iterator[Chunk]:
-        if piece.get("type") == "text_delta":
-            yield from self._say(piece.get("text"))
-        elif piece.get("type") == "input_json_delta":
-            block, text = self._open.get(self._place(index), {}), self._text(piece.get("partial_json"))
-            if text and block.get("type") == "tool_use":
-                block.pop("input", None)
-                yield self._add(block["number"], text)
-        elif piece.get("type") in ("thinking_delta", "signature_delta"):
-            name = "thinking" if piece["type"] == "thinking_delta" else "signature"
-            block, text = self._open.get(self._place(index), {}), self._text(piece.get(name))
-            if block.get("type") in _THOUGHTS:
-                block.setdefault(name, []).append(text)
-            if name == "thinking":
-                yield from self._think(text)
 
     def _stop(self, index: Any) -> Iterator[Chunk]:
         block = self._open.pop(self._place(index), {})

@@ -152,7 +152,12 @@ class RunningFunction(Struct, eq=False):
                     reply = await reply
                 if isinstance(reply, str):
                     return Delta(reply)
-                self.reply = self._pieces_of(reply)
+                if isinstance(reply, AsyncIterable):
+                    self.reply = aiter(reply)
+                elif isinstance(reply, Mapping | Set | bytes | bytearray) or not isinstance(reply, Iterable):
+                    raise ProviderFault(FaultKind.MALFORMED, f"the function returned {type(reply).__name__}; {_HINT}")
+                else:
+                    self.reply = _each(reply) if isinstance(reply, Collection) else _Stepped(reply, self.threads)
             if self.reply is not None:
                 piece = await anext(self.reply, _END)
         except (ProviderFault, StopAsyncIteration):
@@ -170,13 +175,6 @@ class RunningFunction(Struct, eq=False):
         self.tools = self.tools or isinstance(piece, ToolDelta)
         checked: Chunk = piece
         return checked
-
-    def _pieces_of(self, reply: Any) -> AsyncIterator[str | Chunk | None]:
-        if isinstance(reply, AsyncIterable):
-            return aiter(reply)
-        if isinstance(reply, Mapping | Set | bytes | bytearray) or not isinstance(reply, Iterable):
-            raise ProviderFault(FaultKind.MALFORMED, f"the function returned {type(reply).__name__}; {_HINT}")
-        return _each(reply) if isinstance(reply, Collection) else _Stepped(reply, self.threads)
 
 
 async def _each(pieces: Iterable[str | Chunk | None]) -> AsyncIterator[str | Chunk | None]:

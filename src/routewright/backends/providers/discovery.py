@@ -71,9 +71,15 @@ async def _ollama(provider: str, ask: Ask, known: dict[str, Model | None]) -> li
         try:
             async with slots:
                 shown = convert(await ask("/api/show", body={"model": tag.name}), _Shown)
-            known[tag.name + tag.digest] = _shown(provider, tag.name, shown)
         except (ProviderFault, MsgspecError):  # tried again next time
-            pass
+            return
+        known[tag.name + tag.digest], able = None, shown.capabilities
+        if "completion" in able:  # else it makes embeddings
+            trained = next((size for key, size in shown.model_info.items() if key.endswith(".context_length")), None)
+            window = int(found[1]) if (found := _NUM_CTX.search(shown.parameters)) else trained
+            name = tag.name.removesuffix(":latest")
+            model = _model(provider, name, tag.name, window, image="vision" in able, tool="tools" in able)
+            known[tag.name + tag.digest] = replace(model, reasoning="thinking" in able)
 
     async with anyio.create_task_group() as group:
         for tag in tags:
@@ -90,18 +96,6 @@ async def _ollama(provider: str, ask: Ask, known: dict[str, Model | None]) -> li
             sizes = filter(None, (model.context_window, windows.get(tag.name)))
             found.append(replace(model, context_window=min(sizes, default=None)))
     return found
-
-
-def _shown(provider: str, tag: str, shown: _Shown) -> Model | None:
-    """None for an embedding model."""
-    able = shown.capabilities
-    if "completion" not in able:
-        return None
-    trained = next((size for key, size in shown.model_info.items() if key.endswith(".context_length")), None)
-    window = int(found[1]) if (found := _NUM_CTX.search(shown.parameters)) else trained
-    name = tag.removesuffix(":latest")
-    model = _model(provider, name, tag, window, image="vision" in able, tool="tools" in able)
-    return replace(model, reasoning="thinking" in able)
 
 
 async def _vllm(provider: str, ask: Ask, known: dict[str, Model | None]) -> list[Model]:

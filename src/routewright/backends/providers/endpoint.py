@@ -86,9 +86,28 @@ def address_of(endpoint: Endpoint, base_url: str | None, environ: Mapping[str, s
     if not url and variable:
         hint = f"set {variable}, or give base_url=..."
         raise ValidationFailed.at("base_url", f"{endpoint.name} has an address of your own only", hint)
-    url, path = _checked_url(url, source), endpoint.url_path
-    here = urlsplit(url).path
-    return url + path.removeprefix(here) if f"{path}/".startswith(f"{here}/") else url
+    shown = "what was given" if set("@?#") & set(url) else repr(url[:_URL_CHARS])
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # bad port or brackets; the text may contain a password
+        known, shown = False, "what was given"
+    if not known:
+        raise ValidationFailed.at(source, f"{shown} is not an address", "write https://host/path")
+    here, hint = parts.path.rstrip("/"), ""
+    if _DEPLOYMENTS in here or parts.query.startswith(_AZURE_VERSION):
+        hint = "give https://RESOURCE.openai.azure.com, with the name 'azure'"
+    elif here.endswith(_CALL):
+        hint = f"write {parts.scheme}://{parts.netloc}{here.removesuffix(_CALL)}"
+    if hint and parts.username is None:
+        where = f"{parts.scheme}://{parts.netloc}{parts.path}"
+        raise ValidationFailed.at(source, f"{where} is the address of a single call", hint)
+    if parts.username is not None or parts.query or parts.fragment:
+        where = f"{parts.scheme}://{parts.hostname}{parts.path}"
+        hint = "give credentials as api_key=... or headers=..."
+        raise ValidationFailed.at(source, f"{where} has a user, query or fragment with it", hint)
+    path = endpoint.url_path
+    return url.rstrip("/") + (path.removeprefix(here) if f"{path}/".startswith(f"{here}/") else "")
 
 
 def address_in_region(endpoint: Endpoint, region: object, base_url: str | None) -> str | None:
@@ -123,30 +142,6 @@ def complete_url(address: str, default: str) -> str:
         name = "127.0.0.1"
     place = f"[{name}]" if ":" in name else name
     return f"{given.scheme}://{place}{f':{port}' if port else ''}{given.path.rstrip('/') or usual.path}"
-
-
-def _checked_url(url: str, source: str) -> str:
-    shown = "what was given" if set("@?#") & set(url) else repr(url[:_URL_CHARS])
-    try:
-        parts = urlsplit(url)
-        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # bad port or brackets; the text may contain a password
-        known, shown = False, "what was given"
-    if not known:
-        raise ValidationFailed.at(source, f"{shown} is not an address", "write https://host/path")
-    path, hint = parts.path.rstrip("/"), ""
-    if _DEPLOYMENTS in path or parts.query.startswith(_AZURE_VERSION):
-        hint = "give https://RESOURCE.openai.azure.com, with the name 'azure'"
-    elif path.endswith(_CALL):
-        hint = f"write {parts.scheme}://{parts.netloc}{path.removesuffix(_CALL)}"
-    if hint and parts.username is None:
-        where = f"{parts.scheme}://{parts.netloc}{parts.path}"
-        raise ValidationFailed.at(source, f"{where} is the address of a single call", hint)
-    if parts.username is not None or parts.query or parts.fragment:
-        where = f"{parts.scheme}://{parts.hostname}{parts.path}"
-        hint = "give credentials as api_key=... or headers=..."
-        raise ValidationFailed.at(source, f"{where} has a user, query or fragment with it", hint)
-    return url.rstrip("/")
 
 
 # --- keys

@@ -128,23 +128,19 @@ class _Told(NamedTuple):
 
 def _parse(body: str) -> _Told:
     try:
-        document = msgspec.json.decode(body)
-        first = document[0] if isinstance(document, list) and document else document
-        error = _error_in(first) if isinstance(first, dict) else first
+        error: Any = msgspec.json.decode(body)
+        error = error[0] if isinstance(error, list) and error else error
+        if isinstance(error, dict):
+            groq, minimax, inner = error.get("x_groq"), error.get("base_resp"), error.get("error")
+            if isinstance(minimax, dict) and minimax.get("status_code"):
+                error = {"code": f"base_resp.{minimax['status_code']}", "message": minimax.get("status_msg")}
+            elif isinstance(groq, dict) and groq.get("error"):
+                error = {"type": "server_error", "message": groq["error"]}  # an aborted stream
+            elif inner and isinstance(inner, dict | list):  # if it is a text, other fields say more
+                error = inner
         return _read(error) if isinstance(error, dict) else _Told("", str(error)[:BODY_CHARS])
     except (msgspec.DecodeError, RecursionError):  # nested too deeply
         return _Told("", body[:BODY_CHARS])
-
-
-def _error_in(document: dict[str, Any]) -> Any:
-    """The part of a document with its error."""
-    groq, minimax = document.get("x_groq"), document.get("base_resp")
-    if isinstance(minimax, dict) and minimax.get("status_code"):
-        return {"code": f"base_resp.{minimax['status_code']}", "message": minimax.get("status_msg")}
-    if isinstance(groq, dict) and groq.get("error"):
-        return {"type": "server_error", "message": groq["error"]}  # an aborted stream
-    error = document.get("error")
-    return error if error and isinstance(error, dict | list) else document  # if it is a text, other fields say more
 
 
 def _read(error: dict[str, Any]) -> _Told:

@@ -16,15 +16,6 @@ NEWEST = (99, 0)
 """Version of a model without one in its name."""
 
 
-def unsupported_at(provider: str, model: Model) -> tuple[Feature, ...]:
-    """Features that a vendor does not support for a model. Empty for unknown vendors."""
-    if provider == "anthropic":
-        return _lacking_of_claude(model)
-    if provider == "google":
-        return _lacking_of_gemini(model)
-    return tuple(sorted(HOSTS[provider].lacking(model))) if provider in HOSTS else ()
-
-
 # --- Claude, by the version in a model's name. From Anthropic's documentation of November 2026.
 
 _CLAUDE = re.compile(r"claude-(?P<family>[a-z]+)?-?(?:(?P<major>\d+)(?:[.-](?P<minor>\d{1,2}))?(?!\d))?")
@@ -67,23 +58,6 @@ CLAUDE_THINKING = (
 )
 
 
-def _lacking_of_claude(model: Model) -> tuple[Feature, ...]:
-    """By version. Of other models only the limits of the protocol are known."""
-    lacking: list[Feature] = ["seed", "json_object", "flex", "priority", "verbosity"]
-    family, version = claude_of(model)
-    if model.reasoning:
-        lacking += *thinking_of(CLAUDE_THINKING, model, version).lacking, "reasoning_tool_choice"
-        if version < NO_SAMPLING:
-            lacking.append("reasoning_sampling")
-    if not family and version == (0, 0):  # other hosts may ignore the fields
-        lacking += ["parallel_tool_calls", "reasoning_tokens"] if model.reasoning else ["parallel_tool_calls"]
-    if version >= NO_SAMPLING:
-        lacking += ["temperature", "top_p"]
-    if version >= _NO_FORCED_TOOL and family != "haiku":
-        lacking.append("tool_choice")
-    return tuple(lacking)
-
-
 def claude_of(model: Model) -> tuple[str, tuple[int, int]]:
     """Family and version; (0, 0) for other models."""
     found = _CLAUDE.search(wire_name(model))
@@ -116,17 +90,6 @@ GEMINI_THINKING = (
 """The reasoning effort; the first matching row counts. From 3 on reasoning cannot be disabled."""
 
 
-def _lacking_of_gemini(model: Model) -> tuple[Feature, ...]:
-    """By version: sampling, addresses of images, and reasoning."""
-    generation = generation_of(model)
-    lacking: list[Feature] = ["parallel_tool_calls", "verbosity", "cache_control"]
-    if generation >= _SAMPLES_ALONE or "gemini-3.5-flash-lite" in wire_name(model):
-        lacking += ["temperature", "top_p"]
-    if generation < _FETCHES:
-        lacking += ["image_url", "file_url"]
-    return (*lacking, *(thinking_of(GEMINI_THINKING, model, generation).lacking if model.reasoning else ()))
-
-
 def generation_of(model: Model) -> tuple[int, int]:
     """The version of Gemini in a model's name, the newest without one; (0, 0) for other models."""
     name = wire_name(model)
@@ -134,3 +97,35 @@ def generation_of(model: Model) -> tuple[int, int]:
     if numbers is None:
         return NEWEST if "gemini" in name else (0, 0)
     return int(numbers[1]), int(numbers[2] or 0)
+
+
+# --- all vendors
+
+
+def unsupported_at(provider: str, model: Model) -> tuple[Feature, ...]:
+    """Features that a vendor does not support for a model. Empty for unknown vendors."""
+    lacking: list[Feature]
+    match provider:
+        case "anthropic":
+            lacking = ["seed", "json_object", "flex", "priority", "verbosity"]
+            family, version = claude_of(model)
+            if model.reasoning:
+                lacking += *thinking_of(CLAUDE_THINKING, model, version).lacking, "reasoning_tool_choice"
+                if version < NO_SAMPLING:
+                    lacking.append("reasoning_sampling")
+            if not family and version == (0, 0):  # other hosts may ignore the fields
+                lacking += ["parallel_tool_calls", "reasoning_tokens"] if model.reasoning else ["parallel_tool_calls"]
+            if version >= NO_SAMPLING:
+                lacking += ["temperature", "top_p"]
+            if version >= _NO_FORCED_TOOL and family != "haiku":
+                lacking.append("tool_choice")
+            return tuple(lacking)
+        case "google":
+            lacking = ["parallel_tool_calls", "verbosity", "cache_control"]
+            version = generation_of(model)
+            if version >= _SAMPLES_ALONE or "gemini-3.5-flash-lite" in wire_name(model):
+                lacking += ["temperature", "top_p"]
+            if version < _FETCHES:
+                lacking += ["image_url", "file_url"]
+            return (*lacking, *(thinking_of(GEMINI_THINKING, model, version).lacking if model.reasoning else ()))
+    return tuple(sorted(HOSTS[provider].lacking(model))) if provider in HOSTS else ()

@@ -22,12 +22,10 @@ from routewright.wire import (
     Delta,
     FaultKind,
     FilePart,
-    FunctionSpec,
     Message,
     Part,
     TextPart,
     Thought,
-    ToolDelta,
     UpstreamCall,
     Usage,
 )
@@ -118,7 +116,15 @@ def content_body(call: UpstreamCall, provider: str = GOOGLE.name) -> Json:
         specs = [tool.function_spec for tool in call.tools]
         named = [{"name": s.name, "description": s.description, "parametersJsonSchema": s.parameters} for s in specs]
         body["tools"] = [{"functionDeclarations": [_given(each) for each in named]}]
-        if mode := _calling(call, specs):
+        choice, mode = call.tool_choice, Json()
+        if choice in (None, "auto") and any(spec.strict for spec in specs):
+            mode = {"mode": "VALIDATED"}  # of all functions, as there is no mode of a single one
+        elif isinstance(choice, str) and choice in _MODES:
+            mode = {"mode": _MODES[choice]}
+        elif choice is not None:
+            name = choice if isinstance(choice, str) else choice.function.name
+            mode = {"mode": "ANY", "allowedFunctionNames": [name]}
+        if mode:
             body["toolConfig"] = {"functionCallingConfig": mode}
     params, lacking = call.params, call.model.unsupported or ()  # else the model does it anyway
     stops = [params.stop] if isinstance(params.stop, str) else params.stop
@@ -146,18 +152,6 @@ def content_body(call: UpstreamCall, provider: str = GOOGLE.name) -> Json:
 
 def _given(named: Json) -> Json:
     return {name: value for name, value in named.items() if value is not None}
-
-
-def _calling(call: UpstreamCall, specs: Sequence[FunctionSpec]) -> Json:
-    """The function calling mode. One ``strict`` function makes all strict."""
-    choice = call.tool_choice
-    if choice is None or choice == "auto":
-        strict = any(spec.strict for spec in specs)
-        return {"mode": "VALIDATED"} if strict else {"mode": "AUTO"} if choice else {}
-    if isinstance(choice, str) and choice in _MODES:
-        return {"mode": _MODES[choice]}
-    name = choice if isinstance(choice, str) else choice.function.name
-    return {"mode": "ANY", "allowedFunctionNames": [name]}
 
 
 def _contents(call: UpstreamCall, provider: str) -> list[Json]:
@@ -333,46 +327,35 @@ class GeneratedContent(Reader):
         blocked = content.prompt_feedback and content.prompt_feedback.block_reason
         if blocked and not content.candidates:
             is_word = _WORD.fullmatch(blocked) and blocked not in _UNSPECIFIED  # else it may be any text
-            raise self._fault(FaultKind.REFUSED, f"refused the prompt{f': {blocked.lower()}' if is_word else ''}")
+            said = f"{self._provider} refused the prompt{f': {blocked.lower()}' if is_word else ''}"
+            raise ProviderFault(FaultKind.REFUSED, said, status=200)
         for candidate in content.candidates or ():
-            if not candidate.index:  # only one is requested
-                yield from self._add(candidate)
-
-    def _add(self, candidate: _Candidate) -> Iterator[Chunk]:
-        self._started = True
-        parts = candidate.content.parts if candidate.content else None
-        for part in parts or ():
-            yield from self._part(part)
-        if candidate.finish_reason in _UNEXPLAINED:
-            raise self._fault(FaultKind.TRUNCATED, f"broke off with {candidate.finish_reason!r}")
-        if candidate.finish_reason:
-            self._reason = ended(self._provider, candidate.finish_reason)
-
-    def _part(self, part: _Part) -> Iterator[Chunk]:
-        signature, is_said = part.thought_signature, bool(part.text) and not part.thought
-        if part.function_call is not None:
-            if signature:
-                yield Thought(item={_SIGNATURE: signature, _CALL: self._called})
-            self._called += 1
-            yield self._call(part.function_call)
-            return
-        if is_said:
-            self._chars += len(part.text or "")
-        if signature:
-            yield Thought(item={_SIGNATURE: signature, _AT: self._chars})
-        if is_said:
-            self._spoke = True
-            yield Delta(part.text or "")
-        elif part.text:
-            yield Thought(part.text)
-
-    def _call(self, call: _Call) -> ToolDelta:
-        if not call.name:
-            raise malformed(self._provider, "a function call without a name")
-        return self._tools.add(Piece(id=call.id, function=Function(call.name, call.args or {})))
-
-    def _fault(self, kind: FaultKind, what: str) -> ProviderFault:
-        return ProviderFault(kind, f"{self._provider} {what}", status=200)
+            if candidate.index:  # only one is requested
+                continue
+            self._started = True
+            parts = candidate.content.parts if candidate.content else None
+            for part in parts or ():
+                signature, call, text = part.thought_signature, part.function_call, part.text or ""
+                if call is None and not part.thought:
+                    self._chars += len(text)
+                if signature:
+                    place = {_AT: self._chars} if call is None else {_CALL: self._called}
+                    yield Thought(item={_SIGNATURE: signature, **place})
+                if call is not None:
+                    self._called += 1
+                    if not call.name:
+                        raise malformed(self._provider, "a function call without a name")
+                    yield self._tools.add(Piece(id=call.id, function=Function(call.name, call.args or {})))
+                elif text and not part.thought:
+                    self._spoke = True
+                    yield Delta(text)
+                elif text:
+                    yield Thought(text)
+            if candidate.finish_reason in _UNEXPLAINED:
+                said = f"{self._provider} broke off with {candidate.finish_reason!r}"
+                raise ProviderFault(FaultKind.TRUNCATED, said, status=200)
+            if candidate.finish_reason:
+                self._reason = ended(self._provider, candidate.finish_reason)
 
 
 def read_usage(usage: Any) -> Usage | None:

@@ -216,18 +216,6 @@ class HttpProvider(ABC):
         named = {name: value.reveal() for name, value in self._headers.items()}
         return headers | dict(self._credentials(key.reveal())) | named
 
-    async def _answer(self, response: Response, call: UpstreamCall) -> AsyncGenerator[Chunk, None]:
-        """The chunks of an answer. Raises ``ProviderFault`` for an error."""
-        if response.status != 200:
-            body = await self._start_of(response)
-            raise fault_of_answer(self.name, response.status, response.headers, body)
-        media = _media(response.headers)
-        if media == EVENTS:
-            return streamed(self._reader(call, response.headers), response, self._redact)
-        if media in _WHOLE:
-            return whole(self._reader(call, response.headers), response, self._redact)
-        raise self._odd_media(response.headers, await self._start_of(response))
-
     async def _in_time(self, wait: Callable[..., Awaitable[T]], *args: Any, answered: bool = False) -> T:
         """Wait with the timeout. Raises ``ProviderFault``."""
         if self._timeout_s is None:
@@ -312,7 +300,14 @@ class _Call:
             self._exchange = provider._transport.request("POST", url, headers=headers, body=body)
             response = await provider._in_time(self._exchange.__aenter__)
             try:
-                chunks = await provider._answer(response, call)
+                if response.status != 200:
+                    said = await provider._start_of(response)
+                    raise fault_of_answer(provider.name, response.status, response.headers, said)
+                media = _media(response.headers)
+                if media != EVENTS and media not in _WHOLE:
+                    raise provider._odd_media(response.headers, await provider._start_of(response))
+                decode = streamed if media == EVENTS else whole
+                chunks = decode(provider._reader(call, response.headers), response, provider._redact)
                 provider._served(key, call, response.headers)
                 return chunks if provider._timeout_s is None else provider._timed(chunks)
             except BaseException as exc:

@@ -171,13 +171,6 @@ class LiteLLMProvider:
             asyncio.get_running_loop()
         except RuntimeError:
             raise ProviderFault(FaultKind.REQUEST, f"{self.name} needs asyncio, as litellm does") from None
-        try:
-            return await litellm.acompletion(**self._arguments(call))
-        except Exception as error:
-            fault = self._fault(error, answered=False)
-        raise fault  # outside of the handler: its context must not contain litellm's message
-
-    def _arguments(self, call: UpstreamCall) -> dict[str, Any]:
         extra = (call.params.extra or {}).get(self.name)
         plain = replace(call, params=replace(call.params, extra=None))
         body: dict[str, Any] = msgspec.to_builtins(request_body(plain, self._dialect))
@@ -195,7 +188,11 @@ class LiteLLMProvider:
             own["extra_body"] = {**(opened.get("extra_body") or {}), **extra}
         if call.traceparent is not None:
             own["extra_headers"] = {**(opened.get("extra_headers") or {}), "traceparent": call.traceparent}
-        return opened | body | own
+        try:
+            return await litellm.acompletion(**(opened | body | own))
+        except Exception as error:
+            fault = self._fault(error, answered=False)
+        raise fault  # outside of the handler: its context must not contain litellm's message
 
     async def _chunks(self, answer: Any, call: UpstreamCall) -> AsyncGenerator[Chunk, None]:
         reader = Completion(self.name, self._dialect.thought)

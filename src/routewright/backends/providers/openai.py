@@ -257,7 +257,9 @@ def _messages(call: UpstreamCall, host: Host) -> list[Message] | list[dict[str, 
     if "no_text_parts" in host.oddities:
         messages = [changed(each, content=_put_together(each.content)) for each in messages]
     needed = "thought_needed" in host.oddities and call.model.reasoning and any(each.tool_calls for each in messages)
-    if not needed and all(map(_is_sent_as_it_is, messages)):
+    parts = [part for each in messages if isinstance(each.content, list) for part in each.content]
+    changes = any(part.cache_control is not None or isinstance(part, AudioPart | FilePart) for part in parts)
+    if not needed and not changes and all(each.reasoning is None for each in messages):
         return messages
     marked = "cache_control" not in host.lacking(call.model)
     plain = [_plain(message, host, marked=marked) for message in messages]
@@ -265,20 +267,23 @@ def _messages(call: UpstreamCall, host: Host) -> list[Message] | list[dict[str, 
     return [blank | each if needed and each["role"] == "assistant" else each for each in plain]
 
 
-def _is_sent_as_it_is(message: Message) -> bool:
-    if message.reasoning is not None:
-        return False
-    if not isinstance(message.content, list):
-        return True
-    return all(part.cache_control is None and not isinstance(part, AudioPart | FilePart) for part in message.content)
-
-
 def _plain(message: Message, host: Host, *, marked: bool) -> dict[str, Any]:
     """A message in the host's form, with reasoning of its own models. ``marked``: it supports cache marks."""
     said: dict[str, Any] = msgspec.to_builtins(message)
     said.pop("reasoning", None)
-    if isinstance(message.content, list):
-        said["content"] = [_part(part, host, marked=marked) for part in message.content]
+    parts = message.content if isinstance(message.content, list) else []
+    for part, made in zip(parts, said.get("content") or (), strict=False):
+        mark = made.pop("cache_control", None)
+        if isinstance(part, FilePart):
+            if not host.files:
+                raise ProviderFault(FaultKind.REQUEST, f"{host.name} does not support documents in chat completions")
+            made["file"].setdefault("filename", _FILE_NAME)
+        elif isinstance(part, AudioPart) and "audio_as_url" in host.oddities:
+            made["input_audio"]["data"] = f"data:audio/{part.input_audio.format};base64,{part.input_audio.data}"
+        if mark is not None and marked and "cache_breakpoints" in host.oddities:
+            made["prompt_cache_breakpoint"] = {"mode": "explicit"}
+        elif mark is not None and marked:
+            made["cache_control"] = mark if host.cache_ttl else {"type": mark["type"]}
     if message.reasoning is None or message.reasoning.provider != host.name or not host.thought:
         return said
     given = [item.get(host.thought) for item in message.reasoning.items]
@@ -291,22 +296,6 @@ def _plain(message: Message, host: Host, *, marked: bool) -> dict[str, Any]:
         rest = [{"type": "text", "text": content}] if isinstance(content, str) else content
         return said | {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": text}]}, *rest]}
     return said | ({host.thought: text} if text else {})
-
-
-def _part(part: Part, host: Host, *, marked: bool) -> dict[str, Any]:
-    said: dict[str, Any] = msgspec.to_builtins(part)
-    mark = said.pop("cache_control", None)
-    if isinstance(part, FilePart):
-        if not host.files:
-            raise ProviderFault(FaultKind.REQUEST, f"{host.name} does not support documents in chat completions")
-        said["file"].setdefault("filename", _FILE_NAME)
-    elif isinstance(part, AudioPart) and "audio_as_url" in host.oddities:
-        said["input_audio"]["data"] = f"data:audio/{part.input_audio.format};base64,{part.input_audio.data}"
-    if mark is None or not marked:
-        return said
-    if "cache_breakpoints" in host.oddities:
-        return said | {"prompt_cache_breakpoint": {"mode": "explicit"}}
-    return said | {"cache_control": mark if host.cache_ttl else {"type": mark["type"]}}
 
 
 def _with_text_alone_in_results(messages: list[Message]) -> list[Message]:
@@ -351,8 +340,6 @@ def _put_together(content: str | list[Part] | None) -> str | list[Part] | None:
 
 
 def _with_short_ids(message: Message) -> Message:
-    if not message.tool_calls and message.tool_call_id is None:
-        return message
     calls = [msgspec.structs.replace(call, id=_short(call.id)) for call in message.tool_calls or ()]
     answers = None if message.tool_call_id is None else _short(message.tool_call_id)
     return msgspec.structs.replace(message, tool_calls=calls or None, tool_call_id=answers)
@@ -496,39 +483,37 @@ class Completion(Reader):
         if completion.error or (groq and groq.error) or (minimax and minimax.status_code):
             raise fault_in_answer(self._provider, written(document))
         for choice in completion.choices or ():
-            if not choice.index:  # only one is requested
-                yield from self._add(choice)
-
-    def _add(self, choice: _Choice) -> Iterator[Chunk]:
-        self._started = True
-        if self._reason is not None:
-            return
-        part = choice.delta or choice.message or _Part()
-        if part.refusal:
-            raise ProviderFault("refused", f"{self._provider} refused to answer", status=200)
-        text = part.text
-        if part.thinks:
-            self._thought = True
-            self._details += _listed(part.reasoning_details)
-            if thought := part.thought:
-                self._thoughts.append(thought)
-                yield Thought(thought)
-        if self._thought and (text or part.tool_calls or choice.finish_reason):
-            whole = _joined(self._details) if self._field == "reasoning_details" else "".join(self._thoughts)
-            self._thoughts, self._details = [], []
-            if whole and self._field:
-                yield Thought(item={self._field: whole})
-        self._blank = self._blank or text == ""
-        if text:
-            self._spoke = True
-            yield Delta(text)
-        for call in part.tool_calls or ():
-            yield self._tools.add(call)
-        if choice.finish_reason:
-            self._reason = ended(self._provider, choice.finish_reason)
-            native = choice.native_finish_reason
-            if isinstance(native, str) and ended(self._provider, native) == "content_filter":
-                self._reason = "content_filter"
+            if choice.index:  # only one is requested
+                continue
+            self._started = True
+            if self._reason is not None:
+                continue
+            part = choice.delta or choice.message or _Part()
+            if part.refusal:
+                raise ProviderFault("refused", f"{self._provider} refused to answer", status=200)
+            text = part.text
+            if part.thinks:
+                self._thought = True
+                self._details += _listed(part.reasoning_details)
+                if thought := part.thought:
+                    self._thoughts.append(thought)
+                    yield Thought(thought)
+            if self._thought and (text or part.tool_calls or choice.finish_reason):
+                whole = _joined(self._details) if self._field == "reasoning_details" else "".join(self._thoughts)
+                self._thoughts, self._details = [], []
+                if whole and self._field:
+                    yield Thought(item={self._field: whole})
+            self._blank = self._blank or text == ""
+            if text:
+                self._spoke = True
+                yield Delta(text)
+            for call in part.tool_calls or ():
+                yield self._tools.add(call)
+            if choice.finish_reason:
+                self._reason = ended(self._provider, choice.finish_reason)
+                native = choice.native_finish_reason
+                if isinstance(native, str) and ended(self._provider, native) == "content_filter":
+                    self._reason = "content_filter"
 
 
 def read_usage(usage: Any) -> Usage | None:

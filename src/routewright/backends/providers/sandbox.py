@@ -24,9 +24,9 @@ from routewright.wire import (
     FaultKind,
     Feature,
     Finish,
-    FunctionSpec,
     Message,
     Model,
+    NamedToolChoice,
     RouteRequest,
     TextPart,
     ToolDelta,
@@ -69,7 +69,20 @@ class SandboxProvider:
         self._threads = Threads("the sandbox", THREADS)
         if not callable(self._answers):
             rebuilt(self._answers, dict[str, str], "answers")
-        self._faults = _checked_faults({} if faults is None else faults, self._models)
+        faults = {} if faults is None else faults
+        if not isinstance(faults, Mapping):
+            hint = "map model ids, or '*', to kinds of fault"
+            raise ValidationFailed.at("faults", f"{shown(faults)} is not a dict", hint)
+        known, self._faults = {"*", *(model.id for model in self._models)}, dict[str, FaultKind | list[FaultKind]]()
+        for model, kinds in faults.items():
+            if model not in known:
+                hint = did_you_mean(model, sorted(known)) or "name a model of the catalogue, or '*' for all"
+                raise ValidationFailed.at(f"faults[{shown(model)}]", "is no known model", hint)
+            for kind in [kinds] if isinstance(kinds, str) or not isinstance(kinds, Sequence) else kinds:
+                if kind not in list(FaultKind):
+                    place, hint = f"faults[{quoted(model)}]", f"known kinds: {', '.join(FaultKind)}"
+                    raise ValidationFailed.at(place, f"{shown(kind)} is no kind of fault", hint)
+            self._faults[model] = FaultKind(kinds) if isinstance(kinds, str) else [FaultKind(kind) for kind in kinds]
 
     def models(self) -> Sequence[Model]:
         """All models of the catalogue."""
@@ -105,65 +118,34 @@ def last_user_text(messages: Sequence[Message]) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content if isinstance(part, TextPart))
 
 
-def _checked_faults(faults: object, models: Sequence[Model]) -> dict[str, FaultKind | list[FaultKind]]:
-    if not isinstance(faults, Mapping):
-        hint = "map model ids, or '*', to kinds of fault"
-        raise ValidationFailed.at("faults", f"{shown(faults)} is not a dict", hint)
-    known, checked = {"*", *(model.id for model in models)}, dict[str, FaultKind | list[FaultKind]]()
-    for model, kinds in faults.items():
-        if model not in known:
-            hint = did_you_mean(model, sorted(known)) or "name a model of the catalogue, or '*' for all"
-            raise ValidationFailed.at(f"faults[{shown(model)}]", "is no known model", hint)
-        for kind in [kinds] if isinstance(kinds, str) or not isinstance(kinds, Sequence) else kinds:
-            if kind not in list(FaultKind):
-                place, hint = f"faults[{quoted(model)}]", f"known kinds: {', '.join(FaultKind)}"
-                raise ValidationFailed.at(place, f"{shown(kind)} is no kind of fault", hint)
-        checked[model] = FaultKind(kinds) if isinstance(kinds, str) else [FaultKind(kind) for kind in kinds]
-    return checked
-
-
 def _chunks(call: UpstreamCall, answer: str | None) -> Iterable[Chunk]:
     """A complete answer with its usage: a tool call if one is required, JSON if there is a schema."""
     asked = bounds_of(RouteRequest(call.messages, tools=call.tools)).estimate
-    demanded = _demanded_tool(call) if answer is None else None
-    if demanded is not None:
+    if answer is None and call.tools and call.tool_choice not in (None, "auto", "none"):
+        choice, specs = call.tool_choice, [tool.function_spec for tool in call.tools]
+        name = choice.function.name if isinstance(choice, NamedToolChoice) else choice
+        demanded = specs[0] if choice == "required" else next(spec for spec in specs if spec.name == name)
         arguments = json.dumps(example_of({"type": "object"} | (demanded.parameters or {})))
         yield ToolDelta(0, arguments, "call_sandbox", demanded.name)
         yield Usage(asked, estimate_text(arguments))
         yield Finish("tool_calls")
         return
-    text, reason = _cut(_canned(call) if answer is None else answer, call.max_output_tokens)
-    pieces = text.split(" ")
-    for place, word in enumerate(pieces):
-        yield Delta(word if place == len(pieces) - 1 else word + " ")
-    yield Usage(asked, estimate_text(text))
+    text, wanted = answer, call.params.response_format or {}
+    if text is None and wanted.get("type") == "json_schema":
+        text = json.dumps(example_of(wanted["json_schema"]["schema"]))
+    elif text is None and wanted.get("type") == "json_object":
+        text = json.dumps({"sandbox": True, "model": call.model.id})
+    elif text is None:
+        text = f"This is a canned answer in the name of {call.model.id}. The sandbox calls no model and bills nobody."
+    words, cap, reason = text.split(" "), call.max_output_tokens, "stop"
+    if cap is not None and estimate_text(text) > cap:
+        kept = bisect_right(range(len(words)), cap, key=lambda count: estimate_text(" ".join(words[:count])))
+        words, reason = words[: max(0, kept - 1)] or [""], "length"
+    for word in words[:-1]:
+        yield Delta(word + " ")
+    yield Delta(words[-1])
+    yield Usage(asked, estimate_text(" ".join(words)))
     yield Finish(reason)
-
-
-def _demanded_tool(call: UpstreamCall) -> FunctionSpec | None:
-    if not call.tools or call.tool_choice in (None, "auto", "none"):
-        return None
-    choice, specs = call.tool_choice, [tool.function_spec for tool in call.tools]
-    name = choice if isinstance(choice, str) else choice.function.name
-    return specs[0] if choice == "required" else next(spec for spec in specs if spec.name == name)
-
-
-def _canned(call: UpstreamCall) -> str:
-    wanted = call.params.response_format or {}
-    if wanted.get("type") == "json_schema":
-        return json.dumps(example_of(wanted["json_schema"]["schema"]))
-    if wanted.get("type") == "json_object":
-        return json.dumps({"sandbox": True, "model": call.model.id})
-    return f"This is a canned answer in the name of {call.model.id}. The sandbox calls no model and bills nobody."
-
-
-def _cut(text: str, cap: int | None) -> tuple[str, str]:
-    """Cut an answer at the output cap, as a model would. Returns the text and the finish reason."""
-    if cap is None or estimate_text(text) <= cap:
-        return text, "stop"
-    words = text.split(" ")
-    kept = bisect_right(range(len(words)), cap, key=lambda count: estimate_text(" ".join(words[:count])))
-    return " ".join(words[: max(0, kept - 1)]), "length"
 
 
 # --- examples

@@ -86,7 +86,11 @@ def main() -> None:
         if not order["isolated"]:
             os.setpgid(0, 0)
         if program := os.fork():
-            supervise(program, report)
+            while True:  # reap children until the program ends
+                pid, status = os.waitpid(-1, 0)
+                if pid == program:
+                    os.write(report, f"status {status}\n".encode())
+                    os._exit(0)
         prctl(PR_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         confine(order)
     except Exception as error:
@@ -127,15 +131,6 @@ def wait_for_host(supervisor: int, report: int, *, isolated: bool) -> NoReturn:
             if os.waitpid(-1, os.WNOHANG) == (0, 0):
                 time.sleep(0.005)
     os._exit(0)
-
-
-def supervise(program: int, report: int) -> NoReturn:
-    """Reap children until the program ends, and report its status."""
-    while True:
-        pid, status = os.waitpid(-1, 0)
-        if pid == program:
-            os.write(report, f"status {status}\n".encode())
-            os._exit(0)
 
 
 # --- namespaces and the file system

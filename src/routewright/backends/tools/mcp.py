@@ -144,19 +144,18 @@ async def _started(command: str, args: list[str], env: Mapping[str, Secret]) -> 
 
 @asynccontextmanager
 async def _reached(url: str, headers: Mapping[str, Secret]) -> AsyncIterator[Any]:
+    async def limit(response: httpx2.Response) -> None:
+        response.stream = _Limited(response)
+
     given = {"accept-encoding": "identity"} | {name: value.reveal() for name, value in headers.items()}
     timeout = httpx2.Timeout(CONNECT_S, read=None)  # the step's deadline bounds a call
     async with (
         httpx2.AsyncClient(
-            headers=given, timeout=timeout, trust_env=False, event_hooks={"response": [_limit]}
+            headers=given, timeout=timeout, trust_env=False, event_hooks={"response": [limit]}
         ) as client,
         streamable_http_client(url, http_client=client) as streams,
     ):
         yield streams
-
-
-async def _limit(response: httpx2.Response) -> None:
-    response.stream = _Limited(response)
 
 
 class _Limited(httpx2.AsyncByteStream):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -11,21 +11,25 @@ from anyio.lowlevel import current_token
 from mcp import ClientSession, MCPError, types
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.transport_context import TransportContext
+from msgspec import json
 from pydantic import ValidationError
 
-from routewright._core.request.problems import shown
+from routewright._core.request.problems import did_you_mean, shown
+from routewright._core.request.rules import FUNCTION_NAME
 from routewright.backends.clock import SystemClock
 from routewright.errors import ValidationFailed
 from routewright.protocols import ToolFailed
 from routewright.wire import FunctionSpec
-
-from .mcp_listing import Listing
 
 OPEN_S = 30.0
 """How long a server may take to start and to list its tools."""
 CLOSE_S = 10.0
 """How long a server may take to end."""
 MOST_PAGES = 100
+MOST_TOOLS = 1_000
+DESCRIPTION_CHARS = 16_000
+SCHEMA_BYTES = 64 << 10
+_NAME_CHARS = 100
 ERROR_CHARS = 2_000
 """Longest error text."""
 _LOST = ("Connection closed", "SSE stream")
@@ -40,7 +44,11 @@ class Connection:
     """The SDK's session in its own task, since a broken transport cancels that task."""
 
     def __init__(self, name: str, connect: Connect, allow: Collection[str] | None) -> None:
-        self.name, self.listing = name, Listing(name, allow)
+        self.name = name
+        self.specs: dict[str, FunctionSpec] = {}
+        """The allowed tools."""
+        self._allow = None if allow is None else set(allow)
+        self._names = set[str]()
         self._connect = connect
         self._group = anyio.create_task_group()
         self._is_open, self._closing, self._gone = anyio.Event(), anyio.Event(), anyio.Event()
@@ -56,9 +64,22 @@ class Connection:
             await self._is_open.wait()
         if limit.expired:
             raise ToolFailed(f"the MCP server {self.name} listed no tools within {OPEN_S:.0f} s")
-        if self._error is not None:
-            raise _opening_error(self.name, self._error)
-        return [*self.listing.specs.values()]
+        error = self._error
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        match error:
+            case None:
+                return [*self.specs.values()]
+            case ValidationFailed() | ToolFailed():
+                raise error
+            case ValidationError():
+                problem = f"the MCP server {self.name} gives answers that the protocol does not allow"
+                raise ValidationFailed.at("tools", problem, "update the server")
+            case FileNotFoundError() | PermissionError():
+                what = f"cannot start {shown(error.filename)}: {error.strerror}"
+            case _:
+                what = bounded(error.message) if isinstance(error, MCPError) else type(error).__name__
+        raise ToolFailed(f"the MCP server {self.name} could not be opened: {what}")
 
     async def close(self) -> None:
         """End the server, and kill it if it takes too long. Idempotent."""
@@ -89,7 +110,7 @@ class Connection:
         try:
             async with (
                 self._connect() as (read, write),
-                ClientSession(dispatcher=_Screen(read, write, self.listing)) as session,
+                ClientSession(dispatcher=_Screen(read, write, self)) as session,
             ):
                 await session.initialize()
                 await self._list(session)
@@ -107,41 +128,64 @@ class Connection:
         for _ in range(MOST_PAGES):
             page = await session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
             for tool in page.tools:
-                self.listing.add(FunctionSpec(tool.name, tool.description, tool.input_schema))
+                if tool.name in self.specs:
+                    raise self._refusal(tool.name, "is listed twice")
+                if len(self.specs) == MOST_TOOLS:
+                    problem = f"the MCP server {self.name} lists more than {MOST_TOOLS} tools"
+                    raise ValidationFailed.at("tools", problem, "have it list fewer")
+                self.specs[tool.name] = FunctionSpec(tool.name, tool.description, tool.input_schema)
             cursor = page.next_cursor
             if cursor is None:
-                return self.listing.finish()
-        problem = f"the MCP server {self.name} lists them on more than {MOST_PAGES} pages"
-        raise ValidationFailed.at("tools", problem, "have it list fewer")
+                break
+        else:
+            problem = f"the MCP server {self.name} lists them on more than {MOST_PAGES} pages"
+            raise ValidationFailed.at("tools", problem, "have it list fewer")
+        for name in sorted((self._allow or set()) - self.specs.keys()):
+            hint = did_you_mean(name, self._names) or "leave it out"
+            raise ValidationFailed.at("allow", f"the MCP server {self.name} has no tool {shown(name)}", hint)
+
+    def screened(self, page: Sequence[Any]) -> list[Any]:
+        """The allowed tools of a raw page, with only the used fields: output schemas are dropped, never evaluated.
+        Servers are not trusted: ``ValidationFailed`` for a tool that no model can use."""
+        self._names |= {str(tool.get("name"))[:_NAME_CHARS] for tool in page[:MOST_TOOLS] if isinstance(tool, dict)}
+        return [
+            self._checked(tool) if isinstance(tool, dict) else tool
+            for tool in page
+            if self._allow is None or (isinstance(tool, dict) and tool.get("name") in self._allow)
+        ]
+
+    def _checked(self, tool: Mapping[str, Any]) -> dict[str, Any]:
+        name, described, schema = tool.get("name"), tool.get("description"), tool.get("inputSchema")
+        if not isinstance(name, str) or not FUNCTION_NAME.fullmatch(name):
+            raise self._refusal(name, "has a name other than 1 to 64 letters, digits, '-' and '_'")
+        if not isinstance(described, str | None) or len(described or "") > DESCRIPTION_CHARS:
+            raise self._refusal(name, f"has a description other than a text of at most {DESCRIPTION_CHARS} characters")
+        if not isinstance(schema, dict) or schema.get("type", "object") != "object":
+            raise self._refusal(name, "has an inputSchema that is not the schema of an object")
+        if not isinstance(schema.get("properties", {}), dict):
+            raise self._refusal(name, "has an inputSchema whose properties are not an object")
+        if len(json.encode(schema)) > SCHEMA_BYTES:
+            raise self._refusal(name, f"has an inputSchema of more than {SCHEMA_BYTES >> 10} KiB")
+        return {"name": name, "description": described, "inputSchema": {"type": "object"} | schema}
+
+    def _refusal(self, tool: Any, problem: str) -> ValidationFailed:
+        name = shown(tool[:_NAME_CHARS] if isinstance(tool, str) else tool)
+        said = f"the tool {name} of the MCP server {self.name} {problem}"
+        return ValidationFailed.at("tools", said, "fix the server, or name its other tools in allow=[...]")
 
 
 class _Screen(JSONRPCDispatcher[TransportContext]):
     """Checks lists of tools before the SDK, which refuses the complete list without naming the invalid tool."""
 
-    def __init__(self, read: Any, write: Any, listing: Listing) -> None:
+    def __init__(self, read: Any, write: Any, connection: Connection) -> None:
         super().__init__(read, write)
-        self._listing = listing
+        self._connection = connection
 
     async def send_raw_request(self, method: str, *given: Any, **more: Any) -> dict[str, Any]:
         raw = await super().send_raw_request(method, *given, **more)
         if method == "tools/list" and isinstance(raw.get("tools"), list):
-            return raw | {"tools": self._listing.screened(raw["tools"])}
+            return raw | {"tools": self._connection.screened(raw["tools"])}
         return raw
-
-
-def _opening_error(server: str, error: Exception) -> Exception:
-    """The exception for a server that could not be opened."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    if isinstance(error, ValidationFailed | ToolFailed):
-        return error
-    if isinstance(error, ValidationError):
-        problem = f"the MCP server {server} gives answers that the protocol does not allow"
-        return ValidationFailed.at("tools", problem, "update the server")
-    what = bounded(error.message) if isinstance(error, MCPError) else type(error).__name__
-    if isinstance(error, FileNotFoundError | PermissionError):
-        what = f"cannot start {shown(error.filename)}: {error.strerror}"
-    return ToolFailed(f"the MCP server {server} could not be opened: {what}")
 
 
 def bounded(text: str) -> str:

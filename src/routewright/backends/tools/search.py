@@ -16,7 +16,7 @@ from msgspec import DecodeError, json
 
 from routewright.backends.clock import SystemClock
 from routewright.backends.providers.endpoint import Endpoint, address_of
-from routewright.backends.transport import AutoTransport, TransportLimits
+from routewright.backends.transport import AutoTransport
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.protocols import Clock, SearchResult, ToolFailed, Transport
 from routewright.wire.account import Secret
@@ -62,12 +62,14 @@ class HttpSearch(ABC):
     reasons: Mapping[int, str] = _REASONS
     """Meanings of statuses."""
 
-    def __init__(self, url: str, transport: Transport | None, timeout_s: float, clock: Clock | None) -> None:
+    def __init__(
+        self, url: str, *, transport: Transport | None = None, timeout_s: float = TIMEOUT_S, clock: Clock | None = None
+    ) -> None:
         self._url = address_of(Endpoint(name=self.name, base_url=url), None, {})
         self._timeout_s = timeout_s
         self._clock = SystemClock() if clock is None else clock
         self._is_own = transport is None
-        self._transport = AutoTransport(TransportLimits(answer_bytes=ANSWER_BYTES)) if transport is None else transport
+        self._transport = AutoTransport() if transport is None else transport
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._url!r})"
@@ -92,9 +94,16 @@ class HttpSearch(ABC):
         limit = max(1, min(limit, MOST_RESULTS))
         if not query:
             raise ToolFailed("the query is empty")
+        ask = self._ask(query, limit)
+        url, headers = self._url + ask.path, {"accept": "application/json", **ask.headers}
         with self._clock.deadline(self._clock.monotonic() + self._timeout_s) as time_limit:
             try:
-                return self._results(await self._fetch(self._ask(query, limit)))[:limit]
+                async with self._transport.request(ask.method, url, headers=headers, body=ask.body) as response:
+                    if response.status != 200:
+                        reason = self.reasons.get(response.status, "")
+                        raise ProviderFault("request", f"status {response.status}" + (f", {reason}" if reason else ""))
+                    body = await response.read(ANSWER_BYTES)
+                return self._results(body)[:limit]
             except ProviderFault as fault:
                 said = fault.public or fault.message  # the public text has no addresses
         if time_limit.expired:
@@ -105,22 +114,11 @@ class HttpSearch(ABC):
     def _ask(self, query: str, limit: int) -> HttpRequest:
         """The request for a search."""
 
-    async def _fetch(self, ask: HttpRequest) -> Any:
-        headers = {"accept": "application/json", **ask.headers}
-        async with self._transport.request(
-            ask.method, self._url + ask.path, headers=headers, body=ask.body
-        ) as response:
-            if response.status != 200:
-                reason = self.reasons.get(response.status, "")
-                raise ProviderFault("request", f"status {response.status}" + (f", {reason}" if reason else ""))
-            body = await response.read(ANSWER_BYTES)
+    def _results(self, body: bytes) -> list[SearchResult]:
         try:
-            return json.decode(body)
-        except (DecodeError, UnicodeError, RecursionError):
-            pass  # what was raised may hold the text
-        raise ProviderFault("malformed", "the answer is not JSON")
-
-    def _results(self, document: Any) -> list[SearchResult]:
+            document: Any = json.decode(body)
+        except (DecodeError, UnicodeError, RecursionError):  # not chained: it may contain the text
+            raise ProviderFault("malformed", "the answer is not JSON") from None
         for name in self.rows_at:
             # Brave leaves out empty lists
             document = document.get(name, {}) if isinstance(document, dict) else None
@@ -128,14 +126,14 @@ class HttpSearch(ABC):
             return []
         if not isinstance(document, list):
             raise ProviderFault("malformed", "the answer is not a list of results")
-        return [found for row in document if isinstance(row, dict) and (found := self._result(row)) is not None]
-
-    def _result(self, row: Mapping[str, Any]) -> SearchResult | None:
-        url = row.get("url")
-        if not isinstance(url, str) or len(url) > URL_CHARS or not url.startswith(("https://", "http://")):
-            return None
-        title, snippet = _plain(row.get("title"), TITLE_CHARS), _plain(row.get(self.snippet_field), SNIPPET_CHARS)
-        return SearchResult(title or url, url, snippet)
+        found: list[SearchResult] = []
+        for row in document:
+            if not isinstance(row, dict):
+                continue
+            url, title = row.get("url"), _plain(row.get("title"), TITLE_CHARS)
+            if isinstance(url, str) and len(url) <= URL_CHARS and url.startswith(("https://", "http://")):
+                found.append(SearchResult(title or url, url, _plain(row.get(self.snippet_field), SNIPPET_CHARS)))
+        return found
 
 
 class SearxngSearch(HttpSearch):
@@ -148,11 +146,6 @@ class SearxngSearch(HttpSearch):
 
     name = "SearXNG"
     reasons: Mapping[int, str] = {403: "add 'json' to search.formats in its settings.yml", 429: _REASONS[429]}
-
-    def __init__(
-        self, url: str, *, transport: Transport | None = None, timeout_s: float = TIMEOUT_S, clock: Clock | None = None
-    ) -> None:
-        super().__init__(url, transport, timeout_s, clock)
 
     def _ask(self, query: str, limit: int) -> HttpRequest:
         return HttpRequest("GET", "/search?" + urlencode({"q": query, "format": "json"}))
@@ -170,7 +163,7 @@ class _KeyedSearch(HttpSearch):
         timeout_s: float = TIMEOUT_S,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(url or self.host, transport, timeout_s, clock)
+        super().__init__(url or self.host, transport=transport, timeout_s=timeout_s, clock=clock)
         self._key = _key_of(key)
 
 

@@ -103,26 +103,22 @@ class SubprocessSandbox:
         """Run a program. ``timeout_s`` includes its start. The first call tests the level, in some 0.2 s.
 
         Raises ``ToolFailed`` if the level is not available."""
-        if not self._is_tested:
-            await self._test()
+        if not self._is_tested:  # find the readable paths, and test the isolation from inside a program
+            if sys.platform != "linux":
+                raise self._refusal(f"isolation needs Linux, this is {sys.platform}")
+            try:
+                found = await anyio.run_process([*PYTHON, "paths"], env={}, cwd="/", stdin=subprocess.DEVNULL)
+            except (OSError, subprocess.CalledProcessError) as error:
+                raise self._refusal(f"{sys.executable} does not start: {error}") from error
+            self._paths = os.fsdecode(found.stdout).splitlines()
+            done = await self._run(SELF_TEST, SELF_TEST_S)
+            if done.output != "isolated\n":
+                raise self._refusal(done.output.strip() or f"the self-test ended with {done.reason or done.exit_code}")
+            self._is_tested = True
         return await self._run(code, timeout_s)
 
     async def aclose(self) -> None:
         """Nothing to release."""
-
-    async def _test(self) -> None:
-        """Find the readable paths, and test the isolation from inside a program."""
-        if sys.platform != "linux":
-            raise self._refusal(f"isolation needs Linux, this is {sys.platform}")
-        try:
-            found = await anyio.run_process([*PYTHON, "paths"], env={}, cwd="/", stdin=subprocess.DEVNULL)
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise self._refusal(f"{sys.executable} does not start: {error}") from error
-        self._paths = os.fsdecode(found.stdout).splitlines()
-        done = await self._run(SELF_TEST, SELF_TEST_S)
-        if done.output != "isolated\n":
-            raise self._refusal(done.output.strip() or f"the self-test ended with {done.reason or done.exit_code}")
-        self._is_tested = True
 
     async def _run(self, code: str, timeout_s: float) -> Executed:
         until = self._clock.monotonic() + timeout_s
@@ -134,7 +130,10 @@ class SubprocessSandbox:
         packed = marshal.dumps(order)
         folder = tempfile.mkdtemp(prefix="routewright-")
         try:
-            process = await self._start(folder)
+            try:  # the runner gets its own session and process group
+                process = await anyio.open_process(PYTHON, cwd=folder, env={}, start_new_session=True)
+            except OSError as error:
+                raise self._refusal(f"{sys.executable} does not start: {error}") from error
             try:
                 return await self._watch(process, len(packed).to_bytes(8, "little") + packed, until)
             finally:
@@ -144,30 +143,25 @@ class SubprocessSandbox:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(shutil.rmtree, folder, True)
 
-    async def _start(self, folder: str) -> anyio.abc.Process:
-        """Start the runner in its own session and process group."""
-        try:
-            return await anyio.open_process(PYTHON, cwd=folder, env={}, start_new_session=True)
-        except OSError as error:
-            raise self._refusal(f"{sys.executable} does not start: {error}") from error
-
     async def _watch(self, process: anyio.abc.Process, order: bytes, until: float) -> Executed:
-        output, report, drained = bytearray(), bytearray(), anyio.Event()
+        """Send the order, and read output and report. Raises ``ToolFailed`` if the program could not be confined."""
+        output, reported, drained = bytearray(), bytearray(), anyio.Event()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
 
         async def collect() -> None:
-            assert process.stdout is not None
-            if not await read(process.stdout, output, self._output_bytes):
+            if not await read(stdout, output, self._output_bytes):
                 await self._stop(process)
             drained.set()
 
         async with anyio.create_task_group() as group:
             group.start_soon(collect)
-            assert process.stdin is not None
-            assert process.stderr is not None
             with self._clock.deadline(until, scoped=True) as deadline:
                 with suppress(*GONE):
-                    await process.stdin.send(order)
-                await read(process.stderr, report, LONGEST_REPORT)
+                    await stdin.send(order)
+                await read(stderr, reported, LONGEST_REPORT)
             await self._stop(process)
             with self._clock.deadline(self._clock.monotonic() + DRAIN_S, scoped=True):
                 await drained.wait()
@@ -177,7 +171,17 @@ class SubprocessSandbox:
             return Executed(output=text, exit_code=None, reason="output")
         if deadline.expired:
             return Executed(output=text, exit_code=None, reason="timeout")
-        return self._executed(text, report.decode("utf-8", "replace"))
+        report = reported.decode("utf-8", "replace")
+        kind, _, said = report.partition("\n")[0].partition(" ")
+        if kind != "status":
+            if report:
+                raise self._refusal(said if kind == "refused" else report.strip())
+            return Executed(output=text, exit_code=None, reason="memory")  # the kernel killed the runner
+        code = os.waitstatus_to_exitcode(int(said))
+        # uncaught MemoryError; killed by the kernel, or by nobody else; out of processor time
+        reasons = {-signal.SIGUSR2: "memory", -signal.SIGKILL: "memory", -signal.SIGXCPU: "timeout"}
+        reason = reasons.get(code)
+        return Executed(output=text, exit_code=None if reason else code, reason=reason)
 
     async def _stop(self, process: anyio.abc.Process) -> None:
         """Make the runner kill the program and its children, by closing its standard input. Also sends a byte, since a
@@ -197,19 +201,6 @@ class SubprocessSandbox:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         await process.aclose()
-
-    def _executed(self, output: str, report: str) -> Executed:
-        """Decode the runner's report. Raises ``ToolFailed`` if it could not confine the program."""
-        kind, _, said = report.partition("\n")[0].partition(" ")
-        if kind != "status":
-            if report:
-                raise self._refusal(said if kind == "refused" else report.strip())
-            return Executed(output=output, exit_code=None, reason="memory")  # the kernel killed the runner
-        code = os.waitstatus_to_exitcode(int(said))
-        # uncaught MemoryError; killed by the kernel, or by nobody else; out of processor time
-        reasons = {-signal.SIGUSR2: "memory", -signal.SIGKILL: "memory", -signal.SIGXCPU: "timeout"}
-        reason = reasons.get(code)
-        return Executed(output=output, exit_code=None if reason else code, reason=reason)
 
     def _refusal(self, why: str) -> ToolFailed:
         verb = "isolate" if self.level == "isolated" else "contain"

@@ -43,7 +43,22 @@ class AutoTransport:
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
     ) -> AbstractAsyncContextManager[Response]:
         """Send one request, from the running loop."""
-        transport = (self._trio if _in_trio() else self._asyncio) or self._make()
+        trio = sys.modules.get("trio")
+        in_trio = trio is not None and trio.lowlevel.in_trio_task()
+        transport = self._trio if in_trio else self._asyncio
+        if transport is None and in_trio:
+            try:
+                with importing.lock:
+                    from .httpx2 import Httpx2Transport
+            except ModuleNotFoundError as missing:
+                raise ProviderFault("request", str(missing)) from missing
+            with self._guard.lock:
+                transport = self._trio = self._trio or Httpx2Transport(self._limits, self._network)
+        elif transport is None:
+            with importing.lock:
+                from .aiohttp import AiohttpTransport
+            with self._guard.lock:
+                transport = self._asyncio = self._asyncio or AiohttpTransport(self._limits, self._network)
         return transport.request(method, url, headers=headers, body=body)
 
     async def aclose(self) -> None:
@@ -51,24 +66,3 @@ class AutoTransport:
         for transport in (self._asyncio, self._trio):
             if transport is not None:
                 await transport.aclose()
-
-    def _make(self) -> Transport:
-        if _in_trio():
-            try:
-                with importing.lock:
-                    from .httpx2 import Httpx2Transport
-            except ModuleNotFoundError as missing:
-                raise ProviderFault("request", str(missing)) from missing
-            with self._guard.lock:
-                self._trio = self._trio or Httpx2Transport(self._limits, self._network)
-            return self._trio
-        with importing.lock:
-            from .aiohttp import AiohttpTransport
-        with self._guard.lock:
-            self._asyncio = self._asyncio or AiohttpTransport(self._limits, self._network)
-        return self._asyncio
-
-
-def _in_trio() -> bool:
-    trio = sys.modules.get("trio")
-    return trio is not None and bool(trio.lowlevel.in_trio_task())

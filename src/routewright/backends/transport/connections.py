@@ -10,7 +10,6 @@ import ssl
 import weakref
 import zlib
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -68,7 +67,16 @@ def unconnected(host: str, said: str, error: BaseException, proxy: Proxy | None 
         if isinstance(each, OSError) and each.errno in _REMEDIES:
             lack = f"{each.strerror}; {_REMEDIES[each.errno]}"
             return ProviderFault("local", f"this process cannot open a connection: {lack}")
-    why, hint = next(filter(None, map(_reason, causes)), ("", ""))
+    why = hint = ""
+    for each in reversed(causes):  # the outermost that is known counts
+        match each:
+            case socket.gaierror():
+                why = "the host is unknown"
+                hint = "check the host name in the provider's base_url, and the name service"
+            case ssl.SSLCertVerificationError():
+                why, hint = "its certificate is not valid", "check the server's certificate and its issuer"
+            case OSError(errno=errno.ECONNREFUSED):
+                why, hint = "it was refused", "check that the server runs, and the port in the provider's base_url"
     public, through = "no connection", ""
     if proxy is not None:
         public, through, hint = f"{public} through the proxy", f" through the proxy {proxy.place}", _PROXY_HINT
@@ -88,17 +96,6 @@ def broken(host: str, what: str) -> ProviderFault:
     """The fault of a broken connection."""
     said = f"the connection to {host} broke: {what}"
     return ProviderFault("reset", said, public=f"the connection broke: {what}")
-
-
-def _reason(error: BaseException) -> tuple[str, str] | None:
-    """The reason for a failed connection, and a hint. None if unknown."""
-    if isinstance(error, socket.gaierror):
-        return "the host is unknown", "check the host name in the provider's base_url, and the name service"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return "its certificate is not valid", "check the server's certificate and its issuer"
-    if isinstance(error, OSError) and error.errno == errno.ECONNREFUSED:
-        return "it was refused", "check that the server runs, and the port in the provider's base_url"
-    return None
 
 
 def _causes(error: BaseException | None, *, outermost: bool = True) -> Iterator[BaseException]:
@@ -168,40 +165,31 @@ class _Inflater:
     """Decompresses in bounded pieces, to be safe from decompression bombs."""
 
     def __init__(self) -> None:
-        self._raw: deque[bytes] = deque()
+        self._rest = b""
         self._stream = zlib.decompressobj(_GZIP_OR_ZLIB)
         self._started = False
 
     async def read(self, receive: Receive) -> bytes:
         """Up to 64 KiB of decompressed bytes; empty at the end."""
         while True:
-            while self._raw:
-                if piece := self._next_piece():
-                    return piece
-            raw = await receive()
+            raw, self._rest = self._rest or await receive(), b""
             if not raw and self._started and not self._stream.eof:
                 raise ProviderFault("malformed", "the compressed answer is incomplete")
             if not raw:
                 return b""
-            self._raw.append(raw)
-
-    def _next_piece(self) -> bytes:
-        raw = self._raw.popleft()
-        first, self._started = not self._started, True
-        try:
-            piece = self._stream.decompress(raw, _PIECE_BYTES)
-        except zlib.error as exc:
-            if not first:
-                raise ProviderFault("malformed", "the answer does not match its content-encoding") from exc
-            self._stream = zlib.decompressobj(-zlib.MAX_WBITS)  # some servers send raw deflate
-            self._raw.appendleft(raw)
-            return b""
-        rest = self._stream.unconsumed_tail or self._stream.unused_data
-        if rest:
-            self._raw.appendleft(rest)
-        if self._stream.eof and rest:  # gzip allows several members
-            self._stream = zlib.decompressobj(_GZIP_OR_ZLIB)
-        return piece
+            first, self._started = not self._started, True
+            try:
+                piece = self._stream.decompress(raw, _PIECE_BYTES)
+            except zlib.error as exc:
+                if not first:
+                    raise ProviderFault("malformed", "the answer does not match its content-encoding") from exc
+                self._stream, self._rest = zlib.decompressobj(-zlib.MAX_WBITS), raw  # some servers send raw deflate
+                continue
+            self._rest = self._stream.unconsumed_tail or self._stream.unused_data
+            if self._stream.eof and self._rest:  # gzip allows several members
+                self._stream = zlib.decompressobj(_GZIP_OR_ZLIB)
+            if piece:
+                return piece
 
 
 # --- pools

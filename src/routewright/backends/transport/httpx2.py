@@ -28,6 +28,7 @@ except ModuleNotFoundError as exc:
     ) from exc
 
 _CONNECT_ERRORS = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.PoolTimeout)
+_verifying_context = cache(ssl.create_default_context)  # reads the authorities from disk: 10 ms
 _BROKEN_ERRORS = (
     httpcore2.NetworkError,
     httpcore2.TimeoutException,
@@ -161,11 +162,6 @@ class _Pool(LoopPool):
         for made in self._sockets.made:
             if made.fileno() != -1:
                 os.close(made.detach())
-
-
-@cache
-def _verifying_context() -> ssl.SSLContext:
-    return ssl.create_default_context()  # reads the authorities from disk: 10 ms
 
 
 class _Sockets(httpcore2.TrioBackend):

@@ -51,9 +51,21 @@ class Network:
         for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
             if self._verify is True and environ.get(name):
                 self._verify, self._verify_from = environ[name], name
-        self._proxies, self._direct = _from_environment(environ if proxy is None else {})
+        self._proxies: dict[str, Proxy] = {}
+        self._direct: list[str] = []
+        """Entries of ``NO_PROXY``."""
         if proxy is not None:
             self._proxies = dict.fromkeys(_PORTS, _proxy(proxy, "proxy"))
+        else:
+            # lower case sorts last and wins
+            value = {name.lower(): value.strip() for name, value in sorted(environ.items())}
+            if "REQUEST_METHOD" in environ and "http_proxy" not in environ:
+                value.pop("http_proxy", None)  # in a CGI program a request's header ``Proxy`` becomes ``HTTP_PROXY``
+            self._direct = [entry for each in value.get("no_proxy", "").split(",") if (entry := each.strip().lower())]
+            for scheme in () if "*" in self._direct else _PORTS:
+                name = f"{scheme}_proxy" if value.get(f"{scheme}_proxy") else "all_proxy"
+                if value.get(name):
+                    self._proxies[scheme] = _proxy(value[name], name.upper())
         self.proxy_of = lru_cache(256)(self._proxy_of) if self._proxies else None
         """Finds the proxy for a scheme and netloc. None if no proxies are configured."""
 
@@ -103,20 +115,6 @@ def _context(path: str) -> ssl.SSLContext:
 
 
 # --- proxies
-
-
-def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Proxy], list[str]]:
-    """The proxy of each scheme, and the entries of ``NO_PROXY``."""
-    value = {name.lower(): value.strip() for name, value in sorted(environ.items())}  # lower case sorts last and wins
-    if "REQUEST_METHOD" in environ and "http_proxy" not in environ:
-        value.pop("http_proxy", None)  # in a CGI program a request's header ``Proxy`` becomes ``HTTP_PROXY``
-    direct = [entry for each in value.get("no_proxy", "").split(",") if (entry := each.strip().lower())]
-    found: dict[str, Proxy] = {}
-    for scheme in () if "*" in direct else _PORTS:
-        name = f"{scheme}_proxy" if value.get(f"{scheme}_proxy") else "all_proxy"
-        if value.get(name):
-            found[scheme] = _proxy(value[name], name.upper())
-    return found, direct
 
 
 def _proxy(given: object, source: str) -> Proxy:

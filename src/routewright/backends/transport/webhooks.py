@@ -52,8 +52,17 @@ class AiohttpWebhooks:
         """Send one POST, without redirects. Returns the status without waiting for the body. Raises ``OSError``."""
         try:
             check_url(url, allow_loopback=self._allow_loopback)
-            self._session = session = self._session or self._open()
-            response = await session.post(url, headers=headers, data=body, allow_redirects=False)
+            if self._session is None:
+                guard = _Guard(self._allow_loopback)
+                connector = aiohttp.TCPConnector(
+                    limit=_CONNECTIONS, keepalive_timeout=15.0, ssl=self._ssl, resolver=guard, use_dns_cache=False,
+                    socket_factory=guard.make_socket,  # the resolver does not see addresses in URLs
+                )  # fmt: skip
+                self._session = aiohttp.ClientSession(
+                    connector=connector, headers=_HEADERS, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False,
+                    timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False,
+                )  # fmt: skip
+            response = await self._session.post(url, headers=headers, data=body, allow_redirects=False)
         except (ValidationFailed, aiohttp.ClientError, OSError) as exc:
             raise OSError(_reason(exc)) from exc
         if response.connection is not None and len(self._bodies) < _BODIES:
@@ -71,17 +80,6 @@ class AiohttpWebhooks:
         await asyncio.gather(*self._bodies, return_exceptions=True)
         if session is not None:
             await session.close()
-
-    def _open(self) -> aiohttp.ClientSession:
-        guard = _Guard(self._allow_loopback)
-        connector = aiohttp.TCPConnector(
-            limit=_CONNECTIONS, keepalive_timeout=15.0, ssl=self._ssl, resolver=guard, use_dns_cache=False,
-            socket_factory=guard.make_socket,  # the resolver does not see addresses in URLs
-        )  # fmt: skip
-        return aiohttp.ClientSession(
-            connector=connector, headers=_HEADERS, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False,
-            timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False,
-        )  # fmt: skip
 
 
 class _Refused(OSError):
