@@ -63,7 +63,7 @@ class Sums:
         """The weight of an observation at ``now``. May rescale the sums."""
         half_lives = (now - self.origin) / HALF_LIFE_S
         if half_lives > _MOST_HALF_LIVES:
-            self._rescale(2.0**-half_lives)
+            self._scale(2.0**-half_lives)
             self.origin, half_lives = now, 0.0
         return float(2.0**half_lives)
 
@@ -80,12 +80,12 @@ class Sums:
     def learned(self, now: float, at: float) -> Learned:
         """The sums rescaled to ``now``, which is ``at`` in Unix seconds."""
         factor = 1 / self.weight(now)
-        self._rescale(factor)
+        self._scale(factor)
         self.origin = now
         sums = {name: getattr(self, name) for name in SUMS}
         return Learned(at, first=dict(self.first.weights), whole=dict(self.whole.weights), **sums)
 
-    def _rescale(self, factor: float) -> None:
+    def _scale(self, factor: float) -> None:
         for name in SUMS:
             setattr(self, name, getattr(self, name) * factor)
         self.first.scale(factor)
@@ -221,7 +221,7 @@ def is_moved(before: ModelHealth, now: ModelHealth) -> bool:
 
 def health_snapshot(models: Mapping[str, ModelHealth]) -> HealthSnapshot:
     """A snapshot of models' health. Its id is the sum of a digest per model, so it can be updated incrementally."""
-    return health_after(HealthSnapshot(_id(0), {}), models)
+    return health_after(HealthSnapshot("hea_0", {}), models)
 
 
 def health_after(before: HealthSnapshot, moved: Mapping[str, ModelHealth]) -> HealthSnapshot:
@@ -233,11 +233,8 @@ def health_after(before: HealthSnapshot, moved: Mapping[str, ModelHealth]) -> He
         if health != UNKNOWN:
             total += _digest(model, health)
     models = {**before.models, **moved}
-    return HealthSnapshot(_id(total), {model: health for model, health in models.items() if health != UNKNOWN})
-
-
-def _id(total: int) -> str:
-    return f"hea_{total % (1 << 128):032x}"
+    known = {model: health for model, health in models.items() if health != UNKNOWN}
+    return HealthSnapshot(f"hea_{total % (1 << 128):032x}", known)
 
 
 def _digest(model: str, health: ModelHealth) -> int:
@@ -260,23 +257,22 @@ def figures_of(seen: Sums, weight: float, pool: Pool, row: int) -> ModelHealth:
     first, whole = seen.first, seen.whole
     late = 2 ** (seen.late / seen.good) if seen.good else 1.0
     ttft_ms = first.at(0.5, pool.ttft_ms[row] * late, PRIOR_ANSWERS * weight) / late if first.weights else None
-    enough = whole.total / weight >= LEAST_SEEN
+    us_per_token = None
+    if seen.tokens:
+        us = PRIOR_SPEED_TOKENS * pool.us_per_token[row] + seen.us / late / weight
+        us /= PRIOR_SPEED_TOKENS + seen.tokens / weight
+        us_per_token = max(1, round(2 ** (round(log2(max(us, 1.0)) * _SPEED_STEPS) / _SPEED_STEPS)))
+    enough = sum(whole.weights.values()) / weight >= LEAST_SEEN
     return ModelHealth(
         stability=round(1000 * bound),
         ttft_ms=None if ttft_ms is None else round(ttft_ms),
         ttft_p95_ms=round(first.at(0.95)) if enough else None,
-        us_per_token=_speed(seen, weight, pool.us_per_token[row], late) if seen.tokens else None,
+        us_per_token=us_per_token,
         latency_p50_ms=round(whole.at(0.5)) if enough else None,
         latency_p95_ms=round(whole.at(0.95)) if enough else None,
         output_tokens=length,
         output_p90=p90,
     )
-
-
-def _speed(seen: Sums, weight: float, prior: int, late: float) -> int:
-    """Microseconds per token, rounded to a step."""
-    us = (PRIOR_SPEED_TOKENS * prior + seen.us / late / weight) / (PRIOR_SPEED_TOKENS + seen.tokens / weight)
-    return max(1, round(2 ** (round(log2(max(us, 1.0)) * _SPEED_STEPS) / _SPEED_STEPS)))
 
 
 class SharedHealth(Health):
