@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.routing.exploration import Exploration
+from routewright._core.routing.budget import Exploration
 from routewright._core.routing.scoring import UNKNOWN_COST, Key
 
 SHARE = 0.1
