@@ -178,19 +178,14 @@ def _changes(given: DecisionInput, board: Board, row: int, laid: Laid | None) ->
         if _chosen(replace(given, goal=goal, strategy=strategy, weights=None), board) == model.id
     ]
     if directions:
-        yield Change("goal", f"{_director(laid)} asks for {', or '.join(directions)}")
+        policy = None if laid is None else laid.published.policy
+        by_policy = policy is not None and (policy.goal, policy.strategy, policy.weights) != (None, None, None)
+        director = f"policy {policy.name!r}" if policy is not None and by_policy else "the request"
+        yield Change("goal", f"{director} asks for {', or '.join(directions)}")
     late_ms = _latency_ms(given, board, row)
     if late_ms > given.timeout_ms and _chosen(replace(given, timeout_ms=late_ms), board) == model.id:
         yield Change("timeout_ms", f"timeout_ms is at least {late_ms}, as long as it is expected to take", late_ms)
     yield from _changes_of_model(given, board, model)
-
-
-def _director(laid: Laid | None) -> str:
-    """Who sets goal and strategy: the policy if it names any of them or weights, else the request."""
-    policy = None if laid is None else laid.published.policy
-    if policy is None or (policy.goal, policy.strategy, policy.weights) == (None, None, None):
-        return "the request"
-    return f"policy {policy.name!r}"
 
 
 def _changes_of_model(given: DecisionInput, board: Board, model: Model) -> Iterator[Change]:
