@@ -99,26 +99,16 @@ class FitCheck:
     """Checks models against the numbers of one request: context window and budgets."""
 
     __slots__ = (
-        "_lengths",
-        "bounds",
-        "budget_nanos",
-        "budget_picos",
-        "budget_tokens",
-        "counted",
-        "failed",
-        "forecast",
-        "limited",
-        "output",
-        "text",
-        "vary",
+        "_lengths", "bounds", "budget_picos", "budget_tokens", "counted", "failed", "forecast",
+        "limited", "output", "text", "vary",
     )  # fmt: skip
 
     def __init__(self, given: DecisionInput, forecast: Forecast) -> None:
         text = given.tokens
         self.forecast = forecast
         self.output = given.max_output_tokens
-        self.budget_nanos = nanos = given.budget_nanos
-        self.budget_tokens = tokens = given.budget_tokens
+        nanos, tokens = given.budget_nanos, given.budget_tokens
+        self.budget_tokens = tokens
         self.budget_picos = None if nanos is None else nanos * PICOS_PER_NANO
         self.limited = nanos is not None or tokens is not None
         self.text = text
