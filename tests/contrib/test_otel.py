@@ -80,7 +80,7 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
-def test_a_call_is_a_tree_with_the_times_that_it_had() -> None:
+def test_a_call_is_exported_as_a_tree_with_its_times() -> None:
     ear = Ear()
     trace = ear.hear(shaky(), **FALLS_BACK)
     spans = ear.spans
@@ -98,7 +98,7 @@ def test_a_call_is_a_tree_with_the_times_that_it_had() -> None:
         assert (span.end_time - span.start_time) / 1e6 == pytest.approx(model.duration_ms, abs=0.001)
 
 
-def test_what_went_wrong_is_an_error_and_what_helped_an_event() -> None:
+def test_faults_are_errors_and_fallbacks_are_events() -> None:
     ear = Ear()
     ear.hear(shaky(), **FALLS_BACK)
     spans = ear.spans
@@ -117,7 +117,7 @@ def test_what_went_wrong_is_an_error_and_what_helped_an_event() -> None:
     }
 
 
-def test_a_call_that_fails_is_an_error_by_its_code() -> None:
+def test_a_failed_call_has_its_error_code() -> None:
     ear = Ear()
     ear.hear(shaky(), models=MODELS[:1], fallback={"models": [], "maxRetries": 0})
     whole = ear.spans["routewright.route"]
@@ -125,7 +125,7 @@ def test_a_call_that_fails_is_an_error_by_its_code() -> None:
     assert attributes(whole)["error.type"] == "router.upstream_failed"
 
 
-def test_a_guardrail_is_an_event_of_what_it_found_and_never_the_text() -> None:
+def test_a_guardrail_event_never_contains_the_text() -> None:
     ear = Ear()
     router = Router.sandbox(guardrails=[DenyList(["CANARY"], action="redact")])
     ear.hear(router)
@@ -161,7 +161,7 @@ def test_each_version_has_its_own_names(version: Any, provider: str, told: bool)
     ("version", "ours", "theirs"),
     [("1.36", "google", "gcp.gemini"), ("1.44", "xai", "x_ai"), ("1.36", "xai", "xai"), ("1.44", "vllm", "vllm")],
 )
-def test_providers_are_named_as_the_version_names_them(version: Any, ours: str, theirs: str) -> None:
+def test_provider_names_follow_the_version(version: Any, ours: str, theirs: str) -> None:
     ear, trace = Ear(semconv=version), Router.sandbox().blocking.route("hi", models=MODELS[1:]).trace
     spans = [replace(span, provider=ours) if isinstance(span, ModelSpan) else span for span in trace.spans]
     ear.telemetry.tell(replace(trace, spans=spans))
@@ -179,14 +179,14 @@ def test_every_name_of_the_latest_version_is_in_the_conventions() -> None:
     assert {name for name in told if not name.startswith("routewright.")} <= constants
 
 
-def test_all_that_is_told_is_in_the_table() -> None:
+def test_every_exported_attribute_is_in_the_table() -> None:
     ear = Ear(account=True, content=True)
     ear.hear(shaky(settings=Settings(capture=Capture())), **FALLS_BACK)
     seen = {name for span in ear.spans.values() for name in attributes(span)}
     assert seen <= {*names_of(ATTRIBUTES, "1.44").values()}
 
 
-def test_figures_are_those_of_the_attempts() -> None:
+def test_metrics_match_the_attempts() -> None:
     ear = Ear()
     trace = ear.hear(shaky(), **FALLS_BACK)
     tokens, durations = ear.figures["gen_ai.client.token.usage"], ear.figures["gen_ai.client.operation.duration"]
@@ -198,12 +198,12 @@ def test_figures_are_those_of_the_attempts() -> None:
     assert durations[0].explicit_bounds[:2] == (0.01, 0.02)
 
 
-def test_no_figures_are_kept_that_nobody_asked_for() -> None:
+def test_without_a_meter_provider_there_are_no_metrics() -> None:
     telemetry = OpenTelemetry(TracerProvider())
     assert telemetry._histograms == {}
 
 
-def test_the_parent_is_what_the_call_belongs_to_and_attempts_are_what_providers_were_told() -> None:
+def test_parent_and_attempt_ids_match_traceparent() -> None:
     ear, router = Ear(), Router.sandbox()
     with router.traceparent(HERE):
         trace = ear.hear(router)
@@ -224,7 +224,7 @@ def test_a_call_inside_a_span_is_its_child() -> None:
     assert parent.span_id == span.get_span_context().span_id
 
 
-def test_what_is_active_where_it_is_told_is_no_parent() -> None:
+def test_the_active_span_is_not_the_parent() -> None:
     ear, trace = Ear(), Router.sandbox().blocking.route("hi").trace
     with ear.provider.get_tracer("mine").start_as_current_span("a hook's own"):
         ear.telemetry.tell(trace)
@@ -238,7 +238,7 @@ def test_a_trace_that_is_not_sampled_is_not_exported() -> None:
     assert ear.spans == {}
 
 
-def test_other_spans_have_ids_of_their_own() -> None:
+def test_other_spans_keep_random_ids() -> None:
     ear = Ear()
     for _ in range(3):
         ear.hear(shaky(), **FALLS_BACK)
@@ -246,7 +246,7 @@ def test_other_spans_have_ids_of_their_own() -> None:
     assert len({*ids}) == len(ids) == 12
 
 
-def test_neither_prompt_nor_account_leaves_unless_asked_for() -> None:
+def test_prompt_and_account_are_not_exported_by_default() -> None:
     for options in ({}, {"semconv": "1.36"}):
         ear = Ear(**options)
         router = Router.sandbox(settings=Settings(capture=Capture())).as_caller(Caller("CANARY-account"))
@@ -254,7 +254,7 @@ def test_neither_prompt_nor_account_leaves_unless_asked_for() -> None:
         assert "CANARY" not in "".join(span.to_json() for span in ear.spans.values()) + str(ear.figures)
 
 
-def test_content_leaves_where_it_is_captured_and_asked_for() -> None:
+def test_content_is_exported_if_captured_and_requested() -> None:
     for capture, told in ((Capture(), True), (None, False)):
         ear = Ear(content=True)
         ear.hear(Router.sandbox(settings=Settings(capture=capture)), models=MODELS[1:])
@@ -263,14 +263,14 @@ def test_content_leaves_where_it_is_captured_and_asked_for() -> None:
         assert ("canned answer" in span.get("gen_ai.output.messages", "")) is told
 
 
-def test_the_account_leaves_where_it_is_asked_for() -> None:
+def test_the_account_is_exported_if_requested() -> None:
     ear = Ear(account=True)
     ear.hear(Router.sandbox().as_caller(Caller("acme", key_id="key_1")))
     whole = attributes(ear.spans["routewright.route"])
     assert (whole["routewright.account"], whole["routewright.key_id"]) == ("acme", "key_1")
 
 
-def test_mistakes_are_told() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(ValidationFailed, match=r"semconv: is '1\.0'.*take one of 1\.36, 1\.44"):
         OpenTelemetry(semconv="1.0")  # type: ignore[arg-type]
     with pytest.raises(ValidationFailed, match=r"content: version 1\.36 has no attributes.*semconv='1\.44'"):
@@ -285,10 +285,11 @@ def test_a_missing_extra_is_named_in_one_sentence() -> None:
     assert "pip install 'routewright[otel]'" in last
 
 
-def test_a_router_alone_does_not_load_it() -> None:
+def test_a_router_alone_imports_neither_opentelemetry_nor_the_pages() -> None:
     code = "from routewright import Router; import sys; Router.sandbox().blocking.route('hi'); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "opentelemetry" not in loaded
+    assert "routewright.contrib" not in loaded
 
 
 CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
@@ -309,7 +310,7 @@ OPT_IN = "OTEL_SEMCONV_STABILITY_OPT_IN"
         ("SPAN_ONLY", None, set()),
     ],
 )
-def test_content_leaves_where_the_variable_and_capture_allow_it(
+def test_content_is_exported_if_variable_and_capture_allow_it(
     value: str, capture: Capture | None, leaves: set[str], opt_in: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CAPTURE, value)
@@ -320,7 +321,7 @@ def test_content_leaves_where_the_variable_and_capture_allow_it(
     assert {each for each in ("input", "output") if f"gen_ai.{each}.messages" in told} == leaves
 
 
-def test_an_argument_says_more_than_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_argument_overrides_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CAPTURE, "SPAN_ONLY")
     ear = Ear(content=False)
     ear.hear(Router.sandbox(settings=Settings(capture=Capture())), models=MODELS[1:])
@@ -328,7 +329,7 @@ def test_an_argument_says_more_than_the_variable(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(("options", "name"), [({"semconv": "1.36"}, "gen_ai.system"), ({}, "gen_ai.provider.name")])
-def test_opting_in_to_the_latest_conventions_gives_their_names_unless_the_argument_says_else(
+def test_the_latest_conventions_apply_unless_the_argument_names_a_version(
     options: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(OPT_IN, "http,gen_ai_latest_experimental")

@@ -93,7 +93,7 @@ class Sharing(RuleBasedStateMachine):
 TestSharing = Sharing.TestCase
 
 
-def test_what_was_settled_is_not_settled_again() -> None:
+def test_a_share_settles_once() -> None:
     budget = SharedBudget(Room(10, None))
     share = budget.reserve(Amount(5, 5))
     assert share == Share(1, Room(5, None))
@@ -103,7 +103,7 @@ def test_what_was_settled_is_not_settled_again() -> None:
     assert budget.left == Room(7, None)
 
 
-def test_a_call_that_uses_more_than_it_may_is_booked_in_full_and_leaves_nothing() -> None:
+def test_a_call_beyond_its_share_is_booked_in_full() -> None:
     budget = SharedBudget(Room(10, None))
     first = budget.reserve(Amount(10, 0))
     assert first is not None
@@ -125,7 +125,7 @@ GIVEN = DecisionInput(
 @pytest.mark.parametrize(
     ("own", "room", "left"), [(None, None, None), (None, 5, 5), (5, None, 5), (5, 3, 3), (3, 5, 3), (5, -2, 0)]
 )
-def test_of_two_budgets_the_smaller_holds(own: int | None, room: int | None, left: int | None) -> None:
+def test_the_smaller_of_two_budgets_applies(own: int | None, room: int | None, left: int | None) -> None:
     given = DecisionInput(catalogue="c", health="h", as_of=TODAY, tokens=TokenBounds(1, 1, 1), rules=RULES)
     for name, place in (("budget_nanos", 0), ("budget_tokens", 1)):
         mine = DecisionInput(**{**{f: getattr(given, f) for f in given.__struct_fields__}, name: own})
@@ -133,7 +133,7 @@ def test_of_two_budgets_the_smaller_holds(own: int | None, room: int | None, lef
         assert getattr(got, name) == left
 
 
-def test_the_worst_of_a_plan_is_every_try_of_every_model_at_its_cap_but_no_more_than_its_budget() -> None:
+def test_the_worst_case_of_a_plan_is_every_try_at_its_cap_within_the_budget() -> None:
     pool = [
         Model(id="a/one", provider="a", quality=0.9, context_window=100_000, pricing_per_1m=Pricing(1.0, 4.0)),
         Model(id="b/two", provider="b", quality=0.5, context_window=100_000, pricing_per_1m=Pricing(2.0, 8.0)),
@@ -162,7 +162,7 @@ def test_a_request_that_fits_all_models_at_once_fits_each(data: st.DataObject) -
 
 
 @given_by(st.data())
-def test_the_least_that_is_named_admits_a_request_and_a_nano_dollar_less_does_not(data: st.DataObject) -> None:
+def test_least_nanos_is_the_smallest_admitting_budget(data: st.DataObject) -> None:
     pool = data.draw(pools())
     given, its = data.draw(inputs(pool)), board(pool, data.draw(healths(pool)))
     least = least_nanos(given, its)

@@ -20,7 +20,7 @@ def front(*nanos: int) -> list[Key]:
 
 
 @given(st.lists(costs, min_size=1, max_size=4), st.floats(0, 1, exclude_max=True))
-def test_one_of_the_best_few_is_drawn_with_the_chance_that_is_told(nanos: list[int], chance: float) -> None:
+def test_the_reported_propensity_is_that_of_the_draw(nanos: list[int], chance: float) -> None:
     exploration, keys = Exploration(), front(*nanos)
     exploration.earned_nanos = 1e12
     drawn = exploration.draw(keys, SHARE, chance)
@@ -39,7 +39,7 @@ def test_propensities_are_how_often_each_is_drawn() -> None:
 
 
 @given(st.lists(st.lists(costs, min_size=2, max_size=4), max_size=60), st.integers(0, 9))
-def test_it_adds_at_most_its_share_to_what_requests_are_expected_to_cost(fronts: list[list[int]], seed: int) -> None:
+def test_exploration_adds_at_most_its_share_to_the_expected_cost(fronts: list[list[int]], seed: int) -> None:
     exploration, chance, best, spent = Exploration(), random.Random(seed), 0, 0
     for nanos in fronts:
         drawn = exploration.draw(front(*nanos), SHARE, chance.random() * SHARE * 2)
@@ -48,6 +48,6 @@ def test_it_adds_at_most_its_share_to_what_requests_are_expected_to_cost(fronts:
         assert spent <= best * (1 + SHARE) * (1 + 1e-9)
 
 
-def test_a_price_that_nobody_knows_is_not_explored() -> None:
+def test_a_model_without_a_price_is_not_explored() -> None:
     assert not Exploration().draw(front(UNKNOWN_COST, 10), SHARE, 0.0).explored
     assert Exploration().draw(front(10, UNKNOWN_COST, 10), SHARE, 0.05).key[2] == 10

@@ -92,7 +92,7 @@ HISTORIES = st.lists(st.tuples(GAPS, st.none() | SEENS), min_size=1, max_size=40
 
 
 @given(HISTORIES, GAPS)
-def test_what_is_known_equals_all_observations_counted_anew_by_their_half_lives(
+def test_running_sums_equal_a_recount_of_all_observations(
     history: list[tuple[float, Seen | None]], later: float
 ) -> None:
     now, noted = 50.0, []
@@ -143,7 +143,7 @@ class Exact:
         return False
 
 
-def test_of_a_model_that_was_never_called_nothing_is_published_and_its_priors_stand() -> None:
+def test_a_model_never_called_is_not_published_and_keeps_its_priors() -> None:
     assert Health(POOL).publish(0.0, {}) == {}
     assert OUTLOOK.stability[0] == 901
 
@@ -158,14 +158,14 @@ def test_the_first_observations_move_the_priors_by_their_share() -> None:
     assert of_one(health, 0.0).ttft_ms == pytest.approx(500, rel=0.05)
 
 
-def test_a_fault_says_nothing_of_length_and_speed() -> None:
+def test_a_fault_does_not_change_length_and_speed() -> None:
     seen = of_one(health_of([Noted(0.0, None)]), 0.0)
     assert (seen.ttft_ms, seen.us_per_token, seen.latency_p50_ms) == (None, None, None)
     assert seen.output_tokens == POOL.output[0]
     assert seen.stability < 901
 
 
-def test_an_answer_whose_length_says_nothing_leaves_the_length_alone() -> None:
+def test_an_unrepresentative_answer_does_not_change_the_length() -> None:
     seen = of_one(health_of([Noted(0.0, SEEN._replace(output_tokens=None))]), 0.0)
     assert seen.output_tokens == POOL.output[0]
     assert seen.us_per_token is not None
@@ -176,7 +176,7 @@ def test_a_fault_counts_half_after_its_half_life() -> None:
     assert after.stability == of_one(health_of([Noted(0.0, None)]), 0.0).stability
 
 
-def test_percentiles_are_spoken_of_from_five_observations_which_need_not_be_of_one_instant() -> None:
+def test_percentiles_need_five_observations() -> None:
     spread = [Noted(10.0 * n, SEEN) for n in range(5)]
     four = of_one(health_of(spread[:4]), 40.0)
     assert (four.ttft_p95_ms, four.latency_p50_ms, four.latency_p95_ms) == (None, None, None)
@@ -186,30 +186,30 @@ def test_percentiles_are_spoken_of_from_five_observations_which_need_not_be_of_o
     assert of_one(health_of(spread), 400.0).latency_p95_ms is None, "they have faded"
 
 
-def test_faults_are_no_observations_of_time() -> None:
+def test_faults_do_not_count_for_percentiles() -> None:
     mixed = [Noted(0.0, SEEN)] * 4 + [Noted(0.0, None)] * 20
     assert of_one(health_of(mixed), 0.0).latency_p95_ms is None
 
 
-def test_what_was_fetched_whole_is_taken_to_have_come_as_usual_at_another_pace() -> None:
+def test_a_whole_answers_first_token_is_estimated_from_the_usual_ratio() -> None:
     usual_ms = 1_000.0 + 100 * OUTLOOK.us_per_token[0] / 1_000
     whole = [Noted(0.0, Seen(100, usual_ms * 2, None, 100))] * 9
     streamed = [Noted(0.0, Seen(100, usual_ms * 2, 2_000.0, 100))] * 9
     assert of_one(health_of(whole), 0.0) == of_one(health_of(streamed), 0.0)
 
 
-def test_what_was_thought_is_no_part_of_the_speed() -> None:
+def test_reasoning_tokens_do_not_count_for_speed() -> None:
     thought, said = (of_one(health_of([Noted(0.0, Seen(100, 3_000.0, 500.0, n))] * 90), 0.0) for n in (40, 100))
     assert thought.output_tokens == said.output_tokens
     assert (thought.us_per_token or 0) > 1.5 * (said.us_per_token or 0)
 
 
-def test_a_time_to_the_first_token_after_the_end_is_no_negative_speed() -> None:
+def test_a_first_token_after_the_end_gives_no_negative_speed() -> None:
     late, at_once = (of_one(health_of([Noted(0.0, Seen(1, 100.0, first_ms, 1_000))]), 0.0) for first_ms in (1e6, 100.0))
     assert late.us_per_token == at_once.us_per_token
 
 
-def test_models_do_not_show_in_each_other() -> None:
+def test_models_do_not_affect_each_other() -> None:
     health = health_of([Noted(0.0, SEEN)] * 10)
     alone = of_one(health, 1.0)
     health.failed(1, 0.5)
@@ -217,7 +217,7 @@ def test_models_do_not_show_in_each_other() -> None:
     assert set(health.publish(1.0, {})) == {0, 1}
 
 
-def test_years_do_no_harm() -> None:
+def test_sums_survive_decades() -> None:
     health, now = Health(POOL), 0.0
     for year in range(50):
         now = year * YEAR_S
@@ -231,7 +231,7 @@ def test_years_do_no_harm() -> None:
     assert (quiet.ttft_ms, quiet.latency_p95_ms) == (None, None)
 
 
-def test_a_busy_model_is_summed_up_over_days_without_losing_measure() -> None:
+def test_a_busy_model_stays_accurate_over_days() -> None:
     health, noted = Health(POOL), []
     for n in range(3_000):
         noted.append(Noted(n * 60.0, SEEN if n % 3 else None))
@@ -240,7 +240,7 @@ def test_a_busy_model_is_summed_up_over_days_without_losing_measure() -> None:
 
 
 @given(st.lists(SEENS, min_size=1, max_size=64))
-def test_answers_that_are_added_up_first_count_as_they_would_one_by_one(seen: list[Seen]) -> None:
+def test_a_batch_of_answers_counts_like_single_ones(seen: list[Seen]) -> None:
     together, apart = Health(POOL), Health(POOL)
     for health in (together, apart):
         health.failed(0, 0.0)
@@ -259,7 +259,7 @@ def test_every_figure_of_a_model_has_its_step() -> None:
 
 
 @pytest.mark.parametrize("name", ModelHealth.__struct_fields__)
-def test_a_figure_moves_by_its_step_and_by_no_less(name: str) -> None:
+def test_a_figure_is_news_only_beyond_its_step(name: str) -> None:
     pairs: list[tuple[Any, Any, bool]] = [(1_000, 1_090, False), (1_000, 1_091, True), (1_000, 918, False)]
     pairs += [(1_000, 916, True), (None, 1_000, True), (1_000, None, True), (0, 1, True)]
     if name == "stability":
@@ -273,7 +273,7 @@ def test_a_figure_moves_by_its_step_and_by_no_less(name: str) -> None:
 
 
 @given(HISTORIES, GAPS)
-def test_what_is_published_is_never_a_step_behind_what_is_known(
+def test_published_figures_are_within_a_step_of_current_ones(
     history: list[tuple[float, Seen | None]], later: float
 ) -> None:
     health, now, told = Health(POOL), 50.0, UNKNOWN
@@ -287,7 +287,7 @@ def test_what_is_published_is_never_a_step_behind_what_is_known(
     assert not is_moved(told, of_one(health, now)), "fading is movement"
 
 
-def test_a_trifle_is_no_news_and_many_are() -> None:
+def test_small_changes_are_published_once_they_add_up() -> None:
     health = health_of([Noted(0.0, SEEN)] * 5_000)
     assert set(health.publish(1.0, {})) == {0}
     answer(health, 1.1)
@@ -299,7 +299,7 @@ def test_a_trifle_is_no_news_and_many_are() -> None:
 
 
 @given(HISTORIES)
-def test_between_two_looks_fading_alone_moves_no_figure_by_a_step_but_those_that_go(
+def test_fading_between_two_checks_moves_no_figure_by_a_step(
     history: list[tuple[float, Seen | None]],
 ) -> None:
     health, now = Health(POOL), 50.0
@@ -314,7 +314,7 @@ def test_between_two_looks_fading_alone_moves_no_figure_by_a_step_but_those_that
     assert not is_moved(before, after)
 
 
-def test_after_a_pause_all_that_faded_is_news_at_once_and_else_a_few_at_a_time() -> None:
+def test_fading_is_checked_a_few_models_at_a_time_and_all_after_a_pause() -> None:
     models = [replace(ONE, id=f"a/m{number:03}") for number in range(200)]
     pool = Pool(snapshot(models, "2026-11-21"), "2026-11-21")
     health = Health(pool)
@@ -325,7 +325,7 @@ def test_after_a_pause_all_that_faded_is_news_at_once_and_else_a_few_at_a_time()
     assert [len(health._due(now)) for now in (605.0, 610.0, 610.0, 610.1)] == [0, LOOKS, LOOKS, LOOKS]
 
 
-def test_what_is_as_good_as_gone_is_forgotten_and_told_so_once() -> None:
+def test_faded_sums_are_dropped_and_published_once() -> None:
     health = health_of([Noted(0.0, None)] * 3)
     health.publish(0.0, {})
     told = [health.publish(hours * 3_600.0, {}).get(0) for hours in range(1, 5)]
@@ -336,7 +336,7 @@ def test_what_is_as_good_as_gone_is_forgotten_and_told_so_once() -> None:
     assert health.publish(50_000.0, {})[0].stability < 901
 
 
-def test_models_that_are_kept_away_are_news_whatever_else_is_known_of_them() -> None:
+def test_open_circuits_are_published_with_their_probe_time() -> None:
     health = health_of([Noted(0.0, SEEN)])
     before = of_one(health, 0.0)
     told = health.publish(0.0, {1: 9_000, 0: 8_000})
@@ -353,7 +353,7 @@ def test_models_that_are_kept_away_are_news_whatever_else_is_known_of_them() -> 
 # --- ids
 
 
-def test_of_a_snapshot_an_id_is_made_from_its_content_in_any_order() -> None:
+def test_a_snapshots_id_depends_on_its_content_in_any_order() -> None:
     figures = ModelHealth(stability=7)
     once = health_snapshot({"a": figures, "b": UNKNOWN})
     again = health_snapshot({"b": UNKNOWN, "a": figures})
@@ -364,7 +364,7 @@ def test_of_a_snapshot_an_id_is_made_from_its_content_in_any_order() -> None:
     assert len({health_snapshot(other).id for other in others}) == 4
 
 
-def test_a_snapshot_that_follows_another_has_the_id_of_a_full_sum(full: bool) -> None:
+def test_an_updated_snapshot_has_the_id_of_a_full_one(full: bool) -> None:
     for seed in range(1_000 if full else 30):
         chance = Random(seed)
         ids = [f"a/m{number}" for number in range(40)]

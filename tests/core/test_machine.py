@@ -215,7 +215,7 @@ def test_the_table_knows_every_kind_of_fault() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind, rule in FAULTS.items() if rule.retry])
-def test_a_retryable_fault_is_tried_once_more_then_moved_on_from(kind: str) -> None:
+def test_a_retryable_fault_is_retried_once_then_falls_back(kind: str) -> None:
     attempts = machine()
     assert called(attempts) == "a/one"
     fail(attempts, kind)
@@ -224,7 +224,7 @@ def test_a_retryable_fault_is_tried_once_more_then_moved_on_from(kind: str) -> N
     assert called(attempts) == "b/two"
 
 
-def test_what_a_vendor_says_of_another_try_goes_before_the_kind_of_the_fault() -> None:
+def test_the_vendors_word_on_retries_overrides_the_faults_kind() -> None:
     attempts = machine()
     called(attempts)
     fail(attempts, "server", retry=False)
@@ -238,14 +238,14 @@ def test_what_a_vendor_says_of_another_try_goes_before_the_kind_of_the_fault() -
 @pytest.mark.parametrize(
     "kind", [kind for kind, rule in FAULTS.items() if not rule.retry and rule.fall_back and kind != "context_overflow"]
 )
-def test_a_fault_that_a_second_try_cannot_repair_moves_on_at_once(kind: str) -> None:
+def test_a_fault_not_worth_a_retry_falls_back_at_once(kind: str) -> None:
     attempts = machine()
     called(attempts)
     fail(attempts, kind)
     assert called(attempts) == "b/two"
 
 
-def test_an_overflow_moves_to_models_whose_declared_windows_may_hold_the_prompt() -> None:
+def test_an_overflow_falls_back_to_models_that_may_hold_the_prompt() -> None:
     pool = [
         POOL[0],
         model("b/same", 0.7),
@@ -264,7 +264,7 @@ def test_an_overflow_moves_to_models_whose_declared_windows_may_hold_the_prompt(
         assert ended(attempts) is End.FAILED
 
 
-def test_a_refusal_ends_it_unless_the_policy_lets_it_fall_back() -> None:
+def test_a_refusal_is_final_unless_the_policy_falls_back() -> None:
     attempts = machine()
     called(attempts)
     fail(attempts, "refused")
@@ -275,7 +275,7 @@ def test_a_refusal_ends_it_unless_the_policy_lets_it_fall_back() -> None:
     assert called(open_one) == "b/two"
 
 
-def test_the_table_alone_says_who_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fault_table_alone_decides_fallbacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FAULTS, FaultKind.AUTH, FAULTS[FaultKind.AUTH]._replace(fall_back=False))
     monkeypatch.setitem(FAULTS, FaultKind.SERVER, FAULTS[FaultKind.SERVER]._replace(fall_back=False))
     monkeypatch.setitem(FAULTS, FaultKind.REFUSED, FAULTS[FaultKind.REFUSED]._replace(fall_back=True))
@@ -293,7 +293,7 @@ def test_the_table_alone_says_who_falls_back(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("retries", [0, 5])
-def test_an_answer_that_does_not_fit_is_repaired_once_a_model_whatever_the_retries(retries: int) -> None:
+def test_an_invalid_answer_is_repaired_once_per_model(retries: int) -> None:
     attempts = machine(max_retries=retries, fallback=("b/two",))
     for name in ("a/one", "b/two"):
         first = begun(attempts)
@@ -312,7 +312,7 @@ def test_an_answer_that_cannot_be_repaired_falls_back_at_once() -> None:
     assert called(attempts) == "b/two"
 
 
-def test_only_a_kind_that_the_table_says_so_of_is_repaired() -> None:
+def test_only_faults_marked_in_the_table_are_repaired() -> None:
     for kind, rule in FAULTS.items():
         attempts = machine()
         called(attempts)
@@ -322,7 +322,7 @@ def test_only_a_kind_that_the_table_says_so_of_is_repaired() -> None:
         assert rule.repair is (kind is FaultKind.INVALID_OUTPUT)
 
 
-def test_another_try_of_a_repair_is_a_repair() -> None:
+def test_a_retry_of_a_repair_is_a_repair() -> None:
     attempts = machine(max_retries=2)
     called(attempts)
     misfit(attempts)
@@ -333,7 +333,7 @@ def test_another_try_of_a_repair_is_a_repair() -> None:
     assert repaired(attempts, pause.seconds) == "a/one"
 
 
-def test_a_repair_must_not_begin_in_the_time_of_the_next_model() -> None:
+def test_a_repair_does_not_start_in_the_time_reserved_for_the_next_model() -> None:
     attempts = machine()
     called(attempts)
     misfit(attempts, now=44.0)
@@ -364,7 +364,7 @@ def test_a_repair_is_capped_and_billed_with_its_longer_prompt() -> None:
     assert attempts.room == (left_nanos - used_nanos, left_tokens - used_tokens)
 
 
-def test_a_repair_that_the_budget_cannot_pay_is_left_out() -> None:
+def test_an_unaffordable_repair_is_skipped() -> None:
     pool = [POOL[0], model("b/cheap", 0.7, pricing_per_1m=Pricing(0.1, 0.4))]
     attempts = machine(pool, budget_nanos=5_000_000, max_output_tokens=1_000)
     called(attempts)
@@ -376,7 +376,7 @@ def test_a_repair_that_the_budget_cannot_pay_is_left_out() -> None:
     assert called(dearer) == "b/cheap"
 
 
-def test_the_next_model_gets_the_prompt_as_it_was() -> None:
+def test_the_next_model_gets_the_original_prompt() -> None:
     attempts = machine(budget_tokens=50_000, max_output_tokens=1_000)
     called(attempts)
     misfit(attempts)
@@ -399,7 +399,7 @@ def test_a_repair_too_long_for_its_model_does_not_rule_out_the_next() -> None:
     assert called(attempts) == "b/two"
 
 
-def test_the_deadline_ends_it_wherever_it_stands() -> None:
+def test_the_deadline_ends_the_request_in_any_state() -> None:
     attempts = machine()
     called(attempts)
     fail(attempts, "timeout", now=60.0)
@@ -412,7 +412,7 @@ def test_the_deadline_ends_it_wherever_it_stands() -> None:
     assert ended(told, 60.0) is End.TIMED_OUT
 
 
-def test_no_pause_is_begun_that_the_deadline_would_cut() -> None:
+def test_no_pause_reaches_past_the_deadline() -> None:
     attempts = machine()
     called(attempts, 58.0)
     fail(attempts, "rate_limited", now=58.0, retry_after=4.0)
@@ -420,7 +420,7 @@ def test_no_pause_is_begun_that_the_deadline_would_cut() -> None:
 
 
 @pytest.mark.parametrize(("timeout_ms", "latest"), [(60_000, 59.95), (5_000, 59.95), (1_000, 59.99)])
-def test_no_further_attempt_is_begun_that_has_no_time_to_be_of_use(timeout_ms: float, latest: float) -> None:
+def test_no_further_attempt_starts_with_too_little_time(timeout_ms: float, latest: float) -> None:
     for late in (False, True):
         now = latest + 1e-3 * late
         attempts = machine(timeout_ms=timeout_ms)
@@ -433,7 +433,7 @@ def test_no_further_attempt_is_begun_that_has_no_time_to_be_of_use(timeout_ms: f
         assert isinstance(again.next(now - 0.1), Attempt if late else Wait), "a pause before it is part of the time"
 
 
-def test_a_first_attempt_is_made_however_late_and_what_nothing_could_follow_failed_for_its_own_reason() -> None:
+def test_the_first_attempt_is_made_however_late_and_its_fault_decides_the_end() -> None:
     assert called(machine(), 59.999) == "a/one"
     alone = machine(fallback=())
     called(alone)
@@ -453,7 +453,7 @@ def pauses_of(attempts: Machine, jitter: float, *asked: float | None) -> list[fl
     return pauses
 
 
-def test_pauses_are_drawn_from_ever_wider_ranges_and_a_shorter_retry_after_shortens_none() -> None:
+def test_pauses_grow_and_a_shorter_retry_after_does_not_shorten_them() -> None:
     none = (None,) * 5
     assert pauses_of(machine(max_retries=5), 0.0, *none) == [0.1] * 5
     assert pauses_of(machine(max_retries=5), 0.5, *none) == [0.2, 0.35, 0.575, 0.9125, 1.05]
@@ -461,7 +461,7 @@ def test_pauses_are_drawn_from_ever_wider_ranges_and_a_shorter_retry_after_short
     assert pauses_of(machine(max_retries=5), 0.5, None, 0.0, 3.0, None) == [0.2, 0.35, 3.0, 0.9125]
 
 
-def test_the_end_of_the_chain_is_the_end() -> None:
+def test_the_request_ends_with_its_chain() -> None:
     attempts = machine(fallback=("b/two",))
     for expected in ("a/one", "b/two"):
         assert called(attempts) == expected
@@ -469,7 +469,7 @@ def test_the_end_of_the_chain_is_the_end() -> None:
     assert ended(attempts) is End.FAILED
 
 
-def test_delivered_content_is_restarted_or_ends_in_an_error_as_asked() -> None:
+def test_a_fault_after_content_restarts_or_fails_as_configured() -> None:
     attempts = machine()
     called(attempts)
     fail(attempts, "timeout", delivered=True, touched=True)
@@ -481,7 +481,7 @@ def test_delivered_content_is_restarted_or_ends_in_an_error_as_asked() -> None:
     assert ended(honest) is End.FAILED
 
 
-def test_a_whole_answer_has_four_times_what_was_observed_and_never_less_than_it_usually_takes() -> None:
+def test_patience_for_a_whole_answer_is_four_times_the_observed_time() -> None:
     slow = model("a/slow", 0.99, ttft_s=1.0, tokens_per_s=20.0)  # expected: some twenty seconds
     seen = {"a/slow": ModelHealth(latency_p95_ms=4_000)}
 
@@ -494,7 +494,7 @@ def test_a_whole_answer_has_four_times_what_was_observed_and_never_less_than_it_
     assert patience_s({"a/slow": ModelHealth(latency_p95_ms=8_000)}) == 32.0
 
 
-def test_where_every_model_refuses_it_is_a_refusal() -> None:
+def test_the_end_is_a_refusal_if_every_model_refuses() -> None:
     attempts = machine_of(machine(fallback=("b/two",)).plan, on_refusal_fall_back=True)
     for _ in range(2):
         called(attempts)
@@ -502,7 +502,7 @@ def test_where_every_model_refuses_it_is_a_refusal() -> None:
     assert ended(attempts) is End.REFUSED
 
 
-def test_first_signs_of_life_are_due_in_time_for_the_fallback() -> None:
+def test_the_first_token_is_due_in_time_for_a_fallback() -> None:
     attempts = machine()
     attempt = begun(attempts)
     assert attempt.due_at == 10.0  # four times the prior's one second, at least ten
@@ -516,7 +516,7 @@ def test_first_signs_of_life_are_due_in_time_for_the_fallback() -> None:
     assert attempt.due_at == DEADLINE  # the last has all that is left
 
 
-def test_another_try_leaves_the_first_fallback_as_much_time_as_the_first_did() -> None:
+def test_a_retry_leaves_the_fallback_its_full_time() -> None:
     attempts = machine([model("a/slow", 0.99, ttft_s=60.0), *POOL[1:]])
     for now, due_at in ((0.0, 45.0), (30.0, 45.0), (44.0, 56.0)):  # a quarter of all, then of what is left
         step = attempts.next(now)
@@ -526,7 +526,7 @@ def test_another_try_leaves_the_first_fallback_as_much_time_as_the_first_did() -
         fail(attempts, "server", now=now)
 
 
-def test_what_an_attempt_used_is_gone_from_the_room() -> None:
+def test_an_attempts_usage_is_deducted_from_the_room() -> None:
     attempts = machine(budget_nanos=20_000_000)
     begun(attempts)
     fail(attempts, "auth", usage=Usage(40, 1_000), final=True)  # $0.00404
@@ -534,7 +534,7 @@ def test_what_an_attempt_used_is_gone_from_the_room() -> None:
     assert second.cap == (20_000_000 - 4_040_000 - 40_000) // 4_000
 
 
-def test_what_a_broken_answer_reported_early_is_no_bound() -> None:
+def test_usage_reported_before_a_break_is_no_upper_bound() -> None:
     attempts = machine(budget_nanos=10_000_000)
     first = begun(attempts)
     assert first.cap is not None
@@ -542,7 +542,7 @@ def test_what_a_broken_answer_reported_early_is_no_bound() -> None:
     assert room_of(attempts).nanos == 10_000_000 - (40_000 + 4_000 * first.cap)
 
 
-def test_unknown_usage_after_content_is_taken_at_its_worst() -> None:
+def test_unknown_usage_after_content_counts_as_the_worst_case() -> None:
     attempts = machine(budget_nanos=10_000_000)
     first = begun(attempts)
     assert first.cap is not None
@@ -550,14 +550,14 @@ def test_unknown_usage_after_content_is_taken_at_its_worst() -> None:
     assert room_of(attempts).nanos == 10_000_000 - (40_000 + 4_000 * first.cap)
 
 
-def test_of_an_attempt_that_used_more_than_its_cap_all_is_gone() -> None:
+def test_usage_beyond_the_cap_is_deducted_in_full() -> None:
     attempts = machine(budget_nanos=50_000_000, budget_tokens=50_000, max_output_tokens=1_000)
     called(attempts)
     fail(attempts, "reset", usage=Usage(40, 3_000), touched=True)
     assert attempts.room == (50_000_000 - (40_000 + 4_000 * 3_000), 50_000 - 3_040)
 
 
-def test_what_came_with_the_end_of_an_answer_is_all_that_it_used() -> None:
+def test_usage_reported_at_the_end_is_final() -> None:
     attempts = machine(budget_nanos=50_000_000, budget_tokens=50_000)
     called(attempts)
     fail(attempts, "malformed", usage=Usage(40, 10), touched=True, final=True)
@@ -574,7 +574,7 @@ def test_what_came_with_the_end_of_an_answer_is_all_that_it_used() -> None:
         ({}, False),
     ],
 )
-def test_a_cap_is_the_budgets_where_it_is_below_what_was_asked_for(given: dict[str, Any], by_budget: bool) -> None:
+def test_a_cap_below_the_requested_one_counts_as_the_budgets(given: dict[str, Any], by_budget: bool) -> None:
     assert begun(machine(**given)).budget_capped is by_budget
 
 
@@ -585,7 +585,7 @@ def test_a_fault_before_any_answer_costs_nothing() -> None:
     assert room_of(attempts).nanos == 10_000_000
 
 
-def test_members_that_the_rest_of_the_budget_cannot_pay_are_passed_over() -> None:
+def test_models_the_rest_of_the_budget_cannot_pay_are_skipped() -> None:
     pool = [POOL[0], model("b/dear", 0.7, pricing_per_1m=Pricing(20.0, 90.0)), model("c/cheap", 0.4)]
     attempts = machine(pool, budget_nanos=100_000_000)
     called(attempts)
@@ -691,12 +691,12 @@ def gated(*names: str, until: float = 10.0, probes: Collection[str] = (), **how:
     return machine_of(attempts.plan, traffic=Open(rows, [row_of(attempts.plan, name) for name in probes]), **how)
 
 
-def test_a_model_whose_circuit_is_open_is_passed_over_without_an_attempt() -> None:
+def test_a_model_with_an_open_circuit_is_skipped() -> None:
     attempt = begun(gated("a/one"))
     assert (attempt.model, attempt.number, attempt.probe, attempt.after) == ("b/two", 1, False, None)
 
 
-def test_of_models_whose_circuits_are_all_open_the_one_due_soonest_is_called_once() -> None:
+def test_if_all_circuits_are_open_the_model_due_soonest_is_called_once() -> None:
     attempts = gated("c/three", "d/four", "a/one", "b/two")
     attempt = begun(attempts)
     assert (attempt.model, attempt.number, attempt.probe) == ("c/three", 1, True)
@@ -704,7 +704,7 @@ def test_of_models_whose_circuits_are_all_open_the_one_due_soonest_is_called_onc
     assert ended(attempts, 1.0) is End.FAILED
 
 
-def test_an_attempt_for_want_of_another_is_not_tried_again_while_its_circuit_is_open() -> None:
+def test_a_forced_attempt_is_not_retried_while_its_circuit_is_open() -> None:
     attempts = gated("d/four", "a/one", "b/two", "c/three")
     assert called(attempts) == "d/four"
     fail(attempts, "server")
@@ -713,7 +713,7 @@ def test_an_attempt_for_want_of_another_is_not_tried_again_while_its_circuit_is_
     assert ended(attempts, step.seconds) is End.FAILED
 
 
-def test_of_what_is_left_after_a_fault_the_one_due_soonest_is_called() -> None:
+def test_after_a_fault_the_remaining_model_due_soonest_is_called() -> None:
     attempts = gated("d/four", "c/three", "b/two")
     assert called(attempts) == "a/one"
     fail(attempts, "auth")
@@ -721,14 +721,14 @@ def test_of_what_is_left_after_a_fault_the_one_due_soonest_is_called() -> None:
     assert (attempt.model, attempt.probe, attempt.number) == ("d/four", True, 2)
 
 
-def test_a_model_behind_a_failed_one_is_passed_over_where_its_circuit_is_open() -> None:
+def test_a_fallback_with_an_open_circuit_is_skipped() -> None:
     attempts = gated("b/two")
     assert called(attempts) == "a/one"
     fail(attempts, "auth")
     assert called(attempts) == "c/three"
 
 
-def test_a_circuit_that_opened_during_the_pause_ends_the_tries_of_its_model() -> None:
+def test_a_circuit_opened_during_the_pause_ends_its_models_retries() -> None:
     traffic = Open()
     attempts = machine_of(machine().plan, traffic=traffic)
     assert called(attempts) == "a/one"
@@ -737,12 +737,12 @@ def test_a_circuit_that_opened_during_the_pause_ends_the_tries_of_its_model() ->
     assert after_pause(attempts) == "b/two"
 
 
-def test_a_model_that_is_let_through_as_a_probe_is_marked_as_one() -> None:
+def test_a_probe_is_marked_as_one() -> None:
     assert begun(gated(probes=["a/one"])).probe
     assert not begun(gated(probes=["b/two"])).probe
 
 
-def test_a_model_that_the_budget_cannot_pay_is_not_called_for_want_of_another() -> None:
+def test_an_unaffordable_model_is_never_forced() -> None:
     pool = [POOL[0], model("b/dear", 0.7, pricing_per_1m=Pricing(20.0, 90.0))]
     plan = decide(replace(GIVEN, budget_nanos=100_000_000, fallback=("b/dear",)), board(pool))
     attempts = machine_of(plan, traffic=Open({row_of(plan, "b/dear"): 10.0}))
@@ -752,14 +752,14 @@ def test_a_model_that_the_budget_cannot_pay_is_not_called_for_want_of_another() 
 
 
 @pytest.mark.parametrize(("spare", "then"), [(0, "b/two"), (1, "a/one")])
-def test_where_second_tries_are_many_the_next_model_is_called_at_once(spare: int, then: str) -> None:
+def test_an_exhausted_retry_budget_falls_back_at_once(spare: int, then: str) -> None:
     attempts = machine_of(machine().plan, traffic=Open(spare=spare))
     called(attempts)
     fail(attempts, "server")
     assert (called(attempts) if spare == 0 else after_pause(attempts)) == then
 
 
-def test_nothing_is_taken_from_the_retry_budget_for_a_try_that_is_not_made() -> None:
+def test_a_retry_not_made_costs_no_retry_budget() -> None:
     traffic = Open(spare=1)
     attempts = machine_of(machine().plan, traffic=traffic)
     called(attempts, 58.0)
@@ -768,14 +768,14 @@ def test_nothing_is_taken_from_the_retry_budget_for_a_try_that_is_not_made() -> 
 
 
 @pytest.mark.parametrize("asked_s", [6.0, 1e9])
-def test_a_retry_after_that_is_too_long_moves_on(asked_s: float) -> None:
+def test_too_long_a_retry_after_falls_back(asked_s: float) -> None:
     attempts = machine()
     called(attempts)
     fail(attempts, "rate_limited", retry_after=asked_s)
     assert called(attempts) == "b/two"
 
 
-def test_answers_that_guardrails_blocked_end_it_as_blocked() -> None:
+def test_a_request_whose_answers_were_blocked_ends_as_blocked() -> None:
     attempts = machine(fallback=("b/two",))
     for _ in range(2):
         called(attempts)
@@ -820,11 +820,11 @@ def hedge_s(attempts: Machine, now: float = 0.0) -> float | None:
 
 
 @pytest.mark.parametrize(("whole", "after_s"), [(False, 2.0), (True, 7.0)])
-def test_a_hedge_waits_for_as_long_as_the_model_was_seen_to_take(whole: bool, after_s: float) -> None:
+def test_a_hedge_starts_after_the_models_observed_p95(whole: bool, after_s: float) -> None:
     assert hedge_s(hedged(whole=whole)) == after_s
 
 
-def test_where_nothing_was_observed_or_asked_or_nobody_follows_there_is_no_hedge() -> None:
+def test_there_is_no_hedge_without_observations_request_or_next_model() -> None:
     assert hedge_s(hedged(seen={})) is None
     assert hedge_s(hedged(seen={"a/one": ModelHealth(ttft_ms=2_000)})) is None
     assert hedge_s(hedged(fallback=())) is None
@@ -842,7 +842,7 @@ def test_only_the_first_attempt_of_a_request_is_hedged() -> None:
     assert hedge_s(attempts) is None
 
 
-def test_a_hedge_is_the_next_models_and_says_so() -> None:
+def test_a_hedge_calls_the_next_model_and_is_marked() -> None:
     attempts = hedged()
     first, hedge = racing(attempts)
     assert (hedge.number, hedge.hedge, hedge.after, hedge.restart) == (2, True, None, False)
@@ -850,7 +850,7 @@ def test_a_hedge_is_the_next_models_and_says_so() -> None:
     assert (first.hedge, hedge.model) == (False, "b/two")
 
 
-def test_a_hedge_passes_over_open_circuits_and_may_be_a_probe() -> None:
+def test_a_hedge_skips_open_circuits_and_may_be_a_probe() -> None:
     rows = [leg.row for leg in hedged().plan.legs]
     traffic = Open({rows[1]: 10.0}, probes=[rows[2]])
     _, hedge = racing(hedged(traffic=traffic))
@@ -868,7 +868,7 @@ def test_hedges_draw_on_the_retry_budget() -> None:
     assert called(attempts) == "b/two"
 
 
-def test_no_hedge_is_begun_that_has_no_time_to_be_of_use() -> None:
+def test_no_hedge_starts_with_too_little_time() -> None:
     traffic = Open()
     for now, hedges in ((59.95, True), (59.951, False)):
         attempts, traffic.spare = hedged(traffic=traffic), 1
@@ -877,7 +877,7 @@ def test_no_hedge_is_begun_that_has_no_time_to_be_of_use() -> None:
     assert traffic.spare == 1, "and takes nothing from the retry budget"
 
 
-def test_a_budget_that_pays_for_one_only_gives_no_hedge() -> None:
+def test_a_budget_for_one_attempt_allows_no_hedge() -> None:
     once = 40 * 1_000 + 1_000 * 4_000
     for budget, hedges in ((2 * once, True), (2 * once - 1, False)):
         attempts = hedged(budget_nanos=budget, max_output_tokens=1_000)
@@ -890,7 +890,7 @@ def test_a_budget_that_pays_for_one_only_gives_no_hedge() -> None:
     assert tokens.hedge(2.0) is None
 
 
-def test_where_there_is_no_hedge_all_goes_on_as_without() -> None:
+def test_a_hedge_not_started_changes_nothing() -> None:
     attempts = hedged(traffic=Open(spare=1), budget_nanos=5_000_000, max_output_tokens=1_000)
     begun(attempts)
     assert attempts.hedge(2.0) is None
@@ -899,7 +899,7 @@ def test_where_there_is_no_hedge_all_goes_on_as_without() -> None:
     assert (attempt.model, attempt.number) == ("b/two", 2)
 
 
-def test_a_hedge_that_fails_leaves_the_first_in_peace_and_its_model_is_not_asked_again() -> None:
+def test_a_failed_hedge_leaves_the_first_attempt_running_and_is_not_retried() -> None:
     attempts = hedged(max_retries=1)
     first, hedge = racing(attempts)
     fails(attempts, hedge, "server")
@@ -908,7 +908,7 @@ def test_a_hedge_that_fails_leaves_the_first_in_peace_and_its_model_is_not_asked
     assert called(attempts, 4.0) == "c/three"
 
 
-def test_a_first_that_fails_leaves_the_hedge_in_peace_and_is_not_tried_again() -> None:
+def test_a_failed_first_attempt_leaves_the_hedge_running_and_is_not_retried() -> None:
     attempts = hedged(max_retries=1)
     first, hedge = racing(attempts)
     fails(attempts, first, "server")
@@ -922,7 +922,7 @@ def test_a_first_that_fails_leaves_the_hedge_in_peace_and_is_not_tried_again() -
 
 
 @pytest.mark.parametrize("who", [0, 1])
-def test_a_refusal_ends_both(who: int) -> None:
+def test_a_refusal_ends_both_attempts(who: int) -> None:
     attempts = hedged()
     both = racing(attempts)
     fails(attempts, both[who], "refused")
@@ -933,7 +933,7 @@ def test_a_refusal_ends_both(who: int) -> None:
 
 @pytest.mark.parametrize("kind", FaultKind)
 @pytest.mark.parametrize("who", [0, 1])
-def test_what_comes_of_the_other_after_an_answer_changes_nothing(who: int, kind: str) -> None:
+def test_the_losers_outcome_changes_nothing(who: int, kind: str) -> None:
     attempts = hedged(budget_nanos=100_000_000, max_output_tokens=1_000)
     both = racing(attempts)
     succeed(attempts, both[who], Usage(40, 10))
@@ -944,7 +944,7 @@ def test_what_comes_of_the_other_after_an_answer_changes_nothing(who: int, kind:
     assert room_of(attempts).nanos == before - 80_000, "but it is paid"
 
 
-def test_the_one_that_lost_is_taken_at_its_worst_unless_it_was_counted_or_never_began() -> None:
+def test_the_loser_counts_as_the_worst_case_unless_counted_or_never_started() -> None:
     worst = 40 * 1_000 + 1_000 * 4_000
     for usage, touched, cost in (
         (None, True, worst),
@@ -960,7 +960,7 @@ def test_the_one_that_lost_is_taken_at_its_worst_unless_it_was_counted_or_never_
         assert room_of(attempts).nanos == 100_000_000 - 80_000 - cost
 
 
-def test_after_the_first_lost_and_the_hedge_broke_the_chain_goes_on_behind_the_hedge() -> None:
+def test_after_a_broken_hedge_the_chain_continues_behind_it() -> None:
     attempts = hedged()
     first, hedge = racing(attempts)
     attempts.left(first, touched=False)
@@ -969,7 +969,7 @@ def test_after_the_first_lost_and_the_hedge_broke_the_chain_goes_on_behind_the_h
     assert (attempt.model, attempt.restart) == ("c/three", True)
 
 
-def test_of_two_that_are_late_at_the_deadline_the_second_ends_it() -> None:
+def test_at_the_deadline_the_second_attempt_ends_the_request() -> None:
     attempts = hedged()
     first, hedge = racing(attempts)
     fails(attempts, first, "timeout", now=DEADLINE)
@@ -985,7 +985,7 @@ def test_of_two_that_are_late_at_the_deadline_the_second_ends_it() -> None:
     st.none() | st.integers(1, 4_000),
     st.integers(0, 2**32),
 )
-def test_any_order_of_events_ends_once_and_within_the_budget(
+def test_any_order_of_events_ends_once_within_the_budget(
     pool: list[Model], budget_nanos: int | None, budget_tokens: int | None, max_output: int | None, seed: int
 ) -> None:
     chance = Random(seed)

@@ -44,9 +44,7 @@ def test_a_quantile_is_within_the_error_of_the_exact_one(seen: Weighted, share: 
 
 
 @given(st.lists(st.tuples(VALUES, WEIGHTS), max_size=30), VALUES, st.integers(1, 1000), SHARES)
-def test_one_more_counts_as_if_it_had_been_added_and_is_not(
-    seen: Weighted, more: float, weight: int, share: float
-) -> None:
+def test_an_extra_value_counts_without_being_added(seen: Weighted, more: float, weight: int, share: float) -> None:
     made = of(seen)
     before = made.at(share), sum(made.weights.values())
     assert made.at(share, more, float(weight)) == of([*seen, (more, float(weight))]).at(share)
@@ -54,7 +52,7 @@ def test_one_more_counts_as_if_it_had_been_added_and_is_not(
 
 
 @given(st.lists(st.tuples(VALUES, st.integers(1, 1000).map(float)), min_size=1, max_size=30), SHARES)
-def test_the_measure_of_the_weights_does_not_matter(seen: Weighted, share: float) -> None:
+def test_scaling_the_weights_changes_no_quantile(seen: Weighted, share: float) -> None:
     made = of(seen)
     before, total = made.at(share), sum(made.weights.values())
     made.scale(2.0**-8)  # exact in binary
@@ -63,26 +61,26 @@ def test_the_measure_of_the_weights_does_not_matter(seen: Weighted, share: float
 
 
 @given(st.lists(st.tuples(VALUES, WEIGHTS), min_size=1, max_size=30), st.lists(SHARES, min_size=2, max_size=5))
-def test_a_larger_share_never_has_a_smaller_value(seen: Weighted, shares: list[float]) -> None:
+def test_quantiles_rise_with_the_share(seen: Weighted, shares: list[float]) -> None:
     found = [of(seen).at(share) for share in sorted(shares)]
     assert found == sorted(found)
 
 
-def test_a_share_that_ends_with_a_value_is_below_that_value() -> None:
+def test_a_quantile_includes_the_value_at_its_share() -> None:
     assert of([(10.0, 1.0), (1_000.0, 1.0)]).at(0.5) == pytest.approx(10.0, rel=ERROR)
 
 
 @pytest.mark.parametrize("value", [0.0, -3.0, 0.5, 1.0])
-def test_what_is_below_the_least_counts_as_that(value: float) -> None:
+def test_values_below_one_count_as_one(value: float) -> None:
     assert of([(value, 1.0)]).at(0.5) == 1.0
 
 
-def test_of_nothing_the_quantile_is_the_least() -> None:
+def test_the_quantile_of_no_values_is_one() -> None:
     assert Quantiles(ERROR).at(0.5) == 1.0
     assert not Quantiles(ERROR).weights
 
 
-def test_what_has_faded_to_next_to_nothing_is_forgotten() -> None:
+def test_negligible_weights_are_dropped() -> None:
     made = of([(1_000.0, 1.0), (5.0, 1e6)])
     made.scale(1e-12)
     assert made.at(1.0) == pytest.approx(5.0, rel=ERROR)
@@ -91,7 +89,7 @@ def test_what_has_faded_to_next_to_nothing_is_forgotten() -> None:
     assert sum(made.weights.values()) == 0.0
 
 
-def test_memory_grows_with_the_range_of_the_values_and_not_with_their_number() -> None:
+def test_memory_grows_with_the_range_of_values_only() -> None:
     made = Quantiles(ERROR)
     for n in range(100_000):
         made.weights[made.bucket(1 + n % 60_000)] += 1
