@@ -261,6 +261,12 @@ def check(given: DecisionInput, board: Board, laid: Laid) -> PolicyCheck:
     check, decision, first = FitCheck(given, board.forecast), Decision(plan, given, board), plan.legs[0]
     rows = [key[-1] for key in fitting(given, board, board.order(given), check)] or [leg.row for leg in plan.legs]
     models = [pool.models[leg.row] for leg in plan.legs]
+    left = [
+        replace(each, availability=Availability("unavailable", each.availability.regions))
+        if each.provider == first.provider
+        else each
+        for each in pool.models
+    ]
     ends = [ModelEnd(model.id, model.deprecated_at) for model in models if model.deprecated_at is not None]
     return replace(
         said,
@@ -272,20 +278,11 @@ def check(given: DecisionInput, board: Board, laid: Laid) -> PolicyCheck:
         fallback_affordable=decision.fallback_affordable,
         losses=tuple(
             # losing another provider does not change the first choice: ranks are independent
-            ProviderLoss(each, _chosen(given, _board_without(board, each)) if each == first.provider else first.id)
+            ProviderLoss(each, _chosen(given, board.with_models(left)) if each == first.provider else first.id)
             for each in sorted({pool.provider[row] for row in rows})
         ),
         ends=tuple(sorted(ends, key=lambda end: end.deprecated_at)),
     )
-
-
-def _board_without(board: Board, provider: str) -> Board:
-    """The board without the models of a provider."""
-
-    def lost(model: Model) -> Model:
-        return replace(model, availability=Availability("unavailable", model.availability.regions))
-
-    return board.with_models(lost(each) if each.provider == provider else each for each in board.pool.models)
 
 
 def _scaled(listed: Pricing, parts: int) -> Pricing:
