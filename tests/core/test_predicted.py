@@ -19,7 +19,7 @@ from routewright._core.routing.predict import LARGEST_CELL, Predictor
 from routewright._core.routing.quality import on_grid
 from routewright.wire import Model, Reading
 
-from .worlds import TODAY, asked, pool_of
+from .worlds import TODAY, random_input, random_pool
 
 
 class Ease:
@@ -41,7 +41,7 @@ def ease(strength: float = 2.0) -> Predictor:
 
 
 def pool(chance: Random, size: int) -> Pool:
-    return pool_of(chance, size)
+    return random_pool(chance, size)
 
 
 def test_the_zero_cell_keeps_the_priors() -> None:
@@ -83,7 +83,7 @@ def test_a_choice_that_is_not_swayed_is_the_same_for_every_reading(full: bool) -
         chance = Random(seed)
         models, predictor = pool(chance, chance.choice([2, 3, 5])), ease(chance.choice([0.2, 1.0, 3.0]))
         board = Boards(models).of(health_snapshot({}))
-        given = asked(chance, board, needs=0)
+        given = random_input(chance, board, needs=0)
         order = board.order(given)
         if not order.keys:
             continue

@@ -28,7 +28,7 @@ from routewright._core.routing.scoring import WEIGHTS, Ranking, RequestClass
 from routewright.wire import Model, ModelHealth, Pricing, Usage
 
 from .pools import board
-from .worlds import asked
+from .worlds import random_input
 
 IDS = "alpha/one", "beta/two", "gamma/three"
 MODELS = [
@@ -221,7 +221,7 @@ def test_a_common_length_factor_keeps_the_order() -> None:
 
 def test_a_decision_uses_its_workloads_figures_but_not_for_budgets() -> None:
     world = board(MODELS)
-    given = replace(asked(Random(1), world), goal="cost", strategy="balanced", needs=0, workload=None,
+    given = replace(random_input(Random(1), world), goal="cost", strategy="balanced", needs=0, workload=None,
                     max_output_tokens=None, budget_nanos=None, budget_tokens=None, timeout_ms=60_000)  # fmt: skip
     usual, half = decision_of(given, world), decision_of(replace(given, workload=(-4, 4)), world)
     one, other = usual.front[0], half.front[0]
