@@ -91,7 +91,7 @@ def weighed(bench: Bench, row: int, now: float) -> dict[str, float]:
         name: getattr(known, name) for name in ("good", "bad", "answers", "length", "length_squared", "tokens", "us")
     }
     for name, times in (("first", known.first), ("whole", known.whole)):
-        found |= {f"{name} {bucket}": weight for bucket, weight in times.weights.items()}
+        found |= {f"{name} {bucket}": weight for bucket, weight in times.items()}
     return {name: weight / known.weight(now) for name, weight in found.items()}
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import ceil, log, log2
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -15,43 +15,31 @@ from routewright._core.routing.pool import Pool
 from routewright._core.trace.filter import text_of
 from routewright.wire import Learned, LearnedModel, Usage
 
+ERROR = 0.05  # relative error of the quantiles
+_RATIO = (1 + ERROR) / (1 - ERROR)
+BUCKETS = 1 / log(_RATIO)
+"""Buckets of a histogram per factor of e."""
 
-class Quantiles:
-    """Quantiles of weighted values, within a relative ``error``: weights in buckets of exponentially growing
-    width. Values below 1 count as 1."""
+Histogram: TypeAlias = "defaultdict[int, float]"
+"""Weights of values by bucket. The bucket of a value above 1 is ``ceil(log(value) * BUCKETS)``, else 0."""
 
-    __slots__ = ("_ratio", "buckets", "weights")
 
-    def __init__(self, error: float) -> None:
-        self._ratio = (1 + error) / (1 - error)
-        self.buckets = 1 / log(self._ratio)
-        """Buckets per factor of e: the bucket of a value above 1 is ``ceil(log(value) * buckets)``, else 0."""
-        self.weights: defaultdict[int, float] = defaultdict(float)
-        """By bucket. Add a value's weight here to count it."""
+def quantile(weights: Mapping[int, float], share: float, more: float | None = None, weight: float = 0.0) -> float:
+    """The quantile of ``share``, as if ``more`` had been counted with ``weight``, too."""
+    if more is not None:
+        bucket = ceil(log(more) * BUCKETS) if more > 1.0 else 0
+        weights = {**weights, bucket: weights.get(bucket, 0.0) + weight}
+    left, bucket = share * sum(weights.values()), 0
+    for bucket in sorted(weights):
+        left -= weights[bucket]
+        if left <= 0:
+            break
+    return 2 * _RATIO**bucket / (1 + _RATIO) if bucket else 1.0
 
-    def at(self, share: float, more: float | None = None, weight: float = 0.0) -> float:
-        """The quantile of ``share``, as if ``more`` had been counted with ``weight``, too."""
-        weights: dict[int, float] = self.weights
-        if more is not None:
-            bucket = self.bucket(more)
-            weights = {**weights, bucket: weights.get(bucket, 0.0) + weight}
-        left = share * sum(weights.values())
-        for bucket in sorted(weights):
-            left -= weights[bucket]
-            if left <= 0:
-                break
-        else:
-            bucket = max(weights, default=0)
-        return 2 * self._ratio**bucket / (1 + self._ratio) if bucket else 1.0
 
-    def scale(self, factor: float) -> None:
-        """Multiply all weights, dropping negligible ones."""
-        scaled = {bucket: new for bucket, weight in self.weights.items() if (new := weight * factor) > 1e-9}
-        self.weights = defaultdict(float, scaled)
-
-    def bucket(self, value: float) -> int:
-        """The bucket of a value."""
-        return ceil(log(value) * self.buckets) if value > 1.0 else 0
+def scaled(weights: Mapping[int, float], factor: float) -> Histogram:
+    """The histogram with all weights multiplied, without negligible ones."""
+    return defaultdict(float, {bucket: new for bucket, weight in weights.items() if (new := weight * factor) > 1e-9})
 
 
 EPOCH_S = 2.0
