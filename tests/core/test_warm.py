@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from benchmarks.eval_warm import played
 from hypothesis import given
@@ -331,8 +330,10 @@ def test_marked_prices_agree_by_row_and_by_column() -> None:
     plain = Pool(snapshot(models, as_of), as_of)
     pool = plain.dialled(RequestOptions(marks=True))
     forecast, ranked = Forecast(pool, health_snapshot({})), Ranking(RequestClass(WEIGHTS["balanced"]["cost"], 40, None))
-    keys = Columns(forecast, ranked.cls).keys(pool.quality, np.arange(len(pool)))
-    assert [ranked.key(forecast, key[-1]) for key in keys] == keys
+    columns = Columns(forecast, ranked.cls)
+    rows, scores = columns.ranked(pool.quality)
+    keys = [columns.key(row, scores[row], pool.qualities[row]) for row in rows.tolist()]
+    assert keys == sorted(ranked.key(forecast, row) for row in range(len(pool)))
 
 
 def test_simulated_agents_cost_less_than_without_it_at_about_the_same_quality() -> None:
