@@ -11,7 +11,7 @@ pytestmark = pytest.mark.anyio
 PROMPT = "canary-of-the-prompt"
 
 
-async def test_an_answer_shows_its_words_and_how_it_was_served() -> None:
+async def test_an_answer_page_shows_the_text_and_how_it_was_served() -> None:
     async with Router.sandbox(answers={PROMPT: "It is <b>bold</b>\n & brave."}) as router:
         answer = await router.route(PROMPT, metadata={"team": "support"})
     html = answer._repr_html_()
@@ -21,7 +21,7 @@ async def test_an_answer_shows_its_words_and_how_it_was_served() -> None:
     assert html.count("<style>") == 1
 
 
-async def test_no_page_holds_a_word_of_the_prompt() -> None:
+async def test_no_page_contains_the_prompt() -> None:
     faults = {"openai/gpt-4.1": "server"}
     async with Router.sandbox(faults=faults, answers={PROMPT: "fine"}) as router:
         answer = await router.route(PROMPT, models=["openai/gpt-4.1", "openai/gpt-4o"], goal="quality")
@@ -30,7 +30,7 @@ async def test_no_page_holds_a_word_of_the_prompt() -> None:
         assert PROMPT not in html
 
 
-async def test_decision_and_trace_are_pages_of_their_own() -> None:
+async def test_decisions_and_traces_have_their_own_pages() -> None:
     async with Router.sandbox() as router:
         answer = await router.route("Hello")
     assert answer.decision._repr_html_() == decision_html(answer.decision)

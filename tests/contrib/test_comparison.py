@@ -47,7 +47,7 @@ def by_model(found: Reconciliation) -> dict[str, ReconciledModel]:
 # The figures
 
 
-def test_each_figure_is_theirs_ours_and_the_drift_absolute_and_in_percent() -> None:
+def test_each_figure_has_both_sides_and_the_drift() -> None:
     told = line(usd=1.25, requests=4, input_tokens=120, output_tokens=50, cached_tokens=0)
     (model,) = compared([told], [sums(usd=1.0, rows=5)]).models
     assert (model.model, model.names) == (GPT, ["gpt-4.1"])
@@ -58,29 +58,29 @@ def test_each_figure_is_theirs_ours_and_the_drift_absolute_and_in_percent() -> N
     assert model.cached_tokens == Compared(0, 10, -10, None)
 
 
-def test_what_the_export_does_not_tell_is_not_compared() -> None:
+def test_figures_missing_in_the_export_are_not_compared() -> None:
     (model,) = compared([line(usd=1.0)], [sums()]).models
     assert model.requests == Compared(None, 1, None, None)
     assert model.input_tokens == Compared(None, 100, None, None)
 
 
-def test_what_it_tells_of_others_there_was_none_of() -> None:
+def test_a_model_missing_in_the_export_counts_as_zero() -> None:
     found = compared([line(usd=1.0)], [sums(), sums(MINI, 0.5)])
     assert by_model(found)[MINI].cost_usd == Compared(0.0, 0.5, -0.5, None)
 
 
-def test_corrections_belong_to_what_they_correct() -> None:
+def test_corrections_count_for_the_model_they_correct() -> None:
     more = sums(usd=0.25, kind="correction", tokens=Tokens(5, 0, 0))
     (model,) = compared([line(usd=1.25, requests=1)], [sums(), more]).models
     assert (model.cost_usd.drift, model.requests.ours, model.input_tokens.ours) == (0.0, 1, 105)
 
 
-def test_credits_are_nobodys_usage() -> None:
+def test_credits_are_not_compared() -> None:
     found = compared([line()], [sums(), sums("", 0.0, kind="credit", credit_nanos=99)])
     assert [each.model for each in found.models] == [GPT]
 
 
-def test_the_total_is_the_bill_with_what_cannot_be_matched() -> None:
+def test_the_total_includes_unmatched_names() -> None:
     found = compared([line(usd=1.0), line("web search", 0.5), line(MINI, 0.25)], [sums(), sums(MINI, 0.25)])
     assert found.total.cost_usd == Compared(1.75, 1.25, 0.5, 28.5714)
     assert sum(each.cost_usd.theirs or 0 for each in found.models) == 1.25
@@ -88,7 +88,7 @@ def test_the_total_is_the_bill_with_what_cannot_be_matched() -> None:
     assert (other.name, other.cost_usd, other.requests) == ("web search", 0.5, None)
 
 
-def test_several_names_of_one_model_are_one() -> None:
+def test_several_names_of_one_model_are_added_up() -> None:
     (model,) = compared([line("gpt-4.1"), line("gpt-4.1-2025-04-14", 2.0)], [sums(usd=3.0)]).models
     assert (model.names, model.cost_usd.theirs) == (["gpt-4.1", "gpt-4.1-2025-04-14"], 3.0)
 
@@ -107,12 +107,12 @@ def test_only_calls_of_the_exports_provider_are_compared() -> None:
     assert (found.providers, found.total.cost_usd.ours) == (["openai"], 1.0)
 
 
-def test_a_table_is_compared_with_whoever_serves_its_models() -> None:
+def test_a_table_is_compared_with_the_providers_of_its_models() -> None:
     found = compared([line(), line("claude-haiku-4-5", 2.0)], [sums(), sums(CLAUDE, 2.0), sums("x/y", 7.0)], None)
     assert (found.providers, found.agrees) == (["anthropic", "openai"], True)
 
 
-def test_whose_it_is_can_be_said() -> None:
+def test_the_provider_can_be_given() -> None:
     found = compared([line()], [sums(usd=3.0), sums(GPT, 1.0, provider="litellm")], provider=None)
     assert (found.providers, found.total.cost_usd.ours) == (["litellm", "openai"], 4.0)
     export = UsageExport(first="2026-11-20", last="2026-11-20", lines=(line(),), provider="openai")
@@ -129,7 +129,7 @@ def test_a_table_that_names_no_known_model_is_compared_with_nothing() -> None:
     assert [each.name for each in found.unmatched] == ["mystery"]
 
 
-def test_an_alias_of_ours_is_a_name() -> None:
+def test_catalogue_aliases_match_names() -> None:
     (model,) = compared([line("fast")], [sums(MINI)]).models
     assert model.model == MINI
 
@@ -144,13 +144,13 @@ def test_models_and_days_that_only_one_side_has_are_listed() -> None:
     assert (found.days_only_theirs, found.days_only_ours) == (["2026-11-21"], ["2026-11-22"])
 
 
-def test_days_outside_are_left_out_on_both_sides() -> None:
+def test_days_out_of_range_are_ignored_on_both_sides() -> None:
     lines = [line(), line(day="2026-11-21", usd=5.0)]
     found = compared(lines, [sums()], last="2026-11-20")
     assert (found.agrees, found.last, found.total.cost_usd.theirs) == (True, "2026-11-20", 1.0)
 
 
-def test_where_no_models_are_named_only_the_total_is_compared() -> None:
+def test_without_model_names_only_the_total_is_compared() -> None:
     found = compared([line("", 1.5)], [sums(), sums(MINI, 0.5)])
     assert (found.models, found.only_ours, found.agrees) == ([], [], True)
     assert [each.name for each in found.unmatched] == [""]
@@ -174,7 +174,7 @@ def test_where_no_models_are_named_only_the_total_is_compared() -> None:
         (0.011, 0.001, 0.0, "drifts"),
     ],
 )
-def test_within_the_tolerance_both_agree(theirs: float, ours: float, tolerance: float, agreement: str) -> None:
+def test_drifts_within_the_tolerance_agree(theirs: float, ours: float, tolerance: float, agreement: str) -> None:
     found = compared([line(usd=theirs)], [sums(usd=ours)], tolerance=tolerance)
     assert [each.agreement for each in (found.total, *found.models)] == [agreement] * 2
     assert found.agrees == (agreement == "agrees")
@@ -184,7 +184,7 @@ def test_within_the_tolerance_both_agree(theirs: float, ours: float, tolerance: 
     ("theirs", "agreement"),
     [(1.0, "agrees"), (0.5, "explained"), (2.0, "explained"), (0.49, "drifts"), (2.1, "drifts")],
 )
-def test_a_drift_within_what_was_uncertain_is_explained(theirs: float, agreement: str) -> None:
+def test_a_drift_within_the_uncertain_costs_is_explained(theirs: float, agreement: str) -> None:
     unsure = sums(usd=1.0, least_nanos=DOLLAR // 2, most_nanos=2 * DOLLAR)
     found = compared([line(usd=theirs)], [unsure])
     (model,) = found.models
@@ -193,7 +193,7 @@ def test_a_drift_within_what_was_uncertain_is_explained(theirs: float, agreement
     assert found.agrees == (agreement != "drifts")
 
 
-def test_calls_whose_process_ended_may_explain_the_total_and_no_model() -> None:
+def test_expired_calls_may_explain_the_total_only() -> None:
     lost = sums("", 0.0, kind="expired", most_nanos=DOLLAR, provider="")
     found = compared([line(usd=1.5)], [sums(), lost])
     assert (found.total.agreement, found.models[0].agreement) == ("explained", "drifts")
@@ -212,12 +212,12 @@ def test_calls_whose_process_ended_may_explain_the_total_and_no_model() -> None:
         ({"requests": 2}, "drifts"),
     ],
 )
-def test_without_costs_tokens_are_judged_and_without_these_requests(told: dict[str, Any], agreement: str) -> None:
+def test_agreement_is_judged_by_cost_then_tokens_then_requests(told: dict[str, Any], agreement: str) -> None:
     found = compared([line(usd=None, **told)], [sums()])
     assert (found.models[0].agreement, found.total.agreement) == (agreement, agreement)
 
 
-def test_one_model_that_drifts_is_enough() -> None:
+def test_one_drifting_model_is_a_disagreement() -> None:
     found = compared([line(usd=2.0), line("gpt-4o-mini", 1.0)], [sums(usd=1.0), sums(MINI, 2.0)])
     assert (found.total.agreement, found.agrees) == ("agrees", False)
 

@@ -53,39 +53,39 @@ def test_rows_of_one_day_and_model_are_one_line() -> None:
     ]  # fmt: skip
 
 
-def test_days_of_buckets_without_rows_count_too() -> None:
+def test_empty_buckets_count_as_days() -> None:
     found = read_export(page(bucket(start=NEXT, end=NEXT + 86_400), bucket(usage())))
     assert (found.first, found.last, found.provider) == ("2026-11-20", "2026-11-21", "openai")
     alone = read_export(page({"starting_at": "2026-11-20T00:00:00Z", "results": []}))
     assert (alone.lines, alone.provider, alone.first) == ((), "anthropic", "2026-11-20")
 
 
-def test_hours_of_a_day_are_that_day() -> None:
+def test_hourly_buckets_belong_to_their_day() -> None:
     hours = [bucket(usage(), start=DAY + 3600 * each, end=DAY + 3600 * (each + 1)) for each in range(24)]
     (line,) = read_export(page(*hours)).lines
     assert (line.day, line.requests) == ("2026-11-20", 24)
 
 
-def test_usage_and_costs_may_stand_in_one_file() -> None:
+def test_usage_and_costs_may_be_in_one_file() -> None:
     found = read_export([page(bucket(usage())), page(bucket(cost(0.2), cost("0.05", "gpt-4.1, output")))])
     (line,) = found.lines
     assert (line.input_tokens, line.cost_nanos) == (10, 250_000_000)
 
 
-def test_of_what_is_not_grouped_by_models_no_model_is_told() -> None:
+def test_ungrouped_usage_has_no_model() -> None:
     found = read_export([page(bucket(usage(None))), page(bucket(cost(0.2, None)))])
     (line,) = found.lines
     assert (line.model, line.requests, line.cost_nanos) == ("", 1, 200_000_000)
 
 
-def test_a_page_that_is_not_the_last_is_said_to_be_part() -> None:
+def test_a_page_with_more_to_come_is_partial() -> None:
     assert read_export(page(bucket(usage()), has_more=True)).partial
     assert not read_export([page(bucket(usage()), has_more=True), page(bucket(usage()))]).partial
     assert not read_export([row()]).partial
 
 
 @pytest.mark.parametrize("content", [[row()], {"data": [row()]}, [{"data": [row()]}, {"data": [row()]}]])
-def test_a_table_may_stand_alone_or_in_pages(content: Any) -> None:
+def test_a_table_may_be_an_array_or_pages(content: Any) -> None:
     found = read_export(content)
     assert (found.shape, found.provider) == ("table", None)
     assert sum(line.cost_nanos or 0 for line in found.lines) in (10**9, 2 * 10**9)
@@ -102,7 +102,7 @@ def test_a_column_may_have_any_of_its_names(what: str, word: str, spell: Any) ->
     assert told.get(what, getattr(line, what, None)) == (7 * 10**9 if what == "cost" else value)
 
 
-def test_of_two_columns_of_one_meaning_the_first_of_the_list_holds() -> None:
+def test_the_first_of_two_columns_with_one_meaning_applies() -> None:
     (line,) = read_export([row(cost=5, amount_usd=6)]).lines
     assert line.cost_nanos == 10**9
 
@@ -122,7 +122,7 @@ def test_of_two_columns_of_one_meaning_the_first_of_the_list_holds() -> None:
         (str(NEXT), "2026-11-21"),
     ],
 )
-def test_a_time_is_of_the_day_that_it_is_in_utc(told: Any, day: str) -> None:
+def test_times_belong_to_their_day_in_utc(told: Any, day: str) -> None:
     (line,) = read_export([row(date=told)]).lines
     assert line.day == day
 
@@ -158,7 +158,7 @@ def test_anthropic_bills_in_cents() -> None:
 
 
 @given(st.decimals(-(10**6), 10**6, places=9))
-def test_no_context_of_the_application_rounds_amounts(amount: Any) -> None:
+def test_the_applications_decimal_context_rounds_no_amount(amount: Any) -> None:
     with localcontext(Context(prec=3, rounding=ROUND_UP, traps=[Inexact])):
         (line,) = read_export([row(cost_usd=format(amount, "f"))]).lines
     assert line.cost_nanos == int(amount.scaleb(9))
@@ -219,14 +219,14 @@ def test_a_cost_in_json_is_within_half_a_nano_dollar(dollars: float) -> None:
         ([row(), {"model": "x"}], "[1]: is no row of a usage export of a known form"),
     ],
 )  # fmt: skip
-def test_what_is_no_export_is_refused_with_its_place(content: object, said: str) -> None:
+def test_an_invalid_export_is_refused_with_its_path(content: object, said: str) -> None:
     assert said in refusal(content)
 
 
 # Made by hand
 
 
-def test_an_export_can_be_made_by_hand() -> None:
+def test_an_export_can_be_built_in_code() -> None:
     line = ExportLine(day="2026-11-20", model="gpt-4.1", cost_nanos=1)
     export = UsageExport(first="2026-11-01", last="2026-11-30", lines=(line,), provider="openai")
     assert checked_export(export) == export
@@ -242,7 +242,7 @@ def test_an_export_can_be_made_by_hand() -> None:
         ({"lines": 7}, "export.lines: must be"),
     ],
 )
-def test_one_that_cannot_be_is_refused(given: dict[str, Any], said: str) -> None:
+def test_an_invalid_export_built_in_code_is_refused(given: dict[str, Any], said: str) -> None:
     facts: dict[str, Any] = {"first": "2026-11-01", "last": "2026-11-30", "lines": ()}
     with pytest.raises(ValidationFailed, match=said):
         checked_export(UsageExport(**facts | given))
@@ -268,7 +268,7 @@ _LIKELY = st.recursive(
 
 
 @given(_JSON | _LIKELY)
-def test_whatever_it_is_given_it_reads_or_refuses(content: object) -> None:
+def test_any_content_is_read_or_refused(content: object) -> None:
     try:
         found = read_export(content)
     except ValidationFailed:

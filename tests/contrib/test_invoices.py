@@ -91,7 +91,7 @@ def _part(calls: Calls, place: int) -> tuple[Tokens, int]:
 
 
 @pytest.mark.parametrize("name", OURS)
-async def test_a_ledger_that_saw_all_of_it_agrees_with_the_bill(ledger: Ledger, name: str) -> None:
+async def test_a_complete_ledger_agrees_with_the_bill(ledger: Ledger, name: str) -> None:
     await book(ledger._storage, OURS[name], "one", "two", "default")
     await book(ledger._storage, [Calls(20, "elsewhere/x", 3, Tokens(9, 9, 9), 10**9)], "three")
     found = await ledger.reconcile(EXPORTS / name)
@@ -105,7 +105,7 @@ async def test_a_ledger_that_saw_all_of_it_agrees_with_the_bill(ledger: Ledger, 
     assert found.total.requests.drift in (0, None)
 
 
-async def test_what_is_no_models_is_listed_and_counts_in_the_total(ledger: Ledger) -> None:
+async def test_unmatched_names_are_listed_and_count_in_the_total(ledger: Ledger) -> None:
     await book(ledger._storage, OPENAI, "one")
     found = await ledger.reconcile(EXPORTS / "openai_costs.json")
     assert [(each.name, each.cost_usd) for each in found.unmatched] == [("assistants api | file search", 0.002)]
@@ -113,7 +113,7 @@ async def test_what_is_no_models_is_listed_and_counts_in_the_total(ledger: Ledge
 
 
 @pytest.mark.parametrize("name", ["openai_usage.json", "openai_costs.json", "table.csv"])
-async def test_a_call_that_the_ledger_missed_is_a_drift_of_its_model(ledger: Ledger, name: str) -> None:
+async def test_a_call_missing_in_the_ledger_is_a_drift_of_its_model(ledger: Ledger, name: str) -> None:
     await book(ledger._storage, [OPENAI[0]._replace(nanos=350_000_000, tokens=Tokens(90_000, 30_000, 0))], "one")
     await book(ledger._storage, OPENAI[1:], "two")
     found = await ledger.reconcile(EXPORTS / name)
@@ -124,7 +124,7 @@ async def test_a_call_that_the_ledger_missed_is_a_drift_of_its_model(ledger: Led
     assert (await ledger.reconcile(EXPORTS / name, tolerance=1)).agrees
 
 
-async def test_days_can_be_said(ledger: Ledger) -> None:
+async def test_the_days_can_be_given(ledger: Ledger) -> None:
     await book(ledger._storage, OPENAI[:2], "one")
     name = EXPORTS / "table.csv"
     found = await ledger.reconcile(name)
@@ -134,7 +134,7 @@ async def test_days_can_be_said(ledger: Ledger) -> None:
     assert (later.first, later.last, later.total.cost_usd.theirs) == ("2026-11-21", "2026-11-30", 0.2)
 
 
-async def test_models_of_ones_own_are_known_by_a_catalogue(ledger: Ledger) -> None:
+async def test_a_catalogue_adds_own_models(ledger: Ledger) -> None:
     mine = Model(id="host/quick", provider_model_id="Quick-7B-Instruct")
     await book(ledger._storage, [Calls(20, "host/quick", 2, Tokens(10, 10, 0), 10**9)], "one")
     line = ExportLine(day="2026-11-20", model="Quick-7B-Instruct", cost_nanos=10**9)
@@ -144,7 +144,7 @@ async def test_models_of_ones_own_are_known_by_a_catalogue(ledger: Ledger) -> No
     assert (found.agrees, found.unmatched) == (True, [])
 
 
-async def test_it_is_about_all_accounts_whichever_the_ledger_means(ledger: Ledger) -> None:
+async def test_all_accounts_are_compared(ledger: Ledger) -> None:
     await book(ledger._storage, OPENAI, "one", "two")
     assert (await ledger.as_account("one").reconcile(EXPORTS / "table.csv")).agrees
 
@@ -171,19 +171,19 @@ async def test_it_is_about_all_accounts_whichever_the_ledger_means(ledger: Ledge
         ({"export": UsageExport(first="x", last="y", lines=())}, "^export.first: must be a day, got 'x'"),
     ],
 )
-async def test_what_cannot_be_compared_is_refused(ledger: Ledger, asked: dict[str, Any], said: str) -> None:
+async def test_invalid_arguments_are_refused(ledger: Ledger, asked: dict[str, Any], said: str) -> None:
     given = {"export": EXPORTS / "table.csv"} | asked
     with pytest.raises(ValidationFailed, match=said):
         await ledger.reconcile(**given)
 
 
-async def test_a_file_is_read_in_a_thread_where_time_is_real() -> None:
+async def test_a_file_is_read_in_a_thread_on_the_real_clock() -> None:
     ledger = Ledger(MemoryStorage())
     await book(ledger._storage, OPENAI, "one")
     assert (await ledger.reconcile(EXPORTS / "table.csv")).agrees
 
 
-def test_it_does_the_same_without_await() -> None:
+def test_the_blocking_ledger_reconciles_too() -> None:
     with Ledger("memory:").blocking as ledger:
         found = ledger.reconcile(EXPORTS / "table.csv", tolerance=0.5, last="2026-11-20")
     assert (found.agrees, found.only_theirs) == (False, [GPT, MINI])

@@ -30,7 +30,7 @@ HERE = f"00-{TRACE}-{SPAN}-01"
 MODELS = ["google/gemini-2.5-pro", "openai/gpt-4.1"]
 
 
-class Ear:
+class Exports:
     """Everything that was exported."""
 
     def __init__(self, **options: Any) -> None:
@@ -39,7 +39,7 @@ class Ear:
         self.provider.add_span_processor(SimpleSpanProcessor(self._kept))
         self.telemetry = OpenTelemetry(self.provider, MeterProvider([self._reader]), **options)
 
-    def hear(self, router: Router, **request: Any) -> Trace:
+    def export(self, router: Router, **request: Any) -> Trace:
         """What a call was traced as that this has heard of."""
         with self.telemetry.watch(router):
             try:
@@ -62,7 +62,7 @@ class Ear:
         return {metric.name: list(metric.data.data_points) for metric in scope.metrics}
 
 
-def shaky(**options: Any) -> Router:
+def faulty_router(**options: Any) -> Router:
     """Its first model answers no call."""
     return Router.sandbox(faults={MODELS[0]: "server"}, **options)
 
@@ -80,10 +80,10 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
-def test_a_call_is_a_tree_with_the_times_that_it_had() -> None:
-    ear = Ear()
-    trace = ear.hear(shaky(), **FALLS_BACK)
-    spans = ear.spans
+def test_a_call_is_exported_as_a_tree_with_its_times() -> None:
+    exports = Exports()
+    trace = exports.export(faulty_router(), **FALLS_BACK)
+    spans = exports.spans
     whole = spans.pop("routewright.route")
     assert {*spans} == {"routewright.decide", "chat gemini-2.5-pro", "chat gpt-4.1"}
     assert all(span.parent == context_of(whole) for span in spans.values())
@@ -98,10 +98,10 @@ def test_a_call_is_a_tree_with_the_times_that_it_had() -> None:
         assert (span.end_time - span.start_time) / 1e6 == pytest.approx(model.duration_ms, abs=0.001)
 
 
-def test_what_went_wrong_is_an_error_and_what_helped_an_event() -> None:
-    ear = Ear()
-    ear.hear(shaky(), **FALLS_BACK)
-    spans = ear.spans
+def test_faults_are_errors_and_fallbacks_are_events() -> None:
+    exports = Exports()
+    exports.export(faulty_router(), **FALLS_BACK)
+    spans = exports.spans
     failed, whole = spans["chat gemini-2.5-pro"], spans["routewright.route"]
     assert failed.status.status_code is StatusCode.ERROR
     assert attributes(failed)["error.type"] == "server"
@@ -117,19 +117,19 @@ def test_what_went_wrong_is_an_error_and_what_helped_an_event() -> None:
     }
 
 
-def test_a_call_that_fails_is_an_error_by_its_code() -> None:
-    ear = Ear()
-    ear.hear(shaky(), models=MODELS[:1], fallback={"models": [], "maxRetries": 0})
-    whole = ear.spans["routewright.route"]
+def test_a_failed_call_has_its_error_code() -> None:
+    exports = Exports()
+    exports.export(faulty_router(), models=MODELS[:1], fallback={"models": [], "maxRetries": 0})
+    whole = exports.spans["routewright.route"]
     assert whole.status.status_code is StatusCode.ERROR
     assert attributes(whole)["error.type"] == "router.upstream_failed"
 
 
-def test_a_guardrail_is_an_event_of_what_it_found_and_never_the_text() -> None:
-    ear = Ear()
+def test_a_guardrail_event_never_contains_the_text() -> None:
+    exports = Exports()
     router = Router.sandbox(guardrails=[DenyList(["CANARY"], action="redact")])
-    ear.hear(router)
-    (event,) = [each for each in ear.spans["routewright.route"].events if each.name == "routewright.guardrail"]
+    exports.export(router)
+    (event,) = [each for each in exports.spans["routewright.route"].events if each.name == "routewright.guardrail"]
     assert dict(event.attributes or {})["routewright.stage"] == "input"
     assert dict(event.attributes or {})["routewright.action"] == "redact"
 
@@ -139,9 +139,9 @@ def test_a_guardrail_is_an_event_of_what_it_found_and_never_the_text() -> None:
     [("1.36", "gen_ai.system", False), ("1.44", "gen_ai.provider.name", True)],
 )
 def test_each_version_has_its_own_names(version: Any, provider: str, told: bool) -> None:
-    ear = Ear(semconv=version)
-    trace = ear.hear(Router.sandbox(), models=MODELS[1:])
-    span = attributes(ear.spans["chat gpt-4.1"])
+    exports = Exports(semconv=version)
+    trace = exports.export(Router.sandbox(), models=MODELS[1:])
+    span = attributes(exports.spans["chat gpt-4.1"])
     expected = {
         "gen_ai.operation.name": "chat",
         provider: "sandbox",
@@ -161,11 +161,11 @@ def test_each_version_has_its_own_names(version: Any, provider: str, told: bool)
     ("version", "ours", "theirs"),
     [("1.36", "google", "gcp.gemini"), ("1.44", "xai", "x_ai"), ("1.36", "xai", "xai"), ("1.44", "vllm", "vllm")],
 )
-def test_providers_are_named_as_the_version_names_them(version: Any, ours: str, theirs: str) -> None:
-    ear, trace = Ear(semconv=version), Router.sandbox().blocking.route("hi", models=MODELS[1:]).trace
+def test_provider_names_follow_the_version(version: Any, ours: str, theirs: str) -> None:
+    exports, trace = Exports(semconv=version), Router.sandbox().blocking.route("hi", models=MODELS[1:]).trace
     spans = [replace(span, provider=ours) if isinstance(span, ModelSpan) else span for span in trace.spans]
-    ear.telemetry.tell(replace(trace, spans=spans))
-    assert theirs in attributes(ear.spans["chat gpt-4.1"]).values()
+    exports.telemetry.tell(replace(trace, spans=spans))
+    assert theirs in attributes(exports.spans["chat gpt-4.1"]).values()
 
 
 def test_every_name_of_the_latest_version_is_in_the_conventions() -> None:
@@ -179,17 +179,20 @@ def test_every_name_of_the_latest_version_is_in_the_conventions() -> None:
     assert {name for name in told if not name.startswith("routewright.")} <= constants
 
 
-def test_all_that_is_told_is_in_the_table() -> None:
-    ear = Ear(account=True, content=True)
-    ear.hear(shaky(settings=Settings(capture=Capture())), **FALLS_BACK)
-    seen = {name for span in ear.spans.values() for name in attributes(span)}
+def test_every_exported_attribute_is_in_the_table() -> None:
+    exports = Exports(account=True, content=True)
+    exports.export(faulty_router(settings=Settings(capture=Capture())), **FALLS_BACK)
+    seen = {name for span in exports.spans.values() for name in attributes(span)}
     assert seen <= {*names_of(ATTRIBUTES, "1.44").values()}
 
 
-def test_figures_are_those_of_the_attempts() -> None:
-    ear = Ear()
-    trace = ear.hear(shaky(), **FALLS_BACK)
-    tokens, durations = ear.figures["gen_ai.client.token.usage"], ear.figures["gen_ai.client.operation.duration"]
+def test_metrics_match_the_attempts() -> None:
+    exports = Exports()
+    trace = exports.export(faulty_router(), **FALLS_BACK)
+    tokens, durations = (
+        exports.figures["gen_ai.client.token.usage"],
+        exports.figures["gen_ai.client.operation.duration"],
+    )
     assert {point.attributes["gen_ai.token.type"]: point.sum for point in tokens} == {
         "input": trace.tokens.input,
         "output": trace.tokens.output,
@@ -198,79 +201,79 @@ def test_figures_are_those_of_the_attempts() -> None:
     assert durations[0].explicit_bounds[:2] == (0.01, 0.02)
 
 
-def test_no_figures_are_kept_that_nobody_asked_for() -> None:
+def test_without_a_meter_provider_there_are_no_metrics() -> None:
     telemetry = OpenTelemetry(TracerProvider())
     assert telemetry._histograms == {}
 
 
-def test_the_parent_is_what_the_call_belongs_to_and_attempts_are_what_providers_were_told() -> None:
-    ear, router = Ear(), Router.sandbox()
+def test_parent_and_attempt_ids_match_traceparent() -> None:
+    exports, router = Exports(), Router.sandbox()
     with router.traceparent(HERE):
-        trace = ear.hear(router)
-    whole = ear.spans["routewright.route"]
+        trace = exports.export(router)
+    whole = exports.spans["routewright.route"]
     assert whole.parent is not None
     assert (f"{whole.parent.trace_id:032x}", f"{whole.parent.span_id:016x}") == (TRACE, SPAN)
     assert f"{context_of(whole).trace_id:032x}" == TRACE
-    (attempt,) = [span for name, span in ear.spans.items() if name.startswith("chat ")]
+    (attempt,) = [span for name, span in exports.spans.items() if name.startswith("chat ")]
     assert f"{context_of(attempt).span_id:016x}" == span_id_of(trace.id, 1)
 
 
 def test_a_call_inside_a_span_is_its_child() -> None:
-    ear, router = Ear(), Router.sandbox()
-    with ear.provider.get_tracer("mine").start_as_current_span("request") as span:
-        ear.hear(router)
-    parent = ear.spans["routewright.route"].parent
+    exports, router = Exports(), Router.sandbox()
+    with exports.provider.get_tracer("mine").start_as_current_span("request") as span:
+        exports.export(router)
+    parent = exports.spans["routewright.route"].parent
     assert parent is not None
     assert parent.span_id == span.get_span_context().span_id
 
 
-def test_what_is_active_where_it_is_told_is_no_parent() -> None:
-    ear, trace = Ear(), Router.sandbox().blocking.route("hi").trace
-    with ear.provider.get_tracer("mine").start_as_current_span("a hook's own"):
-        ear.telemetry.tell(trace)
-    assert ear.spans["routewright.route"].parent is None
+def test_the_active_span_is_not_the_parent() -> None:
+    exports, trace = Exports(), Router.sandbox().blocking.route("hi").trace
+    with exports.provider.get_tracer("mine").start_as_current_span("a hook's own"):
+        exports.telemetry.tell(trace)
+    assert exports.spans["routewright.route"].parent is None
 
 
 def test_a_trace_that_is_not_sampled_is_not_exported() -> None:
-    ear, router = Ear(), Router.sandbox()
+    exports, router = Exports(), Router.sandbox()
     with router.traceparent(HERE[:-1] + "0"):
-        ear.hear(router)
-    assert ear.spans == {}
+        exports.export(router)
+    assert exports.spans == {}
 
 
-def test_other_spans_have_ids_of_their_own() -> None:
-    ear = Ear()
+def test_other_spans_keep_random_ids() -> None:
+    exports = Exports()
     for _ in range(3):
-        ear.hear(shaky(), **FALLS_BACK)
-    ids = [context_of(span).span_id for span in ear._kept.get_finished_spans()]
+        exports.export(faulty_router(), **FALLS_BACK)
+    ids = [context_of(span).span_id for span in exports._kept.get_finished_spans()]
     assert len({*ids}) == len(ids) == 12
 
 
-def test_neither_prompt_nor_account_leaves_unless_asked_for() -> None:
+def test_prompt_and_account_are_not_exported_by_default() -> None:
     for options in ({}, {"semconv": "1.36"}):
-        ear = Ear(**options)
+        exports = Exports(**options)
         router = Router.sandbox(settings=Settings(capture=Capture())).as_caller(Caller("CANARY-account"))
-        ear.hear(router)
-        assert "CANARY" not in "".join(span.to_json() for span in ear.spans.values()) + str(ear.figures)
+        exports.export(router)
+        assert "CANARY" not in "".join(span.to_json() for span in exports.spans.values()) + str(exports.figures)
 
 
-def test_content_leaves_where_it_is_captured_and_asked_for() -> None:
+def test_content_is_exported_if_captured_and_requested() -> None:
     for capture, told in ((Capture(), True), (None, False)):
-        ear = Ear(content=True)
-        ear.hear(Router.sandbox(settings=Settings(capture=capture)), models=MODELS[1:])
-        span = attributes(ear.spans["chat gpt-4.1"])
+        exports = Exports(content=True)
+        exports.export(Router.sandbox(settings=Settings(capture=capture)), models=MODELS[1:])
+        span = attributes(exports.spans["chat gpt-4.1"])
         assert ("CANARY prompt" in span.get("gen_ai.input.messages", "")) is told
         assert ("canned answer" in span.get("gen_ai.output.messages", "")) is told
 
 
-def test_the_account_leaves_where_it_is_asked_for() -> None:
-    ear = Ear(account=True)
-    ear.hear(Router.sandbox().as_caller(Caller("acme", key_id="key_1")))
-    whole = attributes(ear.spans["routewright.route"])
+def test_the_account_is_exported_if_requested() -> None:
+    exports = Exports(account=True)
+    exports.export(Router.sandbox().as_caller(Caller("acme", key_id="key_1")))
+    whole = attributes(exports.spans["routewright.route"])
     assert (whole["routewright.account"], whole["routewright.key_id"]) == ("acme", "key_1")
 
 
-def test_mistakes_are_told() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(ValidationFailed, match=r"semconv: is '1\.0'.*take one of 1\.36, 1\.44"):
         OpenTelemetry(semconv="1.0")  # type: ignore[arg-type]
     with pytest.raises(ValidationFailed, match=r"content: version 1\.36 has no attributes.*semconv='1\.44'"):
@@ -285,54 +288,54 @@ def test_a_missing_extra_is_named_in_one_sentence() -> None:
     assert "pip install 'routewright[otel]'" in last
 
 
-def test_a_router_alone_does_not_load_it() -> None:
+def test_a_router_alone_imports_neither_opentelemetry_nor_the_pages() -> None:
     code = "from routewright import Router; import sys; Router.sandbox().blocking.route('hi'); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "opentelemetry" not in loaded
+    assert "routewright.contrib" not in loaded
 
 
 CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-OPT_IN = "OTEL_SEMCONV_STABILITY_OPT_IN"
+OPT_IN, LATEST = "OTEL_SEMCONV_STABILITY_OPT_IN", "gen_ai_latest_experimental"
 
 
-@pytest.mark.parametrize("opt_in", ["", "gen_ai_latest_experimental"])
 @pytest.mark.parametrize(
-    ("value", "capture", "leaves"),
+    ("value", "opt_in", "capture", "leaves"),
     [
-        ("SPAN_ONLY", Capture(), {"input", "output"}),
-        ("span_and_event", Capture(), {"input", "output"}),
-        ("true", Capture(), {"input", "output"}),
-        ("EVENT_ONLY", Capture(), set()),
-        ("NO_CONTENT", Capture(), set()),
-        ("false", Capture(), set()),
-        ("SPAN_ONLY", Capture(prompts=False), {"output"}),
-        ("SPAN_ONLY", None, set()),
+        ("SPAN_ONLY", "", Capture(), {"input", "output"}),
+        ("span_and_event", LATEST, Capture(), {"input", "output"}),
+        ("true", "", Capture(), {"input", "output"}),
+        ("EVENT_ONLY", LATEST, Capture(), set()),
+        ("NO_CONTENT", "", Capture(), set()),
+        ("false", LATEST, Capture(), set()),
+        ("SPAN_ONLY", "", Capture(prompts=False), {"output"}),
+        ("SPAN_ONLY", LATEST, None, set()),
     ],
 )
-def test_content_leaves_where_the_variable_and_capture_allow_it(
-    value: str, capture: Capture | None, leaves: set[str], opt_in: str, monkeypatch: pytest.MonkeyPatch
+def test_content_is_exported_if_variable_and_capture_allow_it(
+    value: str, opt_in: str, capture: Capture | None, leaves: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CAPTURE, value)
     monkeypatch.setenv(OPT_IN, opt_in)
-    ear = Ear()
-    ear.hear(Router.sandbox(settings=Settings(capture=capture)), models=MODELS[1:])
-    told = attributes(ear.spans["chat gpt-4.1"])
+    exports = Exports()
+    exports.export(Router.sandbox(settings=Settings(capture=capture)), models=MODELS[1:])
+    told = attributes(exports.spans["chat gpt-4.1"])
     assert {each for each in ("input", "output") if f"gen_ai.{each}.messages" in told} == leaves
 
 
-def test_an_argument_says_more_than_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_argument_overrides_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CAPTURE, "SPAN_ONLY")
-    ear = Ear(content=False)
-    ear.hear(Router.sandbox(settings=Settings(capture=Capture())), models=MODELS[1:])
-    assert "gen_ai.input.messages" not in attributes(ear.spans["chat gpt-4.1"])
+    exports = Exports(content=False)
+    exports.export(Router.sandbox(settings=Settings(capture=Capture())), models=MODELS[1:])
+    assert "gen_ai.input.messages" not in attributes(exports.spans["chat gpt-4.1"])
 
 
 @pytest.mark.parametrize(("options", "name"), [({"semconv": "1.36"}, "gen_ai.system"), ({}, "gen_ai.provider.name")])
-def test_opting_in_to_the_latest_conventions_gives_their_names_unless_the_argument_says_else(
+def test_the_latest_conventions_apply_unless_the_argument_names_a_version(
     options: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(OPT_IN, "http,gen_ai_latest_experimental")
-    ear = Ear(**options)
-    ear.hear(Router.sandbox(), models=MODELS[1:])
-    names = attributes(ear.spans["chat gpt-4.1"])
+    monkeypatch.setenv(OPT_IN, f"http,{LATEST}")
+    exports = Exports(**options)
+    exports.export(Router.sandbox(), models=MODELS[1:])
+    names = attributes(exports.spans["chat gpt-4.1"])
     assert [each for each in ("gen_ai.system", "gen_ai.provider.name") if each in names] == [name]

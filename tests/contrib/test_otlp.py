@@ -16,14 +16,26 @@ from routewright import ValidationFailed
 from routewright.serve.parts import exporter
 
 PROGRAM = """
+import json, os, sys
 from routewright import Router
 from routewright.serve.parts import export
-router = Router.sandbox()
-stop = export(router, "1.44")
-router.blocking.route("CANARY prompt", models=["openai/gpt-4.1"])
-router.blocking.close()
-stop()
+for environ in json.loads(sys.argv[1]):
+    before = dict(os.environ)
+    os.environ.update(environ)
+    router = Router.sandbox()
+    stop = export(router, "1.44")
+    router.blocking.route("CANARY prompt", models=["openai/gpt-4.1"])
+    router.blocking.close()
+    stop()
+    os.environ.clear()
+    os.environ.update(before)
 """
+"""Makes one call with each set of variables."""
+NAMED = {
+    "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Basic%20abc,x-team=support",
+    "OTEL_SERVICE_NAME": "shop",
+    "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=test,service.version=7",
+}
 
 
 @contextmanager
@@ -38,14 +50,14 @@ def collector(kind: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
             child.terminate()
 
 
-def exported(kind: str, **environ: str) -> list[dict[str, Any]]:
-    """What the collector heard of one call."""
+def exported(kind: str, *environs: dict[str, str]) -> list[dict[str, Any]]:
+    """What the collector received from one call for each set of variables."""
     clean = {name: each for name, each in os.environ.items() if not name.startswith("OTEL_")}
+    clean["OTEL_EXPORTER_OTLP_PROTOCOL"] = {"http": "http/protobuf", "grpc": "grpc"}[kind]
     with collector(kind) as (url, child):
-        given = {"OTEL_EXPORTER_OTLP_ENDPOINT": url} | environ
-        ran = subprocess.run(
-            [sys.executable, "-c", PROGRAM], env=clean | given, capture_output=True, text=True, timeout=50
-        )
+        clean["OTEL_EXPORTER_OTLP_ENDPOINT"] = url
+        command = [sys.executable, "-c", PROGRAM, json.dumps(environs)]
+        ran = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=50)
         assert (ran.returncode, ran.stderr) == (0, "")
         child.terminate()
         assert child.stdout is not None
@@ -67,17 +79,13 @@ def spans(heard: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {span["name"]: attributes(span) for scope in scopes for span in scope["spans"]}
 
 
-@pytest.mark.parametrize("kind", ["http", "grpc"])
-def test_spans_and_metrics_reach_a_collector_by_the_standard_variables(kind: str) -> None:
-    if kind == "grpc":
-        pytest.importorskip("grpc")
-    heard = exported(
-        kind,
-        OTEL_EXPORTER_OTLP_PROTOCOL={"http": "http/protobuf", "grpc": "grpc"}[kind],
-        OTEL_EXPORTER_OTLP_HEADERS="authorization=Basic%20abc,x-team=support",
-        OTEL_SERVICE_NAME="shop",
-        OTEL_RESOURCE_ATTRIBUTES="deployment.environment.name=test,service.version=7",
-    )
+def service_of(message: dict[str, Any]) -> str:
+    (part,) = message["body"]["resourceSpans" if message["signal"] == "traces" else "resourceMetrics"]
+    return str(attributes(part["resource"])["service.name"])
+
+
+def check_named(heard: list[dict[str, Any]]) -> None:
+    """Check what was exported with the variables of ``NAMED``."""
     assert {each["signal"] for each in heard} == {"traces", "metrics"}
     for each in heard:
         assert each["headers"]["authorization"] == "Basic abc"
@@ -93,13 +101,17 @@ def test_spans_and_metrics_reach_a_collector_by_the_standard_variables(kind: str
     assert "CANARY" not in json.dumps(heard)
 
 
-def test_a_service_without_a_name_is_routewright() -> None:
-    (first, *_) = exported("http", OTEL_METRICS_EXPORTER="none")
-    assert attributes(first["body"]["resourceSpans"][0]["resource"])["service.name"] == "routewright"
+def test_http_exports_follow_the_standard_variables() -> None:
+    unnamed, disabled = {"OTEL_METRICS_EXPORTER": "none"}, {"OTEL_SDK_DISABLED": "true", "OTEL_SERVICE_NAME": "off"}
+    heard = exported("http", NAMED, unnamed, disabled)
+    check_named([each for each in heard if service_of(each) == "shop"])
+    others = [(each["signal"], service_of(each)) for each in heard if service_of(each) != "shop"]
+    assert others == [("traces", "routewright")], "a disabled SDK sends nothing"
 
 
-def test_a_disabled_sdk_sends_nothing() -> None:
-    assert exported("http", OTEL_SDK_DISABLED="true") == []
+def test_grpc_exports_follow_the_standard_variables() -> None:
+    pytest.importorskip("grpc")
+    check_named(exported("grpc", NAMED))
 
 
 def test_a_signal_is_switched_off_by_its_exporter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +120,7 @@ def test_a_signal_is_switched_off_by_its_exporter(monkeypatch: pytest.MonkeyPatc
     assert exporter("traces") is not None
 
 
-def test_a_protocol_that_is_none_is_refused_with_those_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_protocol_is_refused_with_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json")
     with pytest.raises(ValidationFailed) as refused:
         exporter("traces")
@@ -116,7 +128,7 @@ def test_a_protocol_that_is_none_is_refused_with_those_there_are(monkeypatch: py
     assert exporter("metrics") is not None
 
 
-def test_a_protocol_whose_package_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_protocol_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc.trace_exporter", None)
     with pytest.raises(ValidationFailed, match="run: pip install opentelemetry-exporter-otlp-proto-grpc"):

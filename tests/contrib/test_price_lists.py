@@ -69,16 +69,16 @@ def ours(**prices: Any) -> Model:
 
 
 @given(st.integers(1, 10**10 - 1), st.integers(6, 12))
-def test_a_price_a_token_becomes_the_same_digits_a_million(digits: int, places: int) -> None:
+def test_a_price_per_token_keeps_its_digits_per_million(digits: int, places: int) -> None:
     assert per_million(float(f"{digits}e-{places}")) == float(f"{digits}e-{places - 6}")
 
 
-def test_the_dust_of_float_arithmetic_is_swept_away() -> None:
+def test_float_rounding_errors_are_removed() -> None:
     assert per_million(2.0000000000000002e-07) == 0.2
     assert per_million(1.25e-06) == 1.25
 
 
-def test_an_application_s_decimal_context_changes_no_price() -> None:
+def test_the_applications_decimal_context_changes_no_price() -> None:
     with localcontext(prec=1, rounding=ROUND_UP):
         getcontext().traps[Inexact] = True
         assert per_million(1.25e-06) == 1.25
@@ -102,7 +102,7 @@ def test_every_price_of_a_litellm_row_is_read() -> None:
     )
 
 
-def test_what_models_read_is_told_in_either_shape() -> None:
+def test_modalities_are_read_in_either_shape() -> None:
     says = {f"supports_{what}": True for what in ("vision", "audio_input", "pdf_input", "function_calling")}
     assert only(read_list({"a": litellm(**says)})).modalities == ("text", "image", "tool", "audio", "file")
     assert only(read_list({"a": litellm(supports_audio_input=True)})).modalities == ("text", "audio")
@@ -111,7 +111,7 @@ def test_what_models_read_is_told_in_either_shape() -> None:
     assert only(read_list({"xai": {"models": {"a": row}}})).modalities == ("text", "image", "tool")  # not in messages
 
 
-def test_bands_are_a_list_price_and_tiers() -> None:
+def test_litellm_bands_become_a_base_price_and_tiers() -> None:
     bands = [
         {"range": [32000.0, 128000.0], "input_cost_per_token": 2e-06, "output_cost_per_token": 9e-06},
         {"range": [0, 32000.0], "input_cost_per_token": 1e-06, "output_cost_per_token": 5e-06},
@@ -150,17 +150,17 @@ def test_every_price_of_a_models_dev_row_is_read() -> None:
         ("azure/us/gpt-4o", "azure", "azure/us/gpt-4o"),
     ],
 )
-def test_a_litellm_key_becomes_the_catalogue_s_id(key: str, source: str, model_id: str) -> None:
+def test_a_litellm_key_becomes_the_catalogues_id(key: str, source: str, model_id: str) -> None:
     assert only(read_list({key: litellm(litellm_provider=source)})).id == model_id
 
 
-def test_a_write_to_the_cache_for_nothing_is_not_input_for_nothing() -> None:
+def test_a_free_cache_write_is_not_free_input() -> None:
     pricing = only(read_list({"a": litellm(cache_creation_input_token_cost=0.0)})).pricing_per_1m
     assert pricing is not None
     assert pricing.cache_write_usd is None
 
 
-def test_what_is_no_chat_model_is_counted() -> None:
+def test_rows_that_are_no_chat_models_are_counted() -> None:
     rows = {
         "e": litellm(mode="embedding"),
         "i": litellm(mode="image_generation"),
@@ -202,20 +202,20 @@ def test_what_is_no_chat_model_is_counted() -> None:
         ({"x": {"models": {}}, "y": {"models": 5}}, "y.models: must be an object, got 5"),
     ],
 )
-def test_a_row_that_makes_no_sense_is_told_with_its_place(content: dict[str, Any], said: str) -> None:
+def test_an_unreadable_row_is_reported_with_its_place(content: dict[str, Any], said: str) -> None:
     listed = read_list({**content, "z": litellm() if "x" not in content else {"models": {}}})
     with pytest.raises(ValidationFailed, match=said):
         raise ValidationFailed.of(*listed.unread)
 
 
 @pytest.mark.parametrize("content", [None, 5, [], {}, {"a": 5}, {"a": {}}, {"models": [1]}])
-def test_what_is_no_price_list_is_refused(content: object) -> None:
+def test_an_unknown_shape_is_refused(content: object) -> None:
     with pytest.raises(ValidationFailed, match="is no price list of a known shape; give a JSON file like"):
         read_list(content)
 
 
 @given(json_values)
-def test_no_content_breaks_the_reader(content: object) -> None:
+def test_any_content_is_read_or_refused(content: object) -> None:
     with suppress(ValidationFailed):
         read_list(content)
 
@@ -261,13 +261,13 @@ def test_a_folder_without_price_lists_is_refused(tmp_path: Path) -> None:
 # comparing
 
 
-def test_a_changed_price_is_told_with_both_figures() -> None:
+def test_a_changed_price_is_reported_with_both_figures() -> None:
     proposal = proposed(ours(), {"a": litellm(input_cost_per_token=1.1e-06)})
     assert proposal.changes == (Change("openai/a", "input", 1.0, 1.1),)
     assert (proposal.same, proposal.unknown) == (0, 0)
 
 
-def test_what_the_list_does_not_say_stays() -> None:
+def test_fields_missing_in_the_list_stay() -> None:
     model = ours(cached_input_usd=0.1, batch_input_usd=0.5, tiers=(PriceTier(272_000, 2.0, 3.0, 0.2, 2.5),))
     row = litellm(output_cost_per_token=3e-06, input_cost_per_token_above_272k_tokens=4e-06)
     (update,) = proposed(model, {"a": row}).updates
@@ -276,7 +276,7 @@ def test_what_the_list_does_not_say_stays() -> None:
     )
 
 
-def test_prices_that_stay_beside_a_new_one_are_told() -> None:
+def test_prices_kept_beside_a_new_one_are_reported() -> None:
     model = ours(cached_input_usd=0.1, batch_input_usd=0.5, tiers=(PriceTier(272_000, 2.0, 3.0),))
     row = litellm(input_cost_per_token=3e-06, cache_read_input_token_cost=1e-07)
     kept = ("batch input", "input above 272k", "output above 272k")
@@ -289,7 +289,7 @@ def test_a_list_that_agrees_changes_nothing() -> None:
     assert (proposal.changes, proposal.updates, proposal.same) == ((), (), 1)
 
 
-def test_rows_that_contradict_each_other_are_told_and_not_taken() -> None:
+def test_contradicting_rows_are_reported_and_not_applied() -> None:
     model = Model(id="google/a", pricing_per_1m=Pricing(9.0, 9.0))
     rows = {
         "gemini/a": litellm(litellm_provider="gemini"),
@@ -304,12 +304,12 @@ def test_rows_that_contradict_each_other_are_told_and_not_taken() -> None:
     assert update.after.pricing_per_1m == Pricing(1.0, 2.0)
 
 
-def test_of_rows_with_one_price_only_what_they_agree_on_is_taken() -> None:
+def test_only_common_values_of_equally_priced_rows_are_applied() -> None:
     rows = {"a": litellm(deprecation_date="2027-01-01"), "openai/a": litellm()}
     assert proposed(ours(), rows).changes == ()
 
 
-def test_a_price_of_nothing_is_not_taken_for_what_costs_something() -> None:
+def test_a_zero_price_is_not_applied_to_a_paid_model() -> None:
     rows = {"a": litellm(input_cost_per_token=0, output_cost_per_token=0)}
     proposal = proposed(ours(), rows)
     assert proposal.updates == ()
@@ -317,7 +317,7 @@ def test_a_price_of_nothing_is_not_taken_for_what_costs_something() -> None:
     assert proposed(ours(input_usd=0.0, output_usd=0.0), rows).same == 1
 
 
-def test_a_threshold_that_is_only_assumed_moves_no_tier() -> None:
+def test_an_assumed_threshold_moves_no_tier() -> None:
     model = ours(tiers=(PriceTier(272_000, 2.0, 3.0),))
     longer = {"input": 2, "output": 3, "cache_read": 0.2}
     cost = {"input": 1, "output": 2, "context_over_200k": longer}
@@ -325,21 +325,21 @@ def test_a_threshold_that_is_only_assumed_moves_no_tier() -> None:
     assert update.after.pricing_per_1m == Pricing(1.0, 2.0, tiers=(PriceTier(272_000, 2.0, 3.0, 0.2),))
 
 
-def test_new_models_come_only_where_they_are_asked_for() -> None:
+def test_new_models_are_added_only_if_requested() -> None:
     rows = {"b": litellm(), "c": litellm()}
     assert (proposed(ours(), rows).added, proposed(ours(), rows).unknown) == ((), 2)
     proposal = proposed(ours(), rows, add=("openai/b*",))
     assert (proposal.added, proposal.unknown) == (("openai/b",), 1)
 
 
-def test_dated_prices_leave_today_s_alone() -> None:
+def test_dated_prices_keep_todays() -> None:
     model = ours()
     (update,) = proposed(model, {"a": litellm(input_cost_per_token=3e-06)}, starts="2027-01-01").updates
     assert update.after.pricing_per_1m == model.pricing_per_1m
     assert update.after.price_changes == (PriceChange("2027-01-01", Pricing(3.0, 2.0)),)
 
 
-def test_a_price_in_the_place_of_today_s_keeps_the_changes_ahead() -> None:
+def test_replacing_todays_price_keeps_later_changes() -> None:
     changes = (PriceChange("2026-01-01", Pricing(5.0, 5.0)), PriceChange("2027-01-01", Pricing(6.0, 6.0)))
     model = Model(id="openai/a", pricing_per_1m=Pricing(4.0, 4.0), price_changes=changes)
     proposal = proposed(model, {"a": litellm()})
@@ -360,18 +360,18 @@ def test_a_change_of_the_same_day_is_replaced() -> None:
     assert update.after.pricing_per_1m.input_usd == 3.0
 
 
-def test_an_end_that_the_list_knows_is_a_change() -> None:
+def test_a_deprecation_date_in_the_list_is_a_change() -> None:
     (change,) = proposed(ours(), {"a": litellm(deprecation_date="2027-03-01")}).changes
     assert change == Change("openai/a", "ends", None, "2027-03-01")
 
 
 @given(st.floats(0, 1e4), st.floats(0, 1e4))
-def test_the_difference_of_two_states_is_none_only_if_they_are_the_same(first: float, second: float) -> None:
+def test_differences_are_empty_only_for_equal_models(first: float, second: float) -> None:
     before, after = ours(input_usd=first), ours(input_usd=second)
     assert (differences(before, after, TODAY) == []) == (first == second)
 
 
-def test_how_many_times_as_much_is_said_of_prices_alone() -> None:
+def test_only_price_changes_have_a_factor() -> None:
     assert Change("a", "input", 0.5, 5.0).factor == Change("a", "input", 5.0, 0.5).factor == 10
     assert Change("a", "input", 0.0, 5.0).factor == Change("a", "ends", None, "2027-01-01").factor == 1
 
@@ -420,7 +420,7 @@ def test_every_row_of_a_source_is_read(name: str, rows: int) -> None:
     assert (listed.shape, len(listed.rows), listed.unread, listed.left_out) == (name, rows, (), {})
 
 
-def test_every_bundled_model_stands_in_a_source() -> None:
+def test_every_bundled_model_is_in_a_source() -> None:
     listed = {row.model.id for name in LISTS for row in read_price_list(DATA / LISTS[name]).rows}
     assert {model.id for model in Catalogue().models} == listed
 

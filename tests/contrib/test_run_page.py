@@ -30,17 +30,17 @@ RUN = Trace(
 )  # fmt: skip
 
 
-def test_the_head_has_models_steps_money_and_tokens() -> None:
+def test_the_head_shows_models_steps_cost_and_tokens() -> None:
     page = " ".join(re.sub("<[^>]*>", " ", trace_html(RUN)).split())
     assert f"{MODEL} · 3 steps · 100 ms · $0.004 · 200 tokens in, 40 out" in page
     assert "no model" not in page
     assert "charged" not in page
 
 
-def test_tools_that_overlap_keep_what_is_below_them() -> None:
+def test_overlapping_tools_keep_their_children() -> None:
     rows = re.findall(r"rw-swatch rw-(\w+)", trace_html(RUN))
     assert rows == [span.type for span in RUN.spans]
 
 
-def test_decisions_stay_with_the_traces_of_the_model_calls() -> None:
+def test_a_run_shows_no_decisions() -> None:
     assert "Rejected" not in trace_html(RUN)

@@ -85,12 +85,12 @@ def file(tmp_path: Path) -> Path:
 # Each form
 
 
-def test_there_is_a_sample_of_each_form() -> None:
+def test_every_form_has_a_sample() -> None:
     assert {path.name for path in EXPORTS.iterdir()} == set(READ)
 
 
 @pytest.mark.parametrize("name", READ)
-def test_a_file_as_published_is_read_by_its_content(name: str, file: Path) -> None:
+def test_published_files_are_recognized_by_content(name: str, file: Path) -> None:
     shape, provider, last, lines = READ[name]
     content = (EXPORTS / name).read_bytes()
     for written in (content, b"\xef\xbb\xbf" + content, content.replace(b"\n", b"\r\n"), b"\n" * 2 + content):
@@ -103,7 +103,7 @@ def test_a_file_as_published_is_read_by_its_content(name: str, file: Path) -> No
         assert not found.partial
 
 
-def test_a_table_may_be_parted_by_semicolons_or_tabs_and_have_empty_lines(file: Path) -> None:
+def test_a_table_may_use_semicolons_or_tabs_and_have_empty_lines(file: Path) -> None:
     text = (EXPORTS / "table.csv").read_text("utf-8")
     for separator in ";\t":
         file.write_text(text.replace(",", separator).replace("\n", "\n\n"), "utf-8")
@@ -146,7 +146,7 @@ def test_an_error_names_the_file_and_the_place(text: str, said: str, file: Path)
     assert refusal(file).startswith(f"{file}:")
 
 
-def test_a_file_that_is_no_text_or_not_there_is_refused(tmp_path: Path, file: Path) -> None:
+def test_a_missing_or_binary_file_is_refused(tmp_path: Path, file: Path) -> None:
     file.write_bytes(b"date,cost\n2026-11-20,\xff\n")
     assert refusal(file) == f"{file}:2: is not UTF-8 text (byte 21); convert it"
     assert "cannot be read: No such file" in refusal(tmp_path / "none.csv")
@@ -165,7 +165,7 @@ _BITS: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def test_no_file_makes_anything_but_an_export_or_a_refusal(file: Path, full: bool) -> None:
+def test_any_file_is_read_or_refused(file: Path, full: bool) -> None:
     rng = Random(20261122)
     texts = [path.read_text("utf-8") for path in sorted(EXPORTS.iterdir())]
     read = 0

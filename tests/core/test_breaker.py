@@ -76,7 +76,7 @@ class Reference:
         self.state, self.ready = "open", now + (10 if len(self.opened) == 1 else 15)
 
 
-def test_random_histories_go_as_the_reference_model_says(full: bool) -> None:
+def test_random_histories_agree_with_a_reference_model(full: bool) -> None:
     seen: set[str] = set()
     for seed in range(5_000 if full else 170):
         seen |= play(Random(seed))
@@ -140,7 +140,7 @@ def test_five_faults_in_a_row_open_it_and_four_do_not() -> None:
     assert circuit.state is State.OPEN
 
 
-def test_a_success_begins_the_row_anew() -> None:
+def test_a_success_resets_consecutive_faults() -> None:
     circuit = Circuit(LIMITS)
     for n in range(3):
         assert not any(circuit.failed(LATE * n) for _ in range(4))
@@ -158,14 +158,14 @@ def test_half_of_twenty_calls_in_thirty_seconds_open_it(calls: int, faults: int,
     assert (circuit.state is State.OPEN) is opens
 
 
-def test_what_is_older_than_thirty_seconds_does_not_count() -> None:
+def test_calls_older_than_thirty_seconds_do_not_count() -> None:
     circuit = Circuit(LIMITS)
     for n in range(19):
         circuit.failed(0.0) if n % 2 else circuit.succeeded(0.0, probe=False)
     assert not circuit.failed(30.0)
 
 
-def test_an_open_circuit_admits_nobody_until_ten_seconds_are_over_and_then_one() -> None:
+def test_an_open_circuit_admits_one_call_after_ten_seconds() -> None:
     circuit = opened()
     assert not circuit.admits(9.999)
     assert circuit.admits(10.0)
@@ -173,7 +173,7 @@ def test_an_open_circuit_admits_nobody_until_ten_seconds_are_over_and_then_one()
     assert circuit.state is State.HALF_OPEN
 
 
-def test_a_probe_that_succeeds_closes_it_and_all_begins_anew() -> None:
+def test_a_successful_probe_closes_and_resets_the_circuit() -> None:
     circuit = probing()
     assert circuit.succeeded(11.0, probe=True)
     assert (circuit.state, circuit.due) == (State.CLOSED, -inf)
@@ -181,7 +181,7 @@ def test_a_probe_that_succeeds_closes_it_and_all_begins_anew() -> None:
     assert circuit.due == 22.0, "as long as the first time"
 
 
-def test_a_probe_that_fails_opens_it_for_longer_but_never_longer_than_fifteen_seconds() -> None:
+def test_failed_probes_lengthen_the_open_time_up_to_fifteen_seconds() -> None:
     circuit, now = probing(), 10.0
     for _ in range(5):
         assert circuit.failed(now, probe=True)
@@ -191,11 +191,11 @@ def test_a_probe_that_fails_opens_it_for_longer_but_never_longer_than_fifteen_se
         assert circuit.admits(now)
 
 
-def test_limits_at_odds_keep_to_the_longest() -> None:
+def test_the_longest_open_time_limits_the_first() -> None:
     assert opened(limits=ExecutionLimits(open_s=20.0, longest_open_s=5.0)).due == 5.0
 
 
-def test_a_probe_that_is_left_lets_another_go_at_once() -> None:
+def test_after_an_abandoned_probe_another_may_start_at_once() -> None:
     circuit = probing()
     assert circuit.left(12.0)
     assert circuit.state is State.OPEN
@@ -203,14 +203,14 @@ def test_a_probe_that_is_left_lets_another_go_at_once() -> None:
     assert not circuit.admits(12.0)
 
 
-def test_a_probe_that_is_lost_is_replaced_after_fifteen_seconds() -> None:
+def test_a_lost_probe_is_replaced_after_fifteen_seconds() -> None:
     circuit = probing()
     assert not circuit.admits(24.9)
     assert circuit.admits(25.0)
 
 
 @pytest.mark.parametrize("state", ["open", "half_open"])
-def test_answers_to_calls_from_before_it_opened_close_nothing(state: str) -> None:
+def test_answers_to_earlier_calls_do_not_close_the_circuit(state: str) -> None:
     circuit = opened() if state == "open" else probing()
     before = circuit.state, circuit.due
     assert not circuit.succeeded(10.5, probe=False)
@@ -218,7 +218,7 @@ def test_answers_to_calls_from_before_it_opened_close_nothing(state: str) -> Non
     assert (circuit.state, circuit.due) == before
 
 
-def test_a_call_that_went_for_want_of_another_closes_it_though_it_was_not_due() -> None:
+def test_a_forced_call_may_close_the_circuit_before_it_is_due() -> None:
     circuit = opened()
     assert not circuit.failed(1.0, probe=True)
     assert circuit.due == 10.0
@@ -228,12 +228,12 @@ def test_a_call_that_went_for_want_of_another_closes_it_though_it_was_not_due() 
 
 
 @pytest.mark.parametrize(("asked_s", "due"), [(None, 10.0), (0.0, 10.0), (3.0, 10.0), (40.0, 40.0), (1e9, 300.0)])
-def test_a_retry_after_makes_it_longer_up_to_five_minutes(asked_s: float | None, due: float) -> None:
+def test_a_retry_after_extends_the_open_time_up_to_five_minutes(asked_s: float | None, due: float) -> None:
     assert opened(asked_s).due == due
 
 
 @pytest.mark.parametrize(("asked_s", "due"), [(3.0, 3.0), (40.0, 40.0), (86_400.0, 300.0)])
-def test_a_retry_after_that_nobody_waits_out_opens_it_until_then(asked_s: float, due: float) -> None:
+def test_a_retry_after_too_long_to_wait_for_opens_the_circuit(asked_s: float, due: float) -> None:
     circuit = Circuit(LIMITS)
     assert circuit.failed(0.0, retry_after=asked_s, alone=True)
     assert (circuit.state, circuit.due) == (State.OPEN, due)
@@ -241,7 +241,7 @@ def test_a_retry_after_that_nobody_waits_out_opens_it_until_then(asked_s: float,
         assert not Circuit(LIMITS).failed(0.0, **told)
 
 
-def test_of_two_cooldowns_the_longer_counts_whichever_came_first() -> None:
+def test_the_longer_of_two_cooldowns_applies() -> None:
     circuit = opened()
     assert circuit.failed(5.0, retry_after=40.0)
     assert not circuit.failed(6.0, retry_after=3.0)
@@ -253,7 +253,7 @@ def test_of_two_cooldowns_the_longer_counts_whichever_came_first() -> None:
         assert circuit.due == 211.0, then
 
 
-def test_a_fault_that_leaves_no_doubt_opens_it_at_once() -> None:
+def test_a_decisive_fault_opens_the_circuit_at_once() -> None:
     circuit = Circuit(LIMITS)
     assert circuit.failed(0.0, at_once=True)
     assert circuit.due == 10.0
@@ -273,14 +273,14 @@ def break_model(both: Circuits, row: int, now: float = 0.0) -> None:
         both.failed(row, now, probe=False)
 
 
-def test_a_models_faults_keep_away_that_model_alone() -> None:
+def test_a_models_faults_open_only_its_circuit() -> None:
     both = circuits()
     break_model(both, A_ONE)
     assert both.tripped == {A_ONE}
     assert [both.admits(row, 1.0) for row in range(3)] == [False, True, True]
 
 
-def test_a_refused_credential_keeps_away_all_models_of_its_provider_and_of_no_other() -> None:
+def test_a_refused_credential_stops_all_models_of_its_provider_only() -> None:
     both = circuits()
     assert both.failed(A_TWO, 0.0, probe=False, credential=True)
     assert both.tripped == {A_ONE, A_TWO}
@@ -288,13 +288,13 @@ def test_a_refused_credential_keeps_away_all_models_of_its_provider_and_of_no_ot
     assert [both.admits(row, 10.0) for row in range(3)] == [True, False, True], "one probe of the credential"
 
 
-def test_a_credential_that_is_out_of_credit_is_left_alone_for_as_long_as_it_says() -> None:
+def test_a_credentials_retry_after_applies_to_all_its_models() -> None:
     both = circuits()
     both.failed(A_ONE, 0.0, probe=False, credential=True, retry_after=60.0)
     assert both.due(A_TWO) == 60.0
 
 
-def test_both_circuits_of_a_model_must_let_it_through() -> None:
+def test_model_and_credential_must_both_admit_a_call() -> None:
     both = circuits()
     break_model(both, A_ONE, now=0.0)
     both.failed(A_ONE, 5.0, probe=False, credential=True)
@@ -305,7 +305,7 @@ def test_both_circuits_of_a_model_must_let_it_through() -> None:
     assert both.tripped == frozenset()
 
 
-def test_a_probe_that_is_kept_away_by_one_circuit_does_not_use_up_the_other() -> None:
+def test_a_refused_probe_does_not_use_up_the_other_circuits_probe() -> None:
     both = circuits()
     break_model(both, A_ONE)
     both.failed(A_TWO, 5.0, probe=False, credential=True)
@@ -315,7 +315,7 @@ def test_a_probe_that_is_kept_away_by_one_circuit_does_not_use_up_the_other() ->
     assert both.admits(A_ONE, 15.5)
 
 
-def test_a_probe_whose_credential_is_refused_says_nothing_of_the_model() -> None:
+def test_a_refused_credential_does_not_count_against_the_probed_model() -> None:
     both = circuits()
     break_model(both, A_ONE)
     both.failed(A_TWO, 0.0, probe=False, credential=True)
@@ -336,7 +336,7 @@ def test_a_probe_whose_credential_is_refused_is_over() -> None:
     assert both.due(A_ONE) == 20.5, "once the credential may be asked, the model may"
 
 
-def test_a_probe_that_succeeds_lets_all_models_of_the_credential_through() -> None:
+def test_a_successful_probe_admits_all_models_of_the_credential() -> None:
     both = circuits()
     both.failed(A_TWO, 0.0, probe=False, credential=True)
     assert both.admits(A_ONE, 10.0)
@@ -344,7 +344,7 @@ def test_a_probe_that_succeeds_lets_all_models_of_the_credential_through() -> No
     assert both.tripped == frozenset()
 
 
-def test_a_model_that_is_probed_is_no_open_door_when_another_circuit_moves() -> None:
+def test_a_probed_model_stays_tripped_when_another_circuit_moves() -> None:
     both = circuits()
     break_model(both, A_ONE)
     assert both.admits(A_ONE, 10.0)
@@ -352,7 +352,7 @@ def test_a_model_that_is_probed_is_no_open_door_when_another_circuit_moves() -> 
     assert both.tripped == {A_ONE, B_ONE}
 
 
-def test_a_late_refusal_of_the_credential_does_not_send_a_second_probe_to_the_model() -> None:
+def test_a_late_credential_refusal_starts_no_second_probe() -> None:
     both = circuits()
     break_model(both, A_ONE)
     assert both.admits(A_ONE, 10.0)
@@ -360,7 +360,7 @@ def test_a_late_refusal_of_the_credential_does_not_send_a_second_probe_to_the_mo
     assert both.due(A_ONE) == 25.0, "the first is still under way"
 
 
-def test_a_fault_of_the_model_shows_nothing_of_the_credential_and_lets_another_probe_it() -> None:
+def test_a_models_fault_frees_the_credentials_probe() -> None:
     both = circuits()
     both.failed(A_ONE, 0.0, probe=False, credential=True)
     both.admits(A_ONE, 10.0)
@@ -369,7 +369,7 @@ def test_a_fault_of_the_model_shows_nothing_of_the_credential_and_lets_another_p
     assert both.admits(A_TWO, 11.0)
 
 
-def test_a_probe_that_hangs_does_not_lengthen_the_time_in_which_nobody_asks() -> None:
+def test_a_hanging_probe_does_not_lengthen_the_open_time() -> None:
     circuit = probing(10.0)
     assert circuit.failed(20.0, probe=True)
     assert circuit.due == 25.0, "fifteen seconds after it began"
@@ -378,7 +378,7 @@ def test_a_probe_that_hangs_does_not_lengthen_the_time_in_which_nobody_asks() ->
     assert again.admits(40.0), "that time is over"
 
 
-def test_a_probe_that_is_left_frees_both_circuits() -> None:
+def test_an_abandoned_probe_frees_both_circuits() -> None:
     both = circuits()
     break_model(both, A_ONE)
     both.failed(A_ONE, 0.0, probe=False, credential=True)
@@ -388,7 +388,7 @@ def test_a_probe_that_is_left_frees_both_circuits() -> None:
     assert both.admits(A_TWO, 11.0)
 
 
-def test_what_is_kept_away_is_listed_with_the_time_until_then() -> None:
+def test_refused_models_are_listed_with_their_due_time() -> None:
     both = circuits()
     assert both.kept_away(0.0) == {}
     break_model(both, B_ONE)

@@ -1,8 +1,9 @@
-"""A budget shared by many calls: it is never exceeded, whatever calls reserve, use and return."""
+"""Budgets of calls: one shared by many is never exceeded, and exploration costs at most its share."""
 
 from __future__ import annotations
 
-import numpy as np
+import random
+
 import pytest
 from hypothesis import given as given_by
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from routewright import Budget
 from routewright._core.routing.budget import (
     Amount,
+    Exploration,
     Room,
     Share,
     SharedBudget,
@@ -22,9 +24,10 @@ from routewright._core.routing.budget import (
     worst_of_call,
     worst_of_plan,
 )
-from routewright._core.routing.constraints import FitCheck, _over_budget
+from routewright._core.routing.constraints import PASSES, FitCheck
 from routewright._core.routing.decide import decide, least_nanos, pays_for_any
 from routewright._core.routing.inputs import RULES
+from routewright._core.routing.scoring import UNKNOWN_COST, Key
 from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Model, Pricing, TokenBounds
 
@@ -94,7 +97,7 @@ class Sharing(RuleBasedStateMachine):
 TestSharing = Sharing.TestCase
 
 
-def test_what_was_settled_is_not_settled_again() -> None:
+def test_a_share_settles_once() -> None:
     budget = SharedBudget(Room(10, None))
     share = budget.reserve(Amount(5, 5))
     assert share == Share(1, Room(5, None))
@@ -104,7 +107,7 @@ def test_what_was_settled_is_not_settled_again() -> None:
     assert budget.left == Room(7, None)
 
 
-def test_a_call_that_uses_more_than_it_may_is_booked_in_full_and_leaves_nothing() -> None:
+def test_a_call_beyond_its_share_is_booked_in_full() -> None:
     budget = SharedBudget(Room(10, None))
     first = budget.reserve(Amount(10, 0))
     assert first is not None
@@ -126,7 +129,7 @@ GIVEN = DecisionInput(
 @pytest.mark.parametrize(
     ("own", "room", "left"), [(None, None, None), (None, 5, 5), (5, None, 5), (5, 3, 3), (3, 5, 3), (5, -2, 0)]
 )
-def test_of_two_budgets_the_smaller_holds(own: int | None, room: int | None, left: int | None) -> None:
+def test_the_smaller_of_two_budgets_applies(own: int | None, room: int | None, left: int | None) -> None:
     given = DecisionInput(catalogue="c", health="h", as_of=TODAY, tokens=TokenBounds(1, 1, 1), rules=RULES)
     for name, place in (("budget_nanos", 0), ("budget_tokens", 1)):
         mine = DecisionInput(**{**{f: getattr(given, f) for f in given.__struct_fields__}, name: own})
@@ -134,7 +137,7 @@ def test_of_two_budgets_the_smaller_holds(own: int | None, room: int | None, lef
         assert getattr(got, name) == left
 
 
-def test_the_worst_of_a_plan_is_every_try_of_every_model_at_its_cap_but_no_more_than_its_budget() -> None:
+def test_the_worst_case_of_a_plan_is_every_try_at_its_cap_within_the_budget() -> None:
     pool = [
         Model(id="a/one", provider="a", quality=0.9, context_window=100_000, pricing_per_1m=Pricing(1.0, 4.0)),
         Model(id="b/two", provider="b", quality=0.5, context_window=100_000, pricing_per_1m=Pricing(2.0, 8.0)),
@@ -152,20 +155,18 @@ def test_the_worst_of_a_plan_is_every_try_of_every_model_at_its_cap_but_no_more_
 
 
 @given_by(st.data())
-def test_a_budget_that_pays_for_any_model_rejects_none(data: st.DataObject) -> None:
-    """The quick look at all of them says nothing that the look at each would not."""
+def test_a_request_that_fits_all_models_at_once_fits_each(data: st.DataObject) -> None:
     models = data.draw(pools())
     given = data.draw(inputs(models))
     amounts = st.integers(0, 10**12) | st.integers(0, 10**18)
     given = replace(given, budget_nanos=data.draw(amounts), budget_tokens=None)
     ask = FitCheck(given, board(models).forecast)
-    highs = np.array([ask.high(row) for row in range(len(models))])
     if ask.fits_all():
-        assert not _over_budget(ask, highs, (given.budget_nanos or 0) * 1_000).any()
+        assert {ask.failure(row) for row in range(len(models))} == {PASSES}
 
 
 @given_by(st.data())
-def test_the_least_that_is_named_admits_a_request_and_a_nano_dollar_less_does_not(data: st.DataObject) -> None:
+def test_least_nanos_is_the_smallest_admitting_budget(data: st.DataObject) -> None:
     pool = data.draw(pools())
     given, its = data.draw(inputs(pool)), board(pool, data.draw(healths(pool)))
     least = least_nanos(given, its)
@@ -181,3 +182,48 @@ def test_the_least_that_is_named_admits_a_request_and_a_nano_dollar_less_does_no
     if least:
         with pytest.raises(NoCandidates):
             decide(replace(given, budget_nanos=least - 1), its)
+
+
+# --- exploration
+
+SHARE = 0.1
+costs = st.integers(1, 10**9)
+
+
+def front(*nanos: int) -> list[Key]:
+    """The keys of models of these costs, the best first."""
+    return [(-900 + row, -500_000, each, 1_000, -900, row, row) for row, each in enumerate(nanos)]
+
+
+@given_by(st.lists(costs, min_size=1, max_size=4), st.floats(0, 1, exclude_max=True))
+def test_the_reported_propensity_is_that_of_the_draw(nanos: list[int], chance: float) -> None:
+    exploration, keys = Exploration(), front(*nanos)
+    exploration.earned_nanos = 1e12
+    drawn = exploration.draw(keys, SHARE, chance)
+    assert drawn.key in keys
+    assert drawn.explored == (drawn.key != keys[0]) == (len(keys) > 1 and chance < SHARE)
+    others = len(keys) - 1
+    assert drawn.propensity == round(1e6 * (SHARE / others if drawn.explored else 1 - SHARE if others else 1))
+
+
+def test_propensities_are_how_often_each_is_drawn() -> None:
+    exploration, keys, chance = Exploration(), front(100, 90, 80, 70), random.Random(3)
+    drawn = [exploration.draw(keys, SHARE, chance.random()) for _ in range(20_000)]
+    for key in keys:
+        times = [each for each in drawn if each.key == key]
+        assert abs(len(times) / len(drawn) - times[0].propensity / 1e6) < 0.01
+
+
+@given_by(st.lists(st.lists(costs, min_size=2, max_size=4), max_size=60), st.integers(0, 9))
+def test_exploration_adds_at_most_its_share_to_the_expected_cost(fronts: list[list[int]], seed: int) -> None:
+    exploration, chance, best, spent = Exploration(), random.Random(seed), 0, 0
+    for nanos in fronts:
+        drawn = exploration.draw(front(*nanos), SHARE, chance.random() * SHARE * 2)
+        best += nanos[0]
+        spent += max(drawn.key[2], nanos[0])
+        assert spent <= best * (1 + SHARE) * (1 + 1e-9)
+
+
+def test_a_model_without_a_price_is_not_explored() -> None:
+    assert not Exploration().draw(front(UNKNOWN_COST, 10), SHARE, 0.0).explored
+    assert Exploration().draw(front(10, UNKNOWN_COST, 10), SHARE, 0.05).key[2] == 10

@@ -9,9 +9,7 @@ from routewright._core.attempts.budgets import WindowedCount
 
 
 @given(st.integers(1, 8), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 1)), max_size=60), st.integers(0, 12))
-def test_what_counts_is_what_happened_in_the_last_steps(
-    length: int, happened: list[tuple[int, int]], later: int
-) -> None:
+def test_a_windowed_count_counts_the_last_steps(length: int, happened: list[tuple[int, int]], later: int) -> None:
     lately, step, all_of_it = WindowedCount(length), 0, list[tuple[int, int]]()
     for further, bad in happened:
         step += further

@@ -26,7 +26,7 @@ def replacement(*others: Model, **ending: object) -> str | None:
     return {each.model: each.replacement for each in found}["v/old"]
 
 
-def test_the_soonest_comes_first_and_days_are_counted() -> None:
+def test_deprecations_are_listed_soonest_first_with_days_left() -> None:
     models = [model("c", "2027-01-01"), model("a", "2026-11-21T08:00:00Z"), model("b", "2026-11-20"), model("d")]
     found = deprecations(models, TODAY)
     assert [(each.model, each.ends, each.days_left) for each in found] == [
@@ -37,7 +37,7 @@ def test_the_soonest_comes_first_and_days_are_counted() -> None:
 
 
 @given(st.integers(0, 100), st.lists(st.integers(-100, 200), max_size=5))
-def test_within_days_means_at_most_so_many(within: int, ends: list[int]) -> None:
+def test_within_days_is_inclusive(within: int, ends: list[int]) -> None:
     models = [model(f"m{place}", str(TODAY + timedelta(days))) for place, days in enumerate(ends)]
     found = deprecations(models, TODAY, within)
     assert sorted(each.days_left for each in found) == sorted(days for days in ends if days <= within)
@@ -53,7 +53,7 @@ def test_the_replacement_is_nearest_in_quality_and_price() -> None:
     assert replacement(model("b"), model("a")) == "v/a"
 
 
-def test_what_has_ended_since_replaces_nothing_that_ended_before() -> None:
+def test_a_model_that_has_ended_replaces_no_other() -> None:
     found = deprecations([model("old", "2026-06-01"), model("ended", "2026-11-01"), model("far", quality=0.9)], TODAY)
     assert {each.model: each.replacement for each in found} == {"v/old": "v/far", "v/ended": "v/far"}
 
@@ -70,11 +70,11 @@ def test_what_has_ended_since_replaces_nothing_that_ended_before() -> None:
         Model(id="w/x", provider="w", quality=0.5),
     ],
 )
-def test_no_replacement_is_what_ends_no_later_or_cannot_do_the_same(other: Model) -> None:
+def test_a_replacement_ends_later_and_has_the_same_abilities(other: Model) -> None:
     assert replacement(other, modalities=("text", "image"), structured_output=True) is None
 
 
-def test_a_catalogue_says_which_of_its_models_end() -> None:
+def test_a_catalogue_lists_its_ending_models() -> None:
     found = Catalogue().deprecations(10, today=TODAY)
     assert ("anthropic/claude-sonnet-4-5", 10) in [(each.model, each.days_left) for each in found]
     assert len(Catalogue().deprecations(today=TODAY)) > len(found)
@@ -91,7 +91,7 @@ def test_a_catalogue_says_which_of_its_models_end() -> None:
         ({"within_days": True}, "within_days: must be a whole number, got True"),
     ],
 )
-def test_what_is_no_day_or_number_of_days_is_refused(asked: dict[str, Any], said: str) -> None:
+def test_an_invalid_day_or_number_of_days_is_refused(asked: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationFailed, match=said):
         Catalogue().deprecations(**asked)
 
@@ -120,7 +120,7 @@ def test_a_policy_that_has_no_model_today_is_empty_from_today() -> None:
     assert lost == (PolicyLoss("old", None, None, None, "2026-11-20"),)
 
 
-def test_a_budget_counts_in_what_a_policy_keeps() -> None:
+def test_a_policys_budget_counts_in_what_it_keeps() -> None:
     dear = model("dear", pricing_per_1m=Pricing(1000.0, 1000.0))
     catalogue = Catalogue([model("cheap", "2026-12-01"), dear])
     policies = [Policy(name="thrifty", budget=Budget(max_cost_usd=0.1))]

@@ -14,27 +14,27 @@ def kinds(holds: Callable[[Rule], bool]) -> set[str]:
     return {str(kind) for kind, rule in FAULTS.items() if holds(rule)}
 
 
-def test_the_same_model_is_tried_again_after_what_passes() -> None:
+def test_transient_faults_are_retried_with_the_same_model() -> None:
     passing = {"connect", "local", "reset", "rate_limited", "server", "malformed", "truncated"}
     assert kinds(lambda rule: rule.retry) == passing
     assert kinds(lambda rule: rule.repair) == {"invalid_output"}
 
 
-def test_all_but_a_refusal_is_routed_around() -> None:
+def test_every_fault_but_a_refusal_falls_back() -> None:
     assert kinds(lambda rule: not rule.fall_back) == {"refused"}
 
 
-def test_what_a_request_its_caller_or_this_process_brings_about_is_held_against_nobody() -> None:
+def test_faults_of_the_request_or_this_process_blame_no_provider() -> None:
     theirs = {"local", "request", "refused", "context_overflow", "invalid_output", "blocked"}
     assert kinds(lambda rule: not rule.blames) == theirs
     assert kinds(lambda rule: rule.opens_credential) == {"auth"}
 
 
-def test_what_comes_of_an_answer_is_billed_even_if_nothing_of_it_was_read() -> None:
+def test_faults_of_an_answer_count_as_billed() -> None:
     assert kinds(lambda rule: rule.billed) == {"malformed", "truncated", "invalid_output", "blocked"}
 
 
-def test_events_say_timeout_safety_or_that_the_vendor_failed() -> None:
+def test_event_reasons_are_timeout_safety_or_upstream() -> None:
     assert kinds(lambda rule: rule.reason == "timeout") == {"timeout"}
     assert kinds(lambda rule: rule.reason == "safety") == {"refused", "blocked"}
     assert kinds(lambda rule: rule.reason == "upstream_5xx") == kinds(lambda rule: True) - {
@@ -61,10 +61,10 @@ def test_events_say_timeout_safety_or_that_the_vendor_failed() -> None:
         (418, "", "", "request"),
     ],
 )
-def test_signs_are_believed_in_their_order(status: int, code: str, text: str, kind: str) -> None:
+def test_higher_signs_take_precedence(status: int, code: str, text: str, kind: str) -> None:
     assert kind_of_status(status, code, text) == kind
 
 
-def test_words_that_say_nothing_are_no_sign() -> None:
+def test_vague_messages_match_no_sign() -> None:
     assert kind_of_words("", "something went wrong") is None
     assert kind_of_words("overloaded_error", "was flagged") is FaultKind.SERVER

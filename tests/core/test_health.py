@@ -28,7 +28,7 @@ from routewright._core.routing.pool import Pool
 from routewright.wire import HealthSnapshot, Model, ModelHealth, Pricing, Usage
 
 from .pools import board
-from .worlds import seen as random_figures
+from .worlds import random_health
 
 ONE = Model(id="a/one", quality=0.5, pricing_per_1m=Pricing(1.0, 4.0), context_window=100_000, ttft_s=1.0)
 TWO = Model(id="b/two", quality=0.5, pricing_per_1m=Pricing(1.0, 4.0), context_window=100_000, ttft_s=1.0)
@@ -37,7 +37,7 @@ POOL: Pool = OUTLOOK.pool
 YEAR_S = 365 * 86_400.0
 
 
-class Seen(NamedTuple):
+class AnswerFigures(NamedTuple):
     """What an answer showed. Times in milliseconds."""
 
     output_tokens: int | None
@@ -48,59 +48,59 @@ class Seen(NamedTuple):
     """That were not thought."""
 
 
-SEEN = Seen(100, 3_000.0, 500.0, 100)
+ANSWER = AnswerFigures(100, 3_000.0, 500.0, 100)
 
 
-class Noted(NamedTuple):
+class Observation(NamedTuple):
     """An attempt and when it was; ``seen``: None where it failed."""
 
     at: float
-    seen: Seen | None
+    seen: AnswerFigures | None
 
 
-def entry(at: float, seen: Seen, row: int = 0) -> Entry:
+def entry(at: float, seen: AnswerFigures, row: int = 0) -> Entry:
     output = seen.tokens if seen.output_tokens is None else seen.output_tokens
     first_s = None if seen.first_ms is None else seen.first_ms / 1000
     usage = Usage(40, output, reasoning=output - seen.tokens)
     return row, at, seen.whole_ms / 1000, first_s, usage, seen.output_tokens is not None, None, False
 
 
-def answer(health: Health, at: float, seen: Seen = SEEN, row: int = 0) -> None:
+def book_answer(health: Health, at: float, seen: AnswerFigures = ANSWER, row: int = 0) -> None:
     health.answered(row, at, [entry(at, seen, row)], OUTLOOK)
 
 
-def health_of(noted: list[Noted]) -> Health:
+def health_of(noted: list[Observation]) -> Health:
     health = Health(POOL)
     for at, seen in noted:
-        health.failed(0, at) if seen is None else answer(health, at, seen)
+        health.failed(0, at) if seen is None else book_answer(health, at, seen)
     return health
 
 
-def of_one(health: Health, now: float) -> ModelHealth:
+def figures_at(health: Health, now: float) -> ModelHealth:
     return health.figures(0, now)
 
 
-SEENS = st.builds(
-    lambda length, first, rest, tokens: Seen(length, float(first + rest), float(first), tokens),
+ANSWERS = st.builds(
+    lambda length, first, rest, tokens: AnswerFigures(length, float(first + rest), float(first), tokens),
     st.none() | st.integers(0, 20_000),
     st.integers(1, 60_000),
     st.integers(0, 600_000),
     st.integers(0, 20_000),
 )
 GAPS = st.sampled_from([0.0, 0.3, 60.0, 300.0, 3_600.0, 40_000.0]) | st.floats(0, 1_000)
-HISTORIES = st.lists(st.tuples(GAPS, st.none() | SEENS), min_size=1, max_size=40)
+HISTORIES = st.lists(st.tuples(GAPS, st.none() | ANSWERS), min_size=1, max_size=40)
 
 
 @given(HISTORIES, GAPS)
-def test_what_is_known_equals_all_observations_counted_anew_by_their_half_lives(
-    history: list[tuple[float, Seen | None]], later: float
+def test_running_sums_equal_a_recount_of_all_observations(
+    history: list[tuple[float, AnswerFigures | None]], later: float
 ) -> None:
     now, noted = 50.0, []
     for gap, seen in history:
         now += gap
-        noted.append(Noted(now, seen))
+        noted.append(Observation(now, seen))
     now += later
-    found, exact = of_one(health_of(noted), now), Exact(noted, now)
+    found, exact = figures_at(health_of(noted), now), Exact(noted, now)
     assert found.stability == pytest.approx(exact.stability, abs=0.51)
     assert found.output_tokens == pytest.approx(exact.length, abs=0.51)
     assert found.output_p90 == pytest.approx(exact.p90, rel=1e-6, abs=0.51)
@@ -115,7 +115,7 @@ def test_what_is_known_equals_all_observations_counted_anew_by_their_half_lives(
 class Exact:
     """The same from the observations themselves, each with its own weight."""
 
-    def __init__(self, noted: list[Noted], now: float) -> None:
+    def __init__(self, noted: list[Observation], now: float) -> None:
         weighed = [(0.5 ** ((now - at) / HALF_LIFE_S), seen) for at, seen in noted]
         self.seen = answered = [(weight, seen) for weight, seen in weighed if seen is not None]
         self.answers = sum(weight for weight, _ in answered)
@@ -143,112 +143,117 @@ class Exact:
         return False
 
 
-def test_of_a_model_that_was_never_called_nothing_is_published_and_its_priors_stand() -> None:
+def test_a_model_never_called_is_not_published_and_keeps_its_priors() -> None:
     assert Health(POOL).publish(0.0, {}) == {}
     assert OUTLOOK.stability[0] == 901
 
 
 def test_the_first_observations_move_the_priors_by_their_share() -> None:
-    health = health_of([Noted(0.0, SEEN)])
-    seen = of_one(health, 0.0)
+    health = health_of([Observation(0.0, ANSWER)])
+    seen = figures_at(health, 0.0)
     assert seen.output_tokens == round((5 * POOL.output[0] + 100) / 6)
     assert seen.ttft_ms == pytest.approx(POOL.ttft_ms[0], rel=0.05), "five to one for the prior"
     for _ in range(5):
-        answer(health, 0.0)
-    assert of_one(health, 0.0).ttft_ms == pytest.approx(500, rel=0.05)
+        book_answer(health, 0.0)
+    assert figures_at(health, 0.0).ttft_ms == pytest.approx(500, rel=0.05)
 
 
-def test_a_fault_says_nothing_of_length_and_speed() -> None:
-    seen = of_one(health_of([Noted(0.0, None)]), 0.0)
+def test_a_fault_does_not_change_length_and_speed() -> None:
+    seen = figures_at(health_of([Observation(0.0, None)]), 0.0)
     assert (seen.ttft_ms, seen.us_per_token, seen.latency_p50_ms) == (None, None, None)
     assert seen.output_tokens == POOL.output[0]
     assert seen.stability < 901
 
 
-def test_an_answer_whose_length_says_nothing_leaves_the_length_alone() -> None:
-    seen = of_one(health_of([Noted(0.0, SEEN._replace(output_tokens=None))]), 0.0)
+def test_an_unrepresentative_answer_does_not_change_the_length() -> None:
+    seen = figures_at(health_of([Observation(0.0, ANSWER._replace(output_tokens=None))]), 0.0)
     assert seen.output_tokens == POOL.output[0]
     assert seen.us_per_token is not None
 
 
 def test_a_fault_counts_half_after_its_half_life() -> None:
-    after = of_one(health_of([Noted(0.0, None)] * 2), HALF_LIFE_S)
-    assert after.stability == of_one(health_of([Noted(0.0, None)]), 0.0).stability
+    after = figures_at(health_of([Observation(0.0, None)] * 2), HALF_LIFE_S)
+    assert after.stability == figures_at(health_of([Observation(0.0, None)]), 0.0).stability
 
 
-def test_percentiles_are_spoken_of_from_five_observations_which_need_not_be_of_one_instant() -> None:
-    spread = [Noted(10.0 * n, SEEN) for n in range(5)]
-    four = of_one(health_of(spread[:4]), 40.0)
+def test_percentiles_need_five_observations() -> None:
+    spread = [Observation(10.0 * n, ANSWER) for n in range(5)]
+    four = figures_at(health_of(spread[:4]), 40.0)
     assert (four.ttft_p95_ms, four.latency_p50_ms, four.latency_p95_ms) == (None, None, None)
-    five = of_one(health_of(spread), 40.0)
+    five = figures_at(health_of(spread), 40.0)
     assert five.ttft_p95_ms == pytest.approx(500, rel=0.05)
     assert five.latency_p95_ms == pytest.approx(3_000, rel=0.05)
-    assert of_one(health_of(spread), 400.0).latency_p95_ms is None, "they have faded"
+    assert figures_at(health_of(spread), 400.0).latency_p95_ms is None, "they have faded"
 
 
-def test_faults_are_no_observations_of_time() -> None:
-    mixed = [Noted(0.0, SEEN)] * 4 + [Noted(0.0, None)] * 20
-    assert of_one(health_of(mixed), 0.0).latency_p95_ms is None
+def test_faults_do_not_count_for_percentiles() -> None:
+    mixed = [Observation(0.0, ANSWER)] * 4 + [Observation(0.0, None)] * 20
+    assert figures_at(health_of(mixed), 0.0).latency_p95_ms is None
 
 
-def test_what_was_fetched_whole_is_taken_to_have_come_as_usual_at_another_pace() -> None:
+def test_a_whole_answers_first_token_is_estimated_from_the_usual_ratio() -> None:
     usual_ms = 1_000.0 + 100 * OUTLOOK.us_per_token[0] / 1_000
-    whole = [Noted(0.0, Seen(100, usual_ms * 2, None, 100))] * 9
-    streamed = [Noted(0.0, Seen(100, usual_ms * 2, 2_000.0, 100))] * 9
-    assert of_one(health_of(whole), 0.0) == of_one(health_of(streamed), 0.0)
+    whole = [Observation(0.0, AnswerFigures(100, usual_ms * 2, None, 100))] * 9
+    streamed = [Observation(0.0, AnswerFigures(100, usual_ms * 2, 2_000.0, 100))] * 9
+    assert figures_at(health_of(whole), 0.0) == figures_at(health_of(streamed), 0.0)
 
 
-def test_what_was_thought_is_no_part_of_the_speed() -> None:
-    thought, said = (of_one(health_of([Noted(0.0, Seen(100, 3_000.0, 500.0, n))] * 90), 0.0) for n in (40, 100))
+def test_reasoning_tokens_do_not_count_for_speed() -> None:
+    thought, said = (
+        figures_at(health_of([Observation(0.0, AnswerFigures(100, 3_000.0, 500.0, n))] * 90), 0.0) for n in (40, 100)
+    )
     assert thought.output_tokens == said.output_tokens
     assert (thought.us_per_token or 0) > 1.5 * (said.us_per_token or 0)
 
 
-def test_a_time_to_the_first_token_after_the_end_is_no_negative_speed() -> None:
-    late, at_once = (of_one(health_of([Noted(0.0, Seen(1, 100.0, first_ms, 1_000))]), 0.0) for first_ms in (1e6, 100.0))
+def test_a_first_token_after_the_end_gives_no_negative_speed() -> None:
+    late, at_once = (
+        figures_at(health_of([Observation(0.0, AnswerFigures(1, 100.0, first_ms, 1_000))]), 0.0)
+        for first_ms in (1e6, 100.0)
+    )
     assert late.us_per_token == at_once.us_per_token
 
 
-def test_models_do_not_show_in_each_other() -> None:
-    health = health_of([Noted(0.0, SEEN)] * 10)
-    alone = of_one(health, 1.0)
+def test_models_do_not_affect_each_other() -> None:
+    health = health_of([Observation(0.0, ANSWER)] * 10)
+    alone = figures_at(health, 1.0)
     health.failed(1, 0.5)
-    assert of_one(health, 1.0) == alone
+    assert figures_at(health, 1.0) == alone
     assert set(health.publish(1.0, {})) == {0, 1}
 
 
-def test_years_do_no_harm() -> None:
+def test_sums_survive_decades() -> None:
     health, now = Health(POOL), 0.0
     for year in range(50):
         now = year * YEAR_S
         for _ in range(6):
-            answer(health, now)
+            book_answer(health, now)
             health.failed(0, now)
-    fresh = health_of([Noted(0.0, SEEN), Noted(0.0, None)] * 6)
-    assert of_one(health, now) == of_one(fresh, 0.0)
-    quiet = of_one(health, now + 1_000 * YEAR_S)
+    fresh = health_of([Observation(0.0, ANSWER), Observation(0.0, None)] * 6)
+    assert figures_at(health, now) == figures_at(fresh, 0.0)
+    quiet = figures_at(health, now + 1_000 * YEAR_S)
     assert (quiet.stability, quiet.output_tokens) == (901, POOL.output[0])
     assert (quiet.ttft_ms, quiet.latency_p95_ms) == (None, None)
 
 
-def test_a_busy_model_is_summed_up_over_days_without_losing_measure() -> None:
+def test_a_busy_model_stays_accurate_over_days() -> None:
     health, noted = Health(POOL), []
     for n in range(3_000):
-        noted.append(Noted(n * 60.0, SEEN if n % 3 else None))
-        health.failed(0, n * 60.0) if noted[-1].seen is None else answer(health, n * 60.0)
-    assert of_one(health, 180_000.0).stability == pytest.approx(Exact(noted, 180_000.0).stability, abs=0.51)
+        noted.append(Observation(n * 60.0, ANSWER if n % 3 else None))
+        health.failed(0, n * 60.0) if noted[-1].seen is None else book_answer(health, n * 60.0)
+    assert figures_at(health, 180_000.0).stability == pytest.approx(Exact(noted, 180_000.0).stability, abs=0.51)
 
 
-@given(st.lists(SEENS, min_size=1, max_size=64))
-def test_answers_that_are_added_up_first_count_as_they_would_one_by_one(seen: list[Seen]) -> None:
+@given(st.lists(ANSWERS, min_size=1, max_size=64))
+def test_a_batch_of_answers_counts_like_single_ones(seen: list[AnswerFigures]) -> None:
     together, apart = Health(POOL), Health(POOL)
     for health in (together, apart):
         health.failed(0, 0.0)
     together.answered(0, 77.7, [entry(77.7, each) for each in seen], OUTLOOK)
     for each in seen:
-        answer(apart, 77.7, each)
+        book_answer(apart, 77.7, each)
     for name in STEPS:
-        assert getattr(of_one(together, 80.0), name) == getattr(of_one(apart, 80.0), name)
+        assert getattr(figures_at(together, 80.0), name) == getattr(figures_at(apart, 80.0), name)
 
 
 # --- what is news
@@ -259,7 +264,7 @@ def test_every_figure_of_a_model_has_its_step() -> None:
 
 
 @pytest.mark.parametrize("name", ModelHealth.__struct_fields__)
-def test_a_figure_moves_by_its_step_and_by_no_less(name: str) -> None:
+def test_a_figure_is_news_only_beyond_its_step(name: str) -> None:
     pairs: list[tuple[Any, Any, bool]] = [(1_000, 1_090, False), (1_000, 1_091, True), (1_000, 918, False)]
     pairs += [(1_000, 916, True), (None, 1_000, True), (1_000, None, True), (0, 1, True)]
     if name == "stability":
@@ -273,24 +278,24 @@ def test_a_figure_moves_by_its_step_and_by_no_less(name: str) -> None:
 
 
 @given(HISTORIES, GAPS)
-def test_what_is_published_is_never_a_step_behind_what_is_known(
-    history: list[tuple[float, Seen | None]], later: float
+def test_published_figures_are_within_a_step_of_current_ones(
+    history: list[tuple[float, AnswerFigures | None]], later: float
 ) -> None:
     health, now, told = Health(POOL), 50.0, UNKNOWN
     for gap, seen in history:
         now += gap
-        health.failed(0, now) if seen is None else answer(health, now, seen)
+        health.failed(0, now) if seen is None else book_answer(health, now, seen)
         told = health.publish(now, {}).get(0, told)
-        assert not is_moved(told, of_one(health, now))
+        assert not is_moved(told, figures_at(health, now))
     now += max(later, LOOK_EVERY_S)
     told = health.publish(now, {}).get(0, told)
-    assert not is_moved(told, of_one(health, now)), "fading is movement"
+    assert not is_moved(told, figures_at(health, now)), "fading is movement"
 
 
-def test_a_trifle_is_no_news_and_many_are() -> None:
-    health = health_of([Noted(0.0, SEEN)] * 5_000)
+def test_small_changes_are_published_once_they_add_up() -> None:
+    health = health_of([Observation(0.0, ANSWER)] * 5_000)
     assert set(health.publish(1.0, {})) == {0}
-    answer(health, 1.1)
+    book_answer(health, 1.1)
     assert health.publish(1.2, {}) == {}
     for _ in range(100):
         health.failed(0, 1.3)
@@ -299,14 +304,14 @@ def test_a_trifle_is_no_news_and_many_are() -> None:
 
 
 @given(HISTORIES)
-def test_between_two_looks_fading_alone_moves_no_figure_by_a_step_but_those_that_go(
-    history: list[tuple[float, Seen | None]],
+def test_fading_between_two_checks_moves_no_figure_by_a_step(
+    history: list[tuple[float, AnswerFigures | None]],
 ) -> None:
     health, now = Health(POOL), 50.0
     for gap, seen in history:
         now += gap
-        health.failed(0, now) if seen is None else answer(health, now, seen)
-    before, after = of_one(health, now), of_one(health, now + LOOK_EVERY_S)
+        health.failed(0, now) if seen is None else book_answer(health, now, seen)
+    before, after = figures_at(health, now), figures_at(health, now + LOOK_EVERY_S)
     if before.latency_p95_ms is not None and after.latency_p95_ms is None:
         gone = {"ttft_p95_ms": None, "latency_p50_ms": None, "latency_p95_ms": None}
         before = replace(before, **gone)
@@ -314,7 +319,7 @@ def test_between_two_looks_fading_alone_moves_no_figure_by_a_step_but_those_that
     assert not is_moved(before, after)
 
 
-def test_after_a_pause_all_that_faded_is_news_at_once_and_else_a_few_at_a_time() -> None:
+def test_fading_is_checked_a_few_models_at_a_time_and_all_after_a_pause() -> None:
     models = [replace(ONE, id=f"a/m{number:03}") for number in range(200)]
     pool = Pool(snapshot(models, "2026-11-21"), "2026-11-21")
     health = Health(pool)
@@ -325,8 +330,8 @@ def test_after_a_pause_all_that_faded_is_news_at_once_and_else_a_few_at_a_time()
     assert [len(health._due(now)) for now in (605.0, 610.0, 610.0, 610.1)] == [0, LOOKS, LOOKS, LOOKS]
 
 
-def test_what_is_as_good_as_gone_is_forgotten_and_told_so_once() -> None:
-    health = health_of([Noted(0.0, None)] * 3)
+def test_faded_sums_are_dropped_and_published_once() -> None:
+    health = health_of([Observation(0.0, None)] * 3)
     health.publish(0.0, {})
     told = [health.publish(hours * 3_600.0, {}).get(0) for hours in range(1, 5)]
     assert UNKNOWN in told
@@ -336,15 +341,15 @@ def test_what_is_as_good_as_gone_is_forgotten_and_told_so_once() -> None:
     assert health.publish(50_000.0, {})[0].stability < 901
 
 
-def test_models_that_are_kept_away_are_news_whatever_else_is_known_of_them() -> None:
-    health = health_of([Noted(0.0, SEEN)])
-    before = of_one(health, 0.0)
+def test_open_circuits_are_published_with_their_probe_time() -> None:
+    health = health_of([Observation(0.0, ANSWER)])
+    before = figures_at(health, 0.0)
     told = health.publish(0.0, {1: 9_000, 0: 8_000})
     assert list(told) == [0, 1]
     assert told[1] == ModelHealth(open=True, probe_at_ms=9_000)
     assert (told[0].open, told[0].probe_at_ms) == (True, 8_000)
     assert told[0].stability == before.stability
-    assert of_one(health, 0.0) == before
+    assert figures_at(health, 0.0) == before
     assert health.publish(0.1, {1: 9_000, 0: 8_000}) == {}
     assert list(health.publish(0.2, {1: 9_001, 0: 8_000})) == [1], "another time of its probe"
     assert health.publish(0.3, {0: 8_000}) == {1: UNKNOWN}, "it closed"
@@ -353,7 +358,7 @@ def test_models_that_are_kept_away_are_news_whatever_else_is_known_of_them() -> 
 # --- ids
 
 
-def test_of_a_snapshot_an_id_is_made_from_its_content_in_any_order() -> None:
+def test_a_snapshots_id_depends_on_its_content_in_any_order() -> None:
     figures = ModelHealth(stability=7)
     once = health_snapshot({"a": figures, "b": UNKNOWN})
     again = health_snapshot({"b": UNKNOWN, "a": figures})
@@ -364,13 +369,13 @@ def test_of_a_snapshot_an_id_is_made_from_its_content_in_any_order() -> None:
     assert len({health_snapshot(other).id for other in others}) == 4
 
 
-def test_a_snapshot_that_follows_another_has_the_id_of_a_full_sum(full: bool) -> None:
+def test_an_updated_snapshot_has_the_id_of_a_full_one(full: bool) -> None:
     for seed in range(1_000 if full else 30):
         chance = Random(seed)
         ids = [f"a/m{number}" for number in range(40)]
-        present = health_snapshot({model: random_figures(chance) for model in chance.sample(ids, 10)})
+        present = health_snapshot({model: random_health(chance) for model in chance.sample(ids, 10)})
         for _ in range(30):
-            moved = {model: random_figures(chance) for model in chance.sample(ids, 3)}
+            moved = {model: random_health(chance) for model in chance.sample(ids, 3)}
             before = present.models
             present = health_after(present, moved)
             assert present == HealthSnapshot(health_snapshot(present.models).id, {**before, **moved})

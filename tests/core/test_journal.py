@@ -45,7 +45,7 @@ def entry(row: int, at: float, whose: str | None = None, *, asked: bool = True, 
     return row, at, 1.5, None, Usage(40, tokens), True, None if whose is None else (whose, "production", None), asked
 
 
-def test_answers_between_faults_begin_the_row_of_faults_anew() -> None:
+def test_answers_between_faults_reset_consecutive_faults() -> None:
     bench = Bench()
     for n in range(20):
         assert not bench.failed(0, float(n))
@@ -55,7 +55,7 @@ def test_answers_between_faults_begin_the_row_of_faults_anew() -> None:
     assert [bench.failed(0, 30.0 + n) for n in range(5)] == [False] * 4 + [True]
 
 
-def test_what_is_folded_late_is_what_would_have_been_booked_at_once(full: bool) -> None:
+def test_folding_late_equals_booking_at_once(full: bool) -> None:
     """But for the time of an answer, of which the second counts to health."""
     for seed in range(2_000 if full else 100):
         chance, late, soon, now = Random(seed), Bench(), Bench(), 100.0
@@ -91,11 +91,11 @@ def weighed(bench: Bench, row: int, now: float) -> dict[str, float]:
         name: getattr(known, name) for name in ("good", "bad", "answers", "length", "length_squared", "tokens", "us")
     }
     for name, times in (("first", known.first), ("whole", known.whole)):
-        found |= {f"{name} {bucket}": weight for bucket, weight in times.weights.items()}
+        found |= {f"{name} {bucket}": weight for bucket, weight in times.items()}
     return {name: weight / known.weight(now) for name, weight in found.items()}
 
 
-def test_who_appends_the_last_of_so_many_is_told_to_fold() -> None:
+def test_the_64th_append_asks_for_a_fold() -> None:
     bench = Bench()
     told = [bench.journal.append(entry(0, 1.0)) for _ in range(FOLDED_AT + 3)]
     assert told == [False] * (FOLDED_AT - 1) + [True] * 4
@@ -104,14 +104,14 @@ def test_who_appends_the_last_of_so_many_is_told_to_fold() -> None:
     assert not bench.journal.append(entry(0, 1.0))
 
 
-def test_where_nobody_comes_to_fold_no_more_wait_than_fit() -> None:
+def test_a_journal_never_folded_stays_bounded() -> None:
     bench = Bench()
     for _ in range(MOST_WAITING + 100):
         bench.journal.append(entry(0, 1.0))
     assert len(bench.journal) == MOST_WAITING
 
 
-def test_what_is_appended_while_another_folds_waits_for_the_next() -> None:
+def test_an_entry_appended_during_a_fold_waits_for_the_next() -> None:
     bench = Bench()
     bench.journal.append(entry(0, 1.0))
     booked = bench.circuits.succeeded
@@ -129,7 +129,7 @@ def test_what_is_appended_while_another_folds_waits_for_the_next() -> None:
     assert bench.health.figures(1, 2.0).ttft_ms is not None
 
 
-def test_who_had_begun_to_append_when_another_folds_loses_nothing() -> None:
+def test_an_append_begun_before_a_fold_is_not_lost() -> None:
     bench = Bench()
     bench.journal.append(entry(0, 1.0))
     begun = bench.journal._entries.append
@@ -138,7 +138,7 @@ def test_who_had_begun_to_append_when_another_folds_loses_nothing() -> None:
     assert len(bench.journal) == 1
 
 
-def test_a_probe_is_booked_at_once_behind_those_that_wait() -> None:
+def test_a_probe_is_booked_at_once_after_pending_answers() -> None:
     bench = Bench()
     for _ in range(5):
         bench.failed(0, 0.0)
@@ -150,7 +150,7 @@ def test_a_probe_is_booked_at_once_behind_those_that_wait() -> None:
     assert bench.retries._requests.total == 2
 
 
-def test_requests_and_calls_of_accounts_are_counted_with_their_answers() -> None:
+def test_folding_counts_requests_and_account_calls() -> None:
     bench = Bench()
     for n in range(LEAST_REQUESTS - 1):
         bench.journal.append(entry(0, n / 100, "x", asked=n % 2 == 0))

@@ -96,7 +96,7 @@ def test_decisions_replay_in_another_process(tmp_path: Path, full: bool) -> None
     healths = [random_health(chance, ids) for _ in range(8)]
     boards = {health.id: Boards(Pool(catalogue, "2026-11-21")).of(health) for health in healths}
     inputs = [
-        random_input(chance, catalogue.id, chance.choice(healths).id, ids) for _ in range(100_000 if full else 500)
+        random_input(chance, catalogue.id, chance.choice(healths).id, ids) for _ in range(100_000 if full else 200)
     ]
     outcomes = [outcome(given, boards[given.health]) for given in inputs]
     assert len(set(outcomes)) > len(inputs) / 3

@@ -58,7 +58,7 @@ def model(name: str, quality: float, **given: object) -> Model:
 POOL = [model("a/one", 0.99), model("b/two", 0.7), model("c/three", 0.4), model("d/four", 0.2)]
 
 
-class Open:
+class FakeTraffic:
     """A traffic that lets everything through but what a test closes."""
 
     def __init__(
@@ -112,7 +112,7 @@ def machine(pool: list[Model] | None = None, **given: object) -> Machine:
 def machine_of(
     plan: Plan,
     *,
-    traffic: Open | None = None,
+    traffic: FakeTraffic | None = None,
     limits: ExecutionLimits | None = None,
     bounds: TokenBounds | None = None,
     **how: Any,
@@ -120,7 +120,7 @@ def machine_of(
     given, whole, rules = plan.given, how.pop("whole", False), Rules(limits or ExecutionLimits(), **how)
     limited = given.budget_nanos is not None or given.budget_tokens is not None
     room, timeout_s = own_room(given) if limited else None, given.timeout_ms / 1000
-    traffic = traffic or Open()
+    traffic = traffic or FakeTraffic()
     return Machine(
         plan, bounds or given.tokens, room, room, DEADLINE, timeout_s, whole, traffic, rules, rules.on_partial
     )
@@ -132,26 +132,26 @@ def room_of(attempts: Machine) -> Room:
     return attempts.room
 
 
-def begun(attempts: Machine, now: float = 0.0) -> Attempt:
+def next_attempt(attempts: Machine, now: float = 0.0) -> Attempt:
     """The attempt that comes next."""
     attempt = attempts.next(now)
     assert isinstance(attempt, Attempt), attempt
     return attempt
 
 
-def called(attempts: Machine, now: float = 0.0) -> str:
+def next_model(attempts: Machine, now: float = 0.0) -> str:
     """The model of the attempt that comes next."""
-    return begun(attempts, now).model
+    return next_attempt(attempts, now).model
 
 
-def ended(attempts: Machine, now: float = 0.0) -> End | None:
+def end_reached(attempts: Machine, now: float = 0.0) -> End | None:
     """How it ends where nothing comes next."""
     step = attempts.next(now)
     assert step is None, step
     return attempts.end
 
 
-def bring(attempt: Attempt, usage: Usage | None, *, final: bool, delivered: bool = False) -> None:
+def report_usage(attempt: Attempt, usage: Usage | None, *, final: bool, delivered: bool = False) -> None:
     """Let a provider report a usage. ``final``: it came with the answer's end, so there is nothing beyond it."""
     if usage is not None:
         attempt.take(usage)
@@ -161,12 +161,12 @@ def bring(attempt: Attempt, usage: Usage | None, *, final: bool, delivered: bool
 
 
 def succeed(attempts: Machine, attempt: Attempt, usage: Usage) -> None:
-    bring(attempt, usage, final=True)
+    report_usage(attempt, usage, final=True)
     attempt.cost_nanos = usage_nanos(attempt.leg.prices, usage)
     attempts.succeeded(attempt)
 
 
-def fails(
+def fail_attempt(
     attempts: Machine,
     attempt: Attempt,
     kind: str,
@@ -178,36 +178,36 @@ def fails(
     delivered: bool = False,
     **how: Any,
 ) -> None:
-    bring(attempt, usage, final=final, delivered=delivered)
+    report_usage(attempt, usage, final=final, delivered=delivered)
     attempts.failed(attempt, FaultKind(kind), now, touched=touched, **how)
 
 
-def fail(attempts: Machine, kind: str, now: float = 0.0, **how: Any) -> None:
+def fail_latest(attempts: Machine, kind: str, now: float = 0.0, **how: Any) -> None:
     """The last attempt fails."""
     assert attempts.begun is not None
-    fails(attempts, attempts.begun, kind, now, **how)
+    fail_attempt(attempts, attempts.begun, kind, now, **how)
 
 
 MORE = TokenBounds(10, 300, 100)
 """What a repair adds to the prompt."""
 
 
-def misfit(attempts: Machine, now: float = 0.0, **how: object) -> None:
+def fail_invalid(attempts: Machine, now: float = 0.0, **how: object) -> None:
     how = {"usage": Usage(40, 100), "final": True, "touched": True, "repair": MORE} | how
-    fail(attempts, "invalid_output", now=now, **how)
+    fail_latest(attempts, "invalid_output", now=now, **how)
 
 
-def repaired(attempts: Machine, now: float = 0.0) -> str:
+def repaired_model(attempts: Machine, now: float = 0.0) -> str:
     """The model that is asked to repair its answer."""
-    attempt = begun(attempts, now)
+    attempt = next_attempt(attempts, now)
     assert attempt.repair == MORE
     return attempt.model
 
 
-def after_pause(attempts: Machine, now: float = 0.0) -> str:
+def model_after_pause(attempts: Machine, now: float = 0.0) -> str:
     pause = attempts.next(now)
     assert isinstance(pause, Wait)
-    return called(attempts, now + pause.seconds)
+    return next_model(attempts, now + pause.seconds)
 
 
 def test_the_table_knows_every_kind_of_fault() -> None:
@@ -215,37 +215,37 @@ def test_the_table_knows_every_kind_of_fault() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind, rule in FAULTS.items() if rule.retry])
-def test_a_retryable_fault_is_tried_once_more_then_moved_on_from(kind: str) -> None:
+def test_a_retryable_fault_is_retried_once_then_falls_back(kind: str) -> None:
     attempts = machine()
-    assert called(attempts) == "a/one"
-    fail(attempts, kind)
-    assert after_pause(attempts) == "a/one"
-    fail(attempts, kind)
-    assert called(attempts) == "b/two"
+    assert next_model(attempts) == "a/one"
+    fail_latest(attempts, kind)
+    assert model_after_pause(attempts) == "a/one"
+    fail_latest(attempts, kind)
+    assert next_model(attempts) == "b/two"
 
 
-def test_what_a_vendor_says_of_another_try_goes_before_the_kind_of_the_fault() -> None:
+def test_the_vendors_word_on_retries_overrides_the_faults_kind() -> None:
     attempts = machine()
-    called(attempts)
-    fail(attempts, "server", retry=False)
-    assert called(attempts) == "b/two"
-    fail(attempts, "request", retry=True)
-    assert after_pause(attempts) == "b/two"
-    fail(attempts, "request", retry=True)
-    assert called(attempts) == "c/three", "no more often than it may"
+    next_model(attempts)
+    fail_latest(attempts, "server", retry=False)
+    assert next_model(attempts) == "b/two"
+    fail_latest(attempts, "request", retry=True)
+    assert model_after_pause(attempts) == "b/two"
+    fail_latest(attempts, "request", retry=True)
+    assert next_model(attempts) == "c/three", "no more often than it may"
 
 
 @pytest.mark.parametrize(
     "kind", [kind for kind, rule in FAULTS.items() if not rule.retry and rule.fall_back and kind != "context_overflow"]
 )
-def test_a_fault_that_a_second_try_cannot_repair_moves_on_at_once(kind: str) -> None:
+def test_a_fault_not_worth_a_retry_falls_back_at_once(kind: str) -> None:
     attempts = machine()
-    called(attempts)
-    fail(attempts, kind)
-    assert called(attempts) == "b/two"
+    next_model(attempts)
+    fail_latest(attempts, kind)
+    assert next_model(attempts) == "b/two"
 
 
-def test_an_overflow_moves_to_models_whose_declared_windows_may_hold_the_prompt() -> None:
+def test_an_overflow_falls_back_to_models_that_may_hold_the_prompt() -> None:
     pool = [
         POOL[0],
         model("b/same", 0.7),
@@ -259,201 +259,201 @@ def test_an_overflow_moves_to_models_whose_declared_windows_may_hold_the_prompt(
     ):
         attempts = machine_of(plan, bounds=TokenBounds(low, 70_000, 65_000))
         for each in asked:
-            assert called(attempts) == each
-            fail(attempts, "context_overflow")
-        assert ended(attempts) is End.FAILED
+            assert next_model(attempts) == each
+            fail_latest(attempts, "context_overflow")
+        assert end_reached(attempts) is End.FAILED
 
 
-def test_a_refusal_ends_it_unless_the_policy_lets_it_fall_back() -> None:
+def test_a_refusal_is_final_unless_the_policy_falls_back() -> None:
     attempts = machine()
-    called(attempts)
-    fail(attempts, "refused")
-    assert ended(attempts) is End.REFUSED
+    next_model(attempts)
+    fail_latest(attempts, "refused")
+    assert end_reached(attempts) is End.REFUSED
     open_one = machine_of(attempts.plan, on_refusal_fall_back=True)
-    called(open_one)
-    fail(open_one, "refused")
-    assert called(open_one) == "b/two"
+    next_model(open_one)
+    fail_latest(open_one, "refused")
+    assert next_model(open_one) == "b/two"
 
 
-def test_the_table_alone_says_who_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fault_table_alone_decides_fallbacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FAULTS, FaultKind.AUTH, FAULTS[FaultKind.AUTH]._replace(fall_back=False))
     monkeypatch.setitem(FAULTS, FaultKind.SERVER, FAULTS[FaultKind.SERVER]._replace(fall_back=False))
     monkeypatch.setitem(FAULTS, FaultKind.REFUSED, FAULTS[FaultKind.REFUSED]._replace(fall_back=True))
     for kind, then, end in (("auth", None, End.FAILED), ("server", Wait, None), ("refused", Attempt, None)):
         attempts = machine()
-        called(attempts)
-        fail(attempts, kind)
+        next_model(attempts)
+        fail_latest(attempts, kind)
         step = attempts.next(0.0)
         assert step is None if then is None else isinstance(step, then)
         assert attempts.end is end
     attempts = machine(max_retries=0)
-    called(attempts)
-    fail(attempts, "server")
-    assert ended(attempts) is End.FAILED
+    next_model(attempts)
+    fail_latest(attempts, "server")
+    assert end_reached(attempts) is End.FAILED
 
 
 @pytest.mark.parametrize("retries", [0, 5])
-def test_an_answer_that_does_not_fit_is_repaired_once_a_model_whatever_the_retries(retries: int) -> None:
+def test_an_invalid_answer_is_repaired_once_per_model(retries: int) -> None:
     attempts = machine(max_retries=retries, fallback=("b/two",))
     for name in ("a/one", "b/two"):
-        first = begun(attempts)
+        first = next_attempt(attempts)
         assert first.repair is None
         assert first.model == name
-        misfit(attempts)
-        assert repaired(attempts) == name
-        misfit(attempts)
-    assert ended(attempts) is End.FAILED
+        fail_invalid(attempts)
+        assert repaired_model(attempts) == name
+        fail_invalid(attempts)
+    assert end_reached(attempts) is End.FAILED
 
 
 def test_an_answer_that_cannot_be_repaired_falls_back_at_once() -> None:
     attempts = machine()
-    called(attempts)
-    misfit(attempts, repair=None)
-    assert called(attempts) == "b/two"
+    next_model(attempts)
+    fail_invalid(attempts, repair=None)
+    assert next_model(attempts) == "b/two"
 
 
-def test_only_a_kind_that_the_table_says_so_of_is_repaired() -> None:
+def test_only_faults_marked_in_the_table_are_repaired() -> None:
     for kind, rule in FAULTS.items():
         attempts = machine()
-        called(attempts)
-        fail(attempts, kind, repair=MORE)
+        next_model(attempts)
+        fail_latest(attempts, kind, repair=MORE)
         step = attempts.next(0.0)
         assert (isinstance(step, Attempt) and step.repair is not None) is rule.repair, kind
         assert rule.repair is (kind is FaultKind.INVALID_OUTPUT)
 
 
-def test_another_try_of_a_repair_is_a_repair() -> None:
+def test_a_retry_of_a_repair_is_a_repair() -> None:
     attempts = machine(max_retries=2)
-    called(attempts)
-    misfit(attempts)
-    assert repaired(attempts) == "a/one"
-    fail(attempts, "server")
+    next_model(attempts)
+    fail_invalid(attempts)
+    assert repaired_model(attempts) == "a/one"
+    fail_latest(attempts, "server")
     pause = attempts.next(0.0)
     assert isinstance(pause, Wait)
-    assert repaired(attempts, pause.seconds) == "a/one"
+    assert repaired_model(attempts, pause.seconds) == "a/one"
 
 
-def test_a_repair_must_not_begin_in_the_time_of_the_next_model() -> None:
+def test_a_repair_does_not_start_in_the_time_reserved_for_the_next_model() -> None:
     attempts = machine()
-    called(attempts)
-    misfit(attempts, now=44.0)
-    assert repaired(attempts, 44.0) == "a/one"
+    next_model(attempts)
+    fail_invalid(attempts, now=44.0)
+    assert repaired_model(attempts, 44.0) == "a/one"
     late = machine()
-    called(late)
-    misfit(late, now=45.0)  # a quarter of the time is the fallback's
-    assert called(late, 45.0) == "b/two"
+    next_model(late)
+    fail_invalid(late, now=45.0)  # a quarter of the time is the fallback's
+    assert next_model(late, 45.0) == "b/two"
     last = machine(fallback=())
-    called(last)
-    misfit(last, now=59.0)
-    assert repaired(last, 59.0) == "a/one"
+    next_model(last)
+    fail_invalid(last, now=59.0)
+    assert repaired_model(last, 59.0) == "a/one"
     over = machine(fallback=())
-    called(over)
-    misfit(over, now=DEADLINE)
-    assert ended(over, DEADLINE) is End.TIMED_OUT
+    next_model(over)
+    fail_invalid(over, now=DEADLINE)
+    assert end_reached(over, DEADLINE) is End.TIMED_OUT
 
 
 def test_a_repair_is_capped_and_billed_with_its_longer_prompt() -> None:
     attempts = machine(budget_nanos=20_000_000, budget_tokens=4_000)
-    called(attempts)
-    misfit(attempts)  # $0.00044, 140 tokens
-    attempt = begun(attempts)
+    next_model(attempts)
+    fail_invalid(attempts)  # $0.00044, 140 tokens
+    attempt = next_attempt(attempts)
     left_nanos, left_tokens = 20_000_000 - 440_000, 4_000 - 140
     assert attempt.cap == min((left_nanos - 340_000) // 4_000, left_tokens - 340)
-    misfit(attempts, usage=None, final=False)
+    fail_invalid(attempts, usage=None, final=False)
     used_nanos, used_tokens = 340_000 + 4_000 * attempt.cap, 340 + attempt.cap
     assert attempts.room == (left_nanos - used_nanos, left_tokens - used_tokens)
 
 
-def test_a_repair_that_the_budget_cannot_pay_is_left_out() -> None:
+def test_an_unaffordable_repair_is_skipped() -> None:
     pool = [POOL[0], model("b/cheap", 0.7, pricing_per_1m=Pricing(0.1, 0.4))]
     attempts = machine(pool, budget_nanos=5_000_000, max_output_tokens=1_000)
-    called(attempts)
-    misfit(attempts, usage=Usage(40, 150))  # leaves $0.00436, a repair takes up to $0.00434
-    assert repaired(attempts) == "a/one"
+    next_model(attempts)
+    fail_invalid(attempts, usage=Usage(40, 150))  # leaves $0.00436, a repair takes up to $0.00434
+    assert repaired_model(attempts) == "a/one"
     dearer = machine(pool, budget_nanos=5_000_000, max_output_tokens=1_000)
-    called(dearer)
-    misfit(dearer, usage=Usage(40, 160))
-    assert called(dearer) == "b/cheap"
+    next_model(dearer)
+    fail_invalid(dearer, usage=Usage(40, 160))
+    assert next_model(dearer) == "b/cheap"
 
 
-def test_the_next_model_gets_the_prompt_as_it_was() -> None:
+def test_the_next_model_gets_the_original_prompt() -> None:
     attempts = machine(budget_tokens=50_000, max_output_tokens=1_000)
-    called(attempts)
-    misfit(attempts)
-    repaired(attempts)
-    misfit(attempts)
-    attempt = begun(attempts)
+    next_model(attempts)
+    fail_invalid(attempts)
+    repaired_model(attempts)
+    fail_invalid(attempts)
+    attempt = next_attempt(attempts)
     assert attempt.repair is None
     before = room_of(attempts).tokens
     assert before is not None
-    fail(attempts, "reset", touched=True)
+    fail_latest(attempts, "reset", touched=True)
     assert room_of(attempts).tokens == before - 1_040
 
 
 def test_a_repair_too_long_for_its_model_does_not_rule_out_the_next() -> None:
     attempts = machine()
-    called(attempts)
-    misfit(attempts)
-    repaired(attempts)
-    fail(attempts, "context_overflow")
-    assert called(attempts) == "b/two"
+    next_model(attempts)
+    fail_invalid(attempts)
+    repaired_model(attempts)
+    fail_latest(attempts, "context_overflow")
+    assert next_model(attempts) == "b/two"
 
 
-def test_the_deadline_ends_it_wherever_it_stands() -> None:
+def test_the_deadline_ends_the_request_in_any_state() -> None:
     attempts = machine()
-    called(attempts)
-    fail(attempts, "timeout", now=60.0)
-    assert ended(attempts, 60.0) is End.TIMED_OUT
+    next_model(attempts)
+    fail_latest(attempts, "timeout", now=60.0)
+    assert end_reached(attempts, 60.0) is End.TIMED_OUT
     late = machine()
-    assert ended(late, 60.0) is End.TIMED_OUT
+    assert end_reached(late, 60.0) is End.TIMED_OUT
     told = machine_of(late.plan, on_partial="error")
-    called(told)
-    fail(told, "reset", now=60.0, touched=True, delivered=True)
-    assert ended(told, 60.0) is End.TIMED_OUT
+    next_model(told)
+    fail_latest(told, "reset", now=60.0, touched=True, delivered=True)
+    assert end_reached(told, 60.0) is End.TIMED_OUT
 
 
-def test_no_pause_is_begun_that_the_deadline_would_cut() -> None:
+def test_no_pause_reaches_past_the_deadline() -> None:
     attempts = machine()
-    called(attempts, 58.0)
-    fail(attempts, "rate_limited", now=58.0, retry_after=4.0)
-    assert called(attempts, 58.0) == "b/two"
+    next_model(attempts, 58.0)
+    fail_latest(attempts, "rate_limited", now=58.0, retry_after=4.0)
+    assert next_model(attempts, 58.0) == "b/two"
 
 
 @pytest.mark.parametrize(("timeout_ms", "latest"), [(60_000, 59.95), (5_000, 59.95), (1_000, 59.99)])
-def test_no_further_attempt_is_begun_that_has_no_time_to_be_of_use(timeout_ms: float, latest: float) -> None:
+def test_no_further_attempt_starts_with_too_little_time(timeout_ms: float, latest: float) -> None:
     for late in (False, True):
         now = latest + 1e-3 * late
         attempts = machine(timeout_ms=timeout_ms)
-        called(attempts)
-        fail(attempts, "auth", now=now)
+        next_model(attempts)
+        fail_latest(attempts, "auth", now=now)
         assert (attempts.next(now) is None and attempts.end is End.TIMED_OUT) is late
         again = machine(timeout_ms=timeout_ms)
-        called(again)
-        fail(again, "server", now=now - 0.1)
+        next_model(again)
+        fail_latest(again, "server", now=now - 0.1)
         assert isinstance(again.next(now - 0.1), Attempt if late else Wait), "a pause before it is part of the time"
 
 
-def test_a_first_attempt_is_made_however_late_and_what_nothing_could_follow_failed_for_its_own_reason() -> None:
-    assert called(machine(), 59.999) == "a/one"
+def test_the_first_attempt_is_made_however_late_and_its_fault_decides_the_end() -> None:
+    assert next_model(machine(), 59.999) == "a/one"
     alone = machine(fallback=())
-    called(alone)
-    fail(alone, "auth", now=59.999)
-    assert ended(alone, 59.999) is End.FAILED
+    next_model(alone)
+    fail_latest(alone, "auth", now=59.999)
+    assert end_reached(alone, 59.999) is End.FAILED
 
 
 def pauses_of(attempts: Machine, jitter: float, *asked: float | None) -> list[float]:
     pauses = []
-    called(attempts)
+    next_model(attempts)
     for asked_s in asked:
-        fail(attempts, "server", retry_after=asked_s, jitter=jitter)
+        fail_latest(attempts, "server", retry_after=asked_s, jitter=jitter)
         step = attempts.next(0.0)
         assert isinstance(step, Wait)
         pauses.append(round(step.seconds, 6))
-        called(attempts)
+        next_model(attempts)
     return pauses
 
 
-def test_pauses_are_drawn_from_ever_wider_ranges_and_a_shorter_retry_after_shortens_none() -> None:
+def test_pauses_grow_and_a_shorter_retry_after_does_not_shorten_them() -> None:
     none = (None,) * 5
     assert pauses_of(machine(max_retries=5), 0.0, *none) == [0.1] * 5
     assert pauses_of(machine(max_retries=5), 0.5, *none) == [0.2, 0.35, 0.575, 0.9125, 1.05]
@@ -461,32 +461,32 @@ def test_pauses_are_drawn_from_ever_wider_ranges_and_a_shorter_retry_after_short
     assert pauses_of(machine(max_retries=5), 0.5, None, 0.0, 3.0, None) == [0.2, 0.35, 3.0, 0.9125]
 
 
-def test_the_end_of_the_chain_is_the_end() -> None:
+def test_the_request_ends_with_its_chain() -> None:
     attempts = machine(fallback=("b/two",))
     for expected in ("a/one", "b/two"):
-        assert called(attempts) == expected
-        fail(attempts, "auth")
-    assert ended(attempts) is End.FAILED
+        assert next_model(attempts) == expected
+        fail_latest(attempts, "auth")
+    assert end_reached(attempts) is End.FAILED
 
 
-def test_delivered_content_is_restarted_or_ends_in_an_error_as_asked() -> None:
+def test_a_fault_after_content_restarts_or_fails_as_configured() -> None:
     attempts = machine()
-    called(attempts)
-    fail(attempts, "timeout", delivered=True, touched=True)
-    attempt = begun(attempts)
+    next_model(attempts)
+    fail_latest(attempts, "timeout", delivered=True, touched=True)
+    attempt = next_attempt(attempts)
     assert attempt.restart
     honest = machine_of(attempts.plan, on_partial="error")
-    called(honest)
-    fail(honest, "timeout", delivered=True, touched=True)
-    assert ended(honest) is End.FAILED
+    next_model(honest)
+    fail_latest(honest, "timeout", delivered=True, touched=True)
+    assert end_reached(honest) is End.FAILED
 
 
-def test_a_whole_answer_has_four_times_what_was_observed_and_never_less_than_it_usually_takes() -> None:
+def test_patience_for_a_whole_answer_is_four_times_the_observed_time() -> None:
     slow = model("a/slow", 0.99, ttft_s=1.0, tokens_per_s=20.0)  # expected: some twenty seconds
     seen = {"a/slow": ModelHealth(latency_p95_ms=4_000)}
 
     def patience_s(health: dict[str, ModelHealth]) -> float:
-        return begun(machine_of(decide(GIVEN, board([slow, POOL[1]], health)), whole=True)).patience_s
+        return next_attempt(machine_of(decide(GIVEN, board([slow, POOL[1]], health)), whole=True)).patience_s
 
     expected_s = 1.0 + 400 / 20.0
     assert patience_s({}) == 4 * expected_s
@@ -494,73 +494,73 @@ def test_a_whole_answer_has_four_times_what_was_observed_and_never_less_than_it_
     assert patience_s({"a/slow": ModelHealth(latency_p95_ms=8_000)}) == 32.0
 
 
-def test_where_every_model_refuses_it_is_a_refusal() -> None:
+def test_the_end_is_a_refusal_if_every_model_refuses() -> None:
     attempts = machine_of(machine(fallback=("b/two",)).plan, on_refusal_fall_back=True)
     for _ in range(2):
-        called(attempts)
-        fail(attempts, "refused")
-    assert ended(attempts) is End.REFUSED
+        next_model(attempts)
+        fail_latest(attempts, "refused")
+    assert end_reached(attempts) is End.REFUSED
 
 
-def test_first_signs_of_life_are_due_in_time_for_the_fallback() -> None:
+def test_the_first_token_is_due_in_time_for_a_fallback() -> None:
     attempts = machine()
-    attempt = begun(attempts)
+    attempt = next_attempt(attempts)
     assert attempt.due_at == 10.0  # four times the prior's one second, at least ten
-    attempt = begun(machine([model("a/slower", 0.99, ttft_s=3.0), POOL[1]]))
+    attempt = next_attempt(machine([model("a/slower", 0.99, ttft_s=3.0), POOL[1]]))
     assert attempt.due_at == 12.0
     slow = machine([model("a/slow", 0.99, ttft_s=12.0), POOL[1]])
-    attempt = begun(slow)
+    attempt = next_attempt(slow)
     assert attempt.due_at == 45.0  # a quarter of the time is the fallback's
-    fail(slow, "timeout", now=45.0)
-    attempt = begun(slow, 45.0)
+    fail_latest(slow, "timeout", now=45.0)
+    attempt = next_attempt(slow, 45.0)
     assert attempt.due_at == DEADLINE  # the last has all that is left
 
 
-def test_another_try_leaves_the_first_fallback_as_much_time_as_the_first_did() -> None:
+def test_a_retry_leaves_the_fallback_its_full_time() -> None:
     attempts = machine([model("a/slow", 0.99, ttft_s=60.0), *POOL[1:]])
     for now, due_at in ((0.0, 45.0), (30.0, 45.0), (44.0, 56.0)):  # a quarter of all, then of what is left
         step = attempts.next(now)
         attempt = attempts.next(now) if isinstance(step, Wait) else step
         assert isinstance(attempt, Attempt)
         assert attempts.latest == due_at
-        fail(attempts, "server", now=now)
+        fail_latest(attempts, "server", now=now)
 
 
-def test_what_an_attempt_used_is_gone_from_the_room() -> None:
+def test_an_attempts_usage_is_deducted_from_the_room() -> None:
     attempts = machine(budget_nanos=20_000_000)
-    begun(attempts)
-    fail(attempts, "auth", usage=Usage(40, 1_000), final=True)  # $0.00404
-    second = begun(attempts)
+    next_attempt(attempts)
+    fail_latest(attempts, "auth", usage=Usage(40, 1_000), final=True)  # $0.00404
+    second = next_attempt(attempts)
     assert second.cap == (20_000_000 - 4_040_000 - 40_000) // 4_000
 
 
-def test_what_a_broken_answer_reported_early_is_no_bound() -> None:
+def test_usage_reported_before_a_break_is_no_upper_bound() -> None:
     attempts = machine(budget_nanos=10_000_000)
-    first = begun(attempts)
+    first = next_attempt(attempts)
     assert first.cap is not None
-    fail(attempts, "reset", usage=Usage(40, 1), touched=True)
+    fail_latest(attempts, "reset", usage=Usage(40, 1), touched=True)
     assert room_of(attempts).nanos == 10_000_000 - (40_000 + 4_000 * first.cap)
 
 
-def test_unknown_usage_after_content_is_taken_at_its_worst() -> None:
+def test_unknown_usage_after_content_counts_as_the_worst_case() -> None:
     attempts = machine(budget_nanos=10_000_000)
-    first = begun(attempts)
+    first = next_attempt(attempts)
     assert first.cap is not None
-    fail(attempts, "timeout", touched=True)
+    fail_latest(attempts, "timeout", touched=True)
     assert room_of(attempts).nanos == 10_000_000 - (40_000 + 4_000 * first.cap)
 
 
-def test_of_an_attempt_that_used_more_than_its_cap_all_is_gone() -> None:
+def test_usage_beyond_the_cap_is_deducted_in_full() -> None:
     attempts = machine(budget_nanos=50_000_000, budget_tokens=50_000, max_output_tokens=1_000)
-    called(attempts)
-    fail(attempts, "reset", usage=Usage(40, 3_000), touched=True)
+    next_model(attempts)
+    fail_latest(attempts, "reset", usage=Usage(40, 3_000), touched=True)
     assert attempts.room == (50_000_000 - (40_000 + 4_000 * 3_000), 50_000 - 3_040)
 
 
-def test_what_came_with_the_end_of_an_answer_is_all_that_it_used() -> None:
+def test_usage_reported_at_the_end_is_final() -> None:
     attempts = machine(budget_nanos=50_000_000, budget_tokens=50_000)
-    called(attempts)
-    fail(attempts, "malformed", usage=Usage(40, 10), touched=True, final=True)
+    next_model(attempts)
+    fail_latest(attempts, "malformed", usage=Usage(40, 10), touched=True, final=True)
     assert attempts.room == (50_000_000 - 80_000, 50_000 - 50)
 
 
@@ -574,23 +574,23 @@ def test_what_came_with_the_end_of_an_answer_is_all_that_it_used() -> None:
         ({}, False),
     ],
 )
-def test_a_cap_is_the_budgets_where_it_is_below_what_was_asked_for(given: dict[str, Any], by_budget: bool) -> None:
-    assert begun(machine(**given)).budget_capped is by_budget
+def test_a_cap_below_the_requested_one_counts_as_the_budgets(given: dict[str, Any], by_budget: bool) -> None:
+    assert next_attempt(machine(**given)).budget_capped is by_budget
 
 
 def test_a_fault_before_any_answer_costs_nothing() -> None:
     attempts = machine(budget_nanos=10_000_000)
-    called(attempts)
-    fail(attempts, "server")
+    next_model(attempts)
+    fail_latest(attempts, "server")
     assert room_of(attempts).nanos == 10_000_000
 
 
-def test_members_that_the_rest_of_the_budget_cannot_pay_are_passed_over() -> None:
+def test_models_the_rest_of_the_budget_cannot_pay_are_skipped() -> None:
     pool = [POOL[0], model("b/dear", 0.7, pricing_per_1m=Pricing(20.0, 90.0)), model("c/cheap", 0.4)]
     attempts = machine(pool, budget_nanos=100_000_000)
-    called(attempts)
-    fail(attempts, "auth", usage=Usage(40, 20_000), final=True)  # leaves $0.02
-    assert called(attempts) == "c/cheap"
+    next_model(attempts)
+    fail_latest(attempts, "auth", usage=Usage(40, 20_000), final=True)  # leaves $0.02
+    assert next_model(attempts) == "c/cheap"
 
 
 @st.composite
@@ -670,7 +670,7 @@ def test_no_mix_of_prices_usage_and_faults_spends_more_than_the_budget(
             told = used if final else part if answered and chance.random() < 0.5 else None
             touched = answered and (told is not None or not FAULTS[kind].billed)
             more = chance.choice([None, TokenBounds(1, chance.randint(1, 5_000), 1)])
-            fails(attempts, step, kind, now, usage=told, final=final, touched=touched, repair=more)
+            fail_attempt(attempts, step, kind, now, usage=told, final=final, touched=touched, repair=more)
         now += chance.random()
     assert budget_nanos is None or nanos <= budget_nanos
     assert budget_tokens is None or tokens <= budget_tokens
@@ -688,105 +688,105 @@ def gated(*names: str, until: float = 10.0, probes: Collection[str] = (), **how:
     """A machine whose traffic keeps some models away, and lets others through as probes."""
     attempts = machine()
     rows = {row_of(attempts.plan, name): until + place for place, name in enumerate(names)}
-    return machine_of(attempts.plan, traffic=Open(rows, [row_of(attempts.plan, name) for name in probes]), **how)
+    return machine_of(attempts.plan, traffic=FakeTraffic(rows, [row_of(attempts.plan, name) for name in probes]), **how)
 
 
-def test_a_model_whose_circuit_is_open_is_passed_over_without_an_attempt() -> None:
-    attempt = begun(gated("a/one"))
+def test_a_model_with_an_open_circuit_is_skipped() -> None:
+    attempt = next_attempt(gated("a/one"))
     assert (attempt.model, attempt.number, attempt.probe, attempt.after) == ("b/two", 1, False, None)
 
 
-def test_of_models_whose_circuits_are_all_open_the_one_due_soonest_is_called_once() -> None:
+def test_if_all_circuits_are_open_the_model_due_soonest_is_called_once() -> None:
     attempts = gated("c/three", "d/four", "a/one", "b/two")
-    attempt = begun(attempts)
+    attempt = next_attempt(attempts)
     assert (attempt.model, attempt.number, attempt.probe) == ("c/three", 1, True)
-    fail(attempts, "auth")
-    assert ended(attempts, 1.0) is End.FAILED
+    fail_latest(attempts, "auth")
+    assert end_reached(attempts, 1.0) is End.FAILED
 
 
-def test_an_attempt_for_want_of_another_is_not_tried_again_while_its_circuit_is_open() -> None:
+def test_a_forced_attempt_is_not_retried_while_its_circuit_is_open() -> None:
     attempts = gated("d/four", "a/one", "b/two", "c/three")
-    assert called(attempts) == "d/four"
-    fail(attempts, "server")
+    assert next_model(attempts) == "d/four"
+    fail_latest(attempts, "server")
     step = attempts.next(0.0)
     assert isinstance(step, Wait)
-    assert ended(attempts, step.seconds) is End.FAILED
+    assert end_reached(attempts, step.seconds) is End.FAILED
 
 
-def test_of_what_is_left_after_a_fault_the_one_due_soonest_is_called() -> None:
+def test_after_a_fault_the_remaining_model_due_soonest_is_called() -> None:
     attempts = gated("d/four", "c/three", "b/two")
-    assert called(attempts) == "a/one"
-    fail(attempts, "auth")
-    attempt = begun(attempts)
+    assert next_model(attempts) == "a/one"
+    fail_latest(attempts, "auth")
+    attempt = next_attempt(attempts)
     assert (attempt.model, attempt.probe, attempt.number) == ("d/four", True, 2)
 
 
-def test_a_model_behind_a_failed_one_is_passed_over_where_its_circuit_is_open() -> None:
+def test_a_fallback_with_an_open_circuit_is_skipped() -> None:
     attempts = gated("b/two")
-    assert called(attempts) == "a/one"
-    fail(attempts, "auth")
-    assert called(attempts) == "c/three"
+    assert next_model(attempts) == "a/one"
+    fail_latest(attempts, "auth")
+    assert next_model(attempts) == "c/three"
 
 
-def test_a_circuit_that_opened_during_the_pause_ends_the_tries_of_its_model() -> None:
-    traffic = Open()
+def test_a_circuit_opened_during_the_pause_ends_its_models_retries() -> None:
+    traffic = FakeTraffic()
     attempts = machine_of(machine().plan, traffic=traffic)
-    assert called(attempts) == "a/one"
-    fail(attempts, "server")
+    assert next_model(attempts) == "a/one"
+    fail_latest(attempts, "server")
     traffic.closed[attempts.plan.legs[0].row] = 10.0
-    assert after_pause(attempts) == "b/two"
+    assert model_after_pause(attempts) == "b/two"
 
 
-def test_a_model_that_is_let_through_as_a_probe_is_marked_as_one() -> None:
-    assert begun(gated(probes=["a/one"])).probe
-    assert not begun(gated(probes=["b/two"])).probe
+def test_a_probe_is_marked_as_one() -> None:
+    assert next_attempt(gated(probes=["a/one"])).probe
+    assert not next_attempt(gated(probes=["b/two"])).probe
 
 
-def test_a_model_that_the_budget_cannot_pay_is_not_called_for_want_of_another() -> None:
+def test_an_unaffordable_model_is_never_forced() -> None:
     pool = [POOL[0], model("b/dear", 0.7, pricing_per_1m=Pricing(20.0, 90.0))]
     plan = decide(replace(GIVEN, budget_nanos=100_000_000, fallback=("b/dear",)), board(pool))
-    attempts = machine_of(plan, traffic=Open({row_of(plan, "b/dear"): 10.0}))
-    called(attempts)
-    fail(attempts, "auth", usage=Usage(40, 20_000), final=True)
-    assert ended(attempts) is End.FAILED
+    attempts = machine_of(plan, traffic=FakeTraffic({row_of(plan, "b/dear"): 10.0}))
+    next_model(attempts)
+    fail_latest(attempts, "auth", usage=Usage(40, 20_000), final=True)
+    assert end_reached(attempts) is End.FAILED
 
 
 @pytest.mark.parametrize(("spare", "then"), [(0, "b/two"), (1, "a/one")])
-def test_where_second_tries_are_many_the_next_model_is_called_at_once(spare: int, then: str) -> None:
-    attempts = machine_of(machine().plan, traffic=Open(spare=spare))
-    called(attempts)
-    fail(attempts, "server")
-    assert (called(attempts) if spare == 0 else after_pause(attempts)) == then
+def test_an_exhausted_retry_budget_falls_back_at_once(spare: int, then: str) -> None:
+    attempts = machine_of(machine().plan, traffic=FakeTraffic(spare=spare))
+    next_model(attempts)
+    fail_latest(attempts, "server")
+    assert (next_model(attempts) if spare == 0 else model_after_pause(attempts)) == then
 
 
-def test_nothing_is_taken_from_the_retry_budget_for_a_try_that_is_not_made() -> None:
-    traffic = Open(spare=1)
+def test_a_retry_not_made_costs_no_retry_budget() -> None:
+    traffic = FakeTraffic(spare=1)
     attempts = machine_of(machine().plan, traffic=traffic)
-    called(attempts, 58.0)
-    fail(attempts, "server", now=58.0, retry_after=4.0)  # it would end after the deadline
+    next_model(attempts, 58.0)
+    fail_latest(attempts, "server", now=58.0, retry_after=4.0)  # it would end after the deadline
     assert traffic.spare == 1
 
 
 @pytest.mark.parametrize("asked_s", [6.0, 1e9])
-def test_a_retry_after_that_is_too_long_moves_on(asked_s: float) -> None:
+def test_too_long_a_retry_after_falls_back(asked_s: float) -> None:
     attempts = machine()
-    called(attempts)
-    fail(attempts, "rate_limited", retry_after=asked_s)
-    assert called(attempts) == "b/two"
+    next_model(attempts)
+    fail_latest(attempts, "rate_limited", retry_after=asked_s)
+    assert next_model(attempts) == "b/two"
 
 
-def test_answers_that_guardrails_blocked_end_it_as_blocked() -> None:
+def test_a_request_whose_answers_were_blocked_ends_as_blocked() -> None:
     attempts = machine(fallback=("b/two",))
     for _ in range(2):
-        called(attempts)
-        fail(attempts, "blocked", touched=True)
-    assert ended(attempts) is End.BLOCKED
+        next_model(attempts)
+        fail_latest(attempts, "blocked", touched=True)
+    assert end_reached(attempts) is End.BLOCKED
     mixed = machine(fallback=("b/two",))
-    called(mixed)
-    fail(mixed, "blocked", touched=True)
-    called(mixed)
-    fail(mixed, "auth")
-    assert ended(mixed) is End.FAILED
+    next_model(mixed)
+    fail_latest(mixed, "blocked", touched=True)
+    next_model(mixed)
+    fail_latest(mixed, "auth")
+    assert end_reached(mixed) is End.FAILED
 
 
 # --- hedges
@@ -798,7 +798,7 @@ def hedged(
     pool: list[Model] | None = None,
     seen: Mapping[str, ModelHealth] = OBSERVED,
     *,
-    traffic: Open | None = None,
+    traffic: FakeTraffic | None = None,
     whole: bool = False,
     **given: object,
 ) -> Machine:
@@ -808,7 +808,7 @@ def hedged(
 
 def racing(attempts: Machine) -> tuple[Attempt, Attempt]:
     """The first attempt, and the hedge beside it."""
-    first = begun(attempts)
+    first = next_attempt(attempts)
     hedge = attempts.hedge(2.0)
     assert hedge is not None
     return first, hedge
@@ -816,15 +816,15 @@ def racing(attempts: Machine) -> tuple[Attempt, Attempt]:
 
 def hedge_s(attempts: Machine, now: float = 0.0) -> float | None:
     """How long a hedge waits for the attempt that comes next."""
-    return attempts.hedge_after_s(begun(attempts, now))
+    return attempts.hedge_after_s(next_attempt(attempts, now))
 
 
 @pytest.mark.parametrize(("whole", "after_s"), [(False, 2.0), (True, 7.0)])
-def test_a_hedge_waits_for_as_long_as_the_model_was_seen_to_take(whole: bool, after_s: float) -> None:
+def test_a_hedge_starts_after_the_models_observed_p95(whole: bool, after_s: float) -> None:
     assert hedge_s(hedged(whole=whole)) == after_s
 
 
-def test_where_nothing_was_observed_or_asked_or_nobody_follows_there_is_no_hedge() -> None:
+def test_there_is_no_hedge_without_observations_request_or_next_model() -> None:
     assert hedge_s(hedged(seen={})) is None
     assert hedge_s(hedged(seen={"a/one": ModelHealth(ttft_ms=2_000)})) is None
     assert hedge_s(hedged(fallback=())) is None
@@ -833,16 +833,16 @@ def test_where_nothing_was_observed_or_asked_or_nobody_follows_there_is_no_hedge
 
 def test_only_the_first_attempt_of_a_request_is_hedged() -> None:
     attempts = hedged(seen=dict.fromkeys(("a/one", "b/two"), OBSERVED["a/one"]), max_retries=1)
-    assert called(attempts) == "a/one"
-    fail(attempts, "server")
+    assert next_model(attempts) == "a/one"
+    fail_latest(attempts, "server")
     pause = attempts.next(0.0)
     assert isinstance(pause, Wait)
     assert hedge_s(attempts, pause.seconds) is None
-    fail(attempts, "server")
+    fail_latest(attempts, "server")
     assert hedge_s(attempts) is None
 
 
-def test_a_hedge_is_the_next_models_and_says_so() -> None:
+def test_a_hedge_calls_the_next_model_and_is_marked() -> None:
     attempts = hedged()
     first, hedge = racing(attempts)
     assert (hedge.number, hedge.hedge, hedge.after, hedge.restart) == (2, True, None, False)
@@ -850,101 +850,101 @@ def test_a_hedge_is_the_next_models_and_says_so() -> None:
     assert (first.hedge, hedge.model) == (False, "b/two")
 
 
-def test_a_hedge_passes_over_open_circuits_and_may_be_a_probe() -> None:
+def test_a_hedge_skips_open_circuits_and_may_be_a_probe() -> None:
     rows = [leg.row for leg in hedged().plan.legs]
-    traffic = Open({rows[1]: 10.0}, probes=[rows[2]])
+    traffic = FakeTraffic({rows[1]: 10.0}, probes=[rows[2]])
     _, hedge = racing(hedged(traffic=traffic))
     assert (hedge.leg.row, hedge.probe) == (rows[2], True)
-    shut = hedged(traffic=Open(dict.fromkeys(rows[1:], 10.0)))
-    begun(shut)
+    shut = hedged(traffic=FakeTraffic(dict.fromkeys(rows[1:], 10.0)))
+    next_attempt(shut)
     assert shut.hedge(2.0) is None, "nobody is called for want of another, since the first still runs"
 
 
 def test_hedges_draw_on_the_retry_budget() -> None:
-    attempts = hedged(traffic=Open(spare=0))
-    begun(attempts)
+    attempts = hedged(traffic=FakeTraffic(spare=0))
+    next_attempt(attempts)
     assert attempts.hedge(2.0) is None
-    fail(attempts, "auth")
-    assert called(attempts) == "b/two"
+    fail_latest(attempts, "auth")
+    assert next_model(attempts) == "b/two"
 
 
-def test_no_hedge_is_begun_that_has_no_time_to_be_of_use() -> None:
-    traffic = Open()
+def test_no_hedge_starts_with_too_little_time() -> None:
+    traffic = FakeTraffic()
     for now, hedges in ((59.95, True), (59.951, False)):
         attempts, traffic.spare = hedged(traffic=traffic), 1
-        begun(attempts)
+        next_attempt(attempts)
         assert (attempts.hedge(now) is not None) is hedges
     assert traffic.spare == 1, "and takes nothing from the retry budget"
 
 
-def test_a_budget_that_pays_for_one_only_gives_no_hedge() -> None:
+def test_a_budget_for_one_attempt_allows_no_hedge() -> None:
     once = 40 * 1_000 + 1_000 * 4_000
     for budget, hedges in ((2 * once, True), (2 * once - 1, False)):
         attempts = hedged(budget_nanos=budget, max_output_tokens=1_000)
-        begun(attempts)
+        next_attempt(attempts)
         room = attempts.room
         assert (attempts.hedge(2.0) is not None) is hedges
         assert attempts.room == room, "what is reserved is not spent"
     tokens = hedged(budget_tokens=2 * 1_040 - 1, max_output_tokens=1_000)
-    begun(tokens)
+    next_attempt(tokens)
     assert tokens.hedge(2.0) is None
 
 
-def test_where_there_is_no_hedge_all_goes_on_as_without() -> None:
-    attempts = hedged(traffic=Open(spare=1), budget_nanos=5_000_000, max_output_tokens=1_000)
-    begun(attempts)
+def test_a_hedge_not_started_changes_nothing() -> None:
+    attempts = hedged(traffic=FakeTraffic(spare=1), budget_nanos=5_000_000, max_output_tokens=1_000)
+    next_attempt(attempts)
     assert attempts.hedge(2.0) is None
-    fail(attempts, "auth", now=3.0)
-    attempt = begun(attempts, 3.0)
+    fail_latest(attempts, "auth", now=3.0)
+    attempt = next_attempt(attempts, 3.0)
     assert (attempt.model, attempt.number) == ("b/two", 2)
 
 
-def test_a_hedge_that_fails_leaves_the_first_in_peace_and_its_model_is_not_asked_again() -> None:
+def test_a_failed_hedge_leaves_the_first_attempt_running_and_is_not_retried() -> None:
     attempts = hedged(max_retries=1)
     first, hedge = racing(attempts)
-    fails(attempts, hedge, "server")
+    fail_attempt(attempts, hedge, "server")
     assert attempts.end is None
-    fails(attempts, first, "auth", now=4.0)
-    assert called(attempts, 4.0) == "c/three"
+    fail_attempt(attempts, first, "auth", now=4.0)
+    assert next_model(attempts, 4.0) == "c/three"
 
 
-def test_a_first_that_fails_leaves_the_hedge_in_peace_and_is_not_tried_again() -> None:
+def test_a_failed_first_attempt_leaves_the_hedge_running_and_is_not_retried() -> None:
     attempts = hedged(max_retries=1)
     first, hedge = racing(attempts)
-    fails(attempts, first, "server")
+    fail_attempt(attempts, first, "server")
     assert attempts.end is None
-    fails(attempts, hedge, "server", now=4.0)
+    fail_attempt(attempts, hedge, "server", now=4.0)
     pause = attempts.next(4.0)
     assert isinstance(pause, Wait)
-    assert called(attempts, 4.0 + pause.seconds) == "b/two"
-    fail(attempts, "server")
-    assert called(attempts, 5.0) == "c/three"
+    assert next_model(attempts, 4.0 + pause.seconds) == "b/two"
+    fail_latest(attempts, "server")
+    assert next_model(attempts, 5.0) == "c/three"
 
 
 @pytest.mark.parametrize("who", [0, 1])
-def test_a_refusal_ends_both(who: int) -> None:
+def test_a_refusal_ends_both_attempts(who: int) -> None:
     attempts = hedged()
     both = racing(attempts)
-    fails(attempts, both[who], "refused")
-    assert ended(attempts, 3.0) is End.REFUSED
+    fail_attempt(attempts, both[who], "refused")
+    assert end_reached(attempts, 3.0) is End.REFUSED
     attempts.left(both[1 - who], touched=True)
-    assert ended(attempts, 3.0) is End.REFUSED
+    assert end_reached(attempts, 3.0) is End.REFUSED
 
 
 @pytest.mark.parametrize("kind", FaultKind)
 @pytest.mark.parametrize("who", [0, 1])
-def test_what_comes_of_the_other_after_an_answer_changes_nothing(who: int, kind: str) -> None:
+def test_the_losers_outcome_changes_nothing(who: int, kind: str) -> None:
     attempts = hedged(budget_nanos=100_000_000, max_output_tokens=1_000)
     both = racing(attempts)
     succeed(attempts, both[who], Usage(40, 10))
     before = room_of(attempts).nanos
-    fails(attempts, both[1 - who], kind, now=DEADLINE + 1, usage=Usage(40, 10), final=True, delivered=True)
-    assert ended(attempts, 3.0) is End.SUCCEEDED
+    fail_attempt(attempts, both[1 - who], kind, now=DEADLINE + 1, usage=Usage(40, 10), final=True, delivered=True)
+    assert end_reached(attempts, 3.0) is End.SUCCEEDED
     assert before is not None
     assert room_of(attempts).nanos == before - 80_000, "but it is paid"
 
 
-def test_the_one_that_lost_is_taken_at_its_worst_unless_it_was_counted_or_never_began() -> None:
+def test_the_loser_counts_as_the_worst_case_unless_counted_or_never_started() -> None:
     worst = 40 * 1_000 + 1_000 * 4_000
     for usage, touched, cost in (
         (None, True, worst),
@@ -955,27 +955,27 @@ def test_the_one_that_lost_is_taken_at_its_worst_unless_it_was_counted_or_never_
         attempts = hedged(budget_nanos=100_000_000, max_output_tokens=1_000)
         first, hedge = racing(attempts)
         succeed(attempts, hedge, Usage(40, 10))
-        bring(first, usage, final=False)
+        report_usage(first, usage, final=False)
         attempts.left(first, touched=touched)
         assert room_of(attempts).nanos == 100_000_000 - 80_000 - cost
 
 
-def test_after_the_first_lost_and_the_hedge_broke_the_chain_goes_on_behind_the_hedge() -> None:
+def test_after_a_broken_hedge_the_chain_continues_behind_it() -> None:
     attempts = hedged()
     first, hedge = racing(attempts)
     attempts.left(first, touched=False)
-    fails(attempts, hedge, "timeout", delivered=True, touched=True)
-    attempt = begun(attempts, 3.0)
+    fail_attempt(attempts, hedge, "timeout", delivered=True, touched=True)
+    attempt = next_attempt(attempts, 3.0)
     assert (attempt.model, attempt.restart) == ("c/three", True)
 
 
-def test_of_two_that_are_late_at_the_deadline_the_second_ends_it() -> None:
+def test_at_the_deadline_the_second_attempt_ends_the_request() -> None:
     attempts = hedged()
     first, hedge = racing(attempts)
-    fails(attempts, first, "timeout", now=DEADLINE)
+    fail_attempt(attempts, first, "timeout", now=DEADLINE)
     assert attempts.end is None
-    fails(attempts, hedge, "timeout", now=DEADLINE)
-    assert ended(attempts, DEADLINE) is End.TIMED_OUT
+    fail_attempt(attempts, hedge, "timeout", now=DEADLINE)
+    assert end_reached(attempts, DEADLINE) is End.TIMED_OUT
 
 
 @given(
@@ -985,7 +985,7 @@ def test_of_two_that_are_late_at_the_deadline_the_second_ends_it() -> None:
     st.none() | st.integers(1, 4_000),
     st.integers(0, 2**32),
 )
-def test_any_order_of_events_ends_once_and_within_the_budget(
+def test_any_order_of_events_ends_once_within_the_budget(
     pool: list[Model], budget_nanos: int | None, budget_tokens: int | None, max_output: int | None, seed: int
 ) -> None:
     chance = Random(seed)
@@ -1001,7 +1001,7 @@ def test_any_order_of_events_ends_once_and_within_the_budget(
         plan = decide(given, board(pool, {each.id: OBSERVED["a/one"] for each in pool}))
     except NoCandidates:
         return
-    traffic = Open(
+    traffic = FakeTraffic(
         {leg.row: chance.choice([0.0, 1.0, 30.0, 90.0]) for leg in plan.legs},
         spare=chance.randint(0, 4),
     )
@@ -1073,7 +1073,7 @@ class Walk:
         answered = self.chance.random() < 0.7
         used = self.use(attempt) if answered else None
         counted = answered and self.chance.random() < 0.3
-        bring(attempt, used if counted else None, final=counted)
+        report_usage(attempt, used if counted else None, final=counted)
         self.attempts.left(attempt, touched=answered and not counted)
         self.look()
 
@@ -1087,7 +1087,7 @@ class Walk:
         answered = FAULTS[kind].billed or self.chance.random() < 0.5
         used = self.use(attempt) if answered else None
         final = answered and self.chance.random() < 0.3
-        fails(
+        fail_attempt(
             self.attempts,
             attempt,
             kind,

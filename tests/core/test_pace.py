@@ -20,48 +20,48 @@ def pace(*chunks: tuple[int, float], limits: ExecutionLimits = LIMITS, us_per_to
     return made
 
 
-def test_content_that_dribbles_is_slow_after_half_a_minute_and_not_before() -> None:
+def test_a_trickle_is_slow_after_half_a_minute() -> None:
     assert not pace(*[(1, 5.0)] * 5).is_slow
     assert pace(*[(1, 5.0)] * 6).is_slow
 
 
 @pytest.mark.parametrize(("characters", "slow"), [(1_199, True), (1_200, False), (1_201, False)])
-def test_at_its_share_a_stream_is_quick_enough(characters: int, slow: bool) -> None:
+def test_a_stream_at_exactly_the_share_is_fast_enough(characters: int, slow: bool) -> None:
     assert pace((characters - 1, 29.0), (1, 1.0)).is_slow is slow
 
 
-def test_the_usual_pace_is_the_models_own() -> None:
+def test_the_usual_speed_is_the_models_own() -> None:
     dribble = [(10, 1.0)] * 30
     assert pace(*dribble).is_slow
     assert not pace(*dribble, us_per_token=250_000).is_slow
 
 
-def test_a_model_of_no_known_pace_divides_by_nothing() -> None:
+def test_a_speed_of_zero_does_not_divide_by_zero() -> None:
     assert pace((1, 30.0), us_per_token=0).is_slow
 
 
-def test_the_time_to_the_first_content_is_not_counted_here() -> None:
+def test_the_time_to_the_first_content_does_not_count() -> None:
     slow_start = Pace(LIMITS, US_PER_TOKEN)
     slow_start.chunk(0, 9.0)
     slow_start.chunk(1, 100.0)
     assert not slow_start.is_slow
 
 
-def test_thought_between_content_is_no_slowness() -> None:
+def test_reasoning_between_content_does_not_count_as_slow() -> None:
     thinking = [(0, 1.0)] * 60
     assert not pace((300, 1.0), *thinking, (300, 1.0), *thinking, (1, 1.0)).is_slow
 
 
-def test_signs_of_life_do_not_hide_a_dribble() -> None:
+def test_keepalives_do_not_hide_a_trickle() -> None:
     assert pace(*[(1, 5.0), (0, 5.0)] * 6).is_slow
     assert pace(*[(1, 5.0), (0, 0.0)] * 6).is_slow, "some send their usage with every chunk"
 
 
-def test_a_burst_within_the_stretch_makes_up_for_a_slow_start() -> None:
+def test_a_burst_within_the_period_makes_up_for_a_slow_start() -> None:
     assert not pace((1, 10.0), (1, 10.0), (5_000, 10.0)).is_slow
 
 
-def test_a_stretch_is_judged_by_itself() -> None:
+def test_each_period_is_judged_alone() -> None:
     made = pace((1, 30.0))
     assert made.is_slow
     for _ in range(30):

@@ -60,7 +60,7 @@ def test_a_lemma_is_harder_than_sums() -> None:
     assert predictor().read(LEMMA).difficulty > 0.6 > predictor().read(PROBLEM).difficulty
 
 
-def test_what_is_all_new_says_nothing() -> None:
+def test_an_entirely_unknown_text_moves_nothing() -> None:
     reading = predictor().read("zxqv wvutq bnmpl qwrtz plmkn vbgtr xswzq qazxc wsxed rfvtg")
     assert reading.novelty == 1
     assert reading.cell == (0, 0)
@@ -109,14 +109,14 @@ def test_languages(text: str, language: str) -> None:
 
 
 @given(CELLS, st.lists(st.floats(0, 1), min_size=2, max_size=20))
-def test_a_better_prior_never_gets_less(cell: tuple[int, ...], priors: list[float]) -> None:
+def test_a_better_prior_never_gets_a_lower_quality(cell: tuple[int, ...], priors: list[float]) -> None:
     models = [Model(id=f"some/{at}", quality=prior) for at, prior in enumerate(sorted(priors))]
     column = predictor().column(cell, models)
     assert column is None or list(column) == sorted(column)
 
 
 @given(CELLS, st.lists(st.floats(0, 1), min_size=1, max_size=10), st.floats(0, 1))
-def test_another_model_leaves_the_others(cell: tuple[int, ...], priors: list[float], more: float) -> None:
+def test_another_model_does_not_change_the_others(cell: tuple[int, ...], priors: list[float], more: float) -> None:
     models = [Model(id=f"some/{at}", quality=prior) for at, prior in enumerate(priors)]
     column = predictor().column(cell, models)
     longer = predictor().column(cell, [*models, Model(id="more/one", quality=more)])
@@ -132,7 +132,7 @@ def test_an_easy_prompt_is_easier_for_all() -> None:
 
 
 @given(CELLS, st.floats(0.01, 0.99))
-def test_a_model_that_training_never_saw_stands_near_its_prior(cell: tuple[int, ...], prior: float) -> None:
+def test_a_model_unknown_to_training_stays_near_its_prior(cell: tuple[int, ...], prior: float) -> None:
     column = predictor().column(cell, [Model(id="new/model", quality=prior)])
     far = predictor().column((cell[0], 0), [Model(id="new/model", quality=prior)])
     assert (column is None) == (cell == (0, 0))

@@ -19,7 +19,7 @@ from routewright._core.routing.predict import LARGEST_CELL, Predictor
 from routewright._core.routing.quality import on_grid
 from routewright.wire import Model, Reading
 
-from .worlds import TODAY, asked, pool_of
+from .worlds import TODAY, random_input, random_pool
 
 
 class Ease:
@@ -41,15 +41,15 @@ def ease(strength: float = 2.0) -> Predictor:
 
 
 def pool(chance: Random, size: int) -> Pool:
-    return pool_of(chance, size)
+    return random_pool(chance, size)
 
 
-def test_a_cell_that_says_nothing_leaves_the_priors() -> None:
+def test_the_zero_cell_keeps_the_priors() -> None:
     models = pool(Random(1), 40)
     assert predicted_column(ease(), (0, 0), models) is models.quality
 
 
-def test_models_that_cannot_be_told_apart_move_alike_and_keep_their_order() -> None:
+def test_models_on_one_grid_step_move_alike_and_keep_their_order() -> None:
     for seed in range(50):
         models = pool(Random(seed), 60)
         for step in (-12, -5, 1, 7, 12):
@@ -61,14 +61,14 @@ def test_models_that_cannot_be_told_apart_move_alike_and_keep_their_order() -> N
             assert (np.diff(column[order]) >= 0).all()
 
 
-def test_another_model_leaves_the_column_of_the_others() -> None:
+def test_another_model_does_not_change_the_others_column() -> None:
     models = pool(Random(2), 30)
     more = [*models.models, Model(id="new/one", quality=0.77)]
     column = predicted_column(ease(), (5, 1), models)
     assert predicted_column(ease(), (5, 1), Pool(snapshot(more, TODAY), TODAY))[:30].tolist() == column.tolist()
 
 
-def test_a_span_holds_what_any_reading_says() -> None:
+def test_a_span_contains_every_readings_quality() -> None:
     models = pool(Random(3), 30)
     spans = quality_spans(ease(), models)
     assert [span[0] for span in spans] == models.levels
@@ -77,13 +77,13 @@ def test_a_span_holds_what_any_reading_says() -> None:
         assert all(min(span) <= each <= max(span) for span, each in zip(spans, levels.tolist(), strict=True))
 
 
-def test_where_no_reading_can_change_the_best_model_none_does(full: bool) -> None:
+def test_a_choice_that_is_not_swayed_is_the_same_for_every_reading(full: bool) -> None:
     swayed = steady = 0
     for seed in range(2_000 if full else 150):
         chance = Random(seed)
         models, predictor = pool(chance, chance.choice([2, 3, 5])), ease(chance.choice([0.2, 1.0, 3.0]))
         board = Boards(models).of(health_snapshot({}))
-        given = asked(chance, board, needs=0)
+        given = random_input(chance, board, needs=0)
         order = board.order(given)
         if not order.keys:
             continue

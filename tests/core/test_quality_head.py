@@ -54,7 +54,7 @@ def test_a_planted_difference_between_models_is_found() -> None:
     assert apart == pytest.approx(2.23, abs=0.35), "log(0.8 / 0.2) - log(0.3 / 0.7), on prompts of mathematics"
 
 
-def test_a_difference_that_only_some_prompts_show_is_found_for_these() -> None:
+def test_a_difference_on_some_prompts_is_found_for_those_prompts() -> None:
     rng, samples = Random(7), []
     for number in range(4_000):
         sketch = (MATH, CODE)[number // 2 % 2]
@@ -71,7 +71,7 @@ def test_a_model_with_few_samples_stays_near_the_built_in_predictor() -> None:
     assert abs(sum(fit(samples)["c/new"])) < 0.5
 
 
-def test_sources_that_are_kind_or_harsh_make_no_model_better() -> None:
+def test_a_sources_bias_favours_no_model() -> None:
     samples = []
     for number in range(400):
         source = ("feedback", "judge")[number % 2]
@@ -83,13 +83,13 @@ def test_sources_that_are_kind_or_harsh_make_no_model_better() -> None:
 
 @pytest.mark.parametrize("count", [FEWEST, 900, 5_000])
 @pytest.mark.parametrize("score", [0.0, 1.0])
-def test_where_all_answers_get_one_grade_no_model_is_better_than_one_that_is_not_used(count: int, score: float) -> None:
+def test_uniform_scores_favour_no_model_over_an_unused_one(count: int, score: float) -> None:
     samples = [sample(number, "a/used", score, (MATH, CODE)[number % 2]) for number in range(count)]
     head = head_of(fit(samples))
     assert steps_of(head, MATH) == steps_of(head, CODE) == (0,)
 
 
-def test_a_head_that_predicts_held_out_traces_better_is_taken() -> None:
+def test_a_head_better_on_held_out_traces_is_accepted() -> None:
     figures = evaluate(planted(600, {"a/good": 0.8, "b/bad": 0.3}))
     assert refusal_of(figures) == ""
     assert figures.log_loss < figures.shipped_log_loss
@@ -97,7 +97,7 @@ def test_a_head_that_predicts_held_out_traces_better_is_taken() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_head_of_shuffled_grades_is_refused_with_its_figures(seed: int) -> None:
+def test_a_head_from_shuffled_scores_is_refused_with_its_figures(seed: int) -> None:
     samples = planted(400, {"a/good": 0.8, "b/bad": 0.3, "c/so": 0.5}, seed)
     scores = [each.score for each in samples]
     Random(seed).shuffle(scores)
@@ -108,20 +108,20 @@ def test_a_head_of_shuffled_grades_is_refused_with_its_figures(seed: int) -> Non
     assert f"{figures.shipped_log_loss:.4f}" in said
 
 
-def test_a_head_whose_grades_are_the_other_way_round_on_held_out_traces_is_refused() -> None:
+def test_a_head_contradicted_by_held_out_traces_is_refused() -> None:
     samples = planted(600, {"a/good": 1.0, "b/bad": 0.0})
     turned = [each._replace(score=1 - each.score) if number // 2 % 2 else each for number, each in enumerate(samples)]
     assert refusal_of(evaluate(turned))
 
 
-def test_few_traces_teach_nothing() -> None:
+def test_too_few_traces_are_refused() -> None:
     few = [each._replace(trace_id=f"tr_{place % (FEWEST - 1)}") for place, each in enumerate(planted(600, {"a": 1.0}))]
     assert refusal_of(evaluate(few)) == f"only {FEWEST - 1} traces have a score; at least {FEWEST} are needed"
     assert refusal_of(evaluate(few[:1])) == f"only 1 traces have a score; at least {FEWEST} are needed"
     assert refusal_of(evaluate([])) == f"only 0 traces have a score; at least {FEWEST} are needed"
 
 
-def test_the_same_samples_make_the_same_head() -> None:
+def test_fitting_is_deterministic() -> None:
     samples = planted(500, {"a/good": 0.8, "b/bad": 0.3})
     assert fit(samples) == fit([*samples])
     assert evaluate(samples) == evaluate([*samples])
@@ -131,7 +131,7 @@ def head_of(models: dict[str, tuple[float, ...]]) -> Head:
     return Head(id="hed_1", made_at=0.0, predictor="prd_1", models=models, figures=FIGURES)
 
 
-def test_a_head_moves_its_models_by_eighths_of_a_logit_and_no_other() -> None:
+def test_a_head_moves_only_its_models_in_eighths_of_a_logit() -> None:
     head = head_of({"a/one": (0.5, 0.0, 0.0), "gone/model": (1.0, 0.0, 0.0), "b/two": (0.01, 0.0, 0.05)})
     steps = steps_of(head, MATH)
     assert steps == (4, 8, 0)
@@ -175,7 +175,7 @@ def scores(trace: Trace, feedback: PutFeedback | None = None) -> list[tuple[str,
     return [(each.model, each.source, each.score, each.shipped) for each in samples_of(trace, feedback, SHIPPED)]
 
 
-def test_feedback_is_of_the_model_that_answered_and_goes_before_how_it_ended() -> None:
+def test_feedback_scores_the_serving_model_and_overrides_its_end() -> None:
     trace = told(("a/one", None, "length"))
     assert scores(trace) == [("a/one", "answer", 0.25, 0.5)]
     assert scores(trace, PutFeedback("tr_1", 0.9, None, 1.0)) == [("a/one", "feedback", 0.9, 0.7)]
@@ -185,30 +185,30 @@ def test_feedback_is_of_the_model_that_answered_and_goes_before_how_it_ended() -
 @pytest.mark.parametrize(
     "error", ["connect", "timeout", "rate_limited", "server", "auth", "reset", "truncated", "malformed"]
 )
-def test_outages_say_nothing_of_quality(error: str) -> None:
+def test_outages_are_no_quality_samples(error: str) -> None:
     assert scores(told(("a/one", error, None), ("b/two", None, "stop"), served="b/two")) == [
         ("b/two", "answer", 1.0, 0.5)
     ]
 
 
 @pytest.mark.parametrize("error", ["invalid_output", "refused", "blocked"])
-def test_a_fallback_after_poor_output_speaks_against_the_model_that_was_left(error: str) -> None:
+def test_poor_output_before_a_fallback_scores_zero(error: str) -> None:
     trace = told(("a/one", error, None), ("b/two", None, "stop"), served="b/two")
     assert scores(trace) == [("a/one", "answer", 0.0, 0.5), ("b/two", "answer", 1.0, 0.5)]
 
 
-def test_an_answer_that_was_mended_fits_and_one_that_could_not_be_does_not() -> None:
+def test_a_repaired_answer_scores_one_and_an_invalid_one_zero() -> None:
     mended = told(("a/one", "invalid_output", None), ("a/one", None, "stop"), needs=Need.JSON_SCHEMA)
     assert scores(mended) == [("a/one", "structured", 1.0, 0.5)]
     given_up = told(("a/one", "invalid_output", None), ("a/one", "invalid_output", None), needs=Need.JSON, served=None)
     assert scores(given_up) == [("a/one", "structured", 0.0, 0.5)]
 
 
-def test_an_answer_that_the_callers_own_cap_cut_says_nothing() -> None:
+def test_an_answer_cut_by_the_callers_cap_is_no_sample() -> None:
     assert scores(told(("a/one", None, "length"), max_output_tokens=5)) == []
 
 
-def test_without_a_sketch_nothing_is_learned_nor_of_answers_of_the_cache() -> None:
+def test_traces_without_a_sketch_and_cache_hits_give_no_samples() -> None:
     trace = told(("a/one", None, "stop"))
     assert trace.decision_input is not None
     bare = replace(trace.decision_input, reading=replace(READING, sketch=()))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from math import ceil, log
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.attempts.statistics import Quantiles
+from routewright._core.attempts.statistics import BUCKETS, ERROR, Histogram, quantile, scaled
 
-ERROR = 0.05
 ROUNDING = 1e-9
 
 Weighted = list[tuple[float, float]]
@@ -20,10 +22,10 @@ WEIGHTS = st.sampled_from([1.0, 0.5, 2.0**64, 2.0**-20]) | st.integers(1, 1000).
 SHARES = st.sampled_from([0.0, 0.5, 0.9, 0.95, 0.99, 1.0]) | st.floats(0.0, 1.0)
 
 
-def of(seen: Weighted) -> Quantiles:
-    made = Quantiles(ERROR)
+def of(seen: Weighted) -> Histogram:
+    made: Histogram = defaultdict(float)
     for value, weight in seen:
-        made.weights[made.bucket(value)] += weight
+        made[ceil(log(value) * BUCKETS) if value > 1.0 else 0] += weight
     return made
 
 
@@ -40,59 +42,53 @@ def is_at(found: float, seen: Weighted, share: float) -> bool:
 
 @given(st.lists(st.tuples(VALUES | STEPS, WEIGHTS), min_size=1, max_size=60), SHARES)
 def test_a_quantile_is_within_the_error_of_the_exact_one(seen: Weighted, share: float) -> None:
-    assert is_at(of(seen).at(share), seen, share)
+    assert is_at(quantile(of(seen), share), seen, share)
 
 
 @given(st.lists(st.tuples(VALUES, WEIGHTS), max_size=30), VALUES, st.integers(1, 1000), SHARES)
-def test_one_more_counts_as_if_it_had_been_added_and_is_not(
-    seen: Weighted, more: float, weight: int, share: float
-) -> None:
+def test_an_extra_value_counts_without_being_added(seen: Weighted, more: float, weight: int, share: float) -> None:
     made = of(seen)
-    before = made.at(share), made.total
-    assert made.at(share, more, float(weight)) == of([*seen, (more, float(weight))]).at(share)
-    assert (made.at(share), made.total) == before
+    before = quantile(made, share), sum(made.values())
+    assert quantile(made, share, more, float(weight)) == quantile(of([*seen, (more, float(weight))]), share)
+    assert (quantile(made, share), sum(made.values())) == before
 
 
 @given(st.lists(st.tuples(VALUES, st.integers(1, 1000).map(float)), min_size=1, max_size=30), SHARES)
-def test_the_measure_of_the_weights_does_not_matter(seen: Weighted, share: float) -> None:
+def test_scaling_the_weights_changes_no_quantile(seen: Weighted, share: float) -> None:
     made = of(seen)
-    before, total = made.at(share), made.total
-    made.scale(2.0**-8)  # exact in binary
-    assert made.at(share) == before
-    assert made.total == total / 256
+    before, total = quantile(made, share), sum(made.values())
+    made = scaled(made, 2.0**-8)  # exact in binary
+    assert quantile(made, share) == before
+    assert sum(made.values()) == total / 256
 
 
 @given(st.lists(st.tuples(VALUES, WEIGHTS), min_size=1, max_size=30), st.lists(SHARES, min_size=2, max_size=5))
-def test_a_larger_share_never_has_a_smaller_value(seen: Weighted, shares: list[float]) -> None:
-    found = [of(seen).at(share) for share in sorted(shares)]
+def test_quantiles_rise_with_the_share(seen: Weighted, shares: list[float]) -> None:
+    found = [quantile(of(seen), share) for share in sorted(shares)]
     assert found == sorted(found)
 
 
-def test_a_share_that_ends_with_a_value_is_below_that_value() -> None:
-    assert of([(10.0, 1.0), (1_000.0, 1.0)]).at(0.5) == pytest.approx(10.0, rel=ERROR)
+def test_a_quantile_includes_the_value_at_its_share() -> None:
+    assert quantile(of([(10.0, 1.0), (1_000.0, 1.0)]), 0.5) == pytest.approx(10.0, rel=ERROR)
 
 
 @pytest.mark.parametrize("value", [0.0, -3.0, 0.5, 1.0])
-def test_what_is_below_the_least_counts_as_that(value: float) -> None:
-    assert of([(value, 1.0)]).at(0.5) == 1.0
+def test_values_below_one_count_as_one(value: float) -> None:
+    assert quantile(of([(value, 1.0)]), 0.5) == 1.0
 
 
-def test_of_nothing_the_quantile_is_the_least() -> None:
-    assert Quantiles(ERROR).at(0.5) == 1.0
-    assert Quantiles(ERROR).total == 0.0
+def test_the_quantile_of_no_values_is_one() -> None:
+    assert quantile({}, 0.5) == 1.0
 
 
-def test_what_has_faded_to_next_to_nothing_is_forgotten() -> None:
+def test_negligible_weights_are_dropped() -> None:
     made = of([(1_000.0, 1.0), (5.0, 1e6)])
-    made.scale(1e-12)
-    assert made.at(1.0) == pytest.approx(5.0, rel=ERROR)
-    assert made.total == pytest.approx(1e-6)
-    made.scale(1e-12)
-    assert made.total == 0.0
+    made = scaled(made, 1e-12)
+    assert quantile(made, 1.0) == pytest.approx(5.0, rel=ERROR)
+    assert sum(made.values()) == pytest.approx(1e-6)
+    made = scaled(made, 1e-12)
+    assert sum(made.values()) == 0.0
 
 
-def test_memory_grows_with_the_range_of_the_values_and_not_with_their_number() -> None:
-    made = Quantiles(ERROR)
-    for n in range(100_000):
-        made.weights[made.bucket(1 + n % 60_000)] += 1
-    assert len(made.weights) < 120
+def test_memory_grows_with_the_range_of_values_only() -> None:
+    assert len(of([(float(value), 1.0) for value in range(1, 60_001)])) < 120

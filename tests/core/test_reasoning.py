@@ -84,7 +84,7 @@ def test_expected_cost_and_time_follow_the_effort(asked: dict[str, Any], thought
     assert found.latency_s == pytest.approx(1.0 + output / 100)
 
 
-def test_silent_thought_comes_later_with_more_effort() -> None:
+def test_silent_reasoning_delays_the_first_token_with_more_effort() -> None:
     silent = model("a/one", reasoning=True, ttft_s=21.0, tokens_per_s=100.0)  # 2,000 tokens before the first word
     usual, none, most = (decided([silent], effort=each).candidates[0].latency_s for each in (None, "none", "max"))
     assert usual == pytest.approx(21.0 + 4.0)
@@ -92,7 +92,7 @@ def test_silent_thought_comes_later_with_more_effort() -> None:
     assert most == pytest.approx(101.0 + 4.0)
 
 
-def test_learned_lengths_are_stretched_as_the_priors_are() -> None:
+def test_learned_lengths_scale_with_effort_like_the_priors() -> None:
     seen = {"a/one": ModelHealth(output_tokens=2_800, output_p90=5_600, ttft_ms=2_000)}
     plain = boards([model("a/one", reasoning=True)]).of(health_snapshot(seen))
     low = plain.dialled(RequestOptions(effort="none"))
@@ -101,12 +101,12 @@ def test_learned_lengths_are_stretched_as_the_priors_are() -> None:
     assert low.forecast.output_p90 == [1_600]
 
 
-def test_what_is_learned_of_an_effort_is_told_as_of_none() -> None:
+def test_usage_with_an_effort_is_recorded_as_without() -> None:
     assert RequestOptions(effort="high").as_usual(Usage(10, 600, reasoning=500)) == Usage(10, 300, reasoning=200)
     assert RequestOptions(effort="none").as_usual(Usage(10, 600, reasoning=100)) == Usage(10, 500)
 
 
-def test_only_models_that_think_as_asked_are_left() -> None:
+def test_only_models_that_support_the_effort_fit() -> None:
     pool = [model("a/plain"), model("b/thinks", reasoning=True), model("c/always", reasoning=True)]
     pool[2] = replace(pool[2], unsupported=("reasoning_none", "reasoning_tokens"))
 
@@ -139,7 +139,7 @@ MUTE = tooled("b/mute", "reasoning_tools", "reasoning_none")
 ABLE = tooled("c/able", quality=0.1)
 
 
-def test_tools_beside_an_effort_go_to_models_that_take_both() -> None:
+def test_tools_with_an_effort_need_a_model_that_combines_them() -> None:
     found = decided([SHY, MUTE, ABLE], needs=TOOLED, effort="low")
     assert [each.model for each in found.candidates] == ["c/able"]
     assert {each.model: each.reason for each in found.rejected} == {"a/shy": Reason.PARAMS, "b/mute": Reason.TOOLS}
@@ -149,7 +149,7 @@ def test_tools_beside_an_effort_go_to_models_that_take_both() -> None:
         decided([MUTE], needs=TOOLED, effort="low")
 
 
-def test_tools_alone_keep_a_model_from_thinking_that_takes_them_so() -> None:
+def test_a_model_that_cannot_combine_tools_and_reasoning_does_not_reason() -> None:
     found = decided([SHY, MUTE, ABLE], needs=int(Need.TOOLS))
     cost = {each.model: each.cost_usd for each in found.candidates}
     assert cost.keys() == {"a/shy", "c/able"}
@@ -159,12 +159,12 @@ def test_tools_alone_keep_a_model_from_thinking_that_takes_them_so() -> None:
     assert decided([SHY], needs=int(Need.NO_REASONING | Need.TOOLS), effort="none").model == "a/shy"
 
 
-def test_a_model_that_is_kept_from_thinking_needs_room_for_words_alone() -> None:
+def test_a_model_kept_from_reasoning_needs_room_for_its_text_only() -> None:
     pool = boards([SHY, ABLE]).pool.dialled(RequestOptions(tools=True))
     assert [least_output(pool, row) for row in (0, 1)] == [LEAST_OUTPUT, LEAST_OUTPUT + THINKING_TOKENS]
 
 
-def test_tools_move_no_board_where_all_models_take_them() -> None:
+def test_tools_need_no_other_board_if_all_models_combine_them() -> None:
     board = boards([ABLE, model("d/plain")]).of(health_snapshot({}))
     assert board.dialled(RequestOptions(tools=True)) is board
     assert boards([ABLE, SHY]).of(health_snapshot({})).dialled(RequestOptions(tools=True)).pool.quiet == {1}
@@ -182,7 +182,7 @@ def test_tools_move_no_board_where_all_models_take_them() -> None:
         ("reasoning_tokens_brief", {"reasoning": {"max_tokens": 1023}}, {}),
     ],
 )
-def test_what_is_not_taken_beside_thinking_leaves_a_model_out(
+def test_params_unsupported_with_reasoning_exclude_a_model(
     feature: Feature, params: dict[str, Any], rest: dict[str, Any]
 ) -> None:
     lacking, able = tooled("a/lacking", feature, quality=0.9), tooled("b/able", quality=0.1)
@@ -206,7 +206,7 @@ def test_what_is_not_taken_beside_thinking_leaves_a_model_out(
     ("feature", "given_"),
     [("reasoning_brief", {"effort": "low"}), ("reasoning_tokens_brief", {"thinking_tokens": 1_024})],
 )
-def test_a_budget_pays_for_the_shortest_thought(feature: Feature, given_: dict[str, Any]) -> None:
+def test_a_budget_must_cover_the_shortest_reasoning(feature: Feature, given_: dict[str, Any]) -> None:
     seen, pool = {"a/one": ModelHealth(output_tokens=20, output_p90=30)}, [tooled("a/one", feature)]
     budget = 20 * 1_000 + 1_024 * 4_000
     with pytest.raises(BudgetExceeded):
@@ -218,7 +218,7 @@ def test_a_budget_pays_for_the_shortest_thought(feature: Feature, given_: dict[s
 # Tiers, marks and recordings
 
 
-def test_flex_costs_what_a_batch_does_where_the_vendor_says_so() -> None:
+def test_flex_costs_as_much_as_batch_at_vendors_that_say_so() -> None:
     listed = Pricing(2.0, 8.0, 0.5, batch_input_usd=1.0, batch_output_usd=4.0)
     for provider, expected in (("openai", (1.0, 4.0)), ("groq", (2.0, 8.0))):
         pool = Pool(snapshot([model(f"{provider}/m", pricing_per_1m=listed)], TODAY), TODAY).dialled(
@@ -227,7 +227,7 @@ def test_flex_costs_what_a_batch_does_where_the_vendor_says_so() -> None:
         assert (pool.prices[0][0].input, pool.prices[0][0].output) == tuple(usd * 1_000_000 for usd in expected)
 
 
-def test_a_tier_without_a_price_counts_as_no_price() -> None:
+def test_a_tier_without_a_price_is_unpriced() -> None:
     pool = [model("openai/m"), model("b/m", unsupported=("priority",))]
     found = decided(pool, wishes=int(Need.PRIORITY), budget_nanos=10**9)
     assert [each.model for each in found.candidates] == ["b/m"], "which has no such tier, and ignores it"
@@ -236,7 +236,7 @@ def test_a_tier_without_a_price_counts_as_no_price() -> None:
     assert found.candidates[0].cost_usd == pytest.approx(3 * decided([model("a/m")]).candidates[0].cost_usd)
 
 
-def test_a_budget_holds_what_is_written_for_an_hour() -> None:
+def test_a_budget_covers_hour_cache_writes() -> None:
     listed = Pricing(1.0, 4.0, 0.1, 1.25)
     price = prices_of(listed)[0]
     assert hour_price(price) == 2_000_000
@@ -248,7 +248,7 @@ def test_a_budget_holds_what_is_written_for_an_hour() -> None:
     assert FitCheck(given_, plain.forecast).worst_picos(0, 40) == 40 * 1_250_000 + held
 
 
-def test_marks_are_priced_as_written_at_first() -> None:
+def test_marked_prompts_are_priced_as_cache_writes() -> None:
     listed = Pricing(1.0, 0.0, 0.1, 1.25)
     keeps, ignores = model("a/one", pricing_per_1m=listed), model("a/one", pricing_per_1m=listed)
     ignores = replace(ignores, unsupported=("cache_control",))
@@ -256,7 +256,7 @@ def test_marks_are_priced_as_written_at_first() -> None:
     assert costs[0] == pytest.approx(1.25 * costs[1], rel=0.01)
 
 
-def test_no_audio_is_sent_for_money_where_its_price_is_unknown() -> None:
+def test_a_budget_excludes_audio_models_without_an_audio_price() -> None:
     hears = model("a/one", modalities=("text", "audio"))
     asked: dict[str, Any] = {"needs": int(Need.AUDIO), "budget_nanos": 10**9}
     with pytest.raises(BudgetExceeded, match="give the model a price"):
@@ -268,7 +268,7 @@ def test_no_audio_is_sent_for_money_where_its_price_is_unknown() -> None:
     assert FitCheck(simple(**asked), board.forecast).worst_picos(0, 10) >= 10 * 10_000_000
 
 
-def test_a_file_is_held_at_its_models_window() -> None:
+def test_a_file_counts_as_its_models_window() -> None:
     request = as_request(user(PDF), {})
     bounds, reads = (
         replace(bounds_of(request), counted=True),
@@ -287,7 +287,7 @@ def test_a_file_is_held_at_its_models_window() -> None:
         decided([unknown], tokens=bounds, needs=needs_of(request), budget_nanos=10**12)
 
 
-def test_thoughts_that_are_sent_back_are_bounded_by_their_bytes() -> None:
+def test_returned_reasoning_is_bounded_by_its_bytes() -> None:
     said = {"role": "assistant", "content": "4", "reasoning": {"provider": "a", "items": [{"signature": "x" * 400}]}}
     bounds = bounds_of(as_request([{"role": "user", "content": "2+2"}, said, {"role": "user", "content": "+1"}], {}))
     (thought,) = bounds.images
@@ -307,7 +307,7 @@ def test_thoughts_that_are_sent_back_are_bounded_by_their_bytes() -> None:
         ({"messages": [{"role": "user", "content": "x"}], "params": {"parallel_tool_calls": False}}, 0, 0),
     ],
 )
-def test_needs_and_wishes_are_read_off_the_request(request_: dict[str, Any], needs: int, wishes: int) -> None:
+def test_needs_and_wishes_follow_the_request(request_: dict[str, Any], needs: int, wishes: int) -> None:
     request = as_request(request_, {})
     assert needs_of(request) == needs
     assert wishes_of(request) == wishes
@@ -333,7 +333,7 @@ def dialled(draw: st.DrawFn) -> tuple[RequestOptions, Pricing]:
 
 
 @given(dialled(), st.sampled_from(["openai", "groq", "other"]), st.data())
-def test_no_usage_costs_more_than_a_budget_holds(
+def test_no_usage_costs_more_than_the_budget_covers(
     dials: tuple[RequestOptions, Pricing], provider: str, data: st.DataObject
 ) -> None:
     asked, listed = dials
@@ -372,7 +372,7 @@ def test_a_dialled_board_follows_the_plain_one(pool: list[Model], data: st.DataO
 # Policies
 
 
-def test_a_policys_params_hold_where_the_request_says_nothing() -> None:
+def test_policy_params_are_defaults_for_the_request() -> None:
     given_ = Params(reasoning="low", service_tier="flex", max_output_tokens=500, extra={"a": {"x": 1, "y": 1}})
     snapshot_ = PolicySnapshot("p", "p@2026-11-21", Policy(name="p", params=given_))
     asked = as_request("Hi", {"params": {"reasoning": "high", "max_output_tokens": 900, "extra": {"a": {"x": 2}}}})
@@ -399,13 +399,13 @@ def test_a_policys_params_hold_where_the_request_says_nothing() -> None:
         ({"extra": {"google": {"generationConfig": {"candidateCount": 2}}}}, "params.extra.google.candidateCount"),
     ],
 )
-def test_what_no_vendor_can_be_asked_is_refused_by_its_place(params: dict[str, Any], path: str) -> None:
+def test_unsupported_combinations_are_refused_with_their_path(params: dict[str, Any], path: str) -> None:
     with pytest.raises(ValidationFailed) as refused:
         as_request("Hi", {"params": params})
     assert [problem.path for problem in refused.value.problems] == [path]
 
 
-def test_an_effort_is_one_of_the_words() -> None:
+def test_an_effort_must_be_a_known_word() -> None:
     for effort in ("none", "minimal", "low", "medium", "high", "max"):
         request = as_request("Hi", {"params": {"reasoning": effort}})
         assert request.params is not None
@@ -414,7 +414,7 @@ def test_an_effort_is_one_of_the_words() -> None:
     assert asked_of(request).thinking_tokens == 1_000
 
 
-def test_a_bound_on_thinking_makes_few_boards() -> None:
+def test_reasoning_bounds_share_few_boards() -> None:
     found = {request_options_of(simple(thinking_tokens=tokens)) for tokens in range(1, 100_000, 7)}
     assert len(found) <= 18
 
@@ -426,7 +426,7 @@ def test_a_vendor_may_serve_a_flex_call_in_its_usual_tier() -> None:
     assert pool.prices[0][0].input == 1_000_000
 
 
-def test_a_tier_keeps_what_its_price_does_not_say_in_proportion() -> None:
+def test_a_tiers_missing_prices_scale_with_its_input_price() -> None:
     own = (ServicePrice("priority", 2.0, 8.0, cached_input_usd=0.5),)
     tiers = (PriceTier(200_000, 2.0, 6.0),)
     listed = Pricing(1.0, 4.0, 0.1, tiers=tiers, audio_input_usd=10.0, service_tiers=own)

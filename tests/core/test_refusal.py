@@ -289,8 +289,8 @@ def out_of_reach(each: Model) -> bool:
     )
 
 
-def test_what_a_refusal_suggests_admits_the_model_that_it_names_and_no_part_of_it_can_be_left_out(full: bool) -> None:
-    @settings(max_examples=10_000 if full else 30, suppress_health_check=[*HealthCheck])
+def test_a_suggestion_admits_the_named_model_and_every_part_is_needed(full: bool) -> None:
+    @settings(max_examples=10_000 if full else 15, suppress_health_check=[*HealthCheck])
     @given(ruled())
     def hold(case: Ruled) -> None:
         suggestion = refused(case)
@@ -371,7 +371,7 @@ def suggested(given: DecisionInput, *pool: Model, policy: Policy | None = None) 
     return in_attributes(caught.value)
 
 
-def test_a_budget_is_worked_out_for_the_output_that_is_suggested_with_it() -> None:
+def test_a_suggested_budget_covers_the_output_suggested_with_it() -> None:
     small = model("a/small", max_output_tokens=1_000)
     asked = simple(max_output_tokens=EXACT, budget_nanos=1_000_000)
     # 40 tokens in at $1, 1,000 out at $4 per million; 16 would cost $0.000104
@@ -384,7 +384,7 @@ def test_a_budget_is_worked_out_for_the_output_that_is_suggested_with_it() -> No
     )
 
 
-def test_one_shorter_answer_is_less_than_two_changes() -> None:
+def test_one_shorter_answer_is_preferred_to_two_changes() -> None:
     small = model("a/small", max_output_tokens=1_000)
     asked = simple(max_output_tokens=EXACT, budget_nanos=1_000_000)
     assert suggested(asked, small) == "lower params.max_output_tokens to 240 to admit a/small"
@@ -400,7 +400,7 @@ def test_one_shorter_answer_is_less_than_two_changes() -> None:
     )
 
 
-def test_a_floor_and_a_ceiling_are_named_with_the_value_that_admits() -> None:
+def test_floor_and_ceiling_are_suggested_with_the_admitting_value() -> None:
     policy = Policy(name="x", min_quality=0.6, max_latency_ms=3_000)
     asked = simple(min_quality=600_000, max_latency_ms=3_000)
     quick = {"tokens_per_s": 1_000.0}
@@ -416,7 +416,7 @@ def test_a_floor_and_a_ceiling_are_named_with_the_value_that_admits() -> None:
     )
 
 
-def test_of_several_models_the_nearest_to_the_floor_and_the_ceiling_is_named_before_the_cheapest() -> None:
+def test_the_model_nearest_to_floor_and_ceiling_is_suggested_before_the_cheapest() -> None:
     cheap = model("a/cheap", quality=0.1, pricing_per_1m=Pricing(0.1, 0.1), ttft_s=9.0)
     near = model("b/near", quality=0.8, pricing_per_1m=Pricing(9.0, 9.0), ttft_s=8.0)
     floor, ceiling = Policy(name="x", min_quality=0.9), Policy(name="x", max_latency_ms=3_000)
@@ -427,7 +427,7 @@ def test_of_several_models_the_nearest_to_the_floor_and_the_ceiling_is_named_bef
     assert suggested(asked, cheap, near, policy=ceiling).endswith("to admit b/near")
 
 
-def test_what_of_the_policy_keeps_a_model_out_is_named() -> None:
+def test_the_excluding_rule_of_the_policy_is_named() -> None:
     one = model("a/one", tags=("eu",), structured_output=True)
     other = model("b/other", disabled=True, modalities=("text", "tool"), structured_output=True)
     policy = Policy(name="p", models=["b/*"], exclude=["tag:eu", "a/*"], capabilities=["json", "tools"])
@@ -437,7 +437,7 @@ def test_what_of_the_policy_keeps_a_model_out_is_named() -> None:
     )
 
 
-def test_a_model_behind_a_breaker_is_offered_where_nothing_else_is_left() -> None:
+def test_a_model_with_an_open_circuit_is_suggested_last() -> None:
     shut = {"a/one": ModelHealth(open=True)}
     with pytest.raises(NoCandidates, match=r"raise budget.max_tokens \(maxTokens in a dict\) to 1040 to admit a/one"):
         decision_of(simple(budget_tokens=10), board([model("a/one")], shut))
@@ -446,7 +446,7 @@ def test_a_model_behind_a_breaker_is_offered_where_nothing_else_is_left() -> Non
         decision_of(simple(budget_tokens=10), board(pool, shut))
 
 
-def test_no_answer_of_a_few_tokens_and_no_prompt_of_none_is_suggested() -> None:
+def test_tiny_answers_and_empty_prompts_are_not_suggested() -> None:
     long = simple(tokens=TokenBounds(99_995, 99_995, 99_995), max_output_tokens=4_000)
     assert suggested(long, model("a/one")) == "shorten the input from 99995 to 96000 tokens to admit a/one"
     assert LEAST_OUTPUT > 5
@@ -454,7 +454,7 @@ def test_no_answer_of_a_few_tokens_and_no_prompt_of_none_is_suggested() -> None:
     assert suggested(simple(), tiny).startswith("no change")
 
 
-def test_a_reasoning_model_is_left_room_to_think_in_what_is_suggested() -> None:
+def test_a_suggested_cap_leaves_room_for_reasoning() -> None:
     policy = Policy(name="thrifty", budget=Budget(max_cost_usd=0.01))
     thinker = model("a/thinker", pricing_per_1m=Pricing(10.0, 40.0), reasoning=True)
     assert suggested(simple(budget_nanos=10_000_000), thinker, policy=policy).startswith("raise budget.max_cost_usd")
@@ -462,7 +462,7 @@ def test_a_reasoning_model_is_left_room_to_think_in_what_is_suggested() -> None:
     assert suggested(simple(budget_nanos=10_000_000), cheaper, policy=policy).startswith("set params.max_output_tokens")
 
 
-def test_where_no_image_fits_none_is_suggested() -> None:
+def test_sending_no_images_is_suggested_if_none_fits() -> None:
     images = (Images(1_024, 1_024),)
     fits = LEAST_INPUT + filling_of(images, rule_of("a/sees"))
     seeing = model("a/sees", modalities=("text", "image"), context_window=fits + 400)
@@ -478,7 +478,7 @@ def test_where_no_image_fits_none_is_suggested() -> None:
     )
 
 
-def test_images_that_a_policys_budget_does_not_hold_are_left_out() -> None:
+def test_dropping_images_is_suggested_under_a_policys_budget() -> None:
     images = (Images(0, 300, count=3), Images(512, 300, count=3))
     seeing = model("a/sees", modalities=("text", "image"), context_window=400_000)
     asked = simple(
@@ -490,7 +490,7 @@ def test_images_that_a_policys_budget_does_not_hold_are_left_out() -> None:
     assert suggested(asked, blind).startswith("drop params.seed and raise budget.max_tokens to ")
 
 
-def test_under_a_policys_budget_a_shorter_answer_is_suggested_where_that_helps() -> None:
+def test_a_shorter_answer_is_suggested_under_a_policys_budget() -> None:
     dear = model("a/dear", pricing_per_1m=Pricing(10.0, 40.0))
     policy = Policy(name="thrifty", budget=Budget(max_cost_usd=0.01))
     assert suggested(simple(budget_nanos=10_000_000), dear, policy=policy) == (
@@ -499,7 +499,7 @@ def test_under_a_policys_budget_a_shorter_answer_is_suggested_where_that_helps()
     assert suggested(simple(budget_nanos=10_000_000), dear) == "raise budget.max_cost_usd to 0.0404 to admit a/dear"
 
 
-def test_a_limit_of_the_policy_is_named_where_the_request_cannot_help_itself() -> None:
+def test_a_policy_limit_is_named_if_no_change_of_the_request_helps() -> None:
     dear, far = model("a/dear", pricing_per_1m=Pricing(1_000.0, 40.0)), model("b/far")
     policy = Policy(name="thrifty", models=["a/dear"], budget=Budget(max_cost_usd=0.01), regions=["eu"])
     asked = simple(models=("a/dear",), budget_nanos=10_000_000, regions=("eu",))
@@ -513,14 +513,14 @@ def test_a_limit_of_the_policy_is_named_where_the_request_cannot_help_itself() -
     )
 
 
-def test_the_region_to_drop_is_the_one_that_the_model_is_not_served_from() -> None:
+def test_only_a_region_without_the_model_is_dropped() -> None:
     served = model("a/one", availability=Availability(regions=("us",)))
     policy = Policy(name="p", regions=["us", "eu"])
     asked = simple(regions=("us", "eu"))
     assert suggested(asked, served, policy=policy) == "drop eu from the regions of policy 'p' to admit a/one"
 
 
-def test_a_budget_is_to_blame_only_where_it_alone_keeps_a_model_out() -> None:
+def test_the_error_is_budget_exceeded_only_if_a_budget_alone_excludes_a_model() -> None:
     dear = model("a/dear", modalities=("text",))
     asked = simple(needs=Need.TOOLS, budget_nanos=1)
     with pytest.raises(NoCandidates) as caught:
@@ -530,7 +530,7 @@ def test_a_budget_is_to_blame_only_where_it_alone_keeps_a_model_out() -> None:
         decide(asked, board([dear, model("b/able", modalities=("text", "tool"))]), None)
 
 
-def test_a_free_tier_is_offered_only_where_nothing_else_is_left() -> None:
+def test_a_free_tier_model_is_suggested_last() -> None:
     free = model("c/free", pricing_per_1m=Pricing(0.0, 0.0), free_tier=True)
     assert suggested(simple(), free) == "set 'models' to ['c/free'] to admit c/free"
     assert suggested(simple(fallback=("b/off",)), free, model("b/off", disabled=True)) == (
@@ -541,7 +541,7 @@ def test_a_free_tier_is_offered_only_where_nothing_else_is_left() -> None:
     assert suggested(simple(), replace(free, disabled=True)).startswith("no change")
 
 
-def test_a_free_tier_has_to_be_named_by_the_policy_that_leaves_it_out() -> None:
+def test_a_free_tier_model_must_be_named_by_a_policy_that_omits_it() -> None:
     free, off = model("c/free", pricing_per_1m=Pricing(0.0, 0.0), free_tier=True), model("c/off", disabled=True)
     policies = [Policy(name="glob", models=["c/*"]), Policy(name="out", exclude=["c/free"])]
     router = Router.sandbox(catalogue=Catalogue([free, off]), policies=policies)
@@ -552,7 +552,7 @@ def test_a_free_tier_has_to_be_named_by_the_policy_that_leaves_it_out() -> None:
         router.decide("Hello", policy_id="out")
 
 
-def test_a_budget_that_is_raised_to_the_policys_own_leaves_the_policy_alone() -> None:
+def test_raising_a_budget_up_to_the_policys_needs_no_change_of_the_policy() -> None:
     dear = model("a/dear", pricing_per_1m=Pricing(10.0, 40.0))
     policy = Policy(name="thrifty", budget=Budget(max_cost_usd=0.0404))
     assert suggested(simple(budget_nanos=10_000_000), dear, policy=policy) == (
@@ -572,7 +572,7 @@ def test_each_need_and_each_change_of_the_policy_counts_before_money() -> None:
         Router.sandbox(catalogue=catalogue, policies=[policy]).decide("Hello", policy_id="p", models=["a/blind"])
 
 
-def test_the_router_knows_which_limit_is_the_policys() -> None:
+def test_the_router_tells_policy_limits_from_the_requests() -> None:
     policy = Policy(name="thrifty", budget=Budget(max_cost_usd=0.0000001), models=["openai/gpt-5.5"])
     router = Router.sandbox(policies=[policy])
     with pytest.raises(NoCandidates, match=r"to 0\.105075, also in policy 'thrifty', to admit openai"):
@@ -580,7 +580,7 @@ def test_the_router_knows_which_limit_is_the_policys() -> None:
 
 
 @given(st.integers(0, 10**18 * 4))
-def test_a_suggested_amount_survives_being_written_and_read(amount: int) -> None:
+def test_a_suggested_amount_round_trips_as_text(amount: int) -> None:
     said = sayable(amount)
     assert 0 <= said - amount < 10 ** max(0, len(str(amount)) - 15)
     assert budget_nanos(float(usd_text(said))) == said

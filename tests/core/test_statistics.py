@@ -20,7 +20,7 @@ from routewright._core.attempts.statistics import EPOCH_S, HALF_LIFE_S, added, e
 from routewright._core.routing.forecast import UNKNOWN
 from routewright.wire import HealthSnapshot, Learned, LearnedModel, ModelHealth
 
-from .test_health import POOL, SEENS, Seen, answer
+from .test_health import ANSWERS, POOL, AnswerFigures, book_answer
 
 START = 1_795_255_200.0
 """Unix seconds at the monotonic 0."""
@@ -32,18 +32,18 @@ class Note(NamedTuple):
 
     gap_s: float
     process: int
-    seen: Seen | None
+    seen: AnswerFigures | None
     writes: bool
 
 
 NOTES = st.lists(
-    st.builds(Note, st.sampled_from([0.0, 0.4, 2.0, 60.0]), st.integers(0, 2), st.none() | SEENS, st.booleans()),
+    st.builds(Note, st.sampled_from([0.0, 0.4, 2.0, 60.0]), st.integers(0, 2), st.none() | ANSWERS, st.booleans()),
     max_size=30,
 )
 
 
-def note(health: Health, at: float, seen: Seen | None) -> None:
-    health.failed(0, at) if seen is None else answer(health, at, seen)
+def note(health: Health, at: float, seen: AnswerFigures | None) -> None:
+    health.failed(0, at) if seen is None else book_answer(health, at, seen)
 
 
 class Store:
@@ -62,7 +62,7 @@ class Store:
 
 
 @given(NOTES)
-def test_what_many_processes_learned_is_what_one_would_have(notes: list[Note]) -> None:
+def test_many_processes_learn_the_same_as_one(notes: list[Note]) -> None:
     one, store, now = Health(POOL), Store(3), 1.0
     for each in notes:
         now += each.gap_s
@@ -85,7 +85,7 @@ def test_what_many_processes_learned_is_what_one_would_have(notes: list[Note]) -
 
 
 @given(NOTES, st.integers(0, 2))
-def test_what_is_known_in_an_epoch_stays_as_it_is_until_the_next(notes: list[Note], asked: int) -> None:
+def test_knowledge_of_an_epoch_does_not_change(notes: list[Note], asked: int) -> None:
     """To the last bit: whoever asks early and who asks late decide alike."""
     store, now = Store(3), 1.0
     known: dict[int, Learned] = {}
@@ -100,7 +100,7 @@ def test_what_is_known_in_an_epoch_stays_as_it_is_until_the_next(notes: list[Not
 
 
 @given(NOTES)
-def test_who_asked_all_the_time_and_who_comes_late_have_one_snapshot(notes: list[Note]) -> None:
+def test_early_and_late_readers_publish_the_same_snapshot(notes: list[Note]) -> None:
     store, now = Store(3), 1.0
     boards = [HealthSnapshot(health_snapshot({}).id, {})] * 2
     early, late = SharedHealth(POOL), SharedHealth(POOL)
@@ -122,7 +122,7 @@ def published(health: SharedHealth, store: Store, now: float, before: HealthSnap
     return health_after(before, {POOL.ids[row]: figures for row, figures in health.publish(now, {}).items()})
 
 
-def test_what_was_taken_is_taken_once_and_what_others_take_is_none_of_it() -> None:
+def test_observations_are_taken_once() -> None:
     health = SharedHealth(POOL)
     note(health, 1.0, None)
     taken = health.take(1.0 + HALF_LIFE_S, START)
@@ -130,7 +130,7 @@ def test_what_was_taken_is_taken_once_and_what_others_take_is_none_of_it() -> No
     assert health.take(2.0, START) == {}
 
 
-def test_attempts_of_ones_own_count_once_they_come_back() -> None:
+def test_own_observations_count_once_read_back() -> None:
     health, store = SharedHealth(POOL), Store(0)
     store.healths = [health]
     note(health, 1.0, None)
@@ -140,14 +140,14 @@ def test_attempts_of_ones_own_count_once_they_come_back() -> None:
     assert list(published(health, store, 1.0 + EPOCH_S, health_snapshot({})).models) == [MODEL]
 
 
-def test_what_comes_late_counts_in_the_epoch_in_which_it_comes() -> None:
+def test_late_observations_count_in_the_current_epoch() -> None:
     row = added(MODEL, None, Learned(START, bad=1.0))
     row = added(MODEL, row, Learned(START + EPOCH_S, bad=1.0))
     late = added(MODEL, row, Learned(START, bad=1.0))
     assert (late.epoch, late.settled, round(late.pending.bad)) == (row.epoch, row.settled, 2)
 
 
-def test_knowledge_fades_to_nothing_known_and_its_row_goes_from_the_snapshot() -> None:
+def test_faded_knowledge_leaves_the_snapshot() -> None:
     health, store, board = SharedHealth(POOL), Store(0), health_snapshot({})
     store.row = added(MODEL, None, Learned(START, bad=1.0))
     seen = []
@@ -158,7 +158,7 @@ def test_knowledge_fades_to_nothing_known_and_its_row_goes_from_the_snapshot() -
     assert board == health_snapshot({})
 
 
-def test_a_model_of_another_catalogue_is_left_aside() -> None:
+def test_a_model_of_another_catalogue_is_ignored() -> None:
     health = SharedHealth(POOL)
     health.know([added("x/unknown", None, Learned(START, bad=1.0))], epoch_at(START) + 1)
     assert health.publish(0.0, {}) == {}
@@ -175,7 +175,7 @@ def test_figures_are_rounded_to_their_steps(figures: ModelHealth) -> None:
     assert (rounded.output_p90 is None) == (figures.output_p90 is None)
 
 
-def test_adding_is_in_any_order_and_nothing_adds_nothing() -> None:
+def test_adding_is_commutative_and_nothing_is_neutral() -> None:
     one = Learned(START, good=2.0, first={3: 1.0}, whole={1: 2.0})
     other = Learned(START + HALF_LIFE_S, bad=1.0, first={3: 1.0, 4: 1.0})
     both = plus(one, other)

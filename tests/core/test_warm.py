@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from benchmarks.eval_warm import played
 from hypothesis import given
@@ -67,16 +66,16 @@ def prefixes() -> Prefixes:
     return made
 
 
-def test_marks_and_the_form_of_a_text_make_no_other_prompt(prefixes: Prefixes) -> None:
+def test_marks_and_text_form_do_not_change_a_prompts_prefixes(prefixes: Prefixes) -> None:
     sent = [SYSTEM, Message("user", [TextPart("Whose ship is that? " * 500)])]
     assert found(prefixes, prompt([*sent, *NEXT[2:]])) == {"m/one": TOKENS}
 
 
-def test_the_prompt_of_the_last_turn_is_the_beginning_of_the_next(prefixes: Prefixes) -> None:
+def test_a_turns_prompt_is_a_prefix_of_the_next(prefixes: Prefixes) -> None:
     assert found(prefixes, prompt(NEXT)) == {"m/one": TOKENS}
 
 
-def test_what_differs_is_not_warm(prefixes: Prefixes) -> None:
+def test_a_different_prefix_is_not_warm(prefixes: Prefixes) -> None:
     other = [SYSTEM, Message("user", "Whose ship was that? " * 500), *NEXT[2:]]
     system = len(SYSTEM.content or "") / sum(len(str(message.content)) for message in TURNS)
     assert found(prefixes, prompt(other))["m/one"] == pytest.approx(TOKENS * system, rel=0.01)
@@ -94,15 +93,15 @@ def test_what_differs_is_not_warm(prefixes: Prefixes) -> None:
     ],
     ids=lambda fields: next(iter(fields)),
 )
-def test_what_stands_before_the_messages_is_part_of_the_beginning(prefixes: Prefixes, fields: dict[str, Any]) -> None:
+def test_tools_and_options_are_part_of_the_prefix(prefixes: Prefixes, fields: dict[str, Any]) -> None:
     assert found(prefixes, prompt(NEXT, **fields)) == {}
 
 
-def test_sampling_is_no_part_of_it(prefixes: Prefixes) -> None:
+def test_sampling_params_are_no_part_of_the_prefix(prefixes: Prefixes) -> None:
     assert found(prefixes, prompt(NEXT, params=Params(temperature=0.5, max_output_tokens=5)))
 
 
-def test_a_cache_is_cold_once_its_lifetime_is_over_and_each_use_begins_it_anew(prefixes: Prefixes) -> None:
+def test_a_cache_expires_after_its_lifetime_and_each_use_renews_it(prefixes: Prefixes) -> None:
     assert found(prefixes, prompt(NEXT), now=299.0)
     assert not found(prefixes, prompt(NEXT), now=300.0)
     again = prompt(NEXT)
@@ -111,7 +110,7 @@ def test_a_cache_is_cold_once_its_lifetime_is_over_and_each_use_begins_it_anew(p
     assert found(prefixes, prompt(TURNS), now=499.0)
 
 
-def test_a_beginning_in_the_middle_of_a_longer_prompt_is_kept_longer_when_it_is_used(prefixes: Prefixes) -> None:
+def test_using_a_prefix_renews_it(prefixes: Prefixes) -> None:
     later = prompt([*NEXT, Message("assistant", "His."), Message("user", "And this one?")])
     assert found(prefixes, later) == {"m/one": TOKENS}
     prefixes.answered(later, "m/one", USUAL, Usage(TOKENS + 200, 5, cached=TOKENS), 200.0)
@@ -119,20 +118,20 @@ def test_a_beginning_in_the_middle_of_a_longer_prompt_is_kept_longer_when_it_is_
     assert found(prefixes, fork, 400.0)["m/one"] > TOKENS // 2
 
 
-def test_a_short_beginning_is_not_kept() -> None:
+def test_a_short_prefix_is_not_kept() -> None:
     prefixes = Prefixes()
     tell(prefixes, prompt(TURNS), cache=PromptCache(minimum=TOKENS + 1))
     assert found(prefixes, prompt(NEXT)) == {}
 
 
-def test_the_longest_beginning_of_each_model_counts(prefixes: Prefixes) -> None:
+def test_the_longest_prefix_per_model_counts(prefixes: Prefixes) -> None:
     later = prompt(NEXT)
     prefixes.answered(later, "m/two", USUAL, Usage(TOKENS + 500, 5), 1.0)
     end = prompt([*NEXT, Message("assistant", "His."), Message("user", "Since when?")])
     assert found(prefixes, end) == {"m/one": TOKENS, "m/two": TOKENS + 500}
 
 
-def test_reports_of_no_cached_tokens_are_believed_and_so_are_those_of_many() -> None:
+def test_expected_cached_tokens_follow_the_vendors_reports() -> None:
     prefixes, beliefs = Prefixes(), []
     for cached in (0, 0, 0, TOKENS, TOKENS):
         tell(prefixes, prompt(TURNS))
@@ -144,7 +143,7 @@ def test_reports_of_no_cached_tokens_are_believed_and_so_are_those_of_many() -> 
     assert beliefs[4] > beliefs[3]
 
 
-def test_one_models_reports_say_nothing_of_another() -> None:
+def test_one_models_reports_do_not_affect_another() -> None:
     prefixes = Prefixes()
     for _ in range(2):
         tell(prefixes, sent := prompt(TURNS))
@@ -157,7 +156,7 @@ def marked(message: Message, mark: CacheControl | None = MARK) -> Message:
     return replace(message, content=[TextPart(str(message.content), mark)])
 
 
-def test_vendors_that_are_asked_keep_what_is_marked_and_find_it_for_requests_with_marks() -> None:
+def test_vendors_with_marks_cache_and_find_marked_prefixes_only() -> None:
     prefixes, claude = Prefixes(), PromptCache(by_marks=True)
     tell(prefixes, prompt(TURNS), cache=claude)
     assert found(prefixes, prompt([*NEXT[:3], marked(NEXT[3])])) == {}
@@ -190,11 +189,13 @@ def test_the_number_of_prefixes_is_bounded() -> None:
         ("somebody", "else", PromptCache()),
     ],
 )
-def test_vendors_keep_prompts_as_they_say(provider: str, model: str, expected: PromptCache | None) -> None:
+def test_minimum_and_lifetime_follow_the_vendors_documentation(
+    provider: str, model: str, expected: PromptCache | None
+) -> None:
     assert prompt_cache_of(provider, model) == expected
 
 
-def test_what_a_cache_saved_is_the_difference_of_the_prices() -> None:
+def test_a_caches_saving_is_the_price_difference() -> None:
     prices = prices_of(Pricing(2.0, 8.0, cached_input_usd=0.5))
     assert saved_nanos(prices, Usage(10_000, 5, cached=8_000)) == 8_000 * 1_500
     assert saved_nanos((), Usage(10_000, 5, cached=8_000)) == 0
@@ -226,7 +227,7 @@ def ranking(decision: Decision | None) -> list[str]:
 
 
 @given(cases(), st.data())
-def test_more_warm_tokens_never_lower_a_models_rank_nor_move_the_others(case: Case, data: st.DataObject) -> None:
+def test_more_warm_tokens_never_lower_a_rank_or_move_other_models(case: Case, data: st.DataObject) -> None:
     before = ranking(case.decide())
     if len(before) < 2:
         return
@@ -240,7 +241,7 @@ def test_more_warm_tokens_never_lower_a_models_rank_nor_move_the_others(case: Ca
 
 
 @given(cases(), st.data())
-def test_nothing_but_expected_cost_moves(case: Case, data: st.DataObject) -> None:
+def test_a_warm_prompt_changes_only_expected_cost(case: Case, data: st.DataObject) -> None:
     cold = case.decide()
     warm = tuple(WarmPrefix(model.id, data.draw(st.integers(0, 20_000))) for model in case.pool)
     decided = case.decide(*warm)
@@ -258,7 +259,7 @@ def test_nothing_but_expected_cost_moves(case: Case, data: st.DataObject) -> Non
 
 
 @given(cases())
-def test_what_saves_nothing_is_the_decision_without_it(case: Case) -> None:
+def test_a_warm_prefix_without_savings_changes_no_decision(case: Case) -> None:
     cold, none = case.decide(), case.decide(WarmPrefix("nobody/knows", 5_000))
     assert ranking(cold) == ranking(none)
     if cold is not None and none is not None:
@@ -286,7 +287,7 @@ def one(*models: Model) -> Board:
     return board([*models], {})
 
 
-def test_a_warm_model_costs_what_its_cache_leaves_of_the_price() -> None:
+def test_a_warm_models_cost_is_lowered_by_its_cached_tokens() -> None:
     both = one(of("a/one", 2.0, 0.2), of("b/two", 1.5, 0.15))
     assert decision_of(given_of(), both).model == "b/two"
     warm = decision_of(given_of(WarmPrefix("a/one", 9_000)), both)
@@ -300,14 +301,14 @@ def test_a_model_without_a_price_for_cached_input_is_never_warm() -> None:
     assert decision_of(given_of(WarmPrefix("a/one", 9_000)), both).model == "b/two"
 
 
-def test_a_column_of_qualities_and_a_whitelist_go_with_it() -> None:
+def test_warm_orders_combine_with_own_qualities_and_whitelists() -> None:
     three = one(of("a/one", 2.0, 0.2), of("b/two", 1.5, 0.15), of("c/three", 0.1, 0.01))
     column = (500_000, 500_000, 1_000)
     decided = decision_of(given_of(WarmPrefix("a/one", 9_000), quality=column, models=("a/one", "b/two")), three)
     assert [each.model for each in decided.candidates] == ["a/one", "b/two"]
 
 
-def test_budgets_do_not_count_on_a_cache() -> None:
+def test_budgets_ignore_expected_caches() -> None:
     both = one(of("a/one", 2.0, 0.2))
     worst = decision_of(given_of(), both)
     budget = round((0.02 + 256 * 8e-6) * 0.9e9)
@@ -316,7 +317,7 @@ def test_budgets_do_not_count_on_a_cache() -> None:
         decision_of(given_of(WarmPrefix("a/one", 10_000), budget_nanos=budget), both)
 
 
-def test_the_table_and_the_sentence_say_what_is_warm() -> None:
+def test_table_and_sentence_mention_warm_tokens() -> None:
     both = one(of("a/one", 2.0, 0.2), of("b/two", 1.5, 0.15))
     told = decision_of(given_of(WarmPrefix("a/one", 9_000)), both)
     assert "with 9000 tokens in a cache" in told.reason
@@ -324,13 +325,15 @@ def test_the_table_and_the_sentence_say_what_is_warm() -> None:
     assert "cache" not in explain(decision_of(given_of(), both))
 
 
-def test_marks_cost_a_row_the_same_by_itself_and_in_columns() -> None:
+def test_marked_prices_agree_by_row_and_by_column() -> None:
     models, as_of = bundled()
     plain = Pool(snapshot(models, as_of), as_of)
     pool = plain.dialled(RequestOptions(marks=True))
     forecast, ranked = Forecast(pool, health_snapshot({})), Ranking(RequestClass(WEIGHTS["balanced"]["cost"], 40, None))
-    keys = Columns(forecast, ranked.cls).keys(pool.quality, np.arange(len(pool)))
-    assert [ranked.key(forecast, key[-1]) for key in keys] == keys
+    columns = Columns(forecast, ranked.cls)
+    rows, scores = columns.ranked(pool.quality)
+    keys = [columns.key(row, scores[row], pool.qualities[row]) for row in rows.tolist()]
+    assert keys == sorted(ranked.key(forecast, row) for row in range(len(pool)))
 
 
 def test_simulated_agents_cost_less_than_without_it_at_about_the_same_quality() -> None:

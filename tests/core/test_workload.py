@@ -28,7 +28,7 @@ from routewright._core.routing.scoring import WEIGHTS, Ranking, RequestClass
 from routewright.wire import Model, ModelHealth, Pricing, Usage
 
 from .pools import board
-from .worlds import asked
+from .worlds import random_input
 
 IDS = "alpha/one", "beta/two", "gamma/three"
 MODELS = [
@@ -68,20 +68,20 @@ def learn(work: Workloads, count: int = 1, *, now: float = 0.0, **given: Any) ->
     return factors
 
 
-def test_one_answer_says_two_thirds_of_what_many_say() -> None:
+def test_one_answer_moves_a_workload_two_thirds_of_the_way() -> None:
     work = Workloads()
     assert learn(work, length=0.25).length == pytest.approx(2 ** (-4 / 3))
     assert learn(work, 99, length=0.25).length == pytest.approx(0.25, rel=0.1)
     assert work.steps[ACME] in ((-7, 0), (-8, 0))
 
 
-def test_of_one_model_alone_the_work_explains_its_lengths_and_the_model_its_times() -> None:
+def test_with_one_model_lengths_go_to_the_workload_and_times_to_the_model() -> None:
     factors = learn(Workloads(), 2_000, length=4.0, time=4.0)
     assert factors.length > 3.3
     assert factors.time < 2.0
 
 
-def test_a_model_that_slows_down_is_held_to_it_at_once() -> None:
+def test_a_slowdown_is_attributed_to_the_model_at_once() -> None:
     work, health = Workloads(), Health(POOL)
     for now, time in ((0.0, 1.0), (300.0, 4.0)):
         for _ in range(200):
@@ -93,7 +93,7 @@ def test_a_model_that_slows_down_is_held_to_it_at_once() -> None:
     assert work.steps.get(ACME, (0, 0))[1] <= 2
 
 
-def test_where_several_models_see_several_workloads_each_gets_its_own_part() -> None:
+def test_models_and_workloads_each_get_their_own_part() -> None:
     """Noisy answers; who asks which model is up to chance, and one model is asked by few."""
     chance, work, health = Random(24), Workloads(), Health(POOL)
     models, tempers = [0.5, 1.0, 2.0], [1.0, 2.0, 0.5]
@@ -120,7 +120,7 @@ def test_where_several_models_see_several_workloads_each_gets_its_own_part() -> 
     assert all(abs(step) < 3 for _, step in work.steps.values()), "their paces are the models' own"
 
 
-def test_the_parts_do_not_drift_however_long_it_goes_on() -> None:
+def test_parts_do_not_drift_over_time() -> None:
     """Means of lengths and medians of times are not those of their logarithms, which must not add up."""
     chance, work = Random(7), Workloads()
     seen = []
@@ -133,7 +133,7 @@ def test_the_parts_do_not_drift_however_long_it_goes_on() -> None:
     assert seen[1].time == pytest.approx(seen[0].time, rel=0.15)
 
 
-def test_what_was_seen_fades_for_a_different_kind_of_work() -> None:
+def test_observations_fade_when_the_workload_changes() -> None:
     work = Workloads()
     learn(work, 50, length=8.0)
     answered(work, 1, 0.0, entry(1, length=8.0))
@@ -150,7 +150,7 @@ def test_steps_stay_while_the_estimate_is_near() -> None:
     assert len({*published[100:]}) <= 2
 
 
-def test_steps_have_bounds_and_work_as_usual_has_none() -> None:
+def test_steps_are_bounded_and_a_usual_workload_has_none() -> None:
     work = Workloads()
     learn(work, 500, length=1_000.0, time=1 / 1_000)
     assert work.steps[ACME][0] == MOST_STEPS
@@ -159,12 +159,12 @@ def test_steps_have_bounds_and_work_as_usual_has_none() -> None:
     assert usual.steps == {}
 
 
-def test_an_answer_that_was_cut_says_nothing_of_lengths() -> None:
+def test_a_cut_answer_teaches_no_length() -> None:
     assert Workloads().answered(0, 0.0, [entry(length=8.0, tells=False)], POOL)[0] == 0.0
     assert Workloads().answered(0, 0.0, [entry(whose=None, length=8.0)], POOL) == (0.0, 0.0)
 
 
-def test_one_workload_says_nothing_of_another() -> None:
+def test_workloads_are_independent() -> None:
     work = Workloads()
     learn(work, 50, length=0.1)
     other = answered(work, 1, 0.0, entry(1, ("else", "production", None)))
@@ -172,7 +172,7 @@ def test_one_workload_says_nothing_of_another() -> None:
     assert [*work.steps] == [ACME]
 
 
-def test_those_that_were_quiet_for_longest_are_forgotten() -> None:
+def test_the_least_recently_used_workload_is_dropped() -> None:
     work = Workloads()
     for n in range(MOST_WORKLOADS + 10):
         work.answered(0, 0.0, [entry(whose=(str(n), "production", None), length=0.1)], POOL)
@@ -180,12 +180,12 @@ def test_those_that_were_quiet_for_longest_are_forgotten() -> None:
     assert [("9", "production", None) in work.steps, ("10", "production", None) in work.steps] == [False, True]
 
 
-def test_metadata_names_a_workload_by_short_scalars() -> None:
+def test_a_workload_is_identified_by_short_scalar_metadata() -> None:
     metadata = {"task": "x" * 500, "n": 3, "tags": ["a"]}
     assert values_of(metadata, ("task", "n", "tags", "none")) == ("x" * MOST_VALUE_CHARS, "3", None, None)
 
 
-def test_budgets_hold_what_was_written_not_what_would_be_usual() -> None:
+def test_budgets_use_observed_lengths_without_the_workload_split() -> None:
     plain, parted = Health(POOL), Health(POOL)
     for _ in range(30):
         answers = [entry(length=5.0, time=3.0)]
@@ -208,7 +208,7 @@ def test_scaling_keeps_the_order_and_no_step_keeps_the_number(numbers: list[int]
     assert RATIOS[-8] == 256
 
 
-def test_lengths_of_all_reorder_no_models_of_one_price_and_speed() -> None:
+def test_a_common_length_factor_keeps_the_order() -> None:
     chance = Random(11)
     seen = {name: ModelHealth(output_tokens=chance.randint(20, 9_000)) for name in IDS}
     forecast = board(MODELS, seen).forecast
@@ -219,9 +219,9 @@ def test_lengths_of_all_reorder_no_models_of_one_price_and_speed() -> None:
     assert places == [places[0]] * len(places)
 
 
-def test_a_decision_shows_the_figures_of_its_work_and_budgets_stay() -> None:
+def test_a_decision_uses_its_workloads_figures_but_not_for_budgets() -> None:
     world = board(MODELS)
-    given = replace(asked(Random(1), world), goal="cost", strategy="balanced", needs=0, workload=None,
+    given = replace(random_input(Random(1), world), goal="cost", strategy="balanced", needs=0, workload=None,
                     max_output_tokens=None, budget_nanos=None, budget_tokens=None, timeout_ms=60_000)  # fmt: skip
     usual, half = decision_of(given, world), decision_of(replace(given, workload=(-4, 4)), world)
     one, other = usual.front[0], half.front[0]

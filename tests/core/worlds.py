@@ -58,14 +58,14 @@ def model(chance: Random, number: int, providers: list[str]) -> Model:
     )
 
 
-def pool_of(chance: Random, size: int, providers: list[str] | None = None) -> Pool:
+def random_pool(chance: Random, size: int, providers: list[str] | None = None) -> Pool:
     """Models of some six providers, now and then nearly all of them of one."""
     chosen = providers or chance.choice([PROVIDERS, PROVIDERS, ["big"] * 30 + PROVIDERS[:1], ["big"]])
     models = [model(chance, number, chosen) for number in range(size)]
     return Pool(snapshot(models, TODAY), TODAY)
 
 
-def seen(chance: Random) -> ModelHealth:
+def random_health(chance: Random) -> ModelHealth:
     """What may be published of a model, all but its circuit."""
     return ModelHealth(
         stability=chance.randint(300, 1_000),
@@ -78,11 +78,13 @@ def seen(chance: Random) -> ModelHealth:
     )
 
 
-def moved(chance: Random, board: Board, *, rows: Collection[int] | None = None, circuits: bool = True) -> Board:
+def after_publication(
+    chance: Random, board: Board, *, rows: Collection[int] | None = None, circuits: bool = True
+) -> Board:
     """The board after a publication: a few rows did otherwise, and now and then a circuit opened or closed."""
     ids, before = board.pool.ids, board.forecast.health.models
     chosen = rows if rows is not None else chance.sample(range(len(ids)), chance.choice([1, 1, 2, 5]))
-    updates = {row: seen(chance) for row in chosen}
+    updates = {row: random_health(chance) for row in chosen}
     if circuits and chance.random() < 0.1:
         row = chance.choice([chance.randrange(len(ids)), *board.forecast.open])
         closed = row not in board.forecast.open
@@ -91,12 +93,12 @@ def moved(chance: Random, board: Board, *, rows: Collection[int] | None = None, 
     return board.moved(health, updates)
 
 
-def anew(board: Board) -> Board:
+def recompiled(board: Board) -> Board:
     """The same snapshots, compiled by themselves."""
     return Boards(Pool(board.pool.snapshot, board.pool.as_of)).of(board.forecast.health)
 
 
-def read(chance: Random, board: Board) -> dict[str, Any]:
+def random_reading(chance: Random, board: Board) -> dict[str, Any]:
     """Half of the time what a reading of the prompt says of every model."""
     if chance.random() < 0.5:
         return {}
@@ -105,7 +107,7 @@ def read(chance: Random, board: Board) -> dict[str, Any]:
     return {"reading": Reading("prd_1", cell, 0.5, "other", 0.1), "quality": quality}
 
 
-def asked(chance: Random, board: Board, **given: Any) -> DecisionInput:
+def random_input(chance: Random, board: Board, **given: Any) -> DecisionInput:
     """A plain request, perhaps with a budget and a cap."""
     estimate = round(10 ** chance.uniform(0.8, 3.6))
     start = DecisionInput(

@@ -118,16 +118,6 @@ class Scope(NamedTuple):
     """None: the export's, or else those that serve its models."""
 
 
-class _Side(NamedTuple):
-    """The figures of one side."""
-
-    requests: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
-    cost_nanos: int = 0
-
-
 async def reconcile(
     storage: Storage,
     clock: Clock,
@@ -175,137 +165,117 @@ def reconciled(
             hint = did_you_mean(provider, known) or f"known: {listed(known)}"
             raise ValidationFailed.at("provider", f"unknown provider {quoted(scope.provider)}", hint)
     lines = [line for line in export.lines if scope.first <= line.day <= scope.last]
-    called = _called({line.model for line in lines} - {""}, booked, catalogue, provider, aliases)
-    providers = {provider} if provider else _serving({*called.values()}, booked, catalogue)
-    ours = [each for each in booked if each.provider in providers]
-    expired_nanos = total(each for each in sums if each.kind == "expired").most_nanos
+    called, providers = _matched({line.model for line in lines} - {""}, booked, catalogue, provider, aliases)
+    booked = [each for each in booked if each.provider in providers]
+    theirs_in = {*called.values()}
+    ours_in = {each.model for each in booked}
     told = {name for name in _FIGURES if any(getattr(line, name) is not None for line in export.lines)}
-    return _Comparison(lines, called, ours, scope.tolerance, told).made(export, scope, sorted(providers), expired_nanos)
+    comparison, by_model = _Comparison(scope.tolerance, told), any(line.model for line in lines)
+    compared: list[ReconciledModel] = []
+    for model_id in theirs_in | ours_in if by_model else ():
+        its_lines = [line for line in lines if called.get(line.model) == model_id]
+        compared.append(comparison.of(model_id, its_lines, [each for each in booked if each.model == model_id]))
+    compared.sort(key=lambda each: (-abs(comparison.drift(each)), each.model))
+    expired_nanos = total(each for each in sums if each.kind == "expired").most_nanos
+    whole = comparison.of("", lines, booked, expired_nanos)
+    unmatched = sorted({line.model for line in lines} - {*called})
+    days = {line.day for line in lines if any(getattr(line, name) for name in _FIGURES)}
+    our_days = {each.day for each in booked}
+    return Reconciliation(
+        shape=export.shape,
+        partial=export.partial,
+        providers=sorted(providers),
+        first=scope.first,
+        last=scope.last,
+        tolerance=scope.tolerance,
+        agrees=all(each.agreement != "drifts" for each in (whole, *compared)),
+        total=whole,
+        models=compared,
+        unmatched=[comparison.unmatched(each, [line for line in lines if line.model == each]) for each in unmatched],
+        only_theirs=sorted(theirs_in - ours_in),
+        only_ours=sorted(ours_in - theirs_in) if by_model else [],
+        days_only_theirs=sorted(days - our_days),
+        days_only_ours=sorted(our_days - days),
+        expired_most_usd=usd(expired_nanos),
+    )
 
 
-def _called(
+def _matched(
     names: set[str],
     booked: Sequence[LedgerSum],
     catalogue: Mapping[str, Named],
     provider: str | None,
     aliases: Mapping[str, str],
-) -> dict[str, str]:
-    """Model ids by the export's names. Models with calls in the ledger are preferred."""
+) -> tuple[dict[str, str], set[str]]:
+    """Model ids by the export's names, and the providers to compare. What has calls in the ledger is preferred to the
+    catalogue's."""
     there = sorted({(each.model, each.provider) for each in booked})
     used = [(catalogue.get(model) or named_by_id(model))._replace(provider=served_by) for model, served_by in there]
-    groups = [used, list(catalogue.values())]
-    found = {name: model_called(name, groups, provider, aliases) for name in names}
-    return {name: model_id for name, model_id in found.items() if model_id is not None}
+    found = {name: model_called(name, [used, list(catalogue.values())], provider, aliases) for name in names}
+    called = {name: model_id for name, model_id in found.items() if model_id is not None}
+    if provider:
+        return called, {provider}
+    serving = {served_by for model, served_by in there if model in called.values()}
+    unused = {*called.values()} - {model for model, _ in there}
+    return called, serving | {catalogue[each].provider for each in unused if each in catalogue}
 
 
-def _serving(model_ids: set[str], booked: Sequence[LedgerSum], catalogue: Mapping[str, Named]) -> set[str]:
-    """The providers of some models: those in the ledger, otherwise the catalogue's."""
-    serve = {each.provider for each in booked if each.model in model_ids}
-    unused = model_ids - {each.model for each in booked}
-    return serve | {catalogue[each].provider for each in unused if each in catalogue}
+class _Comparison(NamedTuple):
+    """How figures of an export are compared with the ledger's sums."""
 
+    tolerance: float
+    told: set[str]
+    """Figures that the export has."""
 
-class _Comparison:
-    """The lines of an export beside the ledger's sums of its provider."""
-
-    def __init__(
-        self,
-        lines: Sequence[ExportLine],
-        called: Mapping[str, str],
-        booked: Sequence[LedgerSum],
-        tolerance: float,
-        told: set[str],
-    ) -> None:
-        self._lines = lines
-        self._called = called
-        self._booked = booked
-        self._tolerance = tolerance
-        self._told = told
-        """Figures that the export has."""
-
-    def made(self, export: UsageExport, scope: Scope, providers: list[str], expired_nanos: int) -> Reconciliation:
-        by_model = any(line.model for line in self._lines)
-        theirs_in, ours_in = {*self._called.values()}, {each.model for each in self._booked}
-        models = [self._of_model(each) for each in theirs_in | ours_in] if by_model else []
-        models.sort(key=lambda each: (-abs(self._drift(each)), each.model))
-        whole = self._compared("", self._lines, self._booked, expired_nanos)
-        days = {line.day for line in self._lines if any(getattr(line, name) for name in _FIGURES)}
-        our_days = {each.day for each in self._booked}
-        return Reconciliation(
-            shape=export.shape,
-            partial=export.partial,
-            providers=providers,
-            first=scope.first,
-            last=scope.last,
-            tolerance=scope.tolerance,
-            agrees=all(each.agreement != "drifts" for each in (whole, *models)),
-            total=whole,
-            models=models,
-            unmatched=[
-                self._unmatched(each) for each in sorted({line.model for line in self._lines} - {*self._called})
-            ],
-            only_theirs=sorted(theirs_in - ours_in),
-            only_ours=sorted(ours_in - theirs_in) if by_model else [],
-            days_only_theirs=sorted(days - our_days),
-            days_only_ours=sorted(our_days - days),
-            expired_most_usd=usd(expired_nanos),
-        )
-
-    def _of_model(self, model_id: str) -> ReconciledModel:
-        lines = [line for line in self._lines if self._called.get(line.model) == model_id]
-        return self._compared(model_id, lines, [each for each in self._booked if each.model == model_id])
-
-    def _compared(
+    def of(
         self, model_id: str, lines: Sequence[ExportLine], booked: Sequence[LedgerSum], expired_nanos: int = 0
     ) -> ReconciledModel:
-        theirs, came_to = _sum_of(lines), total(booked)
-        requests, used = sum(each.rows for each in booked if each.kind == "attempt"), came_to.tokens
-        ours = _Side(requests, used.input, used.output, used.cached, came_to.cost_nanos)
-        least, most = came_to.least_nanos, came_to.most_nanos + expired_nanos
-        figures = {name: self._figure(name, getattr(theirs, name), getattr(ours, name)) for name in _FIGURES}
+        """Compare one model, or all together under an empty id."""
+        came_to = total(booked)
+        least, most, used = came_to.least_nanos, came_to.most_nanos + expired_nanos, came_to.tokens
+        requests = sum(each.rows for each in booked if each.kind == "attempt")
+        counts = requests, used.input, used.output, used.cached, came_to.cost_nanos
+        theirs, ours = _sum_of(lines), dict(zip(_FIGURES, counts, strict=True))
+        figures = {}
+        for name in _FIGURES:
+            said, apart = usd if name == "cost_nanos" else int, theirs[name] - ours[name]
+            figures[name] = Compared(None, said(ours[name]), None, None)
+            if name in self.told:
+                percent = round(100 * apart / theirs[name], 4) if theirs[name] else None
+                figures[name] = Compared(said(theirs[name]), said(ours[name]), said(apart), percent)
+        judged = [name for name in _TOKENS if name in self.told] or ["requests"]
+        if "cost_nanos" in self.told:
+            judged = ["cost_nanos"]
+        agreement: Agreement = "drifts"
+        if all(abs(theirs[name] - ours[name]) <= self.tolerance * abs(theirs[name]) for name in judged):
+            agreement = "agrees"
+        elif "cost_nanos" in self.told:
+            if abs(theirs["cost_nanos"] - ours["cost_nanos"]) < CENT_NANOS:
+                agreement = "agrees"
+            elif least <= theirs["cost_nanos"] <= most:
+                agreement = "explained"
         return ReconciledModel(
             model=model_id,
             names=sorted({line.model for line in lines} - {""}) if model_id else [],
             cost_usd=figures.pop("cost_nanos"),
             least_usd=usd(least),
             most_usd=usd(most),
-            agreement=self._agreement(theirs, ours, least, most),
+            agreement=agreement,
             **figures,
         )
 
-    def _figure(self, name: str, theirs: int, ours: int) -> Compared:
-        said = usd if name == "cost_nanos" else int
-        if name not in self._told:
-            return Compared(None, said(ours), None, None)
-        percent = round(100 * (theirs - ours) / theirs, 4) if theirs else None
-        return Compared(said(theirs), said(ours), said(theirs - ours), percent)
-
-    def _agreement(self, theirs: _Side, ours: _Side, least: int, most: int) -> Agreement:
-        if "cost_nanos" in self._told:
-            near = self._is_near(theirs.cost_nanos, ours.cost_nanos)
-            if near or abs(theirs.cost_nanos - ours.cost_nanos) < CENT_NANOS:
-                return "agrees"
-            return "explained" if least <= theirs.cost_nanos <= most else "drifts"
-        judged = [name for name in _TOKENS if name in self._told] or ["requests"]
-        return (
-            "agrees" if all(self._is_near(getattr(theirs, each), getattr(ours, each)) for each in judged) else "drifts"
-        )
-
-    def _is_near(self, theirs: int, ours: int) -> bool:
-        return abs(theirs - ours) <= self._tolerance * abs(theirs)
-
-    def _drift(self, model: ReconciledModel) -> float:
+    def drift(self, model: ReconciledModel) -> float:
         """The drift of the figure by which agreement is judged."""
-        if "cost_nanos" in self._told:
+        if "cost_nanos" in self.told:
             return model.cost_usd.drift or 0.0
         return sum(abs(each.drift or 0) for each in (model.input_tokens, model.output_tokens, model.requests))
 
-    def _unmatched(self, name: str) -> UnmatchedName:
-        sums = _sum_of(line for line in self._lines if line.model == name)._asdict()
-        told = {each: figure if each in self._told else None for each, figure in sums.items()}
+    def unmatched(self, name: str, lines: Sequence[ExportLine]) -> UnmatchedName:
+        """The figures under a name that matches no model."""
+        told = {each: figure if each in self.told else None for each, figure in _sum_of(lines).items()}
         nanos = told.pop("cost_nanos")
         return UnmatchedName(name=name, cost_usd=None if nanos is None else usd(nanos), **told)
 
 
-def _sum_of(lines: Iterable[ExportLine]) -> _Side:
-    return _Side(*map(sum, zip(*([getattr(line, name) or 0 for name in _FIGURES] for line in lines), strict=True)))
+def _sum_of(lines: Sequence[ExportLine]) -> dict[str, int]:
+    return {name: sum(getattr(line, name) or 0 for line in lines) for name in _FIGURES}

@@ -140,28 +140,27 @@ def _ranking(candidates: Sequence[Candidate], roles: Mapping[str, str]) -> Html:
     if not candidates:
         return Html()
     head = (column(name, class_="rw-number") for name in ("score", "quality", "cost", "latency", "stability"))
-    rows = [_candidate(each, roles.get(each.model, "")) for each in candidates[:CANDIDATES_SHOWN]]
+    rows = []
+    for each in candidates[:CANDIDATES_SHOWN]:
+        figures = (
+            f"{each.quality:.2f}",
+            "unknown" if each.cost_usd is None else usd_short(each.cost_usd),
+            f"{each.latency_s:.1f} s{' late' if each.late else ''}",
+            f"{each.stability:.2f}",
+        )
+        role = roles.get(each.model, "")
+        model = strong(each.model) if role.startswith("chosen") else each.model
+        cells = [
+            cell(element("div", model), element("div", dim(role))),
+            cell(strong(f"{each.score:.3f}"), class_="rw-number"),
+        ]
+        for figure, term in zip(figures, each.terms, strict=True):
+            fill = element("span", class_="rw-fill", style=f"width:{percent(term, 1):.1f}%")
+            bar = element("span", fill, class_="rw-term", aria_hidden="true")
+            cells.append(cell(element("div", figure), element("div", bar, dim(f"{term:.2f}")), class_="rw-number"))
+        rows.append(element("tr", *cells))
     notes = (more(len(candidates) - CANDIDATES_SHOWN, "model", "that fit"), dim(_LEGEND))
     return joined([heading("Best candidates"), table("ranking", [column("model"), *head], rows), *lines(*notes)])
-
-
-def _candidate(candidate: Candidate, role: str) -> Html:
-    figures = (
-        f"{candidate.quality:.2f}",
-        "unknown" if candidate.cost_usd is None else usd_short(candidate.cost_usd),
-        f"{candidate.latency_s:.1f} s{' late' if candidate.late else ''}",
-        f"{candidate.stability:.2f}",
-    )
-    model = strong(candidate.model) if role.startswith("chosen") else candidate.model
-    cells = [
-        cell(element("div", model), element("div", dim(role))),
-        cell(strong(f"{candidate.score:.3f}"), class_="rw-number"),
-    ]
-    for figure, term in zip(figures, candidate.terms, strict=True):
-        fill = element("span", class_="rw-fill", style=f"width:{percent(term, 1):.1f}%")
-        bar = element("span", fill, class_="rw-term", aria_hidden="true")
-        cells.append(cell(element("div", figure), element("div", bar, dim(f"{term:.2f}")), class_="rw-number"))
-    return element("tr", *cells)
 
 
 def _rejections(counts: Mapping[Reason, int] | Mapping[str, int]) -> Html:
@@ -174,11 +173,18 @@ def _trace(trace: Trace) -> Html:
     is_run = trace.kind == "agent"  # whose tools may overlap, so its tree is in the order of ids
     spans = sorted(trace.spans, key=lambda span: (0.0 if is_run else span.start_ms, span.id))
     decisions = [span for span in spans if isinstance(span, DecisionSpan) and not is_run]
+    decided: list[Html] = []
+    for span in decisions[:DECISIONS_SHOWN]:
+        models, served = [each.model for each in span.candidates], trace.selected_model
+        roles = dict(zip(models, ("chosen", "runner-up"), strict=False))
+        if served in models[1:]:
+            roles[served] = "runner-up, served" if served in roles else "served"
+        decided += (_ranking(span.candidates, roles), _rejections(span.rejected))
     return joined(
         [
             element("div", *_head(trace), class_="rw-part"),
             _waterfall(spans, trace.duration_ms) if spans else element("div", dim("no spans")),
-            *(_decided(span, trace.selected_model) for span in decisions[:DECISIONS_SHOWN]),
+            *decided,
             *lines(more(len(decisions) - DECISIONS_SHOWN, "decision")),
         ]
     )
@@ -211,16 +217,13 @@ def _head(trace: Trace) -> Iterator[Html]:
     )
     if trace.metadata:
         shown = list(trace.metadata.items())[:METADATA_SHOWN]
-        chips = [chip(f"{short(str(key))} = {_value(value)}") for key, value in shown]
+        said = {key: value if isinstance(value, str) else _VALUES.repr(value) for key, value in shown}
+        chips = [chip(f"{short(str(key))} = {short(value)}") for key, value in said.items()]
         left = more(len(trace.metadata) - METADATA_SHOWN, "key")
         yield element("div", dim("metadata "), joined([*chips, left], " "))
     if trace.children and not is_run:  # the spans name those of a run
         left = more(len(trace.children) - CHILDREN_SHOWN, "trace")
         yield element("div", dim("sub-traces "), joined([*trace.children[:CHILDREN_SHOWN], left], ", "))
-
-
-def _value(value: object) -> str:
-    return short(value if isinstance(value, str) else _VALUES.repr(value))
 
 
 def _waterfall(spans: Sequence[Span], whole_ms: float) -> Html:
@@ -314,11 +317,3 @@ def _says(span: Span) -> list[str]:
             return ["still running"] if span.still_running else []
         case other:
             assert_never(other)
-
-
-def _decided(span: DecisionSpan, served: str | None) -> Html:
-    models = [each.model for each in span.candidates]
-    roles = dict(zip(models, ("chosen", "runner-up"), strict=False))
-    if served in models[1:]:
-        roles[served] = "runner-up, served" if served in roles else "served"
-    return joined([_ranking(span.candidates, roles), _rejections(span.rejected)])

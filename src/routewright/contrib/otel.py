@@ -56,7 +56,6 @@ except ModuleNotFoundError as exc:
         f"{__name__} needs the extra 'otel' ({exc.name} is missing): pip install 'routewright[otel]'", name=exc.name
     ) from exc
 
-_Other = DecisionSpan | CacheSpan | FallbackSpan | GuardrailSpan | StepSpan | SubTraceSpan | ToolSpan
 SCOPE = "routewright"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = 1_000_000
@@ -89,7 +88,12 @@ class OpenTelemetry:
         account: bool = False,
         content: bool | None = None,
     ) -> None:
-        _check(semconv, content=content)
+        versions = get_args(Version)
+        if semconv not in versions:
+            raise ValidationFailed.at("semconv", f"is {shown(semconv)}", f"take one of {', '.join(versions)}")
+        if content and "prompt" not in names_of(ATTRIBUTES, semconv):
+            said = f"version {semconv} has no attributes for messages"
+            raise ValidationFailed.at("content", said, f"pass semconv={versions[-1]!r}")
         self._provider = tracer_provider
         self._named = names_of(ATTRIBUTES, semconv)
         self._providers = PROVIDERS[semconv]
@@ -121,7 +125,8 @@ class OpenTelemetry:
         return router.on_trace(self.tell)
 
     def tell(self, call: Trace) -> None:
-        """Export a finished call."""
+        """Export a finished call. Spans that are no attempts become children of the call, or events of the span they
+        belong to."""
         began = (datetime.fromisoformat(call.created_at) - _EPOCH) // timedelta(milliseconds=1) * _MS
         with _as_span(span_id_of(call.id)):
             told = self._attributes(self._of_call(call))
@@ -132,32 +137,29 @@ class OpenTelemetry:
             if isinstance(span, ModelSpan):
                 attempts[span.id] = self._attempt(call, span, around, start)
                 self._count(span)
-            else:
-                self._tell_of(span, attempts.get(span.parent_id or 0, whole), around, start)
+                continue
+            about = attempts.get(span.parent_id or 0, whole)
+            match span:
+                case DecisionSpan():
+                    rejected = sum(span.rejected.values())
+                    told = {"token_count": span.token_count, "rejected": rejected, "digest": span.digest}
+                    self._child(DECISION, around, told, start, span.duration_ms)
+                case CacheSpan():
+                    self._child(CACHE, around, {"hit": span.hit}, start, span.duration_ms)
+                case FallbackSpan():
+                    told = {"from": span.from_model, "to": span.to_model, "reason": span.reason}
+                    about.add_event(FALLBACK, self._attributes(told), start)
+                case GuardrailSpan():
+                    told = {"guardrail": span.name, "rule": span.rule, "stage": span.stage, "action": span.action}
+                    about.add_event(GUARDRAIL, self._attributes(told), start)
+                case StepSpan() | SubTraceSpan() | ToolSpan():
+                    self._child(f"{span.type} {span.name}", around, {}, start, span.duration_ms)
+                case _:
+                    assert_never(span)
         for span in call.spans:  # last, since an ended span takes no events
             if isinstance(span, ModelSpan):
                 _end(attempts[span.id], began + round((span.start_ms + span.duration_ms) * _MS), span.error)
         _end(whole, began + round(call.duration_ms * _MS), call.error)
-
-    def _tell_of(self, span: _Other, about: Span, around: Context, start: int) -> None:
-        """Export a span that is not an attempt, as a child of the call or as an event of the span it belongs to."""
-        match span:
-            case DecisionSpan():
-                rejected = sum(span.rejected.values())
-                told = {"token_count": span.token_count, "rejected": rejected, "digest": span.digest}
-                self._child(DECISION, around, told, start, span.duration_ms)
-            case CacheSpan():
-                self._child(CACHE, around, {"hit": span.hit}, start, span.duration_ms)
-            case FallbackSpan():
-                told = {"from": span.from_model, "to": span.to_model, "reason": span.reason}
-                about.add_event(FALLBACK, self._attributes(told), start)
-            case GuardrailSpan():
-                told = {"guardrail": span.name, "rule": span.rule, "stage": span.stage, "action": span.action}
-                about.add_event(GUARDRAIL, self._attributes(told), start)
-            case StepSpan() | SubTraceSpan() | ToolSpan():
-                self._child(f"{span.type} {span.name}", around, {}, start, span.duration_ms)
-            case _:
-                assert_never(span)
 
     def _child(self, name: str, around: Context, told: Mapping[str, Any], start: int, duration_ms: float) -> None:
         span = self._tracer.start_span(name, around, SpanKind.INTERNAL, self._attributes(told), start_time=start)
@@ -295,12 +297,3 @@ def _end(span: Span, at: int, error: str | None) -> None:
     if error is not None:
         span.set_status(Status(StatusCode.ERROR, error))
     span.end(at)
-
-
-def _check(semconv: object, *, content: bool | None) -> None:
-    versions = get_args(Version)
-    if semconv not in versions:
-        raise ValidationFailed.at("semconv", f"is {shown(semconv)}", f"take one of {', '.join(versions)}")
-    if content and "prompt" not in names_of(ATTRIBUTES, str(semconv)):
-        said = f"version {semconv} has no attributes for messages"
-        raise ValidationFailed.at("content", said, f"pass semconv={versions[-1]!r}")

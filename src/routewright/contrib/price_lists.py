@@ -6,7 +6,8 @@ cannot be read is reported with its place, a row that is not a chat model is cou
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn, Self, get_args
 
@@ -85,28 +86,22 @@ def read_price_list(given: str | Path) -> PriceList:
         document = read(path)
         with document.naming():
             return read_list(document.content)
+    found: dict[str, Any] = {}  # providers/NAME/models/**/*.toml in the shape of ``api.json``
     try:
-        content = _folder(path)
+        root = path / "providers" if (path / "providers").is_dir() else path
+        for provider in sorted(root.iterdir()):
+            models = provider / "models"
+            files = sorted(each for each in models.rglob("*.toml") if each.is_file()) if models.is_dir() else []
+            if files:
+                rows = {each.relative_to(models).with_suffix("").as_posix(): read(each).content for each in files}
+                found[provider.name] = {"models": rows}
     except OSError as error:
         raise ValidationFailed.at(str(path), f"cannot be read: {error.strerror}", "check the path") from error
-    with naming(path):
-        return read_list(content)
-
-
-def _folder(path: Path) -> dict[str, Any]:
-    """A models.dev repository, ``providers/NAME/models/**/*.toml``, in the shape of its ``api.json``."""
-    root = path / "providers" if (path / "providers").is_dir() else path
-    found: dict[str, Any] = {}
-    for provider in sorted(root.iterdir()):
-        models = provider / "models"
-        files = sorted(each for each in models.rglob("*.toml") if each.is_file()) if models.is_dir() else []
-        if files:
-            rows = {each.relative_to(models).with_suffix("").as_posix(): read(each).content for each in files}
-            found[provider.name] = {"models": rows}
     if not found:
         hint = "name a folder with providers/NAME/models/*.toml in it"
         raise ValidationFailed.at(str(path), "is a folder without price lists", hint)
-    return found
+    with naming(path):
+        return read_list(found)
 
 
 def read_list(content: object) -> PriceList:
@@ -116,9 +111,17 @@ def read_list(content: object) -> PriceList:
     rows: list[Listed] = []
     unread: list[Problem] = []
     left_out: dict[str, int] = {}
-    found = _models_dev_rows(content)
+    found: list[tuple[str, str, str, object]] = []
     if shape == "litellm":
-        found = ((joined("", key), "", key, row) for key, row in content.items() if key != "sample_spec")
+        found += ((joined("", key), "", key, row) for key, row in content.items() if key != "sample_spec")
+    else:
+        for source, provider in content.items():
+            place = joined(joined("", source), "models")
+            models = provider.get("models") if isinstance(provider, dict) else None
+            if isinstance(models, dict):
+                found += ((joined(place, name), source, name, row) for name, row in models.items())
+            else:
+                found.append((place, source, "", models))
     for place, source, name, given in found:
         try:
             row = _Row.of(place, given, per_token=shape == "litellm")
@@ -143,16 +146,6 @@ def shape_of(content: object) -> Shape:
 def provider_of(source: str) -> str:
     """The catalogue's name of a list's provider."""
     return PROVIDERS.get(source, source)
-
-
-def _models_dev_rows(content: dict[str, Any]) -> Iterator[tuple[str, str, str, object]]:
-    for source, provider in content.items():
-        place = joined(joined("", source), "models")
-        models = provider.get("models") if isinstance(provider, dict) else None
-        if isinstance(models, dict):
-            yield from ((joined(place, name), source, name, row) for name, row in models.items())
-        else:
-            yield place, source, "", models
 
 
 class _Row(NamedTuple):
@@ -251,9 +244,13 @@ def _litellm(row: _Row, key: str) -> Listed:
 
 
 def _litellm_pricing(row: _Row) -> Pricing:
-    bands = sorted(
-        ((_starts_at(row.place, band), band) for band in row.rows("tiered_pricing")), key=lambda band: band[0]
-    )
+    bands: list[tuple[int, _Row]] = []
+    for band in row.rows("tiered_pricing"):
+        sizes = band.fields.get("range")
+        if not (isinstance(sizes, list) and sizes and _is_whole(sizes[0]) and 0 <= sizes[0] <= _TOKENS.high):
+            _refuse(f"{row.place}.tiered_pricing", "must have a 'range' that begins with a whole number", sizes)
+        bands.append((int(sizes[0]), band))
+    bands.sort(key=itemgetter(0))
     base = bands[0][1] if bands and row.fields.get("input_cost_per_token") is None else row
     price = _pricing(base, _PER_TOKEN, row.usd("output_cost_per_reasoning_token"))
     above: dict[int, dict[str, Any]] = {}
@@ -272,13 +269,6 @@ def _litellm_pricing(row: _Row) -> Pricing:
     )
 
 
-def _starts_at(place: str, band: _Row) -> int:
-    sizes = band.fields.get("range")
-    if not (isinstance(sizes, list) and sizes and _is_whole(sizes[0]) and 0 <= sizes[0] <= _TOKENS.high):
-        _refuse(f"{place}.tiered_pricing", "must have a 'range' that begins with a whole number", sizes)
-    return int(sizes[0])
-
-
 def _models_dev(row: _Row, source: str, name: str) -> Listed:
     said = row.fields.get("modalities")
     said = said if isinstance(said, dict) else {"input": ["text"], "output": ["text"]}
@@ -294,7 +284,13 @@ def _models_dev(row: _Row, source: str, name: str) -> Listed:
     cost = row.inner("cost")
     price = _pricing(cost, _PER_MILLION, cost.usd("reasoning"))
     if cost.fields.get("tiers") is not None:
-        tiers = [each.tier(_size(each), _PER_MILLION, price) for each in cost.rows("tiers")]
+        tiers = []
+        for each in cost.rows("tiers"):
+            tier = each.inner("tier")
+            size = tier.tokens("size")
+            if size is None or tier.fields.get("type", "context") != "context":
+                _refuse(tier.place, "must name a size of the context", tier.fields.get("type"))
+            tiers.append(each.tier(size, _PER_MILLION, price))
     elif cost.fields.get("context_over_200k") is not None:  # the older form
         tiers = [cost.inner("context_over_200k").tier(_OLD_THRESHOLD, _PER_MILLION, price)]
     else:
@@ -315,14 +311,6 @@ def _models_dev(row: _Row, source: str, name: str) -> Listed:
         released_at=released if isinstance(released, str) and is_date(released) else None,
     )
     return Listed(row.place, source, model, assumed_threshold="tiers" not in row.fields["cost"])
-
-
-def _size(row: _Row) -> int:
-    tier = row.inner("tier")
-    size = tier.tokens("size")
-    if size is None or tier.fields.get("type", "context") != "context":
-        _refuse(tier.place, "must name a size of the context", tier.fields.get("type"))
-    return size
 
 
 def _pricing(row: _Row, keys: tuple[str, ...], reasoning: float | None) -> Pricing:

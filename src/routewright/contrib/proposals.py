@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import to_builtins
 from msgspec.structs import asdict, replace
@@ -38,6 +38,8 @@ ENDS = "ends"
 """The name of a change of ``deprecated_at``."""
 _ENTRY = ("context_window", "max_output_tokens", "structured_output", "reasoning")
 """Fields that the entry of a new model holds."""
+_TIER_PRICES = [name for name in PRICES if name in PriceTier.__struct_fields__]
+P = TypeVar("P", Pricing, PriceTier)
 _BARE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 
 
@@ -113,7 +115,15 @@ class Wish(NamedTuple):
 def propose(catalogue: Sequence[Model], listed: PriceList, wish: Wish) -> Proposal:
     """Compare a catalogue with a list."""
     known = {model.id: model for model in catalogue}
-    by_id, unknown = _wanted(listed.rows, known, wish)
+    by_id: dict[str, list[Listed]] = {}
+    unknown = 0
+    for row in listed.rows:
+        if wish.providers and wish.providers.isdisjoint((row.source, provider_of(row.source))):
+            continue
+        if row.model.id in known or any(fnmatchcase(row.model.id, pattern) for pattern in wish.add):
+            by_id.setdefault(row.model.id, []).append(row)
+        else:
+            unknown += 1
     day = wish.starts or wish.day
     changes: list[Change] = []
     updates: list[Update] = []
@@ -174,20 +184,6 @@ def named_prices(pricing: Pricing | None) -> dict[str, float]:
     return found
 
 
-def _wanted(rows: Iterable[Listed], known: Mapping[str, Model], wish: Wish) -> tuple[dict[str, list[Listed]], int]:
-    wanted: dict[str, list[Listed]] = {}
-    unknown = 0
-    for row in rows:
-        model_id = row.model.id
-        if wish.providers and wish.providers.isdisjoint((row.source, provider_of(row.source))):
-            continue
-        if model_id in known or any(fnmatchcase(model_id, pattern) for pattern in wish.add):
-            wanted.setdefault(model_id, []).append(row)
-        else:
-            unknown += 1
-    return wanted, unknown
-
-
 def _apart(rows: Sequence[Listed]) -> tuple[str, ...]:
     """The prices in which rows contradict each other."""
     prices = [named_prices(row.model.pricing_per_1m) for row in rows]
@@ -214,9 +210,18 @@ def _kept(found: Sequence[Change], said: Listed, prices: Iterable[str]) -> dict[
 
 
 def _updated(ours: Model, said: Listed, wish: Wish) -> Model:
+    """Our model overlaid with what the list says; all else stays."""
     after = replace(ours, deprecated_at=said.model.deprecated_at or ours.deprecated_at)
-    now = pricing_on(ours, wish.starts or wish.day)
-    price = _merged(now, said)
+    now, new = pricing_on(ours, wish.starts or wish.day), said.model.pricing_per_1m
+    price = new or now
+    if now is not None and new is not None:
+        tiers, old = new.tiers, {tier.above_tokens: tier for tier in now.tiers}
+        if said.assumed_threshold and len(tiers) == len(now.tiers) == 1:
+            theirs, known = tiers[0], now.tiers[0]
+            if (theirs.input_usd, theirs.output_usd) == (known.input_usd, known.output_usd):
+                tiers = (replace(theirs, above_tokens=known.above_tokens),)
+        tiers = tuple(_overlaid(old.get(tier.above_tokens, tier), tier, _TIER_PRICES) for tier in tiers)
+        price = replace(_overlaid(now, new, PRICES), tiers=tiers or now.tiers)
     if price is None or price == now:
         return after
     changes = ours.price_changes or ()
@@ -228,26 +233,9 @@ def _updated(ours: Model, said: Listed, wish: Wish) -> Model:
     return replace(after, price_changes=tuple(dated))
 
 
-def _merged(ours: Pricing | None, said: Listed) -> Pricing | None:
-    """Our prices overlaid with the list's; missing ones stay."""
-    new = said.model.pricing_per_1m
-    if ours is None or new is None:
-        return new or ours
-    given = {name: value for name in PRICES if (value := getattr(new, name)) is not None}
-    tiers = new.tiers
-    if said.assumed_threshold and len(tiers) == len(ours.tiers) == 1:
-        theirs, known = tiers[0], ours.tiers[0]
-        if (theirs.input_usd, theirs.output_usd) == (known.input_usd, known.output_usd):
-            tiers = (replace(theirs, above_tokens=known.above_tokens),)
-    old = {tier.above_tokens: tier for tier in ours.tiers}
-    return replace(ours, **given, tiers=tuple(_over(old.get(tier.above_tokens), tier) for tier in tiers) or ours.tiers)
-
-
-def _over(old: PriceTier | None, new: PriceTier) -> PriceTier:
-    if old is None:
-        return new
-    missing = [name for name in ("cached_input_usd", "cache_write_usd") if getattr(new, name) is None]
-    return replace(new, **{name: getattr(old, name) for name in missing})
+def _overlaid(old: P, new: P, names: Iterable[str]) -> P:
+    """The old prices with those that the new ones have."""
+    return replace(old, **{name: value for name in names if (value := getattr(new, name)) is not None})
 
 
 def with_proposal(content: Mapping[str, Any], proposal: Proposal, as_of: str | None) -> dict[str, Any]:
@@ -258,43 +246,28 @@ def with_proposal(content: Mapping[str, Any], proposal: Proposal, as_of: str | N
     entries = {entry["id"]: entry for entry in models}
     prices = dict(content.get("prices", {}))
     for before, after in proposal.updates:
-        entry = entries.get(after.id) or {"id": after.id}
+        entry, price = entries.get(after.id) or {"id": after.id}, after.pricing_per_1m
         if before is None:
-            entry |= _new_entry(after)
-        else:
-            _put_changes(before, after, entry, prices)
+            entry |= {name: value for name in _ENTRY if (value := getattr(after, name))}
+            entry["modalities"] = list(after.modalities or ("text",))
+            if price is not None:
+                entry["prices"] = to_builtins(price)
+        elif price is not None and price != before.pricing_per_1m:  # where the file has them already
+            if "prices" in entry and after.id not in prices:
+                entry["prices"] = to_builtins(price)
+            else:
+                prices[after.id] = to_builtins(price)
+        if after.deprecated_at != (None if before is None else before.deprecated_at):
+            entry["deprecated_at"] = after.deprecated_at
+        if before is not None and after.price_changes != before.price_changes:
+            entry["price_changes"] = [
+                {"starts": date.fromisoformat(each.starts), **to_builtins(each.pricing_per_1m)}
+                for each in after.price_changes or ()
+            ]
         if len(entry) > 1 and after.id not in entries:
             models.append(entry)
     dated = {} if as_of is None else {"as_of": date.fromisoformat(as_of)}
     return {**content, **dated, "models": models, "prices": prices}
-
-
-def _put_changes(before: Model, after: Model, entry: dict[str, Any], prices: dict[str, Any]) -> None:
-    """Write what changed of a known model where the file has it already, otherwise into ``prices``."""
-    if after.deprecated_at != before.deprecated_at:
-        entry["deprecated_at"] = after.deprecated_at
-    if after.price_changes != before.price_changes:
-        entry["price_changes"] = [
-            {"starts": date.fromisoformat(each.starts), **to_builtins(each.pricing_per_1m)}
-            for each in after.price_changes or ()
-        ]
-    price = after.pricing_per_1m
-    if price is None or price == before.pricing_per_1m:
-        return
-    if "prices" in entry and after.id not in prices:
-        entry["prices"] = to_builtins(price)
-    else:
-        prices[after.id] = to_builtins(price)
-
-
-def _new_entry(model: Model) -> dict[str, Any]:
-    entry: dict[str, Any] = {name: value for name in _ENTRY if (value := getattr(model, name))}
-    entry["modalities"] = list(model.modalities or ("text",))
-    if model.pricing_per_1m is not None:
-        entry["prices"] = to_builtins(model.pricing_per_1m)
-    if model.deprecated_at is not None:
-        entry["deprecated_at"] = model.deprecated_at
-    return entry
 
 
 def overlay_text(content: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from io import StringIO
@@ -152,37 +152,32 @@ def read_usage_export(given: str | Path) -> UsageExport:
     Raises ``ValidationFailed`` naming file, line and key."""
     path = path_of(given)
     text = text_of(path)
+    head = text.partition("\n")[0]
     if text.lstrip()[:1] in ("{", "["):
         document = json_document(path, text)
         with document.naming():
             return read_export(document.content)
-    rows = list(_csv_rows(path, text))
-    try:
-        return read_export([fields for _, fields in rows])
-    except ValidationFailed as error:
-        found = error.problems
-    raise ValidationFailed.of(*(_placed(path, [line for line, _ in rows], each) for each in found))
-
-
-def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a table below its head, each with its line."""
-    head = text.partition("\n")[0]
     reader = csv.reader(StringIO(text, newline=""), strict=True, delimiter=max(_SEPARATORS, key=head.count))
+    rows: list[dict[str, str]] = []
+    lines: list[int] = []
     try:
         keys = [key.strip() for key in next(reader, [])]
         for cells in reader:
             if not any(cell.strip() for cell in cells):
                 continue
             if len(cells) != len(keys):
-                raise ValidationFailed.at(
-                    f"{path}:{reader.line_num}",
-                    f"has {len(cells)} cells, where the head has {len(keys)}",
-                    "export it anew",
-                )
-            yield reader.line_num, dict(zip(keys, (cell.strip() for cell in cells), strict=True))
+                said = f"has {len(cells)} cells, where the head has {len(keys)}"
+                raise ValidationFailed.at(f"{path}:{reader.line_num}", said, "export it anew")
+            rows.append(dict(zip(keys, (cell.strip() for cell in cells), strict=True)))
+            lines.append(reader.line_num)
     except csv.Error as error:
         found = Problem(f"{path}:{reader.line_num}", f"is neither JSON nor CSV: {error}", "give it as it was exported")
         raise ValidationFailed.of(found) from error
+    try:
+        return read_export(rows)
+    except ValidationFailed as error:
+        problems = error.problems
+    raise ValidationFailed.of(*(_placed(path, lines, each) for each in problems))
 
 
 def _placed(path: Path, lines: list[int], found: Problem) -> Problem:
@@ -203,65 +198,52 @@ def checked_export(given: object) -> UsageExport:
     return export
 
 
-class _Found:
-    """Rows, and the days of time buckets, whether or not they have rows."""
-
-    def __init__(self) -> None:
-        self.rows: list[_Row] = []
-        self.days: list[str] = []
-        self.whose: set[tuple[ExportShape, str | None]] = set()
-
-    def add(self, path: str, fields: object) -> None:
-        row = _Row.of(path, _object(path, fields))
-        self.rows.append(row)
-        self.whose.add((row.form.shape, row.form.provider))
-
-    def add_bucket(self, path: str, bucket: Fields) -> None:
-        """Add the rows of a time bucket, which is within one day."""
-        # the day that contains a time bucket
-        began, ended = (
-            next((key for key in keys if bucket.get(key) is not None), keys[0])
-            for keys in (("start_time", "starting_at"), ("end_time", "ending_at"))
-        )
-        start = _moment(joined(path, began), bucket.get(began))
-        end = start if bucket.get(ended) is None else _moment(joined(path, ended), bucket[ended])
-        last = max(start, end - timedelta(microseconds=1))
-        if last.date() != start.date():
-            said = f"lies in more than one day of UTC, from {start.isoformat()} to {end.isoformat()}"
-            raise ValidationFailed.at(path, said, "export by days, or by hours")
-        self.days.append(start.date().isoformat())
-        self.whose.add(("openai", "openai") if "start_time" in bucket else ("anthropic", "anthropic"))
-        when = {key: bucket[key] for key in ("start_time", "starting_at") if key in bucket}
-        for place, result in enumerate(bucket["results"]):
-            inner = joined(joined(path, "results"), place)
-            self.add(inner, {**_object(inner, result), **when})
-
-
 def read_export(content: object) -> UsageExport:
     """Read an export: a page of an API, or several in an array; or an array of rows. Raises ``ValidationFailed``."""
-    found = _Found()
-    for path, thing in _things(content):
+    if not isinstance(content, dict | list):
+        raise ValidationFailed.at("", f"is no usage export of a known form, got {shown(content)}", _EXPECTED)
+    things: list[tuple[str, object]] = []  # time buckets and rows, with their places
+    pages: list[tuple[str, object]] = [("", content)]
+    if isinstance(content, list):
+        pages = [(joined("", at), page) for at, page in enumerate(content)]
+    for path, page in pages:
+        if isinstance(page, dict) and isinstance(page.get("data"), list):
+            inner = joined(path, "data")
+            things += ((joined(inner, place), thing) for place, thing in enumerate(page["data"]))
+        elif isinstance(content, dict):
+            raise ValidationFailed.at(path, "is no usage export of a known form", _EXPECTED)
+        else:
+            things.append((path, page))
+    rows: list[_Row] = []
+    days: set[str] = set()
+    whose: set[tuple[ExportShape, str | None]] = set()
+    for path, thing in things:
         fields = _object(path, thing)
         if isinstance(fields.get("results"), list):
-            found.add_bucket(path, fields)
+            days.add(_day_of(path, fields))  # it counts even without rows
+            whose.add(("openai", "openai") if "start_time" in fields else ("anthropic", "anthropic"))
+            when: Fields = {key: fields[key] for key in ("start_time", "starting_at") if key in fields}
+            inner = joined(path, "results")
+            places = [(joined(inner, place), each) for place, each in enumerate(fields["results"])]
+            rows += (_Row.of(place, {**_object(place, each), **when}) for place, each in places)
         else:
-            found.add(path, fields)
+            rows.append(_Row.of(path, fields))
     lines: dict[tuple[str, str], ExportLine] = {}
-    for row in found.rows:
-        line = row.line()
-        found.days.append(line.day)
+    for line in [row.line() for row in rows]:
         there = lines.get((line.day, line.model))
         lines[line.day, line.model] = line if there is None else _added(there, line)
-    if not found.days:
+    days |= {day for day, _ in lines}
+    whose |= {(row.form.shape, row.form.provider) for row in rows}
+    if not days:
         raise ValidationFailed.at("", "holds no usage", "export a time in which there was some")
-    if len(found.whose) > 1:
-        names = " and ".join(sorted(shape for shape, _ in found.whose))
+    if len(whose) > 1:
+        names = " and ".join(sorted(shape for shape, _ in whose))
         raise ValidationFailed.at("", f"holds rows of several forms: {names}", "reconcile them one by one")
-    ((shape, provider),) = found.whose
+    ((shape, provider),) = whose
     last = content[-1] if isinstance(content, list) and content else content
     return UsageExport(
-        first=min(found.days),
-        last=max(found.days),
+        first=min(days),
+        last=max(days),
         lines=tuple(line for _, line in sorted(lines.items())),
         shape=shape,
         provider=provider,
@@ -269,21 +251,18 @@ def read_export(content: object) -> UsageExport:
     )
 
 
-def _things(content: object) -> Iterator[tuple[str, object]]:
-    """Buckets and rows, with their places."""
-    if not isinstance(content, dict | list):
-        raise ValidationFailed.at("", f"is no usage export of a known form, got {shown(content)}", _EXPECTED)
-    pages = (
-        [("", content)] if isinstance(content, dict) else [(joined("", at), page) for at, page in enumerate(content)]
+def _day_of(path: str, bucket: Fields) -> str:
+    """The day that contains a time bucket."""
+    began, ended = (
+        next((key for key in keys if bucket.get(key) is not None), keys[0])
+        for keys in (("start_time", "starting_at"), ("end_time", "ending_at"))
     )
-    for path, page in pages:
-        if isinstance(page, dict) and isinstance(page.get("data"), list):
-            inner = joined(path, "data")
-            yield from ((joined(inner, place), thing) for place, thing in enumerate(page["data"]))
-        elif isinstance(content, dict):
-            raise ValidationFailed.at(path, "is no usage export of a known form", _EXPECTED)
-        else:
-            yield path, page
+    start = _moment(joined(path, began), bucket.get(began))
+    end = start if bucket.get(ended) is None else _moment(joined(path, ended), bucket[ended])
+    if max(start, end - timedelta(microseconds=1)).date() != start.date():
+        said = f"lies in more than one day of UTC, from {start.isoformat()} to {end.isoformat()}"
+        raise ValidationFailed.at(path, said, "export by days, or by hours")
+    return start.date().isoformat()
 
 
 class _Row(NamedTuple):
@@ -309,16 +288,33 @@ class _Row(NamedTuple):
         return cls(path, fields, Form("table", None, (), day, model, requests, given, made, cached, cost))
 
     def line(self) -> ExportLine:
-        form = self.form
+        form, model, nanos = self.form, "", None
         day = next(iter(self._told(form.day)), (self._place(form.day[0]), _at(self.fields, form.day[0])))
+        date = _moment(*day).date().isoformat()
+        for path, value in self._told(form.model):
+            if not isinstance(value, str):
+                raise _refused(path, "must be a name", value)
+            if name := value.strip():
+                model = name.partition(", ")[0] if form.model == ("line_item",) else name
+                break
+        requests = 1 if form.each_is_one else self._tokens(form.requests)
+        given, made, cached = map(self._tokens, (form.input_tokens, form.output_tokens, form.cached_tokens))
+        for path, currency in self._told(form.currency):
+            if str(currency).upper() != "USD":
+                raise ValidationFailed.at(path, f"must be USD, got {shown(currency)}", "the ledger is in dollars")
+        for path, value in self._told(form.cost)[:1]:
+            number, parts = _number(path, value)
+            nanos = (2 * number * 10**form.decimals + parts) // (2 * parts)  # rounded
+            if abs(nanos) > MOST_USD * NANOS_PER_USD:
+                raise _refused(path, f"must be an amount of at most {MOST_USD} dollars", value)
         return ExportLine(
-            day=_moment(*day).date().isoformat(),
-            model=self._model(),
-            requests=1 if form.each_is_one else self._tokens(form.requests),
-            input_tokens=self._tokens(form.input_tokens),
-            output_tokens=self._tokens(form.output_tokens),
-            cached_tokens=self._tokens(form.cached_tokens),
-            cost_nanos=self._cost(),
+            day=date,
+            model=model,
+            requests=requests,
+            input_tokens=given,
+            output_tokens=made,
+            cached_tokens=cached,
+            cost_nanos=nanos,
         )
 
     def _told(self, keys: Sequence[str]) -> list[tuple[str, Any]]:
@@ -331,15 +327,6 @@ class _Row(NamedTuple):
             path = joined(path, part)
         return path
 
-    def _model(self) -> str:
-        for key in self.form.model:
-            value = _at(self.fields, key)
-            if value is not None and not isinstance(value, str):
-                raise _refused(self._place(key), "must be a name", value)
-            if value is not None and (name := value.strip()):
-                return name.partition(", ")[0] if key == "line_item" else name
-        return ""
-
     def _tokens(self, keys: Sequence[str]) -> int | None:
         """The sum over all keys; None if none has a value."""
         counts = []
@@ -349,19 +336,6 @@ class _Row(NamedTuple):
                 raise _refused(path, f"must be a whole number from 0 to {MOST_TOKENS}", value)
             counts.append(number)
         return sum(counts) if counts else None
-
-    def _cost(self) -> int | None:
-        """The amount, rounded to nano-dollars."""
-        for path, currency in self._told(self.form.currency):
-            if str(currency).upper() != "USD":
-                raise ValidationFailed.at(path, f"must be USD, got {shown(currency)}", "the ledger is in dollars")
-        for path, value in self._told(self.form.cost)[:1]:
-            number, parts = _number(path, value)
-            nanos: int = (2 * number * 10**self.form.decimals + parts) // (2 * parts)
-            if abs(nanos) > MOST_USD * NANOS_PER_USD:
-                raise _refused(path, f"must be an amount of at most {MOST_USD} dollars", value)
-            return nanos
-        return None
 
 
 def _added(line: ExportLine, more: ExportLine) -> ExportLine:

@@ -175,11 +175,15 @@ class Circuits:
     ) -> bool:
         """Record a fault of a model, or of its ``credential``; True if a circuit changed."""
         if credential:
+            other = self._models.get(row)
             refused = self._credentials[self._providers[row]]
             moved = refused.failed(now, probe=probe, retry_after=retry_after, at_once=True)
-            return self._retrip((probe and self._left(self._models.get(row), now)) or moved)
-        moved = self._models[row].failed(now, probe=probe, retry_after=retry_after, alone=alone)
-        return self._retrip((probe and self._left(self._credentials.get(self._providers[row]), now)) or moved)
+        else:
+            other = self._credentials.get(self._providers[row])
+            moved = self._models[row].failed(now, probe=probe, retry_after=retry_after, alone=alone)
+        if probe and other is not None and other.left(now):  # the probe says nothing about it
+            moved = True
+        return self._retrip(moved)
 
     def heard(self, row: int, now: float, seconds: float) -> bool:
         """Open a model's circuit because another process did; True if it changed."""
@@ -187,7 +191,7 @@ class Circuits:
 
     def left(self, row: int, now: float) -> bool:
         """Record that a probe was abandoned; True if a circuit changed."""
-        moved = [self._left(circuit, now) for circuit in self._of(row)]
+        moved = [circuit.left(now) for circuit in self._of(row)]
         return self._retrip(any(moved))
 
     def kept_away(self, now: float) -> dict[int, float]:
@@ -197,9 +201,6 @@ class Circuits:
     def _of(self, row: int) -> list[Circuit]:
         both = self._models.get(row), self._credentials.get(self._providers[row])
         return [circuit for circuit in both if circuit is not None]
-
-    def _left(self, circuit: Circuit | None, now: float) -> bool:
-        return circuit is not None and circuit.left(now)
 
     def _retrip(self, moved: bool) -> bool:
         if moved:

@@ -47,21 +47,18 @@ class ExecutionLimits(Struct, frozen=True, kw_only=True):
     """The most seconds a circuit stays open after failed probes; a Retry-After may extend it up to five minutes."""
 
     def __post_init__(self) -> None:
-        problems = [
-            Problem(f"ExecutionLimits.{name}", f"is {shown(value)}", hint)
-            for name in self.__struct_fields__
-            if (hint := _hint(name, value := getattr(self, name)))
-        ]
+        problems = []
+        for name in self.__struct_fields__:
+            value: object = getattr(self, name)
+            if name == "open_after":
+                is_valid, hint = type(value) is int and value >= 1, "use a whole number of at least 1"
+            else:
+                is_valid = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < inf
+                hint = "use a finite number, 0 or more"
+            if not is_valid:
+                problems.append(Problem(f"ExecutionLimits.{name}", f"is {shown(value)}", hint))
         if problems:
             raise ValidationFailed.of(*problems)
-
-
-def _hint(name: str, value: object) -> str:
-    """A hint if the value of a limit is invalid, else empty."""
-    if name == "open_after":
-        return "" if type(value) is int and value >= 1 else "use a whole number of at least 1"
-    number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < inf
-    return "" if number else "use a finite number, 0 or more"
 
 
 WINDOW_S = 10

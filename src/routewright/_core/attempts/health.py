@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from math import ceil, log, log2, sqrt
@@ -14,7 +14,7 @@ from routewright._core.routing.forecast import UNKNOWN, Forecast
 from routewright._core.routing.pool import Pool
 from routewright.wire import HealthSnapshot, Learned, LearnedModel, ModelHealth
 
-from .statistics import EPOCH_S, HALF_LIFE_S, SUMS, Entry, Quantiles, known_in
+from .statistics import BUCKETS, EPOCH_S, HALF_LIFE_S, SUMS, Entry, Histogram, known_in, quantile, scaled
 
 PRIOR_GOOD, PRIOR_BAD = 19.0, 1.0  # prior of a model's success rate: one failure in twenty
 PRIOR_ANSWERS = 5.0  # weight of the prior length and time to the first token, in answers
@@ -23,7 +23,6 @@ DEVIATIONS = 1.0  # the scored success rate is this many standard deviations bel
 P90_DEVIATIONS = 1.28
 LEAST_SEEN = 4.5
 """The least weight of observations for a 95th percentile: five that have faded a little."""
-ERROR = 0.05  # relative error of the times
 _MOST_HALF_LIVES = 64  # after this many, sums are rescaled
 _SPEED_STEPS = 16  # steps per octave in which speeds are published
 LOOK_EVERY_S = 10.0  # how often a model's figures are checked for changes by fading
@@ -56,14 +55,14 @@ class Sums:
         self.origin = now
         self.good = self.bad = self.answers = self.length = self.length_squared = self.tokens = self.us = 0.0
         self.unusual = self.late = 0.0
-        self.first = Quantiles(ERROR)
-        self.whole = Quantiles(ERROR)
+        self.first: Histogram = defaultdict(float)  # of the times in milliseconds
+        self.whole: Histogram = defaultdict(float)
 
     def weight(self, now: float) -> float:
         """The weight of an observation at ``now``. May rescale the sums."""
         half_lives = (now - self.origin) / HALF_LIFE_S
         if half_lives > _MOST_HALF_LIVES:
-            self._rescale(2.0**-half_lives)
+            self._scale(2.0**-half_lives)
             self.origin, half_lives = now, 0.0
         return float(2.0**half_lives)
 
@@ -73,23 +72,22 @@ class Sums:
         sums = cls(learned.at)
         for name in SUMS:
             setattr(sums, name, getattr(learned, name))
-        sums.first.weights.update(learned.first)
-        sums.whole.weights.update(learned.whole)
+        sums.first.update(learned.first)
+        sums.whole.update(learned.whole)
         return sums
 
     def learned(self, now: float, at: float) -> Learned:
         """The sums rescaled to ``now``, which is ``at`` in Unix seconds."""
         factor = 1 / self.weight(now)
-        self._rescale(factor)
+        self._scale(factor)
         self.origin = now
         sums = {name: getattr(self, name) for name in SUMS}
-        return Learned(at, first=dict(self.first.weights), whole=dict(self.whole.weights), **sums)
+        return Learned(at, first=dict(self.first), whole=dict(self.whole), **sums)
 
-    def _rescale(self, factor: float) -> None:
+    def _scale(self, factor: float) -> None:
         for name in SUMS:
             setattr(self, name, getattr(self, name) * factor)
-        self.first.scale(factor)
-        self.whole.scale(factor)
+        self.first, self.whole = scaled(self.first, factor), scaled(self.whole, factor)
 
 
 class Health:
@@ -130,7 +128,7 @@ class Health:
         known = self._known(row, now)
         weight = known.weight(now)  # may rescale the sums: compute it first
         usual_ms, usual_us = forecast.ttft_ms[row], forecast.us_per_token[row] / 1000
-        whole, first, buckets = known.whole.weights, known.first.weights, known.whole.buckets
+        whole, first = known.whole, known.first
         answered = length = squared = tokens = 0
         after_first_ms = 0.0
         for _, _, whole_s, first_s, usage, tells, _, _ in answers:
@@ -142,8 +140,8 @@ class Health:
                 first_ms = ms * usual_ms / (usually if usually > 1.0 else 1.0)
             else:
                 first_ms = first_s * 1000
-            whole[ceil(log(ms) * buckets) if ms > 1.0 else 0] += weight
-            first[ceil(log(first_ms) * buckets) if first_ms > 1.0 else 0] += weight
+            whole[ceil(log(ms) * BUCKETS) if ms > 1.0 else 0] += weight
+            first[ceil(log(first_ms) * BUCKETS) if first_ms > 1.0 else 0] += weight
             tokens += made
             if ms > first_ms:
                 after_first_ms += ms - first_ms
@@ -221,7 +219,7 @@ def is_moved(before: ModelHealth, now: ModelHealth) -> bool:
 
 def health_snapshot(models: Mapping[str, ModelHealth]) -> HealthSnapshot:
     """A snapshot of models' health. Its id is the sum of a digest per model, so it can be updated incrementally."""
-    return health_after(HealthSnapshot(_id(0), {}), models)
+    return health_after(HealthSnapshot("hea_0", {}), models)
 
 
 def health_after(before: HealthSnapshot, moved: Mapping[str, ModelHealth]) -> HealthSnapshot:
@@ -233,11 +231,8 @@ def health_after(before: HealthSnapshot, moved: Mapping[str, ModelHealth]) -> He
         if health != UNKNOWN:
             total += _digest(model, health)
     models = {**before.models, **moved}
-    return HealthSnapshot(_id(total), {model: health for model, health in models.items() if health != UNKNOWN})
-
-
-def _id(total: int) -> str:
-    return f"hea_{total % (1 << 128):032x}"
+    known = {model: health for model, health in models.items() if health != UNKNOWN}
+    return HealthSnapshot(f"hea_{total % (1 << 128):032x}", known)
 
 
 def _digest(model: str, health: ModelHealth) -> int:
@@ -259,24 +254,23 @@ def figures_of(seen: Sums, weight: float, pool: Pool, row: int) -> ModelHealth:
     length, p90 = round(usual), round(mean + P90_DEVIATIONS * sqrt(max(0.0, squared - mean * mean)))
     first, whole = seen.first, seen.whole
     late = 2 ** (seen.late / seen.good) if seen.good else 1.0
-    ttft_ms = first.at(0.5, pool.ttft_ms[row] * late, PRIOR_ANSWERS * weight) / late if first.weights else None
-    enough = whole.total / weight >= LEAST_SEEN
+    ttft_ms = quantile(first, 0.5, pool.ttft_ms[row] * late, PRIOR_ANSWERS * weight) / late if first else None
+    us_per_token = None
+    if seen.tokens:
+        us = PRIOR_SPEED_TOKENS * pool.us_per_token[row] + seen.us / late / weight
+        us /= PRIOR_SPEED_TOKENS + seen.tokens / weight
+        us_per_token = max(1, round(2 ** (round(log2(max(us, 1.0)) * _SPEED_STEPS) / _SPEED_STEPS)))
+    enough = sum(whole.values()) / weight >= LEAST_SEEN
     return ModelHealth(
         stability=round(1000 * bound),
         ttft_ms=None if ttft_ms is None else round(ttft_ms),
-        ttft_p95_ms=round(first.at(0.95)) if enough else None,
-        us_per_token=_speed(seen, weight, pool.us_per_token[row], late) if seen.tokens else None,
-        latency_p50_ms=round(whole.at(0.5)) if enough else None,
-        latency_p95_ms=round(whole.at(0.95)) if enough else None,
+        ttft_p95_ms=round(quantile(first, 0.95)) if enough else None,
+        us_per_token=us_per_token,
+        latency_p50_ms=round(quantile(whole, 0.5)) if enough else None,
+        latency_p95_ms=round(quantile(whole, 0.95)) if enough else None,
         output_tokens=length,
         output_p90=p90,
     )
-
-
-def _speed(seen: Sums, weight: float, prior: int, late: float) -> int:
-    """Microseconds per token, rounded to a step."""
-    us = (PRIOR_SPEED_TOKENS * prior + seen.us / late / weight) / (PRIOR_SPEED_TOKENS + seen.tokens / weight)
-    return max(1, round(2 ** (round(log2(max(us, 1.0)) * _SPEED_STEPS) / _SPEED_STEPS)))
 
 
 class SharedHealth(Health):

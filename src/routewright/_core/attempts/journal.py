@@ -8,6 +8,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TypeVar
 
+from msgspec import Struct
+
 from routewright._core.routing.forecast import Forecast
 from routewright.wire import CacheEvicted, ErrorBurst
 
@@ -25,14 +27,12 @@ LEAST_LOOKUPS = 100  # look-ups of the response cache in a window needed for an 
 MOST_COUNTED = 10_000  # accounts counted at once; the least recently used is dropped
 
 
-class _Account:
+class _Account(Struct):
     """Calls of one account."""
 
-    __slots__ = ("calls", "quiet_until")
-
-    def __init__(self) -> None:
-        self.calls = WindowedCount(WINDOW_S // _STEP_S + 1)  # one more step, since the latest is partial
-        self.quiet_until = 0.0  # no further alert before this time
+    calls: WindowedCount
+    quiet_until: float = 0.0
+    """No further alert before this time."""
 
 
 class ErrorBursts:
@@ -58,7 +58,9 @@ class ErrorBursts:
     def _account(self, whose: Hashable) -> _Account:
         account = self._accounts.get(whose)
         if account is None:
-            account = self._accounts[whose] = _Account()
+            account = self._accounts[whose] = _Account(
+                WindowedCount(WINDOW_S // _STEP_S + 1)  # one more step, since the latest is partial
+            )
             if len(self._accounts) > MOST_COUNTED:
                 self._accounts.popitem(last=False)
         else:
@@ -140,19 +142,17 @@ class Journal:
         del self._entries[:waiting]
         self._reported = 0
         for run in _runs(entries, 1):
-            now = run[-1][1]
-            self._learn(run, now, forecast)
-            self._count(run, now)
+            self._book(run, forecast)
 
     def probed(self, entry: Entry, forecast: Forecast) -> bool:
         """Book the answer of a probe at once, after the pending ones; True if a circuit changed."""
         self.fold(forecast)
-        row, now = entry[:2]
-        self._learn([entry], now, forecast)
-        self._count([entry], now)
-        return self._circuits.succeeded(row, now, probe=True)
+        self._book([entry], forecast)
+        return self._circuits.succeeded(*entry[:2], probe=True)
 
-    def _learn(self, run: list[Entry], now: float, forecast: Forecast) -> None:
+    def _book(self, run: list[Entry], forecast: Forecast) -> None:
+        """Book answers of one second: what they teach, the retries they allow, and the successes of accounts."""
+        now = run[-1][1]
         for row, answers in _by(_ROW, run).items():
             unusual, late = 0.0, 0.0
             for own in _by(_WHOSE, answers).values():
@@ -160,8 +160,6 @@ class Journal:
                 unusual += more
                 late += later
             self.health.answered(row, now, answers, forecast, unusual, late)
-
-    def _count(self, run: list[Entry], now: float) -> None:
         for asked in _runs([entry for entry in run if entry[7]], PARTS):
             self._retries.asked(asked[-1][1], len(asked))
         for whose, answers in _by(_WHOSE, run).items():

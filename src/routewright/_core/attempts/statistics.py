@@ -6,56 +6,40 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import ceil, log, log2
-from typing import Any
+from typing import Any, TypeAlias
+
+from msgspec import Struct
 
 from routewright._core.routing.logarithms import MOST_STEPS, SIZE_STEPS
 from routewright._core.routing.pool import Pool
 from routewright._core.trace.filter import text_of
 from routewright.wire import Learned, LearnedModel, Usage
 
+ERROR = 0.05  # relative error of the quantiles
+_RATIO = (1 + ERROR) / (1 - ERROR)
+BUCKETS = 1 / log(_RATIO)
+"""Buckets of a histogram per factor of e."""
 
-class Quantiles:
-    """Quantiles of weighted values, within a relative ``error``: weights in buckets of exponentially growing
-    width. Values below 1 count as 1."""
+Histogram: TypeAlias = "defaultdict[int, float]"
+"""Weights of values by bucket. The bucket of a value above 1 is ``ceil(log(value) * BUCKETS)``, else 0."""
 
-    __slots__ = ("_ratio", "buckets", "weights")
 
-    def __init__(self, error: float) -> None:
-        self._ratio = (1 + error) / (1 - error)
-        self.buckets = 1 / log(self._ratio)
-        """Buckets per factor of e: the bucket of a value above 1 is ``ceil(log(value) * buckets)``, else 0."""
-        self.weights: defaultdict[int, float] = defaultdict(float)
-        """By bucket. Add a value's weight here to count it."""
+def quantile(weights: Mapping[int, float], share: float, more: float | None = None, weight: float = 0.0) -> float:
+    """The quantile of ``share``, as if ``more`` had been counted with ``weight``, too."""
+    if more is not None:
+        bucket = ceil(log(more) * BUCKETS) if more > 1.0 else 0
+        weights = {**weights, bucket: weights.get(bucket, 0.0) + weight}
+    left, bucket = share * sum(weights.values()), 0
+    for bucket in sorted(weights):
+        left -= weights[bucket]
+        if left <= 0:
+            break
+    return 2 * _RATIO**bucket / (1 + _RATIO) if bucket else 1.0
 
-    @property
-    def total(self) -> float:
-        """The sum of all weights."""
-        return sum(self.weights.values())
 
-    def at(self, share: float, more: float | None = None, weight: float = 0.0) -> float:
-        """The quantile of ``share``, as if ``more`` had been counted with ``weight``, too."""
-        weights: dict[int, float] = self.weights
-        if more is not None:
-            bucket = self.bucket(more)
-            weights = {**weights, bucket: weights.get(bucket, 0.0) + weight}
-        left = share * sum(weights.values())
-        for bucket in sorted(weights):
-            left -= weights[bucket]
-            if left <= 0:
-                return self._middle(bucket)
-        return self._middle(max(weights, default=0))
-
-    def scale(self, factor: float) -> None:
-        """Multiply all weights, dropping negligible ones."""
-        scaled = {bucket: new for bucket, weight in self.weights.items() if (new := weight * factor) > 1e-9}
-        self.weights = defaultdict(float, scaled)
-
-    def bucket(self, value: float) -> int:
-        """The bucket of a value."""
-        return ceil(log(value) * self.buckets) if value > 1.0 else 0
-
-    def _middle(self, bucket: int) -> float:
-        return 2 * self._ratio**bucket / (1 + self._ratio) if bucket else 1.0
+def scaled(weights: Mapping[int, float], factor: float) -> Histogram:
+    """The histogram with all weights multiplied, without negligible ones."""
+    return defaultdict(float, {bucket: new for bucket, weight in weights.items() if (new := weight * factor) > 1e-9})
 
 
 EPOCH_S = 2.0
@@ -73,8 +57,13 @@ def plus(one: Learned, other: Learned) -> Learned:
     at = max(one.at, other.at)
     mine, its = (0.5 ** ((at - each.at) / HALF_LIFE_S) for each in (one, other))
     sums = {name: getattr(one, name) * mine + getattr(other, name) * its for name in SUMS}
-    first = _together(one.first, mine, other.first, its)
-    whole = _together(one.whole, mine, other.whole, its)
+    histograms: list[dict[int, float]] = []
+    for left, right in ((one.first, other.first), (one.whole, other.whole)):
+        both = {bucket: weight * mine for bucket, weight in left.items()}
+        for bucket, weight in right.items():
+            both[bucket] = both.get(bucket, 0.0) + weight * its
+        histograms.append({bucket: weight for bucket, weight in both.items() if weight > 1e-6})
+    first, whole = histograms
     return Learned(at, first=first, whole=whole, **sums)
 
 
@@ -91,14 +80,6 @@ def added(model: str, row: LearnedModel | None, more: Learned) -> LearnedModel:
 def known_in(row: LearnedModel, epoch: int) -> Learned:
     """The observations of a model that count in an epoch."""
     return row.settled if row.epoch >= epoch else plus(row.settled, row.pending)
-
-
-def _together(one: dict[int, float], mine: float, other: dict[int, float], its: float) -> dict[int, float]:
-    """The sum of two weighted histograms, without negligible weights."""
-    both = {bucket: weight * mine for bucket, weight in one.items()}
-    for bucket, weight in other.items():
-        both[bucket] = both.get(bucket, 0.0) + weight * its
-    return {bucket: weight for bucket, weight in both.items() if weight > 1e-6}
 
 
 WORK_HALF_LIFE_S = 3_600.0  # workloads change more slowly than the models' speed
@@ -123,16 +104,14 @@ def values_of(metadata: Mapping[str, Any], keys: Sequence[str]) -> tuple[str | N
     return tuple([text and text[:MOST_VALUE_CHARS] for text in texts])
 
 
-class _Part:
+class _Part(Struct):
     """The effect of one workload on length or time."""
 
-    __slots__ = ("octaves", "step", "sums")
-
-    def __init__(self) -> None:
-        self.octaves = 0.0
-        self.step = 0  # published: quarter octaves
-        self.sums: dict[str, list[float]] = {}
-        """By model: weight, weighted ratios, and the weight and octaves already contained in the model's own sums."""
+    octaves: float = 0.0
+    step: int = 0
+    """Published: quarter octaves."""
+    sums: dict[str, list[float]] = {}
+    """By model: weight, weighted ratios, and the weight and octaves already contained in the model's own sums."""
 
 
 class _Split:
@@ -182,9 +161,18 @@ class Workloads:
     def answered(self, row: int, now: float, answers: Sequence[Entry], pool: Pool) -> tuple[float, float]:
         """Learn from answers of one model to one workload. Returns the workload's part: the tokens beyond a usual
         workload's, and the sum of octaves of their times."""
-        whose, weight = answers[0][6], self._weight(now)
+        whose = answers[0][6]
         if whose is None:
             return 0.0, 0.0
+        if self._origin is None:
+            self._origin = now
+        half_lives = (now - self._origin) / WORK_HALF_LIFE_S
+        if half_lives > _MOST_HALF_LIVES:  # rescale the sums
+            factor, self._origin, half_lives = 2.0**-half_lives, now, 0.0
+            places: list[_Split | _Part] = [*self._splits, *(part for both in self._parts.values() for part in both)]
+            for sums in [each for place in places for each in place.sums.values()]:
+                sums[:] = [number * factor for number in sums]
+        weight = float(2.0**half_lives)
         length, time = parts = self._parts.pop(whose, None) or (_Part(), _Part())
         self._parts[whose] = parts  # moved to the end: least recently used first
         if len(self._parts) > MOST_WORKLOADS:
@@ -208,15 +196,3 @@ class Workloads:
         else:
             self.steps.pop(whose, None)
         return tokens - tokens / 2.0**length.octaves, time.octaves * len(answers)
-
-    def _weight(self, now: float) -> float:
-        """The weight of an observation at ``now``. May rescale the sums."""
-        if self._origin is None:
-            self._origin = now
-        half_lives = (now - self._origin) / WORK_HALF_LIFE_S
-        if half_lives > _MOST_HALF_LIVES:
-            factor, self._origin, half_lives = 2.0**-half_lives, now, 0.0
-            places: list[_Split | _Part] = [*self._splits, *(part for both in self._parts.values() for part in both)]
-            for sums in [each for place in places for each in place.sums.values()]:
-                sums[:] = [number * factor for number in sums]
-        return float(2.0**half_lives)

@@ -221,9 +221,8 @@ class Board:
             given.needs, given.as_of, given.regions, given.models is not None,
             given.min_quality, given.max_latency_ms, None if given.reading is None else given.quality,
         )  # fmt: skip
-        if (own := given.own_quality) is not None:
-            return self._own_order(key, own)
-        found = self.lineage.orders[key]
+        own = given.own_quality
+        found = self.lineage.orders[key] if own is None else None
         if found is not None and found.version == self.version:
             return found.value
         order = None
@@ -231,17 +230,15 @@ class Board:
             order = found.value.follow(self.forecast, moved.rows)
         if order is None:
             cls, kind, bar = RequestClass(Weights(*key[0]), *key[1:4]), Kind(*key[4:8]), Bar(*key[8:10])
-            order = Order.compiled(Ranking(cls, key[10]), self.forecast, self.boards.eligible(kind), bar)
+            eligible = self.boards.eligible(kind)
+            if own is not None:
+                if cls not in self._columns:
+                    if len(self._columns) >= _KEPT_ROWS // max(1, len(self.pool)) + 1:
+                        self._columns.clear()
+                    self._columns[cls] = Columns(self.forecast, cls), {}
+                columns, legs = self._columns[cls]
+                return OwnOrder(Ranking(cls), columns, self.forecast, eligible, bar, own, legs)
+            order = Order.compiled(Ranking(cls, key[10]), self.forecast, eligible, bar)
         if found is None or found.version < self.version:
             self.lineage.orders.put(key, Dated(self.version, order))
         return order
-
-    def _own_order(self, key: OrderKey, quality: tuple[int, ...]) -> Order:
-        cls, kind, bar = RequestClass(Weights(*key[0]), *key[1:4]), Kind(*key[4:8]), Bar(*key[8:10])
-        ranking, found = Ranking(cls), self._columns.get(cls)
-        if found is None:
-            if len(self._columns) >= _KEPT_ROWS // max(1, len(self.pool)) + 1:
-                self._columns.clear()
-            found = self._columns[cls] = Columns(self.forecast, cls), {}
-        columns, legs = found
-        return OwnOrder(ranking, columns, self.forecast, self.boards.eligible(kind), bar, quality, legs)

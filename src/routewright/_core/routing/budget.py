@@ -1,4 +1,5 @@
-"""Budget arithmetic: the output cap of the next call, the reserve for a fallback, and one budget for many calls."""
+"""Budget arithmetic: the output cap of the next call, the reserve for a fallback, one budget for many calls, and the
+budget of a policy that explores."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ from routewright._core.tokens.estimate import Length
 from routewright.wire import Budget, DecisionInput, TokenBounds
 
 from .plan import Leg, OutputPlan, Plan
+from .quality import MICRO
+from .scoring import UNKNOWN_COST, Key
 
 
 class RoomTooSmall(Exception):
@@ -124,11 +127,11 @@ def own_room(given: DecisionInput) -> Room:
 
 def within(given: DecisionInput, room: Room) -> DecisionInput:
     """The input with its budget reduced to a shared one's room."""
-    return replace(
-        given,
-        budget_nanos=_smaller(given.budget_nanos, room.nanos),
-        budget_tokens=_smaller(given.budget_tokens, room.tokens),
-    )
+    most: dict[str, int] = {}
+    for name, own, left in zip(("budget_nanos", "budget_tokens"), own_room(given), room, strict=True):
+        if left is not None:
+            most[name] = max(0, left if own is None else min(own, left))
+    return replace(given, **most)
 
 
 def worst_of_call(leg: Leg, tokens: TokenBounds, cap: int) -> Amount:
@@ -174,7 +177,14 @@ def plan_output(plan: Plan, tokens: TokenBounds, room: Room) -> OutputPlan:
             return whole
     length = primary.length(tokens)
     if chain:
-        affordable = _affordable(primary, length[1], *_without_cheapest(given, chain, tokens, room))
+        fewest = least = 1 << 200  # what the cheapest fallback needs
+        for leg in chain:
+            high, held = leg.length(tokens)[1], _held(given, leg)
+            fewest = min(fewest, high + held)
+            if room.nanos is not None:
+                price = leg.worst_price(high)
+                least = min(least, high * price.input + held * price.output)
+        affordable = _affordable(primary, length[1], *room.without(nanos(least), fewest))
         if affordable >= _held(given, primary):
             return OutputPlan(_capped(given, primary, length, affordable), True)
     affordable = _affordable(primary, length[1], *room)
@@ -197,27 +207,21 @@ def worst_of_start(plan: Plan, tokens: TokenBounds, room: Room, calls: int = 1) 
 
 
 def _ample(plan: Plan) -> tuple[int, int, OutputPlan]:
+    """Compute ``Plan.ample_output``."""
     given, (primary, *chain) = plan.given, plan.legs
     wanted = given.max_output_tokens
     if wanted is None:
         wanted = max(given.default_output_cap, primary.held)
     cap = max(1, min(wanted, primary.max_output))
-    if not all(leg.prices_held for leg in plan.legs):
+    if all(leg.prices_held for leg in plan.legs):
+        price, *others = [dearest_at(leg.prices_held, 1 << 53) for leg in plan.legs]
+        kept = max([each.input for each in others], default=0)
+        held = max([_held(given, leg) * each.output for leg, each in zip(chain, others, strict=True)], default=0)
+        most = cap * price.output + held + PICOS_PER_NANO
+        plan.ample_output = price.input + kept, most, OutputPlan(cap, True)
+    else:
         plan.ample_output = 0, 1 << 200, OutputPlan(cap, True)
-        return plan.ample_output
-    price = dearest_at(primary.prices_held, 1 << 53)
-    dearest = [(leg, dearest_at(leg.prices_held, 1 << 53)) for leg in chain]
-    kept = max([each.input for _, each in dearest], default=0)
-    held = max([_held(given, leg) * each.output for leg, each in dearest], default=0)
-    most = cap * price.output + held + PICOS_PER_NANO
-    plan.ample_output = price.input + kept, most, OutputPlan(cap, True)
     return plan.ample_output
-
-
-def _smaller(own: int | None, room: int | None) -> int | None:
-    if room is None:
-        return own
-    return max(0, room if own is None else min(own, room))
 
 
 def _held(given: DecisionInput, leg: Leg) -> int:
@@ -240,13 +244,31 @@ def _capped(given: DecisionInput, leg: Leg, length: Length, affordable: int) -> 
     return max(1, min(affordable, wanted, leg.max_output, leg.window - length[2]))
 
 
-def _without_cheapest(given: DecisionInput, chain: Sequence[Leg], tokens: TokenBounds, room: Room) -> Room:
-    """The room left after reserving for the cheapest member of the chain."""
-    fewest = least = 1 << 200
-    for leg in chain:
-        high, held = leg.length(tokens)[1], _held(given, leg)
-        fewest = min(fewest, high + held)
-        if room.nanos is not None:
-            price = leg.worst_price(high)
-            least = min(least, high * price.input + held * price.output)
-    return room.without(nanos(least), fewest)
+class Draw(NamedTuple):
+    """The model to try first."""
+
+    key: Key
+    propensity: int
+    """The probability of this draw, in millionths."""
+    explored: bool
+
+
+class Exploration:
+    """Sometimes tries another good model, to learn its quality from traffic. Each request of an exploring policy earns
+    a share of its expected cost, and exploring spends from these earnings what the other model is expected to cost
+    more. So it adds at most this share to the expected cost."""
+
+    earned_nanos = 0.0
+
+    def draw(self, front: Sequence[Key], share: float, chance: float) -> Draw:
+        """Draw one of ``front``, best first. ``share``: of requests to explore. ``chance``: uniform in [0, 1)."""
+        best, *others = front
+        if best[2] == UNKNOWN_COST:
+            return Draw(best, MICRO, explored=False)
+        self.earned_nanos += share * best[2]
+        others = [key for key in others if key[2] - best[2] <= self.earned_nanos]
+        if not others or chance >= share:
+            return Draw(best, round((1 - share) * MICRO) if others else MICRO, explored=False)
+        key = others[int(chance / share * len(others))]
+        self.earned_nanos -= max(0, key[2] - best[2])
+        return Draw(key, round(share / len(others) * MICRO), explored=True)

@@ -99,26 +99,16 @@ class FitCheck:
     """Checks models against the numbers of one request: context window and budgets."""
 
     __slots__ = (
-        "_lengths",
-        "bounds",
-        "budget_nanos",
-        "budget_picos",
-        "budget_tokens",
-        "counted",
-        "failed",
-        "forecast",
-        "limited",
-        "output",
-        "text",
-        "vary",
+        "_lengths", "bounds", "budget_picos", "budget_tokens", "counted", "failed", "forecast",
+        "limited", "output", "text", "vary",
     )  # fmt: skip
 
     def __init__(self, given: DecisionInput, forecast: Forecast) -> None:
         text = given.tokens
         self.forecast = forecast
         self.output = given.max_output_tokens
-        self.budget_nanos = nanos = given.budget_nanos
-        self.budget_tokens = tokens = given.budget_tokens
+        nanos, tokens = given.budget_nanos, given.budget_tokens
+        self.budget_tokens = tokens
         self.budget_picos = None if nanos is None else nanos * PICOS_PER_NANO
         self.limited = nanos is not None or tokens is not None
         self.text = text
@@ -283,20 +273,15 @@ def _own_failures(given: DecisionInput, check: FitCheck) -> Iterator[tuple[Reaso
         if check.budget_tokens is not None:
             yield Reason.BUDGET_TOKENS, high + forecast.held_output(check.output) > check.budget_tokens
         if check.budget_picos is not None:
-            yield Reason.BUDGET_COST, _over_budget(check, high, check.budget_picos)
+            over = pool.picos(pool.worst, high, forecast.held_output(check.output)) > check.budget_picos
+            over |= ~pool.priced
+            for row in pool.tiered[high[pool.tiered] > pool.first_tier]:
+                over[row] = check.worst_picos(row, check.high(row)) > check.budget_picos
+            yield Reason.BUDGET_COST, over
     if forecast.open:
         closed = np.zeros(len(pool), dtype=np.bool_)
         closed[list(forecast.open)] = True
         yield Reason.CIRCUIT_OPEN, closed
-
-
-def _over_budget(check: FitCheck, high: IntArray, budget_picos: int) -> BoolArray:
-    pool = check.forecast.pool
-    over = pool.picos(pool.worst, high, check.forecast.held_output(check.output)) > budget_picos
-    over |= ~pool.priced
-    for row in pool.tiered[high[pool.tiered] > pool.first_tier]:
-        over[row] = check.worst_picos(row, check.high(row)) > budget_picos
-    return over
 
 
 def named_reasons(first: IntArray) -> list[Reason | None]:

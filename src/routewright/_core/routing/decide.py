@@ -136,20 +136,15 @@ def walk(
     yield from (key for key in late if fits is None or fits(key[-1]))
 
 
-def _affordable_first(given: DecisionInput, order: Order, check: FitCheck) -> Iterable[Key]:
+def _affordable_first(given: DecisionInput, order: Order, check: FitCheck) -> Iterator[Key]:
     """Keys allowed by catalogue and whitelist; after the first few, without the clearly unaffordable."""
-    keys = order.among(check.forecast.pool, given.models)
-    if not check.limited or given.models is not None:
-        return keys
-    return _affordable(keys, check)
-
-
-def _affordable(keys: Iterable[Key], check: FitCheck) -> Iterator[Key]:
-    rest = iter(keys)
-    yield from itertools.islice(rest, WALKED_FIRST)
-    if (further := next(rest, None)) is not None:
-        able = check.affordable_at_best().tolist()
-        yield from (key for key in (further, *rest) if able[key[-1]])
+    keys = iter(order.among(check.forecast.pool, given.models))
+    if check.limited and given.models is None:
+        yield from itertools.islice(keys, WALKED_FIRST)
+        if (further := next(keys, None)) is not None:
+            able = check.affordable_at_best().tolist()
+            yield from (key for key in (further, *keys) if able[key[-1]])
+    yield from keys
 
 
 def compiled(board: Board, key: Hashable, make_given: Callable[[], DecisionInput]) -> Plan | None:

@@ -133,16 +133,9 @@ class Decision(PlainData):
     @property
     def reason(self) -> str:
         """The decision in one sentence, with its numbers (contract 2)."""
-        plan, counts = self._plan, self._rejections()
-        if not plan.is_shared:
-            return self._sentence()
-        known = plan.told
-        if known is None or known[0] is not counts:
-            known = plan.told = counts, self._sentence()
-        return known[1]
-
-    def _sentence(self) -> str:
-        plan, given = self._plan, self.input
+        plan, given, rejected = self._plan, self.input, self._rejections()
+        if plan.is_shared and plan.told is not None and plan.told[0] is rejected:
+            return plan.told[1]
         score, quality, nanos, late_ms, *_, row = plan.front[0]
         aim, model = f"goal={given.goal} strategy={given.strategy}", plan.ids[row]
         if given.weights is not None:
@@ -160,7 +153,7 @@ class Decision(PlainData):
         if len(plan.front) > 1:
             second = plan.front[1]
             sentence += f"; runner-up {plan.ids[second[-1]]} {-second[0] / SCORE:.2f}"
-        counts = dict(self._rejections())
+        counts = dict(rejected)
         asked = len(plan.ids) - counts.pop(Reason.WHITELIST, 0)
         if counts:
             listed = ", ".join([f"{count} " + reason for reason, count in counts.items()])
@@ -168,6 +161,8 @@ class Decision(PlainData):
         if plan.passed_over:
             passed_over = ", ".join(f"{model} ({why})" for model, why in plan.passed_over)
             sentence += f"; preferred, but rejected: {passed_over}"
+        if plan.is_shared:
+            plan.told = rejected, sentence
         return sentence
 
     @property
@@ -207,18 +202,17 @@ class Decision(PlainData):
         return self._best
 
     def _rejections(self) -> Mapping[Reason, int]:
+        """The counts the plan knows, else counted: row by row for a short whitelist, else by columns."""
+        given, failed = self.input, self._plan.failed
         if self._counts is None:
-            given = self.input
             self._counts = self._plan.rejections(given.tokens.high, given.budget_nanos, given.budget_tokens)
-        if self._counts is None:
-            self._counts = self._counted(self._snapshots)
-        return self._counts
-
-    def _counted(self, board: Board) -> Mapping[Reason, int]:
-        """Count first failures: row by row for a short whitelist, else by columns."""
-        given, failed, forecast, pool = self.input, self._plan.failed, board.forecast, board.pool
+        if self._counts is not None:
+            return self._counts
+        board = self._snapshots
+        forecast, pool = board.forecast, board.pool
         if given.models is None or len(given.models) > CHECKED_ONE_BY_ONE or given.prefer:
-            return count_reasons(self._first_failures(board))
+            self._counts = count_reasons(self._first_failures(board))
+            return self._counts
         check, firsts, counts = FitCheck(given, forecast), board.order(given).eligible.firsts, [0] * (PASSES + 1)
         rows = {pool.row[model] for model in given.models if model in pool.row}
         counts[_WHITELIST] = len(pool) - len(rows)
@@ -229,19 +223,14 @@ class Decision(PlainData):
                 if column == PASSES and row in forecast.open:
                     column = _CIRCUIT_OPEN
             counts[column] += 1
-        return {reason: count for reason, count in zip(REASONS, counts, strict=False) if count}
+        self._counts = {reason: count for reason, count in zip(REASONS, counts, strict=False) if count}
+        return self._counts
 
     def _first_failures(self, board: Board) -> IntArray:
         """Like ``first_failures``, but a probed model passes although its circuit is open."""
-        check, eligible, chosen = (
-            FitCheck(self.input, board.forecast),
-            board.order(self.input).eligible,
-            self._plan.legs[0].row,
-        )
-        first = first_failures(self.input, check, eligible)
-        if first[chosen] != PASSES:
-            first = np.where(np.arange(len(first)) == chosen, PASSES, first)
-        return first
+        check, chosen = FitCheck(self.input, board.forecast), self._plan.legs[0].row
+        first = first_failures(self.input, check, board.order(self.input).eligible)
+        return np.where(np.arange(len(first)) == chosen, PASSES, first)
 
     @property
     def _snapshots(self) -> Board:

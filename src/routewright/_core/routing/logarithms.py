@@ -18,19 +18,10 @@ RATIOS = {step: isqrt(isqrt(1 << (40 + step))) for step in range(-MOST_STEPS, MO
 """``2 ** (step / 4)`` in 1024ths, rounded down."""
 SIZE_STEPS = 4  # size classes per octave
 
-
-def _thresholds() -> NDArray[np.float64]:
-    """Mantissas in [0.5, 1) at which each step begins. Six square roots make a 64th root."""
-    roots = []
-    for step in range(STEPS):
-        root = 1 << (step + 52 * STEPS)
-        for _ in range(6):
-            root = isqrt(root)
-        roots.append(root)
-    return np.array(roots, dtype=np.float64) / 2.0**53
-
-
-_THRESHOLDS = _thresholds()
+_roots = [1 << (step + 52 * STEPS) for step in range(STEPS)]
+for _ in range(6):  # six square roots make a 64th root
+    _roots = [*map(isqrt, _roots)]
+_THRESHOLDS = np.array(_roots, dtype=np.float64) / 2.0**53  # mantissas in [0.5, 1) at which each step begins
 _EDGES: list[float] = _THRESHOLDS.tolist()
 
 

@@ -52,7 +52,8 @@ class Order:
             eligible = eligible.above(bar, pool.quality, columns.latency_ms)
         predicted = ranking.predicted
         quality = pool.quality if predicted is None else np.array(predicted, dtype=np.int64)
-        keys = columns.keys(quality, np.flatnonzero(eligible.passed))
+        (rows, scores), qualities = columns.ranked(quality), quality.tolist()
+        keys = [columns.key(row, scores[row], qualities[row]) for row in rows[eligible.passed[rows]].tolist()]
         of, one_provider = {key[-1]: key for key in keys}, _is_one(pool, (key[-1] for key in keys))
         return cls(ranking, eligible, bar, keys, of, one_provider=one_provider, legs={})
 

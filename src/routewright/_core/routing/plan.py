@@ -185,19 +185,16 @@ class Plan:
             return self.counts
         if nanos is None or tokens is not None:
             return self._counted(high, nanos, tokens)
-        per_token, most, counts = self.ample_counts or self._count_ample()
+        if self.ample_counts is None:
+            assert self.costs is not None, "without them it covers no call with a budget"
+            inputs, outputs = self.costs[0], self.costs[1]
+            per_token, most = int(inputs.max(initial=0)), int(outputs[outputs < _UNLIMITED].max(initial=0))
+            counts = self._counted(0, most // PICOS_PER_NANO + 1, None)
+            self.ample_counts = per_token, most + PICOS_PER_NANO, self.counts if counts == self.counts else counts
+        per_token, most, counts = self.ample_counts
         if high * per_token + most <= nanos * PICOS_PER_NANO:
             return counts
         return self._counted(high, nanos, None)
-
-    def _count_ample(self) -> tuple[int, int, Mapping[Reason, int]]:
-        assert self.costs is not None, "without them it covers no call with a budget"
-        inputs, outputs = self.costs[0], self.costs[1]
-        per_token, most = int(inputs.max(initial=0)), int(outputs[outputs < _UNLIMITED].max(initial=0))
-        counts = self._counted(0, most // PICOS_PER_NANO + 1, None)
-        assert self.counts is not None, "it is shared"
-        self.ample_counts = per_token, most + PICOS_PER_NANO, self.counts if counts == self.counts else counts
-        return self.ample_counts
 
     def _counted(self, high: int, nanos: int | None, tokens: int | None) -> Mapping[Reason, int]:
         assert self.costs is not None, "without them it covers no call with a budget"
@@ -215,8 +212,9 @@ class Plan:
 
     def candidates(self, timeout_ms: int) -> list[Candidate]:
         """The best few candidates for a call with this timeout, the chosen one first."""
-        if not self.is_shared:
-            return [candidate(key, self.ids[key[-1]], timeout_ms) for key in self.front]
-        if self.best is None:  # none of them is late
-            self.best = [candidate(key, self.ids[key[-1]], timeout_ms) for key in self.front]
-        return self.best
+        if self.best is not None:
+            return self.best
+        found = [candidate(key, self.ids[key[-1]], timeout_ms) for key in self.front]
+        if self.is_shared:  # none of them is late
+            self.best = found
+        return found

@@ -54,25 +54,6 @@ class Columns(NamedTuple):
         )
 
 
-class Worst(NamedTuple):
-    """The highest token prices of one model. ``steps``: by input length, longest first. ``flat``: the price if there is
-    only one. ``short``: the price below ``first_tier``, which is -1 without tiers."""
-
-    steps: Prices
-    flat: Price | None
-    short: Price
-    first_tier: int
-
-    @classmethod
-    def of(cls, prices: Prices) -> Worst:
-        """The maximum of all prices that may apply."""
-        above = sorted({price.above for price in prices}, reverse=True)
-        steps = tuple(dearest_at(prices, tokens + 1)._replace(above=tokens) for tokens in above) or (_UNKNOWN,)
-        flat = steps[0] if len(steps) == 1 else None
-        short = (flat or dearest_at(prices, 1)) if prices else _UNPRICED
-        return cls(steps, flat, short, min((each for each in above if each >= 0), default=-1))
-
-
 class Pool:
     """All models of a snapshot at the prices of a day. Lists and arrays follow the snapshot's order."""
 
@@ -135,7 +116,7 @@ class Pool:
         self.prices: list[Prices] = [self._prices(row, model) for row, model in enumerate(models)]
         self.held: list[Prices] = [*map(self._two_days, range(len(models)))] if self.dated else self.prices
         """The prices a budget must cover: of this day and the next."""
-        self._worsts = [Worst.of(prices) for prices in self.held]
+        self._worsts = [*map(_worst, self.held)]
         self._tabulate()
         self._think()
 
@@ -156,7 +137,7 @@ class Pool:
                     held += usual if held else ()
                 held = pool.dials.held(model.pricing_per_1m, held)
                 if held != usual:
-                    pool.held[row], pool._worsts[row] = held, Worst.of(held)
+                    pool.held[row], pool._worsts[row] = held, _worst(held)
             pool._tabulate()
         if dials.effort is not None or dials.thinking_tokens is not None or dials.tools:
             pool._think()
@@ -166,20 +147,20 @@ class Pool:
         self.base = Columns.of(  # prices of short inputs
             [self.expected(row, prices[-1]) if prices else _UNPRICED for row, prices in enumerate(self.prices)]
         )
-        worst = self._worsts
-        self.flat_dearest = [each.flat for each in worst]
+        worsts = self._worsts
+        self.flat_dearest = [worst[0] if len(worst) == 1 else None for worst in worsts]
         """The highest token price; None if it depends on the input's length."""
-        self.worst = Columns.of([each.short for each in worst])
+        self.worst = Columns.of([each[-1] if held else _UNPRICED for each, held in zip(worsts, self.held, strict=True)])
         """The highest token prices for short inputs: uncached input is not always the most expensive."""
-        tiered = [row for row, each in enumerate(worst) if each.first_tier >= 0]
+        tiered = [row for row, each in enumerate(worsts) if len(each) > 1]
         self.tiered = np.array(tiered, dtype=np.int64)  # rows whose price depends on the input's length, shape (k,)
-        self.first_tier = np.array([worst[row].first_tier for row in tiered], dtype=np.int64)
+        self.first_tier = np.array([worsts[row][-2].above for row in tiered], dtype=np.int64)
         """The input tokens above which their price changes. Shape (k,)."""
         self.priced = np.array([*map(bool, self.held)], dtype=np.bool_)
         self.top: tuple[int, int] | None = None
         """The highest input and output token prices of all models; None if a model has no price."""
         if self.priced.all():
-            most = [each.steps[0] for each in worst]
+            most = [each[0] for each in worsts]
             self.top = max((each.input for each in most), default=0), max((each.output for each in most), default=0)
 
     def _think(self) -> None:
@@ -234,7 +215,7 @@ class Pool:
 
     def dearest(self, row: int, input_tokens: int) -> Price:
         """The highest token prices for such an input, today or tomorrow; above every budget if unpriced."""
-        return self.flat_dearest[row] or price_at(self._worsts[row].steps, input_tokens)
+        return self.flat_dearest[row] or price_at(self._worsts[row], input_tokens)
 
     def _two_days(self, row: int) -> Prices:
         """The prices of this day and the next; empty if unpriced."""
@@ -272,6 +253,12 @@ def p90_of(mean: int, most: int, least: int) -> int:
 
 def _priced_on(model: Model, day: str) -> Model:
     return replace(model, pricing_per_1m=pricing_on(model, day)) if model.price_changes else model
+
+
+def _worst(prices: Prices) -> Prices:
+    """The highest prices that may apply, by input length, longest first; above every budget if unpriced."""
+    above = sorted({price.above for price in prices}, reverse=True)
+    return tuple(dearest_at(prices, tokens + 1)._replace(above=tokens) for tokens in above) or (_UNKNOWN,)
 
 
 def _abilities(model: Model) -> int:

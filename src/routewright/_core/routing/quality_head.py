@@ -86,8 +86,17 @@ def samples_of(trace: Trace, feedback: PutFeedback | None, shipped: Mapping[str,
     if given is None or given.reading is None or not given.reading.sketch or trace.cache_hit:
         return []
     source = "structured" if given.needs & (Need.JSON | Need.JSON_OBJECT | Need.JSON_SCHEMA) else "answer"
-    attempts = [span for span in trace.spans if isinstance(span, ModelSpan) and span.status != "cancelled"]
-    ended = {span.model: _ended(span, is_capped=given.max_output_tokens is not None) for span in attempts}  # the last
+    ended: dict[str, float | None] = {}  # the last attempt's score; None if its end tells nothing about quality
+    for span in trace.spans:
+        if isinstance(span, ModelSpan) and span.status != "cancelled":
+            if span.error in _POOR or span.finish_reason == "content_filter":
+                ended[span.model] = 0.0
+            elif span.error is not None:  # such as an outage or a rate limit
+                ended[span.model] = None
+            elif span.finish_reason == "length":
+                ended[span.model] = _CUT if given.max_output_tokens is None else None
+            else:
+                ended[span.model] = 1.0
     said = {model: (source, score, 0.5) for model, score in ended.items() if score is not None}
     served, sketch = trace.selected_model, given.reading.sketch
     if feedback is not None and served is not None:
@@ -95,17 +104,6 @@ def samples_of(trace: Trace, feedback: PutFeedback | None, shipped: Mapping[str,
         said[served] = by, feedback.score, shipped.get(served, 0.5)
     known = [(model, *each) for model, each in said.items() if model in shipped]
     return [Sample(trace.id, model, by, score, sketch, prior) for model, by, score, prior in known]
-
-
-def _ended(span: ModelSpan, *, is_capped: bool) -> float | None:
-    """The score of an attempt by its end. None if it tells nothing about quality, as with outages or rate limits."""
-    if span.error in _POOR or span.finish_reason == "content_filter":
-        return 0.0
-    if span.error is not None:
-        return None
-    if span.finish_reason == "length":
-        return None if is_capped else _CUT
-    return 1.0
 
 
 def fit(samples: Sequence[Sample]) -> dict[str, tuple[float, ...]]:

@@ -87,11 +87,6 @@ class ChangeSize(NamedTuple):
     """The cost the budget must cover."""
     row: int
 
-    @property
-    def is_least(self) -> bool:
-        """True if no other change for the same model is smaller."""
-        return self.changes <= 1 and not (self.of_policy or self.needs or self.lost)
-
 
 class Way(NamedTuple):
     """A change of request and policy that admits one model."""
@@ -118,7 +113,12 @@ def refusal(given: DecisionInput, board: Board, eligible: Eligible, laid: Laid |
     elif given.models is not None and len(given.models) <= NAMED:
         ends = {row: f" since {pool.models[row].deprecated_at}" for row in rows if firsts[row] is Reason.DEPRECATED}
         said = ", ".join(f"{pool.ids[row]} {firsts[row]}{ends.get(row, '')}" for row in rows)
-        unserved = _unserved(board, [row for row in rows if firsts[row] is Reason.PROVIDER_UNAVAILABLE])
+        lost = [pool.models[row].provider for row in rows if firsts[row] is Reason.PROVIDER_UNAVAILABLE]
+        variables = {name: each for name, each in board.boards.variables.items() if name in lost}
+        if variables:
+            found = sorted(variables, key=lost.index)
+            needed = " and ".join(variables[name] for name in found)
+            unserved = f"set {needed} in the environment to have the models of {' and '.join(found)}"
     ways = [way for row, why in enumerate(reasons) if (way := search.way(row, why)) is not None]
     way = min(ways, key=lambda way: way.effort, default=None)
     if way is None:
@@ -136,15 +136,6 @@ def refusal(given: DecisionInput, board: Board, eligible: Eligible, laid: Laid |
             "suggestion": suggestion,
         },
     )
-
-
-def _unserved(board: Board, rows: list[int]) -> str:
-    """A hint to set the environment variables of these rows' providers; empty if none is known."""
-    providers = dict.fromkeys(board.pool.models[row].provider for row in rows)
-    found = {name: board.boards.variables[name] for name in providers if name in board.boards.variables}
-    if not found:
-        return ""
-    return f"set {' and '.join(found.values())} in the environment to have the models of {' and '.join(found)}"
 
 
 def admission(
@@ -210,8 +201,9 @@ class Search:
             for fitted in _fit_window(start, self.forecast, row):
                 for limited in _fit_limits(fitted, self.forecast, row):
                     found.append(way := self.as_way(row, limited))
-                    if way.effort.is_least:
-                        return way
+                    effort = way.effort
+                    if effort.changes <= 1 and not (effort.of_policy or effort.needs or effort.lost):
+                        return way  # no other change is smaller
         return min(found, key=lambda way: way.effort, default=None)
 
     def as_way(self, row: int, changed: DecisionInput) -> Way:
@@ -368,17 +360,6 @@ def _cut(
     return replace(given, tokens=replace(cut, images=given.tokens.images))
 
 
-def _affordable_input(given: DecisionInput, forecast: Forecast, row: int) -> int:
-    """The most input tokens the budgets cover beside the output."""
-    check = FitCheck(given, forecast)
-    most = check.high(row)
-    if given.budget_tokens is not None:
-        most = min(most, given.budget_tokens - check.held_output(row))
-    if check.budget_picos is None:
-        return most
-    return bisect_right(range(1, most + 1), check.budget_picos, key=lambda tokens: check.worst_picos(row, tokens))
-
-
 def _fit_limits(given: DecisionInput, forecast: Forecast, row: int) -> Iterator[DecisionInput]:
     """Variants that fit the budgets and latency limit: raised limits, or less output or input, then raised limits."""
     raised = _raised(given, forecast, row)
@@ -387,8 +368,13 @@ def _fit_limits(given: DecisionInput, forecast: Forecast, row: int) -> Iterator[
         return
     pool, check = forecast.pool, FitCheck(given, forecast)
     high, outputs = check.high(row), []
+    affordable = high  # input tokens the budgets cover beside the output
     if given.budget_tokens is not None:
         outputs.append(given.budget_tokens - high)
+        affordable = min(high, given.budget_tokens - check.held_output(row))
+    if check.budget_picos is not None:
+        lengths = range(1, affordable + 1)
+        affordable = bisect_right(lengths, check.budget_picos, key=lambda tokens: check.worst_picos(row, tokens))
     if given.budget_nanos is not None and pool.held[row]:
         outputs.append(affordable_output(pool.dearest(row, high), high, given.budget_nanos))
     if given.max_latency_ms is not None:
@@ -397,7 +383,7 @@ def _fit_limits(given: DecisionInput, forecast: Forecast, row: int) -> Iterator[
     for output in outputs:
         if least_output(pool, row) <= output <= most and output != given.max_output_tokens:
             yield _raised(replace(given, max_output_tokens=output), forecast, row)
-    shorter = _cut(given, forecast, row, _affordable_input(given, forecast, row), 1)
+    shorter = _cut(given, forecast, row, affordable, 1)
     if shorter is not None:
         yield _raised(shorter, forecast, row)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from routewright._core.catalogue.prices import Price, Prices, hour_price
+from routewright._core.catalogue.prices import Prices, hour_price
 from routewright._core.money import MOST_TOKENS
 from routewright.wire import DecisionInput, Effort, Need, Pricing, Usage
 
@@ -55,13 +55,14 @@ class RequestOptions(NamedTuple):
         """The prices a budget must cover."""
         if self.audio and (listed is None or listed.audio_input_usd is None):
             return ()
-        return tuple(map(self._dearest, prices)) if self.hour or self.audio else prices
-
-    def _dearest(self, price: Price) -> Price:
-        given = price.input if price.audio is None or not self.audio else max(price.input, price.audio)
-        written = max(price.written, hour_price(price) if self.hour else 0)
-        same = given == price.input and written == price.written
-        return price if same else price._replace(input=given, written=written)
+        if not (self.hour or self.audio):
+            return prices
+        most = []
+        for price in prices:
+            given = price.input if price.audio is None or not self.audio else max(price.input, price.audio)
+            written = max(price.written, hour_price(price) if self.hour else 0)
+            most.append(price._replace(input=given, written=written))
+        return tuple(most)
 
 
 PLAIN = RequestOptions()

@@ -145,35 +145,22 @@ class Columns:
             + weights.latency * _utilities(self.latency_ms, _SLOW, _QUICK)
             + weights.stability * ((np.clip(stability, SHAKY, STEADY) - SHAKY) * TERM // (STEADY - SHAKY))
         )
-        self._raw_cost = np.where(pool.priced, nanos, UNKNOWN_COST)
-        self._raw = (
-            self._raw_cost.tolist(), self.latency_ms.tolist(), (-stability).tolist(), pool.id_ranks, range(len(pool)),
-        )  # fmt: skip
-        self._stability = stability
-        self._id_rank = pool.id_rank
-        self._tie: IntArray | None = None
-
-    def keys(self, quality: IntArray, rows: IntArray) -> list[Key]:
-        """The keys of some rows, best first. ``quality`` in millionths, shape (n,)."""
-        keys = list(zip((-self._score(quality)).tolist(), (-quality).tolist(), *self._raw, strict=True))
-        return sorted([keys[row] for row in rows.tolist()])
+        cost = np.where(pool.priced, nanos, UNKNOWN_COST)
+        self._raw = cost.tolist(), self.latency_ms.tolist(), (-stability).tolist(), pool.id_ranks
+        worst_first = np.lexsort((pool.id_rank, -stability, self.latency_ms, cost))[::-1]
+        self._tie = np.empty(len(pool), dtype=np.int64)
+        self._tie[worst_first] = np.arange(len(pool))
 
     def ranked(self, quality: IntArray) -> tuple[IntArray, list[int]]:
-        """All rows, best first, and the score of each row. Faster than ``keys``, for orders that serve one request."""
-        if self._tie is None:
-            worst_first = np.lexsort((self._id_rank, -self._stability, self.latency_ms, self._raw_cost))[::-1]
-            self._tie = np.empty(len(quality), dtype=np.int64)
-            self._tie[worst_first] = np.arange(len(quality))
-        bits, score = len(quality).bit_length(), self._score(quality)
+        """All rows, best first, and the score of each row. ``quality`` in millionths, shape (n,)."""
+        bits = len(quality).bit_length()
+        score = self._without_quality + self._quality_weight * (on_grid(quality) // 100)
         return np.argsort(-(score << (_MICRO_BITS + bits) | quality << bits | self._tie)), score.tolist()
 
     def key(self, row: int, score: int, quality: int) -> Key:
         """The key of one row."""
-        nanos, late_ms, stability, rank, _ = self._raw
+        nanos, late_ms, stability, rank = self._raw
         return -score, -quality, nanos[row], late_ms[row], stability[row], rank[row], row
-
-    def _score(self, quality: IntArray) -> IntArray:
-        return self._without_quality + self._quality_weight * (on_grid(quality) // 100)
 
 
 def candidate(key: Key, model: str, timeout_ms: int) -> Candidate:

@@ -178,19 +178,14 @@ def _changes(given: DecisionInput, board: Board, row: int, laid: Laid | None) ->
         if _chosen(replace(given, goal=goal, strategy=strategy, weights=None), board) == model.id
     ]
     if directions:
-        yield Change("goal", f"{_director(laid)} asks for {', or '.join(directions)}")
+        policy = None if laid is None else laid.published.policy
+        by_policy = policy is not None and (policy.goal, policy.strategy, policy.weights) != (None, None, None)
+        director = f"policy {policy.name!r}" if policy is not None and by_policy else "the request"
+        yield Change("goal", f"{director} asks for {', or '.join(directions)}")
     late_ms = _latency_ms(given, board, row)
     if late_ms > given.timeout_ms and _chosen(replace(given, timeout_ms=late_ms), board) == model.id:
         yield Change("timeout_ms", f"timeout_ms is at least {late_ms}, as long as it is expected to take", late_ms)
     yield from _changes_of_model(given, board, model)
-
-
-def _director(laid: Laid | None) -> str:
-    """Who sets goal and strategy: the policy if it names any of them or weights, else the request."""
-    policy = None if laid is None else laid.published.policy
-    if policy is None or (policy.goal, policy.strategy, policy.weights) == (None, None, None):
-        return "the request"
-    return f"policy {policy.name!r}"
 
 
 def _changes_of_model(given: DecisionInput, board: Board, model: Model) -> Iterator[Change]:
@@ -266,6 +261,12 @@ def check(given: DecisionInput, board: Board, laid: Laid) -> PolicyCheck:
     check, decision, first = FitCheck(given, board.forecast), Decision(plan, given, board), plan.legs[0]
     rows = [key[-1] for key in fitting(given, board, board.order(given), check)] or [leg.row for leg in plan.legs]
     models = [pool.models[leg.row] for leg in plan.legs]
+    left = [
+        replace(each, availability=Availability("unavailable", each.availability.regions))
+        if each.provider == first.provider
+        else each
+        for each in pool.models
+    ]
     ends = [ModelEnd(model.id, model.deprecated_at) for model in models if model.deprecated_at is not None]
     return replace(
         said,
@@ -277,20 +278,11 @@ def check(given: DecisionInput, board: Board, laid: Laid) -> PolicyCheck:
         fallback_affordable=decision.fallback_affordable,
         losses=tuple(
             # losing another provider does not change the first choice: ranks are independent
-            ProviderLoss(each, _chosen(given, _board_without(board, each)) if each == first.provider else first.id)
+            ProviderLoss(each, _chosen(given, board.with_models(left)) if each == first.provider else first.id)
             for each in sorted({pool.provider[row] for row in rows})
         ),
         ends=tuple(sorted(ends, key=lambda end: end.deprecated_at)),
     )
-
-
-def _board_without(board: Board, provider: str) -> Board:
-    """The board without the models of a provider."""
-
-    def lost(model: Model) -> Model:
-        return replace(model, availability=Availability("unavailable", model.availability.regions))
-
-    return board.with_models(lost(each) if each.provider == provider else each for each in board.pool.models)
 
 
 def _scaled(listed: Pricing, parts: int) -> Pricing:
