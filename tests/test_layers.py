@@ -35,7 +35,7 @@ CORE_ORDER = (
     "tokens/images tokens/estimate request/problems request/rules structured_output crypto trace/filter "
     "analytics/rollup analytics/report write_batch guardrails/detectors guardrails/texts request/read "
     "catalogue/models model_selector routing/request_options routing/pool routing/forecast attempts/budgets "
-    "attempts/statistics attempts/health policy routing/inputs routing/constraints routing/scoring "
+    "attempts/statistics attempts/health policy routing/inputs routing/constraints routing/scoring routing/exploration "
     "routing/plan routing/order routing/board routing/budget routing/refusal routing/decide routing/decision "
     "routing/what_if routing/quality_head idempotency cache/key cache/answers cache/lexicon cache/question "
     "cache/calibration cache/guards attempts/faults attempts/breaker attempts/journal webhooks/signature "

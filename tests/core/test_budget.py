@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from routewright import Budget
 from routewright._core.routing.budget import (
     Amount,
-    Exploration,
     Room,
     Share,
     SharedBudget,
@@ -26,6 +25,7 @@ from routewright._core.routing.budget import (
 )
 from routewright._core.routing.constraints import PASSES, FitCheck
 from routewright._core.routing.decide import decide, least_nanos, pays_for_any
+from routewright._core.routing.exploration import Exploration
 from routewright._core.routing.inputs import RULES
 from routewright._core.routing.scoring import UNKNOWN_COST, Key
 from routewright.errors import NoCandidates

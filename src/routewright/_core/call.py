@@ -48,8 +48,9 @@ from .guardrails.screen import Hit
 from .money import usd
 from .policy import Laid
 from .routing.board import Board
-from .routing.budget import Amount, Draw, Room, own_room
+from .routing.budget import Amount, Room, own_room
 from .routing.decision import Decision
+from .routing.exploration import Draw
 from .routing.plan import ID, Plan
 from .routing.request_options import Requirements
 from .routing.scoring import Prompt

@@ -29,9 +29,10 @@ from routewright._core.request.json_scan import quoted
 from routewright._core.request.read import STREAMED, prompt_of
 from routewright._core.request.rules import check_costs_nothing
 from routewright._core.routing.board import LruCache
-from routewright._core.routing.budget import Exploration, Room, room_of, within, worst_of_start
+from routewright._core.routing.budget import Room, room_of, within, worst_of_start
 from routewright._core.routing.constraints import CountTokens
 from routewright._core.routing.decide import compiled, decide, least_nanos, pays_for_any
+from routewright._core.routing.exploration import Exploration
 from routewright._core.routing.inputs import Defaults, asked_of, input_of, with_ids
 from routewright._core.routing.logarithms import SIZE_CLASSES, size_class
 from routewright._core.routing.plan import Plan

@@ -1,9 +1,7 @@
-"""Budget arithmetic: the output cap of the next call, the reserve for a fallback, one budget for many calls, and the
-budget of a policy that explores."""
+"""Budget arithmetic: the output cap of the next call, the reserve for a fallback, and one budget for many calls."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -14,8 +12,6 @@ from routewright._core.tokens.estimate import Length
 from routewright.wire import Budget, DecisionInput, TokenBounds
 
 from .plan import Leg, OutputPlan, Plan
-from .quality import MICRO
-from .scoring import UNKNOWN_COST, Key
 
 
 class RoomTooSmall(Exception):
@@ -242,33 +238,3 @@ def _capped(given: DecisionInput, leg: Leg, length: Length, affordable: int) -> 
     if wanted is None:
         wanted = max(given.default_output_cap, leg.held)
     return max(1, min(affordable, wanted, leg.max_output, leg.window - length[2]))
-
-
-class Draw(NamedTuple):
-    """The model to try first."""
-
-    key: Key
-    propensity: int
-    """The probability of this draw, in millionths."""
-    explored: bool
-
-
-class Exploration:
-    """Sometimes tries another good model, to learn its quality from traffic. Each request of an exploring policy earns
-    a share of its expected cost, and exploring spends from these earnings what the other model is expected to cost
-    more. So it adds at most this share to the expected cost."""
-
-    earned_nanos = 0.0
-
-    def draw(self, front: Sequence[Key], share: float, chance: float) -> Draw:
-        """Draw one of ``front``, best first. ``share``: of requests to explore. ``chance``: uniform in [0, 1)."""
-        best, *others = front
-        if best[2] == UNKNOWN_COST:
-            return Draw(best, MICRO, explored=False)
-        self.earned_nanos += share * best[2]
-        others = [key for key in others if key[2] - best[2] <= self.earned_nanos]
-        if not others or chance >= share:
-            return Draw(best, round((1 - share) * MICRO) if others else MICRO, explored=False)
-        key = others[int(chance / share * len(others))]
-        self.earned_nanos -= max(0, key[2] - best[2])
-        return Draw(key, round(share / len(others) * MICRO), explored=True)
