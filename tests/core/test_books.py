@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright._core.accounts.books import INCIDENTS, WEEK_S, Books, forgotten_at, is_quiet
-from routewright._core.accounts.ledger import key_of, summed
+from routewright._core.accounts.ledger import added, key_of, sum_of
 from routewright._core.accounts.state import KEPT_S, Expired, KeptResult
 from routewright._core.timestamps import timestamp
 from routewright.testing.storage.samples import AT, make_row
@@ -148,12 +148,12 @@ ROWS = st.builds(
 def test_what_is_taken_out_of_a_sum_leaves_nothing_behind(rows: list[LedgerRow]) -> None:
     total = EMPTY
     for each in rows:
-        total = summed(total, each)
+        total = added(total, sum_of(each))
     assert (total.rows, total.charge_nanos) == (len(rows), sum(each.charge_nanos for each in rows))
     bounds = [each.cost_range_nanos or (each.cost_nanos, each.cost_nanos) for each in rows]
     assert (total.least_nanos, total.most_nanos) == (sum(low for low, _ in bounds), sum(high for _, high in bounds))
     for each in rows:
-        total = summed(total, each, -1)
+        total = added(total, sum_of(each, -1))
     assert total == EMPTY
 
 

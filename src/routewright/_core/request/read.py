@@ -301,9 +301,21 @@ def _number(name: str, value: object, allowed: Range, hint: str) -> float:
 
 def _overridden(made: RouteRequest, overrides: Mapping[str, Any]) -> RouteRequest:
     """The request with fields replaced by arguments. ``timeout`` and ``max_retries`` must agree with its own."""
+    for name in overrides:
+        if name == "messages":
+            raise ValidationFailed.of(Problem(name, "is given twice", "pass messages as the first argument only"))
+        if name == "stream":
+            raise ValidationFailed.of(STREAMED._replace(problem="is not an argument"))
+        if name not in _ARGUMENTS:
+            raise ValidationFailed.of(Problem(joined("", name), "is not an argument", hint_for(name, "", _ARGUMENTS)))
     if not overrides:
         return made
-    given = _arguments(overrides)
+    given = {
+        name: value
+        if name not in _SHAPES or value is None or isinstance(value, (str, bool, msgspec.Struct))
+        else converted(value, _SHAPES[name], name)
+        for name, value in overrides.items()
+    }
     seconds, retries = given.pop("timeout", None), given.pop("max_retries", None)
     made = replace(made, **given)
     if seconds is not None:
@@ -321,22 +333,6 @@ def _overridden(made: RouteRequest, overrides: Mapping[str, Any]) -> RouteReques
 def _check_agrees(name: str, given: object, field: str, value: object, meant: int) -> None:
     if value is not None and value != meant:
         raise ValidationFailed.of(Problem(name, f"is {given}, but {field} is {shown(value)}", "pass only one of them"))
-
-
-def _arguments(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    for name in overrides:
-        if name == "messages":
-            raise ValidationFailed.of(Problem(name, "is given twice", "pass messages as the first argument only"))
-        if name == "stream":
-            raise ValidationFailed.of(STREAMED._replace(problem="is not an argument"))
-        if name not in _ARGUMENTS:
-            raise ValidationFailed.of(Problem(joined("", name), "is not an argument", hint_for(name, "", _ARGUMENTS)))
-    return {
-        name: value
-        if name not in _SHAPES or value is None or isinstance(value, (str, bool, msgspec.Struct))
-        else converted(value, _SHAPES[name], name)
-        for name, value in overrides.items()
-    }
 
 
 def _are_plain(messages: list[Message]) -> bool:
