@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright._core.cache.guards import guard, same_words
-from routewright._core.cache.lexicon import lexicon
-from routewright._core.cache.question import gist
+from routewright._core.cache.question import gist, lexicon
 
 DATA = Path(__file__).parent.parent / "data"
 

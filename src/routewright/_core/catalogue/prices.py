@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple, get_args
 
 from routewright._core.money import MOST_USD_PER_1M, PICOS_PER_NANO, PICOS_PER_USD_1M, nanos, price_picos
-from routewright.wire import CostPart, Model, Pricing, ServicePrice, Usage
+from routewright.wire import CostPart, Model, Pricing, Usage
 
 
 class Price(NamedTuple):
@@ -71,27 +71,22 @@ def batch_prices_of(listed: Pricing | None) -> Prices:
     return _in_proportion(listed, price_picos(listed.batch_input_usd), price_picos(listed.batch_output_usd))
 
 
-def service_prices_of(listed: Pricing, service: ServicePrice) -> Prices:
-    """The prices of a service tier. Unlisted ones scale with the standard prices."""
-    prices = _in_proportion(listed, price_picos(service.input_usd), price_picos(service.output_usd))
-    base, known = prices[-1], (service.cached_input_usd, service.cache_write_usd)
-    cached, written = (None if usd is None else price_picos(usd) for usd in known)
-    return tuple(
-        price._replace(
-            cached=price.cached if cached is None else _scaled(cached, price.input, base.input),
-            written=price.written if written is None else _scaled(written, price.input, base.input),
-        )
-        for price in prices
-    )
-
-
 def tier_prices(provider: str, listed: Pricing | None, tier: str) -> Prices:
-    """The prices of a service tier; empty if unknown."""
+    """The prices of a service tier; empty if unknown. Unlisted ones scale with the standard prices."""
     if listed is None or tier in ("", "default") or (tier == "flex" and provider in _FLEX_AS_EVER):
         return prices_of(listed)
     for each in listed.service_tiers:
         if each.tier == tier:
-            return service_prices_of(listed, each)
+            prices = _in_proportion(listed, price_picos(each.input_usd), price_picos(each.output_usd))
+            base, known = prices[-1], (each.cached_input_usd, each.cache_write_usd)
+            cached, written = (None if usd is None else price_picos(usd) for usd in known)
+            return tuple(
+                price._replace(
+                    cached=price.cached if cached is None else _scaled(cached, price.input, base.input),
+                    written=price.written if written is None else _scaled(written, price.input, base.input),
+                )
+                for price in prices
+            )
     return batch_prices_of(listed) if tier == "flex" and provider in _FLEX_AS_BATCHES else ()
 
 
