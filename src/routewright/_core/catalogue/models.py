@@ -319,32 +319,23 @@ def model_called(
 ) -> str | None:
     """The id of the model with a provider's name; None if none or several match. Searches the groups in order, then the
     aliases. ``provider`` restricts the search; None for all."""
+    sought = name.removeprefix(_PREFIX)
+    plain, bare = undated(sought), _bare(sought)
+    matchers: tuple[Callable[[Named], bool], ...] = (
+        lambda model: sought in (model.id, model.wire_name, f"{model.provider}/{model.wire_name}"),
+        # the names differ only by a date that one of them lacks
+        lambda model: plain == undated(model.wire_name) and plain in (sought, model.wire_name),
+        # the display name, ignoring case and punctuation
+        lambda model: bare != "" and bare in (_bare(model.display_name), _bare(model.wire_name)),
+    )
     there = [[each for each in group if provider in (None, each.provider)] for group in groups]
     for known in there:
-        for fits in _MATCHERS:
-            found = {each.id for each in known if fits(name.removeprefix(_PREFIX), each)}
+        for fits in matchers:
+            found = {each.id for each in known if fits(each)}
             if found:
                 return found.pop() if len(found) == 1 else None
     meant = aliases.get(name)
     return meant if any(each.id == meant for known in there for each in known) else None
-
-
-def _is_exact(name: str, model: Named) -> bool:
-    return name in (model.id, model.wire_name, f"{model.provider}/{model.wire_name}")
-
-
-def _differs_by_date(name: str, model: Named) -> bool:
-    """The names differ only by a date that one of them lacks."""
-    theirs, ours = undated(name), undated(model.wire_name)
-    return theirs == ours and (theirs == name or ours == model.wire_name)
-
-
-def _is_display_name(name: str, model: Named) -> bool:
-    """Matches the display name, ignoring case and punctuation."""
-    return _bare(name) in (_bare(model.display_name), _bare(model.wire_name)) and _bare(name) != ""
-
-
-_MATCHERS: tuple[Callable[[str, Named], bool], ...] = (_is_exact, _differs_by_date, _is_display_name)
 
 
 def undated(name: str) -> str:
