@@ -126,7 +126,7 @@ def bill(prices: Pricing, usage: Usage, *, batch: bool = False) -> Bill:
 
 
 @pytest.mark.parametrize("case", TABLE, ids=lambda case: case.what)
-def test_a_bill_is_that_of_the_price_page(case: Case) -> None:
+def test_a_bill_matches_the_price_page(case: Case) -> None:
     made = bill(case.prices, case.usage, batch=case.batch)
     assert Fraction(made.total_nanos, 10**9) == Fraction(case.dollars)
     assert made.total_usd == float(case.dollars)
@@ -134,7 +134,7 @@ def test_a_bill_is_that_of_the_price_page(case: Case) -> None:
     assert sum(line.usd for line in made.lines) == pytest.approx(float(case.dollars))
 
 
-def test_a_bill_says_what_was_charged_at_which_price() -> None:
+def test_a_bill_lists_tokens_and_prices() -> None:
     made = bill(SONNET, Usage(250_000, 5_000, 100_000, 4_000, 50_000))
     assert (made.model, made.day, made.batch, made.above_tokens) == ("v/m", ON, False, 200_000)
     assert [(line.what, line.tokens, line.usd_per_1m, line.usd) for line in made.lines] == [
@@ -146,7 +146,7 @@ def test_a_bill_says_what_was_charged_at_which_price() -> None:
     ]
 
 
-def test_a_bill_has_no_line_of_nothing_and_no_tier_of_short_inputs() -> None:
+def test_a_bill_has_no_empty_lines_and_names_no_tier_for_short_inputs() -> None:
     made = bill(SONNET, Usage(1_000, 0))
     assert [line.what for line in made.lines] == ["input"]
     assert made.above_tokens is None
@@ -157,7 +157,7 @@ def test_a_bill_is_rounded_up_once() -> None:
     assert made.total_nanos == 2
 
 
-def test_a_bill_is_of_its_day() -> None:
+def test_a_bill_uses_the_prices_of_its_day() -> None:
     changes = (PriceChange("2026-12-01", Pricing(2.0, 4.0)), PriceChange("2027-01-01", Pricing(1.0, 2.0)))
     catalogue = Catalogue([Model(id="v/m", pricing_per_1m=Pricing(4.0, 8.0), price_changes=changes)])
     days: list[str | date] = ["2026-11-30", "2026-12-01", "2026-12-31", date(2027, 1, 1)]
@@ -166,7 +166,7 @@ def test_a_bill_is_of_its_day() -> None:
     assert catalogue.bill("v/m", usage).day == catalogue.bill("v/m", usage, on=None).day != ""
 
 
-def test_a_bill_takes_an_alias() -> None:
+def test_a_bill_accepts_an_alias() -> None:
     made = Catalogue(aliases={"fast": "openai/gpt-4.1"}).bill("fast", Usage(1_000, 100), on=ON)
     assert made.model == "openai/gpt-4.1"
 
@@ -189,7 +189,7 @@ def test_a_bill_takes_an_alias() -> None:
         ("v/m", 5, {}, "usage: must be "),
     ],
 )
-def test_a_bill_that_cannot_be_made_says_why(model: Any, usage: Any, how: dict[str, Any], said: str) -> None:
+def test_an_impossible_bill_says_why(model: Any, usage: Any, how: dict[str, Any], said: str) -> None:
     catalogue = Catalogue().overlaid([{"id": "v/none"}, {"id": "v/m", "pricing_per_1m": Pricing(1.0, 2.0)}])
     with pytest.raises(ValidationFailed, match=f"^{said}"):
         catalogue.bill(model, usage, **({"on": ON} | how))
@@ -267,7 +267,7 @@ def usages(draw: st.DrawFn) -> Usage:
 
 @given(usages(), st.booleans())
 @example(Usage(1_000_000, 100_000, 900_000, 90_000, 50_000), True)
-def test_every_bundled_model_is_billed_as_its_file_says(usage: Usage, batch: bool) -> None:
+def test_every_bundled_model_is_billed_at_its_listed_price(usage: Usage, batch: bool) -> None:
     assert len(RAW) == len(BUNDLED.models) == 160
     for row, model in zip(RAW, BUNDLED.models, strict=True):
         if batch and row["batch_input_usd_per_1m"] is None:

@@ -45,12 +45,12 @@ def test_long_context_prices_and_bands_become_tiers() -> None:
     assert [t.above_tokens for t in bands.tiers] == [32_000, 128_000, 256_000]
 
 
-def test_a_known_id_keeps_what_the_new_row_leaves_open() -> None:
+def test_a_known_model_keeps_fields_missing_from_the_row() -> None:
     (changed,) = overlay([KNOWN], [{"id": "acme/large", "quality": 0.1}])
     assert (changed.quality, changed.context_window) == (0.1, 64_000)
 
 
-def test_a_new_model_borrows_from_the_one_it_is_like_but_never_the_price() -> None:
+def test_a_new_model_copies_the_like_model_except_its_price() -> None:
     new = overlay([KNOWN], [{"id": "mine/tuned", "like": "acme/large", "quality": 0.9}])[1]
     assert (new.quality, new.context_window, new.reasoning, new.provider) == (0.9, 64_000, True, "mine")
     assert new.pricing_per_1m is None
@@ -60,7 +60,7 @@ def test_a_new_model_borrows_from_the_one_it_is_like_but_never_the_price() -> No
 @pytest.mark.parametrize(
     ("field", "value"), [("modalities", ("text",)), ("reasoning", False), ("structured_output", False)]
 )
-def test_what_is_given_counts_also_where_it_is_the_default(field: str, value: object) -> None:
+def test_a_given_value_counts_even_if_it_is_the_default(field: str, value: object) -> None:
     able = msgspec.structs.replace(KNOWN, structured_output=True)
     mine = Model(id="mine/tuned", like="acme/large", **{field: value})  # type: ignore[arg-type]
     assert getattr(overlay([able], [given_fields(mine)])[1], field) == value
@@ -68,14 +68,14 @@ def test_what_is_given_counts_also_where_it_is_the_default(field: str, value: ob
     assert getattr(overlay([able], [given_fields(changed)])[0], field) == value
 
 
-def test_what_nobody_gives_has_its_default() -> None:
+def test_missing_fields_have_defaults() -> None:
     (plain,) = overlay([], [{"id": "mine/plain"}])
     assert (plain.modalities, plain.structured_output, plain.reasoning) == (("text",), False, False)
     assert (plain.free_tier, plain.disabled) == (False, False)
     assert all(None not in (m.modalities, m.reasoning, m.free_tier, m.disabled) for m in Catalogue().models)
 
 
-def test_a_price_of_ones_own_makes_a_free_offer_a_model_like_any_other() -> None:
+def test_an_own_price_replaces_a_free_offer() -> None:
     free = msgspec.structs.replace(KNOWN, free_tier=True, disabled=True)
     priced = Model(id="acme/large", pricing_per_1m=Pricing(0.1, 0.1), disabled=False)
     (mine,) = overlay([free], [given_fields(priced)])
@@ -84,7 +84,7 @@ def test_a_price_of_ones_own_makes_a_free_offer_a_model_like_any_other() -> None
     assert overlay([free], [{"id": "acme/large", "quality": 0.1}])[0].free_tier
 
 
-def test_an_unknown_like_names_the_nearest() -> None:
+def test_an_unknown_like_suggests_the_nearest_model() -> None:
     with pytest.raises(ValidationFailed, match="did you mean 'acme/large'"):
         overlay([KNOWN], [{"id": "mine/tuned", "like": "acme/larg"}])
 
@@ -141,7 +141,7 @@ def test_a_snapshots_id_is_made_from_its_content() -> None:
         ({"display_name": "x\ud800"}, "display_name: holds an unpaired surrogate"),
     ],
 )
-def test_a_model_that_cannot_be_reckoned_with_is_refused_by_its_field(fields: dict[str, Any], said: str) -> None:
+def test_an_invalid_model_is_refused_with_its_field(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationFailed) as refused:
         overlay([], [{"id": "a/x", **fields}])
     assert str(refused.value).startswith(f"models['a/x'].{said}")
@@ -160,13 +160,13 @@ def test_a_model_that_cannot_be_reckoned_with_is_refused_by_its_field(fields: di
         (5, "models: 5 is not a row of a catalogue"),
     ],
 )
-def test_what_is_no_row_of_a_catalogue_is_told_what_one_is(row: Any, said: str) -> None:
+def test_an_invalid_row_is_refused_with_a_hint(row: Any, said: str) -> None:
     with pytest.raises(ValidationFailed) as refused:
         Catalogue().overlaid([row])
     assert str(refused.value).startswith(said)
 
 
-def test_what_is_no_model_and_no_alias_is_refused() -> None:
+def test_invalid_models_and_aliases_are_refused() -> None:
     wrong: Any = Model(id="a/x")
     with pytest.raises(ValidationFailed, match="models: Model is not a list of Model; put it in a list"):
         Catalogue(wrong)
@@ -178,7 +178,7 @@ def test_what_is_no_model_and_no_alias_is_refused() -> None:
         Catalogue(aliases=wrong)
 
 
-def test_figures_of_numpy_become_plain() -> None:
+def test_numpy_numbers_become_plain() -> None:
     (model,) = Catalogue([Model(id="a/x", quality=np.float64(0.5), context_window=np.int64(9_000))]).models  # type: ignore[arg-type]
     assert (type(model.quality), type(model.context_window)) == (float, int)
 
@@ -197,7 +197,7 @@ def test_a_file_with_many_mistakes_lists_some(tmp_path: Path) -> None:
     assert len(refused.value.problems) == MAX_PROBLEMS
 
 
-def test_a_file_that_is_no_table_is_not_repeated(tmp_path: Path) -> None:
+def test_a_file_that_is_no_table_is_not_echoed(tmp_path: Path) -> None:
     with pytest.raises(ValidationFailed) as refused:
         Catalogue.load(write(tmp_path / "models.json", json.dumps("sk-canary")))
     assert "canary" not in str(refused.value)
@@ -242,13 +242,13 @@ def test_a_file_adds_models_prices_aliases_and_disables(tmp_path: Path) -> None:
     assert catalogue.aliases == {"fast": "cerebras/gemma-4-31b"}
 
 
-def test_a_row_in_a_files_words_is_told_pythons() -> None:
+def test_a_row_with_file_field_names_gets_the_python_names() -> None:
     for key, said in (("prices", "it is 'pricing_per_1m' here, a Pricing"), ("regions", "it is 'availability' here")):
         with pytest.raises(ValidationFailed, match=f"'{key}' is not a field; {said}"):
             Catalogue().overlaid([{"id": "a/b", key: {}}])
 
 
-def test_json_does_as_well(tmp_path: Path) -> None:
+def test_a_json_file_works_too(tmp_path: Path) -> None:
     content = {"models": [{"id": "acme/llama", "quality": 0.6}]}
     catalogue = Catalogue.load(write(tmp_path / "models.json", json.dumps(content)))
     assert catalogue.models[-1].id == "acme/llama"
@@ -327,7 +327,7 @@ def test_an_error_names_the_file_and_the_key(tmp_path: Path, text: str, said: st
         Catalogue.load(write(tmp_path / "models.toml", text))
 
 
-def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ValidationFailed, match=r"gone.toml: cannot be read: No such file"):
         Catalogue.load(tmp_path / "gone.toml")
 
@@ -364,7 +364,7 @@ def test_a_byte_order_mark_and_capitals_in_a_name_change_nothing(tmp_path: Path,
     assert [model.id for model in Catalogue.load(tmp_path / name).models if model.disabled] == ["openai/o3"]
 
 
-def test_what_is_no_file_or_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_anything_but_a_file_of_limited_size_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValidationFailed, match=f"^{tmp_path}: cannot be read: Is a directory; check the path$"):
         Catalogue.load(tmp_path)
     with pytest.raises(ValidationFailed, match=r"cannot be read: embedded null byte; check the path$"):
@@ -384,12 +384,12 @@ def test_what_is_no_file_or_too_large_is_refused(tmp_path: Path, monkeypatch: py
         ("'2026-01-01T10:00:00Z'", "2026-01-01T10:00:00Z"),
     ],
 )
-def test_the_end_of_a_model_is_a_date_or_a_timestamp(tmp_path: Path, written: str, kept: str) -> None:
+def test_deprecated_at_is_a_date_or_a_timestamp(tmp_path: Path, written: str, kept: str) -> None:
     text = f"[[models]]\nid = 'a/x'\ndeprecated_at = {written}"
     assert Catalogue.load(write(tmp_path / "models.toml", text)).models[-1].deprecated_at == kept
 
 
-def test_bytes_that_are_no_text_are_refused_with_the_files_name(tmp_path: Path) -> None:
+def test_invalid_utf8_is_refused_with_the_file_name(tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValidationFailed, match=r"models.toml:\d+: is not UTF-8 text \(byte 0\); convert it$"):
         Catalogue.load(tmp_path / "models.toml")

@@ -37,7 +37,7 @@ def test_the_soonest_comes_first_and_days_are_counted() -> None:
 
 
 @given(st.integers(0, 100), st.lists(st.integers(-100, 200), max_size=5))
-def test_within_days_means_at_most_so_many(within: int, ends: list[int]) -> None:
+def test_within_days_is_inclusive(within: int, ends: list[int]) -> None:
     models = [model(f"m{place}", str(TODAY + timedelta(days))) for place, days in enumerate(ends)]
     found = deprecations(models, TODAY, within)
     assert sorted(each.days_left for each in found) == sorted(days for days in ends if days <= within)
@@ -53,7 +53,7 @@ def test_the_replacement_is_nearest_in_quality_and_price() -> None:
     assert replacement(model("b"), model("a")) == "v/a"
 
 
-def test_what_has_ended_since_replaces_nothing_that_ended_before() -> None:
+def test_a_retired_model_is_no_replacement() -> None:
     found = deprecations([model("old", "2026-06-01"), model("ended", "2026-11-01"), model("far", quality=0.9)], TODAY)
     assert {each.model: each.replacement for each in found} == {"v/old": "v/far", "v/ended": "v/far"}
 
@@ -70,11 +70,11 @@ def test_what_has_ended_since_replaces_nothing_that_ended_before() -> None:
         Model(id="w/x", provider="w", quality=0.5),
     ],
 )
-def test_no_replacement_is_what_ends_no_later_or_cannot_do_the_same(other: Model) -> None:
+def test_a_replacement_stays_longer_and_has_the_same_abilities(other: Model) -> None:
     assert replacement(other, modalities=("text", "image"), structured_output=True) is None
 
 
-def test_a_catalogue_says_which_of_its_models_end() -> None:
+def test_a_catalogue_lists_its_deprecations() -> None:
     found = Catalogue().deprecations(10, today=TODAY)
     assert ("anthropic/claude-sonnet-4-5", 10) in [(each.model, each.days_left) for each in found]
     assert len(Catalogue().deprecations(today=TODAY)) > len(found)
@@ -91,7 +91,7 @@ def test_a_catalogue_says_which_of_its_models_end() -> None:
         ({"within_days": True}, "within_days: must be a whole number, got True"),
     ],
 )
-def test_what_is_no_day_or_number_of_days_is_refused(asked: dict[str, Any], said: str) -> None:
+def test_an_invalid_day_or_number_of_days_is_refused(asked: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationFailed, match=said):
         Catalogue().deprecations(**asked)
 

@@ -64,7 +64,7 @@ def _number(value: float, rng: Random) -> str:
     return json.dumps(value)
 
 
-def test_however_it_is_written_it_is_the_same_and_any_other_value_is_another(full: bool) -> None:
+def test_a_fingerprint_depends_on_values_and_not_on_spelling(full: bool) -> None:
     seen = [0]
 
     @settings(max_examples=10_000 if full else 40, suppress_health_check=list(HealthCheck))
@@ -137,11 +137,11 @@ def _as_written(value: Any) -> Any:
         ({"metadata": {"idempotency_key": "x"}}, {"metadata": {"idempotency_key": "y"}}),
     ],
 )
-def test_what_differs_is_another_request(one: Any, other: Any) -> None:
+def test_different_requests_have_different_fingerprints(one: Any, other: Any) -> None:
     assert of(one) != of(other)
 
 
-def test_the_key_itself_is_no_part_of_the_request_and_method_and_path_are() -> None:
+def test_the_key_is_not_part_of_the_fingerprint_but_method_and_path_are() -> None:
     assert of({"input": "hi", "idempotency_key": "x"}) == of({"input": "hi"})
     assert len({fingerprint(method, path, {}) for method in ("POST", "PUT") for path in ("/v1/route", "/v1/runs")}) == 4
     assert fingerprint("POST", "/a", ["idempotency_key"]) != fingerprint("POST", "/a", [])

@@ -217,20 +217,20 @@ KINDS: list[tuple[Any, Sequence[object]]] = [(Write, WRITES), (Query, QUERIES), 
     [(thing, kind) for kind, things in KINDS for thing in things],
     ids=lambda value: type(value).__name__,
 )
-def test_each_write_query_and_scan_comes_back_as_it_went(codec: Any, thing: Any, kind: Any) -> None:
+def test_each_write_query_and_scan_survives_a_round_trip(codec: Any, thing: Any, kind: Any) -> None:
     again = codec.decode(codec.encode(thing), type=kind)
     assert again == thing
     assert type(again) is type(thing)
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event.data).__name__)
-def test_an_event_that_was_kept_is_the_event(event: Event) -> None:
+def test_a_stored_event_equals_the_event(event: Event) -> None:
     kept = msgspec.json.decode(msgspec.json.encode(event.stored), type=type(event.stored))
     assert kept.event == event
     assert msgspec.json.encode(kept) == msgspec.json.encode(event), "delivered as it was told"
 
 
-def test_every_kind_is_among_them() -> None:
+def test_every_kind_is_covered() -> None:
     unions: list[tuple[Any, Sequence[object]]] = [*KINDS, (Snapshot, SNAPSHOTS), (Span, SPANS), (PushedEvent, HAPPENED)]
     for kind, things in unions:
         assert {type(thing) for thing in things} == set(kind.__args__)
@@ -241,7 +241,7 @@ def test_tokens_have_three_counts_and_more_only_where_there_are_any() -> None:
     assert msgspec.to_builtins(Tokens(9, 5, written=3)) == {"input": 9, "output": 5, "cached": 0, "written": 3}
 
 
-def test_every_published_field_of_a_trace_is_in_its_json_also_where_it_says_nothing() -> None:
+def test_every_published_field_of_a_trace_is_in_its_json_even_if_empty() -> None:
     least = Trace(
         id="tr_1", status="cancelled", created_at="2026-11-21T00:00:00.000Z", duration_ms=1.0, environment="production",
         account="default", policy_version="inline@2026-11-20", goal="cost", strategy="balanced",
@@ -276,7 +276,7 @@ def test_every_published_field_of_a_trace_is_in_its_json_also_where_it_says_noth
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_so_is_every_published_field_of_a_span(span: Span, published: str) -> None:
+def test_every_published_field_of_a_span_is_in_its_json(span: Span, published: str) -> None:
     shown = msgspec.json.decode(msgspec.json.encode(span))
     assert {"id", "parent_id", "type", "name", "start_ms", "duration_ms", "status", *published.split()} <= set(shown)
 
