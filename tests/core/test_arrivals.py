@@ -43,7 +43,7 @@ def test_no_window_of_a_million_arrivals_exceeds_a_limit_and_no_refusal_is_needl
 ) -> None:
     rng, limits = Random(limit), limits_of(limit)
     crowd = Crowd(StateGate(*limits), rng, *limits)
-    for at in islice(arrivals(limit, rng), 1_000_000 if full else 10_000):
+    for at in islice(arrivals(limit, rng), 1_000_000 if full else 5_000):
         crowd.come(at)
     crowd.check()
 

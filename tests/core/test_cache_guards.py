@@ -48,11 +48,12 @@ OPPOSITES = (
 
 def opposite_pairs() -> Iterator[tuple[str, str]]:
     """Real questions with a word turned into its opposite."""
+    lowered = [(text, text.lower()) for text in QUESTIONS]
     for pair in OPPOSITES:
         one, other = pair.split(":")
         for word, opposite in ((one, other), (other, one)):
             whole = re.compile(rf"\b{word}\b", re.IGNORECASE)
-            found = [text for text in QUESTIONS if len(whole.findall(text)) == 1][:40]
+            found = [text for text, lower in lowered if word in lower and len(whole.findall(text)) == 1][:40]
             yield from ((text, whole.sub(opposite, text)) for text in found)
 
 
@@ -87,10 +88,11 @@ def number_pairs() -> Iterator[tuple[str, str]]:
     [(opposite_pairs, 500), (negated_pairs, 500), (number_pairs, 500)],
     ids=["opposites", "negations", "numbers"],
 )
-def test_no_changed_question_passes(pairs: Callable[[], Iterator[tuple[str, str]]], least: int) -> None:
+def test_no_changed_question_passes(pairs: Callable[[], Iterator[tuple[str, str]]], least: int, full: bool) -> None:
     tried = [(asked, kept) for asked, kept in pairs() if asked.lower() != kept.lower()]
-    passed = [pair for pair in tried if refused(*pair) is None]
     assert len(tried) >= least
+    tried = tried if full else tried[::4]
+    passed = [pair for pair in tried if refused(*pair) is None]
     assert not passed, f"{len(passed)} of {len(tried)} pass, such as {passed[:8]}"
 
 
@@ -123,8 +125,8 @@ def test_the_same_words_in_another_order_never_pass() -> None:
     assert not [pair for pair in tried if refused(*pair) is None]
 
 
-def test_swapped_words_of_real_sentences_seldom_pass() -> None:
-    pairs = [row for row in rows("cache/pairs_paws_wiki") if row["label"] == 0]
+def test_swapped_words_of_real_sentences_seldom_pass(full: bool) -> None:
+    pairs = [row for row in rows("cache/pairs_paws_wiki") if row["label"] == 0][:: 1 if full else 3]
     passed = sum(refused(row["a"], row["b"]) is None for row in pairs)
     assert passed / len(pairs) < 0.1  # these also have other words
 

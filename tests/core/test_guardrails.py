@@ -257,11 +257,11 @@ def test_a_stream_gives_the_output_of_a_whole_check_for_any_split(full: bool) ->
 ENDINGS = ["", ".", ".5", ",", ", 5", "5", "x", "-", " 12", " ", "\n", "é", "夜", "@", "..."]
 
 
-def test_every_sample_is_redacted_the_same_for_any_split() -> None:
+def test_every_sample_is_redacted_the_same_for_any_split(full: bool) -> None:
     wrong = []
-    for kind, text in [*YES, *NO]:
+    for place, (kind, text) in enumerate([*YES, *NO]):
         guardrail = PatternGuardrail(kind)
-        for ending in ENDINGS:
+        for ending in ENDINGS if full else ENDINGS[place % 4 :: 4]:
             said = f"{text}{ending}"
             whole = left_of(guardrail, said)
             cuts = [[len(text)], [len(text) - 1], [len(text) + 1], [*range(max(0, len(said) - 60), len(said))]]
@@ -674,13 +674,13 @@ def seconds(guardrails: Sequence[Ruled], text: str) -> float:
 
 
 def test_a_megabyte_of_any_text_is_checked_in_seconds(full: bool) -> None:
-    size = 1_000_000 if full else 40_000
+    size = 1_000_000 if full else 20_000
     slow = [sign for sign in ADVERSE if seconds(EVERYTHING, (sign * size)[:size]) > 15 * size / 1_000_000]
     assert slow == []
 
 
 def test_streams_search_only_the_tail_of_their_text(full: bool) -> None:
-    size = 100_000 if full else 3_000
+    size = 100_000 if full else 1_500
     slow = []
     for sign in ADVERSE:
         text = (sign * size)[:size]

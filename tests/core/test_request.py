@@ -716,7 +716,7 @@ def test_nearest_finds_close_names_and_no_others() -> None:
 
 
 def test_a_hint_among_thousands_of_names_compares_some_of_the_same_first_letter() -> None:
-    known = ["other/large", *(f"mine/model-{n}" for n in range(100_000)), "Quite/another", "mine/zebra"]
+    known = ["other/large", *(f"mine/model-{n}" for n in range(10_000)), "Quite/another", "mine/zebra"]
     assert nearest("Othr/large", known) == "other/large"
     assert nearest("quite/anothr", known) == "Quite/another"
     assert nearest("mine/model-7", known) == "mine/model-7"

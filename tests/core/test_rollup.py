@@ -413,27 +413,23 @@ def test_group_size_is_measured_over_all_days() -> None:
 # Quantiles
 
 
-def worst(values: Values, share: float) -> float:
-    """How far a quantile is from the exact one, relative to that."""
-    exact = float(np.sort(values)[math.ceil(share * len(values)) - 1])
-    return abs(quantile(Counter(map(bucket_of, values.tolist())), share) - exact) / exact
+def worst(values: Values, *shares: float) -> float:
+    """The largest relative error of quantiles."""
+    exact, buckets = np.sort(values), Counter(map(bucket_of, values.tolist()))
+    true = {share: float(exact[math.ceil(share * len(values)) - 1]) for share in shares}
+    return max(abs(quantile(buckets, share) - true[share]) / true[share] for share in shares)
 
 
 def test_quantiles_of_values_over_nine_orders_of_magnitude_are_within_one_per_cent(full: bool) -> None:
     for seed in range(20 if full else 1):
-        assert off_by_more_than_one_per_cent(np.random.default_rng(seed)) == []
-
-
-def off_by_more_than_one_per_cent(chance: np.random.Generator) -> list[tuple[int, float, float]]:
-    kinds = [
-        10 ** chance.uniform(-3, 6, 100_000),
-        np.exp(chance.normal(7, 2, 100_000)),
-        chance.uniform(0.001, 60_000, 100_000),
-        np.round(chance.exponential(900, 100_000), 3) + 0.001,
-    ]
-    shares = [0.0001, 0.01, 0.25, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0]
-    found = [(n, share, worst(kind, share)) for n, kind in enumerate(kinds) for share in shares]
-    return [(n, share, off) for n, share, off in found if off > 0.01]
+        chance = np.random.default_rng(seed)
+        for values in (
+            10 ** chance.uniform(-3, 6, 100_000),
+            np.exp(chance.normal(7, 2, 100_000)),
+            chance.uniform(0.001, 60_000, 100_000),
+            np.round(chance.exponential(900, 100_000), 3) + 0.001,
+        ):
+            assert worst(values, 0.0001, 0.01, 0.25, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0) <= 0.01
 
 
 def test_a_quantile_at_bucket_bounds_is_within_one_per_cent() -> None:
@@ -586,14 +582,14 @@ def tenants(made: Rollups) -> dict[str, int]:
     return {key.value: sums[0] for key, sums in made.usage.items() if key.group_by == "tenant"}
 
 
-def test_fifty_thousand_tenants_in_one_hour_take_no_more_rows_than_the_first_thousand() -> None:
-    made = Rollups(1_000)
-    for number in range(50_000):
+def test_many_tenants_in_one_hour_take_no_more_rows_than_the_first_thousand(full: bool) -> None:
+    made, tenants = Rollups(1_000), 50_000 if full else 5_000
+    for number in range(tenants):
         made.add(trace_of(selected_model="a/one", metadata={"tenant": f"t{number}"}))
         made.keep_newest(10_000)
     assert len(made.usage) == 1_001
     used = made.usage_counts(UsageCounts(**ALL, group_by="tenant"))
-    assert [row.requests for row in used.all] == [50_000]
+    assert [row.requests for row in used.all] == [tenants]
 
 
 @pytest.mark.parametrize("hours", [1, 2, 24 * 28])
