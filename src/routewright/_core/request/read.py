@@ -217,27 +217,23 @@ def needs_of(request: RouteRequest) -> int:
             needs |= _JSON | _JSON_SCHEMA
     if params.parallel_tool_calls is False and request.tools:
         needs |= _SERIAL_TOOLS
-    if params.reasoning == "none":
-        return needs | _NO_REASONING
-    return needs if params.reasoning is None else needs | _thinking_needs(params, params.reasoning, needs)
-
-
-def _thinking_needs(params: Params, asked: str | ReasoningBudget, needs: int) -> int:
-    """The abilities needed for the requested reasoning, given the request's other needs."""
-    cap, made, brief = params.max_output_tokens, _REASONING, _REASONING_BRIEF
-    if isinstance(asked, ReasoningBudget):
-        made, brief = _REASONING | _REASONING_TOKENS, _REASONING_TOKENS_BRIEF
-        if asked.max_tokens < BRIEF_TOKENS:
-            made |= brief
+    if params.reasoning is None or params.reasoning == "none":
+        return needs if params.reasoning is None else needs | _NO_REASONING
+    cap, brief = params.max_output_tokens, _REASONING_BRIEF
+    needs |= _REASONING
+    if isinstance(params.reasoning, ReasoningBudget):
+        needs, brief = needs | _REASONING_TOKENS, _REASONING_TOKENS_BRIEF
+        if params.reasoning.max_tokens < BRIEF_TOKENS:
+            needs |= brief
     if cap is not None and cap <= BRIEF_TOKENS:
-        made |= brief
+        needs |= brief
     if needs & _TOOLS:
-        made |= _REASONING_TOOLS
+        needs |= _REASONING_TOOLS
     if needs & _TOOL_CHOICE:
-        made |= _REASONING_TOOL_CHOICE
+        needs |= _REASONING_TOOL_CHOICE
     if needs & _TEMPERATURE or (params.top_p is not None and params.top_p < _LEAST_TOP_P):
-        made |= _REASONING_SAMPLING
-    return made
+        needs |= _REASONING_SAMPLING
+    return needs
 
 
 def wishes_of(request: RouteRequest) -> int:
