@@ -56,11 +56,9 @@ def prices_of(listed: Pricing | None) -> Prices:
     tiers: list[Price] = []
     for tier in listed.tiers:  # prices missing from a tier scale with its listed ones
         full, output = price_picos(tier.input_usd), price_picos(tier.output_usd)
-        cached = _or(tier.cached_input_usd, _scaled(base.cached, full, base.input))
-        written = _or(tier.cache_write_usd, _scaled(base.written, full, base.input))
-        reasoning = _scaled(base.reasoning, output, base.output)
-        more = [None if each is None else _scaled(each, full, base.input) for each in (audio, hour)]
-        tiers.append(Price(tier.above_tokens, full, output, cached, written, reasoning, *more))
+        price = _in_proportion(base, base, full, output)
+        cached, written = _or(tier.cached_input_usd, price.cached), _or(tier.cache_write_usd, price.written)
+        tiers.append(price._replace(above=tier.above_tokens, input=full, output=output, cached=cached, written=written))
     return (*sorted(tiers, reverse=True), base)
 
 
@@ -68,7 +66,8 @@ def batch_prices_of(listed: Pricing | None) -> Prices:
     """Batch prices. Unlisted ones scale with the standard prices; empty if none is listed."""
     if listed is None or listed.batch_input_usd is None or listed.batch_output_usd is None:
         return ()
-    return _in_proportion(listed, price_picos(listed.batch_input_usd), price_picos(listed.batch_output_usd))
+    prices, full, output = prices_of(listed), price_picos(listed.batch_input_usd), price_picos(listed.batch_output_usd)
+    return tuple([_in_proportion(price, prices[-1], full, output) for price in prices])
 
 
 def tier_prices(provider: str, listed: Pricing | None, tier: str) -> Prices:
@@ -77,7 +76,8 @@ def tier_prices(provider: str, listed: Pricing | None, tier: str) -> Prices:
         return prices_of(listed)
     for each in listed.service_tiers:
         if each.tier == tier:
-            prices = _in_proportion(listed, price_picos(each.input_usd), price_picos(each.output_usd))
+            prices, full, output = prices_of(listed), price_picos(each.input_usd), price_picos(each.output_usd)
+            prices = tuple([_in_proportion(price, prices[-1], full, output) for price in prices])
             base, known = prices[-1], (each.cached_input_usd, each.cache_write_usd)
             cached, written = (None if usd is None else price_picos(usd) for usd in known)
             return tuple(
@@ -90,21 +90,17 @@ def tier_prices(provider: str, listed: Pricing | None, tier: str) -> Prices:
     return batch_prices_of(listed) if tier == "flex" and provider in _FLEX_AS_BATCHES else ()
 
 
-def _in_proportion(listed: Pricing, full: int, output: int) -> Prices:
-    """All prices scaled so that input costs ``full`` and output ``output``."""
-    prices = prices_of(listed)
-    base = prices[-1]
-    return tuple(
-        Price(
-            price.above,
-            _scaled(price.input, full, base.input),
-            _scaled(price.output, output, base.output),
-            _scaled(price.cached, full, base.input),
-            _scaled(price.written, full, base.input),
-            _scaled(price.reasoning, output, base.output),
-            *(None if each is None else _scaled(each, full, base.input) for each in (price.audio, price.written_hour)),
-        )
-        for price in prices
+def _in_proportion(price: Price, base: Price, full: int, output: int) -> Price:
+    """The price scaled so that input at ``base`` costs ``full``, and output ``output``."""
+    more = (None if each is None else _scaled(each, full, base.input) for each in (price.audio, price.written_hour))
+    return Price(
+        price.above,
+        _scaled(price.input, full, base.input),
+        _scaled(price.output, output, base.output),
+        _scaled(price.cached, full, base.input),
+        _scaled(price.written, full, base.input),
+        _scaled(price.reasoning, output, base.output),
+        *more,
     )
 
 
