@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from routewright import Policy, ValidationFailed
 from routewright._core.model_selector import CAPABLE, Known, picking
-from routewright._core.policy import publish
 from routewright.wire import Model, PolicyFallback
+
+from .policies import publish
 
 MODELS = [
     Model(id="openai/big", provider="openai", modalities=("text", "image", "tool"), structured_output=True),

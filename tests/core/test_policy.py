@@ -20,7 +20,6 @@ from routewright._core.policy import (
     next_label,
     own_version,
     policy_id,
-    publish,
     under_policy,
     version_asked,
 )
@@ -38,6 +37,8 @@ from routewright.wire import (
     PutPolicyVersion,
     RouteRequest,
 )
+
+from .policies import publish
 
 
 def request(**options: object) -> RouteRequest:

@@ -8,10 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from routewright._core.model_selector import Known
-from routewright._core.policy import checked_policy, class_of, drawn, publish, version_asked
+from routewright._core.policy import checked_policy, class_of, drawn, version_asked
 from routewright._core.routing.predict import LANGUAGES, TOPICS
 from routewright.errors import ValidationFailed
 from routewright.wire import Model, Policy, PolicyClass, PolicyMatch, PolicySnapshot, PolicyWeights, Reading
+
+from .policies import publish
 
 KNOWN = Known([Model(id=each) for each in ("a/1", "b/2", "c/3")], {"short": "a/1"})
 HARD_CODE = PolicyClass(match=PolicyMatch(topic="code", difficulty=">0.7"), goal="quality", models=["short"])

@@ -364,12 +364,6 @@ def published(snapshot: PolicySnapshot, version: PolicyVersion) -> PolicySnapsho
     return replace(snapshot, id=id, version=version.label, policy=policy, classes=classes)
 
 
-def publish(policies: Iterable[Policy], today: str, known: Known) -> list[PolicySnapshot]:
-    """Publish policies without a storage, each under its first version."""
-    versions = Versions()
-    return [published(each, versions.put(version_asked(each, today))[0]) for each in drawn(policies, known)]
-
-
 def next_label(name: str, created_at: str, taken: Iterable[str]) -> str:
     """Label of a policy's new content: ``name@date``, or ``name@date.2`` if that is taken, and so on."""
     first = f"{name}@{created_at[:10]}"
