@@ -38,8 +38,9 @@ def sum_of(row: LedgerRow, sign: int = 1) -> LedgerSum:
     """The sum of one row. ``sign=-1`` negates it, to subtract a row with ``added``."""
     low, high = row.cost_range_nanos or (row.cost_nanos, row.cost_nanos)
     tokens = Tokens(sign * row.tokens.input, sign * row.tokens.output, sign * row.tokens.cached)
-    amounts = [sign * nanos for nanos in (row.cost_nanos, row.charge_nanos, row.credit_nanos, low, high)]
-    return LedgerSum(row.at[:10], row.provider, row.model, row.kind, sign, tokens, *amounts)
+    cost, charge, credit = sign * row.cost_nanos, sign * row.charge_nanos, sign * row.credit_nanos
+    names = row.at[:10], row.provider, row.model, row.kind
+    return LedgerSum(*names, sign, tokens, cost, charge, credit, sign * low, sign * high)
 
 
 def added(there: LedgerSum, more: LedgerSum) -> LedgerSum:

@@ -183,6 +183,11 @@ def saved_nanos(prices: Prices, usage: Usage) -> int:
 
 def range_nanos(prices: Prices, inputs: tuple[int, int], outputs: tuple[int, int]) -> tuple[int, int]:
     """The least and most a call can cost, from bounds on its tokens. Rounded outwards."""
+    if len(prices) == 1:  # saves the frames of every call whose usage is estimated
+        (one,) = prices
+        picos = inputs[0] * min(one.input, one.cached, one.written) + outputs[0] * min(one.output, one.reasoning)
+        most = inputs[1] * max(one.input, one.cached, one.written) + outputs[1] * max(one.output, one.reasoning)
+        return picos // PICOS_PER_NANO, -(-most // PICOS_PER_NANO)
     low, high = cheapest_within(prices, *inputs), dearest_at(prices, inputs[1])
     least = (inputs[0] * low.input + outputs[0] * low.output) // PICOS_PER_NANO
     return least, call_nanos(high, inputs[1], outputs[1])
