@@ -277,7 +277,8 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
     def cost_range_nanos(self, bounds: TokenBounds) -> tuple[int, int] | None:
         """Lowest and highest possible cost without final usage, from the bounds of the prompt and the received output.
         A broken-off answer, or hidden reasoning, may have continued at the vendor."""
-        unsure, usage, leg, prices = self.unsure, self.usage, self.leg, self.prices
+        unsure, usage, leg, prices = self.unsure, self.usage, self.leg, self.prices_of_day
+        prices = leg.prices if prices is None else prices
         if unsure is None or not prices:
             return None
         low, high, _ = leg.length(bounds)

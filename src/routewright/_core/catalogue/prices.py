@@ -169,8 +169,10 @@ def usage_nanos(prices: Prices, usage: Usage) -> int:
         return 0
     price = prices[0] if len(prices) == 1 else price_at(prices, usage.input)
     if not (usage.cached or usage.written or usage.reasoning or usage.audio):  # fast path
-        return -(-(usage.input * price.input + usage.output * price.output) // PICOS_PER_NANO)
-    return nanos(sum([tokens * picos for tokens, picos in charges(price, usage)]))
+        picos = usage.input * price.input + usage.output * price.output
+    else:
+        picos = sum([tokens * each for tokens, each in charges(price, usage)])
+    return -(-picos // PICOS_PER_NANO)
 
 
 def saved_nanos(prices: Prices, usage: Usage) -> int:
