@@ -103,7 +103,7 @@ BUGS = [
         "self.used_requests < requests)",
         "self.used_requests + self.used_tokens < requests)",
         "tests/core/test_window.py",
-        "each_limit_refuses_alone",
+        "each_limit_refuses_by_itself",
     ),
     Bug(
         "a refusal takes of the limits that had room",
@@ -228,7 +228,7 @@ BUGS = [
         "    shelf.put_told(account.name, name, reached[-1])",
         "    pass",
         SETTLING,
-        "each_threshold_is_told_once",
+        "each_threshold_is_reported_once",
     ),
 ]
 IN_CI = 3

@@ -13,8 +13,8 @@ from routewright._core.account import (
     PREFIXES,
     RANDOM_BYTES,
     SHOWN,
+    Pepper,
     compromised_from,
-    digest_of,
     holds_key,
     is_compromised,
     is_live,
@@ -55,7 +55,7 @@ def test_the_plans_are_those_of_the_specification() -> None:
 
 
 @pytest.mark.parametrize("plan", get_args(PlanName))
-def test_an_accounts_own_limits_take_the_place_of_those_of_its_plan_one_by_one(plan: PlanName) -> None:
+def test_each_limit_of_an_account_overrides_its_plan(plan: PlanName) -> None:
     assert limits_of(make_account(plan=plan)) == PLANS[plan]
     assert limits_of(make_account(plan=plan, limits=RateLimits())) == PLANS[plan]
     own = RateLimits(requests_per_min=7, tokens_per_min=0)
@@ -63,23 +63,21 @@ def test_an_accounts_own_limits_take_the_place_of_those_of_its_plan_one_by_one(p
     assert limits_of(make_account(plan=plan, limits=own)) == expected
 
 
-def test_who_was_never_set_up_has_no_limits() -> None:
+def test_an_unknown_account_has_no_limits() -> None:
     assert limits_of(None) == RateLimits()
 
 
 @pytest.mark.parametrize(
     ("terms", "limited"), [({}, False), ({"prepaid": True}, True), ({"monthly_nanos": 0}, True)], ids=str
 )
-def test_an_account_with_a_balance_or_a_monthly_limit_has_to_be_reserved_for(
-    terms: dict[str, Any], limited: bool
-) -> None:
+def test_a_balance_or_monthly_limit_requires_a_reservation(terms: dict[str, Any], limited: bool) -> None:
     assert make_account(**terms).has_limited_money is limited
 
 
 @pytest.mark.parametrize(
     ("terms", "limited"), [({}, False), ({"budget_nanos": 0}, True), ({"monthly_nanos": 5}, True)], ids=str
 )
-def test_so_has_a_key_with_a_budget(terms: dict[str, Any], limited: bool) -> None:
+def test_a_key_budget_requires_a_reservation(terms: dict[str, Any], limited: bool) -> None:
     assert make_key(**terms).has_limited_money is limited
 
 
@@ -87,7 +85,7 @@ def test_so_has_a_key_with_a_budget(terms: dict[str, Any], limited: bool) -> Non
 
 
 @given(st.binary(min_size=RANDOM_BYTES, max_size=RANDOM_BYTES), st.sampled_from(ENVIRONMENTS))
-def test_a_key_says_where_it_is_for_and_holds_all_of_its_chance(chance: bytes, environment: Environment) -> None:
+def test_a_key_shows_its_environment_and_keeps_all_random_bits(chance: bytes, environment: Environment) -> None:
     made = new_key(environment, chance)
     assert made.startswith(PREFIXES[environment])
     assert len(made) == len(PREFIXES[environment]) + 33
@@ -105,12 +103,12 @@ def test_a_key_has_more_than_160_random_bits() -> None:
 
 
 @pytest.mark.parametrize("header", [f"Bearer {LIVE}", f"bearer {LIVE}", f"BEARER   {LIVE}", f"Bearer {LIVE}  "])
-def test_the_word_before_a_key_may_be_written_in_any_case(header: str) -> None:
+def test_bearer_is_case_insensitive(header: str) -> None:
     assert told_key(header, "production").key == LIVE
 
 
 @pytest.mark.parametrize("header", [None, "", "   ", 7, b"Bearer x"])
-def test_a_missing_key_is_said_to_be_missing(header: Any) -> None:
+def test_a_missing_key_is_reported(header: Any) -> None:
     assert refused(header).startswith("an API key is missing")
 
 
@@ -121,7 +119,7 @@ def test_a_missing_key_is_said_to_be_missing(header: Any) -> None:
         f"Bearer {LIVE}\n", "Bearer ", f"Bearer {LIVE}é", f"Bearer {LIVE}" + " " * 200, "Bearer " + "x" * 10_000,
     ],
 )  # fmt: skip
-def test_what_is_no_bearer_header_is_refused(header: str) -> None:
+def test_any_other_authorization_header_is_refused(header: str) -> None:
     said = refused(header)
     assert "not 'Bearer <API key>'" in said
     assert LIVE not in said
@@ -131,14 +129,14 @@ def test_what_is_no_bearer_header_is_refused(header: str) -> None:
     "told",
     ["x", "sk_live_", "sk_live_short", LIVE[:-1], LIVE + "0", LIVE.upper(), "sk_prod_" + LIVE[8:], LIVE[:-1] + "-"],
 )
-def test_what_is_no_key_of_ours_is_refused_as_one_that_is_unknown(told: str) -> None:
+def test_a_malformed_key_is_refused_like_an_unknown_one(told: str) -> None:
     said = refused(f"Bearer {told}")
     assert said == str(unknown_key())
     assert told not in said or told == "x"
 
 
 @pytest.mark.parametrize(("told", "here"), [(LIVE, "sandbox"), (TEST, "production")])
-def test_a_key_at_the_other_address_is_told_which_it_is_for(told: str, here: Environment) -> None:
+def test_a_key_of_the_other_environment_is_refused_with_its_address(told: str, here: Environment) -> None:
     other: Environment = "production" if here == "sandbox" else "sandbox"
     assert refused(f"Bearer {told}", here) == (
         f"this address takes {PREFIXES[here]}... keys: send the {PREFIXES[other]}... key to the {other} address"
@@ -146,16 +144,17 @@ def test_a_key_at_the_other_address_is_told_which_it_is_for(told: str, here: Env
 
 
 @given(st.text() | st.binary().map(lambda raw: raw.decode("latin-1")) | st.text().map(lambda text: f"Bearer {text}"))
-def test_whatever_is_sent_is_refused_and_never_echoed(header: str) -> None:
+def test_invalid_headers_are_never_echoed(header: str) -> None:
     said = refused(header)
     assert len(header) < 8 or header not in said
 
 
-def test_a_digest_is_found_by_the_whole_key_and_its_pepper_alone() -> None:
-    digests = {digest_of(LIVE, b"one"), digest_of(LIVE, b"two"), digest_of(TEST, b"one"), digest_of(LIVE[:-1], b"one")}
+def test_a_digest_depends_on_the_whole_key_and_the_pepper() -> None:
+    one, two = Pepper(b"one"), Pepper(b"two")
+    digests = {one.digest(LIVE), two.digest(LIVE), one.digest(TEST), one.digest(LIVE[:-1])}
     assert len(digests) == 4
-    assert digest_of(LIVE, b"one") in digests
-    assert {len(each) for each in digests} == {64}
+    assert Pepper(b"one").digest(LIVE) in digests
+    assert {len(each.partition(":")[2]) for each in digests} == {64}
 
 
 # Revocation
@@ -171,7 +170,7 @@ def test_a_digest_is_found_by_the_whole_key_and_its_pepper_alone() -> None:
         ("2027-01-01T00:00:00.000Z", True),
     ],
 )
-def test_calls_of_a_revoked_key_are_compromised_from_a_day_before_on(created_at: str, compromised: bool) -> None:
+def test_calls_are_compromised_from_a_day_before_revocation(created_at: str, compromised: bool) -> None:
     revoked_at = "2026-11-21T09:30:00.000Z"
     assert is_compromised(created_at, revoked_at) is compromised
     assert compromised_from(revoked_at) == "2026-11-20T09:30:00.000Z"
@@ -182,7 +181,9 @@ def test_calls_of_a_revoked_key_are_compromised_from_a_day_before_on(created_at:
 @given(
     st.sampled_from([*PREFIXES.items()]), st.binary(min_size=RANDOM_BYTES, max_size=RANDOM_BYTES), st.text(), st.text()
 )
-def test_what_may_be_shown_has_no_key(which: tuple[Environment, str], chance: bytes, before: str, after: str) -> None:
+def test_text_without_keys_shows_only_their_prefix(
+    which: tuple[Environment, str], chance: bytes, before: str, after: str
+) -> None:
     environment, prefix = which
     key = new_key(environment, chance)
     shown = without_keys(f"{before}{key} {after}{key[:-7]}...")
@@ -190,5 +191,5 @@ def test_what_may_be_shown_has_no_key(which: tuple[Environment, str], chance: by
     assert shown == f"{without_keys(before)}{prefix}*** {without_keys(after)}{prefix}***..."
 
 
-def test_how_a_key_begins_may_be_shown() -> None:
+def test_the_first_letters_of_a_key_may_be_shown() -> None:
     assert without_keys(f"{LIVE[:SHOWN]}... of acme") == f"{LIVE[:SHOWN]}... of acme"

@@ -49,7 +49,7 @@ def lost(nanos: int = 800, run: RunLimit | None = LONG) -> Ledger:
 # A call that was held for
 
 
-def test_what_was_held_beyond_the_charge_is_free_again_and_a_run_counts_cost() -> None:
+def test_the_rest_of_a_hold_is_freed_and_a_run_counts_the_cost() -> None:
     ledger = full()
     ledger.hold("c", 400, caller=by_key("k"), run=RUN)
     rows = make_row(attempt=1, charge=0, cost=30), make_row(attempt=2, charge=100)
@@ -58,14 +58,14 @@ def test_what_was_held_beyond_the_charge_is_free_again_and_a_run_counts_cost() -
 
 
 @pytest.mark.parametrize(("run_nanos", "counted"), [(None, 30), (0, 30), (20, 30), (300, 300)])
-def test_a_run_counts_the_most_that_is_possible(run_nanos: int | None, counted: int) -> None:
+def test_a_run_counts_the_highest_possible_cost(run_nanos: int | None, counted: int) -> None:
     ledger = full()
     ledger.hold("c", 400, run=RUN)
     ledger.settle("c", make_row(charge=30), run_nanos=run_nanos)
     assert ledger.purse("run:r", run=RUN).spent_nanos == counted
 
 
-def test_without_rows_it_is_only_released() -> None:
+def test_a_settlement_without_rows_only_releases() -> None:
     ledger = full()
     ledger.hold("c", 400, run=RUN)
     assert ledger.settle("c", run_nanos=300).end == End("c", None)
@@ -84,7 +84,7 @@ def test_without_rows_it_is_only_released() -> None:
         (0, 0, None, 402, 0),
     ],
 )
-def test_the_last_row_says_by_how_much_it_came_to_more_than_was_held(
+def test_the_last_row_has_the_overrun(
     charge: int, cost: int, run: RunLimit | None, run_nanos: int | None, overrun: int
 ) -> None:
     ledger = full()
@@ -93,7 +93,7 @@ def test_the_last_row_says_by_how_much_it_came_to_more_than_was_held(
     assert [row.overrun_nanos for row in booked.rows] == [0, overrun]
 
 
-def test_nothing_is_overrun_where_nothing_was_limited() -> None:
+def test_there_is_no_overrun_without_a_limit() -> None:
     ledger = Ledger()
     ledger.hold("c", 1)
     assert [row.overrun_nanos for row in ledger.settle("c", make_row(charge=5)).rows] == [0]
@@ -111,7 +111,7 @@ def test_amounts_beyond_any_float_are_exact() -> None:
 # A call that was not held for, or not any more
 
 
-def test_it_is_booked_once_however_often_it_is_said() -> None:
+def test_a_repeated_settlement_is_booked_once() -> None:
     ledger = full()
     ledger.hold("c", 400, caller=by_key("k"), run=RUN)
     for place in range(3):
@@ -120,14 +120,14 @@ def test_it_is_booked_once_however_often_it_is_said() -> None:
     assert ledger.purses(run=RUN) == {name: (200 if name == "run:r" else 100, 0) for name in PURSES}
 
 
-def test_of_rows_that_are_partly_there_the_others_are_booked() -> None:
+def test_only_missing_rows_are_booked() -> None:
     ledger = full()
     ledger.settle("c", make_row(attempt=1, charge=10))
     ledger.settle("c", make_row(attempt=1, charge=10), make_row(attempt=2, charge=20))
     assert ledger.purse("account").spent_nanos == 30
 
 
-def test_without_a_hold_the_caller_pays_on_its_terms_in_the_month_in_which_it_came() -> None:
+def test_a_call_without_a_hold_is_charged_to_the_month_it_came_in() -> None:
     ledger = full()
     booked = ledger.settle("c", make_row(charge=10), caller=by_key("k"), run=RUN, created_at=NEXT_MONTH)
     assert booked.end.purses == ("run:r", "key:k", "key:k:2026-12", "account", "month:2026-12")
@@ -136,7 +136,7 @@ def test_without_a_hold_the_caller_pays_on_its_terms_in_the_month_in_which_it_ca
     assert ledger.settle("d", make_row("d", charge=10), caller=sandbox).end.purses == ()
 
 
-def test_what_expired_leaves_a_row_if_it_held_money() -> None:
+def test_an_expired_hold_leaves_a_row_if_it_held_money() -> None:
     ledger = lost()
     assert ledger.paper.rows[-1][1] == LedgerRow(
         request_id="lost", attempt=0, kind="expired", at=AT, key_id="k", cost_range_nanos=(0, 800),
@@ -146,7 +146,7 @@ def test_what_expired_leaves_a_row_if_it_held_money() -> None:
 
 
 @pytest.mark.parametrize("rows", [(), (make_row("lost", charge=100),)], ids=["nothing", "booked"])
-def test_a_late_settlement_books_what_it_was_after_all(rows: tuple[LedgerRow, ...]) -> None:
+def test_a_late_settlement_replaces_the_expired_row(rows: tuple[LedgerRow, ...]) -> None:
     ledger = lost()
     for _ in range(2):
         ledger.settle("lost", *rows, created_at=NEXT_MONTH, run=LONG)
@@ -155,14 +155,14 @@ def test_a_late_settlement_books_what_it_was_after_all(rows: tuple[LedgerRow, ..
 
 
 @pytest.mark.parametrize(("cost", "overrun"), [(500, 0), (800, 0), (900, 100)])
-def test_what_had_expired_of_a_run_pays_for_the_call_after_all(cost: int, overrun: int) -> None:
+def test_an_expired_hold_of_a_run_pays_for_the_late_settlement(cost: int, overrun: int) -> None:
     ledger = lost()
     assert ledger.settle("lost", make_row("lost", charge=0, cost=cost)).rows[-1].overrun_nanos == overrun
     assert ledger.purse("run:r", run=LONG).spent_nanos == cost
 
 
 @pytest.mark.parametrize(("cost", "overrun"), [(1_000, 0), (1_050, 50)])
-def test_what_had_expired_of_a_run_pays_with_what_is_held_again(cost: int, overrun: int) -> None:
+def test_expired_and_new_holds_of_a_run_pay_together(cost: int, overrun: int) -> None:
     ledger = lost()
     ledger.hold("lost", 200, run=LONG)
     assert ledger.settle("lost", make_row("lost", charge=0, cost=cost)).rows[-1].overrun_nanos == overrun
@@ -170,7 +170,7 @@ def test_what_had_expired_of_a_run_pays_with_what_is_held_again(cost: int, overr
     assert ledger.kinds() == ["attempt"]
 
 
-def test_a_call_that_expires_twice_has_one_row_of_both() -> None:
+def test_a_call_that_expires_twice_has_one_row() -> None:
     ledger = lost(300)
     ledger.hold("lost", 200, run=LONG)
     ledger.expire("lost")
@@ -188,19 +188,19 @@ def test_an_answer_is_kept_and_a_failure_is_not() -> None:
         assert (ledger.settle("c", claim=one(), result=result).keeps is None) is (result is None)
 
 
-def test_an_answer_that_is_kept_is_not_kept_anew() -> None:
+def test_a_stored_answer_is_not_stored_again() -> None:
     ledger = full()
     ledger.hold("c", 10, claim=one())
     assert [bool(ledger.settle("c", claim=one(), result=b"x").keeps) for _ in range(3)] == [True, False, False]
 
 
-def test_a_lost_call_keeps_its_answer_where_nobody_took_its_key() -> None:
+def test_an_expired_call_keeps_its_answer_if_its_key_is_free() -> None:
     booked = lost().settle("lost", make_row("lost", charge=5), claim=one(), result=b"x")
     assert (bool(booked.keeps), booked.is_void, booked.end.charge) == (True, False, 5)
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_a_lost_call_whose_key_another_took_is_charged_nothing(ended: bool) -> None:
+def test_an_expired_call_whose_key_was_taken_is_not_charged(ended: bool) -> None:
     ledger = lost()
     ledger.hold("d", 10, claim=one())
     if ended:
@@ -212,7 +212,7 @@ def test_a_lost_call_whose_key_another_took_is_charged_nothing(ended: bool) -> N
     assert ledger.purse("run:r", run=LONG).spent_nanos == 5, "its run counts what it cost"
 
 
-def test_a_lost_call_whose_key_another_took_and_gave_back_keeps_its_answer() -> None:
+def test_an_expired_call_whose_key_is_free_again_keeps_its_answer() -> None:
     ledger = lost()
     ledger.hold("d", 10, claim=one())
     ledger.release("d")
@@ -222,7 +222,7 @@ def test_a_lost_call_whose_key_another_took_and_gave_back_keeps_its_answer() -> 
 # Corrections
 
 
-def test_a_correction_changes_what_was_spent_and_ends_nothing() -> None:
+def test_a_correction_changes_the_sums_and_ends_no_hold() -> None:
     ledger = lost()
     ledger.settle("c", make_row(charge=100, key_id="k"), caller=by_key("k"))
     ledger.hold("runs", 10)
@@ -262,12 +262,12 @@ def charge(ledger: Ledger, call: str, nanos: int, **given: Any) -> list[int]:
         ([500, -400, 400], [[50], [], []]),
     ],
 )
-def test_each_threshold_is_told_once_in_order(charges: list[int], expected: list[list[int]]) -> None:
+def test_each_threshold_is_reported_once_in_order(charges: list[int], expected: list[list[int]]) -> None:
     ledger = Ledger(monthly_nanos=1_000)
     assert [charge(ledger, f"c{place}", nanos) for place, nanos in enumerate(charges)] == expected
 
 
-def test_an_event_says_which_month_and_how_much() -> None:
+def test_a_threshold_event_has_month_and_amounts() -> None:
     first, second = Ledger(monthly_nanos=10_000_000_000).settle(
         "c", make_row(charge=8_500_000_000), event_ids=EVENTS
     ).events  # fmt: skip
@@ -277,13 +277,13 @@ def test_an_event_says_which_month_and_how_much() -> None:
     assert first.data == {"period": "2026-11", "threshold_percent": 50, "spent_usd": 8.5, "limit_usd": 10.0}
 
 
-def test_without_ids_for_events_they_are_told_by_the_next() -> None:
+def test_without_event_ids_the_next_settlement_reports_the_threshold() -> None:
     ledger = Ledger(monthly_nanos=1_000)
     assert charge(ledger, "c1", 600, event_ids=()) == []
     assert charge(ledger, "c2", 1) == [50]
 
 
-def test_an_account_that_cannot_be_read_is_charged_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_account_is_not_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = full()
     ledger.hold("c", 400, caller=by_key("k"))
     with monkeypatch.context() as patch:
@@ -294,7 +294,7 @@ def test_an_account_that_cannot_be_read_is_charged_nothing(monkeypatch: pytest.M
     assert charge(ledger, "c", 300) == []
 
 
-def test_an_account_that_cannot_be_read_leaves_the_row_of_a_lost_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_account_keeps_its_expired_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = lost()
     ledger.change()
     with monkeypatch.context() as patch:
@@ -306,7 +306,7 @@ def test_an_account_that_cannot_be_read_leaves_the_row_of_a_lost_call(monkeypatc
     assert ledger.kinds() == ["attempt"]
 
 
-def test_the_next_month_begins_anew() -> None:
+def test_thresholds_start_over_each_month() -> None:
     ledger = Ledger(monthly_nanos=1_000)
     assert charge(ledger, "c1", 600) == [50]
     assert charge(ledger, "c2", 600, created_at=NEXT_MONTH) == [50]
@@ -316,9 +316,7 @@ def test_the_next_month_begins_anew() -> None:
     limits=st.lists(st.integers(1, 3_000), min_size=1, max_size=8),
     charges=st.lists(st.integers(0, 900), min_size=1, max_size=20),
 )
-def test_whatever_is_charged_and_limited_each_is_told_once_of_each_limit_and_in_order(
-    limits: list[int], charges: list[int]
-) -> None:
+def test_any_history_reports_each_threshold_of_a_limit_once_in_order(limits: list[int], charges: list[int]) -> None:
     ledger, spent = Ledger(), 0
     heard = {limit: list[int]() for limit in limits}
     for place, nanos in enumerate(charges):

@@ -95,7 +95,7 @@ def test_any_order_of_events_ends_in_one_state_within_the_steps(most: int, rng: 
     assert sorted(known + [call.id for call in run.state.pending]) == sorted(asked), "each call has one result"
 
 
-def test_a_step_is_tried_twice_and_no_more() -> None:
+def test_a_step_is_tried_at_most_twice() -> None:
     run = AgentRun(state(), 5, escalates=False)
     run.failed(UpstreamFailed("x"), 0.0, 1.0, 3)
     assert (run.tries, run.ended) == (1, None)
@@ -103,7 +103,7 @@ def test_a_step_is_tried_twice_and_no_more() -> None:
     assert (run.next(), run.state.spent_nanos) == (Ended("failed"), 7)
 
 
-def test_a_step_costs_what_all_its_tries_cost_and_each_try_is_known_by_its_trace() -> None:
+def test_a_step_has_the_cost_of_all_tries_and_records_their_traces() -> None:
     run = AgentRun(state(), 9, escalates=False)
     run.failed(UpstreamFailed("x", trace_id="tr_a"), 0.0, 1.0, 3)
     run.answered(response("", "add"), 0.0, 1.0, 4)
@@ -144,7 +144,7 @@ def test_each_call_has_an_id_of_its_own(ids: list[str]) -> None:
     assert run.state.messages[1].tool_calls == todo.calls
 
 
-def test_a_resumed_run_runs_what_is_approved_and_takes_what_is_given() -> None:
+def test_a_resumed_run_takes_results_and_runs_approved_calls() -> None:
     run = AgentRun(state(), 9, {"ask_user", "pay"}, escalates=False)
     run.answered(response("", "ask_user", "pay", "pay"), 0.0, 1.0, 1)
     assert run.next() == Ended("partial", "tool_calls_pending")
@@ -158,7 +158,7 @@ def test_a_resumed_run_runs_what_is_approved_and_takes_what_is_given() -> None:
     assert [(step.tool, step.start_ms) for step in again.state.steps] == [(None, 0.0), ("ask_user", 7.0), ("pay", 8.0)]
 
 
-def test_a_checkpoint_goes_on_where_it_was() -> None:
+def test_a_run_continues_from_its_checkpoint() -> None:
     run = AgentRun(state(), 9, escalates=False)
     run.answered(response("", "add"), 0.0, 1.0, 1)
     again = AgentRun(run.state, 9, escalates=False)
@@ -166,7 +166,7 @@ def test_a_checkpoint_goes_on_where_it_was() -> None:
     assert isinstance(again.next(), RunTools)
 
 
-def test_a_history_is_cut_from_the_oldest_on_and_keeps_the_task() -> None:
+def test_the_oldest_messages_are_cut_first_and_never_the_task() -> None:
     messages = [Message("system", "s"), Message("user", "the task")]
     for number in range(30):
         call = ToolCall(f"c{number}", FunctionCall("add", "{}"))
@@ -212,7 +212,7 @@ def test_earlier_turns_of_a_conversation_are_cut_before_the_task() -> None:
         ({"city": "x", "more": 1}, ["more is not known; known: city, days, kind, tags, either"]),
     ],
 )
-def test_arguments_are_held_to_their_schema(value: dict[str, Any], said: list[str]) -> None:
+def test_arguments_are_checked_against_their_schema(value: dict[str, Any], said: list[str]) -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -225,5 +225,5 @@ def test_arguments_are_held_to_their_schema(value: dict[str, Any], said: list[st
     assert misfits(value, schema) == said
 
 
-def test_a_model_is_asked_first() -> None:
+def test_a_run_starts_with_a_model_call() -> None:
     assert AgentRun(state(), 1, escalates=False).next() == CallModel(1, [Message("user", "x")])

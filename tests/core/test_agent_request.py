@@ -26,11 +26,11 @@ from routewright.wire import AgentRequest
         ("other", f"known: {', '.join(AgentRequest.__struct_fields__)}"),
     ],
 )
-def test_an_unknown_field_is_pointed_to_the_one_that_is_meant(field: str, hint: str) -> None:
+def test_an_unknown_field_gets_a_hint(field: str, hint: str) -> None:
     assert refusal(task="hi", **{field: "quality"}) == [(field, "is not a field", hint)]
 
 
-def test_unknown_fields_are_named_together() -> None:
+def test_all_unknown_fields_are_reported_together() -> None:
     assert [path for path, _, _ in refusal(task="hi", goal="cost", stream=True)] == ["goal", "stream"]
 
 
@@ -62,7 +62,7 @@ def test_many_tools_are_checked_in_one_pass() -> None:
 
 
 @pytest.mark.parametrize("given", [{"task": "half \ud83d"}, {"task": "x", "idempotency_key": "half \ud83d"}])
-def test_half_a_character_is_refused(given: dict[str, Any]) -> None:
+def test_an_unpaired_surrogate_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ValidationFailed):
         checked_run(AgentRequest(**given))
 
@@ -73,5 +73,5 @@ def test_a_task_of_json_white_space_is_refused(task: str) -> None:
 
 
 @pytest.mark.parametrize("task", ["\x85", "\u3000", " a "])
-def test_any_other_task_is_taken_as_the_schema_says(task: str) -> None:
+def test_any_other_task_is_accepted_as_in_the_schema(task: str) -> None:
     assert checked_run(AgentRequest(task=task)).task == task

@@ -29,21 +29,21 @@ def refused(calls: int = 1, **limits: Any) -> RateLimited:
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-def test_a_refusal_says_by_a_word_which_of_the_limits_it_is(limit: str) -> None:
+def test_a_refusal_names_its_limit(limit: str) -> None:
     said = refused(2, **{limit: 1})
     assert (said.detail["limit_of"], said.detail["limit"]) == (limit, 1)
     assert said.detail["resource"] == ("tokens" if limit == "tokens_per_min" else "requests")
     assert f"try again in {said.detail['retry_after_seconds']} s" in str(said)
 
 
-def test_one_is_not_told_as_many() -> None:
+def test_a_limit_of_one_is_worded_in_the_singular() -> None:
     assert str(refused(2, concurrency=1)).startswith("the account is limited to 1 call at a time, and 0 are left: ")
     assert str(refused(3, requests_per_min=2)).startswith("the account is limited to 2 requests a minute, ")
     assert "limited to 11 tokens a minute, and 1 is left: " in str(refused(2, tokens_per_min=11))
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-def test_a_limit_of_nothing_is_not_to_be_waited_for(limit: str) -> None:
+def test_a_limit_of_zero_suggests_no_retry(limit: str) -> None:
     said = refused(**{limit: 0})
     assert str(said).endswith(", which refuses every call: raise it first")
     assert str(said).startswith("the account is limited to 0 ")
@@ -51,12 +51,12 @@ def test_a_limit_of_nothing_is_not_to_be_waited_for(limit: str) -> None:
 
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("most", [0, 1])
-def test_the_window_is_not_said_to_be_free_before_the_wait_is_over(limit: str, most: int) -> None:
+def test_the_reset_time_is_not_before_the_wait_is_over(limit: str, most: int) -> None:
     detail = refused(2, **{limit: most}).detail
     assert detail["reset_unix"] >= NOW + detail["retry_after_seconds"]
 
 
-def test_headers_tell_of_the_window_with_the_smallest_share_left() -> None:
+def test_headers_describe_the_window_with_the_smallest_share_left() -> None:
     states = [
         WindowState("slots", 2, 0, 0.0), WindowState("requests", 60, 30, 12.2), WindowState("tokens", 1_000, 400, 59.0),
     ]  # fmt: skip
@@ -70,7 +70,7 @@ def test_headers_tell_of_the_window_with_the_smallest_share_left() -> None:
     assert headers_of(states[:1], 1_000.0) == headers_of([], 1_000.0) == {}
 
 
-def test_headers_of_a_refusal_tell_when_to_come_back() -> None:
+def test_headers_of_a_refusal_say_when_to_retry() -> None:
     takes = [Take("key:k", "tokens", 100, 60)]
     error = refusal(takes, Denied(0, 7.5, (WindowState("tokens", 100, 50, 30.0),)), 1_000.0)
     assert error.headers == {

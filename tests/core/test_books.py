@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright._core.accounts.books import INCIDENTS, WEEK_S, Books, forgotten_at, is_quiet
-from routewright._core.accounts.ledger import key_of, summed
+from routewright._core.accounts.ledger import added, key_of, sum_of
 from routewright._core.accounts.state import KEPT_S, Expired, KeptResult
 from routewright._core.timestamps import timestamp
 from routewright.testing.storage.samples import AT, make_row
@@ -52,7 +52,7 @@ def kept_of(kept: Books, *claims: bytes) -> list[bytes]:
 # Bounds
 
 
-def test_of_each_kind_the_newest_are_kept_and_all_sums() -> None:
+def test_the_newest_of_each_kind_and_all_sums_are_kept() -> None:
     kept = Books(3)
     for number in range(5):
         kept.book(make_row(f"c{number}", charge=2))
@@ -65,7 +65,7 @@ def test_of_each_kind_the_newest_are_kept_and_all_sums() -> None:
     assert (total.rows, total.charge_nanos) == (5, 10)
 
 
-def test_a_row_is_booked_once_and_only_one_that_nobody_knows_of_goes() -> None:
+def test_a_row_is_booked_once_and_only_an_expired_one_is_removed() -> None:
     kept, row = Books(9), make_row(attempt=0, kind="expired", cost_range_nanos=(0, 800))
     assert [kept.book(row, ["account"]) for _ in range(2)] == [True, False]
     kept.book(make_row("d", charge=5))
@@ -76,7 +76,7 @@ def test_a_row_is_booked_once_and_only_one_that_nobody_knows_of_goes() -> None:
     assert (total.rows, total.most_nanos) == (1, 5)
 
 
-def test_the_incidents_that_began_last_are_kept_whatever_is_said_of_them_later() -> None:
+def test_the_latest_incidents_by_start_are_kept_despite_updates() -> None:
     kept = Books(1_000)
     numbers = [*range(INCIDENTS + 5)]
     Random(1).shuffle(numbers)
@@ -92,7 +92,7 @@ def _incident(number: int) -> Incident:
     return Incident(id=f"inc_{number}", title="slow", severity="minor", started_at=timestamp(NOW + number))
 
 
-def test_a_sweep_takes_old_answers_events_and_marks() -> None:
+def test_a_sweep_removes_old_answers_events_and_marks() -> None:
     kept = Books(1_000)
     keep(kept, b"old", NOW)
     keep(kept, b"new", NOW + 0.001)
@@ -119,11 +119,11 @@ def test_an_answer_is_kept_until_its_time_and_deleted_by_environment() -> None:
 @pytest.mark.parametrize(
     ("at", "quiet_s", "quiet"), [(9.0, 0.0, True), (10.0, 0.0, False), (14.9, 5.0, True), (15.0, 5.0, False)]
 )
-def test_after_an_event_all_is_quiet_for_so_long(at: float, quiet_s: float, quiet: bool) -> None:
+def test_an_event_suppresses_the_same_event_for_a_while(at: float, quiet_s: float, quiet: bool) -> None:
     assert is_quiet(10.0, PutEvent(event(1), once="x", quiet_s=quiet_s, at=at)) is quiet
 
 
-def test_that_something_was_told_is_known_for_as_long_as_that_matters() -> None:
+def test_the_time_of_an_event_is_kept_while_it_suppresses_others() -> None:
     assert forgotten_at(PutEvent(event(1), once="x", quiet_s=5.0, at=10.0)) == 10.0 + WEEK_S
     assert forgotten_at(PutEvent(event(1), once="x", quiet_s=WEEK_S + 5.0, at=10.0)) == 15.0 + WEEK_S
 
@@ -145,24 +145,24 @@ ROWS = st.builds(
 
 
 @given(st.lists(ROWS, max_size=6))
-def test_what_is_taken_out_of_a_sum_leaves_nothing_behind(rows: list[LedgerRow]) -> None:
+def test_subtracting_every_row_leaves_an_empty_sum(rows: list[LedgerRow]) -> None:
     total = EMPTY
     for each in rows:
-        total = summed(total, each)
+        total = added(total, sum_of(each))
     assert (total.rows, total.charge_nanos) == (len(rows), sum(each.charge_nanos for each in rows))
     bounds = [each.cost_range_nanos or (each.cost_nanos, each.cost_nanos) for each in rows]
     assert (total.least_nanos, total.most_nanos) == (sum(low for low, _ in bounds), sum(high for _, high in bounds))
     for each in rows:
-        total = summed(total, each, -1)
+        total = added(total, sum_of(each, -1))
     assert total == EMPTY
 
 
 @given(st.lists(ROWS, max_size=8, unique_by=lambda each: (each.request_id, each.attempt)))
-def test_rows_stand_apart_by_their_keys(rows: list[LedgerRow]) -> None:
+def test_rows_have_distinct_keys(rows: list[LedgerRow]) -> None:
     assert len({key_of(each) for each in rows}) == len(rows)
 
 
-def test_sums_are_told_by_day_provider_model_and_kind_in_order() -> None:
+def test_sums_are_ordered_by_day_provider_model_and_kind() -> None:
     kept = Books(9)
     made: list[dict[str, Any]] = [
         {"at": "2026-11-22T00:00:00.000Z"},

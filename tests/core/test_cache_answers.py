@@ -26,12 +26,12 @@ values = st.recursive(
 
 
 @given(st.sampled_from(COMPARATORS), answers, answers)
-def test_no_order_makes_a_difference(comparator: Any, one: str, other: str) -> None:
+def test_comparisons_are_symmetric(comparator: Any, one: str, other: str) -> None:
     assert comparator.compare("?", one, other) is comparator.compare("?", other, one)
 
 
 @given(st.sampled_from(COMPARATORS), answers)
-def test_no_answer_differs_from_itself(comparator: Any, answer: str) -> None:
+def test_every_answer_equals_itself(comparator: Any, answer: str) -> None:
     assert comparator.compare("?", answer, answer) is not False
 
 
@@ -76,25 +76,25 @@ def test_no_answer_differs_from_itself(comparator: Any, answer: str) -> None:
         ("Yes?", "Yes", None),
     ],
 )
-def test_words_are_compared_without_their_dress(one: str, other: str, same: bool | None) -> None:
+def test_emphasis_quotes_and_stops_are_ignored(one: str, other: str, same: bool | None) -> None:
     assert NormalisedEquality().compare("?", one, other) is same
     assert NormalisedEquality(strict=True).compare("?", one, other) is bool(same)
 
 
 @given(texts)
-def test_white_space_around_and_case_never_make_a_difference(text: str) -> None:
+def test_surrounding_white_space_and_case_are_ignored(text: str) -> None:
     assert NormalisedEquality().compare("?", text, f"  {text}\n ") is True
     assert NormalisedEquality().compare("?", text, text.casefold()) is True
 
 
 @given(st.lists(st.text("abcXYZ019-%$.!*_äß", min_size=1, max_size=6), max_size=6), st.sampled_from(" \n\t"))
-def test_white_space_and_case_within_never_make_a_difference(words: list[str], space: str) -> None:
+def test_inner_white_space_and_case_are_ignored(words: list[str], space: str) -> None:
     spread = (space * 2).join(words).swapcase()
     assert NormalisedEquality().compare("?", " ".join(words), spread) is True
 
 
 @given(st.text("abc", min_size=1), st.text("abc", min_size=1))
-def test_different_words_are_never_the_same(one: str, other: str) -> None:
+def test_different_words_are_never_equal(one: str, other: str) -> None:
     assert (NormalisedEquality().compare("?", one, other) is True) is (one == other)
 
 
@@ -149,7 +149,7 @@ def test_numbers_are_compared_by_value_within_one_unit(one: str, other: str, sam
 
 
 @given(numbers, numbers, st.sampled_from(["", " km", "%", " $"]))
-def test_numbers_are_equal_exactly_where_their_values_are(one: str, other: str, unit: str) -> None:
+def test_numbers_are_equal_if_and_only_if_their_values_are(one: str, other: str, unit: str) -> None:
     told = NumericEquality().compare("?", f"It is {one}{unit}.", f"**{other}**{unit}")
     assert told is (float(one) == float(other))
     assert NumericEquality().compare("?", one + unit, f"{one}0{unit}") is True
@@ -161,7 +161,7 @@ def test_a_tolerance_is_a_share() -> None:
 
 
 @pytest.mark.parametrize("tolerance", [-0.1, 1, float("nan"), float("inf")])
-def test_a_tolerance_below_one_is_asked_for(tolerance: float) -> None:
+def test_a_tolerance_of_one_or_more_is_refused(tolerance: float) -> None:
     with pytest.raises(ValidationFailed, match="tolerance"):
         NumericEquality(tolerance=tolerance)
 
@@ -170,19 +170,19 @@ def test_a_tolerance_below_one_is_asked_for(tolerance: float) -> None:
 
 
 @given(values, values)
-def test_json_is_equal_exactly_where_its_values_are(one: Any, other: Any) -> None:
+def test_json_is_equal_if_and_only_if_its_values_are(one: Any, other: Any) -> None:
     told = JsonEquality().compare("?", json.dumps(one, sort_keys=True), json.dumps(other, indent=1))
     assert told is (json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True))
 
 
 @given(values)
-def test_json_is_equal_however_it_is_written(value: Any) -> None:
+def test_json_is_equal_in_any_spelling(value: Any) -> None:
     fenced = f"```json\n{json.dumps(_turned(value), ensure_ascii=False, indent=2)}\n```\n"
     assert JsonEquality().compare("?", json.dumps(value), fenced) is True
 
 
 @given(values, st.data())
-def test_any_change_of_a_value_in_json_is_a_difference(value: Any, data: st.DataObject) -> None:
+def test_any_changed_value_in_json_differs(value: Any, data: st.DataObject) -> None:
     changed = _changed(value, data)
     assert JsonEquality().compare("?", json.dumps(value), json.dumps(changed)) is False
 
@@ -253,7 +253,7 @@ def test_json_in_odd_forms(one: str, other: str, same: bool | None) -> None:
 
 @pytest.mark.parametrize("part", ["*", "*a ", "`", "_a_", '"', "\n", " ", "1,", "1", "[", "```\n", "½", "."])
 @pytest.mark.parametrize("comparator", COMPARATORS, ids=lambda comparator: type(comparator).__name__)
-def test_no_text_takes_long(comparator: Any, part: str) -> None:
+def test_any_text_is_compared_quickly(comparator: Any, part: str) -> None:
     text, start = part * (100_000 // len(part)), time.process_time()
     comparator.compare("?", text, text + "x")
     assert time.process_time() - start < 1
@@ -280,12 +280,12 @@ def test_no_text_takes_long(comparator: Any, part: str) -> None:
         ("maybe", None),
     ],
 )
-def test_a_judge_says_one_word_or_nothing(said: str, means: bool | None) -> None:
+def test_a_judgement_is_one_word(said: str, means: bool | None) -> None:
     assert read_judgement(said) is means
 
 
 @given(texts, texts, texts)
-def test_no_answer_can_step_out_of_the_judges_question(question: str, cached: str, live: str) -> None:
+def test_no_answer_escapes_from_the_judges_prompt(question: str, cached: str, live: str) -> None:
     system, asked = judge_request(question, cached, live)
     assert isinstance(asked.content, str)
     assert json.loads(asked.content) == {"question": question, "first": cached, "second": live}
@@ -302,7 +302,7 @@ def test_an_answer_stays_within_its_string(text: str) -> None:
     assert "<|" not in asked.content
 
 
-def test_no_text_is_cut_before_it_is_judged() -> None:
+def test_a_text_too_long_to_judge_is_refused() -> None:
     same = "x" * 8_000
     judge_request("?", same, same)
     with pytest.raises(ValidationFailed, match="too long to be judged"):

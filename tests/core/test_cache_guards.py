@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright._core.cache.guards import guard, same_words
-from routewright._core.cache.lexicon import lexicon
-from routewright._core.cache.question import gist
+from routewright._core.cache.question import gist, lexicon
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -49,11 +48,12 @@ OPPOSITES = (
 
 def opposite_pairs() -> Iterator[tuple[str, str]]:
     """Real questions with a word turned into its opposite."""
+    lowered = [(text, text.lower()) for text in QUESTIONS]
     for pair in OPPOSITES:
         one, other = pair.split(":")
         for word, opposite in ((one, other), (other, one)):
             whole = re.compile(rf"\b{word}\b", re.IGNORECASE)
-            found = [text for text in QUESTIONS if len(whole.findall(text)) == 1][:40]
+            found = [text for text, lower in lowered if word in lower and len(whole.findall(text)) == 1][:40]
             yield from ((text, whole.sub(opposite, text)) for text in found)
 
 
@@ -88,10 +88,11 @@ def number_pairs() -> Iterator[tuple[str, str]]:
     [(opposite_pairs, 500), (negated_pairs, 500), (number_pairs, 500)],
     ids=["opposites", "negations", "numbers"],
 )
-def test_no_changed_question_passes(pairs: Callable[[], Iterator[tuple[str, str]]], least: int) -> None:
+def test_no_changed_question_passes(pairs: Callable[[], Iterator[tuple[str, str]]], least: int, full: bool) -> None:
     tried = [(asked, kept) for asked, kept in pairs() if asked.lower() != kept.lower()]
-    passed = [pair for pair in tried if refused(*pair) is None]
     assert len(tried) >= least
+    tried = tried if full else tried[::4]
+    passed = [pair for pair in tried if refused(*pair) is None]
     assert not passed, f"{len(passed)} of {len(tried)} pass, such as {passed[:8]}"
 
 
@@ -124,8 +125,8 @@ def test_the_same_words_in_another_order_never_pass() -> None:
     assert not [pair for pair in tried if refused(*pair) is None]
 
 
-def test_swapped_words_of_real_sentences_seldom_pass() -> None:
-    pairs = [row for row in rows("cache/pairs_paws_wiki") if row["label"] == 0]
+def test_swapped_words_of_real_sentences_seldom_pass(full: bool) -> None:
+    pairs = [row for row in rows("cache/pairs_paws_wiki") if row["label"] == 0][:: 1 if full else 3]
     passed = sum(refused(row["a"], row["b"]) is None for row in pairs)
     assert passed / len(pairs) < 0.1  # these also have other words
 
@@ -186,7 +187,7 @@ def test_most_real_paraphrases_pass() -> None:
         ("which font is sans serif", "Which font is sans-serif?"),
     ],
 )
-def test_other_ways_to_say_the_same_pass(asked: str, kept: str) -> None:
+def test_paraphrases_pass(asked: str, kept: str) -> None:
     assert refused(asked, kept) is None
 
 
@@ -290,7 +291,7 @@ CODE = "What does this print?\nx = 0\nfor i in range(3):\n    x += 1\n{}print(x)
         (CODE.format(""), CODE.format("    ")),
     ],
 )
-def test_capitals_lone_marks_and_indentation_are_compared_where_they_mean_something(asked: str, kept: str) -> None:
+def test_capitals_lone_marks_and_indentation_are_compared_if_meaningful(asked: str, kept: str) -> None:
     assert refused(asked, kept) == "literals"
 
 
@@ -302,7 +303,7 @@ def test_capitals_lone_marks_and_indentation_are_compared_where_they_mean_someth
         ("How do I log in?", "How do I log in?"),
     ],
 )
-def test_the_case_of_the_first_letter_and_one_final_stop_leave_the_words_the_same(asked: str, kept: str) -> None:
+def test_first_letter_case_and_a_final_stop_do_not_change_the_words(asked: str, kept: str) -> None:
     assert same_words(asked, kept)
     assert same_words(kept, asked)
 
@@ -320,7 +321,7 @@ def test_the_case_of_the_first_letter_and_one_final_stop_leave_the_words_the_sam
         ("Is NULL null?", "Is null NULL?"),
     ],
 )
-def test_any_other_difference_makes_other_words(asked: str, kept: str) -> None:
+def test_any_other_difference_changes_the_words(asked: str, kept: str) -> None:
     assert not same_words(asked, kept)
     assert not same_words(kept, asked)
 
@@ -357,21 +358,21 @@ def test_negations_that_are_english_words_count_against_their_opposite(asked: st
 
 
 @given(st.text(max_size=200) | st.text("0123456789.,:-_/ xA$€%٣½🙂", max_size=40).map(lambda text: f"{text} million"))
-def test_every_text_may_stand_for_itself(text: str) -> None:
+def test_every_text_passes_against_itself(text: str) -> None:
     assert guard(gist(text), gist(text)).refused_by is None
 
 
 @given(st.sampled_from(QUESTIONS), st.sampled_from(QUESTIONS))
-def test_the_guards_do_not_depend_on_who_asks(asked: str, kept: str) -> None:
+def test_the_guards_are_symmetric(asked: str, kept: str) -> None:
     refused(asked, kept)
 
 
-def test_a_guard_is_named_where_it_compared_something() -> None:
+def test_guards_that_compared_something_are_listed() -> None:
     verdict = guard(gist("do I owe 5 dollars to Rome"), gist("owe I 5 dollars to Rome?"))
     assert verdict.refused_by is None
     assert {"numbers", "names", "units"} <= set(verdict.compared)
 
 
-def test_no_opposite_is_on_both_sides_of_its_axis() -> None:
+def test_no_word_is_on_both_sides_of_its_axis() -> None:
     for root, axes in lexicon().poles.items():
         assert len({axis for axis, _ in axes}) == len(axes), root

@@ -82,12 +82,12 @@ def test_an_expression_has_its_exact_value(expression: str, value: str) -> None:
         ("1  @ 2 ", "'@' at 4"),
     ],
 )
-def test_what_has_no_value_is_refused_in_words(expression: str, said: str) -> None:
+def test_an_invalid_expression_is_refused_with_a_reason(expression: str, said: str) -> None:
     with pytest.raises(CalculatorError, match=said.replace("(", r"\(").replace(")", r"\)")):
         calculate(expression)
 
 
-def test_whatever_is_written_takes_little_time(full: bool) -> None:
+def test_any_expression_takes_little_time(full: bool) -> None:
     rng, slowest = Random(1), 0.0
     for _ in range(100_000 if full else 3_000):
         expression = "".join(rng.choices(PIECES, k=rng.randint(1, 40)))
@@ -110,7 +110,7 @@ NUMBERS = st.decimals(-1_000_000, 1_000_000, places=4)
 
 
 @given(st.lists(st.tuples(st.sampled_from("+-*"), NUMBERS), max_size=8), NUMBERS)
-def test_it_agrees_with_decimal(rest: list[tuple[str, Decimal]], first: Decimal) -> None:
+def test_results_agree_with_decimal(rest: list[tuple[str, Decimal]], first: Decimal) -> None:
     with localcontext(Context(prec=DIGITS)):
         expected, written = first, f"({first})"
         for operator, number in rest:

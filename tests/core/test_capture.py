@@ -55,7 +55,7 @@ def json_of(content: Content) -> str:
 # --- every text, in every shape
 
 
-def test_every_text_of_a_call_is_what_the_redactor_made_of_it() -> None:
+def test_every_captured_text_comes_from_the_redactor() -> None:
     assert kept(shouted, TALK, "eighteen", CALLS) == Content(
         messages=[
             Message("system", "ONE"),
@@ -82,13 +82,13 @@ def test_the_redactor_is_called_once_for_each_text_and_sees_no_image() -> None:
 
 
 @pytest.mark.parametrize("url", ["https://example.com/passport.png", "data:image/png;base64,cGFzc3BvcnQ="])
-def test_an_image_is_a_word_whatever_the_redactor_says(url: str) -> None:
+def test_an_image_is_replaced_by_a_word(url: str) -> None:
     message = Message("user", [ImagePart(ImageUrl(url, "low"))])
     for redact in (without_patterns, shouted, hidden):
         assert kept(redact, [message], None, None).messages == [Message("user", [TextPart("[image]")])]
 
 
-def test_what_is_not_captured_is_none_and_is_not_shown_to_the_redactor() -> None:
+def test_content_that_is_not_captured_never_reaches_the_redactor() -> None:
     def never(text: str) -> str:
         raise AssertionError("it was asked")
 
@@ -98,7 +98,7 @@ def test_what_is_not_captured_is_none_and_is_not_shown_to_the_redactor() -> None
     assert kept(shouted, None, "", []) == Content(output=""), "an answer of tool calls alone says nothing"
 
 
-def test_the_request_itself_stays_as_it_is() -> None:
+def test_the_request_itself_is_unchanged() -> None:
     before = msgspec.json.encode(TALK)
     content = kept(hidden, TALK, None, None)
     assert msgspec.json.encode(TALK) == before
@@ -109,14 +109,14 @@ def test_the_request_itself_stays_as_it_is() -> None:
 # --- the redactor that there is
 
 
-def test_without_a_redactor_of_ones_own_the_built_in_patterns_are_taken_out() -> None:
+def test_the_default_redactor_removes_the_built_in_patterns() -> None:
     said = f"{MAIL}, +49 30 901820, {CARD}, DE89 3704 0044 0532 0130 00, {KEY}, and Anna."
     assert without_patterns(said) == "[email], [phone], [card], [iban], [api_key], and Anna."
     assert without_patterns("Why is the sky blue?") == "Why is the sky blue?"
     assert without_patterns("") == ""
 
 
-def test_the_built_in_patterns_hold_in_arguments_results_and_names() -> None:
+def test_the_default_redactor_covers_arguments_results_and_names() -> None:
     arguments = f'{{"to": "{MAIL}"}}'
     asked = [
         Message("assistant", None, tool_calls=[ToolCall("c1", FunctionCall("send", arguments))]),
@@ -179,7 +179,7 @@ FAILING: dict[str, Redactor] = {
 
 
 @pytest.mark.parametrize("redact", FAILING.values(), ids=list(FAILING))
-def test_of_a_text_that_the_redactor_fails_at_nothing_is_kept_but_a_note(redact: Redactor) -> None:
+def test_a_text_the_redactor_fails_on_becomes_a_note(redact: Redactor) -> None:
     content = kept(redact, TALK, "eighteen", CALLS)
     assert content.output == WITHHELD
     assert not WORDS & {*re.findall("[a-z]+", json_of(content).replace(WITHHELD, ""))}
@@ -197,18 +197,18 @@ def test_other_texts_are_not_affected(redact: Redactor) -> None:
     assert content.tool_calls == [ToolCall("C1", FunctionCall("LOOK", WITHHELD))]
 
 
-def test_a_text_of_a_class_of_its_own_takes_nothing_along() -> None:
+def test_a_str_subclass_carries_nothing_along() -> None:
     content = kept(lambda text: Holding("*", text), [Message("user", "hi")], "fine", None)
     assert type(content.output) is str
     assert content == Content(messages=[Message("user", "*")], output="*")
 
 
-def test_who_interrupts_the_program_interrupts_it() -> None:
+def test_a_keyboard_interrupt_passes() -> None:
     with pytest.raises(KeyboardInterrupt):
         kept(fails_with(KeyboardInterrupt()), [Message("user", "hi")], None, None)
 
 
-def test_the_note_says_nothing_of_why() -> None:
+def test_the_note_hides_the_reason() -> None:
     content = kept(fails_with(ValueError("canary")), None, "hi", None)
     assert content == Content(output="[withheld: the redactor failed]")
 
@@ -229,7 +229,7 @@ messages = st.builds(
 
 
 @given(st.lists(messages, max_size=4), texts, calls, st.sampled_from([hidden, *FAILING.values()]))
-def test_no_path_leads_around_the_redactor(
+def test_no_text_bypasses_the_redactor(
     asked: list[Message], output: str, made: list[ToolCall], redact: Callable[[str], str]
 ) -> None:
     content = kept(redact, asked, output, made)
@@ -240,9 +240,7 @@ def test_no_path_leads_around_the_redactor(
 
 
 @given(st.lists(messages, max_size=4), texts, calls)
-def test_a_redactor_that_lets_all_pass_changes_nothing_but_images(
-    asked: list[Message], output: str, made: list[ToolCall]
-) -> None:
+def test_an_identity_redactor_changes_only_images(asked: list[Message], output: str, made: list[ToolCall]) -> None:
     content = kept(str, asked, output, made)
     assert (content.output, content.tool_calls or []) == (output, made)
     assert content.messages is not None

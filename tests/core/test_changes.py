@@ -30,12 +30,12 @@ SNAPSHOTS = st.builds(HealthSnapshot, st.sampled_from(["hs_1", "hs_2"]), MODELS)
 
 
 @given(SNAPSHOTS, SNAPSHOTS)
-def test_what_changed_makes_of_the_one_snapshot_the_other(before: HealthSnapshot, after: HealthSnapshot) -> None:
+def test_applying_a_change_gives_the_other_snapshot(before: HealthSnapshot, after: HealthSnapshot) -> None:
     assert changed(before, change(before, after), after.id) == after
 
 
 @given(SNAPSHOTS, st.dictionaries(st.sampled_from(["a/one", "c/new"]), st.none() | HEALTH))
-def test_only_what_is_other_than_before_is_kept(before: HealthSnapshot, new: dict[str, ModelHealth | None]) -> None:
+def test_a_change_holds_only_differences(before: HealthSnapshot, new: dict[str, ModelHealth | None]) -> None:
     models = {name: health for name, health in (before.models | new).items() if health is not None}
     found = change(before, HealthSnapshot("hs_3", models))
     other = {name for name, health in new.items() if health not in (None, before.models.get(name))}
@@ -44,19 +44,19 @@ def test_only_what_is_other_than_before_is_kept(before: HealthSnapshot, new: dic
 
 
 @given(SNAPSHOTS)
-def test_of_the_same_nothing_changed(snapshot: HealthSnapshot) -> None:
+def test_equal_snapshots_have_an_empty_change(snapshot: HealthSnapshot) -> None:
     assert change(snapshot, HealthSnapshot("hs_3", dict(snapshot.models))) == HealthChange()
 
 
 @given(SNAPSHOTS, SNAPSHOTS)
-def test_neither_snapshot_is_touched(before: HealthSnapshot, after: HealthSnapshot) -> None:
+def test_snapshots_are_not_modified(before: HealthSnapshot, after: HealthSnapshot) -> None:
     copies = msgspec.json.encode((before, after))
     changed(before, change(before, after), after.id).models["more"] = ModelHealth()
     assert msgspec.json.encode((before, after)) == copies
 
 
 @given(st.lists(SNAPSHOTS, min_size=1, max_size=8))
-def test_changes_upon_changes_lead_to_the_last_snapshot_after_being_stored(snapshots: list[HealthSnapshot]) -> None:
+def test_a_stored_chain_of_changes_leads_to_the_last_snapshot(snapshots: list[HealthSnapshot]) -> None:
     found = snapshots[0]
     for before, after in pairwise(snapshots):
         stored = msgspec.json.encode(change(before, after))

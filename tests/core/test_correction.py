@@ -42,7 +42,7 @@ def put_right(trace: Trace, attempt: int, truth: Truth, *rows: LedgerRow) -> tup
     return booked, corrected(trace, of, truth, booked)
 
 
-def test_the_row_is_the_difference_and_the_trace_the_truth() -> None:
+def test_the_row_has_the_difference_and_the_trace_the_true_cost() -> None:
     booked, trace = put_right(call(span(1, 300)), 1, Truth(450, None), row(1, 300))
     assert booked == LedgerRow(
         request_id=trace.id, attempt=-1, kind="correction", at=AT, key_id="key_1", model="a/one", provider="a",
@@ -52,13 +52,13 @@ def test_the_row_is_the_difference_and_the_trace_the_truth() -> None:
     assert (trace.tokens, attempt_in(trace, 1).tokens) == (Tokens(10, 5, 0), Tokens(10, 5, 0))
 
 
-def test_it_may_be_less_than_was_booked() -> None:
+def test_a_correction_may_be_negative() -> None:
     booked, trace = put_right(call(span(1, 300)), 1, Truth(0, None), row(1, 300))
     assert (booked.cost_nanos, booked.charge_nanos) == (-300, -300)
     assert (trace.cost_usd, trace.charged_usd) == (0.0, 0.0)
 
 
-def test_tokens_follow_and_those_of_the_trace_with_the_attempt_that_served() -> None:
+def test_tokens_are_corrected_in_the_trace_for_the_serving_attempt() -> None:
     first, served = span(1, 100, status="error"), span(2, 300, usage_estimated=True)
     booked, trace = put_right(call(first, served), 2, Truth(300, Usage(12, 3, 4, 1)), row(2, 300))
     assert booked.tokens == Tokens(2, -2, 4)
@@ -68,7 +68,7 @@ def test_tokens_follow_and_those_of_the_trace_with_the_attempt_that_served() -> 
     assert (other.tokens, attempt_in(other, 1).tokens) == (Tokens(10, 5, 0), Tokens(12, 3, 0))
 
 
-def test_the_range_goes_from_the_attempt_and_from_the_trace_with_the_last_of_them() -> None:
+def test_the_cost_range_disappears_with_its_last_attempt() -> None:
     unsure = [span(1, 100, cost_range_usd=(5e-8, 2e-7)), span(2, 300, cost_range_usd=(1e-7, 9e-7))]
     trace = call(*unsure, cost_range_usd=(1.5e-7, 1.1e-6))
     booked, once = put_right(trace, 1, Truth(120, None), row(1, 100), row(2, 300))
@@ -80,7 +80,7 @@ def test_the_range_goes_from_the_attempt_and_from_the_trace_with_the_last_of_the
     assert twice.cost_range_usd is None
 
 
-def test_what_was_estimated_stays_so_where_only_the_cost_is_told() -> None:
+def test_usage_stays_estimated_if_only_the_cost_is_corrected() -> None:
     _, trace = put_right(call(span(1, 300, usage_estimated=True)), 1, Truth(301, None))
     assert attempt_in(trace, 1).usage_estimated
 
@@ -97,7 +97,7 @@ def test_what_was_estimated_stays_so_where_only_the_cost_is_told() -> None:
         ("cancelled", 0, False, [row(1, 300), row(-1, -300)], True),
     ],
 )
-def test_it_is_charged_where_the_call_was(
+def test_a_correction_is_charged_if_the_call_was(
     status: Any, trace_cost: int, charged: bool, rows: list[LedgerRow], follows: bool
 ) -> None:
     trace = call(span(1, trace_cost), charged=charged, status=status)
@@ -106,7 +106,7 @@ def test_it_is_charged_where_the_call_was(
     assert mended.charged_usd == (1e-6 if follows else 0.0)
 
 
-def test_what_is_right_needs_no_row() -> None:
+def test_a_right_cost_needs_no_correction() -> None:
     trace = call(span(1, 300))
     of = attempt_in(trace, 1)
     assert correction(trace, of, Truth(300, None), []) is None
@@ -115,7 +115,7 @@ def test_what_is_right_needs_no_row() -> None:
     assert correction(trace, unsure, Truth(300, None), []) is not None, "now it is certain"
 
 
-def test_an_attempt_that_was_not_booked_began_when_its_span_did() -> None:
+def test_an_unbooked_attempt_has_the_time_of_its_span() -> None:
     trace = call(span(1), span(2, start_ms=86_400_000.25))
     assert began_at(trace, attempt_in(trace, 2), [row(1)]) == "2026-11-22T00:00:00.001Z"
     assert began_at(trace, attempt_in(trace, 1), [replace(row(1), at="2026-11-21T00:00:09.000Z")]) == (
@@ -124,7 +124,7 @@ def test_an_attempt_that_was_not_booked_began_when_its_span_did() -> None:
 
 
 @pytest.mark.parametrize(("spans", "said"), [([span(1), span(3)], "it has: 1, 3"), ([], "it has: none")])
-def test_an_attempt_that_is_not_there_is_told_with_those_that_are(spans: list[ModelSpan], said: str) -> None:
+def test_an_unknown_attempt_is_refused_with_the_known_ones(spans: list[ModelSpan], said: str) -> None:
     with pytest.raises(NotFound, match=f"has no attempt 2; {said}"):
         attempt_in(make_trace(1, spans=spans), 2)
 

@@ -26,24 +26,24 @@ def hkdf(secret: bytes, salt: bytes, info: bytes, length: int) -> bytes:
     return found[:length]
 
 
-def test_our_own_hkdf_gives_what_the_rfc_lists() -> None:
+def test_hkdf_matches_the_vectors_of_the_rfc() -> None:
     found = hkdf(b"\x0b" * 22, bytes(range(13)), bytes(range(0xF0, 0xFA)), 42)
     assert found.hex() == "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865"
 
 
 @given(ROOTS, PURPOSES)
-def test_a_key_is_that_of_hkdf_with_our_salt_and_its_purpose(root: bytes, purpose: str) -> None:
+def test_a_key_is_derived_by_hkdf_with_salt_and_purpose(root: bytes, purpose: str) -> None:
     assert derive(root, purpose) == hkdf(root, b"routewright", purpose.encode(), 32)
 
 
-def test_a_key_stays_the_same_for_ever_as_what_it_sealed_is_still_in_use() -> None:
+def test_derived_keys_never_change() -> None:
     assert derive(b"correct horse battery staple", "cursor").hex() == (
         "384c21d3f3baa3da59109be84762e8deba8c1c32b7962bbc07a802120bbf7587"
     )
 
 
 @given(st.lists(st.tuples(ROOTS, PURPOSES), min_size=2, max_size=8, unique=True))
-def test_another_purpose_or_root_has_another_key_of_32_bytes(asked: list[tuple[bytes, str]]) -> None:
+def test_each_purpose_and_root_has_its_own_key_of_32_bytes(asked: list[tuple[bytes, str]]) -> None:
     keys = {derive(root, purpose) for root, purpose in asked}
     assert len(keys) == len(asked)
     assert {len(key) for key in keys} == {32}
@@ -55,11 +55,11 @@ def test_a_code_is_hmac_with_sha_256(key: bytes, message: bytes) -> None:
 
 
 @given(st.binary(max_size=4), st.binary(max_size=4))
-def test_codes_are_the_same_if_all_their_bytes_are(told: bytes, expected: bytes) -> None:
+def test_equal_codes_are_the_same(told: bytes, expected: bytes) -> None:
     assert same(told, expected) == (told == expected)
 
 
-def test_codes_are_compared_in_a_time_that_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_codes_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
 
     def noted(told: bytes, expected: bytes) -> bool:

@@ -36,14 +36,14 @@ def refusal(cursor: Any, asked: object = ASKED, secrets: tuple[bytes, ...] = (SE
 
 
 @given(UNICODE, JSON, SECRETS, st.floats(0, 4e9), st.integers(0, CURSOR_LIFETIME_S))
-def test_what_was_sealed_is_unsealed(after: str, asked: object, secret: bytes, now: float, later: int) -> None:
+def test_seal_then_unseal_is_the_identity(after: str, asked: object, secret: bytes, now: float, later: int) -> None:
     cursor = seal(after, asked, secret, now)
     assert unseal(cursor, asked, [secret], now) == after
     assert unseal(cursor, asked, [secret], now + later) == after
 
 
 @given(UNICODE, JSON, SECRETS, st.floats(0, 4e9))
-def test_a_cursor_never_begins_like_an_option(after: str, asked: object, secret: bytes, now: float) -> None:
+def test_a_cursor_never_starts_with_a_dash(after: str, asked: object, secret: bytes, now: float) -> None:
     assert seal(after, asked, secret, now)[0].isalpha()
 
 
@@ -87,7 +87,7 @@ def test_a_cursor_of_another_secret_is_refused(secret: bytes, other: bytes) -> N
     assert refusal(seal(AFTER, ASKED, secret, NOW), secrets=(other,)) is CursorInvalid
 
 
-def test_a_cursor_of_a_secret_that_was_replaced_is_taken_and_without_any_secret_none_is() -> None:
+def test_a_cursor_of_a_previous_secret_is_accepted() -> None:
     old, oldest, new = b"o" * 32, b"p" * 32, b"n" * 32
     for secret in (old, oldest, new):
         assert unseal(seal(AFTER, ASKED, secret, NOW), ASKED, [new, old, oldest], NOW) == AFTER
@@ -127,12 +127,12 @@ def test_a_cursor_that_was_cut_or_spliced_is_refused(at: int, gone: int, more: s
 
 
 @pytest.mark.parametrize("more", ["=", "==", "====", "\n", " ", "A", "AAAA", "\0", "."])
-def test_a_cursor_with_anything_before_or_behind_it_is_refused(more: str) -> None:
+def test_a_cursor_with_anything_before_or_after_it_is_refused(more: str) -> None:
     cursor = seal(AFTER, ASKED, SECRET, NOW)
     assert refusal(cursor + more) is refusal(more + cursor) is CursorInvalid
 
 
-def test_what_base_64_says_in_two_ways_is_taken_in_one() -> None:
+def test_only_canonical_base64_is_accepted() -> None:
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     for length in range(1, 4):
         cursor = seal(AFTER[:length], ASKED, SECRET, NOW)
@@ -167,18 +167,18 @@ ODD += [msgspec.json.encode([0, "a"]).decode(), urlsafe_b64encode(bytes(16) + b'
 
 
 @pytest.mark.parametrize("cursor", ODD, ids=range(len(ODD)))
-def test_what_never_was_a_cursor_is_refused(cursor: object) -> None:
+def test_any_other_text_is_refused(cursor: object) -> None:
     assert refusal(cursor) is CursorInvalid
     assert refusal(cursor, secrets=()) is CursorInvalid
 
 
 @given(st.text() | st.binary() | st.binary().map(lambda data: urlsafe_b64encode(data).decode()) | JSON)
-def test_any_other_thing_is_refused(cursor: object) -> None:
+def test_values_of_other_types_are_refused(cursor: object) -> None:
     assert refusal(cursor) is CursorInvalid
 
 
 @pytest.mark.parametrize("part", [0.0, 0.25, 0.5, 0.999])
-def test_a_cursor_holds_for_24_hours_and_a_second_later_no_more(part: float) -> None:
+def test_a_cursor_is_valid_for_24_hours(part: float) -> None:
     issued = 1_795_340_000 + part
     cursor = seal(AFTER, ASKED, SECRET, issued)
     assert CURSOR_LIFETIME_S == 86_400
@@ -186,17 +186,17 @@ def test_a_cursor_holds_for_24_hours_and_a_second_later_no_more(part: float) -> 
     assert refusal(cursor, now=issued + 86_401) is CursorExpired
 
 
-def test_a_cursor_of_a_clock_that_is_ahead_holds() -> None:
+def test_a_cursor_from_a_clock_ahead_is_valid() -> None:
     assert unseal(seal(AFTER, ASKED, SECRET, NOW + 5), ASKED, [SECRET], NOW) == AFTER
 
 
-def test_an_old_cursor_of_another_query_is_not_said_to_be_old() -> None:
+def test_an_old_cursor_of_another_query_is_invalid_and_not_expired() -> None:
     cursor = seal(AFTER, ASKED, SECRET, NOW)
     assert refusal(cursor, now=NOW + 1e6) is CursorExpired
     assert refusal(cursor, "other", now=NOW + 1e6) is CursorInvalid
 
 
-def test_the_errors_say_what_to_do_and_nothing_of_what_the_cursor_holds() -> None:
+def test_errors_say_what_to_do_and_hide_the_content() -> None:
     cursor = seal(AFTER, ASKED, SECRET, NOW)
     with pytest.raises(CursorInvalid, match="pass next_cursor unchanged with the same filter") as other:
         unseal(cursor, "other", [SECRET], NOW)

@@ -53,7 +53,7 @@ def test_the_replacement_is_nearest_in_quality_and_price() -> None:
     assert replacement(model("b"), model("a")) == "v/a"
 
 
-def test_a_model_that_has_ended_replaces_no_other() -> None:
+def test_a_retired_model_is_no_replacement() -> None:
     found = deprecations([model("old", "2026-06-01"), model("ended", "2026-11-01"), model("far", quality=0.9)], TODAY)
     assert {each.model: each.replacement for each in found} == {"v/old": "v/far", "v/ended": "v/far"}
 
@@ -70,11 +70,11 @@ def test_a_model_that_has_ended_replaces_no_other() -> None:
         Model(id="w/x", provider="w", quality=0.5),
     ],
 )
-def test_a_replacement_ends_later_and_has_the_same_abilities(other: Model) -> None:
+def test_a_replacement_stays_longer_and_has_the_same_abilities(other: Model) -> None:
     assert replacement(other, modalities=("text", "image"), structured_output=True) is None
 
 
-def test_a_catalogue_lists_its_ending_models() -> None:
+def test_a_catalogue_lists_its_deprecations() -> None:
     found = Catalogue().deprecations(10, today=TODAY)
     assert ("anthropic/claude-sonnet-4-5", 10) in [(each.model, each.days_left) for each in found]
     assert len(Catalogue().deprecations(today=TODAY)) > len(found)

@@ -65,7 +65,7 @@ def problem_of(text: str) -> Problem:
 # The grammar
 
 
-def test_an_empty_filter_asks_for_all() -> None:
+def test_an_empty_filter_selects_all() -> None:
     assert parse_filter("") == ()
     assert matches(item(), ())
 
@@ -80,13 +80,13 @@ def test_the_keys_are_those_of_the_contract() -> None:
 
 @pytest.mark.parametrize("op", EQUALITY)
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key in CLOSED for value in TEXTS[key]])
-def test_a_key_with_few_values_takes_each_of_them(key: str, op: FilterOp, value: str) -> None:
+def test_a_key_with_fixed_values_accepts_each_of_them(key: str, op: FilterOp, value: str) -> None:
     assert only(f"{key}{op}{value}") == only(f'{key}{op}"{value}"') == Term(key, op, value)
 
 
 @pytest.mark.parametrize("op", EQUALITY)
 @pytest.mark.parametrize("key", [*OPEN, "metadata.team"])
-def test_a_key_of_any_text_takes_any(key: str, op: FilterOp) -> None:
+def test_a_text_key_accepts_any_text(key: str, op: FilterOp) -> None:
     assert only(f"{key}{op}gpt-4.1 mini") == Term(key, op, "gpt-4.1 mini")
     assert only(f'{key}{op}""') == Term(key, op, "")
 
@@ -122,7 +122,7 @@ def test_numbers_are_written_as_in_json(key: str, op: FilterOp, written: str, nu
     ],
 )
 @pytest.mark.parametrize("asked", ["cost_usd>=", "duration_ms=", "cost_usd!=", "metadata.n<"])
-def test_what_is_no_number_is_refused_with_the_value(asked: str, written: str) -> None:
+def test_an_invalid_number_is_refused_with_the_value(asked: str, written: str) -> None:
     problem = problem_of(asked + written)
     assert problem.path == "filter[0]"
     assert repr(written.strip('"')) in problem.problem
@@ -162,7 +162,7 @@ def test_only_numbers_are_compared(key: str, op: str) -> None:
         ("日本", "日本"),
     ],
 )
-def test_a_value_is_quoted_where_it_has_to_be(written: str, value: str) -> None:
+def test_a_value_may_be_quoted(written: str, value: str) -> None:
     assert only(f"metadata.team={written}") == Term("metadata.team", "=", value)
     assert parse_filter(f"kind=agent,model!={written},cache_hit=true") == (
         Term("kind", "=", "agent"),
@@ -171,7 +171,7 @@ def test_a_value_is_quoted_where_it_has_to_be(written: str, value: str) -> None:
     )
 
 
-def test_space_around_keys_operators_values_and_commas_means_nothing() -> None:
+def test_space_around_tokens_is_ignored() -> None:
     assert parse_filter(' status = failed , cost_usd\n>= "1" ,\tmetadata.team != "a, b" \n') == (
         Term("status", "=", "failed"),
         Term("cost_usd", ">=", 1.0),
@@ -234,7 +234,7 @@ def test_an_error_names_the_term_the_value_and_what_to_write(text: str, place: i
     assert hint in problem.hint
 
 
-def test_an_unknown_key_is_answered_with_all_that_there_are() -> None:
+def test_an_unknown_key_is_refused_with_the_known_keys() -> None:
     assert all(key in problem_of("team=a").hint for key in (*KEYS, "metadata.<key>"))
 
 
@@ -257,7 +257,7 @@ def test_a_filter_has_at_most_32_terms() -> None:
 
 
 @pytest.mark.parametrize("text", ["model=\ud800", 'metadata.\udfff="a"', '"\ud83d'])
-def test_half_a_surrogate_pair_is_refused_as_no_storage_can_look_for_it(text: str) -> None:
+def test_an_unpaired_surrogate_is_refused(text: str) -> None:
     problem = problem_of(text)
     assert problem.path == "filter"
     assert "surrogate" in problem.problem
@@ -285,7 +285,7 @@ FIELDS: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_every_key_asks_for_its_field(key: str) -> None:
+def test_every_key_reads_its_field(key: str) -> None:
     field, held, asked = FIELDS[key]
     with_it, without = item(**{field: held}), item()
     assert (keeps(f"{key}={asked}", with_it), keeps(f"{key}={asked}", without)) == (True, False)
@@ -294,13 +294,13 @@ def test_every_key_asks_for_its_field(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", OPEN)
-def test_a_field_that_a_trace_does_not_have_is_an_empty_text(key: str) -> None:
+def test_a_missing_field_counts_as_empty_text(key: str) -> None:
     assert keeps(f'{key}=""', item())
     assert not keeps(f'{key}!=""', item())
     assert keeps(f"{key}!=x", item())
 
 
-def test_every_term_has_to_hold() -> None:
+def test_every_term_must_hold() -> None:
     trace = item(status="failed", cost_usd=0.5)
     assert keeps("status=failed,cost_usd>0.1,cost_usd<1", trace)
     assert not keeps("status=failed,cost_usd>0.5", trace)
@@ -337,9 +337,7 @@ NESTED: list[Any] = [None, [], ["x"], {}, {"x": "x"}]
         (10**30, "1" + "0" * 30),
     ],
 )
-def test_scalars_of_metadata_are_equal_to_their_text_and_numbers_to_each_way_of_writing_them(
-    held: object, asked: str
-) -> None:
+def test_metadata_scalars_equal_their_text_and_numbers_any_spelling(held: object, asked: str) -> None:
     assert keeps(f"metadata.a={asked}", item(metadata={"a": held}))
     assert not keeps(f"metadata.a!={asked}", item(metadata={"a": held}))
 
@@ -362,21 +360,21 @@ def test_scalars_of_metadata_are_equal_to_their_text_and_numbers_to_each_way_of_
         (False, '""'),
     ],
 )
-def test_scalars_of_metadata_are_equal_to_nothing_else(held: object, asked: str) -> None:
+def test_metadata_scalars_equal_nothing_else(held: object, asked: str) -> None:
     assert not keeps(f"metadata.a={asked}", item(metadata={"a": held}))
     assert keeps(f"metadata.a!={asked}", item(metadata={"a": held}))
 
 
 @pytest.mark.parametrize("asked", ['""', "null", "None", "x", "[]", "{}", "['x']", '"[\\"x\\"]"'])
 @pytest.mark.parametrize("metadata", [{}, *({"a": held} for held in NESTED), {"A": "x"}, {"b": {"a": "x"}}])
-def test_missing_and_nested_metadata_is_equal_to_nothing(metadata: dict[str, Any], asked: str) -> None:
+def test_missing_and_nested_metadata_equals_nothing(metadata: dict[str, Any], asked: str) -> None:
     assert not keeps(f"metadata.a={asked}", item(metadata=metadata))
     assert keeps(f"metadata.a!={asked}", item(metadata=metadata))
 
 
 @pytest.mark.parametrize("held", [*NESTED, "5", "five", True, False, float("nan"), 10**400])
 @pytest.mark.parametrize("op", ORDER)
-def test_only_numbers_of_metadata_are_compared(held: object, op: str) -> None:
+def test_only_metadata_numbers_are_compared(held: object, op: str) -> None:
     assert not keeps(f"metadata.a{op}0", item(metadata={"a": held}))
     assert not keeps(f"metadata.b{op}0", item(metadata={"a": 0}))
 
@@ -395,20 +393,20 @@ def test_numbers_are_compared_as_numbers(held: float, bound: float, op: str) -> 
 
 
 @given(NUMBER, NUMBER)
-def test_a_number_keeps_exactly_what_is_equal_to_it(held: float, asked: float) -> None:
+def test_a_number_selects_exactly_its_equals(held: float, asked: float) -> None:
     assert keeps(f"cost_usd={asked!r}", item(cost_usd=float(held))) == (float(held) == float(asked))
     assert keeps(f"cost_usd={asked!r}", item(cost_usd=float(asked)))
 
 
 @given(EXACT.filter(lambda n: abs(n) < 2**53) | FINITE.filter(lambda x: abs(x) < 2**53))
-def test_a_number_of_metadata_is_found_however_it_is_written(held: float) -> None:
+def test_a_metadata_number_is_found_in_any_spelling(held: float) -> None:
     trace = item(metadata={"n": held})
     ways = [repr(held), json.dumps(held), f"{held:.17e}", f"{held:.17g}", f"{held:.1100f}", repr(float(held))]
     assert [way for way in ways if not keeps(f"metadata.n={way}", trace)] == []
 
 
 @given(NUMBER | st.text() | st.booleans() | st.none() | st.lists(st.integers()))
-def test_a_scalar_has_one_text_which_means_itself(value: Any) -> None:
+def test_the_text_of_a_scalar_selects_it(value: Any) -> None:
     text, number = text_of(value), number_of(value)
     if value is None or isinstance(value, list):
         assert text is None
@@ -439,11 +437,11 @@ def test_a_scalar_has_one_text_which_means_itself(value: Any) -> None:
         (None, None),
     ],
 )
-def test_the_text_of_a_scalar_is_short_and_that_of_anything_else_is_none(value: object, text: str | None) -> None:
+def test_scalars_have_a_short_text_and_other_values_none(value: object, text: str | None) -> None:
     assert text_of(value) == text
 
 
-def test_a_number_that_python_would_not_write_out_has_a_text_too() -> None:
+def test_a_number_too_long_for_python_has_a_text() -> None:
     assert text_of(10**5_000) == "Infinity"
     assert keeps("metadata.n=1e999,metadata.n!=5", item(metadata={"n": 10**5_000}))
 
@@ -487,13 +485,13 @@ TERMS = st.one_of(
 
 
 @given(ITEMS, TERMS.filter(lambda term: term.op in EQUALITY))
-def test_unequal_keeps_exactly_what_equal_leaves_out(trace: TraceItem, term: Term) -> None:
+def test_unequal_is_the_complement_of_equal(trace: TraceItem, term: Term) -> None:
     equal, unequal = (matches(trace, [Term(term.key, op, term.value)]) for op in EQUALITY)
     assert equal != unequal
 
 
 @given(ITEMS, st.lists(TERMS, max_size=5))
-def test_a_filter_keeps_what_each_of_its_terms_keeps(trace: TraceItem, terms: list[Term]) -> None:
+def test_a_filter_is_the_intersection_of_its_terms(trace: TraceItem, terms: list[Term]) -> None:
     assert matches(trace, terms) == all(matches(trace, [term]) for term in terms)
 
 
@@ -516,7 +514,7 @@ def written(term: Term, space: str, bare: bool) -> str:
 
 
 @given(st.lists(st.tuples(TERMS, st.sampled_from(["", " ", "\t\n"]), st.booleans()), min_size=1, max_size=MAX_TERMS))
-def test_terms_that_are_written_out_are_read_back(parts: list[tuple[Term, str, bool]]) -> None:
+def test_written_terms_parse_back(parts: list[tuple[Term, str, bool]]) -> None:
     terms = tuple(term for term, _, _ in parts)
     assert parse_filter(",".join(written(*part) for part in parts)) == terms
 
@@ -536,7 +534,7 @@ def test_terms_that_are_written_out_are_read_back(parts: list[tuple[Term, str, b
         (Selection(since="2026-11-22T09:30:00.000Z", until="2026-11-22T09:30:00.000Z"), False),
     ],
 )
-def test_a_selection_has_its_environment_its_begin_and_all_before_its_end(asked: Selection, kept: bool) -> None:
+def test_a_selection_filters_by_environment_and_half_open_time_range(asked: Selection, kept: bool) -> None:
     assert selects(asked, item()) == kept
 
 
@@ -574,7 +572,7 @@ def some_filter(chance: random.Random) -> str:
     return text * chance.randrange(2, 2_000) if chance.random() < 0.005 else text
 
 
-def test_a_million_random_filters_bring_terms_that_can_be_asked_or_one_line_that_says_why_not(full: bool) -> None:
+def test_a_million_random_filters_give_valid_terms_or_one_line_errors(full: bool) -> None:
     chance, taken, refused = random.Random(20261122), 0, 0
     for _ in range(1_000_000 if full else 5_000):
         text = some_filter(chance)
@@ -594,7 +592,7 @@ def test_a_million_random_filters_bring_terms_that_can_be_asked_or_one_line_that
 
 
 @given(st.text() | st.lists(st.sampled_from(PIECES), max_size=20).map("".join))
-def test_any_text_is_terms_or_validation_failed(text: str) -> None:
+def test_any_text_gives_terms_or_validation_failed(text: str) -> None:
     try:
         terms = parse_filter(text)
     except ValidationFailed:
@@ -640,9 +638,7 @@ def times_s(text: str) -> list[float]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("text", HARD, ids=range(len(HARD)))
-def test_four_kilobytes_of_the_worst_take_a_millisecond_at_most_and_time_grows_with_the_length(
-    text: str, full: bool
-) -> None:
+def test_the_worst_filters_parse_in_linear_time(text: str, full: bool) -> None:
     if not full:
         pytest.skip("measures time; run with --full")
     assert statistics.median(times_s(text[:MAX_CHARS])) <= 0.001
@@ -655,5 +651,5 @@ def test_a_value_that_looks_like_an_operator_has_to_be_quoted(text: str) -> None
         parse_filter(text)
 
 
-def test_quoted_it_is_a_value() -> None:
+def test_a_quoted_operator_is_a_value() -> None:
     assert parse_filter('metadata.team="=search"') == (Term("metadata.team", "=", "=search"),)

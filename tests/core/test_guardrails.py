@@ -95,13 +95,13 @@ def test_there_are_many_samples_of_each_kind() -> None:
 
 
 @pytest.mark.parametrize("frame", FRAMES)
-def test_each_kind_finds_its_samples_and_nothing_beside_them(frame: str) -> None:
+def test_each_pattern_finds_exactly_its_samples(frame: str) -> None:
     guardrails = {kind: PatternGuardrail(kind) for kind in PATTERNS}
     wrong = [(kind, text) for kind, text in YES if found_by(guardrails[kind], frame.format(text)) != [text]]
     assert wrong == []
 
 
-def test_each_kind_leaves_alone_what_only_looks_alike() -> None:
+def test_each_pattern_ignores_lookalikes() -> None:
     wrong = [(kind, text) for kind, text in NO for frame in FRAMES[:2] if _finds(kind, frame.format(text))]
     assert wrong == []
 
@@ -110,12 +110,12 @@ def _finds(kind: PatternKind, text: str) -> bool:
     return PATTERNS[kind].over(text).find(0) is not None
 
 
-def test_what_stands_in_json_is_found_behind_an_escape_and_leaves_json() -> None:
+def test_findings_after_json_escapes_are_redacted_and_leave_valid_json() -> None:
     text = json.dumps({"text": "one\nanna@example.com"})
     assert json.loads(left_of(PatternGuardrail("email"), text)) == {"text": "one\n[email]"}
 
 
-def test_words_that_replace_need_no_escape_and_are_not_found_again() -> None:
+def test_replacements_need_no_escape_and_are_not_found_again() -> None:
     guardrail = PatternGuardrail()
     left = [left_of(guardrail, text) for _, text in YES]
     assert [left_of(guardrail, text) for text in left] == left
@@ -150,20 +150,20 @@ def test_phrases_are_found_in_any_case_as_whole_words_with_any_space(phrase: str
     assert found_by(DenyList([phrase], "redact"), text) == ([] if found is None else [found])
 
 
-def test_places_are_those_of_the_text_where_folding_makes_it_longer() -> None:
+def test_positions_are_right_if_case_folding_lengthens_the_text() -> None:
     assert found_by(DenyList(["nightjar"], "redact"), "ßßßß nightjar İ NIGHTJAR") == ["nightjar", "NIGHTJAR"]
     assert found_by(DenyList(["i"], "redact"), "İ x") == ["İ"]
 
 
 @pytest.mark.parametrize("kinds", [("card", "email"), ("email", "card")])
 @pytest.mark.parametrize("text", ["4111111111111111@example.com", "anna+4111111111111111@example.com"])
-def test_of_findings_that_overlap_the_first_counts_and_then_the_longer(kinds: list[PatternKind], text: str) -> None:
+def test_the_first_and_then_longer_of_overlapping_findings_counts(kinds: list[PatternKind], text: str) -> None:
     said = f"{text} 4111111111111111"
     assert found_by(PatternGuardrail(*kinds), said) == [text, "4111111111111111"]
     assert "".join(streamed([PatternGuardrail(*kinds)], [*said])[0]) == "[email] [card]"
 
 
-def test_of_phrases_that_begin_together_the_longest_counts() -> None:
+def test_the_longest_of_phrases_with_one_start_counts() -> None:
     guardrail = DenyList(["stop", "stop it", "stop it now"], "redact")
     assert found_by(guardrail, "stop. stop it. stop it now; stop items") == ["stop", "stop it", "stop it now", "stop"]
 
@@ -171,7 +171,7 @@ def test_of_phrases_that_begin_together_the_longest_counts() -> None:
 @given(
     st.lists(st.text("abß 夜.", min_size=1, max_size=6).filter(str.strip), min_size=1, max_size=6), st.text("aBßSs 夜.")
 )
-def test_a_list_finds_what_its_phrases_find_one_by_one(phrases: list[str], text: str) -> None:
+def test_a_list_finds_what_its_single_phrases_find(phrases: list[str], text: str) -> None:
     alone = [found_by(DenyList([phrase], "redact"), text) for phrase in phrases]
     together = found_by(DenyList(phrases, "redact"), text)
     assert bool(together) == any(alone)
@@ -195,7 +195,7 @@ def test_a_guardrail_of_rules_allows_redacts_or_blocks() -> None:
     st.text(max_size=20),
     st.lists(st.builds(Redaction, st.integers(-5, 25), st.integers(-5, 25), st.just("r"), st.just("#")), max_size=5),
 )
-def test_parts_of_any_verdict_are_in_order_apart_and_within_the_text(text: str, parts: list[Redaction]) -> None:
+def test_redactions_of_any_verdict_are_ordered_disjoint_and_in_range(text: str, parts: list[Redaction]) -> None:
     found = parts_of(Redact(tuple(parts)), len(text))
     assert all(0 <= part.start < part.end <= len(text) for part in found)
     assert all(first.end <= second.start for first, second in pairwise(found))
@@ -207,7 +207,7 @@ def test_parts_of_any_verdict_are_in_order_apart_and_within_the_text(text: str, 
     text=st.text(),
     phrase=st.text(min_size=1, max_size=20).filter(lambda text: text.strip().isprintable() and text.strip()),
 )
-def test_no_text_and_no_phrase_raises(text: str, phrase: str) -> None:
+def test_any_text_and_phrase_can_be_searched(text: str, phrase: str) -> None:
     for guardrail in (PatternGuardrail(), DenyList([phrase], "redact")):
         assert left_of(guardrail, text + phrase) == "".join(streamed([guardrail], [*text, *phrase])[0])
     str(json_passage(text).without([Redaction(0, 3, "r")]))
@@ -239,7 +239,7 @@ chains = st.lists(
 )
 
 
-def test_a_stream_gives_out_what_a_check_of_the_whole_would_leave_however_it_is_cut(full: bool) -> None:
+def test_a_stream_gives_the_output_of_a_whole_check_for_any_split(full: bool) -> None:
     @settings(max_examples=20_000 if full else 50)
     @given(texts, cuts, chains)
     @example("anna@example.com", [4, 5, 12, 13], [PatternGuardrail()])
@@ -257,11 +257,11 @@ def test_a_stream_gives_out_what_a_check_of_the_whole_would_leave_however_it_is_
 ENDINGS = ["", ".", ".5", ",", ", 5", "5", "x", "-", " 12", " ", "\n", "é", "夜", "@", "..."]
 
 
-def test_every_sample_comes_out_alike_whole_in_two_pieces_and_sign_by_sign() -> None:
+def test_every_sample_is_redacted_the_same_for_any_split(full: bool) -> None:
     wrong = []
-    for kind, text in [*YES, *NO]:
+    for place, (kind, text) in enumerate([*YES, *NO]):
         guardrail = PatternGuardrail(kind)
-        for ending in ENDINGS:
+        for ending in ENDINGS if full else ENDINGS[place % 4 :: 4]:
             said = f"{text}{ending}"
             whole = left_of(guardrail, said)
             cuts = [[len(text)], [len(text) - 1], [len(text) + 1], [*range(max(0, len(said) - 60), len(said))]]
@@ -278,14 +278,16 @@ def test_every_sample_comes_out_alike_whole_in_two_pieces_and_sign_by_sign() -> 
         ("card", "4", "1", ""),
     ],
 )
-def test_what_is_as_long_as_it_can_be_comes_out_alike(kind: PatternKind, begin: str, sign: str, end: str) -> None:
+def test_the_longest_matches_are_redacted_the_same_for_any_split(
+    kind: PatternKind, begin: str, sign: str, end: str
+) -> None:
     guardrail = PatternGuardrail(kind)
     for length in (*range(10, 22), *range(60, 68), *range(296, 306)):
         said = f"{begin}{(sign * length)[:length]}{end}"
         assert "".join(streamed([guardrail], [*said])[0]) == left_of(guardrail, said)
 
 
-def test_nothing_of_what_is_redacted_or_blocked_goes_out_before_it_is_known(full: bool) -> None:
+def test_no_part_of_a_finding_is_released_early(full: bool) -> None:
     @settings(max_examples=20_000 if full else 50)
     @given(texts, st.sampled_from(YES), texts, cuts)
     def hold(before: str, sample: tuple[str, str], after: str, cuts: list[int]) -> None:
@@ -306,7 +308,7 @@ def redacting(guardrail: Ruled, text: str) -> Verdict:
 
 
 @pytest.mark.parametrize("kind", PATTERNS)
-def test_a_stream_holds_no_more_than_it_says(kind: PatternKind) -> None:
+def test_a_stream_holds_back_at_most_its_limit(kind: PatternKind) -> None:
     guardrail = PatternGuardrail(kind)
     assert guardrail.holds is not None
     long = [(sign * 3_000)[:3_000] for sign in ("a", "1", "1 ", "a.", "@", "sk-", "A1 ", "- ")]
@@ -330,7 +332,7 @@ def test_prose_is_hardly_held_back() -> None:
     assert gate.feed("a quiet night") == "a quiet "
 
 
-def test_a_blocked_stream_gives_nothing_any_more() -> None:
+def test_a_blocked_stream_releases_nothing_more() -> None:
     gate = AnswerGate([DenyList(["nightjar"]), PatternGuardrail()])
     gate.feed("Hello. ")
     assert gate.text == "Hello. "
@@ -343,7 +345,7 @@ def test_a_blocked_stream_gives_nothing_any_more() -> None:
     assert gate.hits == [gate.blocked]
 
 
-def test_the_second_guardrail_sees_what_the_first_has_left() -> None:
+def test_the_second_guardrail_sees_the_redacted_text() -> None:
     first, second = PatternGuardrail("email"), DenyList(["email", "anna"], "redact")
     out, gate = streamed([first, second], [*"to anna@example.com"])
     assert "".join(out) == "to [[redacted]]"
@@ -355,7 +357,7 @@ def test_the_second_guardrail_sees_what_the_first_has_left() -> None:
     assert "".join(out) == "to [redacted]@example.com"
 
 
-def test_what_goes_before_a_piece_counts_however_little_is_kept() -> None:
+def test_text_before_a_piece_is_context() -> None:
     assert CONTEXT_CHARS >= 3
     out, _ = streamed([PatternGuardrail("card")], [*"3.4111111111111111 x4111111111111111"])
     assert "".join(out) == "3.4111111111111111 x4111111111111111"
@@ -385,7 +387,7 @@ class Shouting:
 
 
 @given(st.lists(st.text("abAB", max_size=8), max_size=12).map(" ".join), cuts, st.sampled_from([9, 20, None]))
-def test_a_guardrail_of_ones_own_is_shown_windows_and_leaves_what_it_would_of_the_whole(
+def test_a_custom_guardrail_checks_windows_with_the_result_of_a_whole_check(
     text: str, cuts: list[int], holds: int | None
 ) -> None:
     guardrail = Shouting(holds)
@@ -409,11 +411,11 @@ class Pairs:
 
 
 @given(st.lists(st.sampled_from(["a", "b", "x", "aa"]), max_size=12).map(" ".join), cuts)
-def test_what_a_guardrail_of_ones_own_finds_over_the_end_of_a_window_is_whole(text: str, cuts: list[int]) -> None:
+def test_a_finding_across_a_window_end_is_whole(text: str, cuts: list[int]) -> None:
     assert "".join(streamed([Pairs()], pieces_of(text, cuts))[0]) == text.replace("a b", "#")
 
 
-def test_windows_stay_small_and_begin_with_a_word() -> None:
+def test_windows_are_small_and_start_with_a_word() -> None:
     guardrail = Shouting(10)
     streamed([guardrail], [*("the quick brown FOX jumps over " * 40)])
     assert max(map(len, guardrail.seen)) <= 30
@@ -421,14 +423,14 @@ def test_windows_stay_small_and_begin_with_a_word() -> None:
     assert all(any(word.startswith(seen.split(" ")[0]) for word in words) for seen in guardrail.seen)
 
 
-def test_a_text_without_spaces_is_shown_in_windows_too() -> None:
+def test_a_text_without_spaces_has_windows_too() -> None:
     window = Window(10)
     asked = [found for char in "a" * 100 if (found := window.feed(char)) is not None and window.take(Allow())]
     assert asked
     assert max(map(len, asked)) <= 30
 
 
-def test_between_a_guardrail_that_waits_and_one_that_does_not_nothing_is_lost() -> None:
+def test_waiting_and_immediate_guardrails_lose_no_text() -> None:
     chain: list[Guardrail] = [PatternGuardrail("email"), Shouting(None), DenyList(["fox"], "redact"), Shouting(9)]
     out, gate = streamed(chain, [*"the QUICK fox writes to anna@example.com TODAY"])
     assert "".join(out) == "the ... [redacted] writes to [email] ..."
@@ -466,7 +468,7 @@ NO_VERDICTS = [
 
 
 @pytest.mark.parametrize("said", NO_VERDICTS)
-def test_what_is_no_verdict_lets_nothing_pass(said: object) -> None:
+def test_an_invalid_verdict_releases_nothing(said: object) -> None:
     gate = AnswerGate([Fixed(said)])
     gate.feed("canary")
     gate.end()
@@ -478,14 +480,14 @@ def test_what_is_no_verdict_lets_nothing_pass(said: object) -> None:
     assert "canary" not in str(refused.value)
 
 
-def test_a_block_of_ones_own_ends_the_stream() -> None:
+def test_a_block_of_a_custom_guardrail_ends_the_stream() -> None:
     out, gate = streamed([Fixed(Block("hate"))], ["one", "two"])
     assert "".join(out) == ""
     assert gate.blocked == Hit("fixed", "hate", "output", "block")
     assert gate.hits == [gate.blocked]
 
 
-def test_after_a_block_nobody_else_is_asked() -> None:
+def test_no_guardrail_is_called_after_a_block() -> None:
     guardrails: list[Guardrail] = [DenyList(["nightjar"]), Shouting(1)]
     request = PassageGate([plain_passage("A nightjar."), plain_passage("MORE")], guardrails, "input")
     assert request.next() is None
@@ -498,14 +500,14 @@ def test_after_a_block_nobody_else_is_asked() -> None:
 
 
 @pytest.mark.parametrize("behind", [[], [PatternGuardrail()]])
-def test_what_comes_in_one_piece_with_what_blocks_goes_no_further(behind: list[Guardrail]) -> None:
+def test_text_in_one_piece_with_a_block_is_dropped(behind: list[Guardrail]) -> None:
     gate = AnswerGate([DenyList(["nightjar"]), *behind])
     gate.feed("Well, what a nightjar!")
     assert gate.blocked is not None
     assert gate.text == ""
 
 
-def test_guardrails_are_asked_at_their_stages_alone() -> None:
+def test_guardrails_are_called_only_at_their_stages() -> None:
     out, _ = streamed([PatternGuardrail(stages=["input"]), Shouting(None)], ["anna@example.com OK"])
     assert "".join(out) == "anna@example.com ..."
     gate = RequestGate(RouteRequest([Message("user", "anna@example.com")]), [PatternGuardrail(stages=["output"])])
@@ -557,13 +559,13 @@ def test_the_texts_of_all_roles_are_checked_and_images_are_not() -> None:
     ]
 
 
-def test_a_request_in_which_nothing_is_found_is_itself() -> None:
+def test_a_request_without_findings_is_the_same_object() -> None:
     request = conversation()
     assert passed(request, [DenyList(["nightjar"])]).request is request
     assert with_passages(request, passages_of(request)) == request
 
 
-def test_a_blocked_request_says_the_rule_and_asks_no_one_else() -> None:
+def test_a_blocked_request_names_the_rule_and_calls_no_other_guardrail() -> None:
     other = Shouting(None)
     gate = passed(conversation(), [DenyList(["dora@example.com"], name="staff"), other])
     assert gate.blocked == Hit("staff", "staff", "input", "block")
@@ -571,7 +573,7 @@ def test_a_blocked_request_says_the_rule_and_asks_no_one_else() -> None:
     assert gate.hits[-1] == gate.blocked
 
 
-def test_any_guardrail_is_asked_once_for_each_text_that_says_something() -> None:
+def test_a_guardrail_is_called_once_per_nonempty_text() -> None:
     other = Shouting(None)
     gate = passed(replace(conversation(), messages=[*conversation().messages, Message("user", "")]), [other])
     assert gate.hits == []
@@ -591,9 +593,7 @@ LINE_KINDS = PatternGuardrail("email", "phone", "card", "iban")
 
 
 @given(json_values, st.booleans(), st.sampled_from([None, 2]))
-def test_what_arguments_say_is_redacted_whatever_way_they_are_written(
-    value: object, ascii_only: bool, indent: int | None
-) -> None:
+def test_arguments_are_redacted_in_any_spelling(value: object, ascii_only: bool, indent: int | None) -> None:
     written = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
     gate = PassageGate([json_passage(written)], [LINE_KINDS], "output")
     assert gate.next() is None
@@ -623,13 +623,13 @@ def redacted_in(value: Any) -> Any:
         ("", ""),
     ],
 )
-def test_arguments_are_read_as_what_they_say_even_if_they_are_no_json(arguments: str, left: str) -> None:
+def test_escapes_are_resolved_in_arguments_that_are_not_json(arguments: str, left: str) -> None:
     gate = PassageGate([json_passage(arguments)], [PatternGuardrail("email")], "output")
     gate.next()
     assert str(gate.passages[0]) == left
 
 
-def test_a_finding_over_several_strings_of_json_is_taken_out_of_each() -> None:
+def test_a_finding_across_json_strings_is_removed_from_each() -> None:
     gate = PassageGate(
         [json_passage('["project", "nightjar", 7]')], [DenyList(["Project Nightjar"], "redact")], "input"
     )
@@ -639,20 +639,20 @@ def test_a_finding_over_several_strings_of_json_is_taken_out_of_each() -> None:
 
 @pytest.mark.parametrize("frame", ["```json\n{}\n```", "```{}```", "\u00a0{}", "{}\v", "\ufeff{}", '{}, "\1"'])
 @pytest.mark.parametrize("between", ["\\n", "\\t", "\\r\\n", "\\u0020", "\\u00a0"])
-def test_no_escape_hides_anything_in_json_that_stands_in_a_frame(frame: str, between: str) -> None:
+def test_no_escape_hides_a_finding_in_framed_json(frame: str, between: str) -> None:
     text = frame.replace("{}", f'{{"a": "Project{between}Nightjar"}}')
     gate = PassageGate([json_passage(text)], [DenyList(["Project Nightjar"], "redact")], "output")
     gate.next()
     assert str(gate.passages[0]) == frame.replace("{}", '{"a": "[redacted]"}')
 
 
-def test_halves_of_a_character_are_read_as_one_in_what_is_no_json() -> None:
+def test_surrogate_pairs_are_joined_in_text_that_is_not_json() -> None:
     gate = PassageGate([json_passage('"\\ud835\\udfd2111 1111 1111 1111')], [PatternGuardrail("card")], "output")
     gate.next()
     assert str(gate.passages[0]) == '"[card]'
 
 
-def test_a_plain_text_with_backslashes_stays_as_it_is() -> None:
+def test_plain_text_with_backslashes_is_unchanged() -> None:
     assert str(plain_passage("a\\u0040b\\n")) == "a\\u0040b\\n"
 
 
@@ -673,14 +673,14 @@ def seconds(guardrails: Sequence[Ruled], text: str) -> float:
     return time.process_time() - began
 
 
-def test_a_megabyte_of_anything_takes_seconds(full: bool) -> None:
-    size = 1_000_000 if full else 40_000
+def test_a_megabyte_of_any_text_is_checked_in_seconds(full: bool) -> None:
+    size = 1_000_000 if full else 20_000
     slow = [sign for sign in ADVERSE if seconds(EVERYTHING, (sign * size)[:size]) > 15 * size / 1_000_000]
     assert slow == []
 
 
-def test_a_stream_of_anything_looks_at_its_tail_alone(full: bool) -> None:
-    size = 100_000 if full else 3_000
+def test_streams_search_only_the_tail_of_their_text(full: bool) -> None:
+    size = 100_000 if full else 1_500
     slow = []
     for sign in ADVERSE:
         text = (sign * size)[:size]
@@ -691,7 +691,7 @@ def test_a_stream_of_anything_looks_at_its_tail_alone(full: bool) -> None:
     assert slow == []
 
 
-def test_a_long_key_in_many_pieces_is_not_looked_through_for_each() -> None:
+def test_a_long_key_in_many_pieces_is_not_searched_for_each_piece() -> None:
     text = "-----BEGIN PRIVATE KEY-----\n" + ("A" * 64 + "\n") * 300
     gate = PatternGuardrail("api_key").hold_back()
     began = time.process_time()
@@ -729,23 +729,23 @@ KINDS = "email, phone, card, iban, api_key"
         (checked_guardrails, [[Shouting(0)]], "guardrails[0].holds: must be a whole number of at least 1, or None"),
     ],
 )
-def test_what_cannot_be_looked_for_is_refused(make: Any, given: list[Any], said: str) -> None:
+def test_invalid_phrases_and_patterns_are_refused(make: Any, given: list[Any], said: str) -> None:
     with pytest.raises(ValidationFailed) as refused:
         make(*given)
     assert str(refused.value).startswith(said)
 
 
-def test_whatever_fits_is_a_guardrail() -> None:
+def test_any_object_with_the_protocol_is_a_guardrail() -> None:
     given: list[Guardrail] = [Shouting(5), Fixed(Allow()), PatternGuardrail(), DenyList(["a"])]
     assert checked_guardrails(given) == tuple(given)
 
 
-def test_a_guardrail_shows_what_it_does_and_none_of_its_words() -> None:
+def test_the_repr_of_a_guardrail_hides_its_phrases() -> None:
     shown = repr(DenyList(["nightjar"]))
     assert shown == "DenyList(name='deny_list', action='block', stages=['input', 'output'])"
 
 
-def test_a_policy_gives_its_guardrails_in_order() -> None:
+def test_the_guardrails_of_a_policy_keep_their_order() -> None:
     policy = Policy(
         name="p",
         guardrails=[

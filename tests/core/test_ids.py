@@ -26,11 +26,11 @@ def test_later_ids_are_greater(milliseconds: int, step: int, count: int, chance:
 
 
 @given(st.integers(0, 2**48 - 1), chances)
-def test_an_id_tells_when_it_was_made(milliseconds: int, chance: str) -> None:
+def test_an_id_has_its_creation_time(milliseconds: int, chance: str) -> None:
     assert milliseconds_of(IdSequence().next("tr_", milliseconds, chance)) == milliseconds
 
 
-def test_what_is_no_id_was_made_at_the_beginning() -> None:
+def test_an_invalid_id_has_time_zero() -> None:
     assert milliseconds_of("tr_ünlesbar") == milliseconds_of("") == 0
 
 

@@ -80,7 +80,7 @@ def test_strict_json_passes(body: bytes) -> None:
         (b"-Infinity", "-Infinity is not JSON"),
     ],
 )
-def test_what_is_not_json_is_invalid_json_and_says_where(body: bytes, words: str) -> None:
+def test_invalid_json_is_refused_with_its_place(body: bytes, words: str) -> None:
     error = refusal(body)
     assert error.code == "invalid_json"
     assert words in str(error)
@@ -100,7 +100,7 @@ def test_what_is_not_json_is_invalid_json_and_says_where(body: bytes, words: str
         (b'{"a":' * 64 + b"[]" + b"}" * 64, ".".join("a" * 64), "nests more than 64"),
     ],
 )
-def test_what_only_we_refuse_is_validation_failed_and_says_where(body: bytes, path: str, words: str) -> None:
+def test_further_refusals_are_validation_errors_with_their_place(body: bytes, path: str, words: str) -> None:
     error = refusal(body)
     assert error.code == "validation_failed"
     assert [problem.path for problem in error.problems] == [path]
@@ -114,7 +114,7 @@ def test_nesting_of_64_passes_and_65_does_not() -> None:
 
 
 @pytest.mark.parametrize("body", [b"[" * 1_000_000, b'{"a":' * 1_000_000, nested(500_000), nested(900)])
-def test_nesting_without_end_is_refused_without_recursion(body: bytes) -> None:
+def test_endless_nesting_is_refused_without_recursion(body: bytes) -> None:
     assert refusal(body).code == "validation_failed"
 
 
@@ -226,7 +226,7 @@ def test_plain_values_have_no_flaw(value: object) -> None:
     assert flaw_in(value) is None
 
 
-def test_a_flaw_standing_in_a_tree_is_found() -> None:
+def test_a_flaw_inside_a_tree_is_found() -> None:
     flaw = Flaw("is wrong", "mend it", InvalidJson)
     assert flaw_in({"a": [flaw]}) == ("a[0]", flaw)
 
@@ -253,7 +253,7 @@ def test_paths_quote_and_cut_keys_that_are_not_plain() -> None:
     assert joined("a", "x" * 100) == f"a['{'x' * 60}'...]"
 
 
-def test_a_refusal_is_made_of_problems() -> None:
+def test_a_refusal_consists_of_problems() -> None:
     assert refusal(b"[NaN]").problems == [Problem("[0]", "NaN is not JSON", "send null, or leave it out")]
 
 
@@ -264,23 +264,23 @@ def test_numbers_are_decoded_to_the_last_bit(number: float, digits: int, exponen
             assert decode(f"[{text}]".encode()) == [float(text)]
 
 
-def test_numbers_are_read_without_the_decoders_own_slow_way() -> None:
+def test_numbers_are_not_parsed_by_the_slow_decoder() -> None:
     decoder: Any = decode
     assert decoder.__self__.float_hook is finite
     assert request_module._DECODER.float_hook is finite
 
 
 @pytest.mark.parametrize("text", ['{"a": 1.0, "b": [1e300]}', ' {"a":1,"a":2}\n', "{}"])
-def test_an_object_is_passed_on_letter_for_letter(text: str) -> None:
+def test_an_object_is_passed_on_verbatim(text: str) -> None:
     assert bytes(object_in(text) or b"") == text.encode()
 
 
 @pytest.mark.parametrize("text", ["", "[{}]", '"{}"', '{"a": tru}', '{"a": 1} x', "{" * 5_000, '{"a": "\ud800"}', "1"])
-def test_what_is_no_object_is_none(text: str) -> None:
+def test_anything_but_an_object_is_none(text: str) -> None:
     assert object_in(text) is None
 
 
-def test_to_know_an_object_nothing_is_made_of_what_it_holds() -> None:
+def test_recognising_an_object_does_not_decode_its_content() -> None:
     text = f'{{"a": [{"{}," * 100_000}0]}}'
     tracemalloc.start()
     try:

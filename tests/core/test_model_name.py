@@ -35,7 +35,7 @@ def called(name: str, *used: Named, provider: str | None = None, **aliases: str)
         ("Qwen/Qwen3.5-9B", "deepinfra", "deepinfra/Qwen/Qwen3.5-9B"),
     ],
 )
-def test_a_name_of_the_provider_is_the_model(name: str, provider: str | None, model: str) -> None:
+def test_a_provider_name_finds_its_model(name: str, provider: str | None, model: str) -> None:
     assert called(name, provider=provider) == model
 
 
@@ -53,24 +53,24 @@ def test_a_name_of_the_provider_is_the_model(name: str, provider: str | None, mo
         ("---", None),
     ],
 )
-def test_what_is_no_models_name_is_not_guessed(name: str, provider: str | None) -> None:
+def test_an_unknown_name_is_not_guessed(name: str, provider: str | None) -> None:
     assert called(name, provider=provider) is None
 
 
-def test_one_name_of_two_providers_is_nobodys_until_it_is_said_whose() -> None:
+def test_a_name_of_two_providers_needs_the_provider() -> None:
     other = Named("azure/gpt-4.1", "azure", "gpt-4.1", "GPT-4.1")
     assert called("gpt-4.1", other, CATALOGUE[2]) is None
     assert called("gpt-4.1", other, CATALOGUE[2], provider="azure") == "azure/gpt-4.1"
 
 
-def test_what_the_ledger_has_calls_of_comes_before_the_catalogue() -> None:
+def test_models_in_the_ledger_are_searched_before_the_catalogue() -> None:
     dated = named_by_id("openai/gpt-4.1-2025-04-14")
     assert called("gpt-4.1-2025-04-14", dated, provider="openai") == dated.id
     assert called("gpt-4.1", dated, provider="openai") == dated.id, "the only one that it can be"
     assert called("gpt-4.1-2025-04-14", named_by_id("openai/gpt-4.1"), provider="openai") == "openai/gpt-4.1"
 
 
-def test_of_two_states_of_a_model_one_is_not_the_other() -> None:
+def test_two_dated_versions_are_different_models() -> None:
     ours = named_by_id("openai/gpt-9-2026-01-01")
     assert called("gpt-9-2026-02-02", ours, provider="openai") is None
     assert called("gpt-9", ours, named_by_id("openai/gpt-9-2026-02-02"), provider="openai") is None, "either may be it"
@@ -82,7 +82,7 @@ def test_a_model_may_go_by_another_name_on_the_wire() -> None:
     assert called("gpt-4.1", AZURE, provider="azure") is None
 
 
-def test_an_alias_is_asked_last_and_stays_with_its_provider() -> None:
+def test_aliases_are_searched_last_within_the_provider() -> None:
     assert called("fast", provider="openai", fast="openai/gpt-4.1") == "openai/gpt-4.1"
     assert called("gpt-4.1", provider="openai", **{"gpt-4.1": "anthropic/claude-haiku-4-5"}) == "openai/gpt-4.1"
     assert called("fast", provider="anthropic", fast="openai/gpt-4.1") is None
@@ -97,7 +97,7 @@ def test_every_bundled_model_goes_by_its_own_names() -> None:
         assert called(each.display_name, provider=each.provider) in (each.id, None)
 
 
-def test_of_what_the_catalogue_does_not_know_the_id_says_the_names() -> None:
+def test_an_unknown_model_has_the_names_in_its_id() -> None:
     assert named_by_id("host/some/model") == Named("host/some/model", "host", "some/model", "some/model")
     assert named_by_id("plain") == Named("plain", "plain", "", "")
     assert called("plain", named_by_id("plain")) == "plain"

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from routewright import Policy, ValidationFailed
 from routewright._core.model_selector import CAPABLE, Known, picking
-from routewright._core.policy import publish
 from routewright.wire import Model, PolicyFallback
+
+from .policies import publish
 
 MODELS = [
     Model(id="openai/big", provider="openai", modalities=("text", "image", "tool"), structured_output=True),
@@ -53,14 +54,14 @@ def test_words_pick_models_in_their_order_each_once(words: list[str], ids: list[
     assert picked(Policy(name="p", models=words)) == tuple(ids)
 
 
-def test_what_is_excluded_is_not_picked_however_it_was_named() -> None:
+def test_excluded_models_are_not_picked_by_any_word() -> None:
     assert picked(Policy(name="p", exclude=["provider:openai"])) == ("groq/openai/oss", "house/one")
     assert picked(Policy(name="p", models=["openai/*"], exclude=["short"])) == ("openai/big",)
     assert picked(Policy(name="p", models=["gift", "short"], exclude=["zai/*"])) == ("openai/small",)
     assert picked(Policy(name="p", exclude=[])) is None
 
 
-def test_every_capability_that_is_asked_for_must_hold() -> None:
+def test_every_required_capability_must_hold() -> None:
     assert picked(Policy(name="p", capabilities=["tools"])) == ("openai/big", "openai/small")
     assert picked(Policy(name="p", capabilities=["tools", "json", "image"])) == ("openai/big",)
     assert picked(Policy(name="p", models=["tag:eu"], capabilities=["reasoning"])) == ("groq/openai/oss",)
@@ -129,7 +130,7 @@ def test_every_capability_that_is_asked_for_must_hold() -> None:
         ),
     ],
 )
-def test_words_that_pick_nothing_are_refused_naming_the_nearest_that_would(policy: Policy, said: str) -> None:
+def test_words_without_a_match_are_refused_with_a_suggestion(policy: Policy, said: str) -> None:
     with pytest.raises(ValidationFailed) as refused:
         picked(policy)
     assert str(refused.value) == said
@@ -141,12 +142,12 @@ def test_without_any_tag_the_hint_says_how_to_give_one() -> None:
 
 
 @given(st.text("ab*?/", min_size=1, max_size=8), st.text("ab/", min_size=3, max_size=10))
-def test_a_glob_means_what_it_does_everywhere(glob: str, name: str) -> None:
+def test_globs_match_like_fnmatch(glob: str, name: str) -> None:
     model = Model(id=name)
     assert bool(picking([glob], model, Known([model], {}))) == fnmatchcase(name, glob)
 
 
-def test_no_glob_takes_time() -> None:
+def test_any_glob_matches_quickly() -> None:
     model = Model(id=f"a/{'a' * 190}")
     began = perf_counter()
     assert not picking(["*a" * 90 + "b"], model, Known([model], {}))

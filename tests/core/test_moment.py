@@ -42,7 +42,7 @@ def refusal(given_: Any) -> Problem:
 @example(2_150_000_000.007)
 @example(1_795_340_000.999_999_9)
 @example(0.999_999_6)
-def test_a_unix_time_is_what_datetime_makes_of_it(at: float) -> None:
+def test_a_unix_time_is_formatted_like_datetime(at: float) -> None:
     assert timestamp(at) == utc(datetime.fromtimestamp(at, UTC))
 
 
@@ -52,7 +52,7 @@ def test_every_millisecond_has_its_text(ms: int) -> None:
 
 
 @given(st.lists(UNIX, max_size=30), st.floats(0, 4e9), st.lists(st.floats(0, 2), max_size=30))
-def test_texts_stand_in_the_order_of_unix_times(some: list[float], base: float, near: list[float]) -> None:
+def test_timestamps_sort_like_unix_times(some: list[float], base: float, near: list[float]) -> None:
     times = sorted([*some, *(base + more for more in near)])
     texts = [timestamp(at) for at in times]
     assert texts == sorted(texts)
@@ -69,7 +69,7 @@ def test_a_datetime_is_its_moment_in_utc_with_parts_of_a_millisecond_rounded_up(
 
 
 @given(TIMES)
-def test_a_text_is_the_moment_that_it_was_written_from(at: datetime) -> None:
+def test_a_text_reads_back_as_its_moment(at: datetime) -> None:
     assume(not at.utcoffset() or at.utcoffset() % timedelta(minutes=1) == timedelta(0))  # type: ignore[operator]
     found = moment("since", at)
     assert moment("since", at.isoformat()) == moment("since", at.isoformat(" ")) == found
@@ -78,7 +78,7 @@ def test_a_text_is_the_moment_that_it_was_written_from(at: datetime) -> None:
 
 
 @given(st.lists(TIMES, min_size=2, max_size=10))
-def test_texts_stand_in_the_order_of_datetimes(times: list[datetime]) -> None:
+def test_timestamps_sort_like_datetimes(times: list[datetime]) -> None:
     texts = [moment("since", at) for at in sorted(times)]
     assert texts == sorted(texts)
     assert {len(text) for text in texts} == {len("2026-11-22T09:30:00.000Z")}
@@ -108,11 +108,11 @@ def test_a_date_is_its_first_moment(day: date) -> None:
         ("0001-01-01T01:00:00+01:00", "0001-01-01T00:00:00.000Z"),
     ],
 )
-def test_moments_come_into_the_one_form(given_: str | date, found: str) -> None:
+def test_moments_are_normalised(given_: str | date, found: str) -> None:
     assert moment("since", given_) == found
 
 
-def test_what_the_router_writes_and_what_is_asked_for_meet() -> None:
+def test_moments_and_unix_times_have_the_same_form() -> None:
     for ms in range(1_795_340_000_000, 1_795_340_002_000):
         assert moment("since", EPOCH + timedelta(milliseconds=ms)) == timestamp(ms / 1000)
 
@@ -157,7 +157,7 @@ class Nowhere(tzinfo):
         (datetime(2026, 11, 22, tzinfo=Nowhere()), "'2026-11-22 00:00:00'"),
     ],
 )
-def test_what_is_no_moment_is_refused_with_the_value(given_: object, value: str) -> None:
+def test_an_invalid_moment_is_refused_with_the_value(given_: object, value: str) -> None:
     problem = refusal(given_)
     assert problem.problem == f"is {value}"
     assert problem.hint == "write a timestamp as 2026-11-22T09:30:00Z, or pass a datetime with a time zone"
@@ -173,12 +173,12 @@ def test_what_is_no_moment_is_refused_with_the_value(given_: object, value: str)
         (datetime.min.replace(tzinfo=timezone(timedelta(hours=14))), "'0001-01-01 00:00:00+14:00'"),
     ],
 )
-def test_what_is_beyond_the_years_of_four_digits_is_refused(given_: Any, value: str) -> None:
+def test_years_outside_four_digits_are_refused(given_: Any, value: str) -> None:
     assert refusal(given_) == Problem("since", f"is {value}", "take a year from 1 to 9999")
 
 
 @given(st.text() | st.text("0123456789-:TZ+. W", max_size=30) | st.integers() | st.floats() | st.binary() | st.none())
-def test_anything_else_is_a_moment_in_the_one_form_or_refused(given_: Any) -> None:
+def test_any_text_is_normalised_or_refused(given_: Any) -> None:
     try:
         found = moment("since", given_)
     except ValidationFailed:

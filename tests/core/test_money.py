@@ -88,13 +88,13 @@ def test_the_tier_follows_the_input() -> None:
     assert price_at(prices, 1_001).input == 500_000
 
 
-def test_the_worst_price_up_to_a_length_is_not_that_of_its_tier() -> None:
+def test_the_worst_price_up_to_a_length_considers_all_tiers() -> None:
     assert dearest_at(prices_of(TIERED.pricing_per_1m), 5_000) == Price(
         -1, 2_000_000, 6_000_000, 2_000_000, 2_000_000, 6_000_000
     )
 
 
-def test_the_worst_price_holds_what_is_written_to_a_cache_in_every_tier() -> None:
+def test_the_worst_price_covers_cache_writes_in_every_tier() -> None:
     listed = Pricing(1.0, 4.0, 0.1, cache_write_usd=1.25, tiers=(PriceTier(200, 2.0, 6.0, 0.2),))
     prices = prices_of(listed)
     assert dearest_at(prices, 200).input == 1_250_000
@@ -108,7 +108,7 @@ def test_cached_input_has_its_own_price() -> None:
     assert usage_nanos(prices_of(TIERED.pricing_per_1m), Usage(100, 10, cached=40)) == 60_000 + 4_000 + 40_000
 
 
-def test_no_price_costs_nothing_that_could_be_named() -> None:
+def test_an_unknown_price_costs_nothing() -> None:
     assert usage_nanos((), Usage(100, 10)) == 0
 
 
@@ -139,7 +139,7 @@ _PRICING = st.builds(
 
 
 @given(_PRICING, _COUNT, _COUNT, st.data())
-def test_any_usage_at_any_price_is_within_64_bits_with_room_for_thousands_of_such_calls(
+def test_any_cost_fits_64_bits_thousands_of_times(
     pricing: Pricing, given_tokens: int, made: int, data: st.DataObject
 ) -> None:
     cached = data.draw(st.integers(0, given_tokens))

@@ -20,7 +20,6 @@ from routewright._core.policy import (
     next_label,
     own_version,
     policy_id,
-    publish,
     under_policy,
     version_asked,
 )
@@ -39,6 +38,8 @@ from routewright.wire import (
     RouteRequest,
 )
 
+from .policies import publish
+
 
 def request(**options: object) -> RouteRequest:
     return as_request("hi", options)
@@ -54,7 +55,7 @@ def test_a_policy_without_an_id_gets_one_from_its_name() -> None:
     assert policy_id("careful") == policy_id("careful") != policy_id("careless")
 
 
-def test_publishing_fills_what_a_policy_leaves_open() -> None:
+def test_publishing_fills_in_missing_fields() -> None:
     (made,) = published(Policy(name="careful"))
     assert made.version == "careful@2026-11-21"
     assert made.policy.created_at == "2026-11-21T00:00:00Z"
@@ -72,7 +73,7 @@ def test_publishing_fills_what_a_policy_leaves_open() -> None:
         (Policy(name="b"), Policy(name="a", id="b")),
     ],
 )
-def test_no_two_policies_answer_to_one_key(pair: tuple[Policy, Policy]) -> None:
+def test_policies_share_no_name_or_id(pair: tuple[Policy, Policy]) -> None:
     with pytest.raises(ValidationFailed, match="is used twice"):
         published(*pair)
 
@@ -187,13 +188,13 @@ def weights(quality: float, cost: float, latency: float, stability: float) -> Po
         (wrong("p"), "policies[3]: 'p' is not a Policy; pass Policy(...)"),
     ],
 )
-def test_a_policy_made_in_code_is_held_to_the_rules_of_a_request(policy: Policy, said: str) -> None:
+def test_a_policy_made_in_code_is_checked_like_a_request(policy: Policy, said: str) -> None:
     with pytest.raises(ValidationFailed) as refused:
         checked_policy(policy, 3)
     assert [told.startswith(each) for told, each in zip(str(refused.value).split("\n"), said.split("\n"), strict=True)]
 
 
-def test_numbers_of_numpy_and_plain_dicts_are_taken_as_what_they_say() -> None:
+def test_numpy_numbers_and_plain_dicts_are_accepted() -> None:
     made = checked_policy(Policy(name="p", budget=Budget(np.float64(0.5)), timeout_ms=wrong(np.int64(9))), 0)
     assert (made.budget, made.timeout_ms) == (Budget(0.5), 9)
     assert made.budget is not None
@@ -201,12 +202,12 @@ def test_numbers_of_numpy_and_plain_dicts_are_taken_as_what_they_say() -> None:
     assert checked_policy(Policy(name="p", budget=wrong({"maxCostUsd": 0.5})), 0).budget == Budget(0.5)
 
 
-def test_a_policys_own_spelling_is_told() -> None:
+def test_errors_use_the_spelling_of_the_policy() -> None:
     with pytest.raises(ValidationFailed, match="maxRetries: is not a field; it is spelled 'max_retries'"):
         checked_policy(Policy(name="p", fallback=wrong({"maxRetries": 0})), 0)
 
 
-def test_a_published_policy_has_ids_beside_what_its_author_wrote() -> None:
+def test_a_published_policy_keeps_the_words_and_adds_ids() -> None:
     written = Policy(name="p", models=["short", "b/*"], fallback=PolicyFallback(models=["short"]))
     (made,) = published(written)
     assert (made.models, made.chain) == (("a/1", "b/2"), ("a/1",))
@@ -215,7 +216,7 @@ def test_a_published_policy_has_ids_beside_what_its_author_wrote() -> None:
     assert (open_to_all.models, open_to_all.chain) == (None, None)
 
 
-def test_a_policys_chain_outside_its_own_models_is_refused_by_both_lists() -> None:
+def test_a_chain_outside_the_policys_models_is_refused_with_both_lists() -> None:
     said = r"policies\['p'\].fallback.models: 'c/3' is outside .*fallback.models: 'a/1', 'c/3'; models: 'a/1', 'b/2'"
     with pytest.raises(ValidationFailed, match=said):
         published(Policy(name="p", models=["short", "b/2"], fallback=PolicyFallback(models=["a/1", "c/3"])))
@@ -234,7 +235,7 @@ def test_a_policys_preference_is_published_by_ids_within_its_own_models() -> Non
         checked_policy(replace(written, prefer=["b/2", "b/2"]), 0)
 
 
-def test_a_preference_makes_another_version_and_none_keeps_the_id_that_was() -> None:
+def test_a_preference_changes_the_version_and_none_keeps_the_old_id() -> None:
     plain, preferring = (published(Policy(name="p", prefer=prefer))[0] for prefer in (None, ["a/1"]))
     assert plain.id != preferring.id
     assert plain.id == "pos_" + content_id([plain.version, plain.policy, plain.models, plain.chain])
@@ -266,7 +267,7 @@ def laid(asked: RouteRequest, policy: Policy) -> RouteRequest:
     return under_policy(asked, snapshot)
 
 
-def test_goal_and_strategy_are_the_policys() -> None:
+def test_goal_and_strategy_come_from_the_policy() -> None:
     asked = request(goal="cost", strategy="latency-optimized")
     both = laid(asked, Policy(name="p", goal="quality", strategy="balanced"))
     assert (both.goal, both.strategy) == ("quality", "balanced")
@@ -290,7 +291,7 @@ tokens = st.none() | st.integers(1, 10_000)
 
 
 @given(money, money, tokens, tokens, tokens, tokens)
-def test_limits_take_the_smaller(
+def test_the_smaller_limit_applies(
     mine: float | None, theirs: float | None, my_tokens: int | None, their_tokens: int | None,
     my_time: int | None, their_time: int | None,
 ) -> None:  # fmt: skip
@@ -369,7 +370,7 @@ def test_labels_of_a_day_are_counted_from_two() -> None:
     assert next_label("desk", DAYS[2], taken) == "desk@2026-11-22"
 
 
-def test_the_content_of_a_policy_is_all_that_it_says_and_the_models_that_it_picks() -> None:
+def test_the_content_of_a_policy_includes_its_resolved_models() -> None:
     one = Policy(name="desk", models=["a/*"])
     contents = {
         asked(one).content,
@@ -382,7 +383,7 @@ def test_the_content_of_a_policy_is_all_that_it_says_and_the_models_that_it_pick
     assert asked(one, "2026-11-22").content in contents, "the day is none of it"
 
 
-def test_a_version_of_ones_own_is_the_same_in_every_process_and_no_storage_gives_it() -> None:
+def test_an_own_version_is_derived_from_the_content() -> None:
     one, other = asked(Policy(name="desk")), asked(Policy(name="desk", goal="quality"))
     assert own_version(one) == own_version(asked(Policy(name="desk"))) != own_version(other)
     assert re.fullmatch(r"desk@2026-11-21\.x[0-9a-f]{10}", own_version(one).label)

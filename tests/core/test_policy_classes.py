@@ -8,10 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from routewright._core.model_selector import Known
-from routewright._core.policy import checked_policy, class_of, drawn, publish, version_asked
+from routewright._core.policy import checked_policy, class_of, drawn, version_asked
 from routewright._core.routing.predict import LANGUAGES, TOPICS
 from routewright.errors import ValidationFailed
 from routewright.wire import Model, Policy, PolicyClass, PolicyMatch, PolicySnapshot, PolicyWeights, Reading
+
+from .policies import publish
 
 KNOWN = Known([Model(id=each) for each in ("a/1", "b/2", "c/3")], {"short": "a/1"})
 HARD_CODE = PolicyClass(match=PolicyMatch(topic="code", difficulty=">0.7"), goal="quality", models=["short"])
@@ -37,9 +39,7 @@ def read(topic: str = "other", difficulty: float = 0.5, language: str = "en") ->
         (read("math", 0.9), "", ("a/1", "b/2")),
     ],
 )
-def test_the_first_class_that_matches_lays_its_rules_over_the_policys(
-    reading: Reading, name: str, models: tuple[str, ...]
-) -> None:
+def test_the_first_matching_class_overrides_the_policy(reading: Reading, name: str, models: tuple[str, ...]) -> None:
     made, noted = class_of(published(POLICY), reading)
     assert (noted.policy_class, made.models) == (name, models)
     assert made.policy.min_quality == 0.3
@@ -70,7 +70,7 @@ def test_novelty_is_compared_too() -> None:
     assert found.policy.goal is None, "all that is given has to fit"
 
 
-def test_weights_stand_in_the_place_of_goal_and_strategy_and_the_other_way_round() -> None:
+def test_weights_replace_goal_and_strategy_and_vice_versa() -> None:
     weights = PolicyWeights(quality=25, cost=25, latency=25, stability=25)
     match = PolicyMatch(topic="math")
     weighed = published(Policy(name="p", goal="cost", classes=[PolicyClass(match=match, weights=weights)]))
@@ -130,12 +130,12 @@ def classed(**fields: Any) -> Policy:
         ),
     ],
 )
-def test_a_class_that_cannot_be_meant_is_refused(policy: Policy, said: str) -> None:
+def test_an_invalid_class_is_refused(policy: Policy, said: str) -> None:
     with pytest.raises(ValidationFailed) as caught:
         checked_policy(policy, 0)
     assert str(caught.value) == f"policies['p'].classes[0]{said}"
 
 
-def test_words_of_a_class_that_pick_no_model_are_refused_by_their_place() -> None:
+def test_words_of_a_class_without_a_match_are_refused_with_their_place() -> None:
     with pytest.raises(ValidationFailed, match=r"^policies\['p'\].classes\[0\].models\[0\]: "):
         published(classed(topic="code", models=["nobody/*"]))

@@ -47,32 +47,32 @@ def pool_on(day: str, *models: Model) -> Pool:
     ("day", "input_usd"),
     [("2026-11-30", 1.0), ("2026-12-01", 2.0), ("2026-12-31", 2.0), ("2027-01-01", 0.5), ("2030-01-01", 0.5)],
 )
-def test_the_last_change_that_has_begun_holds(day: str, input_usd: float) -> None:
+def test_the_latest_change_in_effect_applies(day: str, input_usd: float) -> None:
     found = pricing_on(DATED, day)
     assert found is not None
     assert found.input_usd == input_usd
     assert pool_on(day, DATED).models[0].pricing_per_1m == found
 
 
-def test_a_model_without_a_price_has_one_from_its_first_change_on() -> None:
+def test_a_model_without_a_price_gets_one_with_its_first_change() -> None:
     model = replace(DATED, pricing_per_1m=None)
     assert not pool_on("2026-11-30", model).priced[0]
     assert pool_on("2026-12-01", model).priced[0]
 
 
-def test_scores_take_the_prices_of_the_day_and_budgets_those_of_the_next_too() -> None:
+def test_scores_use_prices_of_the_day_and_budgets_also_of_the_next() -> None:
     eve, day = pool_on("2026-11-30", DATED), pool_on("2026-12-01", DATED)
     assert (eve.base.input[0], day.base.input[0]) == (1_000_000, 2_000_000)
     assert eve.dearest(0, 100) == day.dearest(0, 100)
     assert (eve.worst.input[0], pool_on("2026-11-29", DATED).worst.input[0]) == (2_000_000, 1_000_000)
 
 
-def test_a_budget_holds_the_dearer_day_also_where_prices_fall() -> None:
+def test_a_budget_reserves_for_the_dearer_day() -> None:
     assert pool_on("2026-12-31", DATED).dearest(0, 100).input == 2_000_000
     assert pool_on("2027-01-01", DATED).dearest(0, 100).input == 500_000
 
 
-def test_a_budget_holds_a_tier_that_begins_tomorrow() -> None:
+def test_a_budget_covers_a_tier_that_starts_tomorrow() -> None:
     tomorrow = PriceChange("2026-12-01", Pricing(1.0, 4.0, tiers=(PriceTier(1_000, 9.0, 9.0),)))
     pool = pool_on("2026-11-30", replace(DATED, price_changes=(tomorrow,)))
     assert pool.dearest(0, 1_001).input == 9_000_000
@@ -80,7 +80,7 @@ def test_a_budget_holds_a_tier_that_begins_tomorrow() -> None:
     assert (pool.tiered.tolist(), pool.first_tier.tolist()) == ([0], [1_000])
 
 
-def test_an_attempt_has_the_price_of_any_day() -> None:
+def test_an_attempt_has_the_price_of_its_day() -> None:
     pool = pool_on("2026-11-30", DATED, Model(id="v/other", pricing_per_1m=Pricing(7.0, 7.0)))
     assert [pool.prices_on(0, day)[0].input for day in (None, "2026-11-30", "2026-12-01", "2027-02-01")] == [
         1_000_000, 1_000_000, 2_000_000, 500_000,
@@ -88,13 +88,13 @@ def test_an_attempt_has_the_price_of_any_day() -> None:
     assert pool.prices_on(1, "2030-01-01") == pool.prices[1]
 
 
-def test_a_pool_without_changes_holds_on_every_day() -> None:
+def test_a_pool_without_price_changes_is_valid_every_day() -> None:
     assert pool_on("2026-11-30", replace(DATED, price_changes=None)).holds("2040-01-01")
     assert not pool_on("2026-11-30", DATED).holds("2026-11-29")
 
 
 @given(pricings(), pricings(), usages(), st.integers(0, 2))
-def test_what_a_budget_holds_covers_every_call_that_begins_on_the_day_or_the_next(
+def test_a_reservation_covers_every_call_of_the_day_and_the_next(
     now: Pricing, then: Pricing, usage: Usage, days: int
 ) -> None:
     """``days`` until the change."""
@@ -106,21 +106,21 @@ def test_what_a_budget_holds_covers_every_call_that_begins_on_the_day_or_the_nex
 
 
 @given(pricings(), usages(), st.tuples(*[st.integers(0, 20_000)] * 4))
-def test_a_range_holds_every_usage_within_its_bounds(listed: Pricing, usage: Usage, off: tuple[int, ...]) -> None:
+def test_a_cost_range_covers_every_usage_within_bounds(listed: Pricing, usage: Usage, off: tuple[int, ...]) -> None:
     inputs = max(0, usage.input - off[0]), usage.input + off[1]
     outputs = max(0, usage.output - off[2]), usage.output + off[3]
     low, high = range_nanos(prices_of(listed), inputs, outputs)
     assert low <= usage_nanos(prices_of(listed), usage) <= high
 
 
-def test_the_least_price_leaves_out_the_tiers_that_cannot_hold() -> None:
+def test_the_lowest_price_ignores_unreachable_tiers() -> None:
     prices = prices_of(Pricing(1.0, 4.0, tiers=(PriceTier(100, 2.0, 8.0), PriceTier(1_000, 0.1, 0.1))))
     assert [cheapest_within(prices, *ends).input for ends in ((0, 0), (50, 150), (101, 1_000), (101, 1_001))] == [
         1_000_000, 1_000_000, 2_000_000, 100_000,
     ]  # fmt: skip
 
 
-def test_a_range_takes_thought_at_the_price_that_is_less_and_at_the_one_that_is_more() -> None:
+def test_a_cost_range_covers_output_and_reasoning_prices() -> None:
     assert range_nanos(prices_of(Pricing(1.0, 4.0, reasoning_usd=1.0)), (0, 0), (10, 10)) == (10_000, 40_000)
 
 
@@ -133,23 +133,23 @@ def test_a_price_in_proportion_is_rounded_up() -> None:
     assert tiered.cached == 333_334
 
 
-def test_a_tier_takes_what_it_does_not_say_in_proportion() -> None:
+def test_prices_missing_from_a_tier_scale() -> None:
     listed = Pricing(2.0, 8.0, 0.2, 2.5, reasoning_usd=4.0, tiers=(PriceTier(100, 3.0, 12.0),))
     assert prices_of(listed)[0] == Price(100, 3_000_000, 12_000_000, 300_000, 3_750_000, 6_000_000)
     own = replace(listed, tiers=(PriceTier(100, 3.0, 12.0, 0.5, 3.0),))
     assert prices_of(own)[0] == Price(100, 3_000_000, 12_000_000, 500_000, 3_000_000, 6_000_000)
 
 
-def test_what_a_list_does_not_say_is_as_input_and_output() -> None:
+def test_missing_prices_equal_input_and_output() -> None:
     assert prices_of(Pricing(2.0, 8.0))[0] == Price(-1, 2_000_000, 8_000_000, 2_000_000, 2_000_000, 8_000_000)
 
 
-def test_a_price_of_nothing_has_no_proportions() -> None:
+def test_a_price_of_zero_does_not_scale() -> None:
     listed = Pricing(0.0, 0.0, 0.1, 0.2, reasoning_usd=0.3, tiers=(PriceTier(100, 3.0, 12.0),))
     assert prices_of(listed)[0] == Price(100, 3_000_000, 12_000_000, 100_000, 200_000, 300_000)
 
 
-def test_a_batch_is_in_the_proportion_of_the_lists_prices() -> None:
+def test_batch_prices_scale_with_the_listed_prices() -> None:
     listed = Pricing(2.0, 8.0, 0.2, 2.5, 1.0, 2.0, (PriceTier(100, 3.0, 12.0),), 4.0)
     assert batch_prices_of(listed) == (
         Price(100, 1_500_000, 3_000_000, 150_000, 1_875_000, 1_500_000),
@@ -159,14 +159,14 @@ def test_a_batch_is_in_the_proportion_of_the_lists_prices() -> None:
     assert batch_prices_of(None) == ()
 
 
-def test_thought_is_priced_apart_and_held_at_the_dearer() -> None:
+def test_reasoning_has_its_own_price_and_reserves_the_dearer_one() -> None:
     for thought_usd in (1.0, 16.0):
         prices = prices_of(Pricing(1.0, 4.0, reasoning_usd=thought_usd))
         assert usage_nanos(prices, Usage(0, 10, reasoning=7)) == 12_000 + round(7_000 * thought_usd)
         assert dearest_at(prices, 1).output == max(4_000_000, round(thought_usd * 1e6))
 
 
-def test_what_was_written_to_a_cache_has_its_own_price() -> None:
+def test_cache_writes_have_their_own_price() -> None:
     prices = prices_of(Pricing(1.0, 4.0, 0.1, 1.25))
     assert usage_nanos(prices, Usage(100, 10, cached=40, written=20)) == 40_000 + 4_000 + 25_000 + 40_000
 
@@ -191,12 +191,12 @@ def test_what_was_written_to_a_cache_has_its_own_price() -> None:
         ([PriceChange(5, Pricing(1.0, 1.0))], r"\[0\].starts: must be a string, got 5"),  # type: ignore[arg-type]
     ],
 )
-def test_changes_that_cannot_be_reckoned_with_are_refused(changes: list[PriceChange], said: str) -> None:
+def test_invalid_price_changes_are_refused(changes: list[PriceChange], said: str) -> None:
     with pytest.raises(ValidationFailed, match=rf"models\['v/m'\].price_changes.*{said}"):
         Catalogue([replace(DATED, price_changes=tuple(changes))])
 
 
-def test_a_price_of_ones_own_stands_against_what_was_to_come() -> None:
+def test_an_own_price_replaces_announced_changes() -> None:
     base = Catalogue([DATED])
     (own,) = base.overlaid([{"id": "v/m", "pricing_per_1m": Pricing(3.0, 3.0)}]).models
     assert own.price_changes is None
@@ -238,7 +238,7 @@ tiers = [{ above_tokens = 10, input_usd = 2, output_usd = 4 }]
 """
 
 
-def test_a_file_gives_prices_with_all_they_can_say(tmp_path: Path) -> None:
+def test_a_file_can_set_every_price_field(tmp_path: Path) -> None:
     path = tmp_path / "models.toml"
     path.write_text(FILE)
     catalogue = Catalogue.load(path)
@@ -272,7 +272,7 @@ def test_an_error_in_a_files_change_names_its_place(tmp_path: Path, change: dict
         Catalogue.load(path)
 
 
-def test_a_files_changes_rise(tmp_path: Path) -> None:
+def test_the_changes_of_a_file_must_be_in_order(tmp_path: Path) -> None:
     path = tmp_path / "models.toml"
     path.write_text(FILE.replace("2026-12-01", "2027-01-01"))
     with pytest.raises(
@@ -281,7 +281,7 @@ def test_a_files_changes_rise(tmp_path: Path) -> None:
         Catalogue.load(path)
 
 
-def test_the_date_of_the_facts_is_the_files_else_the_catalogues() -> None:
+def test_the_date_of_prices_is_the_files_or_the_catalogues() -> None:
     bundled = Catalogue()
     assert bundled.overlaid([]).as_of == bundled.as_of
     assert bundled.overlaid([], as_of="2027-01-01").as_of == "2027-01-01"
@@ -290,7 +290,7 @@ def test_the_date_of_the_facts_is_the_files_else_the_catalogues() -> None:
         bundled.overlaid([], as_of="soon")
 
 
-def test_the_age_of_facts_is_unknown_where_nobody_dated_them() -> None:
+def test_the_age_of_undated_prices_is_unknown() -> None:
     day = (date.fromisoformat(Catalogue().as_of) + timedelta(days=7)).isoformat()
     assert Catalogue().age_days(day) == Catalogue().overlaid([{"id": "a/x"}]).age_days(day) == 7
     assert Catalogue([DATED], as_of="2026-01-01").age_days("2026-02-01") == 31

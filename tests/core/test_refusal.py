@@ -20,7 +20,7 @@ from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
 from routewright._core.model_selector import CAPABLE, Known
 from routewright._core.money import budget_nanos, sayable, usd_text
-from routewright._core.policy import Laid, checked_policy, publish
+from routewright._core.policy import Laid, checked_policy
 from routewright._core.routing.board import Board, Boards
 from routewright._core.routing.constraints import FitCheck, failures
 from routewright._core.routing.decide import decide
@@ -43,6 +43,7 @@ from routewright.wire import (
     TokenBounds,
 )
 
+from .policies import publish
 from .pools import TODAY, board, healths, inputs, pools, seldom
 from .test_decision import Case, model, simple
 

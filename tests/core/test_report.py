@@ -85,7 +85,7 @@ def by_model(counts: list[UsageCount], bucket: Bucket = "day") -> UsageReport:
         (None, "9999-12-31", ("9999-12-25", "9999-12-31")),
     ],
 )
-def test_a_report_is_about_the_days_asked_for_or_the_last_seven(
+def test_a_report_covers_the_given_days_or_the_last_seven(
     start: str | date | None, end: str | date | None, days: tuple[str, str]
 ) -> None:
     assert days_of(start, end, NOW) == days
@@ -99,13 +99,13 @@ def test_a_report_is_about_the_days_asked_for_or_the_last_seven(
         (datetime(2026, 11, 23, tzinfo=UTC), "2026-11-23"),
     ],
 )
-def test_today_is_that_of_utc(at: datetime, today: str) -> None:
+def test_today_is_the_day_in_utc(at: datetime, today: str) -> None:
     assert days_of(None, None, at.timestamp())[1] == today
     assert days_of("2026-11-20", None, at.timestamp())[1] == today
 
 
 @given(st.none() | st.dates(), st.none() | st.dates(), st.floats(0, 4e9))
-def test_days_are_in_order_and_not_too_many_or_refused(start: date | None, end: date | None, now: float) -> None:
+def test_any_days_are_valid_or_refused(start: date | None, end: date | None, now: float) -> None:
     try:
         first, last = days_of(start, end, now)
     except ValidationFailed:
@@ -140,7 +140,7 @@ ODD_DAYS = [
 
 
 @pytest.mark.parametrize(("given_", "value"), ODD_DAYS)
-def test_what_is_no_day_is_refused_with_the_value(given_: Any, value: str) -> None:
+def test_an_invalid_day_is_refused_with_the_value(given_: Any, value: str) -> None:
     assert refusal(days_of, given_, None, NOW) == Problem("start_date", f"is {value}", "write YYYY-MM-DD")
     assert refusal(days_of, "2026-11-22", given_, NOW) == Problem("end_date", f"is {value}", "write YYYY-MM-DD")
 
@@ -172,7 +172,7 @@ def test_ten_years_are_enough() -> None:
 
 
 @pytest.mark.parametrize("bucket", get_args(Bucket))
-def test_each_bucket_is_taken(bucket: Bucket) -> None:
+def test_each_bucket_is_accepted(bucket: Bucket) -> None:
     check_bucket(bucket, FIRST, LAST)
 
 
@@ -188,13 +188,13 @@ def test_each_bucket_is_taken(bucket: Bucket) -> None:
         (["day"], "a list", "one of hour, day, week, month"),
     ],
 )
-def test_what_is_no_bucket_is_refused_with_those_there_are(bucket: object, value: str, hint: str) -> None:
+def test_an_unknown_bucket_is_refused_with_the_known_ones(bucket: object, value: str, hint: str) -> None:
     problem = refusal(check_bucket, bucket, FIRST, LAST)
     assert (problem.path, problem.problem) == ("bucket", f"is {value}")
     assert problem.hint.endswith(hint)
 
 
-def test_hours_are_told_of_31_days_at_most() -> None:
+def test_hourly_reports_cover_at_most_31_days() -> None:
     first, longest = date(2026, 10, 1), date(2026, 10, 1) + timedelta(days=MAX_HOURLY_DAYS - 1)
     check_bucket("hour", first.isoformat(), longest.isoformat())
     check_bucket("day", first.isoformat(), "2030-01-01")
@@ -203,7 +203,7 @@ def test_hours_are_told_of_31_days_at_most() -> None:
 
 
 @pytest.mark.parametrize("group_by", ["model", "tenant", "workflow", "metadata.team", "metadata.x.y"])
-def test_usage_is_grouped_by_what_it_is_counted_by(group_by: str) -> None:
+def test_usage_is_grouped_by_counted_keys(group_by: str) -> None:
     check_group(group_by, ["team", "x.y"])
 
 
@@ -220,25 +220,25 @@ def test_usage_is_grouped_by_what_it_is_counted_by(group_by: str) -> None:
         (["model"], "a list"),
     ],
 )
-def test_usage_is_grouped_by_nothing_else_and_the_error_names_what_there_is(group_by: object, value: str) -> None:
+def test_an_unknown_group_is_refused_with_the_known_ones(group_by: object, value: str) -> None:
     problem = refusal(check_group, group_by, ["team", "x.y"])
     assert (problem.path, problem.problem) == ("group_by", f"is {value}")
     assert "one of model, tenant, workflow, metadata.team, metadata.x.y" in problem.hint
     assert "Settings(rollup_keys=...)" in problem.hint
 
 
-def test_a_group_that_is_misspelt_is_answered_with_the_nearest() -> None:
+def test_a_misspelt_group_gets_a_suggestion() -> None:
     assert "did you mean 'metadata.team'?" in refusal(check_group, "metadata.teams", ["team"]).hint
 
 
 @pytest.mark.parametrize("key", ["", "x" * 101, 7, None, "\ud800", "te\udfffam"])
-def test_a_name_to_count_by_is_a_short_text_of_whole_characters(key: object) -> None:
+def test_a_rollup_key_is_a_short_valid_text(key: object) -> None:
     problem = refusal(checked_keys, "rollup_keys", ["team", key])
     assert problem.path == "rollup_keys[1]"
     assert problem.hint == "name a key of the metadata, of at most 100 characters"
 
 
-def test_a_name_to_count_by_is_that_of_the_key_alone() -> None:
+def test_a_rollup_key_is_given_without_prefix() -> None:
     problem = refusal(checked_keys, "rollup_keys", ["metadata.team"])
     assert problem == Problem("rollup_keys[0]", "is 'metadata.team'", "leave out 'metadata.'")
     assert checked_keys("rollup_keys", ["team", "meta.data", "日本 😀", "tenant"]) == ("team", "meta.data", "日本 😀")
@@ -263,11 +263,11 @@ def test_a_name_to_count_by_is_that_of_the_key_alone() -> None:
         ("month", "2028-02-29", "2028-02-01T00:00:00Z"),
     ],
 )
-def test_a_bucket_begins_with_its_hour_day_monday_or_month(bucket: Bucket, start: str, begins: str) -> None:
+def test_a_bucket_starts_with_its_hour_day_monday_or_month(bucket: Bucket, start: str, begins: str) -> None:
     assert rows(by_model([count(start, "a/one", 1)], bucket)) == [(begins, "a/one", 1)]
 
 
-def test_what_lies_in_one_bucket_is_summed_up() -> None:
+def test_counts_of_one_bucket_are_summed() -> None:
     days = [count(f"2026-11-{n}", "a/one", 1, 0, 250_000_000, 500_000_000, 10, 20, 5) for n in range(15, 23)]
     report = by_model(days, "week")
     assert report.data == [
@@ -293,23 +293,23 @@ def test_what_lies_in_one_bucket_is_summed_up() -> None:
     assert report.totals == UsageTotals(requests=8, cost_usd=2.0, charged_usd=4.0, tokens=Tokens(80, 160, 40))
 
 
-def test_a_usage_report_says_what_it_is_about() -> None:
+def test_a_usage_report_repeats_its_query() -> None:
     report = usage_report(GroupedUsage([], []), FIRST, LAST, "week", "metadata.team")
     assert (report.start_date, report.end_date) == (FIRST, LAST)
     assert (report.bucket, report.group_by) == ("week", "metadata.team")
 
 
-def test_of_nothing_there_are_no_rows_and_the_totals_are_zero() -> None:
+def test_without_usage_there_are_no_rows_and_totals_are_zero() -> None:
     assert by_model([]).data == []
     assert by_model([]).totals == UsageTotals()
 
 
-def test_traces_without_a_model_are_the_group_none() -> None:
+def test_traces_without_a_model_are_in_the_group_none() -> None:
     counts = [count("2026-11-22", "", 3, 3), count("2026-11-22", "a/one", 1)]
     assert rows(by_model(counts)) == [("2026-11-22T00:00:00Z", "a/one", 1), ("2026-11-22T00:00:00Z", None, 3)]
 
 
-def test_traces_without_metadata_are_what_all_have_beyond_the_groups() -> None:
+def test_traces_without_metadata_are_the_total_minus_the_groups() -> None:
     everything = [count("2026-11-21", "a/one", 4), count("2026-11-22", "a/one", 5, 1, 9, 8, 7, 6, 5)]
     everything += [count("2026-11-22", "", 2, 2)]
     counts = [count("2026-11-21", "search", 4), count("2026-11-22", "ads", 3, 1, 4, 4, 4, 4, 4)]
@@ -327,13 +327,13 @@ def test_traces_without_metadata_are_what_all_have_beyond_the_groups() -> None:
     assert report.totals.errors == 3
 
 
-def test_groups_that_are_not_among_the_largest_are_other() -> None:
+def test_groups_beyond_the_largest_are_summed_as_other() -> None:
     counts = [count("2026-11-22", "a/one", 1), count("2026-11-22", None, 900)]
     assert rows(by_model(counts))[-1] == ("2026-11-22T00:00:00Z", "other", 900)
     assert GROUP_LIMIT == 100
 
 
-def test_a_group_that_is_called_other_is_not_the_rest() -> None:
+def test_a_group_named_other_is_not_the_rest() -> None:
     day = "2026-11-22"
     report = by_model([count(day, "other", 2), count(day, "a", 1), count(day, None, 9)])
     assert [(row.group, row.rest, row.requests) for row in report.data] == [
@@ -343,7 +343,7 @@ def test_a_group_that_is_called_other_is_not_the_rest() -> None:
     ]
 
 
-def test_rows_are_in_the_order_of_time_then_of_requests_then_of_names_and_the_rest_is_last() -> None:
+def test_rows_are_sorted_by_time_requests_and_name_with_the_rest_last() -> None:
     day = "2026-11-22"
     counts = [count(day, None, 99), count(day, "", 98), count(day, "c", 5), count(day, "a", 5), count(day, "b", 7)]
     counts += [count("2026-11-21", "a", 1), count("2026-11-21", "b", 2)]
@@ -362,7 +362,7 @@ COUNTS = st.dictionaries(st.tuples(DAYS, GROUPS), st.tuples(st.integers(1, 99), 
 
 
 @given(COUNTS, COUNTS, st.sampled_from(["day", "week", "month"]))
-def test_rows_add_up_to_the_totals_whatever_they_are_grouped_by(
+def test_rows_add_up_to_the_totals_for_any_grouping(
     named: list[UsageCount], unnamed: list[UsageCount], bucket: Bucket
 ) -> None:
     named = [row for row in named if row.group != ""]
@@ -399,7 +399,7 @@ def _amounts(row: UsageCount) -> tuple[int, ...]:
 # Cache
 
 
-def test_the_cache_report_tells_hits_misses_and_what_was_saved() -> None:
+def test_the_cache_report_has_hits_misses_and_savings() -> None:
     counts = [CacheCount("miss", 6, 0), CacheCount("60", 1, 250_000_000), CacheCount("older", 1, 500_000_000)]
     report = cache_report(counts, FIRST, LAST)
     assert (report.hits, report.misses, report.hit_rate, report.saved_usd) == (2, 6, 0.25, 0.75)
@@ -421,7 +421,7 @@ def test_each_hit_is_in_one_bucket_of_age_and_the_youngest_are_first() -> None:
     assert sum(bucket.hits for bucket in report.ttl_distribution) == report.hits == 30
 
 
-def test_without_a_look_up_there_is_no_hit_rate_and_all_ages_are_told() -> None:
+def test_without_lookups_there_is_no_hit_rate_and_all_ages_are_listed() -> None:
     report = cache_report([], FIRST, LAST)
     assert (report.hits, report.misses, report.hit_rate, report.saved_usd) == (0, 0, None, 0.0)
     assert [bucket.up_to_s for bucket in report.ttl_distribution] == [*map(float, AGES_S), None]
@@ -432,7 +432,7 @@ def test_without_a_look_up_there_is_no_hit_rate_and_all_ages_are_told() -> None:
 # Fallback
 
 
-def test_the_fallback_report_tells_how_often_why_and_how_attempts_ended() -> None:
+def test_the_fallback_report_has_rate_reasons_and_success_by_model() -> None:
     counts = [
         FallbackCount("model", "a/one", 4, 3),
         FallbackCount("model", "b/two", 9, 0),
@@ -452,7 +452,7 @@ def test_the_fallback_report_tells_how_often_why_and_how_attempts_ended() -> Non
     ]
 
 
-def test_where_no_model_was_called_there_is_no_rate() -> None:
+def test_without_model_calls_there_is_no_rate() -> None:
     report = fallback_report([], FIRST, LAST)
     assert (report.triggered, report.rate, report.reasons, report.candidates) == (0, None, {}, [])
     assert fallback_report([FallbackCount("request", "", 5, 0)], FIRST, LAST).rate == 0.0
@@ -461,7 +461,7 @@ def test_where_no_model_was_called_there_is_no_rate() -> None:
 # Latency
 
 
-def test_the_latency_report_tells_quantiles_and_the_most_requests_first() -> None:
+def test_the_latency_report_has_quantiles_with_the_most_requests_first() -> None:
     slow = {bucket_of(10.0): 90, bucket_of(500.0): 8, bucket_of(9_000.0): 2}
     some = {bucket_of(70.0): 3}
     counts = [

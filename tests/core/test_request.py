@@ -124,7 +124,7 @@ def test_a_full_body_and_a_full_dict_are_the_same_request() -> None:
     assert decode_request(json.dumps(FULL).encode()) == as_request(FULL, {})
 
 
-def test_structs_may_stand_wherever_a_dict_may() -> None:
+def test_structs_are_accepted_wherever_dicts_are() -> None:
     structs: dict[str, Any] = {
         "budget": Budget(0.01, 2000),
         "fallback": Fallback([], 1),
@@ -139,7 +139,7 @@ def test_structs_may_stand_wherever_a_dict_may() -> None:
     assert made.tools == [Tool(function=FunctionSpec("f")), Tool(name="g")]
 
 
-def test_keyword_arguments_go_on_top() -> None:
+def test_keyword_arguments_override_fields() -> None:
     base = as_request({"messages": [HELLO], "goal": "cost", "models": ["a"]}, {})
     assert as_request(base, {"goal": "quality"}).goal == "quality"
     assert (
@@ -166,19 +166,19 @@ def test_no_tools_is_the_same_as_none() -> None:
     assert as_request("Hello", {"tools": [], "tool_choice": "auto"}).tools is None
 
 
-def test_whole_numbers_may_be_written_either_way() -> None:
+def test_whole_numbers_may_be_written_as_floats() -> None:
     made = decode_request(b'{"messages":[{"role":"user","content":""}],"timeout_ms":2000.0,"budget":{"maxTokens":2e3}}')
     assert (made.timeout_ms, made.budget) == (2000, Budget(max_tokens=2000))
 
 
-def test_metadata_is_parted_from_the_callers_object() -> None:
+def test_metadata_is_copied_from_the_callers_object() -> None:
     metadata: dict[str, Any] = {"tags": ["a"]}
     made = as_request("Hello", {"metadata": metadata})
     metadata["tags"].append("b")
     assert made.metadata == {"tags": ["a"]}
 
 
-def test_strings_of_other_classes_become_plain() -> None:
+def test_str_subclasses_become_plain() -> None:
     class Markup(str):
         __slots__ = ()
 
@@ -434,7 +434,7 @@ def test_limits_themselves_are_allowed() -> None:
         ),
     ],
 )
-def test_a_refusal_names_place_value_and_remedy(fields: dict[str, Any], message: str) -> None:
+def test_a_refusal_has_path_value_and_hint(fields: dict[str, Any], message: str) -> None:
     (said,) = refusals(**fields)
     assert said.startswith(message)
 
@@ -460,7 +460,7 @@ def test_an_unknown_name_gets_the_nearest_known_one(name: str, hint: str) -> Non
     assert problems("Hello", **{name: 1}) == [(name, "is not an argument", mine)]
 
 
-def test_one_message_alone_is_told_to_go_into_a_list() -> None:
+def test_a_single_message_gets_the_hint_to_use_a_list() -> None:
     assert problems(HELLO) == [("role", "is not a field", "pass a list of messages")]
 
 
@@ -471,18 +471,18 @@ def test_messages_cannot_be_a_keyword_argument() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 5, b"Hello", Message("user", "Hello"), {1, 2}])
-def test_what_is_no_request_is_told_what_one_is(value: Any) -> None:
+def test_an_invalid_request_is_refused_with_a_hint(value: Any) -> None:
     [(path, problem, hint)] = problems(value)
     assert (path, hint) == ("", "pass a string, a list of messages, a dict or a RouteRequest")
     assert problem.endswith("is not a request")
 
 
-def test_all_problems_are_told_at_once_up_to_a_bound() -> None:
+def test_all_problems_are_listed_up_to_a_limit() -> None:
     assert len(problems("Hello", goal="x", strategy="y", models=[], timeout_ms=0)) == 4
     assert len(problems([{"role": "user"}] * 100)) == MAX_PROBLEMS
 
 
-def test_the_text_of_a_message_is_in_no_error() -> None:
+def test_no_error_contains_message_text() -> None:
     for value in (
         {"messages": "my secret"},
         {"messages": [{"role": "user", "content": {"my secret": 1}}]},
@@ -493,18 +493,18 @@ def test_the_text_of_a_message_is_in_no_error() -> None:
 
 
 @pytest.mark.parametrize("image", [{"url": "data:text/html;base64,my secret"}, "data:image/png;base64,my secret"])
-def test_the_content_of_an_image_is_in_no_error(image: Any) -> None:
+def test_no_error_contains_image_content(image: Any) -> None:
     said = problems([{"role": "user", "content": [{"type": "image_url", "image_url": image}]}])
     assert "secret" not in str(said)
 
 
-def test_what_stands_in_the_place_of_a_request_is_not_repeated() -> None:
+def test_a_wrong_value_in_place_of_a_request_is_not_echoed() -> None:
     with pytest.raises(ValidationFailed, match="must be a dict, got a string") as caught:
         decode_request(b'"sk-canary"')
     assert "canary" not in str(caught.value)
 
 
-def test_a_number_that_nothing_holds_is_refused_with_its_place() -> None:
+def test_a_number_out_of_range_is_refused_with_its_path() -> None:
     for number in ("1e400", "9" * 5_000):
         body = f'{{"messages":[{{"role":"user","content":""}}],"budget":{{"maxCostUsd":{number}}}}}'
         with pytest.raises(ValidationFailed) as caught:
@@ -512,12 +512,12 @@ def test_a_number_that_nothing_holds_is_refused_with_its_place() -> None:
         assert caught.value.problems == [("budget.maxCostUsd", "number out of range", "for example 0.01")]
 
 
-def test_a_number_that_nothing_holds_is_refused_in_metadata_too() -> None:
+def test_a_number_out_of_range_in_metadata_is_refused() -> None:
     with pytest.raises(ValidationFailed, match="number out of range"):
         decode_request(b'{"messages":[{"role":"user","content":""}],"metadata":{"a":[1e400]}}')
 
 
-def test_of_many_models_that_are_wrong_no_more_are_looked_at_than_are_told() -> None:
+def test_checking_stops_at_the_limit_of_problems() -> None:
     found: list[Problem] = []
     check_ids("models", ["a"] * 1_000, found)
     assert len(found) == MAX_PROBLEMS
@@ -587,20 +587,20 @@ def test_an_argument_of_a_wrong_type_is_refused(overrides: dict[str, Any], path:
     assert [found[:2] for found in problems("Hello", **overrides)] == [(path, problem)]
 
 
-def test_an_argument_that_is_none_is_told_which_there_are() -> None:
+def test_an_unknown_argument_is_refused_with_the_known_ones() -> None:
     ((_, _, hint),) = problems("Hello", quux=1)
     assert hint.startswith("known: goal, strategy, policy_id, models,")
     assert "messages" not in hint
     assert "stream" not in hint
 
 
-def test_numbers_of_numpy_become_plain_inside_a_dict_too() -> None:
+def test_numpy_numbers_inside_a_dict_become_plain() -> None:
     made = as_request("Hello", {"budget": {"maxCostUsd": np.float64(0.5), "maxTokens": np.int64(900)}})
     assert made.budget == Budget(0.5, 900)
     assert type(made.budget.max_cost_usd) is float
 
 
-def test_numbers_of_numpy_become_plain() -> None:
+def test_numpy_numbers_become_plain() -> None:
     made = as_request("Hello", {"metadata": {"n": np.int64(5), "x": np.float32(0.5)}, "timeout_ms": np.int64(9)})
     assert made.metadata == {"n": 5, "x": 0.5}
     assert (type(made.metadata["n"]), type(made.timeout_ms)) == (int, float)
@@ -622,7 +622,7 @@ def test_numbers_of_numpy_become_plain() -> None:
         lambda value: {"tools": [{"type": "function", "name": "a", "parameters": value}]},
     ],
 )
-def test_what_only_looks_like_a_mapping_is_none(at: Callable[[Any], dict[str, Any]], value: Any) -> None:
+def test_a_mapping_lookalike_is_refused(at: Callable[[Any], dict[str, Any]], value: Any) -> None:
     fields = at(value)
     for refused in (problems({"messages": [HELLO], **fields}), problems("Hello", **fields)):
         assert len(refused) == 1
@@ -630,14 +630,14 @@ def test_what_only_looks_like_a_mapping_is_none(at: Callable[[Any], dict[str, An
         assert "must be" in refused[0].problem or "is not JSON" in refused[0].problem
 
 
-def test_a_mapping_of_any_class_is_an_object_wherever_one_may_stand() -> None:
+def test_any_mapping_is_accepted_as_an_object() -> None:
     held = MappingProxyType({"maxCostUsd": 0.5})
     made = as_request("Hello", {"budget": held, "metadata": {"row": MappingProxyType({"n": 1})}})
     assert (made.budget, made.metadata) == (Budget(0.5), {"row": {"n": 1}})
     assert as_request(MappingProxyType({"messages": [HELLO], "budget": held}), {}).budget == Budget(0.5)
 
 
-def test_a_mapping_that_fails_is_told_by_the_kind_of_its_fault() -> None:
+def test_a_mapping_that_raises_is_refused_with_the_exception_type() -> None:
     class Lazy(UserDict[str, Any]):
         def __getitem__(self, key: str) -> Any:
             raise LookupError("canary")
@@ -646,7 +646,7 @@ def test_a_mapping_that_fails_is_told_by_the_kind_of_its_fault() -> None:
     assert str(problem) == "budget: holds a value that raised LookupError; pass plain dicts, strings and numbers"
 
 
-def test_half_a_surrogate_pair_is_refused_wherever_text_may_stand() -> None:
+def test_an_unpaired_surrogate_is_refused_in_every_text() -> None:
     bad = "x\ud800"
     for value, overrides in (
         (bad, {}),
@@ -703,7 +703,7 @@ def picture(url: str) -> dict[str, Any]:
         (FULL, (2 * Need.JSON_SCHEMA - 1) & ~Need.TOP_P & ~Need.JSON_OBJECT),
     ],
 )
-def test_needs_are_read_off_the_request(fields: dict[str, Any], needs: int) -> None:
+def test_needs_follow_from_the_request(fields: dict[str, Any], needs: int) -> None:
     assert needs_of(as_request({"messages": [HELLO], **fields}, {})) == needs
 
 
@@ -716,14 +716,14 @@ def test_nearest_finds_close_names_and_no_others() -> None:
 
 
 def test_a_hint_among_thousands_of_names_compares_some_of_the_same_first_letter() -> None:
-    known = ["other/large", *(f"mine/model-{n}" for n in range(100_000)), "Quite/another", "mine/zebra"]
+    known = ["other/large", *(f"mine/model-{n}" for n in range(10_000)), "Quite/another", "mine/zebra"]
     assert nearest("Othr/large", known) == "other/large"
     assert nearest("quite/anothr", known) == "Quite/another"
     assert nearest("mine/model-7", known) == "mine/model-7"
     assert nearest("mine/xebra", known) != "mine/zebra"
 
 
-def test_of_many_unknown_fields_only_those_that_are_told_get_a_hint() -> None:
+def test_hints_are_computed_only_for_listed_problems() -> None:
     found: list[Problem] = []
     _check_fields("params.response_format", {f"field_{n}": 1 for n in range(1_000)}, found)
     assert len(found) == MAX_PROBLEMS
@@ -826,7 +826,7 @@ def test_any_bytes_are_a_request_or_a_validation_error(body: bytes, at: int, spl
 
 
 @given(bent())
-def test_checking_again_changes_nothing_and_what_is_sent_comes_back(value: Any) -> None:
+def test_checking_is_idempotent_and_survives_a_round_trip(value: Any) -> None:
     once = outcome(value)
     if once is not None:
         assert checked(once) == once
@@ -834,12 +834,12 @@ def test_checking_again_changes_nothing_and_what_is_sent_comes_back(value: Any) 
 
 
 @given(bent())
-def test_a_body_and_a_dict_are_judged_alike(value: Any) -> None:
+def test_a_body_and_a_dict_are_checked_the_same(value: Any) -> None:
     body = msgspec.json.encode(value)  # NaN becomes null
     assert decoded(body) == outcome(json.loads(body))
 
 
-def test_the_callers_list_stays_the_callers() -> None:
+def test_later_changes_of_the_callers_list_have_no_effect() -> None:
     messages = [Message("user", "hi")]
     made = as_request(RouteRequest(messages), {})
     messages.append(Message("user", "more"))

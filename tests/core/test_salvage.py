@@ -30,7 +30,7 @@ def test_without_its_trace_a_call_keeps_its_bill_and_its_answer() -> None:
 
 
 @given(st.lists(st.integers(0, 100), max_size=4), st.integers(0, 150))
-def test_a_bounded_bill_is_as_near_to_what_was_paid_as_what_was_reserved_lets_it(costs: list[int], most: int) -> None:
+def test_a_bounded_bill_is_the_cost_up_to_the_reservation(costs: list[int], most: int) -> None:
     less = bounded(facts(*costs, run_nanos=sum(costs)), most)
     assert sum(row.cost_nanos for row in less.rows) == min(sum(costs), most)
     assert all(0 <= row.charge_nanos <= row.cost_nanos for row in less.rows)

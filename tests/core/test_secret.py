@@ -14,7 +14,7 @@ from routewright.wire.account import Secret, without_password
 KEY = "sk-Canary/0123456789+abcdef"
 
 
-def test_secret_is_hidden_from_all_that_writes() -> None:
+def test_a_secret_is_hidden_in_every_output() -> None:
     secret = Secret(KEY)
     assert secret.reveal() == KEY
     assert Secret(secret).reveal() == KEY

@@ -66,12 +66,12 @@ def code_of(secret: str, at: int, body: bytes) -> str:
         ),
     ],
 )
-def test_codes_are_those_of_the_rfc(key: bytes, head: bytes, body: bytes, code: str) -> None:
+def test_codes_match_the_vectors_of_the_rfc(key: bytes, head: bytes, body: bytes, code: str) -> None:
     assert Key(key).code(head, body).hex() == code
 
 
 @given(st.binary(max_size=200), st.binary(max_size=100), st.binary(max_size=300))
-def test_a_code_is_hmac_with_sha_256_however_long_the_key(key: bytes, head: bytes, body: bytes) -> None:
+def test_a_code_is_hmac_sha_256_for_any_key_length(key: bytes, head: bytes, body: bytes) -> None:
     made = Key(key)
     assert (
         made.code(head, body) == hmac.new(key, head + body, hashlib.sha256).digest() == hmac_by_hand(key, head + body)
@@ -80,11 +80,11 @@ def test_a_code_is_hmac_with_sha_256_however_long_the_key(key: bytes, head: byte
 
 
 @pytest.mark.parametrize("length", [63, 64, 65])
-def test_keys_as_long_as_a_block_are_used_as_they_are_and_longer_ones_hashed(length: int) -> None:
+def test_keys_longer_than_a_block_are_hashed(length: int) -> None:
     assert Key(b"k" * length).code(b"", BODY) == hmac_by_hand(b"k" * length, BODY)
 
 
-def test_a_header_is_what_openssl_makes_of_timestamp_and_body() -> None:
+def test_a_header_matches_openssl() -> None:
     assert header_of(KEYS, BODY, NOW) == f"t={NOW},v1={code_of(SECRET, NOW, BODY)}"
     assert header_of(KEYS, BODY, NOW) == (
         "t=1763812800,v1=37cbb453e113ce2b37714098dfaf6e09806c25db984119ef1027324c9694105f"
@@ -110,7 +110,7 @@ def test_a_header_is_what_openssl_makes_of_timestamp_and_body() -> None:
         ),
     ],
 )
-def test_standard_webhooks_own_vectors_come_out(
+def test_headers_match_the_vectors_of_standard_webhooks(
     secret: str, event_id: str, at: int, body: bytes, signature: str
 ) -> None:
     """Those of its libraries."""
@@ -120,13 +120,13 @@ def test_standard_webhooks_own_vectors_come_out(
     check_headers(keys, body, headers, at)
 
 
-def test_the_key_of_standard_webhooks_is_what_stands_in_base64_behind_the_prefix() -> None:
+def test_the_key_of_standard_webhooks_is_decoded_from_base64() -> None:
     code = hmac_by_hand(b64decode(SECRET[6:]), f"evt_1.{NOW}.".encode() + BODY)
     assert headers_of(STANDARD, BODY, NOW, "evt_1")["webhook-signature"] == f"v1,{b64encode(code).decode()}"
 
 
 @pytest.mark.parametrize("apart_s", [-300, -299.5, -1, 0, 1, 299.5, 300])
-def test_five_minutes_either_way_are_taken(apart_s: float) -> None:
+def test_timestamps_within_five_minutes_are_accepted(apart_s: float) -> None:
     check_header(KEYS, BODY, header_of(KEYS, BODY, NOW), NOW + apart_s)
     check_headers(STANDARD, BODY, headers_of(STANDARD, BODY, NOW, "evt_1"), NOW + apart_s)
 
@@ -135,7 +135,7 @@ def test_five_minutes_either_way_are_taken(apart_s: float) -> None:
     ("apart_s", "said"),
     [(-301, "301.0 s ahead"), (-300.001, "300.0 s ahead"), (300.001, "300.0 s ago"), (301, "301.0 s ago")],
 )
-def test_more_than_five_minutes_are_refused(apart_s: float, said: str) -> None:
+def test_timestamps_beyond_five_minutes_are_refused(apart_s: float, said: str) -> None:
     with pytest.raises(SignatureError, match=f"signed {said}, and 300 s are allowed"):
         check_header(KEYS, BODY, header_of(KEYS, BODY, NOW), NOW + apart_s)
     with pytest.raises(SignatureError, match=said):
@@ -161,7 +161,7 @@ OTHER = code_of(SECRET, NOW, b"another body")
         f"t={NOW},v1={GOOD},".ljust(MAX_CHARS, ","),
     ],
 )
-def test_these_headers_are_taken(header: str) -> None:
+def test_valid_service_headers_are_accepted(header: str) -> None:
     check_header(KEYS, BODY, header, NOW)
 
 
@@ -214,7 +214,7 @@ def test_these_headers_are_taken(header: str) -> None:
         f"t={NOW},v1={GOOD},".ljust(MAX_CHARS + 1, ","),
     ],
 )
-def test_these_headers_are_refused(header: str) -> None:
+def test_invalid_service_headers_are_refused(header: str) -> None:
     with pytest.raises(SignatureError):
         check_header(KEYS, BODY, header, NOW)
 
@@ -231,7 +231,7 @@ SIGNATURE = STANDARD_HEADERS["webhook-signature"]
         {"Content-Type": "application/json", "X-Webhook-Id": "other", "via": "a", "Via": "b"},
     ],
 )
-def test_these_headers_of_standard_webhooks_are_taken(change: dict[str, str]) -> None:
+def test_valid_standard_headers_are_accepted(change: dict[str, str]) -> None:
     check_headers(STANDARD, BODY, STANDARD_HEADERS | change, NOW)
     check_headers(STANDARD, BODY, {name.title(): value for name, value in (STANDARD_HEADERS | change).items()}, NOW)
 
@@ -262,19 +262,19 @@ def test_these_headers_of_standard_webhooks_are_taken(change: dict[str, str]) ->
         ({"webhook-signature": SIGNATURE.ljust(MAX_CHARS + 1)}, "not ASCII of at most"),
     ],
 )
-def test_these_headers_of_standard_webhooks_are_refused(change: dict[str, object], said: str) -> None:
+def test_invalid_standard_headers_are_refused(change: dict[str, object], said: str) -> None:
     with pytest.raises(SignatureError, match=said):
         check_headers(STANDARD, BODY, STANDARD_HEADERS | change, NOW)
 
 
-def test_an_id_cannot_reach_into_the_timestamp_nor_the_body() -> None:
+def test_an_id_cannot_extend_into_timestamp_or_body() -> None:
     """``x.1.2.y`` could be read as id ``x.1`` and body ``y``."""
     headers = headers_of(STANDARD, f"{NOW}.y".encode(), NOW, "x")
     with pytest.raises(SignatureError, match="is not a valid id"):
         check_headers(STANDARD, b"y", headers | {"webhook-id": f"x.{NOW}"}, NOW)
 
 
-def test_signatures_are_compared_in_constant_time_and_not_more_than_a_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signatures_are_compared_in_constant_time_at_most_a_hundred_times(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[tuple[bytes, bytes]] = []
     monkeypatch.setattr("routewright._core.crypto.hmac.compare_digest", lambda *codes: compared.append(codes))
     keys = keys_of([f"whsec_{place:032}" for place in range(MAX_SECRETS)], whole)
@@ -286,7 +286,7 @@ def test_signatures_are_compared_in_constant_time_and_not_more_than_a_hundred(mo
 
 
 @pytest.mark.parametrize("module", [signature, door])
-def test_nothing_else_compares_what_is_not_known_to_all(module: ModuleType) -> None:
+def test_only_one_function_compares_secrets(module: ModuleType) -> None:
     """By construction: whatever ``==``, ``!=`` and ``in`` compare, one side stands in the source."""
     known = {"ID", "TIMESTAMP", "SIGNATURE", "_NAMES", "_KEY_BYTES", "HIDDEN", "MAX_SECRETS", "TOLERANCE_S", "found"}
     known |= {"self._ids"}  # ids of events that were verified

@@ -51,9 +51,7 @@ WHOLE = [-1, 2**53, 2**63, 2**64, 10**400, 0, 7]
 
 
 @given(st.sampled_from(PLACES), st.sampled_from([*ODD, *WHOLE]))
-def test_whatever_number_a_trace_holds_it_is_refused_by_its_place_or_read_again_and_counted(
-    place: Place, number: float
-) -> None:
+def test_any_number_in_a_trace_is_refused_or_stored_and_counted(place: Place, number: float) -> None:
     try:
         trace = changed(place, number)
     except msgspec.ValidationError:
@@ -99,19 +97,19 @@ def cache_span(**given_: Any) -> Span:
         ("trace.spans[0].finish_reason", make_trace(1, spans=[model_span("a/one", finish_reason="\ud800")])),
     ],
 )  # fmt: skip
-def test_what_could_not_be_read_again_or_counted_is_refused_by_its_place(path: str, trace: Trace) -> None:
+def test_a_trace_that_cannot_be_stored_is_refused_with_the_path(path: str, trace: Trace) -> None:
     with pytest.raises(ValidationFailed) as refused:
         checked_trace(trace)
     assert [problem.path for problem in refused.value.problems] == [path]
 
 
-def test_no_more_than_twenty_problems_are_told() -> None:
+def test_at_most_twenty_problems_are_listed() -> None:
     with pytest.raises(ValidationFailed) as refused:
         checked_trace(make_trace(1, spans=[cache_span(saved_usd=nan)] * 100))
     assert len(refused.value.problems) == 20
 
 
-def test_the_largest_amounts_that_are_taken_are_counted_whole() -> None:
+def test_the_largest_accepted_amounts_are_counted_exactly() -> None:
     spans = [cache_span(saved_usd=1e6, age_s=1e9), model_span("a/one", cost_usd=1e6, cost_range_usd=(0.0, 1e6))]
     tokens = Tokens(10**12, 10**12, 10**12)
     trace = make_trace(1, spans=spans, cost_usd=1e6, charged_usd=1e6, duration_ms=1e12, tokens=tokens)

@@ -31,7 +31,7 @@ def test_fields_of_an_event_are_read() -> None:
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
-def test_each_line_end_of_the_standard_ends_a_line(end: bytes) -> None:
+def test_lf_cr_and_crlf_end_a_line(end: bytes) -> None:
     assert parsed(end.join([b"data: a", b"data: b", b"", b"data: c", b"", b""])) == [SseEvent("a\nb"), SseEvent("c")]
 
 
@@ -44,7 +44,7 @@ def test_crlf_split_between_pieces_is_one_line_end() -> None:
     assert parsed(b"data: a\r", b"\ndata: b\r", b"", b"\n\r", b"\n") == [SseEvent("a\nb")]
 
 
-def test_byte_order_mark_is_dropped_at_the_start_alone() -> None:
+def test_a_byte_order_mark_is_dropped_only_at_the_start() -> None:
     assert parsed(b"\xef\xbb", b"\xbfdata: a\n\n\xef\xbb\xbfdata: b\n\ndata: \xef\xbb\xbfc\n\n") == [
         SseEvent("a"),
         SseEvent("\ufeffc"),
@@ -67,7 +67,7 @@ def test_event_without_data_is_none() -> None:
     assert parsed(b"event: ping\n\n\n\ndata: a\n\n") == [SseEvent("a")]
 
 
-def test_event_that_the_stream_breaks_off_in_is_not_given() -> None:
+def test_an_incomplete_last_event_is_dropped() -> None:
     assert parsed(b"data: a\n\ndata: b\n") == [SseEvent("a")]
 
 
@@ -77,7 +77,7 @@ def test_code_point_split_between_pieces_is_whole() -> None:
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_what_stands_outside_of_events_from_a_brace_on_is_kept(end: bytes, size: int) -> None:
+def test_text_outside_events_is_kept_from_a_brace_on(end: bytes, size: int) -> None:
     told = b'{\n  "error": {\n    "code": 503\n  }\n}'.replace(b"\n", end or b"\n") + end
     stream, parser = b": life\nfoo: x\n}\ndata: a\n\n" + told, SseParser()
     pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
@@ -85,13 +85,13 @@ def test_what_stands_outside_of_events_from_a_brace_on_is_kept(end: bytes, size:
     assert json.loads(parser.stray()) == {"error": {"code": 503}}
 
 
-def test_an_error_as_a_field_of_its_own_is_kept() -> None:
+def test_an_error_field_is_kept() -> None:
     parser = SseParser()
     assert list(parser.feed(b'data: a\n\nerror: {"code": 500}\n\n')) == [SseEvent("a")]
     assert json.loads(parser.stray()) == {"error": {"code": 500}}
 
 
-def test_what_stands_outside_of_events_fills_no_memory_and_takes_nothing_from_them() -> None:
+def test_text_outside_events_is_bounded_and_loses_no_event() -> None:
     parser = SseParser()
     lines = b"".join(b'{"a": "%d"}\n' % n for n in range(5000))
     assert list(parser.feed(lines + b"data: a\n\ndata: b")) == [SseEvent("a")]
@@ -99,7 +99,7 @@ def test_what_stands_outside_of_events_fills_no_memory_and_takes_nothing_from_th
     assert SseParser().stray() == ""
 
 
-def test_text_that_is_not_utf8_is_a_fault_that_holds_no_text() -> None:
+def test_invalid_utf8_is_a_fault_without_the_text() -> None:
     parser = SseParser()
     with pytest.raises(ProviderFault, match="not UTF-8") as caught:
         list(parser.feed(b"data: secret \xff\n\n"))
@@ -132,7 +132,7 @@ def test_any_chunking_gives_the_same_events(lines: list[bytes], ends: list[bytes
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_text_comes_through_as_it_was(text: str) -> None:
+def test_text_is_unchanged(text: str) -> None:
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     event = "".join(f"data: {line}\n" for line in lines)
     assert parsed(f"{event}\n".encode()) == [SseEvent("\n".join(lines))]

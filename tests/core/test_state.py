@@ -66,7 +66,7 @@ def full(**terms: Any) -> Ledger:
 # Which purses
 
 
-def test_a_call_is_paid_from_key_account_and_month_the_innermost_first() -> None:
+def test_a_call_is_paid_from_key_account_and_month_in_order() -> None:
     terms = make_account(prepaid=True, monthly_nanos=3)
     assert [*purses_of(terms, make_key(budget_nanos=1), "2026-11").items()] == [
         ("key:k", 1), ("key:k:2026-11", None), ("account", -1), (MONTH, 3),
@@ -94,14 +94,14 @@ def test_without_a_limit_nothing_is_reserved_and_all_is_counted() -> None:
     assert ledger.purses() == dict.fromkeys(hold.purses, (7, 0))
 
 
-def test_the_month_of_a_call_is_that_in_which_it_came() -> None:
+def test_a_call_belongs_to_the_month_it_arrived_in() -> None:
     ledger = full()
     assert ledger.hold("c", 5).purses == ("account", MONTH)
     assert ledger.hold("d", 5, at=NEXT_MONTH_S).purses == ("account", "month:2026-12")
     assert ledger.hold("e", 5).purses == ("account", MONTH), "asked in turn"
 
 
-def test_a_key_of_one_name_is_another_in_another_account() -> None:
+def test_keys_of_the_same_name_in_two_accounts_are_separate() -> None:
     ledger = Ledger(make_key(limits=RateLimits(requests_per_min=1)))
     ledger.paper.keys["other", "k"] = make_key(account="other", limits=RateLimits(requests_per_min=1))
     for account in ("acme", "other"):
@@ -113,7 +113,7 @@ def test_a_key_of_one_name_is_another_in_another_account() -> None:
 # Others that wait
 
 
-def test_who_comes_later_stands_behind_those_who_wait_and_hears_the_limit() -> None:
+def test_a_new_call_queues_behind_waiting_ones_and_learns_the_limit() -> None:
     ledger = full()
     ledger.state.queued["acme", MONTH] = 1
     found = ledger.ask("c", 10)
@@ -124,14 +124,14 @@ def test_who_comes_later_stands_behind_those_who_wait_and_hears_the_limit() -> N
     ledger.hold("free", 0)
 
 
-def test_who_holds_something_does_not_stand_behind_those_who_wait() -> None:
+def test_a_running_call_does_not_queue_behind_waiting_ones() -> None:
     ledger = full()
     ledger.hold("c", 10)
     ledger.state.queued["acme", MONTH] = 1
     ledger.hold("c", 20)
 
 
-def test_what_is_freed_is_noted_only_where_somebody_waits() -> None:
+def test_freed_money_is_noted_only_if_a_call_waits() -> None:
     ledger = full()
     ledger.hold("c", 10)
     ledger.release("c")
@@ -148,7 +148,7 @@ def test_what_is_freed_is_noted_only_where_somebody_waits() -> None:
 # Widening
 
 
-def test_a_call_in_a_run_is_widened_in_its_run_too() -> None:
+def test_widening_a_call_of_a_run_widens_its_run() -> None:
     ledger = full()
     hold = ledger.hold("c", 100, run=RunLimit("r", 300))
     short = ledger.state.widen(hold, 301)
@@ -159,7 +159,7 @@ def test_a_call_in_a_run_is_widened_in_its_run_too() -> None:
     assert ledger.purse("run:r", run=RUN).spent_nanos == 250
 
 
-def test_less_is_always_to_be_had() -> None:
+def test_a_reservation_can_always_shrink() -> None:
     ledger = full()
     hold = ledger.hold("c", 400)
     ledger.settle("other", make_row("other", charge=2_000))
@@ -167,7 +167,7 @@ def test_less_is_always_to_be_had() -> None:
     assert isinstance(ledger.state.widen(hold, 400), Short)
 
 
-def test_what_was_admitted_before_there_was_a_limit_is_widened_within_it() -> None:
+def test_a_call_admitted_before_a_limit_is_widened_within_it() -> None:
     ledger = Ledger()
     hold = ledger.hold("c", 100)
     assert ledger.state.widen(hold, 200) is None
@@ -181,7 +181,7 @@ def test_what_was_admitted_before_there_was_a_limit_is_widened_within_it() -> No
 # Idempotency keys
 
 
-def test_a_key_is_looked_at_before_limits_and_money() -> None:
+def test_the_key_is_checked_before_limits_and_money() -> None:
     ledger = Ledger(limits=RateLimits(requests_per_min=1), monthly_nanos=10)
     ledger.hold("c", 10, claim=one())
     assert ledger.ask("d", 10, claim=one()) == Wait(scope_of(Caller("acme"), "i"), None)
@@ -193,7 +193,7 @@ def test_a_key_is_looked_at_before_limits_and_money() -> None:
         ledger.ask("d", 10)
 
 
-def test_who_waited_for_a_key_for_too_long_may_ask_again() -> None:
+def test_a_call_that_waited_too_long_for_a_key_may_retry() -> None:
     found = Wait(b"key", None).give_up()
     assert isinstance(found, RouterTimeoutError)
     assert "retry with the same key" in str(found)
@@ -202,7 +202,7 @@ def test_who_waited_for_a_key_for_too_long_may_ask_again() -> None:
 # What is left
 
 
-def test_what_is_left_is_told_from_memory_and_only_what_is_there() -> None:
+def test_left_reads_only_memory() -> None:
     ledger = full()
     caller = by_key("k")
     assert ledger.state.left(caller, AT_S, None) is None, "nobody asked yet"
@@ -217,7 +217,7 @@ def test_what_is_left_is_told_from_memory_and_only_what_is_there() -> None:
     assert ledger.state.left(caller, AT_S, None) is None, "its terms may be others"
 
 
-def test_what_is_left_does_not_count_what_others_hold_and_may_be_less_than_nothing() -> None:
+def test_left_ignores_reservations_and_may_be_negative() -> None:
     ledger = full()
     ledger.hold("c", 900)
     assert ledger.state.look(Caller("acme"), AT_S, None).nanos == 1_000
@@ -228,7 +228,7 @@ def test_what_is_left_does_not_count_what_others_hold_and_may_be_less_than_nothi
 # What the books do not say yet
 
 
-def test_what_was_charged_and_not_written_yet_counts_when_sums_are_read() -> None:
+def test_unwritten_charges_count_when_sums_are_loaded() -> None:
     ledger = full()
     ledger.hold("c", 900)
     ledger.change()
@@ -236,7 +236,7 @@ def test_what_was_charged_and_not_written_yet_counts_when_sums_are_read() -> Non
     assert ledger.purse(MONTH).spent_nanos == 300
 
 
-def test_a_threshold_is_counted_with_what_is_charged_after_the_terms_changed() -> None:
+def test_thresholds_count_charges_made_after_a_change_of_terms() -> None:
     ledger = full()
     ledger.hold("c", 900)
     ledger.change()
@@ -249,7 +249,7 @@ def test_a_threshold_is_counted_with_what_is_charged_after_the_terms_changed() -
 # Owners
 
 
-def test_who_holds_something_and_is_silent_for_a_lease_is_told_of_to_the_others() -> None:
+def test_an_owner_with_holds_that_is_silent_for_a_lease_is_reported() -> None:
     ledger = full()
     ledger.hold("c", 10)
     ledger.wait(LEASE_S)
@@ -278,7 +278,7 @@ def test_a_call_that_should_have_ended_a_lease_ago_is_overdue() -> None:
         assert ledger.state.overdue(2, LEASE_S) == []
 
 
-def test_what_expires_is_free_but_for_its_place_in_the_windows_and_what_its_run_may_have_spent() -> None:
+def test_an_expired_hold_is_freed_except_for_windows_and_its_run() -> None:
     ledger = full(limits=RateLimits(requests_per_min=2, tokens_per_min=10, concurrency=1))
     ledger.hold("c", 800, caller=by_key("k"), run=RUN, tokens=4, claim=one())
     ledger.expire("c")
@@ -292,7 +292,7 @@ def test_what_expires_is_free_but_for_its_place_in_the_windows_and_what_its_run_
 # The log
 
 
-def test_an_owner_is_heard_with_each_thing_it_does_by_those_who_follow() -> None:
+def test_each_tick_of_an_owner_renews_its_lease_for_followers() -> None:
     ledger = full()
     ledger.followers.append(State(ledger.paper))
     ledger.hold("c", 10)
@@ -303,12 +303,12 @@ def test_an_owner_is_heard_with_each_thing_it_does_by_those_who_follow() -> None
         assert seen(ledger.followers[0]) == seen(ledger.state)
 
 
-def test_a_tick_that_says_nothing_is_empty() -> None:
+def test_a_tick_without_changes_is_empty() -> None:
     assert Tick().is_empty
     assert not Tick(changed=["acme"]).is_empty
 
 
-def test_folding_reads_no_books_which_may_be_ahead() -> None:
+def test_folding_does_not_read_the_books() -> None:
     ledger = full()
     follower = State(ledger.paper)
     ledger.followers.append(follower)
@@ -326,7 +326,7 @@ def test_folding_reads_no_books_which_may_be_ahead() -> None:
 # What it remembers
 
 
-def test_memory_does_not_grow_with_names_that_were_used_once(full: bool) -> None:
+def test_idle_names_leave_memory(full: bool) -> None:
     ledger = Ledger()
     sizes = []
     for number in range(50_000 if full else 4_000):
@@ -345,7 +345,7 @@ def test_memory_does_not_grow_with_names_that_were_used_once(full: bool) -> None
     assert (ledger.state.owners, ledger.state.heard) == ({}, {})
 
 
-def test_what_is_held_or_counts_stays_in_memory() -> None:
+def test_used_names_stay_in_memory() -> None:
     ledger = full(limits=RateLimits(requests_per_min=9))
     ledger.hold("c", 10, run=RUN, lasts_s=1e9)
     ledger.wait(1e6)
@@ -369,7 +369,7 @@ def tidied(ledger: Ledger) -> None:
         ledger.state.evict(ledger.state.at)
 
 
-def test_refusals_leave_nothing_behind() -> None:
+def test_refusals_change_nothing() -> None:
     ledger = Ledger(limits=RateLimits(requests_per_min=0))
     for number in range(1_000):
         with pytest.raises(RateLimited):
@@ -381,7 +381,7 @@ def test_refusals_leave_nothing_behind() -> None:
 # A batch
 
 
-def test_a_batch_is_the_same_calls_one_at_a_time_and_in_any_order_nothing_is_overdrawn() -> None:
+def test_a_batch_equals_single_calls_and_never_overdraws() -> None:
     asks = [make_ask(f"c{number}", nanos, tokens=4, claim=one()) for number, nanos in enumerate((700, 400, 200))]
     asks += [make_ask("d", 300, tokens=3), make_ask("e", 100, run=RUN)]
     admitted = set()
@@ -551,7 +551,7 @@ def outcome_of(ledger: Ledger, ask: Ask) -> tuple[Outcome, object]:
     return "short", found
 
 
-def test_histories_of_chance_go_as_a_naive_model_says_and_everyone_who_follows_knows_the_same(full: bool) -> None:
+def test_random_histories_match_a_naive_model_and_all_followers_agree(full: bool) -> None:
     for seed in range(10_000 if full else 150):
         try:
             History(Random(seed)).go(100)

@@ -45,7 +45,7 @@ def test_a_month_has_a_first_and_a_last_day(month: str, days: tuple[str, str]) -
 
 
 @pytest.mark.parametrize("month", ["2026-13", "2026-1", "2026", "", "2026-11-01", "11/2026", None, 202611, "1969-12"])
-def test_what_is_no_month_is_refused(month: Any) -> None:
+def test_an_invalid_month_is_refused(month: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"^month: is .*; write YYYY-MM$"):
         days_of_month(month)
 
@@ -56,7 +56,7 @@ def test_lines_are_by_model_or_by_day(by: Any) -> None:
         check_by(by)
 
 
-def test_the_day_before_a_month_is_the_last_of_another() -> None:
+def test_the_day_before_a_month_ends_the_previous_one() -> None:
     assert (day_before("2027-01-01"), day_before("2026-03-01")) == ("2026-12-31", "2026-02-28")
 
 
@@ -70,7 +70,7 @@ def test_by_model_the_most_charged_comes_first_and_by_day_the_earliest() -> None
     ]  # fmt: skip
 
 
-def test_a_line_says_rows_tokens_cost_and_charge_in_both_units() -> None:
+def test_a_line_has_rows_tokens_cost_and_charge_in_both_units() -> None:
     (line,) = made(sums_of(charge=1_500, cost=2_500_000_000), sums_of(charge=500, cost=1)).charges
     assert (line.provider, line.rows, line.tokens) == ("a", 2, Tokens(20, 4, 2))
     assert (line.cost_nanos, line.cost_usd, line.charged_nanos, line.charged_usd) == (
@@ -95,7 +95,7 @@ def test_corrections_and_credits_have_lines_of_their_own() -> None:
     assert (totals.charged_nanos, totals.corrected_nanos, totals.credited_nanos) == (6, -4, 70)
 
 
-def test_what_is_uncertain_is_said_until_a_correction_takes_it_away() -> None:
+def test_uncertain_costs_are_listed_until_corrected() -> None:
     unsure = sums_of(charge=10, least_nanos=4, most_nanos=90)
     (line,) = made(unsure, sums_of("b/two", 7)).uncertain
     assert (line.model, line.least_nanos, line.most_nanos, line.most_usd) == ("a/one", 4, 90, 9e-8)
@@ -105,17 +105,17 @@ def test_what_is_uncertain_is_said_until_a_correction_takes_it_away() -> None:
     assert (told.totals.least_nanos, told.totals.cost_nanos, told.totals.most_nanos) == (12, 12, 12)
 
 
-def test_calls_whose_process_ended_are_uncertain_without_a_model() -> None:
+def test_expired_calls_are_uncertain_without_a_model() -> None:
     (line,) = made(sums_of("", kind="expired", most_nanos=50)).uncertain
     assert (line.provider, line.model, line.least_nanos, line.most_nanos) == ("", "", 0, 50)
 
 
-def test_an_account_that_pays_from_no_balance_has_none() -> None:
+def test_an_account_without_a_balance_has_no_opening_amount() -> None:
     told = made(sums_of(charge=10), opening=None)
     assert (told.opening_nanos, told.opening_usd, told.closing_nanos, told.closing_usd) == (None,) * 4
 
 
-def test_a_month_without_rows_is_a_statement_too() -> None:
+def test_a_month_without_rows_has_a_statement() -> None:
     told = made(opening=7)
     assert (told.charges, told.corrections, told.credits, told.uncertain) == ([], [], [], [])
     assert (told.opening_nanos, told.closing_nanos, told.closing_usd) == (7, 7, 7e-9)
@@ -171,7 +171,7 @@ def test_a_statement_adds_up_to_the_nano_dollar(sums: list[LedgerSum], opening: 
 
 
 @given(st.lists(any_sums(), max_size=20))
-def test_sums_that_are_put_together_come_to_the_same(sums: list[LedgerSum]) -> None:
+def test_merging_sums_keeps_the_total(sums: list[LedgerSum]) -> None:
     found = together(sums)
     names = [(each.day, each.provider, each.model, each.kind) for each in found]
     assert names == sorted(set(names))

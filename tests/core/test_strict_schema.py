@@ -19,7 +19,7 @@ def strict_object(**properties: Any) -> dict[str, Any]:
     return {**an_object(**properties), "additionalProperties": False}
 
 
-def test_every_property_is_required_and_no_other_is_taken() -> None:
+def test_every_property_is_required_and_no_other_is_accepted() -> None:
     assert strict_form(an_object(a=TEXT, b=an_object(c=TEXT))) == strict_object(a=TEXT, b=strict_object(c=TEXT))
     closed = {**an_object(a=TEXT), "additionalProperties": False}
     assert strict_form(closed) == strict_object(a=TEXT)
@@ -39,7 +39,7 @@ def test_every_property_is_required_and_no_other_is_taken() -> None:
         ({"allOf": [{"const": 1}], "description": "one"}, {"type": "integer", "enum": [1], "description": "one"}),
     ],
 )
-def test_what_strict_mode_says_otherwise_keeps_its_meaning(written: dict[str, Any], strict: dict[str, Any]) -> None:
+def test_rewritten_keywords_keep_their_meaning(written: dict[str, Any], strict: dict[str, Any]) -> None:
     assert strict_form(an_object(a=written)) == strict_object(a=strict)
 
 
@@ -66,7 +66,7 @@ def test_what_strict_mode_says_otherwise_keeps_its_meaning(written: dict[str, An
         {"$ref": "#/$defs/node", "minLength": 1},
     ],
 )
-def test_what_strict_mode_cannot_say_makes_the_whole_schema_loose(written: Any) -> None:
+def test_an_unsupported_keyword_makes_the_whole_schema_loose(written: Any) -> None:
     assert strict_form(an_object(a=written)) is None
     assert strict_form({**an_object(a=TEXT), "$defs": {"node": written}}) is None
 
@@ -87,12 +87,12 @@ def test_what_strict_mode_cannot_say_makes_the_whole_schema_loose(written: Any) 
         (True, None),
     ],
 )
-def test_what_may_be_left_out_is_required_where_its_default_can_be_given(optional: Any, said: Any) -> None:
+def test_an_optional_property_is_required_if_it_has_a_default(optional: Any, said: Any) -> None:
     strict = strict_form({**an_object(a=TEXT, b=optional), "required": ["a"]})
     assert strict == (None if said is None else strict_object(a=TEXT, b=said))
 
 
-def test_references_stand_alone() -> None:
+def test_a_reference_with_a_description_is_wrapped() -> None:
     node = an_object(a=TEXT)
     schema = {
         **an_object(
@@ -117,7 +117,7 @@ def test_a_schema_is_not_changed() -> None:
     assert repr(schema) == before
 
 
-def test_what_the_top_refers_to_takes_its_place() -> None:
+def test_a_reference_at_the_top_is_resolved() -> None:
     alone = {"$ref": "#/$defs/a", "$defs": {"a": an_object(b=TEXT)}}
     assert rooted(alone) == an_object(b=TEXT)
     node = an_object(next={"$ref": "#/$defs/node"})
@@ -129,6 +129,6 @@ def test_what_the_top_refers_to_takes_its_place() -> None:
         assert rooted(odd) == odd
 
 
-def test_the_words_of_a_schema_are_the_names_of_its_properties() -> None:
+def test_property_names_of_a_schema_are_collected() -> None:
     schema = {**an_object(a=an_object(b=TEXT)), "$defs": {"c": {"anyOf": [an_object(d=TEXT), True]}}}
     assert property_names(schema) == {"a", "b", "d"}

@@ -52,7 +52,7 @@ def misfits(form: Form, answer: str) -> Unfit:
     return found
 
 
-def test_a_schema_is_asked_for_by_name_and_strictly_where_that_is_the_same() -> None:
+def test_a_schema_is_sent_with_its_name_and_strict_if_possible() -> None:
     assert Form("Point", POINT, point).response_format == {
         "type": "json_schema",
         "json_schema": {"name": "Point", "schema": {**POINT, "additionalProperties": False}, "strict": True},
@@ -64,11 +64,11 @@ def test_a_schema_is_asked_for_by_name_and_strictly_where_that_is_the_same() -> 
 @pytest.mark.parametrize(
     ("name", "sent"), [("Box[int]", "Box_int_"), ("Größe", "Gr__e"), ("a" * 99, "a" * 64), ("", "answer")]
 )
-def test_a_name_is_sent_as_vendors_take_it(name: str, sent: str) -> None:
+def test_a_name_is_rewritten_for_vendors(name: str, sent: str) -> None:
     assert Form(name, POINT, point).response_format["json_schema"]["name"] == sent
 
 
-def test_what_is_no_object_travels_in_one() -> None:
+def test_a_value_other_than_an_object_is_wrapped() -> None:
     item = {"type": "array", "items": {"$ref": "#/$defs/n"}, "$defs": {"n": {"type": "integer"}}}
     form = Form("list", item, anything)
     assert form.response_format["json_schema"]["schema"] == {
@@ -82,13 +82,13 @@ def test_what_is_no_object_travels_in_one() -> None:
     assert expectations(misfits(form, '{"values": [1, 2]}')) == "value: is missing"
 
 
-def test_a_value_that_travels_in_nothing_is_read_where_it_is_no_object_itself() -> None:
+def test_an_unwrapped_value_is_accepted_unless_it_is_an_object() -> None:
     assert Form("list", {"type": "array"}, anything).read("[1, 2]") == Fit([1, 2])
     assert expectations(misfits(Form("any", {}, anything), '{"x": 1}')) == "value: is missing"
     assert expectations(misfits(Form("Point", POINT, point), "[1, 2]")) == "is not one JSON object"
 
 
-def test_the_place_of_a_misfit_is_that_in_the_whole_answer() -> None:
+def test_a_misfit_has_its_path_in_the_whole_answer() -> None:
     form = Form("list", {"type": "array"}, lambda body: point(b'{"x": "secret"}'))
     assert expectations(misfits(form, '{"value": []}')) == "value.x: must be a number"
 
@@ -96,13 +96,13 @@ def test_the_place_of_a_misfit_is_that_in_the_whole_answer() -> None:
 @given(
     JSON, st.sampled_from(["{}", "```json\n{}\n```", "```\n{}```", "  \n{}\n ", "```{}```", "```JSON \r\n{}\n```\n"])
 )
-def test_a_fence_around_json_is_taken_off(value: Any, around: str) -> None:
+def test_a_code_fence_is_removed(value: Any, around: str) -> None:
     text = json.dumps(value, indent=1)
     assert unfenced(around.replace("{}", text)) == text
 
 
 @given(st.text(alphabet="`{}ab \n", max_size=30))
-def test_no_text_is_too_odd_to_have_its_fence_taken_off(text: str) -> None:
+def test_any_text_can_be_unfenced(text: str) -> None:
     assert unfenced(text) in text
 
 
@@ -113,19 +113,19 @@ def test_what_is_not_one_json_object_does_not_fit(answer: str) -> None:
     assert expectations(misfits(Form("Point", POINT, point), answer)) == "is not one JSON object"
 
 
-def test_a_check_of_the_types_own_that_fails_is_a_misfit_without_its_words() -> None:
+def test_a_failing_validator_is_a_misfit_without_its_message() -> None:
     assert (
         expectations(misfits(Form("P", POINT, point), '{"x": "odd"}')) == "fails with KeyError in a check of its type"
     )
 
 
-def test_a_misfit_holds_on_to_no_frame() -> None:
+def test_a_misfit_keeps_no_frame_alive() -> None:
     found = misfits(Form("P", POINT, point), '{"x": "secret"}')
     assert found.__traceback__ is None
     assert found.__context__ is None
 
 
-def test_an_error_repeats_nothing_of_the_answer_and_the_model_is_told_all() -> None:
+def test_errors_hide_the_answer_and_the_model_gets_details() -> None:
     answer = '{"x": "secret"}'
     found = misfits(Form("Point", POINT, point), answer)
     assert expectations(found) == "x: must be a number"
@@ -141,14 +141,14 @@ def test_an_answer_without_text_is_not_sent_back() -> None:
 
 
 @given(st.integers(1, 100), st.integers(1, 5_000))
-def test_what_is_said_of_misfits_is_bounded(count: int, length: int) -> None:
+def test_descriptions_of_misfits_are_bounded(count: int, length: int) -> None:
     found = Unfit([Misfit("t" * length, "s" * length)] * count)
     most = (MOST_CHARS + 10) * (MOST_SAID + 1)
     assert len(expectations(found)) < most
     assert len(str(repair_of("{}", found).messages[-1].content)) < most + 200
 
 
-def test_a_caller_is_told_three_misfits_and_a_model_ten() -> None:
+def test_errors_list_three_misfits_and_prompts_ten() -> None:
     found = Unfit([Misfit(f"told {place}", f"said {place}") for place in range(12)])
     assert expectations(found) == "told 0; told 1; told 2; and 9 more"
     assert "- said 9\n- and 2 more\n" in str(repair_of("{}", found).messages[-1].content)
@@ -179,6 +179,6 @@ def test_the_format_is_added_to_a_requests_params() -> None:
         {"tool_choice": "look_up"},
     ],
 )
-def test_a_request_that_asks_for_something_else_is_refused(asked: dict[str, Any]) -> None:
+def test_a_request_with_another_format_is_refused(asked: dict[str, Any]) -> None:
     with pytest.raises(ValidationFailed, match=r"^output_type: is given together with"):
         with_output(RouteRequest([Message("user", "hi")], **asked), Form("Point", POINT, point))

@@ -130,8 +130,8 @@ LENGTHS = (tokens.WHOLE_CHARACTERS + 1, tokens.ENCODED_CHARACTERS + 1, 1_000_000
 
 
 @pytest.mark.parametrize("name", ["english", "python", "german", "hindi", "chinese", "whitespace"])
-def test_bounds_of_a_very_long_prompt_come_from_a_sample_and_hold(name: str) -> None:
-    for size in LENGTHS:
+def test_bounds_of_a_very_long_prompt_come_from_a_sample_and_hold(name: str, full: bool) -> None:
+    for size in LENGTHS if full else LENGTHS[:2]:
         text = (TEXTS[name] * (size // len(TEXTS[name]) + 1))[:size]
         thirds = [text[start : start + size // 3 + 1] for start in range(0, size, size // 3 + 1)]
         for asked in (request(text), request("", *thirds)):
@@ -159,7 +159,7 @@ def test_a_sample_holds_no_word_that_is_not_in_the_prompt() -> None:
 
 
 @pytest.mark.parametrize("text", ["a word " * 2_300_000, "ein Wörtchen " * 1_200_000, "的" * 5_300_000], ids=len)
-def test_of_sixteen_megabytes_little_is_looked_at(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_only_a_sample_of_sixteen_megabytes_is_scanned(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     encode, looked_at = tokens._utf8, 0
 
     def counted(text: str) -> bytes:
@@ -172,7 +172,7 @@ def test_of_sixteen_megabytes_little_is_looked_at(monkeypatch: pytest.MonkeyPatc
     assert 0 < looked_at <= tokens.WHOLE_CHARACTERS * (1 + 1 / tokens.SLICES)
 
 
-def test_upper_bound_covers_what_surrounds_the_text() -> None:
+def test_the_upper_bound_covers_the_chat_format() -> None:
     plain = bounds_of(request("hi"))
     assert plain.high == len("hi") + overhead(request("hi")) == 2 + 3 + 4
     assert bounds_of(request("hi", "hi")).high == plain.high + 2 + 4
@@ -183,7 +183,7 @@ def test_upper_bound_covers_what_surrounds_the_text() -> None:
     assert bounds_of(calling).high == 3 + 4 + 8 + len("weather") + len('{"city": "Rome"}')
 
 
-def test_tool_declarations_count_as_their_json_however_they_are_written() -> None:
+def test_tool_declarations_count_as_their_json_in_both_forms() -> None:
     spec = WEATHER.function_spec
     flat = Tool(name=spec.name, description=spec.description, parameters=spec.parameters)
     nested, written_flat = request("hi", tools=[WEATHER]), request("hi", tools=[flat])
@@ -213,7 +213,7 @@ def test_prompt_texts_are_contents_names_calls_and_schema() -> None:
     ]
 
 
-def test_images_stand_beside_the_bounds_of_the_text() -> None:
+def test_images_are_listed_beside_the_bounds_of_the_text() -> None:
     plain = bounds_of(request("what is this?"))
     pictured = bounds_of(
         RouteRequest(messages=[Message("user", [TextPart("what is this?"), IMAGE]), Message("user", [IMAGE])])
@@ -246,7 +246,7 @@ class FixedCounter:
         return found
 
 
-def test_a_request_is_counted_with_any_counter_and_only_in_what_is_asked_for() -> None:
+def test_a_request_is_counted_only_in_the_requested_encodings() -> None:
     asked = request("one", "three", tools=[WEATHER])
     bounds = bounds_of(asked)
     characters = sum(map(len, prompt_texts(asked))) + overhead(asked)
@@ -256,7 +256,7 @@ def test_a_request_is_counted_with_any_counter_and_only_in_what_is_asked_for() -
     assert (both.o200k, both.cl100k) == (characters, characters)
 
 
-def test_counting_moves_neither_the_lower_bound_nor_the_estimate() -> None:
+def test_counting_keeps_the_lower_bound_and_the_estimate() -> None:
     asked = request(TEXTS["english"])
     before = bounds_of(asked)
     after = count_request(COUNTER, asked, before)
@@ -265,7 +265,7 @@ def test_counting_moves_neither_the_lower_bound_nor_the_estimate() -> None:
 
 
 @pytest.mark.parametrize(("found", "side"), [(0, "low"), (10**12, "high")])
-def test_a_count_outside_the_bounds_is_taken_for_the_bound(found: int, side: str) -> None:
+def test_a_count_outside_the_bounds_is_clamped(found: int, side: str) -> None:
     for asked in (request(TEXTS["hindi"] * 10), RouteRequest([Message("user", [TextPart("look" * 5_000), IMAGE])])):
         bounds = bounds_of(asked)
         after = count_request(FixedCounter(found), asked, bounds)
@@ -274,7 +274,7 @@ def test_a_count_outside_the_bounds_is_taken_for_the_bound(found: int, side: str
 
 
 @pytest.mark.parametrize("found", [-1, 2.5, math.nan, "7", None])
-def test_what_is_no_count_is_refused_by_name(found: Any) -> None:
+def test_an_invalid_count_is_refused_with_the_counter(found: Any) -> None:
     class Wrong(FixedCounter):
         def __repr__(self) -> str:
             return "Wrong()"
@@ -295,7 +295,7 @@ GPT, OLD_GPT, LLAMA, OTHER = (
 )
 
 
-def test_a_length_is_exact_where_counted_and_else_the_bounds() -> None:
+def test_a_length_is_exact_if_counted_and_else_the_bounds() -> None:
     bounds = TokenBounds(10, 1_000, 240, o200k=300)
     assert length(bounds, GPT) == (300, 300, 300)
     assert length(bounds, OLD_GPT) == length(bounds, OTHER) == (10, 1_000, 1_000)
@@ -340,7 +340,7 @@ def test_every_text_was_counted_in_every_vocabulary() -> None:
 
 
 @pytest.mark.parametrize("margin", {margin for _, margin in tokens.MARGINS})
-def test_no_vendor_is_taken_to_need_more_than_one_that_was_not_measured(margin: tokens.Margin) -> None:
+def test_no_margin_exceeds_that_of_unmeasured_vendors(margin: tokens.Margin) -> None:
     assert margin.percent <= tokens.ANY_MARGIN.percent
     assert margin.quarters <= tokens.ANY_MARGIN.quarters
 
@@ -355,7 +355,7 @@ def test_the_bound_for_unknown_vendors_is_about_three_times_the_count_on_prose_a
 
 
 @pytest.mark.parametrize("piece", ["的", "a", " ", "-", "é", "का", "\n"])
-def test_a_text_without_spaces_for_too_long_is_not_counted_and_says_so(piece: str) -> None:
+def test_a_long_text_without_spaces_is_not_counted(piece: str) -> None:
     class Never(FixedCounter):
         def count(self, text: str, encoding: str) -> int:
             raise AssertionError("that would take seconds")
@@ -365,7 +365,7 @@ def test_a_text_without_spaces_for_too_long_is_not_counted_and_says_so(piece: st
     assert count_request(Never(), asked, bounds) == replace(bounds, counted=True)
 
 
-def test_a_text_that_is_cut_into_pieces_is_counted_however_long_it_is() -> None:
+def test_a_long_text_with_spaces_is_counted() -> None:
     for text in ("word " * 20_000 + "x" * 60_000, TEXTS["chinese"] * 500, "0123" * 40_000, "aGVsbG8gd29ybGQ" * 20_000):
         asked = request(text * 3)
         assert count_request(FixedCounter(), asked, bounds_of(asked)).o200k is not None
@@ -395,7 +395,7 @@ MESSAGES = st.lists(
 )
 
 
-def test_messages_and_names_take_what_the_published_rule_says_and_never_more_than_the_bound(full: bool) -> None:
+def test_messages_and_names_follow_the_published_rule_within_the_bound(full: bool) -> None:
     @settings(max_examples=100_000 if full else 40, deadline=None)
     @given(MESSAGES)
     def hold(messages: list[Message]) -> None:
@@ -474,7 +474,7 @@ def test_estimate_is_at_most_a_token_a_byte(text: str) -> None:
 
 
 @pytest.mark.parametrize("piece", [*SHORT, "1", "-", "=", "ส", "๘", ". ", "1 ", "- "])
-def test_whatever_is_repeated_weighs_something(piece: str) -> None:
+def test_any_repeated_text_has_an_estimate_above_zero(piece: str) -> None:
     assert all(estimate_text(piece * times) > 0 for times in (*range(1, 200), 5_000))
 
 
@@ -484,14 +484,14 @@ def test_a_line_of_one_character_is_estimated_as_few_tokens(character: str) -> N
 
 
 @given(st.binary(max_size=200), st.integers(0, 50))
-def test_the_sum_of_weights_is_that_of_the_bytes_however_many_they_are(data: bytes, times: int) -> None:
+def test_the_sum_of_weights_is_exact_for_any_length(data: bytes, times: int) -> None:
     weights = (data * times).translate(tokens._WEIGHTS)
     assert tokens._sum(weights) == sum(weights)
     heaviest = bytes([max(tokens._WEIGHTS)]) * len(weights)
     assert tokens._sum(heaviest) == sum(heaviest)
 
 
-def test_runs_are_told_from_what_has_another_weight() -> None:
+def test_digits_and_rules_have_weights_of_their_own() -> None:
     others = [weight for weight in (*tokens.WEIGHTS, tokens.REST_WEIGHT) if weight in (tokens.DIGIT, tokens.RULE)]
     assert sorted(others) == sorted({tokens.DIGIT, tokens.RULE})
     members = [byte for kind in tokens.WEIGHTS.values() for byte in kind]

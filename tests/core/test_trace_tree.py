@@ -36,7 +36,7 @@ def shape(found: Trace) -> list[tuple[Any, ...]]:
 RUN = trace("tr_run", step(1, 5.0), named(2, "tr_a", 1, 5.0), step(3, 40.0), named(4, "tr_b", 3, 40.0))
 
 
-def test_the_spans_of_a_sub_trace_stand_below_the_span_that_names_it() -> None:
+def test_the_spans_of_a_sub_trace_go_below_its_span() -> None:
     whole = joined(RUN, {"tr_a": trace("tr_a", moved(1), moved(2, 1, 10.0)), "tr_b": trace("tr_b", moved(1))})
     assert shape(whole) == [
         (1, None, "step", 5.0),
@@ -49,11 +49,11 @@ def test_the_spans_of_a_sub_trace_stand_below_the_span_that_names_it() -> None:
     ]
 
 
-def test_a_sub_trace_that_is_gone_leaves_its_span() -> None:
+def test_the_span_of_a_missing_sub_trace_stays() -> None:
     assert joined(RUN, {}) == RUN
 
 
-def test_a_tree_that_is_joined_already_stays_as_it_is() -> None:
+def test_joining_a_tree_is_idempotent() -> None:
     below = {"tr_a": trace("tr_a", moved(1)), "tr_b": trace("tr_b", moved(1))}
     whole = joined(RUN, below)
     assert joined(whole, below) == whole

@@ -34,7 +34,7 @@ def test_version_00_is_read_and_written_as_it_was_but_for_bits_that_mean_nothing
 
 
 @given(later, ids, digits(2), st.sampled_from(["", "-", "-what else", "-00-ff"]))
-def test_of_a_later_version_ids_and_the_sampled_bit_are_read(
+def test_ids_and_the_sampled_bit_of_later_versions_are_read(
     version: str, pair: tuple[str, str], flags: str, more: str
 ) -> None:
     found = parse_traceparent(f"{version}-{pair[0]}-{pair[1]}-{flags}{more}")
@@ -43,7 +43,7 @@ def test_of_a_later_version_ids_and_the_sampled_bit_are_read(
 
 
 @given(later, ids, digits(2), st.characters().filter(lambda one: one != "-"))
-def test_what_follows_in_a_later_version_stands_behind_a_dash(
+def test_more_text_of_a_later_version_must_follow_a_dash(
     version: str, pair: tuple[str, str], flags: str, one: str
 ) -> None:
     assert parse_traceparent(f"{version}-{pair[0]}-{pair[1]}-{flags}{one}") is None
@@ -73,22 +73,22 @@ def test_what_follows_in_a_later_version_stands_behind_a_dash(
         f"00-{SPAN}-{TRACE}-01",
     ],
 )
-def test_what_is_no_traceparent_is_none(text: str) -> None:
+def test_an_invalid_traceparent_is_none(text: str) -> None:
     assert parse_traceparent(text) is None
 
 
 @given(st.text() | st.text(HEX + "-", min_size=50, max_size=60) | st.binary().map(lambda raw: raw.decode("latin-1")))
-def test_no_text_is_too_odd_to_be_read(text: str) -> None:
+def test_any_text_can_be_parsed(text: str) -> None:
     found = parse_traceparent(text)
     assert found is None or re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-0[0-3]", found.text)
 
 
-def test_each_attempt_has_a_span_of_its_own_and_always_the_same() -> None:
+def test_each_attempt_has_its_own_stable_span_id() -> None:
     spans = [span_id_of(trace, attempt) for trace in ("tr_1", "tr_2") for attempt in range(50)]
     assert len({*spans}) == 100
     assert all(re.fullmatch("[0-9a-f]{16}", span) and span.strip("0") for span in spans)
     assert span_id_of("tr_1", 3) == spans[3]
 
 
-def test_a_place_in_a_trace_needs_no_flags() -> None:
+def test_flags_are_optional() -> None:
     assert TraceParent(TRACE, SPAN).text == f"00-{TRACE}-{SPAN}-00"

@@ -81,7 +81,7 @@ class Queue:
         return self._admit(ask, owner, now)
 
 
-def test_a_try_that_fails_loses_nobody_who_waits() -> None:
+def test_a_failing_try_loses_no_waiting_call() -> None:
     queue = Queue()
     queue.ask("first", 1_000)
     for call in "abc":
@@ -96,7 +96,7 @@ def test_a_try_that_fails_loses_nobody_who_waits() -> None:
     assert queue.again() == ["b", "c"]
 
 
-def test_those_who_wait_get_what_is_freed_in_their_order_as_far_as_it_goes() -> None:
+def test_freed_money_goes_to_waiting_calls_in_order() -> None:
     queue = Queue()
     queue.ask("first", 1_000)
     for call, nanos in (("a", 600), ("b", 300), ("c", 200), ("d", 50)):
@@ -110,7 +110,7 @@ def test_those_who_wait_get_what_is_freed_in_their_order_as_far_as_it_goes() -> 
     assert (len(queue.waiting), queue.ledger.state.queued) == (0, {})
 
 
-def test_waiting_costs_nothing_until_something_is_freed_that_somebody_waits_for() -> None:
+def test_a_waiting_call_is_not_tried_until_something_is_freed() -> None:
     queue = Queue(monthly_nanos=500)
     queue.ask("month", 450)
     queue.ask("a", 100)
@@ -122,7 +122,7 @@ def test_waiting_costs_nothing_until_something_is_freed_that_somebody_waits_for(
     assert queue.ledger.state.queued == {("acme", MONTH): 1}
 
 
-def test_no_more_are_tried_at_a_time_than_others_can_wait_for() -> None:
+def test_the_tries_of_one_retry_are_bounded() -> None:
     queue = Queue()
     queue.ask("first", 1_000)
     for number in range(3 * MOST_TRIED):
@@ -133,7 +133,7 @@ def test_no_more_are_tried_at_a_time_than_others_can_wait_for() -> None:
     assert (queue.again(), queue.ledger.state.freed) == ([], {})
 
 
-def test_who_needs_two_purses_waits_for_one_after_the_other() -> None:
+def test_a_call_waits_for_two_purses_one_after_the_other() -> None:
     queue = Queue(monthly_nanos=900)
     queue.ask("run", 800, run=RUN)
     queue.ask("other", 100)
@@ -144,7 +144,7 @@ def test_who_needs_two_purses_waits_for_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
-def test_two_who_wait_for_each_others_purses_both_go_on(order: tuple[str, str]) -> None:
+def test_two_calls_that_wait_for_each_others_purses_do_not_deadlock(order: tuple[str, str]) -> None:
     queue = Queue(monthly_nanos=1_000)
     queue.ask("first", 1_000)
     names = {"a": ACCOUNT, "b": ("acme", MONTH)}
@@ -155,7 +155,7 @@ def test_two_who_wait_for_each_others_purses_both_go_on(order: tuple[str, str]) 
     assert queue.ledger.state.freed == {}
 
 
-def test_who_leaves_lets_those_behind_go_on() -> None:
+def test_a_call_that_leaves_lets_the_next_ones_continue() -> None:
     queue = Queue()
     queue.ask("first", 500)
     queue.ask("large", 600)
@@ -166,7 +166,7 @@ def test_who_leaves_lets_those_behind_go_on() -> None:
     assert (queue.tried, len(queue.waiting), queue.ledger.state.freed) == (["small"], 0, {})
 
 
-def test_all_who_wait_for_a_key_get_its_answer_or_the_first_goes_on() -> None:
+def test_calls_that_wait_for_a_key_get_its_answer_or_the_first_continues() -> None:
     queue = Queue()
     queue.ask("first", 0, claim=one())
     for number in range(5):
@@ -179,7 +179,7 @@ def test_all_who_wait_for_a_key_get_its_answer_or_the_first_goes_on() -> None:
     assert queue.found() == [(f"c{number}", Replay(b"x")) for number in range(1, 5)]
 
 
-def test_who_waits_for_what_was_spent_meanwhile_is_told_so() -> None:
+def test_a_call_that_waits_for_money_spent_meanwhile_is_refused() -> None:
     queue = Queue()
     queue.ask("first", 1_000)
     queue.ask("a", 300)
@@ -189,7 +189,7 @@ def test_who_waits_for_what_was_spent_meanwhile_is_told_so() -> None:
     assert not found.waits
 
 
-def test_who_may_not_wait_or_waits_too_long_is_told_what_there_is_by_then() -> None:
+def test_a_call_that_may_not_wait_or_times_out_gets_the_current_answer() -> None:
     queue = Queue()
     queue.ask("first", 1_000)
     refused = queue.ask("a", 300, waits_s=0.0)
@@ -204,7 +204,7 @@ def test_who_may_not_wait_or_waits_too_long_is_told_what_there_is_by_then() -> N
     assert len(queue.waiting) == 1
 
 
-def test_who_asks_when_too_many_wait_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_is_refused_if_the_queue_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wait_queue, "MOST_WAITING", 1)
     queue = Queue()
     queue.ask("first", 0, claim=one())
@@ -212,7 +212,7 @@ def test_who_asks_when_too_many_wait_is_turned_away(monkeypatch: pytest.MonkeyPa
     assert isinstance(queue.ask("b", 0, claim=one()), RateLimited)
 
 
-def test_who_asks_again_for_a_call_that_runs_does_not_take_it() -> None:
+def test_a_repeated_ask_of_a_running_call_does_not_take_its_hold() -> None:
     queue = Queue()
     for nanos in (300, 400):
         assert isinstance(queue.ask("c", nanos), Grant)
@@ -220,7 +220,7 @@ def test_who_asks_again_for_a_call_that_runs_does_not_take_it() -> None:
 
 
 @given(st.randoms(use_true_random=False))
-def test_nobody_waits_though_there_is_room_and_nobody_is_overtaken(rng: Random) -> None:
+def test_no_call_waits_needlessly_and_none_is_overtaken(rng: Random) -> None:
     queue, line, holds = Queue(), list[tuple[str, int]](), dict[str, int]()
     for number in range(60):
         if rng.random() < 0.5 or not holds:

@@ -109,18 +109,18 @@ def test_the_tables_are_long_enough() -> None:
 @pytest.mark.parametrize(
     "address", [*BLOCKED, *NO_ADDRESSES, "", " ", "8.8.8.8 ", " 8.8.8.8", "8.8.8.8\n", "8.8.8.8\0"]
 )
-def test_what_is_not_public_does_not_pass(address: str) -> None:
+def test_addresses_that_are_not_public_are_refused(address: str) -> None:
     assert not is_public(address)
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_what_is_public_passes(address: str) -> None:
+def test_public_addresses_pass(address: str) -> None:
     assert is_public(address)
     assert not is_loopback(address)
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_no_address_of_ipv4_passes_inside_one_of_ipv6(number: int) -> None:
+def test_ipv4_addresses_inside_ipv6_are_refused(number: int) -> None:
     four = IPv4Address(number)
     assert not is_public(f"::ffff:{four}")
     assert not is_public(f"::{four}")
@@ -130,18 +130,18 @@ def test_no_address_of_ipv4_passes_inside_one_of_ipv6(number: int) -> None:
 
 
 @given(st.integers(0, 2**128 - 1))
-def test_ipv6_passes_in_global_unicast_alone(number: int) -> None:
+def test_only_global_unicast_ipv6_passes(number: int) -> None:
     if number >> 125 != 1:
         assert not is_public(str(IPv6Address(number)))
 
 
 @given(st.text(max_size=40))
-def test_text_is_judged_without_an_error(text: str) -> None:
+def test_any_text_is_checked_without_an_error(text: str) -> None:
     assert not (is_public(text) and is_loopback(text))
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.255.255.255", "::1", "0:0:0:0:0:0:0:1"])
-def test_loopback_is_known(address: str) -> None:
+def test_loopback_addresses_are_recognised(address: str) -> None:
     assert is_loopback(address)
 
 
@@ -153,7 +153,7 @@ def test_nothing_else_is_loopback(address: str) -> None:
 
 
 @pytest.mark.parametrize("url", SPELLINGS)
-def test_no_spelling_gets_through(url: str) -> None:
+def test_no_spelling_of_a_blocked_address_passes(url: str) -> None:
     refused(url)
 
 
@@ -166,7 +166,7 @@ def test_a_url_cannot_name_a_blocked_address(address: str) -> None:
 @pytest.mark.parametrize(
     "where", ["{}https://example.com/", "https://exam{}ple.com/", "https://example.com/a{}b", "https://example.com/?{}"]
 )
-def test_no_character_gets_through_that_urls_do_not_have(character: str, where: str) -> None:
+def test_characters_outside_urls_are_refused(character: str, where: str) -> None:
     assert refused(where.format(character)) == "has a character that no URL may have"
 
 
@@ -180,14 +180,14 @@ def test_no_character_gets_through_that_urls_do_not_have(character: str, where: 
     https://notlocalhost https://localhost.example.com https://0x7f.1.example.com https://a.0xg https://1-1
     """.split(),
 )  # fmt: skip
-def test_urls_that_may_be_registered(url: str) -> None:
+def test_valid_urls_are_accepted(url: str) -> None:
     check_url(url, allow_loopback=False)
 
 
 @given(
     st.text(alphabet="/\\[]@#?.%0127:xabcf-_ ~&;=", max_size=20), st.sampled_from(["a.b", "1.1.1.1", "[2a00::1]", ""])
 )
-def test_whatever_passes_is_read_by_all_in_the_same_way(text: str, host: str) -> None:
+def test_an_accepted_url_is_parsed_the_same_by_all_parsers(text: str, host: str) -> None:
     url = f"https://{host}{text}"
     try:
         check_url(url, allow_loopback=False)
@@ -212,7 +212,7 @@ def test_the_longest_url_has_2048_characters() -> None:
     HTTP://LOCALHOST https://localhost https://127.0.0.1 https://[::1] https://example.com https://8.8.8.8
     """.split(),
 )
-def test_development_may_use_loopback(url: str) -> None:
+def test_allow_loopback_permits_loopback(url: str) -> None:
     check_url(url, allow_loopback=True)
 
 
@@ -220,7 +220,7 @@ LOCAL = re.compile(r"https?://(([a-z]\.)?localhost|127\.0\.0\.1|\[[0:]+:1\])(:[0
 
 
 @pytest.mark.parametrize("url", [url for url in SPELLINGS if not LOCAL.fullmatch(url)])
-def test_development_may_use_nothing_else(url: str) -> None:
+def test_allow_loopback_permits_nothing_else(url: str) -> None:
     refused(url, allow_loopback=True)
 
 
@@ -245,5 +245,5 @@ def test_a_label_has_at_most_63_characters() -> None:
         ("https://a b", "has a character that no URL may have"),
     ],
 )
-def test_the_problem_is_named(url: str, problem: str) -> None:
+def test_an_error_names_the_problem(url: str, problem: str) -> None:
     assert refused(url) == problem

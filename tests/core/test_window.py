@@ -39,7 +39,7 @@ def test_the_wait_is_long_enough_as_floats_add_and_hardly_longer(at: float, late
     assert Fraction(before) - Fraction(at) < 60
 
 
-def test_a_whole_minute_is_told_where_a_float_rounds_to_it() -> None:
+def test_a_whole_minute_is_reported_if_a_float_rounds_to_it() -> None:
     rng = Random(1)
     for _ in range(1_000):
         at = 2.0**17 - rng.random() * 60  # a minute later floats lie twice as far apart
@@ -47,14 +47,14 @@ def test_a_whole_minute_is_told_where_a_float_rounds_to_it() -> None:
 
 
 @given(TIMES, TIMES)
-def test_whether_something_has_left_is_told_without_rounding(at: float, now: float) -> None:
+def test_expiry_is_decided_without_rounding(at: float, now: float) -> None:
     there = window((at, 5))
     there.age(now - WINDOW_S)
     assert (there.used_requests == 0) == (there.used_tokens == 0) == (Fraction(now) - Fraction(at) >= 60)
 
 
 @given(st.lists(st.tuples(PAUSES, st.integers(0, 9), st.integers(-1, 5)), max_size=40))
-def test_the_sums_are_those_of_what_counts(history: list[tuple[float, int, int]]) -> None:
+def test_sums_equal_the_counted_entries(history: list[tuple[float, int, int]]) -> None:
     there, taken, now = Window(), list[list[float]](), 0.0
     for seconds, tokens, corrected in history:
         now += seconds
@@ -71,7 +71,7 @@ def test_the_sums_are_those_of_what_counts(history: list[tuple[float, int, int]]
         assert len(set(there.times)) == len(there.times), "what is taken at one time is one entry"
 
 
-def test_what_has_left_takes_no_memory() -> None:
+def test_expired_entries_take_no_memory() -> None:
     there = Window()
     for second in range(10_000):
         there.age(second - WINDOW_S)
@@ -80,7 +80,7 @@ def test_what_has_left_takes_no_memory() -> None:
     assert there.used_requests == 60
 
 
-def test_a_correction_of_what_has_left_changes_nothing() -> None:
+def test_a_correction_of_an_expired_entry_changes_nothing() -> None:
     there = window((0.0, 5), (10.0, 5))
     there.age(0.0)
     there.correct(0.0, 100)
@@ -103,14 +103,12 @@ def test_a_correction_of_what_has_left_changes_nothing() -> None:
         (0, -1, 5, False),
     ],
 )
-def test_there_is_room_up_to_the_limit_for_more_than_it_alone_and_for_nothing_always(
-    used: int, amount: int, limit: int, room: bool
-) -> None:
+def test_an_empty_window_admits_any_amount_and_zero_always_fits(used: int, amount: int, limit: int, room: bool) -> None:
     assert fits(used, amount, limit) == room
     assert window((0.0, used)).admits(RateLimits(tokens_per_min=limit), amount, 0) == room or amount < 0
 
 
-def test_each_limit_refuses_alone() -> None:
+def test_each_limit_refuses_by_itself() -> None:
     there = window((0.0, 5))
     there.slots = 1
     for limits in (RateLimits(requests_per_min=1), RateLimits(tokens_per_min=5), RateLimits(concurrency=1)):
@@ -120,7 +118,7 @@ def test_each_limit_refuses_alone() -> None:
     assert there.admits(RateLimits(concurrency=1), 1, 0), "it needs no slot"
 
 
-def test_states_say_what_is_left_and_forget_what_has_left() -> None:
+def test_states_report_the_room_left_without_expired_entries() -> None:
     there, limits = window((0.0, 30), (10.0, 30)), RateLimits(requests_per_min=3, tokens_per_min=50, concurrency=1)
     assert there.states(limits, 20.0) == [WindowState("requests", 3, 1, 50.0), WindowState("tokens", 50, 0, 50.0)]
     assert there.states(limits, 60.0) == [WindowState("requests", 3, 2, 10.0), WindowState("tokens", 50, 20, 10.0)]
@@ -142,13 +140,13 @@ def test_states_say_what_is_left_and_forget_what_has_left() -> None:
         (Take("a", "slots", 0), 60.0),
     ],
 )
-def test_it_waits_for_as_many_to_leave_as_stand_in_the_way(take: Take, wait_s: float) -> None:
+def test_the_wait_lasts_until_enough_entries_expire(take: Take, wait_s: float) -> None:
     there = window(*((float(second), 20) for second in range(5)))
     there.slots = 2
     assert there.wait_s(take.resource, take.amount, take.limit, 5.0) == wait_s
 
 
-def test_a_refusal_names_the_limit_that_is_waited_for_longest_and_says_how_all_stand() -> None:
+def test_a_refusal_names_the_limit_with_the_longest_wait_and_all_states() -> None:
     first, second = window((0.0, 30), (10.0, 30)), window((15.0, 5))
     second.slots = 1
     takes = [(Take("a", "tokens", 100, 60), first), (Take("b", "requests", 1), second), (Take("b", "slots", 1), second)]
@@ -157,9 +155,7 @@ def test_a_refusal_names_the_limit_that_is_waited_for_longest_and_says_how_all_s
 
 
 @given(st.lists(st.tuples(SHORT, st.integers(0, 9)), min_size=1, max_size=20), st.integers(1, 20), st.integers(1, 9))
-def test_one_that_is_filled_answers_as_the_one_it_is_filled_from(
-    taken: list[tuple[float, int]], limit: int, amount: int
-) -> None:
+def test_a_filled_window_answers_like_its_source(taken: list[tuple[float, int]], limit: int, amount: int) -> None:
     there, filled, now = window(*sorted(taken)), Window(), 60.0
     there.slots = 3
     there.age(now - WINDOW_S)
@@ -176,7 +172,7 @@ def test_one_that_is_filled_answers_as_the_one_it_is_filled_from(
 
 
 @pytest.mark.parametrize("limit", [1, 7, 60])
-def test_no_window_of_a_minute_holds_more_and_nobody_is_refused_who_fits(limit: int, full: bool) -> None:
+def test_no_minute_exceeds_a_limit_and_no_refusal_is_needless(limit: int, full: bool) -> None:
     rng, there, now, admitted = Random(limit), Window(), 0.0, list[float]()
     limits = RateLimits(requests_per_min=limit)
     for _ in range(1_000_000 if full else 2_000):

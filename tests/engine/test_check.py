@@ -23,7 +23,7 @@ from routewright import (
 from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
 from routewright._core.model_selector import Known
-from routewright._core.policy import Laid, publish
+from routewright._core.policy import Laid
 from routewright._core.routing.board import Boards
 from routewright._core.routing.pool import Pool
 from routewright._core.routing.what_if import check
@@ -38,6 +38,7 @@ from routewright.wire import (
     Strategy,
     TokenBounds,
 )
+from tests.core.policies import publish
 
 NAMES = ("alpha", "beta", "gamma")
 MODELS = {

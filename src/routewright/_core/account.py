@@ -82,11 +82,6 @@ def new_key(environment: Environment, chance: bytes) -> str:
     return PREFIXES[environment] + "".join(letters)
 
 
-def digest_of(key: str, pepper: bytes) -> str:
-    """HMAC-SHA-256 of a key."""
-    return mac(pepper, key.encode()).hex()
-
-
 class Pepper:
     """The secret for key digests."""
 
@@ -97,8 +92,8 @@ class Pepper:
         self._mark = mac(secret, b"mark")[:_MARK_BYTES].hex() + ":"
 
     def digest(self, key: str) -> str:
-        """Digest of a key, for storage and look-up. It starts with an identifier of the pepper."""
-        return self._mark + digest_of(key, self._secret)
+        """HMAC-SHA-256 of a key, for storage and look-up, after an identifier of the pepper."""
+        return self._mark + mac(self._secret, key.encode()).hex()
 
     def made(self, digest: str) -> bool:
         """True if a digest was made with this pepper."""

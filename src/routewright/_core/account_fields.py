@@ -4,6 +4,7 @@ not shown."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import inf, nan
 from numbers import Real
 from typing import Any, NamedTuple, TypeVar, get_args
@@ -58,22 +59,6 @@ class _Field(NamedTuple):
     read: Callable[[Any], Any]
 
 
-def account_terms(given: Mapping[str, object]) -> dict[str, Any]:
-    """Validate settings of an account, and return them as fields of ``Account``. ``UNSET`` values are left out. Raises
-    ``ValidationFailed``."""
-    return _terms(given, _ACCOUNT)
-
-
-def key_terms(given: Mapping[str, object]) -> dict[str, Any]:
-    """Validate settings of a key, likewise."""
-    return _terms(given, _KEY)
-
-
-def incident_terms(given: Mapping[str, object]) -> dict[str, Any]:
-    """Validate an incident, likewise."""
-    return _terms(given, _INCIDENT)
-
-
 def changed(there: Changed, terms: Mapping[str, Any]) -> Changed:
     """Apply validated settings to an account or key."""
     limits = terms.get("limits")
@@ -103,6 +88,8 @@ def told(text: object) -> str:
 
 
 def _terms(given: Mapping[str, object], fields: Mapping[str, _Field]) -> dict[str, Any]:
+    """Validate settings, and return them as fields of the record. ``UNSET`` values are left out. Raises
+    ``ValidationFailed``."""
     found: Problems = []
     terms: dict[str, Any] = {}
     for path, value in given.items():
@@ -243,3 +230,6 @@ _CREDIT = {
     "note": _Field("note", _text(MAX_TEXT_CHARS, least=0)),
     "id": _Field("id", _credit_id),
 }
+account_terms = partial(_terms, fields=_ACCOUNT)
+key_terms = partial(_terms, fields=_KEY)
+incident_terms = partial(_terms, fields=_INCIDENT)

@@ -28,6 +28,7 @@ from .attempts.faults import ENDING, FinishReason, ending_of
 from .catalogue.prices import Prices, adds_up, range_nanos, usage_nanos
 from .guardrails.screen import Hit
 from .money import MOST_TOKENS
+from .request.json_scan import is_unicode
 from .routing.plan import Leg
 from .tokens.estimate import LONGEST_TOKEN, MESSAGE_TOKENS, TOOL_CALL_TOKENS, estimate, text_range
 
@@ -247,7 +248,24 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         ``bounds`` are the prompt's."""
         usage = self.usage
         if usage is None or self.finish_reason is None or self.counted_at != self.characters:
-            usage = self._estimate(bounds, usage)
+            output, names = "".join(self.text), 0
+            if self.pieces is not None:
+                output += "".join("".join(call.arguments) for call in self.pieces.values())
+                names = sum(TOOL_CALL_TOKENS + text_range(call.name)[1] for call in self.pieces.values())
+            data = output.encode("utf-8", "surrogatepass")
+            made = estimate(len(output), data)
+            if self.cap is not None:
+                made = min(made, self.cap)
+            if usage is None:
+                asked = bounds.estimate
+                if bounds.counted or bounds.images:
+                    asked = min(bounds.best, self.leg.length(bounds)[1])
+                usage = Usage(asked + (0 if self.repair is None else self.repair.estimate), -1)
+            self.unsure = usage.output, len(data), names
+            if made > usage.output:
+                self.usage_estimated = True
+                usage = replace(usage, output=made)
+            self.usage = usage
         prices = self.prices_of_day
         self.cost_nanos = usage_nanos(self.leg.prices if prices is None else prices, usage)
         return usage
@@ -259,7 +277,8 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
     def cost_range_nanos(self, bounds: TokenBounds) -> tuple[int, int] | None:
         """Lowest and highest possible cost without final usage, from the bounds of the prompt and the received output.
         A broken-off answer, or hidden reasoning, may have continued at the vendor."""
-        unsure, usage, leg, prices = self.unsure, self.usage, self.leg, self.prices
+        unsure, usage, leg, prices = self.unsure, self.usage, self.leg, self.prices_of_day
+        prices = leg.prices if prices is None else prices
         if unsure is None or not prices:
             return None
         low, high, _ = leg.length(bounds)
@@ -274,29 +293,6 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         inputs = min(low, usage.input), max(high, usage.input)
         outputs = min(max(-(-size // LONGEST_TOKEN), told), usage.output), max(most, usage.output)
         return range_nanos(prices, inputs, outputs)
-
-    def _estimate(self, bounds: TokenBounds, told: Usage | None) -> Usage:
-        """Estimate the usage that the provider did not send."""
-        output, names = "".join(self.text), 0
-        if self.pieces is not None:
-            output += "".join("".join(call.arguments) for call in self.pieces.values())
-            names = sum(TOOL_CALL_TOKENS + text_range(call.name)[1] for call in self.pieces.values())
-        data = output.encode("utf-8", "surrogatepass")
-        made, size = estimate(len(output), data), len(data)
-        if self.cap is not None:
-            made = min(made, self.cap)
-        if told is None:
-            more = 0 if self.repair is None else self.repair.estimate
-            asked = bounds.estimate
-            if bounds.counted or bounds.images:
-                asked = min(bounds.best, self.leg.length(bounds)[1])
-            told = Usage(asked + more, -1)
-        self.unsure = told.output, size, names
-        if made > told.output:
-            self.usage_estimated = True
-            told = replace(told, output=made)
-        self.usage = told
-        return told
 
     def _think(self, thought: Thought) -> None:
         """Add reasoning. It has the same limit as the answer."""
@@ -342,7 +338,15 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         return ProviderFault(FaultKind.MALFORMED, said)
 
     def _malformed(self, chunk: object) -> ProviderFault:
-        return ProviderFault(FaultKind.MALFORMED, f"{self.provider} gave {_named(chunk)}")
+        """The fault for an invalid chunk. It leaves out the chunk's text."""
+        said = f"a {type(chunk).__name__}"
+        if isinstance(chunk, Usage):
+            said += f" whose counts are not whole numbers up to {MOST_TOKENS:,}"
+        elif isinstance(chunk, Finish) and _is_text(chunk.reason):
+            said += f" whose reason is over {MAX_REASON_CHARS} characters"
+        else:
+            said += " that holds no text" if isinstance(chunk, Chunk) else ", which is no chunk"
+        return ProviderFault(FaultKind.MALFORMED, f"{self.provider} gave {said}")
 
 
 class ToolPieces:
@@ -359,27 +363,7 @@ NO_TEXT: Any = ()  # replaces text that was dropped
 _SEVEN_INTS = [int] * 7
 
 
-# Chunks come from third-party code and go to clients. Structs do not check their fields, so they are checked here.
-
-
 def _is_text(text: object) -> bool:
-    """True for a string without lone surrogates."""
-    if not isinstance(text, str):
-        return False
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _named(chunk: object) -> str:
-    """Describes an invalid chunk without its text."""
-    name = type(chunk).__name__
-    if isinstance(chunk, Usage):
-        return f"a {name} whose counts are not whole numbers up to {MOST_TOKENS:,}"
-    if isinstance(chunk, Finish) and _is_text(chunk.reason):
-        return f"a {name} whose reason is over {MAX_REASON_CHARS} characters"
-    return f"a {name} that holds no text" if isinstance(chunk, Chunk) else f"a {name}, which is no chunk"
+    """True for a string without lone surrogates. Chunks come from third-party code, and structs do not check their
+    fields."""
+    return isinstance(text, str) and (text.isascii() or is_unicode(text))

@@ -539,8 +539,3 @@ def _reason_after(before: Attempt | None) -> FallbackReason:
         return "upstream_5xx"
     # without a fault, a hedge was faster
     return "timeout" if before.fault is None else FAULTS[before.fault].reason
-
-
-def _hit_reason(looked: LookLine) -> str:
-    near = "" if looked.similarity is None else f", similarity {looked.similarity:.3f}"
-    return f"from the cache ({looked.mode}, {looked.age_s:.0f} s old{near})"

@@ -49,9 +49,17 @@ def allowed(policy: Policy, known: Known, path: str) -> tuple[str, ...] | None:
     if policy.models is None and not policy.exclude and not policy.capabilities:
         return None
     words = [(f"{path}.models[{place}]", word) for place, word in enumerate(policy.models or ())]
-    picked = _unique(_offered(word, known, at) for at, word in words) if words else _paid(known.models)
+    offered: dict[str, Model] = {}
+    for at, word in words:
+        matching = _picked(word, known, at)
+        named = [model for model in matching if known.named(word) is not None or not model.free_tier]
+        if not named:
+            problem = f"{quoted(word)} matches only free offers ({listed([model.id for model in matching])})"
+            raise ValidationFailed.at(at, problem, "name each of them by its id")
+        offered |= {model.id: model for model in named}
+    picked = [*offered.values()] if words else [model for model in known.models if not model.free_tier]
     out = [_picked(word, known, f"{path}.exclude[{place}]") for place, word in enumerate(policy.exclude or ())]
-    excluded = {model.id for model in _unique(out)}
+    excluded = {model.id for models in out for model in models}
     kept = [model for model in picked if model.id not in excluded]
     able = [model.id for model in kept if not lacking(policy, model)]
     if not able:
@@ -76,20 +84,6 @@ def picking(words: Iterable[str], model: Model, known: Known) -> list[str]:
     return picked
 
 
-def _unique(picked: Iterable[list[Model]]) -> list[Model]:
-    return [*{model.id: model for models in picked for model in models}.values()]
-
-
-def _offered(word: str, known: Known, path: str) -> list[Model]:
-    """Models that a word allows; free offers only by name."""
-    picked = _picked(word, known, path)
-    offered = _paid(picked) if known.named(word) is None else picked
-    if not offered:
-        problem = f"{quoted(word)} matches only free offers ({listed([model.id for model in picked])})"
-        raise ValidationFailed.at(path, problem, "name each of them by its id")
-    return offered
-
-
 def _picked(word: str, known: Known, path: str) -> list[Model]:
     named = known.named(word)
     if named is not None:
@@ -102,10 +96,6 @@ def _picked(word: str, known: Known, path: str) -> list[Model]:
     return picked
 
 
-def _paid(models: Iterable[Model]) -> list[Model]:
-    return [model for model in models if not model.free_tier]
-
-
 def _chooses(word: str) -> Callable[[Model], bool]:
     """A predicate for a word that is not a name."""
     kind, colon, value = word.partition(":")
@@ -113,18 +103,11 @@ def _chooses(word: str) -> Callable[[Model], bool]:
         return lambda model: value in _HAVING[kind](model)
     if not _WILD.search(word):
         return lambda model: False
-    pattern = _pattern(word)
+    # as a regular expression without backtracking: ``*`` is any text, ``?`` any character
+    first, *rest = [re.escape(piece).replace(r"\?", ".") for piece in word.split("*")]
+    middle = "".join(f"(?>.*?{piece})" for piece in rest[:-1])
+    pattern = re.compile(f"{first}{middle}.*{rest[-1]}" if rest else first, re.DOTALL)
     return lambda model: pattern.fullmatch(model.id) is not None
-
-
-def _pattern(glob: str) -> re.Pattern[str]:
-    """Convert a glob (``*`` any text, ``?`` any character) to a regular expression without backtracking."""
-    pieces = [re.escape(piece).replace(r"\?", ".") for piece in glob.split("*")]
-    if len(pieces) == 1:
-        return re.compile(pieces[0], re.DOTALL)
-    first, *between, last = pieces
-    middle = "".join(f"(?>.*?{piece})" for piece in between)
-    return re.compile(f"{first}{middle}.*{last}", re.DOTALL)
 
 
 def _nearest(word: str, known: Known) -> str:

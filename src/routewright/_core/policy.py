@@ -112,10 +112,24 @@ def _check_rules(path: str, policy: PolicyRules, found: Problems) -> None:
         check_text(f"{path}.regions[{place}]", region, found)
     check_whitelist(f"{path}.models", policy.models, found)
     check_ids(f"{path}.exclude", policy.exclude or [], found)
-    for name in ("models", "exclude"):
-        _check_words(f"{path}.{name}", getattr(policy, name) or (), found)
+    lists = {"models": policy.models or (), "exclude": policy.exclude or ()}
+    for at, word in [(f"{path}.{name}[{place}]", word) for name in lists for place, word in enumerate(lists[name])]:
+        kind, _, value = word.partition(":")
+        if word and not is_name(word):
+            check_text(at, word, found)
+        elif kind == "capability" and value not in CAPABLE:  # matches no model of any catalogue
+            problem = f"{quoted(word)} matches no model; capabilities are {', '.join(CAPABLE)}"
+            found.append(Problem(at, problem, did_you_mean(value, CAPABLE) or "use one of them"))
     if policy.weights is not None:
-        _check_weights(f"{path}.weights", policy, policy.weights, found)
+        before = len(found)
+        check_numbers(PolicyWeights, f"{path}.weights.", policy.weights, found)
+        total = sum(astuple(policy.weights))
+        if len(found) == before and total != 100:
+            found.append(Problem(f"{path}.weights", f"add up to {total:g} percent", "make them add up to 100"))
+        if both := [name for name in ("goal", "strategy") if getattr(policy, name) is not None]:
+            problem = f"cannot be combined with {' and '.join(both)}"
+            hint = "weights replace goal and strategy; keep one or the other"
+            found.append(Problem(f"{path}.weights", problem, hint))
     check_ids(f"{path}.prefer", policy.prefer or [], found)
     if policy.fallback is not None:
         check_ids(f"{path}.fallback.models", policy.fallback.models or [], found)
@@ -131,29 +145,6 @@ def _check_rules(path: str, policy: PolicyRules, found: Problems) -> None:
         check_params(policy.params, own)
         found += [each._replace(path=f"{path}.{each.path}") for each in own]
     check_numbers(Policy, f"{path}.", policy, found)
-
-
-def _check_words(path: str, words: Sequence[str], found: Problems) -> None:
-    """Reject words that cannot match a model of any catalogue."""
-    for place, word in enumerate(words):
-        kind, _, value = word.partition(":")
-        if word and not is_name(word):
-            check_text(f"{path}[{place}]", word, found)
-        elif kind == "capability" and value not in CAPABLE:
-            problem = f"{quoted(word)} matches no model; capabilities are {', '.join(CAPABLE)}"
-            found.append(Problem(f"{path}[{place}]", problem, did_you_mean(value, CAPABLE) or "use one of them"))
-
-
-def _check_weights(path: str, policy: PolicyRules, weights: PolicyWeights, found: Problems) -> None:
-    before = len(found)
-    check_numbers(PolicyWeights, f"{path}.", weights, found)
-    total = sum(astuple(weights))
-    if len(found) == before and total != 100:
-        found.append(Problem(path, f"add up to {total:g} percent", "make them add up to 100"))
-    both = [name for name in ("goal", "strategy") if getattr(policy, name) is not None]
-    if both:
-        hint = "weights replace goal and strategy; keep one or the other"
-        found.append(Problem(path, f"cannot be combined with {' and '.join(both)}", hint))
 
 
 def _check_guardrail(path: str, guardrail: PolicyGuardrail, found: Problems) -> None:
@@ -198,19 +189,14 @@ def find_policy(key: str, policies: Mapping[str, PolicySnapshot]) -> PolicySnaps
 def class_of(published: PolicySnapshot, reading: Reading) -> tuple[PolicySnapshot, Reading]:
     """The policy for a prompt: that of the first matching class, whose name goes into the reading."""
     for each, made in zip(published.policy.classes or (), published.classes, strict=True):
-        if _matches(each.match, reading):
+        match = each.match
+        if match.topic not in (None, reading.topic) or match.language not in (None, reading.language):
+            continue
+        bounds = ((match.difficulty, reading.difficulty), (match.novelty, reading.novelty))
+        compared = [(_COMPARISON.fullmatch(asked), read) for asked, read in bounds if asked is not None]
+        if all(found is None or _COMPARES[found[1]](read, float(found[2])) for found, read in compared):
             return made, replace(reading, policy_class=name_of(each))
     return published, reading
-
-
-def _matches(match: PolicyMatch, reading: Reading) -> bool:
-    if match.topic not in (None, reading.topic) or match.language not in (None, reading.language):
-        return False
-    for asked, read in ((match.difficulty, reading.difficulty), (match.novelty, reading.novelty)):
-        found = None if asked is None else _COMPARISON.fullmatch(asked)
-        if found is not None and not _COMPARES[found[1]](read, float(found[2])):
-            return False
-    return True
 
 
 def name_of(each: PolicyClass) -> str:
@@ -237,6 +223,16 @@ def under_policy(request: RouteRequest, published: PolicySnapshot) -> RouteReque
     if policy.goal is not None or policy.strategy is not None:  # both are the policy's, with its default for the other
         strategy = policy.strategy or "balanced"
         goal = policy.goal or ("quality" if strategy == "quality-first" else "cost")
+    asked, params = request.params, policy.params
+    if asked is None or params is None:
+        params = asked or params
+    else:  # the request's take precedence
+        own = {name: value for name in Params.__struct_fields__ if (value := getattr(asked, name)) is not None}
+        own["max_output_tokens"] = _smaller(asked.max_output_tokens, params.max_output_tokens)
+        if params.extra:
+            more = {name: {**params.extra.get(name, {}), **each} for name, each in (asked.extra or {}).items()}
+            own["extra"] = {**params.extra, **more}
+        params = replace(params, **own)
     models = _common_models(request.models, published.models)
     budget, given = request.budget or policy.budget, policy.budget
     if budget is not None and given is not None:
@@ -245,7 +241,7 @@ def under_policy(request: RouteRequest, published: PolicySnapshot) -> RouteReque
         )
     return replace(
         request,
-        params=_params(request.params, policy.params),
+        params=params,
         goal=goal,
         strategy=strategy,
         models=models,
@@ -255,18 +251,6 @@ def under_policy(request: RouteRequest, published: PolicySnapshot) -> RouteReque
         cache=_narrower(request.cache, policy.cache),
         prefer=[*dict.fromkeys((*(request.prefer or ()), *published.prefer))] or None,
     )
-
-
-def _params(asked: Params | None, given: Params | None) -> Params | None:
-    """Merge parameters; the request's take precedence."""
-    if asked is None or given is None:
-        return asked or given
-    own = {name: value for name in Params.__struct_fields__ if (value := getattr(asked, name)) is not None}
-    own["max_output_tokens"] = _smaller(asked.max_output_tokens, given.max_output_tokens)
-    if given.extra:
-        more = {name: {**given.extra.get(name, {}), **each} for name, each in (asked.extra or {}).items()}
-        own["extra"] = {**given.extra, **more}
-    return replace(given, **own)
 
 
 def _common_models(asked: list[str] | None, given: Sequence[str] | None) -> list[str] | None:
@@ -342,24 +326,21 @@ def drawn(policies: Iterable[Policy], known: Known) -> list[PolicySnapshot]:
         chain = in_order(fallbacks, models, known, path, "fallback.models")
         prefer = in_order(policy.prefer, models, known, path, "prefer") or ()
         full = replace(policy, id=policy.id or policy_id(policy.name))
-        classes = tuple(_class_drawn(full, number, each, known) for number, each in enumerate(policy.classes or ()))
-        found.append(PolicySnapshot("", "", full, models, chain, prefer, classes))
+        classes: list[PolicySnapshot] = []
+        for number, each in enumerate(policy.classes or ()):
+            own = {name: value for name in PolicyRules.__struct_fields__ if (value := getattr(each, name)) is not None}
+            if each.weights is not None:  # weights replace both
+                own |= {"goal": None, "strategy": None}
+            elif each.goal or each.strategy:
+                own["weights"] = None
+            try:
+                classes += drawn([replace(full, classes=None, **own)], known)
+            except ValidationFailed as error:
+                inside = f"{path}.classes[{number}]"
+                problems = [each._replace(path=each.path.replace(path, inside, 1)) for each in error.problems]
+                raise ValidationFailed.of(*problems) from None
+        found.append(PolicySnapshot("", "", full, models, chain, prefer, tuple(classes)))
     return found
-
-
-def _class_drawn(policy: Policy, number: int, each: PolicyClass, known: Known) -> PolicySnapshot:
-    """The complete policy for one of its classes."""
-    own = {name: value for name in PolicyRules.__struct_fields__ if (value := getattr(each, name)) is not None}
-    if each.weights is not None:  # weights replace both
-        own |= {"goal": None, "strategy": None}
-    elif each.goal or each.strategy:
-        own["weights"] = None
-    try:
-        return drawn([replace(policy, classes=None, **own)], known)[0]
-    except ValidationFailed as error:
-        path = f"policies[{quoted(policy.name)}]"
-        problems = [p._replace(path=p.path.replace(path, f"{path}.classes[{number}]", 1)) for p in error.problems]
-        raise ValidationFailed.of(*problems) from None
 
 
 def version_asked(snapshot: PolicySnapshot, today: str) -> PutPolicyVersion:
@@ -381,12 +362,6 @@ def published(snapshot: PolicySnapshot, version: PolicyVersion) -> PolicySnapsho
     classes = tuple([published(each, version) for each in snapshot.classes])
     id = "pos_" + content_id(content)
     return replace(snapshot, id=id, version=version.label, policy=policy, classes=classes)
-
-
-def publish(policies: Iterable[Policy], today: str, known: Known) -> list[PolicySnapshot]:
-    """Publish policies without a storage, each under its first version."""
-    versions = Versions()
-    return [published(each, versions.put(version_asked(each, today))[0]) for each in drawn(policies, known)]
 
 
 def next_label(name: str, created_at: str, taken: Iterable[str]) -> str:

@@ -53,23 +53,10 @@ def checked_trace(trace: object) -> Trace:
     if not isinstance(trace, Trace):
         raise ValidationFailed.of(Problem("trace", f"{shown(trace)} is not a Trace", "pass a Trace, as answer.trace"))
     _check_flaw("trace.metadata", flaw_in(trace.metadata))
-    same = _as_read(trace)
     found: Problems = []
-    if not 1 <= len(same.id) <= MAX_ID_CHARS or not same.id.isprintable():
-        problem = f"must be 1 to {MAX_ID_CHARS} printable characters, got {shown(same.id)}"
-        found.append(Problem("trace.id", problem, "keep the id from the Router"))
-    check_metadata(same.metadata, found)
-    if found:
-        raise ValidationFailed.of(*found)
-    return replace(same, created_at=moment("trace.created_at", same.created_at))
-
-
-def _as_read(trace: Trace) -> Trace:
-    """The trace after a round trip through JSON. Raises ``ValidationFailed`` if that changes it."""
     try:
         plain = msgspec.to_builtins(trace)
         same = msgspec.convert(plain, Trace)
-        found: Problems = []
         _check_numbers("trace", {name: held for name, held in plain.items() if name != "metadata"}, "", found)
         if found:
             raise ValidationFailed.of(*found[:MAX_PROBLEMS])
@@ -81,7 +68,13 @@ def _as_read(trace: Trace) -> Trace:
         raise ValidationFailed.at("trace", f"cannot be written as JSON: {error}", "pass plain values") from error
     if read != same:
         raise ValidationFailed.of(Problem("trace", "changes in a round trip through JSON", "pass plain values"))
-    return same
+    if not 1 <= len(same.id) <= MAX_ID_CHARS or not same.id.isprintable():
+        problem = f"must be 1 to {MAX_ID_CHARS} printable characters, got {shown(same.id)}"
+        found.append(Problem("trace.id", problem, "keep the id from the Router"))
+    check_metadata(same.metadata, found)
+    if found:
+        raise ValidationFailed.of(*found)
+    return replace(same, created_at=moment("trace.created_at", same.created_at))
 
 
 def _check_flaw(path: str, found: tuple[str, Flaw] | None) -> None:

@@ -53,22 +53,20 @@ class SseParser:
         for piece in data.splitlines(keepends=True):
             ended = piece[-1] in (_CR, _LF)
             self._after_cr = piece[-1] == _CR
-            line = self._append(piece.rstrip(b"\r\n") if ended else piece, ended)
-            if line is not None and (event := self._take(line)) is not None:
+            line = piece.rstrip(b"\r\n") if ended else piece
+            self._partial_bytes += len(line)
+            if self._partial_bytes > self._max_line_bytes:
+                raise ProviderFault("malformed", f"a line of the event stream is over {self._max_line_bytes} bytes")
+            if not ended:
+                self._partial.append(line)
+                continue
+            if self._partial:
+                line = b"".join((*self._partial, line))
+                self._partial.clear()
+            self._partial_bytes = 0
+            event = self._take(line)
+            if event is not None:
                 yield event
-
-    def _append(self, piece: bytes, ended: bool) -> bytes | None:
-        """Add to the current line; return it once it is complete."""
-        self._partial_bytes += len(piece)
-        if self._partial_bytes > self._max_line_bytes:
-            raise ProviderFault("malformed", f"a line of the event stream is over {self._max_line_bytes} bytes")
-        if not ended:
-            self._partial.append(piece)
-            return None
-        line = b"".join((*self._partial, piece)) if self._partial else piece
-        self._partial.clear()
-        self._partial_bytes = 0
-        return line
 
     def _take(self, line: bytes) -> SseEvent | None:
         if self._at_start:
@@ -79,7 +77,13 @@ class SseParser:
             self._data.clear()
             self._event = ""
             return event
-        name, _, value = _text(line).partition(":")
+        try:
+            text = line.decode()
+        except UnicodeDecodeError:
+            text = None
+        if text is None:  # raised here, because the caught exception contains the text
+            raise ProviderFault("malformed", "the event stream is not UTF-8")
+        name, _, value = text.partition(":")
         value = value.removeprefix(" ")
         if name == "data":
             self._data.append(value)
@@ -92,11 +96,3 @@ class SseParser:
         elif len(self._stray) < MAX_STRAY_BYTES and (self._stray or name.startswith("{")):
             self._stray += line
         return None
-
-
-def _text(line: bytes) -> str:
-    try:
-        return line.decode()
-    except UnicodeDecodeError:
-        pass  # not chained, because the exception contains the text
-    raise ProviderFault("malformed", "the event stream is not UTF-8")

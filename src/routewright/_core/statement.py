@@ -16,7 +16,6 @@ from routewright.wire import (
     LedgerSum,
     ModelSpan,
     RowKind,
-    Span,
     Statement,
     StatementBy,
     StatementLine,
@@ -105,12 +104,17 @@ def corrected(trace: Trace, span: ModelSpan, truth: Truth, row: LedgerRow) -> Tr
         usage_estimated=span.usage_estimated and truth.usage is None,
     )
     spans = [mended if each is span else each for each in trace.spans]
+    ends = [(each.cost_range_usd, each.cost_usd) for each in spans if isinstance(each, ModelSpan)]
+    cost_range_usd = None  # all costs are known
+    if any(between for between, _ in ends):
+        both = [between or (cost, cost) for between, cost in ends]
+        cost_range_usd = usd(sum(nanos_of(low) for low, _ in both)), usd(sum(nanos_of(high) for _, high in both))
     return replace(
         trace,
         spans=spans,
         cost_usd=usd(nanos_of(trace.cost_usd) + row.cost_nanos),
         charged_usd=usd(nanos_of(trace.charged_usd) + row.charge_nanos),
-        cost_range_usd=_range(spans),
+        cost_range_usd=cost_range_usd,
         tokens=(tokens or Tokens()) if any(span is each for each in served) else trace.tokens,
     )
 
@@ -118,15 +122,6 @@ def corrected(trace: Trace, span: ModelSpan, truth: Truth, row: LedgerRow) -> Tr
 def _tokens(span: ModelSpan, truth: Truth) -> Tokens | None:
     used = truth.usage
     return span.tokens if used is None else Tokens(used.input, used.output, used.cached)
-
-
-def _range(spans: Sequence[Span]) -> tuple[float, float] | None:
-    """Cost range of all attempts together. None: all costs are known."""
-    ends = [(each.cost_range_usd, each.cost_usd) for each in spans if isinstance(each, ModelSpan)]
-    if not any(between for between, _ in ends):
-        return None
-    both = [between or (cost, cost) for between, cost in ends]
-    return usd(sum(nanos_of(low) for low, _ in both)), usd(sum(nanos_of(high) for _, high in both))
 
 
 def _attempts(trace: Trace) -> list[ModelSpan]:
@@ -164,7 +159,10 @@ def statement(
     totals = _totals(sums)
     balance = totals.credited_nanos - totals.charged_nanos
     closing_nanos = None if opening_nanos is None else opening_nanos + balance
-    found = grouped((each for each in sums if each.kind == "credit"), lambda each: each.day)
+    credits = grouped((each for each in sums if each.kind == "credit"), lambda each: each.day)
+    models = grouped(sums, lambda each: (each.provider, each.model))  # corrections included
+    unsure = [(names, each) for names, each in models.items() if each.least_nanos != each.most_nanos]
+    unsure.sort(key=lambda each: (each[1].least_nanos - each[1].most_nanos, *each[0]))
     return Statement(
         account=account,
         month=month,
@@ -175,9 +173,19 @@ def statement(
         corrections=_lines(sums, "correction", by),
         credits=[
             CreditLine(day=day, rows=each.rows, credited_nanos=each.credit_nanos, credited_usd=usd(each.credit_nanos))
-            for day, each in sorted(found.items())
+            for day, each in sorted(credits.items())
         ],
-        uncertain=_uncertain(sums),
+        uncertain=[
+            UncertainLine(
+                provider=provider,
+                model=model,
+                least_nanos=each.least_nanos,
+                least_usd=usd(each.least_nanos),
+                most_nanos=each.most_nanos,
+                most_usd=usd(each.most_nanos),
+            )
+            for (provider, model), each in unsure
+        ],
         totals=totals,
         closing_nanos=closing_nanos,
         closing_usd=in_usd(closing_nanos),
@@ -206,24 +214,6 @@ def _lines(sums: Sequence[LedgerSum], kind: RowKind, by: StatementBy) -> list[St
             charged_usd=usd(each.charge_nanos),
         )
         for (day, _, _), each in in_order
-    ]
-
-
-def _uncertain(sums: Sequence[LedgerSum]) -> list[UncertainLine]:
-    """Cost ranges by model, corrections included."""
-    found = grouped(sums, lambda each: (each.provider, each.model))
-    unsure = [(names, each) for names, each in found.items() if each.least_nanos != each.most_nanos]
-    unsure.sort(key=lambda each: (each[1].least_nanos - each[1].most_nanos, *each[0]))
-    return [
-        UncertainLine(
-            provider=provider,
-            model=model,
-            least_nanos=each.least_nanos,
-            least_usd=usd(each.least_nanos),
-            most_nanos=each.most_nanos,
-            most_usd=usd(each.most_nanos),
-        )
-        for (provider, model), each in unsure
     ]
 
 

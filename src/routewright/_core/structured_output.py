@@ -73,10 +73,20 @@ class Form:
     def __init__(self, name: str, schema: dict[str, Any], read: Reader) -> None:
         schema = rooted(schema)
         self._wrapped = schema.get("type") != "object"
-        if self._wrapped:
-            schema = _wrapped(schema)
+        if self._wrapped:  # as a property of an object; ``$defs`` stays at the top, where references point to
+            inner = {word: value for word, value in schema.items() if word != "$defs"}
+            defined = {"$defs": schema["$defs"]} if "$defs" in schema else {}
+            schema = {
+                "type": "object",
+                "properties": {VALUE: inner},
+                "required": [VALUE],
+                "additionalProperties": False,
+            }
+            schema |= defined
+        if not FUNCTION_NAME.fullmatch(name):  # vendors accept no other names
+            name = "".join(each if each.isascii() and each.isalnum() else "_" for each in name)[:64] or "answer"
         strict = strict_form(schema)
-        named = {"name": _plain(name), "schema": schema if strict is None else strict, "strict": strict is not None}
+        named = {"name": name, "schema": schema if strict is None else strict, "strict": strict is not None}
         self.response_format: dict[str, Any] = {"type": "json_schema", "json_schema": named}
         self._read = read
 
@@ -169,20 +179,6 @@ def _listed(misfits: Sequence[tuple[str, str]], most: int) -> list[str]:
     said = [f"{place}: {what}" if place else what for place, what in misfits[:most]]
     kept = [each if len(each) <= MOST_CHARS else f"{each[:MOST_CHARS]}..." for each in said]
     return kept if len(misfits) <= most else [*kept, f"and {len(misfits) - most} more"]
-
-
-def _wrapped(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Schema of an object around the value. ``$defs`` stays at the top, where references point to."""
-    inner = {word: value for word, value in schema.items() if word != "$defs"}
-    outer = {"type": "object", "properties": {VALUE: inner}, "required": [VALUE], "additionalProperties": False}
-    return {**outer, "$defs": schema["$defs"]} if "$defs" in schema else outer
-
-
-def _plain(name: str) -> str:
-    """A name that vendors accept."""
-    if FUNCTION_NAME.fullmatch(name):
-        return name
-    return "".join(each if each.isascii() and each.isalnum() else "_" for each in name)[:64] or "answer"
 
 
 MOST_DEFAULT_CHARS = 200  # limit on a default value written into a description
@@ -301,18 +297,17 @@ def _with_default(schema: Any) -> dict[str, Any]:
     """An optional property with its default in the description. ``_Loose`` if its default is not a valid value."""
     if not isinstance(schema, Mapping) or "default" not in schema:
         raise _Loose
-    if schema["default"] is None and not _takes_null(schema):
+    kind = schema.get("type")
+    takes_null = (
+        kind == "null" or (isinstance(kind, list) and "null" in kind) or {"type": "null"} in schema.get("anyOf", ())
+    )
+    if schema["default"] is None and not takes_null:
         raise _Loose
     default = encode(schema["default"]).decode()
     if len(default) > MOST_DEFAULT_CHARS:
         raise _Loose
     said = schema.get("description")
     return {**schema, "description": f"{said} (default: {default})" if said else f"Default: {default}"}
-
-
-def _takes_null(schema: Mapping[str, Any]) -> bool:
-    kind = schema.get("type")
-    return kind == "null" or (isinstance(kind, list) and "null" in kind) or {"type": "null"} in schema.get("anyOf", ())
 
 
 def _choice(values: list[Any]) -> dict[str, Any]:

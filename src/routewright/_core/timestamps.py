@@ -21,8 +21,15 @@ def timestamp(at: float) -> str:
 
 def moment(path: str, given: str | datetime | date) -> str:
     """Convert to the standard form, rounded up to milliseconds. A date means its start. Raises ``ValidationFailed``."""
-    at = _read(given)
-    if at is None:
+    at: object = given
+    if isinstance(at, str):
+        try:
+            at = date.fromisoformat(at) if len(at) == len("YYYY-MM-DD") else datetime.fromisoformat(at)
+        except ValueError:
+            at = None
+    if isinstance(at, date) and not isinstance(at, datetime):
+        at = datetime.combine(at, time.min, UTC)
+    if not isinstance(at, datetime) or at.utcoffset() is None:
         raise ValidationFailed.at(path, f"is {_said(given)}", _HINT)
     try:
         at = at.astimezone(UTC)
@@ -45,18 +52,6 @@ def span_of(
     if first is not None and last is not None and first > last:
         raise ValidationFailed.at(names[0], f"is {first}, after {last}, the {names[1]}", "swap them")
     return first, last
-
-
-def _read(given: object) -> datetime | None:
-    if isinstance(given, str):
-        try:
-            day = len(given) == len("YYYY-MM-DD")
-            given = date.fromisoformat(given) if day else datetime.fromisoformat(given)
-        except ValueError:
-            return None
-    if isinstance(given, datetime):
-        return None if given.utcoffset() is None else given
-    return datetime.combine(given, time.min, UTC) if isinstance(given, date) else None
 
 
 def _said(given: object) -> str:

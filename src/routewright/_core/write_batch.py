@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import get_args
 
 from routewright.errors import PreconditionFailed, UnsupportedWrite
 from routewright.wire import (
@@ -12,25 +13,19 @@ from routewright.wire import (
     AddLearned,
     ClaimDeliveries,
     Correct,
-    DeleteEndpoint,
-    DeleteResults,
     DeleteTraces,
     EndAttempt,
     Endpoint,
     Environment,
     Key,
     PutAccount,
-    PutAgentState,
     PutEndpoint,
-    PutEvent,
     PutFeedback,
     PutIncident,
     PutKey,
     PutPolicyVersion,
     PutSnapshot,
     PutTrace,
-    ReplayDeliveries,
-    RevokeKey,
     SetRetention,
     Write,
 )
@@ -43,20 +38,7 @@ UNNAMED_S = 24 * 3600  # how long unreferenced snapshots are kept, because a tra
 _OF_THE_SYSTEM = (PutSnapshot, PutPolicyVersion, AddLearned, SetRetention, PutIncident, ClaimDeliveries, EndAttempt)
 _ALONE = (DeleteTraces,)
 _OF_TRACES = (PutTrace, PutFeedback, PutSnapshot, DeleteTraces, SetRetention)
-_UNCONDITIONAL = (
-    PutPolicyVersion,
-    AddLearned,
-    DeleteTraces,
-    SetRetention,
-    RevokeKey,
-    DeleteResults,
-    PutEvent,
-    PutAgentState,
-    DeleteEndpoint,
-    ClaimDeliveries,
-    EndAttempt,
-    ReplayDeliveries,
-)
+_KNOWN: tuple[type[Write], ...] = get_args(Write)
 
 Booked = Callable[[Write], object]
 """What a write replaces: the stored account, key, endpoint or incident; for a correction the number of the call's rows;
@@ -135,7 +117,7 @@ def check_batch(
                     raise PreconditionFailed(
                         f"the rows of {row.request_id} have changed since they were read", index=index
                     )
-            case _ if not isinstance(write, _UNCONDITIONAL):
+            case _ if not isinstance(write, _KNOWN):
                 raise UnsupportedWrite(f"{storage} knows no write {kind}")
 
 

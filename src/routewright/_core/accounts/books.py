@@ -37,11 +37,10 @@ from routewright.wire import (
     RevokeKey,
     RowKind,
     StoredEvent,
-    Tokens,
     Written,
 )
 
-from .ledger import key_of, summed
+from .ledger import added, key_of, sum_of
 from .state import Expired, KeptResult
 
 T = TypeVar("T")
@@ -97,16 +96,10 @@ class Books:
                 self._keys[key_id] = replace(there, revoked_at=at)
                 return Written(created=True)
             case DeleteResults(environment):
-                old = [claim for claim, (of, _, _) in self._kept.items() if environment in (None, of)]
-                for claim in old:
-                    del self._kept[claim]
-                states = [name for name in self._states if environment in (None, name[0])]
-                for name in states:
-                    del self._states[name]
-                events = [id for id, event in self._events.items() if environment in (None, event.environment)]
-                for id in events:
-                    del self._events[id]
-                return Written(created=False, count=len(old) + len(states))
+                old = _drop(self._kept, lambda kept: environment in (None, kept[0]))
+                states = _drop(self._states, lambda state: environment in (None, state.environment))
+                _drop(self._events, lambda event: environment in (None, event.environment))
+                return Written(created=False, count=old + states)
             case PutIncident(incident):
                 created = incident.id not in self._incidents
                 self._incidents[incident.id] = incident
@@ -132,7 +125,12 @@ class Books:
             case LedgerSums(first, last):
                 return [each for _, each in sorted(self._sums.items()) if first <= each.day <= last]
             case AgentState():
-                return self._state(query)
+                for put in reversed(self._states.values()):
+                    by_claim = query.claim is not None and put.claim == query.claim
+                    mine = by_claim if query.id is None else put.id == query.id
+                    if mine and query.environment in (None, put.environment):
+                        return put.body
+                return None
             case Incidents():
                 return sorted(self._incidents.values(), key=_by_start, reverse=True)
         raise UnsupportedWrite(f"no query {type(query).__name__} is known")
@@ -141,7 +139,14 @@ class Books:
         """Up to ``limit`` rows or events after the key ``after``, newest first."""
         if isinstance(query, Events):
             return _page(self._events.values(), lambda event: event.id, after, limit)
-        return _page([row for row in self._rows.values() if _is_asked(row, query)], key_of, after, limit)
+        rows = [
+            row
+            for row in self._rows.values()
+            if query.request_id in (None, row.request_id)
+            and (query.since is None or row.at >= query.since)
+            and (query.until is None or row.at < query.until)
+        ]
+        return _page(rows, key_of, after, limit)
 
     def revoked_since(self, key_id: str | None) -> str | None:
         """Time when a key was revoked, if it was."""
@@ -150,18 +155,11 @@ class Books:
 
     def sweep(self, at: float) -> int:
         """Remove answers, events and agent states that expired by ``at`` (Unix seconds). Returns their number."""
-        old = [claim for claim, (_, until, _) in self._kept.items() if until <= at]
-        for claim in old:
-            del self._kept[claim]
         before = timestamp(max(0.0, at - WEEK_S))
-        told = [event.id for event in self._events.values() if event.created_at < before]
-        for event_id in told:
-            del self._events[event_id]
-        over = [name for name, state in self._states.items() if state.until <= at]
-        for name in over:
-            del self._states[name]
-        self._told = {once: mark for once, mark in self._told.items() if mark[1] > at}
-        return len(old) + len(told) + len(over)
+        _drop(self._told, lambda told: told[1] <= at)
+        answers = _drop(self._kept, lambda kept: kept[1] <= at)
+        states = _drop(self._states, lambda state: state.until <= at)
+        return answers + states + _drop(self._events, lambda event: event.created_at < before)
 
     def incident(self, incident_id: str) -> Incident | None:
         """An incident, if it exists."""
@@ -221,22 +219,13 @@ class Books:
                 del self._states[oldest]
         return Written(created)
 
-    def _state(self, asked: AgentState) -> bytes | None:
-        for (environment, id), state in reversed(self._states.items()):
-            mine = id == asked.id if asked.id is not None else asked.claim is not None and state.claim == asked.claim
-            if mine and asked.environment in (None, environment):
-                return state.body
-        return None
-
     def _sum(self, row: LedgerRow, sign: int) -> None:
-        day = row.at[:10]
-        name = day, row.provider, row.model, row.kind
-        there = self._sums.get(name) or LedgerSum(day, row.provider, row.model, row.kind, 0, Tokens(), 0, 0, 0, 0, 0)
-        added = summed(there, row, sign)
-        if added.rows:
-            self._sums[name] = added
-        else:
-            del self._sums[name]
+        more = sum_of(row, sign)
+        name = more.day, more.provider, more.model, more.kind
+        there = self._sums.pop(name, None)
+        found = more if there is None else added(there, more)
+        if found.rows:
+            self._sums[name] = found
 
 
 def is_quiet(last: float, write: PutEvent) -> bool:
@@ -247,12 +236,6 @@ def is_quiet(last: float, write: PutEvent) -> bool:
 def forgotten_at(write: PutEvent) -> float:
     """Unix seconds after which the time of an event's ``once`` may be forgotten."""
     return write.at + max(write.quiet_s, WEEK_S)
-
-
-def _is_asked(row: LedgerRow, query: LedgerRows) -> bool:
-    if query.request_id not in (None, row.request_id):
-        return False
-    return (query.since is None or row.at >= query.since) and (query.until is None or row.at < query.until)
 
 
 def _by_start(incident: Incident) -> tuple[str, str]:
@@ -269,3 +252,11 @@ def _put(kept: OrderedDict[Any, T], name: Any, value: T, newest: int) -> None:
     kept.move_to_end(name)
     if len(kept) > newest:
         kept.popitem(last=False)
+
+
+def _drop(kept: dict[Any, T], is_over: Callable[[T], bool]) -> int:
+    """Remove entries by their values. Returns their number."""
+    names = [name for name, value in kept.items() if is_over(value)]
+    for name in names:
+        del kept[name]
+    return len(names)

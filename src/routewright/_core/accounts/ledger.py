@@ -34,20 +34,13 @@ K = TypeVar("K")
 NOTHING = LedgerSum("", "", "", "attempt", 0, Tokens(), 0, 0, 0, 0, 0)
 
 
-def summed(there: LedgerSum, row: LedgerRow, sign: int = 1) -> LedgerSum:
-    """Add a row to a sum, or subtract it with ``sign=-1``."""
+def sum_of(row: LedgerRow, sign: int = 1) -> LedgerSum:
+    """The sum of one row. ``sign=-1`` negates it, to subtract a row with ``added``."""
     low, high = row.cost_range_nanos or (row.cost_nanos, row.cost_nanos)
-    was, used = there.tokens, row.tokens
-    return replace(
-        there,
-        rows=there.rows + sign,
-        tokens=Tokens(was.input + sign * used.input, was.output + sign * used.output, was.cached + sign * used.cached),
-        cost_nanos=there.cost_nanos + sign * row.cost_nanos,
-        charge_nanos=there.charge_nanos + sign * row.charge_nanos,
-        credit_nanos=there.credit_nanos + sign * row.credit_nanos,
-        least_nanos=there.least_nanos + sign * low,
-        most_nanos=there.most_nanos + sign * high,
-    )
+    tokens = Tokens(sign * row.tokens.input, sign * row.tokens.output, sign * row.tokens.cached)
+    cost, charge, credit = sign * row.cost_nanos, sign * row.charge_nanos, sign * row.credit_nanos
+    names = row.at[:10], row.provider, row.model, row.kind
+    return LedgerSum(*names, sign, tokens, cost, charge, credit, sign * low, sign * high)
 
 
 def added(there: LedgerSum, more: LedgerSum) -> LedgerSum:
@@ -278,16 +271,10 @@ def without_trace(facts: Facts) -> Facts:
 
 def bounded(facts: Facts, most_nanos: int) -> Facts:
     """Only its costs, together at most ``most_nanos``."""
-    run_nanos = None if facts.run_nanos is None else min(facts.run_nanos, most_nanos)
-    rows = _bounded(facts.rows, most_nanos)
-    return replace(without_trace(facts), rows=rows, run_nanos=run_nanos, claim=None, result=None, event_ids=())
-
-
-def _bounded(rows: Sequence[LedgerRow], most_nanos: int) -> tuple[LedgerRow, ...]:
-    found = []
-    for row in rows:
+    run_nanos, rows = None if facts.run_nanos is None else min(facts.run_nanos, most_nanos), list[LedgerRow]()
+    for row in facts.rows:
         cost = min(row.cost_nanos, most_nanos)
         most_nanos -= cost
         plain = LedgerRow(request_id=row.request_id, attempt=row.attempt, at=row.at, key_id=row.key_id, note=_CUT)
-        found.append(replace(plain, cost_nanos=cost, charge_nanos=min(row.charge_nanos, cost)))
-    return tuple(found)
+        rows.append(replace(plain, cost_nanos=cost, charge_nanos=min(row.charge_nanos, cost)))
+    return replace(without_trace(facts), rows=tuple(rows), run_nanos=run_nanos, claim=None, result=None, event_ids=())

@@ -1,5 +1,5 @@
 """Admits the calls of one owner. A call that needs money or an idempotency key held by another waits in a FIFO queue.
-WaitQueue calls cost nothing until what they wait for is freed."""
+A waiting call costs nothing until what it waits for is freed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ A = TypeVar("A", bound=PendingAsk)
 
 
 class WaitQueue(Generic[A]):
-    """WaitQueue asks, with a queue per purse and key, and answered ones. Not thread-safe."""
+    """Waiting asks, with a queue per purse and key, and answered ones. Not thread-safe."""
 
     def __init__(self, state: State, owner: int) -> None:
         self._state = state

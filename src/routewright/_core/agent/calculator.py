@@ -42,7 +42,7 @@ def calculate(expression: str) -> str:
     )  # fmt: skip
     with decimal.localcontext(context) as local:
         try:
-            value = _Parser(_tokens(expression)).value()
+            value = _Parser(expression).value()
             if not value.is_finite():
                 raise decimal.InvalidOperation
         except decimal.DivisionByZero:
@@ -51,39 +51,29 @@ def calculate(expression: str) -> str:
             raise CalculatorError(f"the result has an exponent above {MOST_EXPONENT}") from None
         except decimal.InvalidOperation:
             raise CalculatorError("the result is undefined, or has too many digits") from None
-        return _text(value, is_exact=not local.flags[decimal.Inexact])
-
-
-def _text(value: Decimal, *, is_exact: bool) -> str:
-    if not is_exact:
-        value = decimal.Context(prec=SHOWN_DIGITS).plus(value)
-    if not value:
-        return "0"
-    value = value.normalize(decimal.Context(prec=DIGITS))
-    if -_PLAIN_EXPONENT <= value.adjusted() <= _PLAIN_EXPONENT:
-        return f"{value:f}"
-    return str(value)
-
-
-def _tokens(expression: str) -> list[str]:
-    place, found, expression = 0, list[str](), expression.rstrip()
-    while place < len(expression):
-        match = _TOKEN.match(expression, place)
-        if match is None:
-            rest = expression[place:].lstrip()
-            raise CalculatorError(f"{rest[0]!r} at {len(expression) - len(rest) + 1} is not part of an expression")
-        found.append(match[0].strip())
-        place = match.end()
-    return found
+        if local.flags[decimal.Inexact]:
+            value = decimal.Context(prec=SHOWN_DIGITS).plus(value)
+        if not value:
+            return "0"
+        value = value.normalize(decimal.Context(prec=DIGITS))
+        return f"{value:f}" if -_PLAIN_EXPONENT <= value.adjusted() <= _PLAIN_EXPONENT else str(value)
 
 
 class _Parser:
     """Parses and evaluates in one pass."""
 
-    def __init__(self, tokens: list[str]) -> None:
-        self._tokens = tokens
+    def __init__(self, expression: str) -> None:
+        self._tokens: list[str] = []
         self._place = 0
         self._depth = 0
+        at, expression = 0, expression.rstrip()
+        while at < len(expression):
+            match = _TOKEN.match(expression, at)
+            if match is None:
+                rest = expression[at:].lstrip()
+                raise CalculatorError(f"{rest[0]!r} at {len(expression) - len(rest) + 1} is not part of an expression")
+            self._tokens.append(match[0].strip())
+            at = match.end()
 
     def value(self) -> Decimal:
         """The value of the whole expression."""

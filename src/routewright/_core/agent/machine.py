@@ -120,7 +120,13 @@ class AgentRun:
             return self._end("partial", "tool_calls_pending")
         if used >= self.max_steps:
             return self._end("partial", "max_steps_reached")
-        return CallModel(used + 1, state.messages, self._escalates and self._is_stuck)
+        # stuck: the last rounds made the same calls, or the last tools all failed
+        rounds = [message.tool_calls for message in state.messages if message.tool_calls][-REPEATS:]
+        called = {frozenset((call.function.name, call.function.arguments) for call in calls) for calls in rounds}
+        tools = [step for step in state.steps if step.tool is not None][-REPEATS:]
+        fails = len(tools) == REPEATS and all("error" in step.output for step in tools)
+        is_stuck = (len(rounds) == REPEATS and len(called) == 1) or fails
+        return CallModel(used + 1, state.messages, self._escalates and is_stuck)
 
     def answered(self, response: RouteResponse, start_ms: float, duration_ms: float, nanos: int) -> None:
         """Record a model's answer, which cost ``nanos``."""
@@ -213,15 +219,6 @@ class AgentRun:
         """The totals of the run."""
         steps, tools = self.state.steps, dict.fromkeys(step.tool for step in self.state.steps if step.tool is not None)
         return RunSummary(len(steps), usd(self.state.spent_nanos), latency_ms, [*tools])
-
-    @property
-    def _is_stuck(self) -> bool:
-        """True if the last rounds made the same calls, or the last tools all failed."""
-        rounds = [message.tool_calls for message in self.state.messages if message.tool_calls][-REPEATS:]
-        called = {frozenset((call.function.name, call.function.arguments) for call in calls) for calls in rounds}
-        tools = [step for step in self.state.steps if step.tool is not None][-REPEATS:]
-        fails = len(tools) == REPEATS and all("error" in step.output for step in tools)
-        return (len(rounds) == REPEATS and len(called) == 1) or fails
 
     def _add_step(self, output: dict[str, Any], start_ms: float, duration_ms: float, nanos: int, **more: Any) -> None:
         """Add the step of a model call, with the cost of all its tries."""

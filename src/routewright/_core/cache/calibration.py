@@ -36,43 +36,33 @@ _STEPS = 3
 PRIOR, PRIOR_PRECISION = np.array(MEAN), np.array(PRECISION)
 
 
-class Posterior:
-    """Posterior of the weights given observations. ``x`` is (n, n_features + 1); ``signs`` are 1 if right, else -1."""
+def fitted(mean: Floats, x: Floats, signs: Floats, weight: Floats) -> tuple[Floats, Floats]:
+    """Most probable weights given observations, by Newton's method from ``mean``, and their covariance. ``x`` is
+    (n, n_features + 1); ``signs`` are 1 if right, else -1."""
 
-    def __init__(self, x: Floats, signs: Floats, weight: Floats) -> None:
-        self._x, self._signs, self._weight = x, signs, weight
+    def loss_of(mean: Floats) -> float:
+        away = mean - PRIOR
+        return float(weight @ np.logaddexp(0.0, -signs * (x @ mean)) + away @ PRIOR_PRECISION @ away / 2)
 
-    def climb(self, mean: Floats) -> Floats:
-        """Improve the weights by Newton steps. A step that increases the loss is halved."""
-        loss = self._loss(mean)
-        for _ in range(_STEPS):
-            chance = chances(self._signs * (self._x @ mean))
-            slope = self._x.T @ (self._weight * self._signs * (1.0 - chance)) - PRIOR_PRECISION @ (mean - PRIOR)
-            step = np.linalg.solve(self._curve(self._weight * chance * (1.0 - chance)), slope)
-            size = 1.0
-            while (after := self._loss(mean + size * step)) > loss and size > 0.01:
-                size /= 2
-            if after > loss:
-                break
-            mean, loss = mean + size * step, after
-        return mean
-
-    def covariance(self, mean: Floats) -> Floats:
-        """Covariance of the weights. Uses a sandwich estimate, because heavy observations are few."""
-        chance = chances(self._x @ mean)
-        doubt = self._weight * chance * (1.0 - chance)
-        inverse = np.linalg.inv(self._curve(doubt))
-        return inverse @ self._curve(self._weight * doubt) @ inverse
-
-    def _curve(self, weight: Floats) -> Floats:
-        curve: Floats = (self._x.T * weight) @ self._x + PRIOR_PRECISION
+    def curve(weight: Floats) -> Floats:
+        curve: Floats = (x.T * weight) @ x + PRIOR_PRECISION
         return curve
 
-    def _loss(self, mean: Floats) -> float:
-        away = mean - PRIOR
-        return float(
-            self._weight @ np.logaddexp(0.0, -self._signs * (self._x @ mean)) + away @ PRIOR_PRECISION @ away / 2
-        )
+    loss = loss_of(mean)
+    for _ in range(_STEPS):
+        chance = chances(signs * (x @ mean))
+        slope = x.T @ (weight * signs * (1.0 - chance)) - PRIOR_PRECISION @ (mean - PRIOR)
+        step = np.linalg.solve(curve(weight * chance * (1.0 - chance)), slope)
+        size = 1.0
+        while (after := loss_of(mean + size * step)) > loss and size > 0.01:  # halve a step that increases the loss
+            size /= 2
+        if after > loss:
+            break
+        mean, loss = mean + size * step, after
+    chance = chances(x @ mean)
+    doubt = weight * chance * (1.0 - chance)
+    inverse = np.linalg.inv(curve(doubt))
+    return mean, inverse @ curve(weight * doubt) @ inverse  # sandwich estimate, because heavy observations are few
 
 
 def chances(odds: Floats) -> Floats:
@@ -163,16 +153,16 @@ class Calibration:
         risk_odds = CAUTION * sqrt(max(x @ self._covariance @ x, 0.0)) - odds + self._alarm + STRICT * self._doubt
         share = min(max(0.5 + (self._limit(bound) - risk_odds) / (2 * RAMP), 0.0), 1.0)
         share *= (1.0 - bound.explore) * (1.0 - HELD_BACK * self._doubt)
-        return Assessment(_probability(odds), _probability(risk_odds), share)
+        return Assessment(chance, _probability(risk_odds), share)
 
     def learn(self, observation: Observation) -> None:
         """Learn from an observation."""
         served = 1.0 - 1.0 / observation.weight
+        chance = _probability(self._odds(observation.features))
         if not observation.right and served > 0.5:
-            sure = max(_probability(self._odds(observation.features)) - SURE, 0.0) / (1.0 - SURE)
-            self._doubt = min(self._doubt + served * sure, 1.0)
-        # raise the alarm if more answers were wrong than the model expected: topics have changed
-        chance = _probability(self._odds(observation.features))  # answers that looked right weigh most
+            self._doubt = min(self._doubt + served * (max(chance - SURE, 0.0) / (1.0 - SURE)), 1.0)
+        # raise the alarm if more answers were wrong than the model expected: topics have changed. Answers that looked
+        # right weigh most.
         self._expected = FADE * self._expected + chance * (1.0 - chance)
         self._wrong = FADE * self._wrong + chance * (not observation.right)
         surprise = log((self._wrong + ADDED) / (self._expected + ADDED))
@@ -180,13 +170,10 @@ class Calibration:
         self._observations.append(observation)
         self._unlearned += 1
         if self._unlearned >= _EVERY:
-            # refit: most probable weights by Newton's method from the current ones, and their covariance
             x = np.array([(1.0, *seen.features) for seen in self._observations])
             signs = np.array([1.0 if seen.right else -1.0 for seen in self._observations])
             weight = np.array([seen.weight for seen in self._observations]) ** TEMPER
-            model = Posterior(x, signs, weight)
-            self._mean = model.climb(self._mean)
-            self._covariance = model.covariance(self._mean)
+            self._mean, self._covariance = fitted(self._mean, x, signs, weight)
             self._weights = [float(value) for value in self._mean]
             self._unlearned = 0
 

@@ -54,7 +54,9 @@ def _guards(asked: Question, kept: Question) -> Iterator[tuple[str, bool]]:
     axes = asked.poles.keys() & kept.poles.keys()
     unlike = _prefix_differs(asked, kept) or _prefix_differs(kept, asked)
     if axes or unlike:
-        yield "opposites", unlike or any(_lean_apart(asked.poles[axis], kept.poles[axis]) for axis in axes)
+        sides = [(asked.poles[axis], kept.poles[axis]) for axis in axes]
+        apart = [ours for ours, theirs in sides if (ours[0] - theirs[0]) * (ours[1] - theirs[1]) < 0]
+        yield "opposites", unlike or bool(apart)
     if asked.quantities and kept.quantities:
         yield "quantities", asked.quantities != kept.quantities
     elif asked.quantities or kept.quantities:
@@ -66,11 +68,6 @@ def _guards(asked: Question, kept: Question) -> Iterator[tuple[str, bool]]:
     reordered = _reordered(asked, kept)
     if reordered is not None:
         yield "word order", reordered
-
-
-def _lean_apart(ours: tuple[int, int], theirs: tuple[int, int]) -> bool:
-    """True if the questions lean to different sides of a pair of opposites."""
-    return (ours[0] - theirs[0]) * (ours[1] - theirs[1]) < 0
 
 
 def _prefix_differs(one: Question, other: Question) -> bool:

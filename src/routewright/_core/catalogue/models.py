@@ -19,7 +19,7 @@ from routewright._core.request.read import rebuilt
 from routewright._core.request.rules import MODEL_ID, check_date, check_day, check_names, check_numbers, check_text
 from routewright._core.routing.quality import DEFAULT_QUALITY
 from routewright.errors import Problem, ValidationFailed
-from routewright.wire import Availability, CatalogueSnapshot, Model, PriceChange, PriceTier, Pricing, ServicePrice
+from routewright.wire import Availability, CatalogueSnapshot, Model, PriceTier, Pricing, ServicePrice
 
 _BORROWED = (  # fields a model copies from the one it is ``like``, if they are not set; never the price
     "context_window modalities max_output_tokens structured_output unsupported reasoning tokenizer quality ttft_s "
@@ -59,16 +59,21 @@ def overlay(base: Sequence[Model], added: Iterable[Mapping[str, Any]]) -> tuple[
             if key not in _FIELDS:
                 hint = _IN_FILES.get(key) or did_you_mean(key, _FIELDS) or f"known: {', '.join(_FIELDS)}"
                 raise ValidationFailed.at(f"models[{quoted(model_id)}]", f"{shown(key)} is not a field", hint)
-        fields = row
-        known = models.get(fields["id"])
+        known = models.get(model_id)
         if known is None:
-            head, _, tail = fields["id"].partition("/")
+            head, _, tail = model_id.partition("/")
             names = {"provider": head, "provider_model_id": tail, "display_name": tail}
-            model = Model(**(names | _lent(fields, models) | dict(fields)))
-        elif fields.get("pricing_per_1m") is None:
-            model = replace(known, **fields)
+            like, lent = row.get("like"), dict[str, Any]()
+            if like is not None:
+                if not isinstance(like, str) or like not in models:
+                    hint = did_you_mean(like, models) or "use the id of a model in the catalogue"
+                    raise ValidationFailed.at(f"models[{quoted(model_id)}].like", f"unknown model {shown(like)}", hint)
+                lent = {name: getattr(models[like], name) for name in _BORROWED}
+            model = Model(**(names | lent | dict(row)))
+        elif row.get("pricing_per_1m") is None:
+            model = replace(known, **row)
         else:  # the user's own price replaces a free offer and announced price changes
-            model = replace(known, **{"free_tier": False, "price_changes": None, **fields})
+            model = replace(known, **{"free_tier": False, "price_changes": None, **row})
         model = replace(model, **{name: value for name, value in _DEFAULTS.items() if getattr(model, name) is None})
         if model != known:
             models[model.id] = _checked(model)
@@ -190,7 +195,15 @@ def _checked(model: Model) -> Model:
     check_numbers(Model, f"{path}.", model, found)
     if model.pricing_per_1m is not None:
         _check_pricing(f"{path}.pricing_per_1m", model.pricing_per_1m, found)
-    _check_changes(f"{path}.price_changes", model.price_changes or (), found)
+    before = ""
+    for place, change in enumerate(model.price_changes or ()):
+        at = f"{path}.price_changes[{place}]"
+        check_day(f"{at}.starts", change.starts, found)
+        if change.starts <= before:
+            problem = f"must come after {before}, got {quoted(change.starts)}"
+            found.append(Problem(f"{at}.starts", problem, "sort the changes by day, at most one per day"))
+        before = change.starts
+        _check_pricing(f"{at}.pricing_per_1m", change.pricing_per_1m, found)
     for name in ("provider", "provider_model_id", "display_name"):
         if getattr(model, name):
             check_text(f"{path}.{name}", getattr(model, name), found)
@@ -216,18 +229,6 @@ def _check_pricing(path: str, pricing: Pricing, found: Problems) -> None:
         check_numbers(ServicePrice, f"{path}.service_tiers[{place}].", service, found)
 
 
-def _check_changes(path: str, changes: Sequence[PriceChange], found: Problems) -> None:
-    """Check the numbers of price changes, and that their days are increasing."""
-    before = ""
-    for place, change in enumerate(changes):
-        check_day(f"{path}[{place}].starts", change.starts, found)
-        if change.starts <= before:
-            problem = f"must come after {before}, got {quoted(change.starts)}"
-            found.append(Problem(f"{path}[{place}].starts", problem, "sort the changes by day, at most one per day"))
-        before = change.starts
-        _check_pricing(f"{path}[{place}].pricing_per_1m", change.pricing_per_1m, found)
-
-
 def _checked_kind(model: object) -> Model:
     if not isinstance(model, Model):
         raise ValidationFailed.at("models", f"{shown(model)} is not a Model", "pass Model(id=...)")
@@ -240,18 +241,6 @@ def _checked_id(model_id: object) -> str:
         raise ValidationFailed.at("models", f"id {shown(model_id)} is not a provider and model", hint)
     check_names({f"models[{quoted(model_id)}].id": model_id})
     return model_id
-
-
-def _lent(fields: Mapping[str, Any], models: Mapping[str, Model]) -> dict[str, Any]:
-    """The fields that a new model copies from the one it is ``like``."""
-    like = fields.get("like")
-    if like is None:
-        return {}
-    if not isinstance(like, str) or like not in models:
-        hint = did_you_mean(like, models) or "use the id of a model in the catalogue"
-        path = f"models[{quoted(fields['id'])}].like"
-        raise ValidationFailed.at(path, f"unknown model {shown(like)}", hint)
-    return {name: getattr(models[like], name) for name in _BORROWED}
 
 
 class Deprecation(Struct, frozen=True):
@@ -330,32 +319,23 @@ def model_called(
 ) -> str | None:
     """The id of the model with a provider's name; None if none or several match. Searches the groups in order, then the
     aliases. ``provider`` restricts the search; None for all."""
+    sought = name.removeprefix(_PREFIX)
+    plain, bare = undated(sought), _bare(sought)
+    matchers: tuple[Callable[[Named], bool], ...] = (
+        lambda model: sought in (model.id, model.wire_name, f"{model.provider}/{model.wire_name}"),
+        # the names differ only by a date that one of them lacks
+        lambda model: plain == undated(model.wire_name) and plain in (sought, model.wire_name),
+        # the display name, ignoring case and punctuation
+        lambda model: bare != "" and bare in (_bare(model.display_name), _bare(model.wire_name)),
+    )
     there = [[each for each in group if provider in (None, each.provider)] for group in groups]
     for known in there:
-        for fits in _MATCHERS:
-            found = {each.id for each in known if fits(name.removeprefix(_PREFIX), each)}
+        for fits in matchers:
+            found = {each.id for each in known if fits(each)}
             if found:
                 return found.pop() if len(found) == 1 else None
     meant = aliases.get(name)
     return meant if any(each.id == meant for known in there for each in known) else None
-
-
-def _is_exact(name: str, model: Named) -> bool:
-    return name in (model.id, model.wire_name, f"{model.provider}/{model.wire_name}")
-
-
-def _differs_by_date(name: str, model: Named) -> bool:
-    """The names differ only by a date that one of them lacks."""
-    theirs, ours = undated(name), undated(model.wire_name)
-    return theirs == ours and (theirs == name or ours == model.wire_name)
-
-
-def _is_display_name(name: str, model: Named) -> bool:
-    """Matches the display name, ignoring case and punctuation."""
-    return _bare(name) in (_bare(model.display_name), _bare(model.wire_name)) and _bare(name) != ""
-
-
-_MATCHERS: tuple[Callable[[str, Named], bool], ...] = (_is_exact, _differs_by_date, _is_display_name)
 
 
 def undated(name: str) -> str:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple, get_args
 
 from routewright._core.money import MOST_USD_PER_1M, PICOS_PER_NANO, PICOS_PER_USD_1M, nanos, price_picos
-from routewright.wire import CostPart, Model, Pricing, ServicePrice, Usage
+from routewright.wire import CostPart, Model, Pricing, Usage
 
 
 class Price(NamedTuple):
@@ -56,11 +56,9 @@ def prices_of(listed: Pricing | None) -> Prices:
     tiers: list[Price] = []
     for tier in listed.tiers:  # prices missing from a tier scale with its listed ones
         full, output = price_picos(tier.input_usd), price_picos(tier.output_usd)
-        cached = _or(tier.cached_input_usd, _scaled(base.cached, full, base.input))
-        written = _or(tier.cache_write_usd, _scaled(base.written, full, base.input))
-        reasoning = _scaled(base.reasoning, output, base.output)
-        more = [None if each is None else _scaled(each, full, base.input) for each in (audio, hour)]
-        tiers.append(Price(tier.above_tokens, full, output, cached, written, reasoning, *more))
+        price = _in_proportion(base, base, full, output)
+        cached, written = _or(tier.cached_input_usd, price.cached), _or(tier.cache_write_usd, price.written)
+        tiers.append(price._replace(above=tier.above_tokens, input=full, output=output, cached=cached, written=written))
     return (*sorted(tiers, reverse=True), base)
 
 
@@ -68,48 +66,41 @@ def batch_prices_of(listed: Pricing | None) -> Prices:
     """Batch prices. Unlisted ones scale with the standard prices; empty if none is listed."""
     if listed is None or listed.batch_input_usd is None or listed.batch_output_usd is None:
         return ()
-    return _in_proportion(listed, price_picos(listed.batch_input_usd), price_picos(listed.batch_output_usd))
-
-
-def service_prices_of(listed: Pricing, service: ServicePrice) -> Prices:
-    """The prices of a service tier. Unlisted ones scale with the standard prices."""
-    prices = _in_proportion(listed, price_picos(service.input_usd), price_picos(service.output_usd))
-    base, known = prices[-1], (service.cached_input_usd, service.cache_write_usd)
-    cached, written = (None if usd is None else price_picos(usd) for usd in known)
-    return tuple(
-        price._replace(
-            cached=price.cached if cached is None else _scaled(cached, price.input, base.input),
-            written=price.written if written is None else _scaled(written, price.input, base.input),
-        )
-        for price in prices
-    )
+    prices, full, output = prices_of(listed), price_picos(listed.batch_input_usd), price_picos(listed.batch_output_usd)
+    return tuple([_in_proportion(price, prices[-1], full, output) for price in prices])
 
 
 def tier_prices(provider: str, listed: Pricing | None, tier: str) -> Prices:
-    """The prices of a service tier; empty if unknown."""
+    """The prices of a service tier; empty if unknown. Unlisted ones scale with the standard prices."""
     if listed is None or tier in ("", "default") or (tier == "flex" and provider in _FLEX_AS_EVER):
         return prices_of(listed)
     for each in listed.service_tiers:
         if each.tier == tier:
-            return service_prices_of(listed, each)
+            prices, full, output = prices_of(listed), price_picos(each.input_usd), price_picos(each.output_usd)
+            prices = tuple([_in_proportion(price, prices[-1], full, output) for price in prices])
+            base, known = prices[-1], (each.cached_input_usd, each.cache_write_usd)
+            cached, written = (None if usd is None else price_picos(usd) for usd in known)
+            return tuple(
+                price._replace(
+                    cached=price.cached if cached is None else _scaled(cached, price.input, base.input),
+                    written=price.written if written is None else _scaled(written, price.input, base.input),
+                )
+                for price in prices
+            )
     return batch_prices_of(listed) if tier == "flex" and provider in _FLEX_AS_BATCHES else ()
 
 
-def _in_proportion(listed: Pricing, full: int, output: int) -> Prices:
-    """All prices scaled so that input costs ``full`` and output ``output``."""
-    prices = prices_of(listed)
-    base = prices[-1]
-    return tuple(
-        Price(
-            price.above,
-            _scaled(price.input, full, base.input),
-            _scaled(price.output, output, base.output),
-            _scaled(price.cached, full, base.input),
-            _scaled(price.written, full, base.input),
-            _scaled(price.reasoning, output, base.output),
-            *(None if each is None else _scaled(each, full, base.input) for each in (price.audio, price.written_hour)),
-        )
-        for price in prices
+def _in_proportion(price: Price, base: Price, full: int, output: int) -> Price:
+    """The price scaled so that input at ``base`` costs ``full``, and output ``output``."""
+    more = (None if each is None else _scaled(each, full, base.input) for each in (price.audio, price.written_hour))
+    return Price(
+        price.above,
+        _scaled(price.input, full, base.input),
+        _scaled(price.output, output, base.output),
+        _scaled(price.cached, full, base.input),
+        _scaled(price.written, full, base.input),
+        _scaled(price.reasoning, output, base.output),
+        *more,
     )
 
 
@@ -178,8 +169,10 @@ def usage_nanos(prices: Prices, usage: Usage) -> int:
         return 0
     price = prices[0] if len(prices) == 1 else price_at(prices, usage.input)
     if not (usage.cached or usage.written or usage.reasoning or usage.audio):  # fast path
-        return -(-(usage.input * price.input + usage.output * price.output) // PICOS_PER_NANO)
-    return nanos(sum([tokens * picos for tokens, picos in charges(price, usage)]))
+        picos = usage.input * price.input + usage.output * price.output
+    else:
+        picos = sum([tokens * each for tokens, each in charges(price, usage)])
+    return -(-picos // PICOS_PER_NANO)
 
 
 def saved_nanos(prices: Prices, usage: Usage) -> int:
@@ -192,7 +185,7 @@ def saved_nanos(prices: Prices, usage: Usage) -> int:
 
 def range_nanos(prices: Prices, inputs: tuple[int, int], outputs: tuple[int, int]) -> tuple[int, int]:
     """The least and most a call can cost, from bounds on its tokens. Rounded outwards."""
-    if len(prices) == 1:  # fast path
+    if len(prices) == 1:  # saves the frames of every call whose usage is estimated
         (one,) = prices
         picos = inputs[0] * min(one.input, one.cached, one.written) + outputs[0] * min(one.output, one.reasoning)
         most = inputs[1] * max(one.input, one.cached, one.written) + outputs[1] * max(one.output, one.reasoning)

@@ -184,7 +184,15 @@ def checked_verdict(verdict: object, guardrail: str) -> Verdict:
     match verdict:
         case Allow():
             return verdict
-        case Redact(parts=tuple() | list() as parts) if all(map(_is_part, parts)):
+        case Redact(parts=tuple() | list() as parts) if all(
+            isinstance(part, Redaction)
+            and type(part.start) is int
+            and type(part.end) is int
+            and part.start <= part.end
+            and _is_text(part.rule)
+            and _is_text(part.replacement)
+            for part in parts
+        ):
             return verdict
         case Block() if _is_text(verdict.rule):
             return verdict
@@ -196,13 +204,6 @@ def checked_verdict(verdict: object, guardrail: str) -> Verdict:
             said = shown(verdict)
     hint = "return Allow(), Redact((Redaction(start, end, rule),)) or Block(rule)"
     raise InternalError(f"check() of the guardrail {quoted(guardrail)} gave {said}, no verdict; {hint}")
-
-
-def _is_part(part: object) -> bool:
-    """True for a redaction with valid fields."""
-    if not isinstance(part, Redaction) or type(part.start) is not int or type(part.end) is not int:
-        return False
-    return part.start <= part.end and _is_text(part.rule) and _is_text(part.replacement)
 
 
 def _is_text(text: object) -> bool:

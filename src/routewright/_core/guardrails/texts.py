@@ -33,28 +33,14 @@ class Phrases:
         known = sorted({" ".join(phrase.casefold().split()) for phrase in phrases})
         self.rule = rule
         self.longest = 1 + max(len(phrase) + MAX_GAP_CHARS * phrase.count(" ") for phrase in known)
-        self._whole = re.compile("|".join(_branches(known, 0)))
-        self._starts = re.compile("|".join({_before(phrase[0]) + re.escape(phrase[0]) for phrase in known}))
-        self._begun = frozenset(phrase[:end] for phrase in known for end in range(1, len(phrase) + 1))
-        self._most_signs = max(map(len, known))
+        self.whole = re.compile("|".join(_branches(known, 0)))
+        self.starts = re.compile("|".join({_before(phrase[0]) + re.escape(phrase[0]) for phrase in known}))
+        self.begun = frozenset(phrase[:end] for phrase in known for end in range(1, len(phrase) + 1))
+        self.most_signs = max(map(len, known))
 
     def over(self, text: str) -> PhraseSearch:
         """Search a text."""
         return PhraseSearch(self, text)
-
-    def find(self, text: str, at: int) -> tuple[int, int] | None:
-        """Span of the first phrase at or after a position of a folded text."""
-        match = self._whole.search(text, at)
-        return None if match is None else match.span()
-
-    def open_from(self, text: str, at: int) -> int:
-        """First position of a folded text at which more text could create a finding."""
-        signs = [*_SIGN.finditer(text, max(at, len(text) - self.longest))][-self._most_signs :]
-        line = "".join(" " if sign[0].isspace() else sign[0] for sign in signs)
-        for place, sign in enumerate(signs):
-            if line[place:] in self._begun and self._starts.match(text, sign.start()):
-                return sign.start()
-        return len(text)
 
 
 class PhraseSearch:
@@ -70,15 +56,22 @@ class PhraseSearch:
 
     def find(self, at: int) -> Found | None:
         """The first finding at or after a position."""
-        span = self._phrases.find(self._folded, bisect_left(self._places, at))
-        if span is None:
+        match = self._phrases.whole.search(self._folded, bisect_left(self._places, at))
+        if match is None:
             return None
-        end = self._places[span[1] - 1] + 1
-        return Found(self._places[span[0]], end, self._phrases.rule, REDACTED)
+        start, end = match.span()
+        return Found(self._places[start], self._places[end - 1] + 1, self._phrases.rule, REDACTED)
 
     def open_from(self, at: int) -> int:
         """First position at which more text could create a finding."""
-        return self._places[self._phrases.open_from(self._folded, bisect_left(self._places, at))]
+        phrases, text = self._phrases, self._folded
+        first = max(bisect_left(self._places, at), len(text) - phrases.longest)
+        signs = [*_SIGN.finditer(text, first)][-phrases.most_signs :]
+        line = "".join(" " if sign[0].isspace() else sign[0] for sign in signs)
+        for place, sign in enumerate(signs):
+            if line[place:] in phrases.begun and phrases.starts.match(text, sign.start()):
+                return self._places[sign.start()]
+        return self._places[len(text)]
 
 
 def _branches(phrases: Sequence[str], depth: int) -> Iterator[str]:

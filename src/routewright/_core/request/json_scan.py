@@ -99,9 +99,17 @@ def is_shallow(raw: str, tree: object) -> bool:
 
 def flaw_in(value: object, depth: int = MAX_DEPTH) -> tuple[str, Flaw] | None:
     """The path and flaw of the first part of a value that JSON cannot express; None if all is valid."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return None if is_unicode(value) else ("", _SURROGATE)
+    if isinstance(value, float):
+        return None if math.isfinite(value) else ("", Flaw(f"{value} is not JSON", "send None, or leave it out"))
+    if isinstance(value, int):
+        is_long = value.bit_length() > _LONGEST_INT_BITS
+        return ("", Flaw("is too long a number", "send it as a string")) if is_long else None
     if not isinstance(value, (dict, list, tuple)):
-        flaw = _flaw_of(value)
-        return None if flaw is None else ("", flaw)
+        return "", value if isinstance(value, Flaw) else no_json(value)
     if not depth:
         return "", _TOO_DEEP
     is_dict = isinstance(value, dict)
@@ -156,20 +164,6 @@ def beneath(path: str, inner: str) -> str:
 def quoted(text: str) -> str:
     """The text quoted, escaped, and cut at 60 characters."""
     return repr(text) if len(text) <= 60 else f"{text[:60]!r}..."
-
-
-def _flaw_of(value: object) -> Flaw | None:
-    if isinstance(value, str):
-        return None if is_unicode(value) else _SURROGATE
-    if isinstance(value, float):
-        return None if math.isfinite(value) else Flaw(f"{value} is not JSON", "send None, or leave it out")
-    if value is None:
-        return None
-    if isinstance(value, int):
-        return None if value.bit_length() <= _LONGEST_INT_BITS else Flaw("is too long a number", "send it as a string")
-    if isinstance(value, Flaw):
-        return value
-    return no_json(value)
 
 
 def _judge(body: bytes) -> None:

@@ -217,27 +217,23 @@ def needs_of(request: RouteRequest) -> int:
             needs |= _JSON | _JSON_SCHEMA
     if params.parallel_tool_calls is False and request.tools:
         needs |= _SERIAL_TOOLS
-    if params.reasoning == "none":
-        return needs | _NO_REASONING
-    return needs if params.reasoning is None else needs | _thinking_needs(params, params.reasoning, needs)
-
-
-def _thinking_needs(params: Params, asked: str | ReasoningBudget, needs: int) -> int:
-    """The abilities needed for the requested reasoning, given the request's other needs."""
-    cap, made, brief = params.max_output_tokens, _REASONING, _REASONING_BRIEF
-    if isinstance(asked, ReasoningBudget):
-        made, brief = _REASONING | _REASONING_TOKENS, _REASONING_TOKENS_BRIEF
-        if asked.max_tokens < BRIEF_TOKENS:
-            made |= brief
+    if params.reasoning is None or params.reasoning == "none":
+        return needs if params.reasoning is None else needs | _NO_REASONING
+    cap, brief = params.max_output_tokens, _REASONING_BRIEF
+    needs |= _REASONING
+    if isinstance(params.reasoning, ReasoningBudget):
+        needs, brief = needs | _REASONING_TOKENS, _REASONING_TOKENS_BRIEF
+        if params.reasoning.max_tokens < BRIEF_TOKENS:
+            needs |= brief
     if cap is not None and cap <= BRIEF_TOKENS:
-        made |= brief
+        needs |= brief
     if needs & _TOOLS:
-        made |= _REASONING_TOOLS
+        needs |= _REASONING_TOOLS
     if needs & _TOOL_CHOICE:
-        made |= _REASONING_TOOL_CHOICE
+        needs |= _REASONING_TOOL_CHOICE
     if needs & _TEMPERATURE or (params.top_p is not None and params.top_p < _LEAST_TOP_P):
-        made |= _REASONING_SAMPLING
-    return made
+        needs |= _REASONING_SAMPLING
+    return needs
 
 
 def wishes_of(request: RouteRequest) -> int:
@@ -301,9 +297,21 @@ def _number(name: str, value: object, allowed: Range, hint: str) -> float:
 
 def _overridden(made: RouteRequest, overrides: Mapping[str, Any]) -> RouteRequest:
     """The request with fields replaced by arguments. ``timeout`` and ``max_retries`` must agree with its own."""
+    for name in overrides:
+        if name == "messages":
+            raise ValidationFailed.of(Problem(name, "is given twice", "pass messages as the first argument only"))
+        if name == "stream":
+            raise ValidationFailed.of(STREAMED._replace(problem="is not an argument"))
+        if name not in _ARGUMENTS:
+            raise ValidationFailed.of(Problem(joined("", name), "is not an argument", hint_for(name, "", _ARGUMENTS)))
     if not overrides:
         return made
-    given = _arguments(overrides)
+    given = {
+        name: value
+        if name not in _SHAPES or value is None or isinstance(value, (str, bool, msgspec.Struct))
+        else converted(value, _SHAPES[name], name)
+        for name, value in overrides.items()
+    }
     seconds, retries = given.pop("timeout", None), given.pop("max_retries", None)
     made = replace(made, **given)
     if seconds is not None:
@@ -321,22 +329,6 @@ def _overridden(made: RouteRequest, overrides: Mapping[str, Any]) -> RouteReques
 def _check_agrees(name: str, given: object, field: str, value: object, meant: int) -> None:
     if value is not None and value != meant:
         raise ValidationFailed.of(Problem(name, f"is {given}, but {field} is {shown(value)}", "pass only one of them"))
-
-
-def _arguments(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    for name in overrides:
-        if name == "messages":
-            raise ValidationFailed.of(Problem(name, "is given twice", "pass messages as the first argument only"))
-        if name == "stream":
-            raise ValidationFailed.of(STREAMED._replace(problem="is not an argument"))
-        if name not in _ARGUMENTS:
-            raise ValidationFailed.of(Problem(joined("", name), "is not an argument", hint_for(name, "", _ARGUMENTS)))
-    return {
-        name: value
-        if name not in _SHAPES or value is None or isinstance(value, (str, bool, msgspec.Struct))
-        else converted(value, _SHAPES[name], name)
-        for name, value in overrides.items()
-    }
 
 
 def _are_plain(messages: list[Message]) -> bool:

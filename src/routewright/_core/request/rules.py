@@ -422,7 +422,24 @@ def check_params(params: Params, found: Problems) -> None:
     if "" in stops:
         found.append(_empty("params.stop" if params.stop == "" else f"params.stop[{stops.index('')}]"))
     if params.response_format is not None:
-        _check_format("params.response_format", params.response_format, found)
+        path, form = "params.response_format", params.response_format
+        _check_fields(path, form, found)
+        kind, inner = form.get("type"), form.get("json_schema")
+        if kind not in FORMATS:
+            found.append(no_choice(f"{path}.type", kind))
+        elif kind != "json_schema" and inner is not None:
+            problem = "is only for type 'json_schema'"
+            found.append(Problem(f"{path}.json_schema", problem, "set that type, or leave it out"))
+        elif kind == "json_schema" and not isinstance(inner, dict):
+            hint = 'pass {"name": ..., "schema": {...}}'
+            found.append(Problem(f"{path}.json_schema", f"must be a dict, got {shown(inner)}", hint))
+        elif isinstance(inner, dict):
+            path = f"{path}.json_schema"
+            _check_fields(path, inner, found)
+            _check_function_name(f"{path}.name", inner.get("name"), found)
+            if not isinstance(inner.get("schema"), dict):
+                problem = f"must be a JSON schema object, got {shown(inner.get('schema'))}"
+                found.append(Problem(f"{path}.schema", problem, 'for example {"type": "object"}'))
     if isinstance(params.reasoning, ReasoningBudget):
         check_numbers(ReasoningBudget, "params.reasoning.", params.reasoning, found)
         cap = params.max_output_tokens
@@ -445,23 +462,6 @@ def check_costs_nothing(params: Params | None) -> None:
                 hint = f"under a limit on cost only these are allowed: {', '.join(sorted(COST_NOTHING))}"
                 problem = "may add costs that no budget accounts for"
                 raise ValidationFailed.of(Problem(f"params.extra.{provider}.{key}", problem, hint))
-
-
-def _check_format(path: str, form: dict[str, Any], found: Problems) -> None:
-    _check_fields(path, form, found)
-    kind, inner, path_in = form.get("type"), form.get("json_schema"), f"{path}.json_schema"
-    if kind not in FORMATS:
-        found.append(no_choice(f"{path}.type", kind))
-    elif kind != "json_schema" and inner is not None:
-        found.append(Problem(path_in, "is only for type 'json_schema'", "set that type, or leave it out"))
-    elif kind == "json_schema" and not isinstance(inner, dict):
-        found.append(Problem(path_in, f"must be a dict, got {shown(inner)}", 'pass {"name": ..., "schema": {...}}'))
-    elif isinstance(inner, dict):
-        _check_fields(path_in, inner, found)
-        _check_function_name(f"{path_in}.name", inner.get("name"), found)
-        if not isinstance(inner.get("schema"), dict):
-            problem = f"must be a JSON schema object, got {shown(inner.get('schema'))}"
-            found.append(Problem(f"{path_in}.schema", problem, 'for example {"type": "object"}'))
 
 
 def _check_fields(place: str, value: dict[str, Any], found: Problems) -> None:

@@ -29,7 +29,7 @@ class Margin(NamedTuple):
     percent: int
     """The most tokens, in per cent of the count."""
     quarters: int
-    """Quarters of a token added for each byte that some vocabularies do not merge (``_unpacked``)."""
+    """Quarters of a token added for each byte that some vocabularies do not merge (``TokenBounds.single``)."""
     window: int
     """Tokens of usual prose and code, in per cent of the count. Used for windows: an overflow costs nothing and falls
     back to a larger window, while ``percent`` would leave much of every window unused."""
@@ -240,18 +240,27 @@ def count_request(
     texts, around = prompt_texts(request), overhead(request)
     if any(map(_is_unbroken, texts)):
         return replace(bounds, counted=True)
-    counts = {
-        # clamp to the bounds: a wrong counter must not break a budget
-        encoding: min(max(around + sum(_count(counter, text, encoding) for text in texts), bounds.low), bounds.high)
-        for encoding in encodings
-    }
-    high, single = bounds.high, 0
-    if counts.keys() >= set(VOCABULARIES):
-        data = _utf8("".join(texts))
-        single = _unpacked(data)
-        high = min(high, around + len(data), _most(ANY_MARGIN, max(counts.values()), single))
+    counts: dict[Vocabulary, int] = {}
+    for encoding in encodings:
+        tokens = around
+        for text in texts:
+            count: Any = counter.count(text, encoding)
+            if not isinstance(count, int) or count < 0:
+                said = f"{counter!r} counted {count!r} tokens in {encoding}"
+                raise ValueError(f"{said}; TokenCounter.count must return a whole number, 0 or more")
+            tokens += int(count)
+        counts[encoding] = min(max(tokens, bounds.low), bounds.high)  # a wrong counter must not break a budget
     o200k, cl100k = counts.get("o200k_base"), counts.get("cl100k_base")
-    return replace(bounds, high=high, o200k=o200k, cl100k=cl100k, single=single, counted=True)
+    counted = replace(bounds, o200k=o200k, cl100k=cl100k, single=0, counted=True)
+    if o200k is None or cl100k is None:
+        return counted
+    data = _utf8("".join(texts))
+    # bytes that a vocabulary may not merge: digits, tabs, line breaks, non-ASCII, repetitions
+    packed = np.frombuffer(data.translate(None, _SINGLE), dtype=np.uint8)
+    single = len(data) - len(packed) + int(np.count_nonzero(packed[1:] == packed[:-1]))
+    counted = replace(counted, high=min(bounds.high, around + len(data)), single=single)
+    _, most, _ = length(replace(counted, images=()), Measure(None, ANY_MARGIN, ()))
+    return replace(counted, high=most)
 
 
 def longer(bounds: TokenBounds, more: TokenBounds) -> TokenBounds:
@@ -286,7 +295,7 @@ def length(bounds: TokenBounds, measure: Measure) -> Length:
     else:
         larger = o200k if o200k > cl100k else cl100k
         percent, quarters, window = margin
-        most = -(-percent * larger // 100) + -(-quarters * bounds.single // 4)  # ``_most``, inlined for speed
+        most = -(-percent * larger // 100) + -(-quarters * bounds.single // 4)
         most = most if most < high else high
         filling = -(-window * larger // 100)
         text = bounds.low, most, filling if filling < most else most
@@ -302,10 +311,6 @@ def within_window(found: Length, window: int | None) -> Length:
     return (low, max(window, filling), filling) if most >= UNBOUNDED and window is not None else found
 
 
-def _most(margin: Margin, count: int, single: int) -> int:
-    return -(-margin.percent * count // 100) + -(-margin.quarters * single // 4)
-
-
 def _is_unbroken(text: str) -> bool:
     """True if a pre-token of the text is too long to count. Scans little of the text."""
     for at in range(0, len(text) - UNBROKEN_CHARACTERS + 1, UNBROKEN_CHARACTERS):
@@ -313,20 +318,6 @@ def _is_unbroken(text: str) -> bool:
         if len(part.split(None, 1)) < 2 and _LONG_PIECE.search(part):
             return True
     return False
-
-
-def _count(counter: TokenCounter, text: str, encoding: Vocabulary) -> int:
-    tokens: Any = counter.count(text, encoding)
-    if not isinstance(tokens, int) or tokens < 0:
-        said = f"{counter!r} counted {tokens!r} tokens in {encoding}"
-        raise ValueError(f"{said}; TokenCounter.count must return a whole number, 0 or more")
-    return int(tokens)
-
-
-def _unpacked(data: bytes) -> int:
-    """Count bytes that a vocabulary may not merge: digits, tabs, line breaks, non-ASCII, repetitions."""
-    packed = np.frombuffer(data.translate(None, _SINGLE), dtype=np.uint8)
-    return len(data) - len(packed) + int(np.count_nonzero(packed[1:] == packed[:-1]))
 
 
 def _json(value: Any) -> str:
@@ -346,22 +337,17 @@ def _sampled(texts: Sequence[str], characters: int) -> tuple[int, int, int]:
         high = characters * MOST_BYTES
     else:
         high = sum(len(_utf8(text)) for text in texts)
-    sample = _sample(texts, characters // SLICES)
-    data = _utf8(sample)
-    low = max(-(-characters // LONGEST_TOKEN), data.translate(_WORDS).count(b" w"))
-    return low, high, min(max(estimate(len(sample), data) * characters // len(sample), low), high)
-
-
-def _sample(texts: Iterable[str], step: int) -> str:
-    """Evenly spaced slices of the texts, joined by a character that begins no word."""
-    slices: list[str] = []
-    start = at = 0
+    # evenly spaced slices, joined by a character that begins no word
+    slices, start, at = list[str](), 0, 0
     for text in texts:
         while at < start + len(text):
             slices.append(text[at - start : at - start + WHOLE_CHARACTERS // SLICES])
-            at += step
+            at += characters // SLICES
         start += len(text)
-    return ".".join(slices)
+    sample = ".".join(slices)
+    data = _utf8(sample)
+    low = max(-(-characters // LONGEST_TOKEN), data.translate(_WORDS).count(b" w"))
+    return low, high, min(max(estimate(len(sample), data) * characters // len(sample), low), high)
 
 
 def estimate(characters: int, data: bytes) -> int:

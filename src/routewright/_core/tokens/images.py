@@ -256,10 +256,36 @@ def size_of(url: str) -> tuple[int, int] | None:
     start = url.find(",", 0, 256) + 1
     if not start or not url[:start].endswith(";base64,"):
         return None
-    head = _decoded(url[start : start + FIRST_CHARACTERS])
-    is_jpeg = head.startswith(b"\xff\xd8")
-    size = _of_jpeg(_decoded(url[start : start + HEAD_CHARACTERS])) if is_jpeg else _of_head(head)
-    return size if size and min(size) > 0 and max(size) <= MOST_SIDE else None
+    head, size = _decoded(url[start : start + FIRST_CHARACTERS]), (0, 0)
+    if head.startswith(b"\xff\xd8"):  # walk the segments of a JPEG to its frame header
+        head, at = _decoded(url[start : start + HEAD_CHARACTERS]), 2
+        for _ in range(MOST_SEGMENTS):
+            if at + 9 > len(head) or head[at] != 0xFF:
+                break
+            kind = head[at + 1]
+            if kind == 0xFF:  # padding
+                at += 1
+            elif 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
+                size = int.from_bytes(head[at + 7 : at + 9], "big"), int.from_bytes(head[at + 5 : at + 7], "big")
+                break
+            elif kind == 0x01 or 0xD0 <= kind <= 0xD7:  # segments without a length
+                at += 2
+            else:
+                at += 2 + max(int.from_bytes(head[at + 2 : at + 4], "big"), 2)
+    elif len(head) >= 24 and head.startswith(b"\x89PNG\r\n\x1a\n") and head[12:16] == b"IHDR":
+        size = int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
+    elif len(head) >= 10 and head[:6] in (b"GIF87a", b"GIF89a"):
+        size = int.from_bytes(head[6:8], "little"), int.from_bytes(head[8:10], "little")
+    elif len(head) >= 30 and head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        match head[12:16]:
+            case b"VP8 " if head[23:26] == b"\x9d\x01\x2a":
+                size = int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(head[28:30], "little") & 0x3FFF
+            case b"VP8L" if head[20] == 0x2F:
+                bits = int.from_bytes(head[21:25], "little")
+                size = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+            case b"VP8X":
+                size = int.from_bytes(head[24:27], "little") + 1, int.from_bytes(head[27:30], "little") + 1
+    return size if min(size) > 0 and max(size) <= MOST_SIDE else None
 
 
 def _decoded(text: str) -> bytes:
@@ -267,39 +293,3 @@ def _decoded(text: str) -> bytes:
         return a2b_base64(text[: len(text) // 4 * 4])
     except (Base64Error, ValueError):
         return b""
-
-
-def _of_head(head: bytes) -> tuple[int, int] | None:
-    """The size of a PNG, GIF or WebP."""
-    if len(head) >= 24 and head.startswith(b"\x89PNG\r\n\x1a\n") and head[12:16] == b"IHDR":
-        return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
-    if len(head) >= 10 and head[:6] in (b"GIF87a", b"GIF89a"):
-        return int.from_bytes(head[6:8], "little"), int.from_bytes(head[8:10], "little")
-    if len(head) >= 30 and head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        match head[12:16]:
-            case b"VP8 " if head[23:26] == b"\x9d\x01\x2a":
-                return int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(head[28:30], "little") & 0x3FFF
-            case b"VP8L" if head[20] == 0x2F:
-                bits = int.from_bytes(head[21:25], "little")
-                return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-            case b"VP8X":
-                return int.from_bytes(head[24:27], "little") + 1, int.from_bytes(head[27:30], "little") + 1
-    return None
-
-
-def _of_jpeg(head: bytes) -> tuple[int, int] | None:
-    """Walk the segments of a JPEG to its frame header, which has the size."""
-    at = 2
-    for _ in range(MOST_SEGMENTS):
-        if at + 9 > len(head) or head[at] != 0xFF:
-            break
-        kind = head[at + 1]
-        if kind == 0xFF:  # padding
-            at += 1
-        elif 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
-            return int.from_bytes(head[at + 7 : at + 9], "big"), int.from_bytes(head[at + 5 : at + 7], "big")
-        elif kind == 0x01 or 0xD0 <= kind <= 0xD7:  # segments without a length
-            at += 2
-        else:
-            at += 2 + max(int.from_bytes(head[at + 2 : at + 4], "big"), 2)
-    return None

@@ -101,7 +101,20 @@ def check_terms(storage: str, terms: Sequence[Term]) -> None:
 
 def matches(trace: TraceItem, terms: Sequence[Term]) -> bool:
     """True if a trace matches every term."""
-    return all(_holds(trace, term) for term in terms)
+    for term in terms:
+        if not term.key.startswith(METADATA):
+            held = getattr(trace, term.key)
+            holds = COMPARE[term.op]("" if held is None else held, term.value)
+        else:
+            held = trace.metadata.get(term.key.removeprefix(METADATA))
+            if isinstance(term.value, str):
+                holds = (text_of(held) in texts_meant(term.value)) == (term.op == "=")
+            else:
+                number = number_of(held)
+                holds = number is not None and COMPARE[term.op](number, term.value)
+        if not holds:
+            return False
+    return True
 
 
 def text_of(value: object) -> str | None:
@@ -132,17 +145,6 @@ def texts_meant(value: str) -> tuple[str, ...]:
         return (value,)
     shortest = text_of(float(value) if "." in value or "e" in value.lower() else int(value))
     return (value,) if shortest in (None, value) else (value, str(shortest))
-
-
-def _holds(trace: TraceItem, term: Term) -> bool:
-    if not term.key.startswith(METADATA):
-        held = getattr(trace, term.key)
-        return COMPARE[term.op]("" if held is None else held, term.value)
-    held = trace.metadata.get(term.key.removeprefix(METADATA))
-    if isinstance(term.value, str):
-        return (text_of(held) in texts_meant(term.value)) == (term.op == "=")
-    number = number_of(held)
-    return number is not None and COMPARE[term.op](number, term.value)
 
 
 def _term(path: str, key: str, sign: str, written: str) -> Term:
@@ -209,10 +211,17 @@ def seal(after: str, asked: object, secret: bytes, now: float) -> str:
     return _written(content + _mac(content, asked, secret))
 
 
-def unseal(cursor: str, asked: object, secrets: Sequence[bytes], now: float) -> str:
+def unseal(cursor: object, asked: object, secrets: Sequence[bytes], now: float) -> str:
     """Return the key that a page starts after. ``secrets``: the current one, then previous ones. Raises
     ``CursorInvalid`` and ``CursorExpired``."""
-    data = _read(cursor)
+    data = b""
+    if isinstance(cursor, str) and len(cursor) <= MAX_CURSOR_CHARS and cursor.isascii():
+        try:
+            data = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        except ValueError:
+            data = b""
+    if _written(data) != cursor:  # not canonical
+        data = b""
     content, told = data[:-_MAC_BYTES], data[-_MAC_BYTES:]
     if not any(same(told, _mac(content, asked, secret)) for secret in secrets):
         raise CursorInvalid("the cursor does not belong to this query: pass next_cursor unchanged with the same filter")
@@ -229,14 +238,3 @@ def _mac(content: bytes, asked: object, secret: bytes) -> bytes:
 def _written(data: bytes) -> str:
     """Encode a cursor. The content, a JSON array, comes first, so that no cursor starts with a dash like an option."""
     return urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-def _read(cursor: object) -> bytes:
-    """Decode a cursor. Empty unless it is canonical base64."""
-    if not isinstance(cursor, str) or len(cursor) > MAX_CURSOR_CHARS or not cursor.isascii():
-        return b""
-    try:
-        data = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-    except ValueError:
-        return b""
-    return data if _written(data) == cursor else b""

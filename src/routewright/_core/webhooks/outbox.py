@@ -156,7 +156,19 @@ class Outbox:
                 claimed = self._claim(write)
                 return Written(created=False, count=len(claimed.deliveries), claimed=claimed)
             case EndAttempt():
-                return Written(created=False, count=self._end_attempt(write))
+                held = self._endpoints.get(write.endpoint_id)
+                ended = held and self._rows.get(held.account, {}).get((held.id, write.event_id))
+                if not ended or ended.lease != write.lease:
+                    return Written(created=False, count=0)
+                ended.lease = None
+                if write.attempt is not None:
+                    ended.attempts, ended.tries = (*ended.attempts, write.attempt), ended.tries + 1
+                if write.next_at is None:
+                    self._end(ended, write.state, write.at)
+                else:
+                    ended.state = write.state
+                    self._schedule(ended, write.next_at)
+                return Written(created=False, count=1)
             case ReplayDeliveries():
                 return Written(created=False, count=self._replay(account, write))
 
@@ -221,21 +233,6 @@ class Outbox:
             self._served[id] = self._turn
         next_at = min((due[0][0] for id, due in self._due.items() if due and id not in blocked), default=None)
         return Claimed(tuple(taken), next_at)
-
-    def _end_attempt(self, write: EndAttempt) -> int:
-        endpoint = self._endpoints.get(write.endpoint_id)
-        row = endpoint and self._rows.get(endpoint.account, {}).get((endpoint.id, write.event_id))
-        if not row or row.lease != write.lease:
-            return 0
-        row.lease = None
-        if write.attempt is not None:
-            row.attempts, row.tries = (*row.attempts, write.attempt), row.tries + 1
-        if write.next_at is None:
-            self._end(row, write.state, write.at)
-        else:
-            row.state = write.state
-            self._schedule(row, write.next_at)
-        return 1
 
     def _replay(self, account: str, write: ReplayDeliveries) -> int:
         rows = [

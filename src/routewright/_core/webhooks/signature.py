@@ -67,8 +67,22 @@ def keys_of(secrets: Sequence[object], key_of: Callable[[str, str], bytes]) -> t
     """Keys of secrets. ``key_of`` gets each secret and its path. Raises ``ValidationFailed`` without the secret."""
     if not 0 < len(secrets) <= MAX_SECRETS:
         raise ValidationFailed.at("secrets", f"are {len(secrets)}", f"pass 1 to {MAX_SECRETS}; {_NEW}")
-    named = [(f"secrets[{place}]", secret) for place, secret in enumerate(secrets)]
-    return tuple(Key(key_of(_checked_secret(secret, path), path)) for path, secret in named)
+    keys: list[Key] = []
+    for place, given in enumerate(secrets):
+        path = f"secrets[{place}]"
+        if not isinstance(given, str):
+            raise ValidationFailed.at(path, f"is {type(given).__name__}", "pass each secret as a string")
+        secret = Secret(given).reveal()
+        if secret == HIDDEN:
+            raise ValidationFailed.at(path, "is a copy of a hidden secret", "keep what Secret.reveal() gives")
+        if not secret.startswith(PREFIX):
+            raise ValidationFailed.at(path, f"does not begin with {PREFIX}", f"pass it whole, or {_NEW}")
+        if not secret.isprintable() or " " in secret:
+            raise ValidationFailed.at(path, "contains spaces, line breaks or unprintable characters", "strip it")
+        if len(secret) < len(PREFIX) + _LEAST_CHARS:
+            raise ValidationFailed.at(path, f"has fewer than {_LEAST_CHARS} characters after {PREFIX}", _NEW)
+        keys.append(Key(key_of(secret, path)))
+    return tuple(keys)
 
 
 def whole(secret: str, path: str) -> bytes:
@@ -199,18 +213,3 @@ def _signable(body: object, timestamp: object) -> tuple[bytes, int]:
     if not isinstance(timestamp, (int, float)) or not 0 <= timestamp < _TOO_LATE:
         raise ValidationFailed.at("timestamp", f"is {shown(timestamp)}", _SECONDS)
     return body, int(timestamp)
-
-
-def _checked_secret(given: object, path: str) -> str:
-    if not isinstance(given, str):
-        raise ValidationFailed.at(path, f"is {type(given).__name__}", "pass each secret as a string")
-    secret = Secret(given).reveal()
-    if secret == HIDDEN:
-        raise ValidationFailed.at(path, "is a copy of a hidden secret", "keep what Secret.reveal() gives")
-    if not secret.startswith(PREFIX):
-        raise ValidationFailed.at(path, f"does not begin with {PREFIX}", f"pass it whole, or {_NEW}")
-    if not secret.isprintable() or " " in secret:
-        raise ValidationFailed.at(path, "contains spaces, line breaks or unprintable characters", "strip it")
-    if len(secret) < len(PREFIX) + _LEAST_CHARS:
-        raise ValidationFailed.at(path, f"has fewer than {_LEAST_CHARS} characters after {PREFIX}", _NEW)
-    return secret

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from random import Random
 
-from routewright._core.accounts.ledger import key_of, summed
+from routewright._core.accounts.ledger import key_of, sum_of, together
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     DeleteTraces,
     LedgerRow,
     LedgerRows,
-    LedgerSum,
     LedgerSums,
     LedgerSumsOfAll,
     PutTrace,
@@ -60,10 +59,10 @@ class Accounting(AccountsSuite):
         for first, last in DAYS:
             fits = {name: [row for row in rows[name] if first <= row.at[:10] <= last] for name in names}
             for name in names:
-                assert await till.storage.read(name, LedgerSums(first, last)) == _sums(fits[name])
+                assert await till.storage.read(name, LedgerSums(first, last)) == together(map(sum_of, fits[name]))
             asked = LedgerSumsOfAll(first, last)
-            assert await till.storage.read(SYSTEM_ACCOUNT, asked) == _sums(
-                [row for name in names for row in fits[name]]
+            assert await till.storage.read(SYSTEM_ACCOUNT, asked) == together(
+                sum_of(row) for name in names for row in fits[name]
             )
             assert await till.storage.read("acme", asked) == [], "told to the system alone"
 
@@ -105,12 +104,3 @@ async def _book(till: Till, rng: Random, calls: int) -> list[LedgerRow]:
         await till.settle(call, *rows)
         booked += rows
     return booked
-
-
-def _sums(rows: list[LedgerRow]) -> list[LedgerSum]:
-    sums: dict[tuple[str, str, str, str], LedgerSum] = {}
-    for row in rows:
-        name = row.at[:10], row.provider, row.model, row.kind
-        empty = LedgerSum(row.at[:10], row.provider, row.model, row.kind, 0, Tokens(), 0, 0, 0, 0, 0)
-        sums[name] = summed(sums.get(name, empty), row)
-    return [sums[name] for name in sorted(sums)]
