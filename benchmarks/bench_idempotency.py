@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from routewright import Answer, MemoryStorage, Router, SqliteStorage
-from routewright._core.accounts.state import fingerprint
+from routewright._core.idempotency import fingerprint
 from routewright.protocols import Storage
 
 from . import data

@@ -37,7 +37,7 @@ CORE_ORDER = (
     "catalogue/models model_selector routing/request_options routing/pool routing/forecast attempts/budgets "
     "attempts/statistics attempts/health policy routing/inputs routing/constraints routing/scoring routing/exploration "
     "routing/plan routing/order routing/board routing/budget routing/refusal routing/decide routing/decision "
-    "routing/what_if routing/quality_head cache/key cache/answers cache/question "
+    "routing/what_if routing/quality_head idempotency cache/key cache/answers cache/question "
     "cache/calibration cache/guards attempts/faults attempts/breaker attempts/journal webhooks/signature "
     "agent/calculator agent/request agent/machine limits guardrails/screen guardrails/capture attempt "
     "attempts/machine trace/spans timestamps account account_fields snapshot_delta webhooks/outbox webhooks/endpoint "

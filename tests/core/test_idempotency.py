@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from routewright._core.accounts.state import fingerprint
+from routewright._core.idempotency import fingerprint
 
 NUMBERS = (
     st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from((0, -0.0, 0.0))

@@ -17,8 +17,8 @@ import msgspec
 
 from routewright._core.account import OUTPUT_TOKENS, headers_of, is_made
 from routewright._core.accounts.ledger import THRESHOLDS
-from routewright._core.accounts.state import fingerprint
 from routewright._core.call import Call
+from routewright._core.idempotency import fingerprint
 from routewright.errors import (
     InternalError,
     PermissionDenied,

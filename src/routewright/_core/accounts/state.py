@@ -21,8 +21,6 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
-from msgspec import json
-
 from routewright._core.limits import Window
 from routewright._core.request.json_scan import quoted
 from routewright._core.timestamps import timestamp
@@ -67,8 +65,6 @@ LATE_S = 3_600.0  # how long after its hold expired a call may still settle
 IDLE_S = 60.0  # callers, windows and purses that are unused for this long and hold nothing leave memory
 EVICTION_STEP = 64  # entries that one eviction step visits
 _DAY_S = 86_400
-_EXACT = 2**53  # below this, floats represent integers exactly
-_encode = json.Encoder(order="deterministic").encode
 
 PurseName = tuple[str, str]  # account, name of its purse
 FreedName = PurseName | bytes  # a purse with more room, or an idempotency key that is free or has an answer
@@ -586,24 +582,3 @@ def _drop_payer(payer: Payer) -> None:
 def scope_of(caller: Caller, key: str) -> bytes:
     """Hash of account, environment and idempotency key. Cached, since each call needs it three times."""
     return blake2b(f"{caller.account}\0{caller.environment}\0{key}".encode(), digest_size=16).digest()
-
-
-def fingerprint(method: str, path: str, body: Any) -> str:
-    """Hash of a request (spec 4.1), independent of its JSON spelling and its ``idempotency_key``."""
-    told = {key: value for key, value in body.items() if key != "idempotency_key"} if isinstance(body, dict) else body
-    content = _encode([method, path, told])
-    if b".0" in content:  # may be an integer written as a float
-        content = _encode([method, path, _plain(told)])
-    return blake2b(content, digest_size=20).hexdigest()
-
-
-def _plain(value: Any) -> Any:
-    """Convert whole floats to integers: 2000.0 to 2000."""
-    match value:
-        case dict():
-            return {key: _plain(each) for key, each in value.items()}
-        case list() | tuple():
-            return [_plain(each) for each in value]
-        case float() if value.is_integer() and abs(value) < _EXACT:
-            return int(value)
-    return value
