@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from routewright._core.request.problems import shown
-from routewright.backends.storage.tables.connection import Statements
+from routewright.backends.storage.tables.statements import Statements
 from routewright.errors import ValidationFailed
 
 _BESIDE = "-journal"
