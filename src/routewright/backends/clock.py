@@ -298,7 +298,12 @@ class Alarm:
         if not isinstance(error, CancelledError) or current_task(loop) is not task:
             return None
         if anyio.current_effective_deadline() == -inf:
-            _word_as_scopes_do(error)
+            # Both cancellations were requested in one iteration of the loop, and asyncio merges them into one error.
+            # The enclosing scope recognizes its own by the message, of which anyio 4.9 and before have the older one.
+            older = CancelledError("Cancelled by cancel scope around a deadline")
+            older.__context__ = error.__context__
+            error.args = ("Cancelled via cancel scope around a deadline",)
+            error.__context__ = older
             return None
         if task.cancelling() > self._baseline:
             return None
@@ -382,15 +387,3 @@ class ScopeDeadline:
 
 def _on_loops_scale(at: float) -> float:
     return anyio.current_time() + at - monotonic()  # trio's clock has an arbitrary start
-
-
-def _word_as_scopes_do(error: CancelledError) -> None:
-    """Change the alarm's cancellation so that an enclosing cancelled scope accepts it as its own.
-
-    Both were requested in one iteration of the loop, and asyncio merges them into one error. Scopes recognize their
-    own by its message.
-    """
-    older = CancelledError("Cancelled by cancel scope around a deadline")  # the message up to anyio 4.9 at least
-    older.__context__ = error.__context__
-    error.args = ("Cancelled via cancel scope around a deadline",)
-    error.__context__ = older
