@@ -235,7 +235,7 @@ class Machine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_happens_a_key_has_one_call_or_one_answer(
+def test_an_idempotency_key_never_has_two_calls_or_answers(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
     monkeypatch.setattr(memory, "TIDY_EVERY", 10**9)  # only a sweep takes what is overdue
@@ -248,9 +248,7 @@ def test_whatever_happens_a_key_has_one_call_or_one_answer(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sweep_takes_an_answer_behind_one_that_was_kept_before_the_clock_was_set_back(
-    kind: str, tmp_path: Path
-) -> None:
+def test_a_sweep_removes_expired_answers_after_the_clock_was_set_back(kind: str, tmp_path: Path) -> None:
     place = Place(kind, tmp_path / "traces.db")
     till = tills_of(place, "acme")[0]
     for key, step_s in (("first", 0.0), ("second", -DAY_S)):

@@ -197,7 +197,7 @@ def make_terms(**given: Any) -> Any:
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
-async def test_a_process_knows_what_the_log_says(site: Site, scene: Scene) -> None:
+async def test_every_process_has_the_state_of_the_log(site: Site, scene: Scene) -> None:
     await scene(site)
 
 
@@ -275,7 +275,7 @@ test_accounts_faults."""
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
-async def test_a_planted_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant) -> None:
+async def test_a_planted_bug_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant) -> None:
     monkeypatch.setattr(log, "FOLD_S", 0.0)
     monkeypatch.setattr(log, "SHARE", 0)
     plant(monkeypatch)
@@ -288,17 +288,17 @@ async def test_a_planted_fault_is_found(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("up_s", [0.0, 999.0, 1_000.5, 5_000.0, 1e7])
-async def test_a_start_of_the_machine_ends_what_was_held_whatever_its_clock_says(site: Site, up_s: float) -> None:
+async def test_a_reboot_ends_all_holds_whatever_the_clock_says(site: Site, up_s: float) -> None:
     await started_anew(site, up_s)
 
 
-async def test_without_names_of_starts_a_younger_clock_tells(site: Site) -> None:
+async def test_without_boot_ids_a_younger_clock_reveals_a_reboot(site: Site) -> None:
     site.machine.name = ""
     await started_anew(site, 3.0, name="")
 
 
 @pytest.mark.parametrize("step_s", [3_600.0, -3_600.0])
-async def test_steps_of_the_wall_clock_change_no_limit_and_no_lease(site: Site, step_s: float) -> None:
+async def test_wall_clock_steps_change_no_limit_or_lease(site: Site, step_s: float) -> None:
     first, second = await site.process().open_full(), site.process()
     await first.put(PutAccount(make_limited(requests=3)))
     await first.admit("c", 800, lasts_s=LONG_S, same="i")
@@ -314,7 +314,7 @@ async def test_steps_of_the_wall_clock_change_no_limit_and_no_lease(site: Site, 
     site.look()
 
 
-async def test_an_older_file_that_is_restored_meanwhile_is_folded_anew(site: Site) -> None:
+async def test_a_restored_backup_is_folded_from_scratch(site: Site) -> None:
     """Closed at the time: what is there then is the file, and nothing of what was known before may get into it."""
     first = await site.process().open_full()
     await spend(first, "c", 100)
@@ -335,7 +335,7 @@ async def test_an_older_file_that_is_restored_meanwhile_is_folded_anew(site: Sit
     await first.short("h", 1)
 
 
-async def test_an_older_file_that_is_put_in_its_place_while_it_is_open_is_refused(site: Site) -> None:
+async def test_a_backup_restored_under_an_open_store_is_refused(site: Site) -> None:
     idle, busy = await site.process().open_full(), site.process()
     await spend(busy, "c", 100)
     kept = site.path.with_name("kept.db")
@@ -348,7 +348,7 @@ async def test_an_older_file_that_is_put_in_its_place_while_it_is_open_is_refuse
     site._storages.clear()
 
 
-async def test_ticks_that_were_removed_while_a_process_was_idle_are_not_missed(site: Site) -> None:
+async def test_an_idle_process_recovers_from_pruned_ticks(site: Site) -> None:
     idle, busy, gone = await site.process().open_full(), site.process(), site.process()
     await idle.put(PutAccount(make_limited(requests=20, tokens_per_min=1_000)))
     await idle.admit("mine", 50, tokens=7, lasts_s=LONG_S)
@@ -366,7 +366,7 @@ async def test_ticks_that_were_removed_while_a_process_was_idle_are_not_missed(s
     assert [row.kind for row in await idle.rows(request_id="lost")] == ["expired"]
 
 
-async def test_a_call_that_asks_again_where_all_was_folded_anew_is_counted_once(site: Site) -> None:
+async def test_a_retried_ask_is_counted_once_after_a_full_fold(site: Site) -> None:
     slow, busy = await site.process().open_full(), site.process()
     await slow.admit("slow", 300, run=RUN, lasts_s=LONG_S)
     await site.machine.advance(LEASE_S + 1)
@@ -380,7 +380,7 @@ async def test_a_call_that_asks_again_where_all_was_folded_anew_is_counted_once(
     assert await busy.kinds() == ["attempt"] * 4
 
 
-async def test_who_waits_for_a_key_of_another_process_is_given_its_answer(site: Site) -> None:
+async def test_waiting_for_another_processs_key_returns_its_answer(site: Site) -> None:
     first, second = await site.process().open_full(), site.process()
     await first.admit("c", 100, same="i", lasts_s=LONG_S)
     found: list[Any] = []
@@ -398,7 +398,7 @@ async def test_who_waits_for_a_key_of_another_process_is_given_its_answer(site: 
 
 
 @pytest.mark.parametrize("write", [DeleteTraces(limit=100), DeleteResults()], ids=lambda write: type(write).__name__)
-async def test_a_deletion_leaves_no_call_in_the_log_that_has_ended(site: Site, write: Any) -> None:
+async def test_a_deletion_removes_ended_calls_from_the_log(site: Site, write: Any) -> None:
     site.patch.setattr(log, "FOLD_S", 1e9)
     first, second = await site.process().open_full(), site.process()
     await first.admit("held", 100, lasts_s=LONG_S)
@@ -535,7 +535,7 @@ async def check_history(site: Site, seed: int, steps: int) -> None:
         history.tills.pop()
 
 
-async def test_every_process_knows_the_same_after_any_history(
+async def test_all_processes_agree_after_any_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
     for seed in range(60 if full else 2):

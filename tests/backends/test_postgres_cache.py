@@ -66,7 +66,7 @@ def ask(url: str, sql: str) -> Any:
         return connection.execute(sql).fetchone()
 
 
-async def test_processes_share_what_is_put_and_what_is_removed(cache: PostgresCache, other: PostgresCache) -> None:
+async def test_processes_share_puts_and_removals(cache: PostgresCache, other: PostgresCache) -> None:
     await put(cache, "mine")
     assert await get(other, "mine") is not None
     assert await near(other) == ["tr_mine"]
@@ -88,7 +88,7 @@ async def test_machines_share_answers_until_their_account_is_deleted(postgres: s
         await router.aclose()
 
 
-async def test_what_another_removed_does_not_hide_what_is_left(cache: PostgresCache, other: PostgresCache) -> None:
+async def test_removals_by_another_process_hide_no_other_entry(cache: PostgresCache, other: PostgresCache) -> None:
     await put(cache, *range(30))
     await cache.put(make_entry("last", time.time(), (0.6, 0.8)))
     assert len(await near(cache)) == 31
@@ -111,7 +111,7 @@ async def test_an_answer_that_is_committed_late_is_found(cache: PostgresCache, p
     assert await near(cache) == ["tr_quick", "tr_slow"]
 
 
-async def test_bounds_hold_for_all_processes_at_once(postgres: str) -> None:
+async def test_limits_count_entries_of_all_processes(postgres: str) -> None:
     caches = [PostgresCache(postgres, max_entries=10, max_bytes=50_000) for _ in range(4)]
 
     async def fill(cache: PostgresCache, first: int) -> None:
@@ -130,7 +130,7 @@ async def test_bounds_hold_for_all_processes_at_once(postgres: str) -> None:
         await cache.aclose()
 
 
-async def test_the_entries_that_expire_soonest_make_room(postgres: str) -> None:
+async def test_the_entries_that_expire_first_are_evicted(postgres: str) -> None:
     cache, now = PostgresCache(postgres, max_entries=2), time.time()
     for name, seconds in (("long", 90.0), ("short", 30.0), ("new", 10.0)):
         await cache.put(make_entry(name, now, expires_at=now + seconds))
@@ -156,7 +156,7 @@ async def test_a_row_that_cannot_be_read_is_a_miss(cache: PostgresCache, postgre
 
 
 @pytest.mark.parametrize("tag", [None, ("team", "x")])
-async def test_many_are_removed_in_pieces(
+async def test_many_entries_are_removed_in_batches(
     cache: PostgresCache, postgres: str, monkeypatch: pytest.MonkeyPatch, tag: tuple[str, str] | None
 ) -> None:
     monkeypatch.setattr(module, "AT_ONCE", 3)
@@ -178,7 +178,7 @@ async def test_embeddings_are_read_in_pages(cache: PostgresCache, monkeypatch: p
         assert len(await near(cache)) == total
 
 
-async def test_embeddings_of_entries_that_are_gone_do_not_pile_up(postgres: str) -> None:
+async def test_embeddings_of_removed_entries_do_not_accumulate(postgres: str) -> None:
     cache, most = PostgresCache(postgres, max_entries=20), 0
     await cache.put(make_entry("stays", time.time(), NORTH, expires_at=time.time() + 3_600.0))
     for number in range(AT_ONCE + 200):
@@ -191,7 +191,7 @@ async def test_embeddings_of_entries_that_are_gone_do_not_pile_up(postgres: str)
     await cache.aclose()
 
 
-async def test_a_question_of_another_length_hides_nothing(cache: PostgresCache) -> None:
+async def test_a_vector_of_another_length_hides_no_entry(cache: PostgresCache) -> None:
     await put(cache, "a")
     assert await cache.nearest(PARTITION, (1.0, 0.0, 0.0), time.time(), 1) == []
     assert await cache.nearest(PARTITION, (), time.time(), 1) == []
@@ -200,7 +200,7 @@ async def test_a_question_of_another_length_hides_nothing(cache: PostgresCache) 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-async def test_a_forked_child_uses_the_cache_and_leaves_the_parents_whole(cache: PostgresCache) -> None:
+async def test_a_forked_child_uses_the_cache_without_harming_the_parents(cache: PostgresCache) -> None:
     await put(cache, "a")
     assert await near(cache) == ["tr_a"]
     assert _in_child(cache) == 0
@@ -223,7 +223,7 @@ def _in_child(cache: PostgresCache) -> int:
 # One process makes the call
 
 
-async def test_one_process_leads_until_it_ends_that_or_its_time_is_over(
+async def test_one_process_leads_until_it_releases_or_its_lease_ends(
     cache: PostgresCache, other: PostgresCache
 ) -> None:
     assert await cache.lead(KEY, 60.0)
@@ -238,7 +238,7 @@ async def test_one_process_leads_until_it_ends_that_or_its_time_is_over(
     assert await cache.lead(KEY, 60.0)
 
 
-async def test_of_several_machines_that_miss_one_calls_and_the_others_get_its_answer(postgres: str) -> None:
+async def test_of_several_machines_with_a_miss_one_calls_and_the_others_get_its_answer(postgres: str) -> None:
     calls, found = 0, list[tuple[str, bool]]()
 
     async def answer(call: UpstreamCall) -> str:
@@ -262,7 +262,7 @@ async def test_of_several_machines_that_miss_one_calls_and_the_others_get_its_an
         await router.aclose()
 
 
-async def test_of_many_who_ask_at_once_one_leads(cache: PostgresCache, other: PostgresCache) -> None:
+async def test_one_of_many_concurrent_requests_leads(cache: PostgresCache, other: PostgresCache) -> None:
     leads = list[bool]()
 
     async def lead(each: PostgresCache) -> None:
@@ -274,7 +274,7 @@ async def test_of_many_who_ask_at_once_one_leads(cache: PostgresCache, other: Po
     assert sum(leads) == 1
 
 
-async def test_what_dead_processes_led_is_swept(cache: PostgresCache, postgres: str) -> None:
+async def test_leads_of_dead_processes_are_swept(cache: PostgresCache, postgres: str) -> None:
     await cache.lead(KEY, 0.01)
     await cache.lead(b"another key 1234", 60.0)
     await anyio.sleep(0.05)
@@ -287,7 +287,7 @@ async def test_what_dead_processes_led_is_swept(cache: PostgresCache, postgres: 
 # What is learned
 
 
-async def test_observations_of_others_are_returned_once_and_ones_own_never(cache: PostgresCache) -> None:
+async def test_observations_of_others_are_returned_once_and_own_ones_never(cache: PostgresCache) -> None:
     first, second, third = (Observation((number, 0.5), number > 1.0, 50.0) for number in (1.0, 2.0, 3.0))
     told, mine = await cache.learned("space", [first], 0)
     assert list(told) == []
@@ -300,7 +300,7 @@ async def test_observations_of_others_are_returned_once_and_ones_own_never(cache
     assert list((await cache.learned("space", [], 10**12))[0]) == [first, second, third], "it is another database"
 
 
-async def test_what_was_learned_is_bounded(cache: PostgresCache) -> None:
+async def test_learned_observations_are_bounded(cache: PostgresCache) -> None:
     seen = Observation((0.5,), True, 1.0)
     for _ in range(3):
         await cache.learned("space", [seen] * OBSERVATIONS, 0)
@@ -310,7 +310,7 @@ async def test_what_was_learned_is_bounded(cache: PostgresCache) -> None:
 # The server
 
 
-async def test_after_a_crash_of_the_server_the_cache_is_empty_and_works_again() -> None:
+async def test_the_cache_is_empty_but_works_after_a_server_crash() -> None:
     need("postgres")
     with PostgresServer(durable=False) as server:
         url = server.database()
@@ -337,7 +337,7 @@ async def test_after_a_crash_of_the_server_the_cache_is_empty_and_works_again() 
         await cache.aclose()
 
 
-async def test_a_role_with_few_rights_is_enough_and_without_a_store_the_cache_says_what_to_do(
+async def test_a_restricted_role_suffices_and_a_missing_store_is_explained(
     postgres_server: PostgresServer,
 ) -> None:
     url = postgres_server.database()
