@@ -52,6 +52,10 @@ SELECT account FROM hold
 WHERE owner IN (SELECT id FROM owner WHERE until < ? AND id <> ?) OR {_NO_OWNER} ORDER BY random() LIMIT ?
 """
 """In random order, so that one locked account seldom delays the others."""
+_SILENT = "SELECT id FROM owner WHERE until < ? AND id <> ? FOR UPDATE SKIP LOCKED"
+"""Skips those whose holds another process ends."""
+FORGET_OWNERS = "DELETE FROM owner WHERE id = ANY (?) AND NOT EXISTS (SELECT FROM hold WHERE owner = owner.id)"
+"""An owner may have a hold of a call that never received its grant."""
 EXPIRES = 100
 """Most holds that are ended in one transaction, since calls wait for it."""
 _KEPT = "SELECT claim, fingerprint, call, result, until FROM kept WHERE account = ? AND claim = ANY (?)"
@@ -124,13 +128,11 @@ class AccountTransaction:
         self.lock(*accounts)
         if spare_s is not None:
             self._tables.execute("SELECT spare(?, ?, ?)", (but, self._at, spare_s))
-        sql = "SELECT id FROM owner WHERE until < ? AND id <> ? FOR UPDATE SKIP LOCKED"  # one process does it
-        silent = [owner for (owner,) in self._tables.execute(sql, (self._at, but)).fetchall()]
+        silent = [owner for (owner,) in self._tables.execute(_SILENT, (self._at, but)).fetchall()]
         where = f"account = ANY (?) AND (owner = ANY (?) OR {_NO_OWNER}) LIMIT ?"
         self._load(where, accounts, silent, EXPIRES)
         expired = self._expire([*self._state.holds.values()])
-        held = "SELECT FROM hold WHERE owner = owner.id"
-        self._tables.execute(f"DELETE FROM owner WHERE id = ANY (?) AND NOT EXISTS ({held})", (silent,))
+        self._tables.execute(FORGET_OWNERS, (silent,))
         return expired
 
     def expire_overdue(self, owner: int, lease_s: float) -> list[str]:

@@ -75,7 +75,6 @@ class Transact(Protocol):
 
     def __call__(self, work: Callable[[Tables, AccountTransaction], Any], locked: Sequence[str] = (), /) -> Any:
         """Return the result of the work."""
-        ...
 
 
 def count(transact: Transact) -> None:

@@ -24,15 +24,12 @@ class Connection(Statements, Protocol):
 
     def create_function(self, name: str, narg: int, func: Callable[..., Any], /) -> None:
         """Define an SQL function."""
-        ...
 
     def interrupt(self) -> None:
         """Interrupt its statement, from another thread."""
-        ...
 
     def close(self) -> None:
         """Close it."""
-        ...
 
 
 Connect = Callable[[str], Connection]

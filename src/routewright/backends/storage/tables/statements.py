@@ -23,11 +23,9 @@ class Cursor(Protocol):
 
     def fetchone(self) -> Any:
         """One row; None: there is none left."""
-        ...
 
     def fetchall(self) -> list[Any]:
         """All rows."""
-        ...
 
 
 class Statements(Protocol):
@@ -35,11 +33,9 @@ class Statements(Protocol):
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Cursor:
         """Run one."""
-        ...
 
     def executemany(self, sql: str, parameters: Sequence[Sequence[Any]], /) -> Any:
         """Run one for each row of parameters."""
-        ...
 
 
 def insert(connection: Statements, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:

@@ -60,6 +60,7 @@ DELETE FROM snapshot WHERE named <= 0 AND at < ?
 AND NOT EXISTS (SELECT 1 FROM snapshot AS later WHERE later.base = snapshot.id)
 RETURNING length(body)
 """
+"""Not ``body IS NOT NULL``, which is always true after ``RETURNING`` in SQLite 3.40."""
 
 
 class Old(NamedTuple):
@@ -94,7 +95,6 @@ def remove_old(old: Old, connection: Statements) -> int:
 def remove_snapshots(now: float, connection: Statements) -> list[bool]:
     """Remove unused snapshots; repeat until there are none, since each may free its base. Returns for each whether it
     was ever put."""
-    # not "IS NOT NULL", which is always true after RETURNING in SQLite 3.40
     return [bool(put) for (put,) in connection.execute(_FREE_SNAPSHOTS, (now - UNNAMED_S,)).fetchall()]
 
 

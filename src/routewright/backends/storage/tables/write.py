@@ -59,7 +59,14 @@ _PUT_SNAPSHOT = """
 INSERT INTO snapshot (id, body, base, depth, at) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET body = excluded.body, base = excluded.base, depth = excluded.depth, at = excluded.at
 """
+_TOUCH_SNAPSHOT = """
+UPDATE snapshot SET at = CASE WHEN at > ? THEN at ELSE ? END WHERE id = ? AND body IS NOT NULL RETURNING 1
+"""
+_DEPTH = "SELECT depth FROM snapshot WHERE id = ? AND body IS NOT NULL"
+"""Nothing for a snapshot whose batch has failed."""
 _PRESENT = "SELECT id FROM snapshot WHERE body IS NOT NULL AND id IN ({}) ORDER BY id /* FOR UPDATE OF snapshot */"
+_DELETE_FEEDBACK = "DELETE FROM feedback WHERE account = ? AND trace_id = ? RETURNING 1"
+_PUT_FEEDBACK = "INSERT INTO feedback (account, trace_id, body) VALUES (?, ?, ?)"
 _PUT_SETTING = """
 INSERT INTO setting (name, body) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET body = excluded.body
 """
@@ -108,23 +115,18 @@ class AccountTransaction(Protocol):
     @property
     def shelf(self) -> TableShelf:
         """The ledger."""
-        ...
 
     def changed(self, account: str, key_id: str | None = None) -> None:
         """Called after the terms of an account or key have changed."""
-        ...
 
     def credit(self, account: str, given: AddCredit) -> bool:
         """Add to a balance. False: already done."""
-        ...
 
     def correct(self, account: str, write: Correct) -> Written:
         """Book a correction."""
-        ...
 
     def settle(self, facts: Facts) -> object:
         """Book a call."""
-        ...
 
 
 class Writes:
@@ -154,10 +156,8 @@ class Writes:
                     results += put_traces(connection, account, run, environments, self._add)
                     _book(connection, account, run, transaction)
                 case PutFeedback() as feedback:
-                    gone = "DELETE FROM feedback WHERE account = ? AND trace_id = ? RETURNING 1"
-                    there = connection.execute(gone, (account, feedback.trace_id)).fetchall()
-                    sql = "INSERT INTO feedback (account, trace_id, body) VALUES (?, ?, ?)"
-                    connection.execute(sql, (account, feedback.trace_id, _encode(feedback)))
+                    there = connection.execute(_DELETE_FEEDBACK, (account, feedback.trace_id)).fetchall()
+                    connection.execute(_PUT_FEEDBACK, (account, feedback.trace_id, _encode(feedback)))
                     results.append(Written(not there))
                 case PutSnapshot(snapshot, at=at):
                     results.append(self.put_snapshot(connection, snapshot, at))
@@ -189,17 +189,13 @@ class Writes:
 
     def put_snapshot(self, connection: Statements, snapshot: Snapshot, at: float) -> Written:
         """Store a snapshot, if possible as changes to the last one of health."""
-        sql = (
-            "UPDATE snapshot SET at = CASE WHEN at > ? THEN at ELSE ? END WHERE id = ? AND body IS NOT NULL RETURNING 1"
-        )
-        if connection.execute(sql, (at, at, snapshot.id)).fetchall():
+        if connection.execute(_TOUCH_SNAPSHOT, (at, at, snapshot.id)).fetchall():
             return Written(created=False)
         base, depth, body = None, 0, _encode(snapshot)
         if isinstance(snapshot, HealthSnapshot):
             last, self._health = self._health, snapshot
             if last is not None and last.id != snapshot.id:
-                sql = "SELECT depth FROM snapshot WHERE id = ? AND body IS NOT NULL"
-                row = connection.execute(sql, (last.id,)).fetchone()  # its batch may have failed
+                row = connection.execute(_DEPTH, (last.id,)).fetchone()
                 changes = _encode(change(last, snapshot))
                 if row is not None and row[0] < LONGEST_CHAIN and len(changes) * 2 <= len(body):
                     base, depth, body = last.id, row[0] + 1, changes
