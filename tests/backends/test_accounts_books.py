@@ -25,7 +25,7 @@ Checked = Callable[[list[str]], None]
 
 def for_ids(full: bool) -> Callable[[Checked], Checked]:
     """Check something for these, and for any others like them."""
-    chosen = settings(max_examples=2_000 if full else 25, deadline=None, suppress_health_check=list(HealthCheck))
+    chosen = settings(max_examples=2_000 if full else 12, deadline=None, suppress_health_check=list(HealthCheck))
     return lambda check: example(ALIKE)(chosen(given(ids)(check)))
 
 

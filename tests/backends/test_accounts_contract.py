@@ -24,6 +24,7 @@ from routewright.testing.storage.settlement import Histories, Idempotency, Settl
 from routewright.wire import Ask, Caller, Claim
 
 from .accounts_site import desk_of
+from .places import empty_store
 
 
 class TestMemoryAccounts(AccountsContract):
@@ -37,6 +38,7 @@ class InFile(AccountsSuite):
     @pytest.fixture(autouse=True)
     def _file(self, tmp_path: Path) -> None:
         self.path = tmp_path / "store.db"
+        self.path.write_bytes(empty_store())
 
     def make(self, clock: FakeClock) -> SqliteStorage:
         return SqliteStorage(self.path, clock=clock)

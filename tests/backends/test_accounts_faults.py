@@ -176,7 +176,7 @@ async def _ask_and_settle(till: Till, call: str) -> None:
 LEAVERS: list[Leaver] = [_ask, _wait_for_money, _wait_for_a_key, _ask_and_widen, _ask_and_settle]
 
 
-async def leave_everywhere(till: Till, leaver: Leaver) -> list[str]:
+async def cancel_at_every_step(till: Till, leaver: Leaver) -> list[str]:
     """Cancel calls after more and more turns of the loop. Those that ended are released."""
     ended: list[str] = []
     for turn in range(TURNS):
@@ -202,7 +202,7 @@ async def test_a_cancelled_call_holds_nothing(scene: Scene, leaver: Leaver) -> N
     limits = RateLimits(concurrency=3)
     await till.put(PutAccount(make_account(prepaid=True, monthly_nanos=1_000, limits=limits)))
     await till.admit("taken", 10, same="taken")
-    await leave_everywhere(till, leaver)
+    await cancel_at_every_step(till, leaver)
     assert await reserved(till) == 10
     till.release("taken")
     assert await reserved(till) == 0
@@ -213,7 +213,7 @@ async def test_a_cancelled_call_holds_nothing(scene: Scene, leaver: Leaver) -> N
         till.release(f"slot{number}")
 
 
-async def leave_in_the_turn_of_its_tick(scene: Scene) -> None:
+async def cancel_during_its_tick(scene: Scene) -> None:
     """A call whose grant is committed when it is cancelled, and was not told yet."""
     till = await scene.till.open_full()
     scene.gate.at = "COMMIT"
@@ -228,13 +228,13 @@ async def leave_in_the_turn_of_its_tick(scene: Scene) -> None:
 
 
 async def test_a_call_cancelled_during_its_tick_returns_its_hold(scene: Scene) -> None:
-    await leave_in_the_turn_of_its_tick(scene)
+    await cancel_during_its_tick(scene)
 
 
 async def test_an_unreleased_grant_is_found(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AccountTransaction, "leave", lambda self, asking, connection: None)
     with pytest.raises(AssertionError, match="it is given back"):
-        await leave_in_the_turn_of_its_tick(scene)
+        await cancel_during_its_tick(scene)
 
 
 async def test_a_call_cancelled_before_its_tick_is_not_admitted(scene: Scene) -> None:

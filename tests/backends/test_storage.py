@@ -51,6 +51,7 @@ from routewright.wire import (
     UsageCounts,
 )
 
+from .places import empty_store
 from .statements import Statements
 
 
@@ -63,6 +64,7 @@ class TestSqliteStorage(StorageContract, BooksContract):
     @pytest.fixture(autouse=True)
     def _folder(self, tmp_path: Path) -> Iterator[None]:
         self.path, self.statements = tmp_path / "traces.db", Statements()
+        self.path.write_bytes(empty_store())
         yield
         assert self.statements.boundless() == [], "every statement says whose rows it means"
 
@@ -88,7 +90,7 @@ async def test_usage_groups_and_totals_come_from_one_statement(tmp_path: Path) -
 def test_any_writes_of_two_accounts_stay_separate(kind: str, tmp_path: Path, full: bool) -> None:
     files = iter(range(10**9))
 
-    @settings(max_examples=1_000 if full else 5, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=1_000 if full else 3, suppress_health_check=list(HealthCheck))
     @given(st.randoms(use_true_random=False))
     def check(rng: Random) -> None:
         path = tmp_path / f"{next(files)}.db"
@@ -102,7 +104,7 @@ def test_any_writes_of_two_accounts_stay_separate(kind: str, tmp_path: Path, ful
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_two_accounts_never_see_each_others_rows(kind: str, tmp_path: Path, full: bool) -> None:
     storage: Storage = MemoryStorage() if kind == "memory" else SqliteStorage(tmp_path / "traces.db")
-    anyio.run(_walk, storage, Random(20261121), 100_000 if full else 200)
+    anyio.run(_walk, storage, Random(20261121), 100_000 if full else 120)
 
 
 async def _walk(storage: Storage, rng: Random, steps: int) -> None:
