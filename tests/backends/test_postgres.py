@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from datetime import datetime
+from math import inf
 from random import Random
 from typing import Any
 
@@ -30,15 +31,22 @@ from .databases import new_store
 
 
 @pytest.fixture(scope="class")
-def warm_connections() -> Iterator[None]:
-    """Keep the connections of closed storages: the first statements of a new one take longer than most tests."""
+def kept_connections() -> Iterator[deque[Connection]]:
+    """Connections that outlive a storage: the first statements of a new one take longer than most tests."""
     idle: deque[Connection] = deque()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Database, "renew", lambda self: setattr(self, "_idle", idle))
         patch.setattr(Database, "close", lambda self: None)
-        yield
+        yield idle
     for connection in idle:
         connection.close()
+
+
+@pytest.fixture
+def warm_connections(kept_connections: deque[Connection]) -> None:
+    for connection in kept_connections:
+        connection.until = inf
+        connection.execute("DISCARD PLANS")  # they fit the table sizes of another test
 
 
 @pytest.mark.usefixtures("warm_connections")
