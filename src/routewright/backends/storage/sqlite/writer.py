@@ -176,7 +176,7 @@ class Writer:
             is_due = bool(requests or self._releases) or transaction.is_due
             if not is_due and len(transaction.waiting):
                 is_due = transaction.is_ready
-                if not is_due:  # unless another process has written, which takes no lock to see
+                if not is_due:  # another process may have written; looking takes no lock
                     with suppress(Exception), self._connections.writing() as connection:
                         is_due = transaction.log.has_news(connection)
             if is_due:
@@ -261,7 +261,7 @@ class Writer:
             self.transaction.fail()
             left = by_order[SETTLE] + by_order[WRITE] + by_order[ASK]  # without refused asks, which are answered
             if not self.transaction.is_careful and not is_of_the_file(error):
-                self.transaction.is_careful = True  # in transactions of their own only the faulty one fails
+                self.transaction.is_careful = True  # only the faulty one fails then
                 try:
                     for request in left:
                         request.error = None
