@@ -409,21 +409,21 @@ def test_processes_that_create_a_file_and_write_concurrently_lose_nothing(tmp_pa
         say("ready")
         anyio.run(main)
     """
-    rounds, each = (100 if full else 1), 15
+    rounds, processes, each = (100, 4, 15) if full else (1, 3, 15)
     with ExitStack() as stack:
-        writers = [stack.enter_context(running(script, tmp_path, each * place)) for place in range(4)]
-        assert [one.heard() for one in writers] == ["ready"] * 4
+        writers = [stack.enter_context(running(script, tmp_path, each * place)) for place in range(processes)]
+        assert [one.heard() for one in writers] == ["ready"] * processes
         for number in range(rounds):
             for one in writers:
                 one.tell(f"/{number}.db")
-            assert [one.heard() for one in writers] == ["done"] * 4
+            assert [one.heard() for one in writers] == ["done"] * processes
         for one in writers:
             one.tell("end")
             one.end()
     for number in range(rounds):
         path = tmp_path / f"{number}.db"
         assert sound(path)
-        anyio.run(_holds, path, list(range(4 * each)))
+        anyio.run(_holds, path, list(range(processes * each)))
 
 
 async def _holds(path: Path, expected: list[int]) -> None:
